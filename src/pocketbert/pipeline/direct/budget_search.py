@@ -70,12 +70,12 @@ _NO_NUMBERS = "its answers are no finite numbers, or of another shape than those
 
 @dataclass(frozen=True)
 class SearchInputs(CandidateInputs):
-    """The exported model of a search and its rows; rows that rank or choose files are not among those that score.
+    """The exported model and the rows of a budget search; rows that score files did not rank or choose any.
 
     Attributes:
-        choosing: Rows whose score decides whether a candidate is inside.
+        choosing: Rows whose score decides whether a candidate file is inside the budget.
         scoring: Data of the run that writes the folder, with the choosing rows to fit confidences on.
-        kept_apart: Number of its rows that are scored and took no part in the choice.
+        kept_apart: Number of rows that are scored and took no part in the choice.
         student: Name of the student, if several are considered.
         against: The inputs of the recipe's own student, whose exported files smaller students are compared with; None
             for the own student.
@@ -89,18 +89,18 @@ class SearchInputs(CandidateInputs):
 
     @cached_property
     def choosing_digest(self) -> str:
-        """Digest of the choosing rows and their labels."""
+        """Digest of the rows that choose files, with their labels."""
         rows = self.choosing.rows
         return sha256_json([[r.ids.tolist() for r in rows.encoded], [repr(e.label) for e in rows.examples]])
 
     @cached_property
     def prepared(self) -> PreparedModels:
-        """The prepared torch model, with which the numbers stored in candidates are compared."""
+        """The prepared torch model, whose numbers are compared with those stored in candidate files."""
         return PreparedModels(self.model.weights, self.model.task, self.model.length)
 
     @cached_property
     def texts(self) -> list[Text]:
-        """Texts of some choosing rows, for latencies."""
+        """Texts of some of the rows that choose files, on which latency is measured."""
         chosen = sorted(self.choosing.rows.examples, key=lambda e: e.digest)[:_TIMED_TEXTS]
         return [e.input for e in chosen]
 
@@ -112,7 +112,7 @@ def read_search_inputs(model: RunModel, bases: Mapping[Format, Path]) -> SearchI
 
     Args:
         model: The exported model, with a recipe that names both files of rows.
-        bases: The exported file of each format.
+        bases: Path of the exported file of each format.
 
     Raises:
         InputError: If a file cannot be read, every calibration row is an evaluation row too, or a part has no rows.
@@ -152,9 +152,9 @@ def search_files(
 
     Args:
         inputs: Exported files and rows.
-        budget: The limits.
+        budget: Limits on size, loss of accuracy and latency.
         schemes: The schemes to consider; empty for all.
-        folder: A folder that this process holds. Candidates are written below it and removed at the end; the figures
+        folder: Workspace that this process has locked. Candidates are written below it and removed; measured figures
             stay.
         errors: RMS differences of the files of the recipe's own student, by name, from which the errors of a smaller
             student's files are predicted. None for the own student.
@@ -173,8 +173,8 @@ def exported_file_error(inputs: SearchInputs, folder: Path) -> float:
     """Measure how far a smaller student's exported file is from the recipe's own student's, in one format.
 
     Args:
-        inputs: Those of the smaller student.
-        folder: Folder of the figures.
+        inputs: Exported model and rows of the smaller student.
+        folder: Workspace folder that keeps measured figures.
 
     Returns:
         RMS difference of their answers on the calibration rows, relative to their spread.
@@ -187,10 +187,10 @@ class _FormatSearch:
     """The search for the best quantized file of one format.
 
     Args:
-        files: Writes and measures the candidates.
-        budget: The limits.
-        specs: The candidates.
-        errors: See `search_files`.
+        files: Object that writes and measures candidate files.
+        budget: Limits on size, loss of accuracy and latency.
+        specs: The candidate files, with all roles quantized.
+        errors: RMS differences of the own student's files by name; empty unless a smaller student is searched.
 
     Attributes:
         candidates: Record of each candidate by its name, filled in as it is measured.
@@ -366,7 +366,7 @@ class Checked(Figure):
     """The outcome of comparing the numbers stored in a candidate file with the model's.
 
     Attributes:
-        failure: What is wrong; empty if nothing is.
+        failure: Which stored numbers are wrong; empty if none are.
     """
 
     failure: str
@@ -376,7 +376,7 @@ class Scored(Figure):
     """The score of a file on the evaluation rows that choose files.
 
     Attributes:
-        metric: The deciding metric.
+        metric: Name of the metric that decides on files.
         value: Its value.
     """
 
@@ -388,7 +388,7 @@ class Timed(Figure):
     """The latencies of candidate files that were measured in turns.
 
     Attributes:
-        p90_ms: 90th percentile by name.
+        p90_ms: 90th percentile in ms, by the name of the file.
     """
 
     p90_ms: dict[str, float]
@@ -400,8 +400,8 @@ class SearchFiles(CandidateFiles):
     Args:
         inputs: Exported files and rows.
         format: The format.
-        folder: A folder that this process holds; candidates are written below it.
-        cache: Keeps the figures.
+        folder: Workspace that this process has locked; candidate files are written below it.
+        cache: Cache of measured figures.
     """
 
     inputs: SearchInputs
@@ -432,14 +432,14 @@ class SearchFiles(CandidateFiles):
 
     @property
     def metric(self) -> str:
-        """Name of the deciding metric."""
+        """Name of the metric that decides on files."""
         return self._score(self.base).metric
 
     def _score(self, spec: CandidateSpec) -> Scored:
         """Score a candidate file, or the exported file, on the rows that choose files."""
 
         def score() -> Scored:
-            """Run the file on the rows."""
+            """Run the file on the rows that choose files, and return its score."""
             path = self.source if spec == self.base else self.ensure_written(spec)
             subject = open_model_file(self.inputs.model, spec.file, path)
             rows = self.inputs.choosing.within(subject.tokenizer.max_length)
@@ -455,7 +455,7 @@ class SearchFiles(CandidateFiles):
         model = self.inputs.model
 
         def measure_all() -> Timed:
-            """Time all files together."""
+            """Time all files in turns, and return their latencies."""
             variants = [
                 Variant.of(
                     s.name,
@@ -486,7 +486,7 @@ def require_chosen_files(results: Sequence[FormatResult], budget: BudgetSection,
 
     Args:
         results: The result of each format.
-        budget: The limits.
+        budget: Limits on size, loss of accuracy and latency.
         option: What a user writes in front of the names of formats to choose them.
 
     Raises:
@@ -511,9 +511,9 @@ def search_record(
 
     Args:
         results: The result of each format.
-        inputs: What was searched.
-        budget: The limits.
-        rows: Which rows chose and which scored, in words.
+        inputs: Exported model and rows of the search.
+        budget: Limits on size, loss of accuracy and latency.
+        rows: Sentence on which rows chose files and which scored them.
         students: The students that were considered, if there were several.
     """
     return BudgetSearch(

@@ -70,7 +70,7 @@ class ChoosingRun(Run):
     Args:
         recipe: A recipe, or its file.
         folder: The run folder.
-        allowed: What may be replaced in it.
+        allowed: Which existing files of the folder may be replaced.
     """
 
     followed: Run | None = None
@@ -151,7 +151,7 @@ class ChoosingRun(Run):
 
 
 def _check_budget(run: Run, limits: RecipeBudget) -> None:
-    """Raise an error before the training for what makes a search inside the budget impossible.
+    """Check before the training that a search inside the budget can run with this recipe on this machine.
 
     Raises:
         InputError: Listing every problem.
@@ -214,7 +214,7 @@ def _export_and_search(run: Run, budget: RecipeBudget, schemes: Sequence[Scheme]
 
     Args:
         run: The run that only exports.
-        budget: The limits and the smaller students.
+        budget: Limits on size, loss and latency, and the smaller students to train.
         schemes: Schemes to consider; empty for all.
     """
     run.execute(until=run.recipe.export.formats[-1].value)
@@ -265,9 +265,9 @@ class _StudentSearch:
     Attributes:
         run_of_own: The run of the own student, which only exports.
         inputs: Its exported files and the rows.
-        budget: The limits and the smaller students.
+        budget: Limits on size, loss and latency, and the smaller students to train.
         schemes: Schemes to consider; empty for all.
-        figures: Folder of the figures.
+        figures: Workspace folder that keeps measured figures.
     """
 
     run_of_own: Run
@@ -357,12 +357,12 @@ class _StudentSearch:
 
     @cached_property
     def _teacher_score(self) -> Score | None:
-        """Score of the teacher on the rows that choose."""
+        """Score of the teacher on the rows that choose files; None if it was not scored."""
         return self.run_of_own.labelled.torch_score(SELECTION, self.run_of_own.path / "teacher")
 
     @cached_property
     def _own_score(self) -> Score | None:
-        """Score of the own student on the rows that choose."""
+        """Score of the recipe's own student on the rows that choose files; None if it was not scored."""
         return self.run_of_own.labelled.torch_score(SELECTION, self.run_of_own.weights)
 
 

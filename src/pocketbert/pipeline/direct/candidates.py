@@ -85,9 +85,9 @@ class FigureCache:
         """Return a figure from the cache; if it has none, call `measure`, save the result and return it.
 
         Args:
-            kind: Its class.
+            kind: Class of the figure.
             decides: Everything that decides it, such as digests of files and rows; plain values.
-            measure: Measures it.
+            measure: Function that measures the figure.
         """
         key = sha256_json([kind.__name__, decides])
         if key in self._figures:
@@ -107,7 +107,7 @@ class CandidateSpec:
 
     Attributes:
         file: Format and scheme.
-        left: Roles whose weights stay as they were exported, in the order of `Role`.
+        left: Roles (places of weights, such as query) that stay as they were exported, in the order of `Role`.
     """
 
     file: ModelFile
@@ -115,7 +115,7 @@ class CandidateSpec:
 
     @property
     def name(self) -> str:
-        """Name in figures and messages; the path in the artefact folder is the same whatever roles are left out."""
+        """Name in figures and messages: the path in the artefact folder and the roles that stay float."""
         return candidate_name(self.file.path, self.left)
 
     @property
@@ -132,7 +132,7 @@ class CandidateInputs:
 
     Attributes:
         model: The exported model.
-        bases: The exported file of each format.
+        bases: Path of the exported file of each format.
         calibration: Rows on which activation ranges are measured and candidates are ranked.
     """
 
@@ -178,8 +178,8 @@ class CandidateFiles:
     Args:
         inputs: The model, its exported files and the calibration rows.
         format: The format.
-        folder: A folder that this process holds; candidates are written below it.
-        cache: Keeps the figures.
+        folder: Workspace that this process has locked; candidate files are written below it.
+        cache: Cache of measured figures.
 
     Attributes:
         base: The exported file as a candidate.
@@ -228,7 +228,7 @@ class CandidateFiles:
         return round(total + max(path_bytes(self.source) - exported, 0))
 
     def path_of(self, spec: CandidateSpec) -> Path:
-        """Return the path that a candidate is written to."""
+        """Return the path in the workspace that a candidate file is written to."""
         return self.folder / "-".join(["all", *spec.left]) / Path(spec.file.path).name
 
     def write(self, spec: CandidateSpec) -> Written:
@@ -289,7 +289,7 @@ class CandidateFiles:
         """
 
         def compare() -> Ranked:
-            """Run the candidate on the rows."""
+            """Run the candidate file on the rows, and return its distance from the exported file."""
             path = self.source if spec == self.base else self.ensure_written(spec)
             answers, exact = self._answers(spec.file, path), self.reference._exported_answers
             has_labels = self.inputs.model.task.labels in (LabelKind.NAME, LabelKind.SPANS)
@@ -320,10 +320,10 @@ class CandidateFiles:
         """Return a figure of a candidate file from the cache, measuring it if it is not there.
 
         Args:
-            kind: Its class.
-            spec: The candidate.
+            kind: Class of the figure.
+            spec: The candidate file.
             rows: Digests of the rows that it is measured on.
-            measure: Measures it.
+            measure: Function that measures the figure.
         """
         digest = self.source_digest if spec == self.base else self.write(spec).sha256
         model = self.inputs.model.folder.digest

@@ -35,7 +35,7 @@ class FormatResult:
 
     Attributes:
         format: The format.
-        metric: The deciding metric.
+        metric: Name of the metric that decides on files.
         candidates: Every candidate with its figures, smallest expected size first.
         chosen: The file to keep; None if none is inside the budget.
         nearest: If none is inside: the file that exceeds the limits least; None if no file has all figures.
@@ -53,8 +53,8 @@ class StudentResult:
     """A student model, and the results of the search among its quantized files.
 
     Attributes:
-        record: Its figures.
-        findings: The result of each format; empty if its files were not searched.
+        record: The student's parameters, loss and note.
+        findings: The search result of each format; empty if the student's files were not searched.
     """
 
     record: ConsideredStudent
@@ -62,12 +62,12 @@ class StudentResult:
 
     @property
     def whole(self) -> bool:
-        """Whether every format has a file inside."""
+        """Whether every format has a file inside the budget."""
         return bool(self.findings) and all(f.chosen is not None for f in self.findings)
 
     @property
     def chosen(self) -> list[Candidate]:
-        """The best file of each format that has one inside."""
+        """The best file of each format that has one inside the budget."""
         return [f.chosen for f in self.findings if f.chosen is not None]
 
 
@@ -174,7 +174,7 @@ def cannot_win(error: float, best: StudentResult | None, budget: BudgetSection) 
         error: RMS difference of the student's exported file; no scheme makes it smaller, because errors add in
             quadrature.
         best: The best student so far.
-        budget: The limits. If the smallest file wins, a less accurate student may still be chosen.
+        budget: Limits on the files. If the smallest file wins, a less accurate student may still be chosen.
     """
     if best is None or budget.smallest_wins:
         return False

@@ -78,7 +78,7 @@ def export_model(
     Args:
         model: Hugging Face folder, or Hub name.
         output: The new artefact folder.
-        options: What to write.
+        options: Options of the export, such as formats and schemes.
         overwrite: Whether an existing artefact folder may be replaced.
         ready: Exported files of the same model to use instead of exporting again, by path in the artefact folder.
 
@@ -143,7 +143,7 @@ def skip_finished(output: Path, is_same: bool, overwrite: bool) -> bool:
 
     Args:
         output: The folder that would be written.
-        is_same: Whether its list names the same inputs; it may still be damaged.
+        is_same: Whether its ``artifacts.json`` names the same inputs; files may still be damaged.
         overwrite: Whether another artefact folder may be replaced.
 
     Raises:
@@ -179,7 +179,7 @@ def export_recipe(model: str, options: ExportOptions) -> tuple[Recipe, ModelFold
 
     Args:
         model: Hugging Face folder, or Hub name.
-        options: What to write.
+        options: Options of the export, such as formats and schemes.
 
     Returns:
         The recipe, and the model that it names.
@@ -233,7 +233,7 @@ def option_problems(model: str, options: ExportOptions) -> list[Problem]:
 
 
 def unread_calibration(options: ExportOptions) -> list[Problem]:
-    """Return a problem if calibration rows are given but no scheme reads them.
+    """Return a problem if calibration rows are given but no scheme reads them, else an empty list.
 
     Most likely a static scheme was forgotten.
     """
@@ -323,7 +323,7 @@ def options_of_folder(
 
     Args:
         model: The folder.
-        artefacts: Its list.
+        artefacts: Content of the folder's ``artifacts.json``.
         exported: The records of its exported files.
         schemes: Schemes of the smaller files.
         runtimes: Runtimes of further files.

@@ -159,7 +159,7 @@ def write_report(folder: Path, output: Path, overwrite: bool, baseline: Path | N
 
     Args:
         folder: A run folder or an artefact folder; with a baseline also the result of a benchmark.
-        output: The page.
+        output: Path of the HTML page.
         overwrite: Whether an existing file may be replaced.
         baseline: An earlier result; the page then compares both.
 

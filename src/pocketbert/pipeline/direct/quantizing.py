@@ -71,7 +71,7 @@ def quantize_folder(
     """Write an artefact folder with smaller files of another folder's model; see `pocketbert.api.quantize`.
 
     Args:
-        model: The folder; it is not changed.
+        model: The existing artefact folder; it is not changed.
         output: The new folder.
         schemes: Schemes of the smaller files; None for int8, or with a budget for all.
         runtimes: Runtimes of further files.
@@ -153,10 +153,10 @@ class _BudgetRequest:
     """A request to choose quantized files inside a budget.
 
     Attributes:
-        limits: The budget.
+        limits: Limits on size, loss of accuracy and latency.
         schemes: Schemes to consider; empty for all.
         options: How the folder's files were exported, with both files of rows.
-        bases: The exported file of each format.
+        bases: Path of the exported file of each format.
         ready: All exported files, by their path in the folder.
     """
 

@@ -117,7 +117,7 @@ def measure_role_sensitivity(candidates: CandidateFiles, file: ModelFile) -> Sen
     another role dominates the error.
 
     Args:
-        candidates: Writes and compares the files.
+        candidates: Object that writes files and compares them with the exported one.
         file: Format and scheme.
     """
     whole = CandidateSpec(file)
@@ -175,13 +175,13 @@ class MixedCandidate:
 def mixed_candidates(
     candidates: CandidateFiles, whole: Sequence[CandidateSpec], limit: float
 ) -> Iterator[MixedCandidate]:
-    """Yield files of some schemes that leave the k most sensitive roles float, the smallest first.
+    """Yield planned files in which the 1, 2, 3 ... most sensitive roles stay float, the smallest first.
 
     The sensitivities of a scheme are measured only if one of its files can be small enough. A file that another one,
     of any scheme, is predicted to beat is left out.
 
     Args:
-        candidates: Writes and compares the files with one role.
+        candidates: Object that writes files and compares them with the exported one.
         whole: The schemes, with all roles quantized.
         limit: Largest size in bytes.
     """

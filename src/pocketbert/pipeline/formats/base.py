@@ -63,17 +63,17 @@ class ModelFile(ModelFilePurpose):
 
     @property
     def step(self) -> str:
-        """The step that writes it."""
+        """Name of the step that writes the file."""
         return self.source.split("/")[0]
 
     @property
     def exported(self) -> bool:
-        """Whether an exporter writes it; the others are made from such a file."""
+        """Whether an exporter writes the file; quantizers make the others from such a file."""
         return self.step == self.format.value
 
     @property
     def title(self) -> str:
-        """Name in tables, e.g. ``ONNX int8``."""
+        """Name of the file in tables, e.g. ``ONNX int8``."""
         extra = self.client or self.runtime
         return f"{FORMATS[self.format].title} {self.scheme}{f' for {extra}' if extra else ''}"
 
@@ -148,7 +148,10 @@ def exported_source(file: ModelFile, files: Sequence[ModelFile]) -> ModelFile:
 
 
 def choose_default_file(files: Sequence[ModelFile]) -> ModelFile:
-    """Return the file that `pocketbert.load` opens: a smaller plain file of the first format, else its exported one."""
+    """Return the file that `pocketbert.load` opens: the first format's quantized file, else its exported one.
+
+    Files for one client or runtime only are left out.
+    """
     plain = [f for f in files if f.plain and f.format is files[0].format]
     return next((f for f in plain if not f.exported), plain[0])
 
@@ -200,7 +203,7 @@ class RunModel:
         return tuple(self.folder.labels or ()) if self.task.names_labels else ()
 
     def source(self, file: ModelFile) -> Path:
-        """Return the path of one of its files in the run folder."""
+        """Return the path of one of the model's files in the run folder."""
         return self.run / file.source
 
 
@@ -228,7 +231,7 @@ def open_run_model(recipe: Recipe, run: Path, weights: Path, length: int) -> Run
 
 @dataclass(frozen=True)
 class Extras:
-    """The files that a format adds to an artefact folder.
+    """Files that a format adds to an artefact folder beside the model files.
 
     Attributes:
         kinds: Kind of every further file, by its path.

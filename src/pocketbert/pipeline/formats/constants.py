@@ -219,7 +219,7 @@ class StoredRange(NamedTuple):
 
 
 def integer_range(scale: NDArray[Any], zero: NDArray[Any] | int, ends: tuple[int, int]) -> StoredRange:
-    """Return the smallest and the largest number that integers with one scale can express.
+    """Return the range of numbers that integers with one scale and one zero point can express.
 
     Args:
         scale: Distance between neighbours.
@@ -264,14 +264,14 @@ class StoredRanges:
 
 @dataclass(frozen=True, eq=False)
 class Constant:
-    """A constant where a graph uses it.
+    """A use of a stored constant in a graph: its role, its value, and the constants that its input depends on.
 
     Sets of constants are bit masks: bit i stands for the constant at place i of the list.
 
     Attributes:
-        role: Its use.
+        role: How the graph uses it.
         tensor: Its value in the form of the role.
-        upstream: Constants from which the data was computed that it meets.
+        upstream: Constants from which the data that it is combined with was computed.
         group: Number of the affine operation (matrix, factor, offset) that it belongs to.
         covers: Constants that a file need not hold if it holds this one; 0 if it is needed itself.
         used: Whether an output of the graph depends on it.
@@ -384,7 +384,7 @@ class ConstantTracker:
             value.ranges.outputs = value.ranges.outputs or stored
 
     def copy_range(self, out: Hashable, key: Hashable) -> None:
-        """Note for `out` the range of `key`, whose numbers it holds in other places."""
+        """Copy the range noted for `key` to `out`, which holds the same numbers in other places."""
         if key in self._ranges:
             self._ranges[out] = self._ranges[key]
 
@@ -397,7 +397,7 @@ class ConstantTracker:
         self.copy_range(out, key)
 
     def rearrange(self, out: Hashable, key: Hashable, change: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
-        """Note that `out` is `key` with channels moved: a constant is changed, computed data is used here."""
+        """Note that `out` is `key` with channels moved: a constant is changed, computed data counts as used."""
         if isinstance(self._values.get(key), StoredTensor):
             self.keep(out, key, change)
         else:
@@ -476,7 +476,7 @@ class ConstantTracker:
     def _combine(
         self, out: Hashable, left: Hashable, right: Hashable, change: Callable[[_Affine, StoredTensor], _Affine]
     ) -> None:
-        """Apply `change` to data and a constant with one number per channel; other values count as used here."""
+        """Apply `change` to data and a constant with one number per channel; other values count as used."""
         for data, constant in ((left, right), (right, left)):
             value, tensor = self._values.get(data), self._values.get(constant)
             if isinstance(tensor, StoredTensor) and tensor.is_float and isinstance(value, _Affine | _Data):
@@ -488,7 +488,7 @@ class ConstantTracker:
         self.other([out], [left, right])
 
     def other(self, outs: Sequence[Hashable], keys: Iterable[Hashable]) -> None:
-        """Note that an operator of another type computes `outs`: the constants among `keys` are used here."""
+        """Note that an unknown operator computes `outs`; list the constants in the values `keys` that it reads."""
         upstream = 0
         for key in keys:
             upstream |= self._use(key)
@@ -504,7 +504,7 @@ class ConstantTracker:
         return [c if c.group in groups else replace(c, used=False) for c in self.constants]
 
     def _use(self, key: Hashable) -> int:
-        """List the constants of a value at its first use; return the bits of all that it was computed from."""
+        """List a value's constants at its first use; return the bit mask of all that it was computed from."""
         value = self._values.get(key)
         if value is None:
             return 0
@@ -515,7 +515,7 @@ class ConstantTracker:
         return self._used[id(value)][1]
 
     def _list_constants(self, value: StoredTensor | _Rows | _Affine) -> int:
-        """List the constants of a value as one group; return the bits of all that it was computed from."""
+        """List a value's constants as one group; return the bit mask of all that it was computed from."""
         self._groups += 1
         if isinstance(value, _Rows):
             return self._list(ConstantRole.TABLE, value.table, 0)
@@ -536,7 +536,9 @@ class ConstantTracker:
         return value.upstream | own
 
     def _list_folded_offset(self, value: _Affine, own: int) -> None:
-        """List the offset that exporters may store instead of two: that before the product, folded in.
+        """List an offset that exporters may store instead of two: the earlier one folded into this one.
+
+        It is the earlier product's offset times this product's matrix, plus this product's offset.
 
         It is the earlier product's offset times this matrix, plus this product's offset.
         """
@@ -562,6 +564,6 @@ class ConstantTracker:
         covers: int = 0,
         ranges: StoredRanges | None = None,
     ) -> int:
-        """Append a constant to the list, and return its bit."""
+        """Append a constant to the list, and return its bit in masks of constants."""
         self.constants.append(Constant(role, tensor, upstream, self._groups, covers, ranges=ranges or StoredRanges()))
         return 1 << (len(self.constants) - 1)

@@ -128,7 +128,7 @@ class CoremlPlace(FormatPlace):
         coreml.export(module, folder.family, model.task, lengths, destination, form, info)
 
     def gates(self, subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
-        """Check a package for overflow; of a classifier also the labels inside and its predicted label."""
+        """Return the gates on a package: overflow, and for a classifier the labels inside and the predicted label."""
         unread = skipped_gate_without_reader(subject, "overflow")
         if unread is not None:
             return [unread]
@@ -332,7 +332,7 @@ class _ConstantReader:
         return self.tracker.finish(self.block.outputs)
 
     def _follow_shape_operation(self, op: pb.Operation) -> None:
-        """Track a ``cast``, ``expand_dims`` or ``squeeze``; a constant is reshaped."""
+        """Report a ``cast``, ``expand_dims`` or ``squeeze`` to the constant tracker, with its effect on a constant."""
         source, axes = self._name(op, "x"), self._value(op, "axes")
         self.tracker.keep(op.outputs[0].name, source, lambda v: _reshape(v, op.type, axes))
 
@@ -362,7 +362,7 @@ class _ConstantReader:
         return None if name is None else self.raw.get(name)
 
     def _other(self, op: pb.Operation) -> None:
-        """Track an operation of another type: constants that it reads are used here, its outputs are computed."""
+        """Report an operation to the constant tracker as one whose effect on constants is unknown."""
         names = [b.name for a in op.inputs.values() for b in a.arguments if b.name]
         self.tracker.other([o.name for o in op.outputs], names)
 
@@ -406,7 +406,7 @@ class _ConstantReader:
         self.tracker.keep(op.outputs[0].name, self._name(op, "input"))
 
     def on_quantize(self, op: pb.Operation) -> None:
-        """Track the quantization of an activation to 8 bits, and note the range of its integers."""
+        """Report the quantization of an activation to the constant tracker, with the range of its integers."""
         self.on_dequantize(op)
         scale, zero = (self._value(op, name) for name in ("scale", "zero_point"))
         if scale is not None and np.size(scale) == 1:
@@ -427,7 +427,7 @@ class _ConstantReader:
     on_conv = on_linear
 
     def on_matmul(self, op: pb.Operation) -> None:
-        """Track a product with a stored right operand; any other one is an operation of another type."""
+        """Report a product with a stored right operand to the constant tracker; any other one counts as unknown."""
         right = self._name(op, "y")
         if right is None or self.tracker.stored(right) is None or self._is_set(op, "transpose_x"):
             self._other(op)
@@ -446,7 +446,7 @@ class _ConstantReader:
         self.tracker.multiply(op.outputs[0].name, self._name(op, "x"), self._name(op, "y"))
 
     def on_layer_norm(self, op: pb.Operation) -> None:
-        """Track a layer norm: an operation of another type, then a factor and an offset per channel."""
+        """Report a layer norm to the constant tracker: an unknown operation, a factor and an offset per channel."""
         out = op.outputs[0].name
         self.tracker.other([out], [self._name(op, "x")])
         for parameter, follow in (("gamma", self.tracker.multiply), ("beta", self.tracker.add)):

@@ -282,11 +282,11 @@ class _ConstantReader:
         return self.tracker.finish(o.name for o in self.graph.output)
 
     def _other(self, node: Any) -> None:
-        """Track an operator of another type: constants that it reads are used here, its outputs are computed."""
+        """Report an operator to the constant tracker as one whose effect on constants is unknown."""
         self.tracker.other(node.output, [name for name in node.input if name])
 
     def _follow_shape_operator(self, node: Any) -> None:
-        """Track a cast, reshape or squeeze: a constant is reshaped; computed data keeps its channels.
+        """Report a Cast, Reshape or Squeeze to the constant tracker, with its effect on a constant.
 
         A reshape of computed data counts as an operator of another type, since it may split channels into heads.
         """
@@ -333,21 +333,24 @@ class _ConstantReader:
         self.tracker.rearrange(node.output[0], node.input[0], lambda v: v.transpose(order))
 
     def on_gather(self, node: Any) -> None:
-        """Track a lookup of rows along the first axis; along another axis it is an operator of another type."""
+        """Report a Gather to the constant tracker: along axis 0 as a lookup of table rows, else as unknown."""
         if any(a.name == "axis" and a.i for a in node.attribute):
             self._other(node)
         else:
             self.tracker.lookup(node.output[0], node.input[0], node.input[1])
 
     def _follow_packed_lookup(self, lookup: PackedLookup) -> None:
-        """Track the several operators that look up a 4-bit table as one lookup in the dequantized table."""
+        """Report the operators that look up rows of a 4-bit table to the constant tracker as one lookup."""
         codes, scales = lookup.values(self.raw)
         table = StoredTensor(codes, lookup.table, np.ones_like(codes), bits=4)
         self.tracker.store((lookup.table, "rows"), table.multiply(StoredTensor(scales, fp16_factors=1)))
         self.tracker.lookup(lookup.output, (lookup.table, "rows"), lookup.indices)
 
     def on_matmulnbits(self, node: Any) -> None:
-        """Track a product with a matrix stored in blocks of few bits; zero points are not supported."""
+        """Report a product with a block-quantized matrix to the constant tracker, with dequantized numbers.
+
+        With zero points, which are not read, its effect counts as unknown.
+        """
         data, weight, scales = node.input[:3]
         flags = {a.name: a.i for a in node.attribute}
         stored = self.raw.get(self.reshaped.get(weight, weight))
@@ -359,7 +362,10 @@ class _ConstantReader:
         self.tracker.product(node.output[0], data, (weight, "matrix"))
 
     def on_gatherblockquantized(self, node: Any) -> None:
-        """Track a lookup in a table stored in blocks of few bits; zero points are not supported."""
+        """Report a lookup in a block-quantized table to the constant tracker, with dequantized numbers.
+
+        With zero points, which are not read, its effect counts as unknown.
+        """
         table, indices, scales = node.input[:3]
         flags = {a.name: a.i for a in node.attribute}
         if table not in self.raw or scales not in self.raw or len(node.input) > 3 or flags.get("gather_axis"):
@@ -384,7 +390,7 @@ class _ConstantReader:
         self.tracker.store(key, integers.multiply(StoredTensor(steps)))
 
     def on_quantizelinear(self, node: Any) -> None:
-        """Track the quantization of an activation, and note the range that its integers can express."""
+        """Report the quantization of an activation to the constant tracker, with the range of its integers."""
         if node.domain:  # a whole graph in integers: later operators dequantize the result
             self.tracker.keep(node.output[0], node.input[0])
             self.quantized.add(node.output[0])
@@ -399,7 +405,7 @@ class _ConstantReader:
             self.tracker.set_range(node.output[0], integer_range(scale, zero, (low, integers.max)))
 
     def on_dequantizelinear(self, node: Any) -> None:
-        """Dequantize a stored tensor; an activation that the graph quantized before is passed on as it is."""
+        """Report the dequantized numbers of a stored tensor; an activation quantized before stays unchanged."""
         if node.input[0] in self.quantized:
             self.tracker.keep(node.output[0], node.input[0])
             return
@@ -412,7 +418,7 @@ class _ConstantReader:
             self.tracker.dequantize(node.output[0], names[0], lambda t: dequantize(t, scale, zero, axis))
 
     def on_matmul(self, node: Any) -> None:
-        """Track a matrix product of data with a stored matrix on the right or on the left."""
+        """Report a MatMul to the constant tracker, with the stored matrix on the right or on the left."""
         left, right = node.input
         if self.tracker.stored(right) is not None:
             self.tracker.product(node.output[0], left, right, transposed=True)
@@ -420,7 +426,7 @@ class _ConstantReader:
             self.tracker.product(node.output[0], right, left)
 
     def on_gemm(self, node: Any) -> None:
-        """Track a Gemm: data times a stored matrix, plus an optional offset."""
+        """Report a Gemm to the constant tracker: data times a stored matrix, plus an optional offset."""
         flags = {a.name: a.i for a in node.attribute}
         names = [*node.input, ""]
         if flags.get("transA"):
@@ -429,7 +435,10 @@ class _ConstantReader:
             self.tracker.product(node.output[0], names[0], names[1], names[2] or None, not flags.get("transB"))
 
     def on_matmulinteger(self, node: Any) -> None:
-        """Track a product with a stored integer matrix minus its zero point; `on_mul` tracks the scales."""
+        """Report a product with a stored integer matrix minus its zero point to the constant tracker.
+
+        The scales follow in `on_mul`.
+        """
         names = [*node.input, "", ""]
         zero, (data, weight) = self.raw.get(names[3]), names[:2]
         stored = self.tracker.stored(weight)
@@ -445,7 +454,10 @@ class _ConstantReader:
         self.activation_scales.add(node.output[1])
 
     def on_mul(self, node: Any) -> None:
-        """Track a multiplication: of two scales, of an integer product and its scales, or of other values."""
+        """Report a Mul to the constant tracker: an integer product times its scales, or a product of other values.
+
+        A product of an activation's scale and a weight's is remembered until the integers are multiplied by it.
+        """
         left, right = node.input
         for one, other in ((left, right), (right, left)):
             if one in self.activation_scales and self.tracker.stored(other) is not None:
@@ -460,7 +472,7 @@ class _ConstantReader:
         self.tracker.add(node.output[0], *node.input)
 
     def on_layernormalization(self, node: Any) -> None:
-        """Track a layer norm: an operator of another type, then a factor and an offset per channel."""
+        """Report a layer norm to the constant tracker: an unknown operator, a factor and an offset per channel."""
         out, (data, *parts) = node.output[0], node.input
         self.tracker.other([out], [data])
         self.tracker.multiply(out, out, parts[0])

@@ -122,7 +122,7 @@ class TflitePlace(FormatPlace):
             _write_mediapipe_data(model, path)
 
     def gates(self, subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
-        """Check the metadata inside MediaPipe's file, or which operators of an accelerator's file stay on the CPU."""
+        """Return the gate on the metadata inside MediaPipe's file, or on an accelerator's operators left on the CPU."""
         if subject.runtime is not None and subject.runtime.accelerator:
             return [skipped_gate_without_reader(subject, "placement") or _check_placement(subject)]
         return [_check_metadata(subject)] if subject.client is Client.MEDIAPIPE else []
@@ -508,7 +508,7 @@ class _GraphReader:
         return () if shape is None else tuple(int(n) for n in shape)
 
     def on_reshape(self, _: Any, inputs: list[int], out: int) -> None:
-        """Track a reshape; one of computed data that changes the last axis is an operator of another type."""
+        """Report a reshape to the constant tracker; of computed data only one that keeps the last axis is known."""
         shape = self._shape(out)
         if self.tracker.stored(inputs[0]) is not None or self._shape(inputs[0])[-1:] == shape[-1:]:
             self.tracker.keep(out, inputs[0], lambda v: v.reshape(shape))

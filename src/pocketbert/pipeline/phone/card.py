@@ -41,7 +41,7 @@ class CardFacts:
     Attributes:
         family: Row of the family table.
         licence: Licence of the weights, as far as known.
-        figures: What was measured.
+        figures: Measured latencies, scores and differences from the original model.
         base_model: Name of the teacher on the Hub; empty where it has none.
         languages: Codes of the languages, as far as the teacher's card names them.
         datasets: Names of data sets on the Hub: those of the recipe, and those that the teacher's card names.
@@ -67,7 +67,7 @@ def render_card(artefacts: Artefacts, facts: CardFacts) -> str:
     """Return the model card, README.md of an artefact folder, as Markdown.
 
     Args:
-        artefacts: The folder's list.
+        artefacts: Content of the folder's ``artifacts.json``.
         facts: Measured figures and lineage.
     """
     parts = [

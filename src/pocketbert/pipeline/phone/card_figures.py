@@ -77,7 +77,7 @@ def measured_figures(folder: Path, artefacts: Artefacts) -> CardFigures:
 
     Args:
         folder: The artefact folder.
-        artefacts: Its list.
+        artefacts: Content of the folder's ``artifacts.json``.
     """
     from pocketbert.benchmarks.measurement import BenchmarkResult
 
@@ -98,8 +98,8 @@ def render_figures(artefacts: Artefacts, figures: CardFigures) -> str:
     """Return the card's sections on files and latency as Markdown, between two comment lines that mark them.
 
     Args:
-        artefacts: The folder's list.
-        figures: What was measured.
+        artefacts: Content of the folder's ``artifacts.json``.
+        figures: Measured latencies, scores and differences from the original model.
     """
     return "\n\n".join([_BEGIN, _render_files(artefacts, figures), _render_latency(artefacts, figures), _END])
 
@@ -218,7 +218,7 @@ def _latency_rows(artefacts: Artefacts, session: BenchmarkResult) -> Sequence[La
     """Return the latency table's rows for one session; files of the folder are recognised by digest.
 
     Args:
-        artefacts: The folder's list.
+        artefacts: Content of the folder's ``artifacts.json``.
         session: The measurements of one device.
     """
     from pocketbert.benchmarks.wording import idle, time_ratio

@@ -164,7 +164,7 @@ def _write_required_operators(files: Sequence[Path], destination: Path) -> None:
 
     Args:
         files: The ONNX files.
-        destination: Where to write.
+        destination: Path of the config file.
 
     Raises:
         InputError: If ONNX Runtime refuses a file.
@@ -385,7 +385,7 @@ def write_pack(platform: AppPlatform, folder: Path, artefacts: Artefacts, choice
     Args:
         platform: The platform whose apps carry the files.
         folder: The artefact folder.
-        artefacts: Its list.
+        artefacts: Content of the folder's ``artifacts.json``.
         choice: The files to pack.
         destination: Empty folder to write into.
     """

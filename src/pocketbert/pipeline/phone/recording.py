@@ -139,7 +139,7 @@ def record_benchmark(folder: Path, result: BenchmarkResult) -> None:
 
 
 def record_sensitivities(folder: Path, sensitivities: Sensitivities) -> None:
-    """Write how much each role's quantization costs, as measured, into the report of an artefact folder."""
+    """Write a measurement of how much the quantization of each role costs into an artefact folder's report."""
     with _change_figures(folder) as change:
         change.facts = change.facts.model_copy(update={"sensitivity": sensitivities})
     print_note(f"recorded in {folder}: {', '.join(change.written)}")
@@ -155,10 +155,10 @@ def write_page(folder: Path) -> None:
 
 @dataclass
 class _Change:
-    """A change of an artefact folder's figures that is not finished yet.
+    """Figures of an artefact folder that are being changed, and the folder for its new files.
 
     Attributes:
-        artefacts: The folder's list; to be replaced by the changed one.
+        artefacts: Content of ``artifacts.json``; to be replaced by the changed one.
         facts: What the report shows; to be replaced likewise.
         target: Temporary folder with the new files.
         written: Names of the files that changed; set at the end.

@@ -53,8 +53,8 @@ class Offer:
     """What an app on one platform needs to run a format's file; a row of the card's first table.
 
     Attributes:
-        platform: Where it runs.
-        record: The file.
+        platform: Platform and runtime of the app.
+        record: Entry of the model file in ``artifacts.json``.
         beside: Paths of the folder that the app carries in addition.
         needs: Oldest system and libraries, in a few words.
         tokenizer: Where token ids come from.
@@ -84,7 +84,7 @@ def offered_file(
     """Return the file of a format that the card recommends, of the default file's scheme if it has one.
 
     Args:
-        artefacts: The folder's list.
+        artefacts: Content of the folder's ``artifacts.json``.
         format: The format.
         client: The client that the file is made for; None for files for any.
         schemes: Schemes to choose from.
@@ -186,8 +186,8 @@ class SnippetFile:
     """The model file that a code snippet opens, with the facts about it that the code depends on.
 
     Attributes:
-        artefacts: The folder's list.
-        record: The file in the list.
+        artefacts: Content of the folder's ``artifacts.json``.
+        record: Entry of the model file in ``artifacts.json``.
     """
 
     artefacts: Artefacts

@@ -36,12 +36,12 @@ def _tokenizer_source(file: SnippetFile) -> str:
 
 
 def _tokenizer_parts(file: SnippetFile, longest: int, integers: str, gives: str) -> tuple[str, str, str]:
-    """Return the Swift lines of the tokenizer's field, of its opening in ``init``, and of a method on texts.
+    """Return three blocks of Swift: the tokenizer's field, its opening in ``init``, and a method that takes text.
 
     Without sources in Swift there are none, except for a table of prompts.
 
     Args:
-        file: The file.
+        file: The model file that the code opens.
         longest: Longest input in tokens.
         integers: Type of token ids.
         gives: Type of the answer.

@@ -336,7 +336,7 @@ def java_gates(folder: Path, artefacts: Artefacts, library: LibraryAnswers | Non
 
     Args:
         folder: The artefact folder.
-        artefacts: Its list.
+        artefacts: Content of the folder's ``artifacts.json``.
         library: Token ids of the checkpoint's library.
 
     Returns:
