@@ -413,6 +413,7 @@ def _publish(finished: Run, folder: RunFolder) -> None:
     source = finished.path / "phone"
 
     def copy_files(places: StepPaths) -> Sequence[str]:
+        """Copy every file of the student's artefact folder to the output of the step."""
         for path in source.iterdir():
             copy_path(path, places.output / path.name)
         return ()

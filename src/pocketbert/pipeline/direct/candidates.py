@@ -195,7 +195,7 @@ class CandidateFiles:
 
     @cached_property
     def source_digest(self) -> str:
-        """Digest of the exported file."""
+        """Digest of the exported file from which candidate files are made."""
         return sha256_path(self.source)
 
     @cached_property

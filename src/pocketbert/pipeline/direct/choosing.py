@@ -160,6 +160,7 @@ def best_student(considered: Sequence[StudentResult], budget: BudgetSection) -> 
     """
 
     def order(student: StudentResult) -> tuple[float, float]:
+        """Return a student's sort key: total size and total error of its chosen files, in the budget's order."""
         size = float(sum(c.bytes or 0 for c in student.chosen))
         error = float(sum(c.rel or 0.0 for c in student.chosen))
         return (size, error) if budget.smallest_wins else (error, size)
@@ -189,6 +190,7 @@ def merge_student_results(considered: Sequence[StudentResult], best: StudentResu
     on_front = {id(x) for format in formats for x in pareto_front([x for x in scored if x.format is format])}
 
     def merged(candidate: Candidate, kept: bool) -> Candidate:
+        """Return a candidate, chosen only if it was and is of the best student, marked if on the front."""
         return candidate.model_copy(update={"chosen": candidate.chosen and kept, "front": id(candidate) in on_front})
 
     return [replace(f, candidates=[merged(x, kept) for x in f.candidates]) for f, kept in findings]
@@ -256,6 +258,7 @@ def recipe_lines(files: Sequence[QuantizedFile], calibration: Calibration = Cali
     """
 
     def entry(file: QuantizedFile) -> str:
+        """Return a chosen file as an entry of ``quantize.files`` in YAML."""
         if file.format is None:
             return file.scheme.value
         roles = ", ".join(f"{role}: null" for role in file.roles)

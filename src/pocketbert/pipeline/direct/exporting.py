@@ -373,6 +373,7 @@ def _with_flags(problem: Problem) -> Problem:
     """Return a problem with the flags that set recipe keys in place of these keys."""
 
     def replace_keys(text: str) -> str:
+        """Return a text with each recipe key in it replaced by the flag that sets it."""
         return _KEY.sub(lambda match: RECIPE_KEY_FLAGS.get(match[0], match[0]), text)
 
     key = problem.where.removeprefix(_TITLE).strip()

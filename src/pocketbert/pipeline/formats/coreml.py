@@ -399,10 +399,12 @@ class _ConstantReader:
         self.tracker.store(op.outputs[0].name, read_palettized_tensor(indices, palette, op.outputs[0].name))
 
     def on_transpose(self, op: pb.Operation) -> None:
+        """Report a ``transpose`` to the constant tracker, with its order of axes."""
         order = self._value(op, "perm")
         self.tracker.rearrange(op.outputs[0].name, self._name(op, "x"), lambda v: v.transpose(order))
 
     def on_dequantize(self, op: pb.Operation) -> None:
+        """Report a ``dequantize`` of an activation to the constant tracker as its input, unchanged."""
         self.tracker.keep(op.outputs[0].name, self._name(op, "input"))
 
     def on_quantize(self, op: pb.Operation) -> None:
@@ -415,12 +417,14 @@ class _ConstantReader:
             self.tracker.set_range(op.outputs[0].name, stored)
 
     def on_gather(self, op: pb.Operation) -> None:
+        """Report a ``gather`` to the constant tracker: along axis 0 as a lookup of rows, else as unknown."""
         if np.asarray(self._value(op, "axis")).any():
             self._other(op)
         else:
             self.tracker.lookup(op.outputs[0].name, self._name(op, "x"), self._name(op, "indices"))
 
     def on_linear(self, op: pb.Operation) -> None:
+        """Report a ``linear`` or ``conv`` to the constant tracker: data times a matrix, plus an offset."""
         out = op.outputs[0].name
         self.tracker.product(out, self._name(op, "x"), self._name(op, "weight"), self._name(op, "bias"))
 
@@ -436,13 +440,16 @@ class _ConstantReader:
             self.tracker.product(op.outputs[0].name, self._name(op, "x"), right, transposed=transposed)
 
     def _is_set(self, op: pb.Operation, parameter: str) -> bool:
+        """Return whether a parameter of an operation is a constant other than false or zero."""
         value = self._value(op, parameter)
         return value is not None and bool(np.asarray(value).any())
 
     def on_add(self, op: pb.Operation) -> None:
+        """Report an ``add`` to the constant tracker as a sum of two values."""
         self.tracker.add(op.outputs[0].name, self._name(op, "x"), self._name(op, "y"))
 
     def on_mul(self, op: pb.Operation) -> None:
+        """Report a ``mul`` to the constant tracker as an elementwise product of two values."""
         self.tracker.multiply(op.outputs[0].name, self._name(op, "x"), self._name(op, "y"))
 
     def on_layer_norm(self, op: pb.Operation) -> None:

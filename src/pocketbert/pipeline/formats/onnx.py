@@ -288,7 +288,7 @@ class _ConstantReader:
     def _follow_shape_operator(self, node: Any) -> None:
         """Report a Cast, Reshape or Squeeze to the constant tracker, with its effect on a constant.
 
-        A reshape of computed data counts as an operator of another type, since it may split channels into heads.
+        The effect of a reshape of computed data counts as unknown, since it may split channels into heads.
         """
         source, out = node.input[0], node.output[0]
         tensor = self.tracker.stored(source)
@@ -329,6 +329,7 @@ class _ConstantReader:
         self.tracker.store(name, read_tensor(self.raw[name], name))
 
     def on_transpose(self, node: Any) -> None:
+        """Report a Transpose to the constant tracker, with its order of axes."""
         order = [int(i) for a in node.attribute for i in a.ints] or None
         self.tracker.rearrange(node.output[0], node.input[0], lambda v: v.transpose(order))
 
@@ -450,6 +451,7 @@ class _ConstantReader:
         self.tracker.product(node.output[0], data, (weight, "centred"), transposed=True)
 
     def on_dynamicquantizelinear(self, node: Any) -> None:
+        """Report an operator of unknown effect, and remember its output 1 as an activation's scale."""
         self._other(node)
         self.activation_scales.add(node.output[1])
 
@@ -469,6 +471,7 @@ class _ConstantReader:
         self.tracker.multiply(node.output[0], left, right)
 
     def on_add(self, node: Any) -> None:
+        """Report an Add to the constant tracker as a sum of two values."""
         self.tracker.add(node.output[0], *node.input)
 
     def on_layernormalization(self, node: Any) -> None:

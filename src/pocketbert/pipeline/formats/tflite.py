@@ -236,6 +236,7 @@ def measure_tokenizer_effect(file: Path, weights: Path, task: Task) -> Tokenizer
     )
 
     def share_of_other_ids(ours: Sequence[Encoded], theirs: Sequence[Encoded]) -> float:
+        """Return the share of sentences to which the two tokenizers give different token ids."""
         return float(np.mean([not np.array_equal(a.ids, b.ids) for a, b in zip(ours, theirs, strict=True)]))
 
     return TokenizerEffect(
@@ -504,6 +505,7 @@ class _GraphReader:
             self.tracker.set_range(number, integer_range(np.asarray(quantization.scale), zero, ends))
 
     def _shape(self, number: int) -> tuple[int, ...]:
+        """Return the shape of a tensor by its number; empty for a scalar."""
         shape = self.graph.tensors[number].shape
         return () if shape is None else tuple(int(n) for n in shape)
 
@@ -516,36 +518,44 @@ class _GraphReader:
             self.tracker.other([out], inputs)
 
     def on_transpose(self, _: Any, inputs: list[int], out: int) -> None:
+        """Report a TRANSPOSE to the constant tracker, with its order of axes."""
         stored = self.tracker.stored(inputs[1])
         order = None if stored is None else stored.value
         self.tracker.rearrange(out, inputs[0], lambda v: v.transpose(order))
 
     def on_cast(self, _: Any, inputs: list[int], out: int) -> None:
+        """Report an operator that changes only the type of numbers to the constant tracker."""
         self.tracker.keep(out, inputs[0])
 
     on_dequantize = on_cast  # stored tensors are read with their scales
     on_quantize = on_cast
 
     def on_embedding_lookup(self, _: Any, inputs: list[int], out: int) -> None:
+        """Report an EMBEDDING_LOOKUP to the constant tracker as a lookup of table rows."""
         self.tracker.lookup(out, inputs[1], inputs[0])
 
     def on_gather(self, op: Any, inputs: list[int], out: int) -> None:
+        """Report a GATHER to the constant tracker: along axis 0 as a lookup of table rows, else as unknown."""
         if op.builtinOptions.axis:
             self.tracker.other([out], inputs)
         else:
             self.tracker.lookup(out, inputs[0], inputs[1])
 
     def on_fully_connected(self, _: Any, inputs: list[int], out: int) -> None:
+        """Report a FULLY_CONNECTED to the constant tracker: data times a matrix, plus an optional offset."""
         self.tracker.product(out, inputs[0], inputs[1], inputs[2] if len(inputs) > 2 else None)
 
     def on_batch_matmul(self, op: Any, inputs: list[int], out: int) -> None:
+        """Report a product with a stored right operand to the constant tracker; any other one is unknown."""
         if op.builtinOptions.adjX or self.tracker.stored(inputs[1]) is None:
             self.tracker.other([out], inputs)
         else:
             self.tracker.product(out, inputs[0], inputs[1], transposed=not op.builtinOptions.adjY)
 
     def on_mul(self, _: Any, inputs: list[int], out: int) -> None:
+        """Report a MUL to the constant tracker as an elementwise product of two values."""
         self.tracker.multiply(out, *inputs)
 
     def on_add(self, _: Any, inputs: list[int], out: int) -> None:
+        """Report an ADD to the constant tracker as a sum of two values."""
         self.tracker.add(out, *inputs)

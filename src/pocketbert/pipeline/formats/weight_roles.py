@@ -185,6 +185,7 @@ def resolve_schemes(
     """
 
     def scheme(weight: WeightRole) -> Scheme | None:
+        """Return the scheme of one weight; None if the recipe leaves it unchanged."""
         pattern = _deciding_pattern(section, weight)
         choice = section.names[pattern] if pattern else section.roles.get(weight.role, scheme_of(weight.role))
         return None if choice == UNCHANGED else Scheme(choice)
@@ -193,7 +194,7 @@ def resolve_schemes(
 
 
 def _deciding_pattern(section: QuantizeSection, weight: WeightRole) -> str:
-    """Return the last pattern of `quantize.names` that matches a weight; empty if none does."""
+    """Return the last name pattern in the recipe's ``quantize.names`` that matches a weight; empty if none does."""
     return next((pattern for pattern in reversed(section.names) if weight.matches(pattern)), "")
 
 
@@ -208,6 +209,7 @@ def simulation_of_file(row: SchemeRow, weights: Sequence[WeightRole], base: Sche
     assert row.simulation is not None
 
     def names_with(scheme: Scheme | None) -> frozenset[str]:
+        """Return the names of the weights that have a scheme; with None of those left unchanged."""
         return frozenset(w.name for w in weights if w.scheme is scheme)
 
     seconds = tuple(

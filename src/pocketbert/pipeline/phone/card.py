@@ -215,7 +215,7 @@ def _render_roles(tables: Mapping[str, Sequence[RoleRow]]) -> str:
 
 
 def _role_table(rows: Sequence[RoleRow]) -> str:
-    """Return rows on the weights of each role as a Markdown table."""
+    """Return the rows of one file's table of weights by role as Markdown."""
     head = ["| role | scheme | stored as | weights | bytes | |", "|---|---|---|---:|---:|---|"]
     return "\n".join([*head, *map(_role_row, rows)])
 

@@ -241,4 +241,5 @@ def _file_options(file: SnippetFile) -> str:
 
 
 def _block(lead: str, code: str) -> str:
+    """Return a sentence, a colon and JavaScript code as a Markdown code block."""
     return f"{lead}:\n\n```js\n{code}\n```"

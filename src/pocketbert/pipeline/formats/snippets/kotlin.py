@@ -372,4 +372,5 @@ def _camel_case(name: str) -> str:
 
 
 def _indent(lines: Sequence[str], columns: int) -> str:
+    """Return lines joined into one text, each indented by `columns` blanks."""
     return "\n".join(" " * columns + line for line in lines)
