@@ -153,7 +153,7 @@ def search_files(
     Args:
         inputs: Exported files and rows.
         budget: Limits on size, loss of accuracy and latency.
-        schemes: The schemes to consider; empty for all.
+        schemes: Schemes of the quantized files to consider; empty for all.
         folder: Workspace that this process has locked. Candidates are written below it and removed; measured figures
             stay.
         errors: RMS differences of the files of the recipe's own student, by name, from which the errors of a smaller

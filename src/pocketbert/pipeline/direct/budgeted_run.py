@@ -215,7 +215,7 @@ def _export_and_search(run: Run, budget: RecipeBudget, schemes: Sequence[Scheme]
     Args:
         run: The run that only exports.
         budget: Limits on size, loss and latency, and the smaller students to train.
-        schemes: Schemes to consider; empty for all.
+        schemes: Schemes of the quantized files to consider; empty for all.
     """
     run.execute(until=run.recipe.export.formats[-1].value)
     folder, students = run.path / _SEARCH_FOLDER, list[ConsideredStudent]()
@@ -266,7 +266,7 @@ class _StudentSearch:
         run_of_own: The run of the own student, which only exports.
         inputs: Its exported files and the rows.
         budget: Limits on size, loss and latency, and the smaller students to train.
-        schemes: Schemes to consider; empty for all.
+        schemes: Schemes of the quantized files to consider; empty for all.
         figures: Workspace folder that keeps measured figures.
     """
 

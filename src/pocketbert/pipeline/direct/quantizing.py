@@ -154,7 +154,7 @@ class _BudgetRequest:
 
     Attributes:
         limits: Limits on size, loss of accuracy and latency.
-        schemes: Schemes to consider; empty for all.
+        schemes: Schemes of the quantized files to consider; empty for all.
         options: How the folder's files were exported, with both files of rows.
         bases: Path of the exported file of each format.
         ready: All exported files, by their path in the folder.

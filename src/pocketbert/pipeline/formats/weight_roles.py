@@ -77,7 +77,7 @@ def list_weights(module: nn.Module, scheme: Scheme = Scheme.FP32) -> list[Weight
 
 
 def record_weights(folder: Path, weights: Sequence[WeightRole], files: Sequence[Path], format: Format) -> None:
-    """Write `FILE_NAME`: the weights of a module, with roles and digests, that all exported files of a format hold.
+    """Write ``weights.json``: the weights of a module, with roles and digests, that all exported files hold.
 
     Exporters fold some of them: in a graph for one length a lookup of positions becomes a sum with a constant.
 
@@ -101,7 +101,7 @@ def digest_float_weights(path: Path, format: Format) -> dict[str, str]:
 
 
 def _recorded_weights(run: Path, format: Format) -> list[WeightRole]:
-    """Read the recorded weights of a format's files; empty if an earlier version exported them without a record."""
+    """Read ``weights.json`` of a format's exported files; empty if an earlier version exported them without it."""
     path = run / format / FILE_NAME
     return _LIST.validate_python(read_json(path)) if path.is_file() else []
 
@@ -199,7 +199,7 @@ def _deciding_pattern(section: QuantizeSection, weight: WeightRole) -> str:
 
 
 def simulation_of_file(row: SchemeRow, weights: Sequence[WeightRole], base: Scheme) -> Simulation:
-    """Return the torch simulation of a quantized file in which weights have different schemes.
+    """Return the torch simulation of a quantized file: it rounds each weight by the scheme of that weight.
 
     Args:
         row: The file's scheme, which has a simulation.

@@ -45,10 +45,10 @@ class CardFacts:
         base_model: Name of the teacher on the Hub; empty where it has none.
         languages: Codes of the languages, as far as the teacher's card names them.
         datasets: Names of data sets on the Hub: those of the recipe, and those that the teacher's card names.
-        notes: Limits and honest statements.
+        notes: Sentences on limits of the files and of their figures.
         file_notes: A sentence on a file that its reader must know, by path.
-        unreached: Labels that the torch model answers to no golden row.
-        roles: What became of the weights of each role, by path of the file.
+        unreached: Labels that the torch model predicts for no golden row (recorded input with its answer).
+        roles: Rows on how the weights of each role, such as query, are stored, by path of the file.
     """
 
     family: Family
@@ -186,7 +186,7 @@ def _choose_offers(artefacts: Artefacts) -> tuple[list[Offer], list[Offer]]:
     """Choose the file to recommend for each platform among those that the formats have for it.
 
     Returns:
-        The first file that a format offers for each platform, in the table's order; and the other offers.
+        The first format's row for each platform, in the table's order; and the rows left over, for more code.
     """
     offers = [offer for place in format_places() for offer in place.offers(artefacts)]
     chosen = [next((o for o in offers if o.platform is platform), None) for platform in Platform]
