@@ -70,12 +70,12 @@ _NO_NUMBERS = "its answers are no finite numbers, or of another shape than those
 
 @dataclass(frozen=True)
 class SearchInputs(CandidateInputs):
-    """The exported model of a search and its rows: no row that ranks or chooses files is scored.
+    """The exported model and the rows of a budget search; rows that score files did not rank or choose any.
 
     Attributes:
-        choosing: Rows whose score decides whether a candidate is inside.
+        choosing: Rows whose score decides whether a candidate file is inside the budget.
         scoring: Data of the run that writes the folder, with the choosing rows to fit confidences on.
-        kept_apart: Number of its rows that are scored and took no part in the choice.
+        kept_apart: Number of rows that are scored and took no part in the choice.
         student: Name of the student, if several are considered.
         against: The inputs of the recipe's own student, whose exported files smaller students are compared with; None
             for the own student.
@@ -89,28 +89,30 @@ class SearchInputs(CandidateInputs):
 
     @cached_property
     def choosing_digest(self) -> str:
-        """Digest of the choosing rows and their labels."""
+        """Digest of the rows that choose files, with their labels."""
         rows = self.choosing.rows
         return sha256_json([[r.ids.tolist() for r in rows.encoded], [repr(e.label) for e in rows.examples]])
 
     @cached_property
     def prepared(self) -> PreparedModels:
-        """The prepared torch model, with which the numbers stored in candidates are compared."""
+        """The prepared torch model, whose numbers are compared with those stored in candidate files."""
         return PreparedModels(self.model.weights, self.model.task, self.model.length)
 
     @cached_property
     def texts(self) -> list[Text]:
-        """Texts of some choosing rows, for latencies."""
+        """Texts of some of the rows that choose files, on which latency is measured."""
         chosen = sorted(self.choosing.rows.examples, key=lambda e: e.digest)[:_TIMED_TEXTS]
         return [e.input for e in chosen]
 
 
 def read_search_inputs(model: RunModel, bases: Mapping[Format, Path]) -> SearchInputs:
-    """Read the rows of a recipe, and divide those for evaluation by the hash of their text.
+    """Read the rows of a recipe, and split the evaluation rows into those that choose files and those that score.
+
+    The hash of a row's text decides where it goes.
 
     Args:
         model: The exported model, with a recipe that names both files of rows.
-        bases: The exported file of each format.
+        bases: Path of the exported file of each format.
 
     Raises:
         InputError: If a file cannot be read, every calibration row is an evaluation row too, or a part has no rows.
@@ -146,13 +148,13 @@ def search_files(
     folder: Path,
     errors: Mapping[str, float] | None = None,
 ) -> list[FormatResult]:
-    """Find the best file of each format.
+    """Find the best quantized file of each format inside a budget; return the result of each format.
 
     Args:
         inputs: Exported files and rows.
-        budget: The limits.
-        schemes: The schemes to consider; empty for all.
-        folder: A folder that this process holds. Candidates are written below it and removed at the end; the figures
+        budget: Limits on size, loss of accuracy and latency.
+        schemes: Schemes of the quantized files to consider; empty for all.
+        folder: Workspace that this process has locked. Candidates are written below it and removed; measured figures
             stay.
         errors: RMS differences of the files of the recipe's own student, by name, from which the errors of a smaller
             student's files are predicted. None for the own student.
@@ -168,11 +170,11 @@ def search_files(
 
 
 def exported_file_error(inputs: SearchInputs, folder: Path) -> float:
-    """Compare the exported file of a smaller student with that of the own student, in the first format.
+    """Measure how far a smaller student's exported file is from the recipe's own student's, in one format.
 
     Args:
-        inputs: Those of the smaller student.
-        folder: Folder of the figures.
+        inputs: Exported model and rows of the smaller student.
+        folder: Workspace folder that keeps measured figures.
 
     Returns:
         RMS difference of their answers on the calibration rows, relative to their spread.
@@ -182,13 +184,13 @@ def exported_file_error(inputs: SearchInputs, folder: Path) -> float:
 
 
 class _FormatSearch:
-    """The search in one format.
+    """The search for the best quantized file of one format.
 
     Args:
-        files: Writes and measures the candidates.
-        budget: The limits.
-        specs: The candidates.
-        errors: See `search_files`.
+        files: Object that writes and measures candidate files.
+        budget: Limits on size, loss of accuracy and latency.
+        specs: The candidate files, with all roles quantized.
+        errors: RMS differences of the own student's files by name; empty unless a smaller student is searched.
 
     Attributes:
         candidates: Record of each candidate by its name, filled in as it is measured.
@@ -203,7 +205,7 @@ class _FormatSearch:
         self.candidates: dict[str, Candidate] = {}
 
     def run(self) -> FormatResult:
-        """Write, rank, measure and choose."""
+        """Write, rank and measure candidate files, choose the best one inside the budget, and return the result."""
         for number, spec in enumerate(self.specs.values()):
             self.candidates[spec.name] = self._write_and_rank(spec, is_smallest=number == 0)
         chosen = self._best_of_small_enough()
@@ -220,7 +222,9 @@ class _FormatSearch:
         return FormatResult(self.files.format, self.files.metric, every, chosen, nearest)
 
     def _write_and_rank(self, spec: CandidateSpec, is_smallest: bool) -> Candidate:
-        """Write and rank a candidate, unless it is surely too large or surely worse than another one.
+        """Write a candidate file and compare it with the exported one; return its record with the figures.
+
+        A file that is surely too large or surely worse than another one is not written; its record has the reason.
 
         The candidate that should be the smallest is written in any case.
         """
@@ -245,7 +249,7 @@ class _FormatSearch:
         return candidate.model_copy(update={"inside": choosing.is_inside(candidate, self.budget)})
 
     def _predicted_worse(self, spec: CandidateSpec) -> str:
-        """Return why a smaller student's candidate need not be written; empty if it must be.
+        """Return why a smaller student's candidate file need not be written; empty if it has to be.
 
         The errors of a student and of a scheme are independent, so their squares add. If latency is limited, every
         file has to be timed.
@@ -264,13 +268,13 @@ class _FormatSearch:
         return ""
 
     def _best_of_small_enough(self) -> Candidate | None:
-        """Measure the sound candidates that are small enough, and return the best of all."""
+        """Measure the sound candidate files inside the size limit, and return the best of all."""
         sound = [c for c in self.candidates.values() if c.sound]
         self._measure([c.name for c in sound if choosing.is_within(c, self.budget, "max_size_mb")])
         return choosing.best_candidate(list(self.candidates.values()), self.budget)
 
     def _measure(self, names: Sequence[str]) -> None:
-        """Time candidates if latency is limited, then check and score the fast ones on the front.
+        """Time candidate files if latency is limited, then check and score the fast ones on the Pareto front.
 
         A candidate that fails leaves the front, so that others come forward; this goes on until all on the front are
         scored.
@@ -288,7 +292,7 @@ class _FormatSearch:
                 self._check_and_score(name)
 
     def _check_and_score(self, name: str) -> None:
-        """Compare the stored numbers of a candidate with the model's and measure its loss; note what is wrong."""
+        """Check the numbers stored in a candidate file and measure its loss; record both, or the failure."""
         failure = self.files.check(self.specs[name]).failure
         drop = math.nan if failure else self.files.score_drop(self.specs[name])
         if failure or math.isnan(drop):
@@ -300,7 +304,9 @@ class _FormatSearch:
         print_note(f"  {choosing.describe_candidate(self.candidates[name], self.files.metric)}")
 
     def _add_mixed_candidates(self, chosen: Candidate | None) -> bool:
-        """Write files that leave the most sensitive roles float, where one may be better than the best whole scheme.
+        """Write files with the most sensitive roles left float, where one may beat the best file.
+
+        Roles are places of weights in a layer, such as query.
 
         Smaller students get none: their files are compared with those of another student, which hides single roles.
 
@@ -325,7 +331,7 @@ class _FormatSearch:
         return any_written
 
     def _mixed_predicted_worse(self, mixed: MixedCandidate, chosen: Candidate | None) -> str:
-        """Return why a file with roles left float need not be written; empty if it must be."""
+        """Return why a file with some roles left float need not be written; empty if it has to be."""
         note = f"not written: about {mixed.bytes / 1e6:.1f} MB and an RMS difference of about {mixed.rel:.3g} are predicted"
         if chosen is not None and chosen.rel is not None and not self.budget.smallest_wins and chosen.rel <= mixed.rel:
             return f"{note}, and {chosen.name} is closer"
@@ -335,7 +341,7 @@ class _FormatSearch:
         return ""
 
     def _new_record(self, spec: CandidateSpec) -> Candidate:
-        """Return the record of a candidate without figures."""
+        """Return the record of a candidate file without figures."""
         file = spec.file
         return Candidate(
             path=file.path,
@@ -348,7 +354,7 @@ class _FormatSearch:
         )
 
     def _update(self, name: str, **figures: object) -> None:
-        """Add figures to the record of a candidate, and decide again whether it is inside."""
+        """Add figures to a candidate's record, and decide anew whether it is inside the budget."""
         candidate = self.candidates[name].model_copy(update=figures)
         self.candidates[name] = candidate.model_copy(update={"inside": choosing.is_inside(candidate, self.budget)})
 
@@ -357,20 +363,20 @@ class _FormatSearch:
 
 
 class Checked(Figure):
-    """The comparison of the numbers in a candidate with those of the model.
+    """The outcome of comparing the numbers stored in a candidate file with the model's.
 
     Attributes:
-        failure: What is wrong; empty if nothing is.
+        failure: Which stored numbers are wrong; empty if none are.
     """
 
     failure: str
 
 
 class Scored(Figure):
-    """The score of a file on the rows that choose.
+    """The score of a file on the evaluation rows that choose files.
 
     Attributes:
-        metric: The deciding metric.
+        metric: Name of the metric that decides on files.
         value: Its value.
     """
 
@@ -379,23 +385,23 @@ class Scored(Figure):
 
 
 class Timed(Figure):
-    """Latencies of files that were measured together.
+    """The latencies of candidate files that were measured in turns.
 
     Attributes:
-        p90_ms: 90th percentile by name.
+        p90_ms: 90th percentile in ms, by the name of the file.
     """
 
     p90_ms: dict[str, float]
 
 
 class SearchFiles(CandidateFiles):
-    """The candidates of one format in a search: in addition checked, scored and timed.
+    """The candidate files of one format in a budget search, which also checks, scores and times them.
 
     Args:
         inputs: Exported files and rows.
         format: The format.
-        folder: A folder that this process holds; candidates are written below it.
-        cache: Keeps the figures.
+        folder: Workspace that this process has locked; candidate files are written below it.
+        cache: Cache of measured figures.
     """
 
     inputs: SearchInputs
@@ -407,7 +413,7 @@ class SearchFiles(CandidateFiles):
         self.reference = self if other is None else SearchFiles(other, format, folder, cache)
 
     def check(self, spec: CandidateSpec) -> Checked:
-        """Compare the numbers stored in a candidate with the model's."""
+        """Compare the numbers stored in a candidate file with those of the torch model; return what is wrong."""
 
         def compare() -> Checked:
             subject = open_model_file(self.inputs.model, spec.file, self.ensure_written(spec))
@@ -417,20 +423,23 @@ class SearchFiles(CandidateFiles):
         return self.recall_figure(Checked, spec, [], compare)
 
     def score_drop(self, spec: CandidateSpec) -> float:
-        """Return the loss of the deciding metric on the rows that choose, as a fraction; NaN if undefined."""
+        """Return how much of the metric a file loses against the exported one, as a fraction; NaN if undefined.
+
+        Both are scored on the rows that choose files.
+        """
         before, after = self.reference._score(self.reference.base), self._score(spec)
         return METRICS[before.metric].drop(before.value, after.value)
 
     @property
     def metric(self) -> str:
-        """Name of the deciding metric."""
+        """Name of the metric that decides on files."""
         return self._score(self.base).metric
 
     def _score(self, spec: CandidateSpec) -> Scored:
-        """Score a candidate, or the exported file, on the rows that choose."""
+        """Score a candidate file, or the exported file, on the rows that choose files."""
 
         def score() -> Scored:
-            """Run the file on the rows."""
+            """Run the file on the rows that choose files, and return its score."""
             path = self.source if spec == self.base else self.ensure_written(spec)
             subject = open_model_file(self.inputs.model, spec.file, path)
             rows = self.inputs.choosing.within(subject.tokenizer.max_length)
@@ -440,13 +449,13 @@ class SearchFiles(CandidateFiles):
         return self.recall_figure(Scored, spec, [self.inputs.choosing_digest], score)
 
     def time(self, specs: Sequence[CandidateSpec]) -> dict[str, float]:
-        """Measure the latency of candidates in interleaved rounds; returns the 90th percentile in ms by name."""
+        """Time candidate files in turns; return the 90th percentile of each in ms, by its name."""
         from pocketbert.benchmarks.measurement import BenchmarkOptions, Variant
 
         model = self.inputs.model
 
         def measure_all() -> Timed:
-            """Time all files together."""
+            """Time all files in turns, and return their latencies."""
             variants = [
                 Variant.of(
                     s.name,
@@ -473,11 +482,11 @@ class SearchFiles(CandidateFiles):
 
 
 def require_chosen_files(results: Sequence[FormatResult], budget: BudgetSection, option: str) -> None:
-    """Raise if a format has no file inside the budget.
+    """Raise an error if a format has no file inside the budget.
 
     Args:
         results: The result of each format.
-        budget: The limits.
+        budget: Limits on size, loss of accuracy and latency.
         option: What a user writes in front of the names of formats to choose them.
 
     Raises:
@@ -498,13 +507,13 @@ def search_record(
     rows: str,
     students: Sequence[ConsideredStudent] = (),
 ) -> BudgetSearch:
-    """Return the record of a finished search for the artefact folder.
+    """Return the record of a finished budget search that the artefact folder keeps.
 
     Args:
         results: The result of each format.
-        inputs: What was searched.
-        budget: The limits.
-        rows: Which rows chose and which scored, in words.
+        inputs: Exported model and rows of the search.
+        budget: Limits on size, loss of accuracy and latency.
+        rows: Sentence on which rows chose files and which scored them.
         students: The students that were considered, if there were several.
     """
     return BudgetSearch(

@@ -70,7 +70,7 @@ class ChoosingRun(Run):
     Args:
         recipe: A recipe, or its file.
         folder: The run folder.
-        allowed: What may be replaced in it.
+        allowed: Which existing files of the folder may be replaced.
     """
 
     followed: Run | None = None
@@ -86,7 +86,9 @@ class ChoosingRun(Run):
             self.inputs = Inputs(self.recipe)
 
     def execute(self, until: str | None = None) -> None:
-        """Run the steps; see `Run.execute`.
+        """Run the steps; with a budget export, search for the best files, and continue with these.
+
+        See `Run.execute`.
 
         Raises:
             GateError: Also if a format has no file inside the budget; the exported files and the figures stay.
@@ -113,7 +115,7 @@ class ChoosingRun(Run):
             print_note(f"  {line}")
 
     def plan(self, until: str | None = None) -> list[tuple[str, str, str, str]]:
-        """List the steps; see `Run.plan`. Nothing is searched: the files are those of an earlier search, if any."""
+        """List the steps of the run, as `Run.plan` does, with the files that an earlier search chose, if any."""
         path, budget = self.path / SEARCH_FILE, self.recipe.quantize.budget
         if budget is None or until is not None:
             return super().plan(until)
@@ -131,7 +133,7 @@ class ChoosingRun(Run):
         return [*first, *((f"{own}: {name}", f"{own}/{output}", state, why) for name, output, state, why in then)]
 
     def finish(self) -> RunResult:
-        """Return the result; see `Run.finish`. The page of a smaller student's run is copied to this run's folder."""
+        """Return the run's result, after copying the report of a chosen smaller student's run; see `Run.finish`."""
         if self.followed is None:
             return super().finish()
         result = self.followed.finish()
@@ -139,7 +141,7 @@ class ChoosingRun(Run):
         return replace(result, folder=self.path, phone=self.path / "phone", report=self.path / REPORT_FILE)
 
     def _continue_with(self, record: BudgetSearch) -> None:
-        """Replace the budget in the recipe by the chosen files."""
+        """Replace the budget in the recipe by the files that the search chose."""
         section = self.recipe.quantize.choosing(chosen_files(record.chosen))
         self.recipe = self.recipe.model_copy(update={"quantize": section})
         self.inputs = Inputs(self.recipe, self.ready, None, record)
@@ -149,7 +151,7 @@ class ChoosingRun(Run):
 
 
 def _check_budget(run: Run, limits: RecipeBudget) -> None:
-    """Raise an error for what would fail only after the training.
+    """Check before the training that a search inside the budget can run with this recipe on this machine.
 
     Raises:
         InputError: Listing every problem.
@@ -167,7 +169,7 @@ def _check_budget(run: Run, limits: RecipeBudget) -> None:
 
 
 def _pruning_problems(run: Run, students: Sequence[SmallerStudent]) -> list[Problem]:
-    """List the students whose word pieces or neurons cannot be removed from the run's own student."""
+    """List the smaller students whose word pieces or neurons cannot be removed from the recipe's student."""
     own, problems = run.recipe.student, list[Problem]()
     if own is None or not students:
         return []
@@ -194,7 +196,7 @@ def _pruning_problems(run: Run, students: Sequence[SmallerStudent]) -> list[Prob
 
 
 def _exporting_run(run: Run) -> Run:
-    """Return the same run with a recipe that only exports files."""
+    """Return a copy of the run whose recipe only exports files, without quantizing any."""
     exporting = Run(run.start or run.recipe, run.path, run.folder.allowed)
     section = QuantizeSection(scheme=Scheme.FP32, calibration=run.recipe.quantize.calibration)
     exporting.recipe = run.recipe.model_copy(update={"quantize": section})
@@ -206,12 +208,14 @@ def _exporting_run(run: Run) -> Run:
 
 
 def _export_and_search(run: Run, budget: RecipeBudget, schemes: Sequence[Scheme]) -> BudgetSearch:
-    """Run the steps up to the exported files, and choose among the files of the own and the smaller students.
+    """Run the steps up to the exported files, then search for the best files inside the budget.
+
+    Smaller students of the budget are trained and searched too.
 
     Args:
         run: The run that only exports.
-        budget: The limits and the smaller students.
-        schemes: Schemes to consider; empty for all.
+        budget: Limits on size, loss and latency, and the smaller students to train.
+        schemes: Schemes of the quantized files to consider; empty for all.
     """
     run.execute(until=run.recipe.export.formats[-1].value)
     folder, students = run.path / _SEARCH_FOLDER, list[ConsideredStudent]()
@@ -234,7 +238,7 @@ def _export_and_search(run: Run, budget: RecipeBudget, schemes: Sequence[Scheme]
 
 
 def _search_inputs(run: Run) -> SearchInputs:
-    """Return the inputs of a search in a run with exported files.
+    """Return the exported model and rows of a run as inputs of a budget search.
 
     Raises:
         InputError: If no row that chooses has a label, or a part of the eval rows is empty.
@@ -256,14 +260,14 @@ def _search_inputs(run: Run) -> SearchInputs:
 
 @dataclass(frozen=True)
 class _StudentSearch:
-    """The search among smaller students, after that among the files of the recipe's own student.
+    """The search among the files of smaller students, after that among the files of the recipe's own student.
 
     Attributes:
         run_of_own: The run of the own student, which only exports.
         inputs: Its exported files and the rows.
-        budget: The limits and the smaller students.
-        schemes: Schemes to consider; empty for all.
-        figures: Folder of the figures.
+        budget: Limits on size, loss and latency, and the smaller students to train.
+        schemes: Schemes of the quantized files to consider; empty for all.
+        figures: Workspace folder that keeps measured figures.
     """
 
     run_of_own: Run
@@ -299,7 +303,7 @@ class _StudentSearch:
         return merge_student_results(students, best), records
 
     def _train_and_search(self, smaller: SmallerStudent, before: Sequence[StudentResult]) -> StudentResult:
-        """Train one student, and search its files if one of them can still be inside and be the one to keep."""
+        """Train a smaller student; search its files if one could still be inside and be the best."""
         run = _run_of_student(self.run_of_own, smaller, self.budget.student_steps, self.run_of_own.data)
         record = ConsideredStudent(name=smaller.name)
         try:
@@ -326,7 +330,10 @@ class _StudentSearch:
         return StudentResult(record, search_files(inputs, self.budget, self.schemes, self.figures, errors))
 
     def _score(self, run: Run, record: ConsideredStudent) -> ConsideredStudent:
-        """Add the figures of a trained student on the rows that choose, and a note if no file of it could be inside."""
+        """Add a trained student's score to its record, and a note if none of its files could be inside.
+
+        It is scored on the rows that choose files.
+        """
         parameters = read_training(run.weights).parameters
         record = record.model_copy(update={"parameters": parameters})
         score = run.labelled.torch_score(SELECTION, run.weights)
@@ -350,17 +357,17 @@ class _StudentSearch:
 
     @cached_property
     def _teacher_score(self) -> Score | None:
-        """Score of the teacher on the rows that choose."""
+        """Score of the teacher on the rows that choose files; None if it was not scored."""
         return self.run_of_own.labelled.torch_score(SELECTION, self.run_of_own.path / "teacher")
 
     @cached_property
     def _own_score(self) -> Score | None:
-        """Score of the own student on the rows that choose."""
+        """Score of the recipe's own student on the rows that choose files; None if it was not scored."""
         return self.run_of_own.labelled.torch_score(SELECTION, self.run_of_own.weights)
 
 
 def _with_note(record: ConsideredStudent, note: str) -> ConsideredStudent:
-    """Return the record of a student with a note why it is not considered further."""
+    """Return a student's record with a note on why it is not considered further."""
     return record.model_copy(update={"note": note})
 
 
@@ -368,7 +375,7 @@ def _with_note(record: ConsideredStudent, note: str) -> ConsideredStudent:
 
 
 def _run_of_student(run: Run, student: SmallerStudent, steps: int, data: RunData | None = None) -> Run:
-    """Return the ordinary run of a smaller student, in a folder of the run of the own student.
+    """Return the ordinary run of a smaller student, in a subfolder of the run of the recipe's own student.
 
     Args:
         run: The run of the own student, which has its weights.
@@ -381,7 +388,7 @@ def _run_of_student(run: Run, student: SmallerStudent, steps: int, data: RunData
 
 
 def _run_of_chosen_student(exporting: Run, budget: RecipeBudget, record: BudgetSearch) -> Run:
-    """Return the run of the smaller student that a search chose, with its files.
+    """Return the run of the smaller student that a search chose, with the chosen files in its recipe.
 
     Raises:
         InputError: If the recipe does not name that student any more.
@@ -398,7 +405,7 @@ def _run_of_chosen_student(exporting: Run, budget: RecipeBudget, record: BudgetS
 
 
 def _publish(finished: Run, folder: RunFolder) -> None:
-    """Copy the artefact folder of a smaller student's finished run to where the run with the budget has it.
+    """Copy the artefact folder of a smaller student's finished run into the folder of the run with the budget.
 
     Raises:
         InputError: If another artefact folder is there, and it may not be replaced.
@@ -406,6 +413,7 @@ def _publish(finished: Run, folder: RunFolder) -> None:
     source = finished.path / "phone"
 
     def copy_files(places: StepPaths) -> Sequence[str]:
+        """Copy every file of the student's artefact folder to the output of the step."""
         for path in source.iterdir():
             copy_path(path, places.output / path.name)
         return ()

@@ -47,7 +47,7 @@ CANDIDATES_FOLDER = "candidates"
 
 
 def candidate_files(format: Format) -> list[ModelFile]:
-    """List the files for any runtime that the quantizers make of a format's exported file."""
+    """List the quantized files, for any runtime, that can be made of a format's exported file, one per scheme."""
     from pocketbert.quantize import files  # noqa: F401  the back ends register their rows
     from pocketbert.quantize.table import list_rows
 
@@ -56,7 +56,7 @@ def candidate_files(format: Format) -> list[ModelFile]:
 
 
 class Figure(BaseModel):
-    """A measured figure. The name of its class is part of its key in the cache."""
+    """A measured figure that `FigureCache` keeps; the name of its class is part of its key there."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
@@ -82,12 +82,12 @@ class FigureCache:
             self._figures = dict(content) if isinstance(content, dict) else {}
 
     def recall(self, kind: type[FigureT], decides: object, measure: Callable[[], FigureT]) -> FigureT:
-        """Return a figure, measuring it if the cache does not have it.
+        """Return a figure from the cache; if it has none, call `measure`, save the result and return it.
 
         Args:
-            kind: Its class.
+            kind: Class of the figure.
             decides: Everything that decides it, such as digests of files and rows; plain values.
-            measure: Measures it.
+            measure: Function that measures the figure.
         """
         key = sha256_json([kind.__name__, decides])
         if key in self._figures:
@@ -103,11 +103,11 @@ class FigureCache:
 
 @dataclass(frozen=True)
 class CandidateSpec:
-    """A smaller file that may be made.
+    """A quantized file that may be made: its format, its scheme, and the roles that stay float.
 
     Attributes:
         file: Format and scheme.
-        left: Roles whose weights stay as they were exported, in the order of `Role`.
+        left: Roles (places of weights, such as query) that stay as they were exported, in the order of `Role`.
     """
 
     file: ModelFile
@@ -115,7 +115,7 @@ class CandidateSpec:
 
     @property
     def name(self) -> str:
-        """Name in figures and messages; the path in the artefact folder is the same whatever roles are left out."""
+        """Name in figures and messages: the path in the artefact folder and the roles that stay float."""
         return candidate_name(self.file.path, self.left)
 
     @property
@@ -128,11 +128,11 @@ class CandidateSpec:
 
 @dataclass(frozen=True)
 class CandidateInputs:
-    """The inputs from which candidates are made and on which they are compared.
+    """The exported model of a search, its exported files, and the rows on which files are compared.
 
     Attributes:
         model: The exported model.
-        bases: The exported file of each format.
+        bases: Path of the exported file of each format.
         calibration: Rows on which activation ranges are measured and candidates are ranked.
     """
 
@@ -147,7 +147,7 @@ class CandidateInputs:
 
 
 class Written(Figure):
-    """A candidate on disk.
+    """The outcome of writing a candidate file.
 
     Attributes:
         sha256: Its digest; empty if it failed.
@@ -161,7 +161,7 @@ class Written(Figure):
 
 
 class Ranked(Figure):
-    """The distance of a candidate from the exported file on the calibration rows.
+    """The distance of a candidate file from the exported file on the calibration rows.
 
     Attributes:
         rel: RMS difference of the answers, relative to their spread.
@@ -173,13 +173,13 @@ class Ranked(Figure):
 
 
 class CandidateFiles:
-    """The candidates of one format: their expected sizes, the written files, and their distance from the exported file.
+    """The candidate files of one format: estimates their sizes, writes them, compares them with the exported file.
 
     Args:
         inputs: The model, its exported files and the calibration rows.
         format: The format.
-        folder: A folder that this process holds; candidates are written below it.
-        cache: Keeps the figures.
+        folder: Workspace that this process has locked; candidate files are written below it.
+        cache: Cache of measured figures.
 
     Attributes:
         base: The exported file as a candidate.
@@ -195,7 +195,7 @@ class CandidateFiles:
 
     @cached_property
     def source_digest(self) -> str:
-        """Digest of the exported file."""
+        """Digest of the exported file from which candidate files are made."""
         return sha256_path(self.source)
 
     @cached_property
@@ -211,7 +211,7 @@ class CandidateFiles:
         return list({use.name: use for use in read_weight_types(self.source, self.format).uses}.values())
 
     def expected_bytes(self, spec: CandidateSpec) -> int:
-        """Estimate the size of a candidate from the types that its scheme stores, before anything is written."""
+        """Estimate the size of a candidate file in bytes from the types that its scheme stores."""
         from pocketbert.quantize.weights import Use, bits_per_number
 
         stored_types = spec.row.weights
@@ -228,11 +228,11 @@ class CandidateFiles:
         return round(total + max(path_bytes(self.source) - exported, 0))
 
     def path_of(self, spec: CandidateSpec) -> Path:
-        """Return the path that a candidate is written to."""
+        """Return the path in the workspace that a candidate file is written to."""
         return self.folder / "-".join(["all", *spec.left]) / Path(spec.file.path).name
 
     def write(self, spec: CandidateSpec) -> Written:
-        """Write a candidate, unless the cache has the outcome of an earlier attempt."""
+        """Write a candidate file and return digest and size, or the failure; an earlier outcome is reused."""
         file, recipe = spec.file, self.inputs.model.recipe
         rows = self.inputs.calibration_digest if file.scheme.static else ""
         decides: list[object] = [self.source_digest, file.format, file.scheme, file.runtime, rows, installed_versions()]
@@ -243,7 +243,7 @@ class CandidateFiles:
         return self.cache.recall(Written, decides, lambda: self._quantize(spec))
 
     def _quantize(self, spec: CandidateSpec) -> Written:
-        """Quantize the exported file to a candidate's path."""
+        """Quantize the exported file to a candidate's path; return digest and size, or the failure."""
         from pocketbert.quantize import quantize
 
         path = self.path_of(spec)
@@ -268,7 +268,7 @@ class CandidateFiles:
         return Written(sha256=sha256_path(path), bytes=path_bytes(path))
 
     def ensure_written(self, spec: CandidateSpec) -> Path:
-        """Return the file of a written candidate; it is written again if it was removed or changed.
+        """Return the path of a candidate file, which is written again if it was removed or changed.
 
         Raises:
             MachineError: If the file differs from the first time. Core ML packages contain random ids and may differ.
@@ -283,10 +283,13 @@ class CandidateFiles:
         return path
 
     def rank(self, spec: CandidateSpec) -> Ranked:
-        """Compare a candidate's answers on the calibration rows with those of the exported file of `reference`."""
+        """Measure how far a candidate's answers on the calibration rows are from the exported file's.
+
+        The exported file is that of `reference`.
+        """
 
         def compare() -> Ranked:
-            """Run the candidate on the rows."""
+            """Run the candidate file on the rows, and return its distance from the exported file."""
             path = self.source if spec == self.base else self.ensure_written(spec)
             answers, exact = self._answers(spec.file, path), self.reference._exported_answers
             has_labels = self.inputs.model.task.labels in (LabelKind.NAME, LabelKind.SPANS)
@@ -306,7 +309,7 @@ class CandidateFiles:
         return self._answers(self.base.file, self.source)
 
     def _answers(self, file: ModelFile, path: Path) -> Matrix:
-        """Run a file on the calibration rows."""
+        """Run a model file on the calibration rows, and return its answers in one matrix."""
         predictor, model = open_file(path, file.format, runtime=file.runtime), self.inputs.model
         label = f"{file.path} on calibration rows"
         return join_texts(run_rows(predictor, model.tokenizer, self.inputs.calibration, model.task, label=label))
@@ -314,13 +317,13 @@ class CandidateFiles:
     def recall_figure(
         self, kind: type[FigureT], spec: CandidateSpec, rows: Sequence[str], measure: Callable[[], FigureT]
     ) -> FigureT:
-        """Return a figure of a candidate, measuring it if the cache does not have it.
+        """Return a figure of a candidate file from the cache, measuring it if it is not there.
 
         Args:
-            kind: Its class.
-            spec: The candidate.
+            kind: Class of the figure.
+            spec: The candidate file.
             rows: Digests of the rows that it is measured on.
-            measure: Measures it.
+            measure: Function that measures the figure.
         """
         digest = self.source_digest if spec == self.base else self.write(spec).sha256
         model = self.inputs.model.folder.digest

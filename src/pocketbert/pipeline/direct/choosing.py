@@ -31,11 +31,11 @@ _LIMIT_STEPS = {"max_drop": 0.001, "max_size_mb": 0.1, "max_p90_ms": 0.1}
 
 @dataclass(frozen=True)
 class FormatResult:
-    """The result of a search in one format.
+    """The result of a budget search among the quantized files of one format.
 
     Attributes:
         format: The format.
-        metric: The deciding metric.
+        metric: Name of the metric that decides on files.
         candidates: Every candidate with its figures, smallest expected size first.
         chosen: The file to keep; None if none is inside the budget.
         nearest: If none is inside: the file that exceeds the limits least; None if no file has all figures.
@@ -50,11 +50,11 @@ class FormatResult:
 
 @dataclass(frozen=True)
 class StudentResult:
-    """A student and the search among its files.
+    """A student model, and the results of the search among its quantized files.
 
     Attributes:
-        record: Its figures.
-        findings: The result of each format; empty if its files were not searched.
+        record: The student's parameters, loss and note.
+        findings: The search result of each format; empty if the student's files were not searched.
     """
 
     record: ConsideredStudent
@@ -62,12 +62,12 @@ class StudentResult:
 
     @property
     def whole(self) -> bool:
-        """Whether every format has a file inside."""
+        """Whether every format has a file inside the budget."""
         return bool(self.findings) and all(f.chosen is not None for f in self.findings)
 
     @property
     def chosen(self) -> list[Candidate]:
-        """The best file of each format that has one inside."""
+        """The best file of each format that has one inside the budget."""
         return [f.chosen for f in self.findings if f.chosen is not None]
 
 
@@ -75,7 +75,7 @@ class StudentResult:
 
 
 def is_inside(candidate: Candidate, budget: BudgetSection) -> bool | None:
-    """Return whether a candidate is inside every limit; None if a figure that decides it was not measured yet."""
+    """Return whether a candidate file is inside every limit; None if a figure that decides it was not measured yet."""
     if not candidate.sound:
         return False
     values = {limit: _measured_value(candidate, limit) for limit in budget.set_limits}
@@ -86,13 +86,13 @@ def is_inside(candidate: Candidate, budget: BudgetSection) -> bool | None:
 
 
 def is_within(candidate: Candidate, budget: BudgetSection, limit: str) -> bool:
-    """Return whether a candidate keeps one limit, as far as it is set and the figure was measured."""
+    """Return whether a candidate file keeps one limit; True as well if the limit is not set or not measured."""
     value, bound = _measured_value(candidate, limit), budget.set_limits.get(limit)
     return bound is None or value is None or value <= bound
 
 
 def pareto_front(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the sound candidates that no other one beats in size and error, smallest first."""
+    """Return the sound candidate files that no other one beats in both size and error, smallest first."""
     front: list[Candidate] = []
     for candidate in sorted((c for c in candidates if c.sound), key=lambda c: (c.bytes or 0, _error(c))):
         if not front or _error(candidate) < _error(front[-1]):
@@ -101,18 +101,18 @@ def pareto_front(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def best_candidate(candidates: Sequence[Candidate], budget: BudgetSection) -> Candidate | None:
-    """Return the candidate to keep, see `ACCURATE` and `SMALLEST`; None if none is inside."""
+    """Return the candidate file to keep, by `ACCURATE` or `SMALLEST`; None if none is inside the budget."""
     return min((c for c in candidates if c.inside), key=lambda c: _preference(c, budget), default=None)
 
 
 def nearest_candidate(candidates: Sequence[Candidate], budget: BudgetSection) -> Candidate | None:
-    """Return the candidate that exceeds its limits by the smallest factor; None if none has all figures."""
+    """Return the candidate file that exceeds the limits by the smallest factor; None if none has all figures."""
     known = [c for c in candidates if c.sound and not math.isinf(_excess_factor(c, budget))]
     return min(known, key=lambda c: (_excess_factor(c, budget), *_preference(c, budget)), default=None)
 
 
 def widened_budget(candidate: Candidate, budget: BudgetSection) -> BudgetSection:
-    """Return the budget with each limit raised as far as a candidate needs it, rounded up."""
+    """Return the budget with each limit raised as far as a candidate file needs it, rounded up."""
     limits = {}
     for name, limit in budget.set_limits.items():
         value, step = _measured_value(candidate, name), _LIMIT_STEPS[name]
@@ -122,7 +122,7 @@ def widened_budget(candidate: Candidate, budget: BudgetSection) -> BudgetSection
 
 
 def _measured_value(candidate: Candidate, limit: str) -> float | None:
-    """Return the figure that a limit bounds, in the limit's unit; None if it was not measured."""
+    """Return a candidate's size, loss or latency, whichever the limit bounds, in its unit; None if not measured."""
     if limit == "max_size_mb":
         return None if candidate.bytes is None else candidate.bytes / 1e6
     return candidate.drop if limit == "max_drop" else candidate.p90_ms
@@ -140,13 +140,13 @@ def _excess_factor(candidate: Candidate, budget: BudgetSection) -> float:
 
 
 def _preference(candidate: Candidate, budget: BudgetSection) -> tuple[float, float]:
-    """Return the sort key of files inside a budget, the best first."""
+    """Return a candidate's sort key, (size, error) or (error, size) by the budget; the smallest key is the best."""
     size, error = candidate.bytes or 0, _error(candidate)
     return (size, error) if budget.smallest_wins else (error, size)
 
 
 def _error(candidate: Candidate) -> float:
-    """Return the RMS difference of a candidate; infinity if it was not ranked."""
+    """Return a candidate's RMS difference from the exported file; infinity if it was not measured."""
     return math.inf if candidate.rel is None else candidate.rel
 
 
@@ -154,12 +154,13 @@ def _error(candidate: Candidate) -> float:
 
 
 def best_student(considered: Sequence[StudentResult], budget: BudgetSection) -> StudentResult | None:
-    """Return the student to keep; None if none has a file inside in every format.
+    """Return the student whose files are kept; None if none has a file inside the budget in every format.
 
     One student makes all files of a folder. Students are ordered as files are, by sums over the formats.
     """
 
     def order(student: StudentResult) -> tuple[float, float]:
+        """Return a student's sort key: total size and total error of its chosen files, in the budget's order."""
         size = float(sum(c.bytes or 0 for c in student.chosen))
         error = float(sum(c.rel or 0.0 for c in student.chosen))
         return (size, error) if budget.smallest_wins else (error, size)
@@ -168,13 +169,13 @@ def best_student(considered: Sequence[StudentResult], budget: BudgetSection) -> 
 
 
 def cannot_win(error: float, best: StudentResult | None, budget: BudgetSection) -> bool:
-    """Return whether all files of a student would be less accurate than those of the best student so far.
+    """Return whether every file of a student would be less accurate than the files of the best student so far.
 
     Args:
         error: RMS difference of the student's exported file; no scheme makes it smaller, because errors add in
             quadrature.
         best: The best student so far.
-        budget: The limits. If the smallest file wins, a less accurate student may still be chosen.
+        budget: Limits on the files. If the smallest file wins, a less accurate student may still be chosen.
     """
     if best is None or budget.smallest_wins:
         return False
@@ -182,20 +183,21 @@ def cannot_win(error: float, best: StudentResult | None, budget: BudgetSection) 
 
 
 def merge_student_results(considered: Sequence[StudentResult], best: StudentResult) -> list[FormatResult]:
-    """Join the results of all students; the best student's files are the chosen ones, on one front per format."""
+    """Join all students' results: only the best student's choices stay chosen; each format gets one Pareto front."""
     findings = [(f, c is best) for c in considered for f in c.findings]
     scored = [x for f, _ in findings for x in f.candidates if x.drop is not None]
     formats = dict.fromkeys(x.format for x in scored)
     on_front = {id(x) for format in formats for x in pareto_front([x for x in scored if x.format is format])}
 
     def merged(candidate: Candidate, kept: bool) -> Candidate:
+        """Return a candidate, chosen only if it was and is of the best student, marked if on the front."""
         return candidate.model_copy(update={"chosen": candidate.chosen and kept, "front": id(candidate) in on_front})
 
     return [replace(f, candidates=[merged(x, kept) for x in f.candidates]) for f, kept in findings]
 
 
 def no_student_error(considered: Sequence[StudentResult], budget: BudgetSection) -> GateError:
-    """Return the error of a search without a student that has a file inside in every format."""
+    """Return the error that no student has a file inside in every format, with the nearest student's failures."""
 
     def distance(student: StudentResult) -> tuple[int, float]:
         """Count the formats without a file inside, and find the worst factor among their nearest files."""
@@ -214,7 +216,7 @@ def no_student_error(considered: Sequence[StudentResult], budget: BudgetSection)
 
 
 def describe_candidate(candidate: Candidate, metric: str = "") -> str:
-    """Write the figures of a candidate on one line."""
+    """Return one line with a candidate's name, size, error, loss and latency, as far as measured."""
     parts = [f"{(candidate.bytes or 0) / 1e6:.2f} MB"]
     if candidate.rel is not None:
         parts.append(f"RMS difference {candidate.rel:.3g} of the spread")
@@ -228,7 +230,7 @@ def describe_candidate(candidate: Candidate, metric: str = "") -> str:
 
 
 def describe_failure(result: FormatResult, budget: BudgetSection) -> list[str]:
-    """List why a format has no file inside: the nearest file, limits that would take it, broken candidates."""
+    """Return lines on why a format has no file inside: its nearest file, limits that take it, broken files."""
     lines = [f"{result.format}: no file is inside {budget.text}."]
     if result.nearest is not None:
         lines.append(f"The nearest is {describe_candidate(result.nearest, result.metric)}.")
@@ -238,7 +240,7 @@ def describe_failure(result: FormatResult, budget: BudgetSection) -> list[str]:
 
 
 def chosen_files(chosen: Sequence[Candidate]) -> list[QuantizedFile]:
-    """Return the entries of ``quantize.files`` that make the chosen files, one of each format, and no others."""
+    """Return the entries of ``quantize.files`` in a recipe that make exactly the chosen files, one per format."""
     schemes = {c.format: c.scheme for c in chosen}
     for scheme in Scheme:
         made = {f: FORMATS[f].smaller(scheme) if FORMATS[f].takes(scheme) else None for f in schemes}
@@ -248,7 +250,7 @@ def chosen_files(chosen: Sequence[Candidate]) -> list[QuantizedFile]:
 
 
 def recipe_lines(files: Sequence[QuantizedFile], calibration: Calibration = Calibration.MINMAX) -> str:
-    """Write the ``quantize`` section of a recipe for the chosen files, ready to copy.
+    """Return the ``quantize`` section of a recipe that makes the chosen files, ready to copy.
 
     Args:
         files: The chosen files.
@@ -256,6 +258,7 @@ def recipe_lines(files: Sequence[QuantizedFile], calibration: Calibration = Cali
     """
 
     def entry(file: QuantizedFile) -> str:
+        """Return a chosen file as an entry of ``quantize.files`` in YAML."""
         if file.format is None:
             return file.scheme.value
         roles = ", ".join(f"{role}: null" for role in file.roles)

@@ -78,7 +78,7 @@ def export_model(
     Args:
         model: Hugging Face folder, or Hub name.
         output: The new artefact folder.
-        options: What to write.
+        options: Options of the export, such as formats and schemes.
         overwrite: Whether an existing artefact folder may be replaced.
         ready: Exported files of the same model to use instead of exporting again, by path in the artefact folder.
 
@@ -109,7 +109,7 @@ def export_model(
 
 
 def plan_export(model: str, output: Path, options: ExportOptions, *, overwrite: bool) -> list[tuple[str, str]]:
-    """List the steps of an export, each with its state, without executing any; see `pocketbert.api.plan_export`."""
+    """List the steps of an export as (title, state), without executing any; see `pocketbert.api.plan_export`."""
     if problems := unread_calibration(options):
         raise InputError(problems)
     recipe, folder = export_recipe(model, options)
@@ -126,7 +126,7 @@ def plan_export(model: str, output: Path, options: ExportOptions, *, overwrite: 
 
 
 def is_finished(output: Path, run: Run, overwrite: bool) -> bool:
-    """Return whether `output` was written from the same recipe, model and versions as `run`, and is undamaged.
+    """Return whether `output` was written from the recipe, model and versions of `run`, and is undamaged.
 
     Raises:
         InputError: If it holds something else, which may not be replaced.
@@ -139,11 +139,11 @@ def is_finished(output: Path, run: Run, overwrite: bool) -> bool:
 
 
 def skip_finished(output: Path, is_same: bool, overwrite: bool) -> bool:
-    """Return whether the work on `output` can be skipped, and say so; otherwise check that it may be written.
+    """Return whether the work on `output` can be skipped; otherwise check that the folder may be written.
 
     Args:
         output: The folder that would be written.
-        is_same: Whether its list names the same inputs; it may still be damaged.
+        is_same: Whether its ``artifacts.json`` names the same inputs; files may still be damaged.
         overwrite: Whether another artefact folder may be replaced.
 
     Raises:
@@ -172,14 +172,14 @@ def skip_finished(output: Path, is_same: bool, overwrite: bool) -> bool:
 
 
 def export_recipe(model: str, options: ExportOptions) -> tuple[Recipe, ModelFolder]:
-    """Open a model and write the recipe that exports it.
+    """Open a model, and make the recipe that exports it from the options of the command line.
 
     Options that are not set are taken from the model: attention in blocks, task, form, longest input, columns of the
     rows.
 
     Args:
         model: Hugging Face folder, or Hub name.
-        options: What to write.
+        options: Options of the export, such as formats and schemes.
 
     Returns:
         The recipe, and the model that it names.
@@ -220,7 +220,7 @@ def export_recipe(model: str, options: ExportOptions) -> tuple[Recipe, ModelFold
 
 
 def option_problems(model: str, options: ExportOptions) -> list[Problem]:
-    """List what is wrong with options whatever the model is, by the names of the flags.
+    """List problems of command-line options that do not depend on the model, by the names of the flags.
 
     Options that depend on the task are left out if no task is named, because their problems could be wrong.
     """
@@ -233,7 +233,10 @@ def option_problems(model: str, options: ExportOptions) -> list[Problem]:
 
 
 def unread_calibration(options: ExportOptions) -> list[Problem]:
-    """Return a problem if no scheme reads the calibration rows: most likely a static scheme was forgotten."""
+    """Return a problem if calibration rows are given but no scheme reads them, else an empty list.
+
+    Most likely a static scheme was forgotten.
+    """
     if options.calibrate is None or any(Scheme(s).static for s in options.schemes if s in set(Scheme)):
         return []
     what = f"{', '.join(options.schemes)} reads no calibration rows."
@@ -241,7 +244,7 @@ def unread_calibration(options: ExportOptions) -> list[Problem]:
 
 
 def _task_of_model(folder: ModelFolder) -> str:
-    """Return the task that a model's config.json names.
+    """Return the task that a model's ``config.json`` names.
 
     Raises:
         InputError: If it names none.
@@ -257,7 +260,7 @@ def _task_of_model(folder: ModelFolder) -> str:
 
 
 def _recipe_name(folder: ModelFolder) -> str:
-    """Return the name of a model as a recipe may have it: at most 64 letters, digits, dots, dashes and underscores."""
+    """Return the recipe's name, made from the model's: at most 64 letters, digits, dots, dashes, underscores."""
     local = Path(folder.title)  # the copy of a model from the Hub lies in a folder that is named after a commit
     title = local.name if local.is_dir() else folder.title.rsplit("/", 1)[-1]
     cleaned = "".join(c if c.isalnum() or c in "._-" else "-" for c in title).lstrip("._-")
@@ -265,7 +268,7 @@ def _recipe_name(folder: ModelFolder) -> str:
 
 
 def _recipe_content(model: str, name: str, options: ExportOptions, task: str) -> dict[str, Any]:
-    """Nest the options under the keys of a recipe."""
+    """Return the content of a recipe, as nested dicts, that has the values of the command-line options."""
     content: dict[str, Any] = {"schema": 1, "name": name, "teacher": {"model": model}}
     for option, key in OPTION_RECIPE_KEYS.items():
         value = getattr(options, option)
@@ -284,7 +287,7 @@ def _recipe_content(model: str, name: str, options: ExportOptions, task: str) ->
 
 
 def _recipe_value(value: object) -> object:
-    """Return the value of an option as YAML has it."""
+    """Return the value of an option as a recipe in YAML has it: plain strings, numbers, lists and dicts."""
     match value:
         case True:  # a section with its defaults
             return {}
@@ -300,7 +303,7 @@ def _recipe_value(value: object) -> object:
 
 
 def _quantize_files(schemes: Sequence[str], runtimes: Sequence[str]) -> dict[str, Any]:
-    """Return the `quantize` section of schemes and runtimes; unknown names stay, for its validation to refuse."""
+    """Return a recipe's ``quantize`` section for schemes and runtimes; unknown names stay, to be refused later."""
     if len(schemes) == 1 and not runtimes:
         return {"scheme": schemes[0]}
     if schemes and set(schemes) <= set(Scheme) and set(runtimes) <= set(Runtime):
@@ -316,11 +319,11 @@ def options_of_folder(
     schemes: Sequence[str],
     runtimes: Sequence[str],
 ) -> ExportOptions:
-    """Return the options with which the files of an artefact folder were exported, and schemes for smaller files.
+    """Return the options that export an artefact folder's files again, with schemes for smaller files.
 
     Args:
         model: The folder.
-        artefacts: Its list.
+        artefacts: Content of the folder's ``artifacts.json``.
         exported: The records of its exported files.
         schemes: Schemes of the smaller files.
         runtimes: Runtimes of further files.
@@ -359,7 +362,7 @@ _KEY = re.compile(r"(?<![\w.])[a-z_]+(?:\.[a-z_]+)+")
 
 @contextmanager
 def naming_flags() -> Iterator[None]:
-    """Raise the `InputError` of this context with flags instead of the keys of a recipe in its problems."""
+    """Replace recipe keys by command-line flags in the problems of an `InputError` that this context raises."""
     try:
         yield
     except InputError as error:
@@ -367,9 +370,10 @@ def naming_flags() -> Iterator[None]:
 
 
 def _with_flags(problem: Problem) -> Problem:
-    """Replace the keys of a recipe in a problem by the flags that set them."""
+    """Return a problem with the flags that set recipe keys in place of these keys."""
 
     def replace_keys(text: str) -> str:
+        """Return a text with each recipe key in it replaced by the flag that sets it."""
         return _KEY.sub(lambda match: RECIPE_KEY_FLAGS.get(match[0], match[0]), text)
 
     key = problem.where.removeprefix(_TITLE).strip()
@@ -377,7 +381,7 @@ def _with_flags(problem: Problem) -> Problem:
 
 
 def _flag_of(key: str) -> str:
-    """Return the flag that sets a key, or those that set the keys of a section; empty if there is none."""
+    """Return the flag that sets a recipe key, or all flags of a section; empty if there is none."""
     parts = [part for part in key.split(".") if not part.isdecimal()]
     for end in range(len(parts), 0, -1):
         if flag := RECIPE_KEY_FLAGS.get(".".join(parts[:end])):

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def verify_folder(model: Path, source: DataSource | None, max_drop: float, record: bool = False) -> Verification:
-    """Verify the files of a run folder or an artefact folder; see `pocketbert.api.verify`.
+    """Verify the model files of a run folder or an artefact folder; see `pocketbert.api.verify`.
 
     Args:
         model: The folder.
@@ -78,7 +78,7 @@ def verify_folder(model: Path, source: DataSource | None, max_drop: float, recor
 
 
 def _verify_run(folder: Path) -> Verification:
-    """Verify a run folder, and write the result into it."""
+    """Verify the files of a run folder again, and write the result to its ``verify.json``."""
     run = _open_run(folder)
     with run.folder.locked():
         missing = [name for name in (*run.recipe.export.formats, "golden") if run.folder.marks.read(name) is None]
@@ -100,7 +100,7 @@ def _verify_run(folder: Path) -> Verification:
 
 
 def _open_run(folder: Path) -> Run:
-    """Open a run folder with its own recipe; if a budget chose a smaller student, the run of that student.
+    """Open a run folder with its recipe; if a budget chose a smaller student, the folder of that student's run.
 
     Raises:
         InputError: If it is no run folder.
@@ -124,7 +124,7 @@ def measure_folders(
     record: bool,
     facts: Sequence[Fact] = (),
 ) -> BenchmarkResult:
-    """Measure the files of folders on devices; see `pocketbert.api.benchmark`.
+    """Measure latencies and answers of the model files in several folders; see `pocketbert.api.benchmark`.
 
     Args:
         models: Run folders or artefact folders.
@@ -155,11 +155,11 @@ def measure_folders(
 
 
 def write_report(folder: Path, output: Path, overwrite: bool, baseline: Path | None = None) -> Path:
-    """Write the report page of a folder; see `pocketbert.api.report`.
+    """Write the HTML report of a folder, or one that compares it with an earlier result; see `pocketbert.api.report`.
 
     Args:
         folder: A run folder or an artefact folder; with a baseline also the result of a benchmark.
-        output: The page.
+        output: Path of the HTML page.
         overwrite: Whether an existing file may be replaced.
         baseline: An earlier result; the page then compares both.
 
@@ -223,7 +223,7 @@ def pack_run(run_folder: Path, output: Path, overwrite: bool, platform: str | No
 
 
 def _pack_for_platform(model: Path, output: Path, name: str, overwrite: bool) -> Path:
-    """Write what an app on one platform needs of a folder, unless it was written before from the same files."""
+    """Write the files of a folder that apps on one platform need, unless `output` has these already."""
     platform = platform_named(name)
     output = resolve_output_folder(output, model)
     finish_interrupted(output)
@@ -245,7 +245,7 @@ def _pack_for_platform(model: Path, output: Path, name: str, overwrite: bool) ->
 
 @contextlib.contextmanager
 def _artefact_folder(model: Path) -> Iterator[Path]:
-    """Yield an artefact folder; for a run folder a temporary one, as `pack_run` would write it."""
+    """Yield the artefact folder `model`, or for a run folder a temporary artefact folder made of it."""
     if not is_marked(model, RUN_FOLDER_KIND):
         yield model
         return
@@ -258,7 +258,7 @@ def _artefact_folder(model: Path) -> Iterator[Path]:
 
 
 def _check_steps(run: Run) -> None:
-    """Refuse a run with a failed step.
+    """Raise an error for a run with a failed step, or with files that failed or changed.
 
     Raises:
         GateError: If a step failed, or a file did not pass or changed since.
@@ -271,7 +271,7 @@ def _check_steps(run: Run) -> None:
 
 
 def _write_artefacts(run: Run, destination: Path) -> None:
-    """Write the artefact folder of a run.
+    """Write the artefact folder of a run into an empty folder.
 
     Raises:
         GateError: If the packed folder answers otherwise than the library of the checkpoint.

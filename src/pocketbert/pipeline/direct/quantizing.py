@@ -71,7 +71,7 @@ def quantize_folder(
     """Write an artefact folder with smaller files of another folder's model; see `pocketbert.api.quantize`.
 
     Args:
-        model: The folder; it is not changed.
+        model: The existing artefact folder; it is not changed.
         output: The new folder.
         schemes: Schemes of the smaller files; None for int8, or with a budget for all.
         runtimes: Runtimes of further files.
@@ -130,7 +130,7 @@ def quantize_folder(
 
 
 def _say_lost_fits(model: Path, artefacts: Artefacts, exported: Sequence[ModelRecord]) -> None:
-    """Report temperatures and thresholds that cannot be fitted for the new files, because there are no rows."""
+    """Print that the new files have no fitted temperatures and thresholds, if the folder's files have some."""
     has_temperatures = any(r.confidence is not None and r.confidence.fitted_rows for r in exported)
     lost = ["temperatures"] if has_temperatures else []
     lost += ["thresholds for unknown answers"] if artefacts.processing.unknown_accuracy is not None else []
@@ -150,13 +150,13 @@ _WORK = "search inside a budget"
 
 @dataclass(frozen=True)
 class _BudgetRequest:
-    """A search inside a budget.
+    """A request to choose quantized files inside a budget.
 
     Attributes:
-        limits: The budget.
-        schemes: Schemes to consider; empty for all.
+        limits: Limits on size, loss of accuracy and latency.
+        schemes: Schemes of the quantized files to consider; empty for all.
         options: How the folder's files were exported, with both files of rows.
-        bases: The exported file of each format.
+        bases: Path of the exported file of each format.
         ready: All exported files, by their path in the folder.
     """
 
@@ -174,7 +174,7 @@ def _budget_problems(
     runtimes: Sequence[str],
     calibrate: DataSource | None,
 ) -> list[Problem]:
-    """List what is wrong with a search before anything is read, by the names of the flags."""
+    """List problems of a budget search's options, by the names of the flags, before any file is read."""
     problems, existing = [], list(dict.fromkeys(r.format.value for r in exported if r.plain))
     if budget.data is None:
         what = "a budget needs labelled rows to score candidates on."
@@ -199,7 +199,7 @@ def _budget_problems(
 
 
 def _scheme_problems(schemes: Sequence[str] | None, formats: Sequence[Format]) -> list[Problem]:
-    """List schemes that are no candidate in any format, and formats without a candidate among the schemes."""
+    """List schemes that no format can store, and formats that can store none of the schemes."""
     if schemes is None:
         return []
     names = {f: [s.value for s in Scheme if FORMATS[f].takes(s) and FORMATS[f].smaller(s)] for f in formats}
@@ -215,7 +215,7 @@ def _scheme_problems(schemes: Sequence[str] | None, formats: Sequence[Format]) -
 
 
 def _quantize_inside_budget(model: str, output: Path, request: _BudgetRequest, *, overwrite: bool) -> Path:
-    """Choose the best file of each format inside a budget, and write a folder with these.
+    """Choose the best quantized file of each format inside a budget, and write an artefact folder with them.
 
     Raises:
         GateError: If a format has no file inside, or a chosen file fails on the rows that had no part in the choice.
@@ -257,7 +257,7 @@ def _quantize_inside_budget(model: str, output: Path, request: _BudgetRequest, *
 
 
 def _was_made_from(output: Path, made_from: str) -> bool:
-    """Return whether `output` is an artefact folder of a search with the same inputs."""
+    """Return whether `output` is the artefact folder of a search with the same inputs, by its digest."""
     with suppress(InputError):
         if (output / ARTEFACTS_FILE).is_file():
             search = read_artefacts(output).search
@@ -266,7 +266,7 @@ def _was_made_from(output: Path, made_from: str) -> bool:
 
 
 def _search_digest(search_inputs: SearchInputs, request: _BudgetRequest, inputs: Inputs) -> str:
-    """Return a digest of everything that decides a search."""
+    """Return the digest of all inputs of a budget search: limits, options, files, rows, library versions."""
     return sha256_json(
         [
             request.limits.set_limits,
@@ -284,7 +284,7 @@ def _search_digest(search_inputs: SearchInputs, request: _BudgetRequest, inputs:
 
 
 def _execute(run: Run, search_inputs: SearchInputs) -> None:
-    """Run the steps that write the folder.
+    """Run the steps that write the artefact folder; a failed gate's error explains on which rows it is measured.
 
     Raises:
         GateError: If a gate failed, with a sentence on the rows that the gates are measured on.
@@ -301,7 +301,7 @@ def _execute(run: Run, search_inputs: SearchInputs) -> None:
 
 
 def _describe_rows(search_inputs: SearchInputs, options: ExportOptions) -> str:
-    """Write which rows chose files and which are scored."""
+    """Return a sentence on how many rows chose files and how many are scored."""
     assert options.data is not None
     chose, name = len(search_inputs.choosing.rows.examples), Path(options.data.title).name
     scored = len(search_inputs.scoring.splits["eval"].examples)

@@ -46,7 +46,9 @@ def measure_sensitivity(
     schemes: Sequence[str] | None,
     record: bool,
 ) -> Sensitivities:
-    """Measure for each scheme of an artefact folder's model which roles lose most; see `pocketbert.api.sensitivity`.
+    """Measure which roles of a model lose most when quantized, per scheme; see `pocketbert.api.sensitivity`.
+
+    A role is a place of weights in a layer, such as query or ffn_down.
 
     Args:
         model: The artefact folder.
@@ -97,7 +99,7 @@ def measure_sensitivity(
 def _files_to_measure(
     formats: Sequence[Format], schemes: Sequence[str] | None, existing: set[tuple[Format, Scheme]]
 ) -> list[ModelFile]:
-    """List the files of the schemes in each format; without schemes those of the folder, else the default scheme."""
+    """List the planned files of the schemes in each format; by default those in the folder, else int8."""
     every = [f for format in formats for f in candidate_files(format)]
     if schemes is None:
         own = [f for f in every if (f.format, f.scheme) in existing]
@@ -109,13 +111,13 @@ def _files_to_measure(
 
 
 def measure_role_sensitivity(candidates: CandidateFiles, file: ModelFile) -> Sensitivity:
-    """Quantize one role at a time and measure how far each file is from the exported one.
+    """Quantize one role of the weights at a time; return each file's error against the exported one.
 
     The opposite, leaving one role out at a time, would show little: a file with one role less is hardly closer while
     another role dominates the error.
 
     Args:
-        candidates: Writes and compares the files.
+        candidates: Object that writes files and compares them with the exported one.
         file: Format and scheme.
     """
     whole = CandidateSpec(file)
@@ -152,7 +154,7 @@ def measure_role_sensitivity(candidates: CandidateFiles, file: ModelFile) -> Sen
 
 @dataclass(frozen=True)
 class MixedCandidate:
-    """A file that leaves some roles float.
+    """A quantized file that leaves some roles float, with its predicted size and error.
 
     Attributes:
         spec: Scheme and roles.
@@ -165,7 +167,7 @@ class MixedCandidate:
     rel: float
 
     def beats(self, other: MixedCandidate) -> bool:
-        """Return whether this file is predicted to beat another one in size or error, and to be worse in neither."""
+        """Return whether this file is predicted to be better in size or error and worse in neither."""
         mine, theirs = (self.bytes, self.rel), (other.bytes, other.rel)
         return mine != theirs and self.bytes <= other.bytes and self.rel <= other.rel
 
@@ -173,13 +175,13 @@ class MixedCandidate:
 def mixed_candidates(
     candidates: CandidateFiles, whole: Sequence[CandidateSpec], limit: float
 ) -> Iterator[MixedCandidate]:
-    """List the files of some schemes without their k most sensitive roles, the smallest first.
+    """Yield planned files in which the 1, 2, 3 ... most sensitive roles stay float, the smallest first.
 
     The sensitivities of a scheme are measured only if one of its files can be small enough. A file that another one,
     of any scheme, is predicted to beat is left out.
 
     Args:
-        candidates: Writes and compares the files with one role.
+        candidates: Object that writes files and compares them with the exported one.
         whole: The schemes, with all roles quantized.
         limit: Largest size in bytes.
     """

@@ -43,7 +43,7 @@ LICENCE_FILE = "LICENCE.txt"
 
 @dataclass(frozen=True)
 class ModelFile(ModelFilePurpose):
-    """One model file.
+    """A model file that a run makes: format, scheme, client or runtime, and its paths.
 
     Attributes:
         source: Path in the run folder; its first part is the output of the step that writes it.
@@ -63,23 +63,23 @@ class ModelFile(ModelFilePurpose):
 
     @property
     def step(self) -> str:
-        """The step that writes it."""
+        """Name of the step that writes the file."""
         return self.source.split("/")[0]
 
     @property
     def exported(self) -> bool:
-        """Whether an exporter writes it; the others are made from such a file."""
+        """Whether an exporter writes the file; quantizers make the others from such a file."""
         return self.step == self.format.value
 
     @property
     def title(self) -> str:
-        """Name in tables, e.g. ``ONNX int8``."""
+        """Name of the file in tables, e.g. ``ONNX int8``."""
         extra = self.client or self.runtime
         return f"{FORMATS[self.format].title} {self.scheme}{f' for {extra}' if extra else ''}"
 
 
 def list_model_files(recipe: Recipe, weights: Path) -> list[ModelFile]:
-    """List the files that a recipe makes, each exported file before the smaller files made from it.
+    """List the model files that a recipe makes, each exported file before the smaller files made from it.
 
     Args:
         recipe: The recipe.
@@ -95,24 +95,24 @@ def list_model_files(recipe: Recipe, weights: Path) -> list[ModelFile]:
 
 
 def exported_file(format: Format, scheme: Scheme, client: Client | None = None) -> ModelFile:
-    """Return the file of a format that an exporter writes, for any client or for one."""
+    """Return the planned file of a format that an exporter writes; with `client` the one for that client only."""
     return _model_file(format.value, format, scheme, client)
 
 
 def quantized_file(format: Format, scheme: Scheme) -> ModelFile:
-    """Return the file of a format and scheme that a quantizer writes, for any client and runtime."""
+    """Return the planned file of a format and scheme that a quantizer writes, for any client and runtime."""
     return _model_file(quantized_step(format, scheme), format, scheme)
 
 
 def quantized_step(format: Format, scheme: Scheme) -> str:
-    """Return the name of the step, and of its folder, that makes a format's files of one scheme."""
+    """Return the name of the step, and of its folder, that makes a format's files of one scheme: ``onnx-int8``."""
     return f"{format}-{scheme}"
 
 
 def _model_file(
     step: str, format: Format, scheme: Scheme, client: Client | None = None, runtime: Runtime | None = None
 ) -> ModelFile:
-    """Return a file with the name that follows from client, scheme and runtime; the base scheme has no name."""
+    """Return a planned file, named after client, scheme and runtime; the base scheme is left out of the name."""
     stem = client.value if client else FORMATS[format].stem
     is_base = scheme is FORMATS[format].base
     name = stem + ("" if is_base else f"_{scheme}") + (f"_{runtime}" if runtime else "") + FORMATS[format].suffix
@@ -120,7 +120,7 @@ def _model_file(
 
 
 def quantized_files(recipe: Recipe, bases: Sequence[ModelFile]) -> list[ModelFile]:
-    """List the files made from the exported files of one format: scheme by scheme, files for one runtime last."""
+    """List the quantized files made from one format's exported files, by scheme; in each, those for a runtime last."""
     format, files = bases[0].format, []
     for scheme, runtimes in quantized_schemes(recipe, format).items():
         step = quantized_step(format, scheme)
@@ -131,7 +131,7 @@ def quantized_files(recipe: Recipe, bases: Sequence[ModelFile]) -> list[ModelFil
 
 
 def quantized_schemes(recipe: Recipe, format: Format) -> dict[Scheme, list[Runtime | None]]:
-    """Return the schemes of a format's smaller files in order, with their runtimes; None stands for any runtime."""
+    """Map each scheme of a format's quantized files to their runtimes; None stands for any runtime."""
     info, forms = FORMATS[format], dict[Scheme, list[Runtime | None]]()
     for file in (f for f in recipe.quantize.wanted if f.concerns(format)):
         scheme = info.smaller(file.scheme) if file.runtime is None and info.takes(file.scheme) else None
@@ -143,18 +143,21 @@ def quantized_schemes(recipe: Recipe, format: Format) -> dict[Scheme, list[Runti
 
 
 def exported_source(file: ModelFile, files: Sequence[ModelFile]) -> ModelFile:
-    """Return the exported file from which a file is made."""
+    """Return the exported file, of the same format and client, from which a file is made."""
     return next(f for f in files if f.format is file.format and f.client is file.client and f.exported)
 
 
 def choose_default_file(files: Sequence[ModelFile]) -> ModelFile:
-    """Return the file that `pocketbert.load` opens: a smaller plain file of the first format, else its exported one."""
+    """Return the file that `pocketbert.load` opens: the first format's quantized file, else its exported one.
+
+    Files for one client or runtime only are left out.
+    """
     plain = [f for f in files if f.plain and f.format is files[0].format]
     return next((f for f in plain if not f.exported), plain[0])
 
 
 def explain_absent_files(recipe: Recipe, weights: Path) -> dict[str, str]:
-    """Return why files are absent that a reader of the folder may look for, by path."""
+    """Map the path of each file that readers of the folder may miss to the reason why it is absent."""
     return {k: v for format in recipe.export.formats for k, v in format_place(format).absent(recipe, weights).items()}
 
 
@@ -163,7 +166,7 @@ def explain_absent_files(recipe: Recipe, weights: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class RunModel:
-    """A trained model in a run folder, and the files made of it.
+    """The exported model of a run: its recipe, its opened folder, and the files made of it.
 
     Attributes:
         recipe: The recipe.
@@ -200,19 +203,19 @@ class RunModel:
         return tuple(self.folder.labels or ()) if self.task.names_labels else ()
 
     def source(self, file: ModelFile) -> Path:
-        """Return the path of one of its files in the run folder."""
+        """Return the path of one of the model's files in the run folder."""
         return self.run / file.source
 
 
 def open_model_in_run(recipe: Recipe, run: Path, weights: Path, length: int) -> RunModel:
-    """Open a model of a run with the licence of its teacher, before its files are known."""
+    """Open a model of a run with the licence of its teacher; the list of its files stays empty."""
     folder, note = open_model_folder(str(weights)), run / "teacher" / LICENCE_FILE
     licence = note.read_text(encoding="utf-8").strip() if note.is_file() else folder.licence
     return RunModel(recipe, run, replace(folder, licence=licence), length)
 
 
 def open_run_model(recipe: Recipe, run: Path, weights: Path, length: int) -> RunModel:
-    """Open the model that a run exports.
+    """Open the model that a run exports, with the list of files that its recipe makes.
 
     Args:
         recipe: The recipe.
@@ -228,7 +231,7 @@ def open_run_model(recipe: Recipe, run: Path, weights: Path, length: int) -> Run
 
 @dataclass(frozen=True)
 class Extras:
-    """The files that a format adds to an artefact folder.
+    """Files that a format adds to an artefact folder beside the model files.
 
     Attributes:
         kinds: Kind of every further file, by its path.
@@ -240,7 +243,7 @@ class Extras:
 
 
 class FormatPlace(ABC):
-    """One format: the settings that it reads, how it writes and checks files, and how the card describes them.
+    """A file format in the pipeline: its settings, how files are written and checked, and its texts on the card.
 
     Attributes:
         format: Its name.
@@ -258,27 +261,27 @@ class FormatPlace(ABC):
     # settings
 
     def exported_scheme(self, recipe: Recipe) -> Scheme:
-        """Return how the exported files store their numbers."""
+        """Return the scheme of the exported files, which is fp32 unless the format has a choice."""
         return Scheme.FP32
 
     def layout(self, recipe: Recipe) -> Layout:
-        """Return how activations lie in memory."""
+        """Return the memory layout of activations in the exported files, plain unless the format has a choice."""
         return Layout.PLAIN
 
     def settings(self, recipe: Recipe) -> dict[str, object]:
-        """Return the settings that decide the exported files besides those of every format, nested as in a recipe."""
+        """Return the recipe's settings that decide exported files of this format only, nested as in a recipe."""
         return {}
 
     def clients(self, recipe: Recipe, weights: Path) -> list[Client]:
-        """List the clients that get a separate exported file."""
+        """List the clients, such as MediaPipe, that get a separate exported file."""
         return []
 
     def absent(self, recipe: Recipe, weights: Path) -> dict[str, str]:
-        """Return why files are absent that a reader of the folder may look for, by path."""
+        """Map the path of each file that readers of the folder may miss to the reason why it is absent."""
         return {}
 
     def lengths(self, recipe: Recipe, file: ModelFile, length: int) -> list[int]:
-        """List the lengths in tokens that a file takes: those of the recipe, and the longest input allowed."""
+        """Return the input lengths in tokens that a file takes: the recipe's, and the longest input `length`."""
         if file.runtime is not None and file.runtime.accelerator:
             return [length]
         return sorted({*cut_lengths(recipe, length), length})
@@ -287,55 +290,55 @@ class FormatPlace(ABC):
 
     @abstractmethod
     def write(self, model: RunModel, module: nn.Module, file: ModelFile, destination: Path) -> None:
-        """Export the prepared module to a file."""
+        """Export the prepared torch module to a model file at `destination`."""
 
     def finish(self, model: RunModel, file: ModelFile, path: Path) -> None:  # noqa: B027 (nothing to do by default)
-        """Complete a file that a quantizer made from an exported one, if the quantizer drops a part of it."""
+        """Restore in a quantized file what the quantizer drops of the exported one, such as metadata."""
 
     # gates
 
     def gates(self, subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
-        """Run the gates that only files of this format have."""
+        """Return the gates (checks of a file) that only this format has; `rows` are inputs with expected outputs."""
         return []
 
     def constants(self, path: Path) -> list[list[Constant]] | None:
-        """List the constants of each graph in a file, in the order of their use; None if there is no reader."""
+        """Return the constants of each graph in a file, in the order of their use; None if there is no reader."""
         return None
 
     def layout_of(self, path: Path) -> Layout:
-        """Return how activations lie in memory in a written file."""
+        """Return the memory layout of activations in a written file."""
         return Layout.PLAIN
 
     # card and report
 
     def notes(self, recipe: Recipe) -> list[str]:
-        """List notes on this format for card and report."""
+        """Return sentences on the limits of this format for card and report."""
         return []
 
     def file_notes(self, model: RunModel) -> dict[str, str]:
-        """Return a sentence of the card on each finished file that has one, by its path in the artefact folder."""
+        """Map finished files by path to a sentence of the card, for files that have one."""
         return {}
 
     def minimum(self, file: ModelFile, path: Path) -> Requirements | None:
-        """Return what a written file needs; None if files of the format do not name it and no engine was measured."""
+        """Return what a written file needs, such as an operator set or iOS version; None if that is not known."""
         return None
 
     def offers(self, artefacts: Artefacts) -> list[Offer]:
-        """List the files offered in the first table of the card, at most one for each platform."""
+        """Return the format's rows of the card's first table, at most one file for each platform."""
         return []
 
     @abstractmethod
     def processing(self, artefacts: Artefacts) -> list[str]:
-        """Describe inputs and outputs of the folder's files, one line each; nothing if it has no file of the format."""
+        """Return the card's lines on inputs and outputs of the folder's files; empty if none has this format."""
 
     @abstractmethod
     def snippets(self, artefacts: Artefacts) -> list[str]:
-        """Write code for clients that `offers` leaves out: a sentence that ends with a colon, then the code."""
+        """Return code for clients without a row in the card's first table: a sentence with a colon, then code."""
 
     # pack
 
     def pack(self, files: Sequence[ModelFile], folder: ModelFolder, destination: Path) -> Extras:
-        """Add the files that clients of this format look for to an artefact folder with the model files.
+        """Add files that clients of this format look for to an artefact folder; return their kinds and aliases.
 
         Args:
             files: The format's files.
@@ -346,17 +349,17 @@ class FormatPlace(ABC):
 
 
 def cut_lengths(recipe: Recipe, length: int) -> list[int]:
-    """List the lengths of a recipe, cut to the longest input allowed."""
+    """Return the recipe's input lengths in tokens in ascending order, none above `length`."""
     return sorted({min(n, length) for n in recipe.export.lengths})
 
 
 def describe_model(recipe: Recipe, folder: ModelFolder, task: Task) -> str:
-    """Return the recipe's description of a model, or its family and task."""
+    """Return the recipe's description of a model, or without one its family and task."""
     return recipe.description or f"{folder.family.title} for {task.name}"
 
 
 def producer_name() -> str:
-    """Return the name of this package and its version."""
+    """Return ``PocketBERT`` and the installed version, which files name as their producer."""
     return f"PocketBERT {version_of('pocketbert') or ''}".strip()
 
 
@@ -364,7 +367,9 @@ _FORMATS: dict[Format, FormatPlace] = {}
 
 
 def register_format_place(place: FormatPlace) -> None:
-    """Add a format to the pipeline; its row is registered with `pocketbert.core.formats.register_format` before.
+    """Add a format to the pipeline.
+
+    Its row is registered with `pocketbert.core.formats.register_format` before.
 
     Raises:
         ValueError: If the format has no row, or has a place already.
@@ -382,7 +387,7 @@ def format_places() -> list[FormatPlace]:
 
 
 def format_place(format: Format) -> FormatPlace:
-    """Return the registered class of a format.
+    """Return the registered `FormatPlace` of a format.
 
     Raises:
         InputError: If none was registered.
@@ -397,7 +402,7 @@ def format_place(format: Format) -> FormatPlace:
 
 
 def bounds_of(file: ModelFile | Subject) -> Bounds:
-    """Return the bounds that a file must keep.
+    """Return the largest errors that a file may have, by its format, scheme and runtime.
 
     Raises:
         InputError: If its format has no bounds for its scheme and runtime.
@@ -410,7 +415,7 @@ def bounds_of(file: ModelFile | Subject) -> Bounds:
 
 
 def check_bounds(recipe: Recipe) -> None:
-    """Check before the first step of a run that every file of its recipe has bounds.
+    """Check before the first step of a run that largest errors are defined for every file of its recipe.
 
     Raises:
         InputError: Naming every format, scheme and runtime without bounds.
@@ -463,7 +468,7 @@ _SILENT = {(Format.TFLITE, s) for s in (Scheme.INT8, Scheme.A8W8, Scheme.SMALL, 
 
 
 def oldest_engine(format: Format, scheme: Scheme) -> OldestEngine | None:
-    """Return the oldest engine that computes files of a scheme right; None if none was measured."""
+    """Return the oldest engine that was measured to compute files of a scheme right; None if none was measured."""
     engine, versions = _OLDEST.get(format, ("", {}))
     if scheme not in versions:
         return None
@@ -477,7 +482,7 @@ def required_engine(record: ModelRecord) -> str:
 
 
 def describe_required_engines(records: Sequence[ModelRecord]) -> list[str]:
-    """Describe which engine files need, one line for all that need the same."""
+    """Return the card's lines on which engine the files need, one line for all that need the same."""
     files: dict[str, list[str]] = {}
     for record in records:
         minimum = record.minimum

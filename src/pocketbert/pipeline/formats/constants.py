@@ -72,7 +72,7 @@ class StoredTensor:
         return bool(self.value.dtype.kind == "f")
 
     def transform(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> StoredTensor:
-        """Return the tensor with its numbers moved by `change`; steps of more than one number are moved with them."""
+        """Return the tensor with its numbers moved by `change`, such as a transposition, and their steps alike."""
         value = change(self.value)
 
         def moved(step: Floats) -> Floats:
@@ -175,7 +175,7 @@ def read_palettized_tensor(indices: NDArray[Any], palette: NDArray[Any], name: s
 def dequantize(
     tensor: StoredTensor, scale: NDArray[Any], zero: NDArray[Any] | None, axis: int = 0, half: bool = False
 ) -> StoredTensor:
-    """Apply scales and zero points: (number - zero) * scale.
+    """Return (number - zero) * scale for each number of a tensor of integers.
 
     Args:
         tensor: The integers.
@@ -201,7 +201,7 @@ def dequantize(
 
 
 class StoredRange(NamedTuple):
-    """The range of an activation that a file holds as integers.
+    """The range of numbers that the integers of a quantized activation can express.
 
     Attributes:
         low: Smallest number that the integers can express.
@@ -219,7 +219,7 @@ class StoredRange(NamedTuple):
 
 
 def integer_range(scale: NDArray[Any], zero: NDArray[Any] | int, ends: tuple[int, int]) -> StoredRange:
-    """Return the smallest and the largest number that integers with one scale can express.
+    """Return the range of numbers that integers with one scale and one zero point can express.
 
     Args:
         scale: Distance between neighbours.
@@ -235,7 +235,7 @@ def integer_range(scale: NDArray[Any], zero: NDArray[Any] | int, ends: tuple[int
 
 
 class ConstantRole(StrEnum):
-    """The use of a constant in a graph."""
+    """How a graph uses a constant."""
 
     MATRIX = "matrix"
     """Data is multiplied by it; [out, in]."""
@@ -251,7 +251,7 @@ class ConstantRole(StrEnum):
 
 @dataclass(eq=False)
 class StoredRanges:
-    """The ranges that a file holds for a product with a stored matrix.
+    """The ranges that a file stores for the input and the output of a product with a matrix.
 
     Attributes:
         inputs: Range of its input; None if the file holds none.
@@ -264,14 +264,14 @@ class StoredRanges:
 
 @dataclass(frozen=True, eq=False)
 class Constant:
-    """A constant where a graph uses it.
+    """A use of a stored constant in a graph: its role, its value, and the constants that its input depends on.
 
     Sets of constants are bit masks: bit i stands for the constant at place i of the list.
 
     Attributes:
-        role: Its use.
+        role: How the graph uses it.
         tensor: Its value in the form of the role.
-        upstream: Constants from which the data was computed that it meets.
+        upstream: Constants from which the data that it is combined with was computed.
         group: Number of the affine operation (matrix, factor, offset) that it belongs to.
         covers: Constants that a file need not hold if it holds this one; 0 if it is needed itself.
         used: Whether an output of the graph depends on it.
@@ -294,14 +294,14 @@ class Constant:
 
 @dataclass(frozen=True, eq=False)
 class _Data:
-    """A computed value."""
+    """A computed value; `upstream` has a bit for each constant that it was computed from."""
 
     upstream: int
 
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """Rows [V, H] of a table, not yet used."""
+    """Rows [V, H] that a lookup took from a stored table by `index`, and that no operator has used yet."""
 
     table: StoredTensor
     index: Hashable
@@ -319,12 +319,12 @@ class _Affine:
     ranges: StoredRanges = field(default_factory=StoredRanges)
 
     def fits(self, tensor: StoredTensor) -> bool:
-        """Return whether a constant has one number for each channel."""
+        """Return whether a constant has one number for each output channel of this operation."""
         width = next((t.value.shape[0] for t in (self.matrix, self.factor, self.offset) if t is not None), None)
         return tensor.value.size > 1 if width is None else tensor.value.size == width
 
     def multiply(self, by: StoredTensor) -> _Affine:
-        """Multiply every channel by its own number."""
+        """Return the operation with channel i multiplied by number i of `by`, in matrix or factor, and in offset."""
         offset = self.offset and self.offset.multiply(by)
         if self.matrix is not None:
             return replace(self, matrix=self.matrix.multiply(by.transform(lambda v: v[:, None])), offset=offset)
@@ -335,7 +335,7 @@ class _Affine:
         return replace(self, factor=replace(self.factor.multiply(by), had_one_step=had_one_step), offset=offset)
 
     def add(self, tensor: StoredTensor) -> _Affine:
-        """Add a number of its own to every channel."""
+        """Return the operation with number i of a constant added to channel i, in its offset."""
         return replace(self, offset=tensor if self.offset is None else self.offset.add(tensor))
 
 
@@ -364,16 +364,16 @@ class ConstantTracker:
         self._ranges: dict[Hashable, StoredRange] = {}
 
     def store(self, key: Hashable, tensor: StoredTensor) -> None:
-        """Name a constant."""
+        """Register a constant of the file under the name `key`."""
         self._values[key] = tensor
 
     def stored(self, key: Hashable) -> StoredTensor | None:
-        """Return a constant that was at most moved or dequantized so far; None for any other value."""
+        """Return the constant named `key` if it was at most moved or dequantized; None for any other value."""
         value = self._values.get(key)
         return value if isinstance(value, StoredTensor) else None
 
     def set_range(self, key: Hashable, stored: StoredRange) -> None:
-        """Note the range of a value that the file holds as integers; after product and offset, that of the result."""
+        """Note the range of a quantized activation; after product and offset it is also that of the result."""
         value = self._values.get(key)
         if isinstance(value, _Rows) and value.table.step is not None:
             numbers, step = value.table.value, stored.step
@@ -384,12 +384,12 @@ class ConstantTracker:
             value.ranges.outputs = value.ranges.outputs or stored
 
     def copy_range(self, out: Hashable, key: Hashable) -> None:
-        """Note that a value has the same numbers as another one, in other places."""
+        """Copy the range noted for `key` to `out`, which holds the same numbers in other places."""
         if key in self._ranges:
             self._ranges[out] = self._ranges[key]
 
     def keep(self, out: Hashable, key: Hashable, change: Callable[[NDArray[Any]], NDArray[Any]] | None = None) -> None:
-        """Follow an operator that leaves channels where they are; `change` is its effect on a constant."""
+        """Note that `out` is `key` with every channel in its place; if `key` is a constant, `change` is applied."""
         value = self._values.get(key)
         if isinstance(value, StoredTensor) and change is not None:
             value = value.transform(change)
@@ -397,7 +397,7 @@ class ConstantTracker:
         self.copy_range(out, key)
 
     def rearrange(self, out: Hashable, key: Hashable, change: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
-        """Follow an operator that moves channels, such as a transposition."""
+        """Note that `out` is `key` with channels moved: a constant is changed, computed data counts as used."""
         if isinstance(self._values.get(key), StoredTensor):
             self.keep(out, key, change)
         else:
@@ -405,7 +405,7 @@ class ConstantTracker:
             self.copy_range(out, key)
 
     def dequantize(self, out: Hashable, key: Hashable, change: Callable[[StoredTensor], StoredTensor]) -> None:
-        """Follow an operator that dequantizes a stored tensor, or the rows looked up in one."""
+        """Note that `out` is a stored tensor, or rows looked up in one, dequantized by `change`."""
         value = self._values.get(key)
         if isinstance(value, StoredTensor):
             self._values[out] = change(value)
@@ -416,7 +416,7 @@ class ConstantTracker:
             self.copy_range(out, key)
 
     def lookup(self, out: Hashable, table: Hashable, index: Hashable) -> None:
-        """Follow a lookup of rows."""
+        """Note that `out` is rows of a stored float table, picked by `index`; any other table counts as used here."""
         tensor = self.stored(table)
         if tensor is None or not tensor.is_float or tensor.value.ndim > 2:
             self.other([out], [table, index])
@@ -427,7 +427,10 @@ class ConstantTracker:
     def product(
         self, out: Hashable, data: Hashable, matrix: Hashable, offset: Hashable | None = None, transposed: bool = False
     ) -> None:
-        """Follow a product with a stored matrix [out, in], or [in, out] if it is `transposed`."""
+        """Note that `out` is `data` times a stored matrix, plus an optional `offset`.
+
+        The matrix is [out, in], or [in, out] if it is `transposed`. Any other operand counts as used here.
+        """
         tensor = self.stored(matrix)
         if tensor is None or not tensor.is_float or sum(n > 1 for n in tensor.value.shape) > 2:
             self.other([out], [k for k in (data, matrix, offset) if k is not None])
@@ -444,11 +447,14 @@ class ConstantTracker:
             self.add(out, out, offset)
 
     def add(self, out: Hashable, left: Hashable, right: Hashable) -> None:
-        """Follow a sum."""
+        """Note that `out` is the sum of two values; a constant with one number per channel becomes an offset."""
         self._combine(out, left, right, _Affine.add)
 
     def multiply(self, out: Hashable, left: Hashable, right: Hashable) -> None:
-        """Follow a product number by number; of rows of a table and their scales, looked up alike, too."""
+        """Note that `out` is the elementwise product of two values.
+
+        A constant with one number per channel becomes a factor; scales looked up like their rows dequantize these.
+        """
         one, other = self._values.get(left), self._values.get(right)
         if isinstance(one, _Rows) and isinstance(other, _Rows) and one.index == other.index:
             wide, narrow = (one, other) if one.table.value.shape[1] > 1 else (other, one)
@@ -457,7 +463,7 @@ class ConstantTracker:
             self._combine(out, left, right, _Affine.multiply)
 
     def scale(self, out: Hashable, key: Hashable, factor: Hashable) -> None:
-        """Follow a product with stored scales, one or one for each channel; the scale of the data is left out."""
+        """Note that `out` is `key` times stored scales, one or one per channel; the scale of data is left out."""
         tensor = self.stored(factor)
         assert tensor is not None
         value, flat = self._values.get(key), tensor.transform(np.ravel)
@@ -470,7 +476,7 @@ class ConstantTracker:
     def _combine(
         self, out: Hashable, left: Hashable, right: Hashable, change: Callable[[_Affine, StoredTensor], _Affine]
     ) -> None:
-        """Add a constant to data, or multiply it, channel by channel; anything else uses both values."""
+        """Apply `change` to data and a constant with one number per channel; other values count as used."""
         for data, constant in ((left, right), (right, left)):
             value, tensor = self._values.get(data), self._values.get(constant)
             if isinstance(tensor, StoredTensor) and tensor.is_float and isinstance(value, _Affine | _Data):
@@ -482,7 +488,7 @@ class ConstantTracker:
         self.other([out], [left, right])
 
     def other(self, outs: Sequence[Hashable], keys: Iterable[Hashable]) -> None:
-        """Follow any other operator: the values that it reads are used here."""
+        """Note that an unknown operator computes `outs`; list the constants in the values `keys` that it reads."""
         upstream = 0
         for key in keys:
             upstream |= self._use(key)
@@ -490,7 +496,7 @@ class ConstantTracker:
             self._values[out] = _Data(upstream)
 
     def finish(self, keys: Iterable[Hashable]) -> list[Constant]:
-        """Use the outputs of the graph, and return all constants."""
+        """Return all constants, marked as unused where no output of the graph (`keys`) depends on them."""
         used = 0
         for key in keys:
             used |= self._use(key)
@@ -498,7 +504,7 @@ class ConstantTracker:
         return [c if c.group in groups else replace(c, used=False) for c in self.constants]
 
     def _use(self, key: Hashable) -> int:
-        """List the constants in a value, once, and return all constants that it was computed from."""
+        """List a value's constants at its first use; return the bit mask of all that it was computed from."""
         value = self._values.get(key)
         if value is None:
             return 0
@@ -509,7 +515,7 @@ class ConstantTracker:
         return self._used[id(value)][1]
 
     def _list_constants(self, value: StoredTensor | _Rows | _Affine) -> int:
-        """List the constants in a value as one group, and return all constants that it was computed from."""
+        """List a value's constants as one group; return the bit mask of all that it was computed from."""
         self._groups += 1
         if isinstance(value, _Rows):
             return self._list(ConstantRole.TABLE, value.table, 0)
@@ -530,7 +536,12 @@ class ConstantTracker:
         return value.upstream | own
 
     def _list_folded_offset(self, value: _Affine, own: int) -> None:
-        """List the offset of an operation with that of the operation before it multiplied by the matrix and added."""
+        """List an offset that exporters may store instead of two: the earlier one folded into this one.
+
+        It is the earlier product's offset times this product's matrix, plus this product's offset.
+
+        It is the earlier product's offset times this matrix, plus this product's offset.
+        """
         first, matrix = value.source.offset if value.source is not None else None, value.matrix
         places = [i for i, c in enumerate(self.constants) if c.tensor is first]
         if first is None or matrix is None or not places:
@@ -553,6 +564,6 @@ class ConstantTracker:
         covers: int = 0,
         ranges: StoredRanges | None = None,
     ) -> int:
-        """Add a constant to the list, and return its bit."""
+        """Append a constant to the list, and return its bit in masks of constants."""
         self.constants.append(Constant(role, tensor, upstream, self._groups, covers, ranges=ranges or StoredRanges()))
         return 1 << (len(self.constants) - 1)

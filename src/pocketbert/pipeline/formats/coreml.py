@@ -79,32 +79,32 @@ _PROBABILITY_ERROR = 2e-3
 
 
 class CoremlPlace(FormatPlace):
-    """The Core ML packages of a run."""
+    """Core ML in the pipeline: exports and checks a run's packages, and describes them on the model card."""
 
     format = Format.COREML
     timing = f"`python3 {MAC_SCRIPT}` measures it on a Mac"
 
     def exported_scheme(self, recipe: Recipe) -> Scheme:
-        """Return the precision that the recipe asks for."""
+        """Return the precision that the recipe chooses for exported packages: fp16 or fp32."""
         return recipe.export.coreml.precision
 
     def layout(self, recipe: Recipe) -> Layout:
-        """Return the layout that the recipe asks for."""
+        """Return the memory layout of activations that the recipe chooses: plain, or that of the Neural Engine."""
         return recipe.export.coreml.layout
 
     def settings(self, recipe: Recipe) -> dict[str, object]:
-        """Return the recipe's section on packages, and the name and description inside them."""
+        """Return the settings that decide packages: ``export.coreml``, and the name and description inside them."""
         section = recipe.export.coreml.model_dump(mode="json")
         return {"export": {"coreml": section}, "name": recipe.name, "description": recipe.description}
 
     def lengths(self, recipe: Recipe, file: ModelFile, length: int) -> list[int]:
-        """Choose the recipe's longest length for packages of fixed shape, which pad every text to it."""
+        """Return a package's input lengths: only the recipe's longest for fixed shapes, which pad every text."""
         if recipe.export.coreml.lengths is Shapes.FIXED:
             return cut_lengths(recipe, length)[-1:]
         return super().lengths(recipe, file, length)
 
     def write(self, model: RunModel, module: nn.Module, file: ModelFile, destination: Path) -> None:
-        """Export a package with its labels, task and origin in the metadata."""
+        """Export the module to a Core ML package with labels, task, family and origin in its metadata."""
         from pocketbert.export import coreml
 
         recipe, folder, labels = model.recipe, model.folder, model.labels
@@ -128,7 +128,7 @@ class CoremlPlace(FormatPlace):
         coreml.export(module, folder.family, model.task, lengths, destination, form, info)
 
     def gates(self, subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
-        """Check label names inside the package, the classifier's answer, and overflow of intermediate results."""
+        """Return the gates on a package: overflow, and for a classifier the labels inside and the predicted label."""
         unread = skipped_gate_without_reader(subject, "overflow")
         if unread is not None:
             return [unread]
@@ -143,16 +143,16 @@ class CoremlPlace(FormatPlace):
         return gates
 
     def constants(self, path: Path) -> list[list[Constant]]:
-        """List the constants of a package in the order in which its program uses them."""
+        """Return a list with one entry: the constants of the package's program, in the order of their use."""
         return [_ConstantReader(path).run()]
 
     def layout_of(self, path: Path) -> Layout:
-        """Read the layout from the metadata of a package."""
+        """Read the memory layout of activations from a package's metadata; plain if it has no such entry."""
         notes = read_package(path).model.description.metadata.userDefined
         return Layout(notes[_LAYOUT_NOTE]) if _LAYOUT_NOTE in notes else Layout.PLAIN
 
     def notes(self, recipe: Recipe) -> list[str]:
-        """List the limits of checks without a Mac, and that the layout for the Neural Engine was not timed."""
+        """Return sentences for card and report: limits of checks without a Mac, and that one layout was not timed."""
         notes = []
         if not self.info.timed:
             from pocketbert.runtime.coreml import EVALUATOR_LIMITS
@@ -168,7 +168,7 @@ class CoremlPlace(FormatPlace):
         return notes
 
     def processing(self, artefacts: Artefacts) -> list[str]:
-        """Describe inputs, lengths and outputs."""
+        """Return the card's line on Core ML: inputs, the lengths that packages take, and outputs."""
         record = offered_file(artefacts, self.format)
         if record is None or not record.signature:
             return []
@@ -184,14 +184,14 @@ class CoremlPlace(FormatPlace):
         return [f"Core ML: int32 inputs [1, length]; {shapes}. {answer}"]
 
     def minimum(self, file: ModelFile, path: Path) -> Requirements | None:
-        """Read the oldest iOS version that has the package's operations."""
+        """Return the oldest iOS version that has all operations of a package."""
         from pocketbert.runtime.coreml.package import OPSETS, read_package
 
         opset = read_package(path).opset
         return Requirements(ios=opset + 10 if opset < max(OPSETS.values()) else 26)
 
     def offers(self, artefacts: Artefacts) -> list[Offer]:
-        """Offer a package to iOS."""
+        """Return what an iOS app needs to run the folder's package: files, iOS version, Swift code, notes."""
         record = offered_file(artefacts, self.format)
         if record is None:
             return []
@@ -214,11 +214,11 @@ class CoremlPlace(FormatPlace):
         ]
 
     def snippets(self, artefacts: Artefacts) -> list[str]:
-        """Return nothing: the table of the card has a row for iOS."""
+        """Return an empty list: the table of the card has a row for iOS."""
         return []
 
     def pack(self, files: Sequence[ModelFile], folder: ModelFolder, destination: Path) -> Extras:
-        """Add the script that checks and times the packages on a Mac."""
+        """Write the Python script into the folder that checks and times the packages on a Mac."""
         (destination / MAC_SCRIPT).write_text(mac_script(), encoding="utf-8")
         return Extras(kinds={MAC_SCRIPT: Kind.TOOL})
 
@@ -227,7 +227,7 @@ class CoremlPlace(FormatPlace):
 
 
 def _check_labels(subject: Subject) -> Gate:
-    """Check that the label names inside a package are those of the folder."""
+    """Return the gate that compares the label names inside a package with those of the folder."""
     from pocketbert.runtime.coreml.stored import StoredTensors
 
     inside = StoredTensors(subject.path).labels()
@@ -247,7 +247,10 @@ def _check_labels(subject: Subject) -> Gate:
 
 
 def _check_classifier(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.generic]]]) -> Gate:
-    """Check that label and probabilities, which an app reads, follow from the logits, which all other gates read."""
+    """Return the gate that compares a package's label and probabilities with those of its logits.
+
+    Apps read label and probabilities; all other gates read the logits.
+    """
     from pocketbert.runtime.coreml.evaluator import Evaluator
 
     evaluator, differences, wrong = Evaluator(subject.path), list[float](), 0
@@ -272,7 +275,7 @@ def _check_classifier(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np
 
 
 def _check_overflow(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.generic]]]) -> Gate:
-    """Check that every intermediate result fits into the type that the program declares for it."""
+    """Return the gate that fails if an intermediate result on golden rows is too large for its declared type."""
     from pocketbert.runtime.coreml.scan import overflow_scan
     from pocketbert.runtime.coreml.types import LARGEST_FP16
 
@@ -297,7 +300,7 @@ _AFFINE = f"{CONSTEXPR_PREFIX}affine_dequantize"
 
 
 class _ConstantReader:
-    """Follows the operations of a program with a `ConstantTracker`; a method ``on_type`` follows those of one type.
+    """Reader of a Core ML program's constants: a method ``on_type`` passes operations of one type to the tracker.
 
     Args:
         path: The package.
@@ -311,7 +314,7 @@ class _ConstantReader:
         self.types: dict[str, Any] = {}
 
     def run(self) -> list[Constant]:
-        """Return the constants of the program."""
+        """Pass every operation to the `ConstantTracker`, and return the constants in the order of their use."""
         for op in self.block.operations:
             handler = getattr(self, f"on_{op.type}", None)
             if op.type == "const":
@@ -329,19 +332,19 @@ class _ConstantReader:
         return self.tracker.finish(self.block.outputs)
 
     def _follow_shape_operation(self, op: pb.Operation) -> None:
-        """Follow an operation that changes shape or type."""
+        """Report a ``cast``, ``expand_dims`` or ``squeeze`` to the constant tracker, with its effect on a constant."""
         source, axes = self._name(op, "x"), self._value(op, "axes")
         self.tracker.keep(op.outputs[0].name, source, lambda v: _reshape(v, op.type, axes))
 
     def _store(self, name: str, constant: Stored) -> None:
-        """Store a constant under a name."""
+        """Store the value and type of a constant under a name; arrays are passed to the tracker too."""
         value = self.raw[name] = constant.value
         self.types[name] = constant.type
         if isinstance(value, np.ndarray):
             self.tracker.store(name, read_tensor(value, name))
 
     def _name(self, op: pb.Operation, parameter: str) -> str | None:
-        """Return the name of an operand; a constant that is written in place is stored under a new name."""
+        """Return the name of an operand, or None if it is missing; a value in place is stored under a new name."""
         if parameter not in op.inputs:
             return None
         [binding] = op.inputs[parameter].arguments
@@ -352,19 +355,19 @@ class _ConstantReader:
         return name
 
     def _value(self, op: pb.Operation, parameter: str) -> Any:
-        """Return the value of a constant operand; None for a computed one."""
+        """Return the value of a constant operand; None for a computed or a missing one."""
         if parameter in op.attributes:
             return self.reader.read(op.attributes[parameter]).value
         name = self._name(op, parameter)
         return None if name is None else self.raw.get(name)
 
     def _other(self, op: pb.Operation) -> None:
-        """Follow an operation of which nothing is known."""
+        """Report an operation to the constant tracker as one whose effect on constants is unknown."""
         names = [b.name for a in op.inputs.values() for b in a.arguments if b.name]
         self.tracker.other([o.name for o in op.outputs], names)
 
     def _store_dequantized(self, op: pb.Operation) -> None:
-        """Store a tensor with scales: in blocks of any shape (iOS 18), or along one axis (iOS 16)."""
+        """Dequantize integers and store the result: scales are per block (iOS 18) or axis (iOS 16)."""
         in_blocks, out = op.type == _SHIFT_SCALE, op.outputs[0].name
         data = self._value(op, "data" if in_blocks else "quantized_data")
         scale = np.asarray(self._value(op, "scale"))
@@ -379,7 +382,7 @@ class _ConstantReader:
         self.tracker.store(out, dequantize(tensor, scale, zero, axis, half=scale.dtype == np.float16))
 
     def _store_palettized(self, op: pb.Operation) -> None:
-        """Store a tensor of entries in one palette.
+        """Replace a tensor's indices by the entries of its one palette, and store the result.
 
         Raises:
             ValueError: If there are several palettes, or palettes of vectors.
@@ -396,14 +399,16 @@ class _ConstantReader:
         self.tracker.store(op.outputs[0].name, read_palettized_tensor(indices, palette, op.outputs[0].name))
 
     def on_transpose(self, op: pb.Operation) -> None:
+        """Report a ``transpose`` to the constant tracker, with its order of axes."""
         order = self._value(op, "perm")
         self.tracker.rearrange(op.outputs[0].name, self._name(op, "x"), lambda v: v.transpose(order))
 
     def on_dequantize(self, op: pb.Operation) -> None:
+        """Report a ``dequantize`` of an activation to the constant tracker as its input, unchanged."""
         self.tracker.keep(op.outputs[0].name, self._name(op, "input"))
 
     def on_quantize(self, op: pb.Operation) -> None:
-        """Follow an activation into 8 bits, and note its range."""
+        """Report the quantization of an activation to the constant tracker, with the range of its integers."""
         self.on_dequantize(op)
         scale, zero = (self._value(op, name) for name in ("scale", "zero_point"))
         if scale is not None and np.size(scale) == 1:
@@ -412,19 +417,21 @@ class _ConstantReader:
             self.tracker.set_range(op.outputs[0].name, stored)
 
     def on_gather(self, op: pb.Operation) -> None:
+        """Report a ``gather`` to the constant tracker: along axis 0 as a lookup of rows, else as unknown."""
         if np.asarray(self._value(op, "axis")).any():
             self._other(op)
         else:
             self.tracker.lookup(op.outputs[0].name, self._name(op, "x"), self._name(op, "indices"))
 
     def on_linear(self, op: pb.Operation) -> None:
+        """Report a ``linear`` or ``conv`` to the constant tracker: data times a matrix, plus an offset."""
         out = op.outputs[0].name
         self.tracker.product(out, self._name(op, "x"), self._name(op, "weight"), self._name(op, "bias"))
 
     on_conv = on_linear
 
     def on_matmul(self, op: pb.Operation) -> None:
-        """Follow a product whose right operand is stored."""
+        """Report a product with a stored right operand to the constant tracker; any other one counts as unknown."""
         right = self._name(op, "y")
         if right is None or self.tracker.stored(right) is None or self._is_set(op, "transpose_x"):
             self._other(op)
@@ -433,17 +440,20 @@ class _ConstantReader:
             self.tracker.product(op.outputs[0].name, self._name(op, "x"), right, transposed=transposed)
 
     def _is_set(self, op: pb.Operation, parameter: str) -> bool:
+        """Return whether a parameter of an operation is a constant other than false or zero."""
         value = self._value(op, parameter)
         return value is not None and bool(np.asarray(value).any())
 
     def on_add(self, op: pb.Operation) -> None:
+        """Report an ``add`` to the constant tracker as a sum of two values."""
         self.tracker.add(op.outputs[0].name, self._name(op, "x"), self._name(op, "y"))
 
     def on_mul(self, op: pb.Operation) -> None:
+        """Report a ``mul`` to the constant tracker as an elementwise product of two values."""
         self.tracker.multiply(op.outputs[0].name, self._name(op, "x"), self._name(op, "y"))
 
     def on_layer_norm(self, op: pb.Operation) -> None:
-        """Follow a norm as factor and offset after an operation of which nothing is known."""
+        """Report a layer norm to the constant tracker: an unknown operation, a factor and an offset per channel."""
         out = op.outputs[0].name
         self.tracker.other([out], [self._name(op, "x")])
         for parameter, follow in (("gamma", self.tracker.multiply), ("beta", self.tracker.add)):
@@ -453,7 +463,7 @@ class _ConstantReader:
 
 
 def _repeat_blocks(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Repeat the scales or zero points of blocks for each number of the block, up to a shape."""
+    """Repeat each block's scale or zero point for every number of the block; axes of size 1 stay, to broadcast."""
     for axis, (have, want) in enumerate(zip(values.shape, shape, strict=True)):
         if 1 < have < want:
             values = np.repeat(values, want // have, axis)
@@ -461,7 +471,7 @@ def _repeat_blocks(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]
 
 
 def _reshape(value: NDArray[Any], kind: str, axes: Any) -> NDArray[Any]:
-    """Apply `cast`, `expand_dims` or `squeeze` to a constant."""
+    """Return a constant after a ``cast`` (unchanged), ``expand_dims`` or ``squeeze`` along `axes`."""
     places = () if axes is None else tuple(int(a) for a in np.asarray(axes).reshape(-1))
     if kind == "expand_dims":
         return np.expand_dims(value, places)

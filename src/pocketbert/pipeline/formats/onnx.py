@@ -61,16 +61,16 @@ TRANSFORMERS_JS_FILE = "onnx/model_quantized.onnx"
 
 
 class OnnxPlace(FormatPlace):
-    """The ONNX files of a run."""
+    """ONNX in the pipeline: exports a run's ONNX files, packs them, and describes them on the model card."""
 
     format = Format.ONNX
 
     def settings(self, recipe: Recipe) -> dict[str, object]:
-        """Return the operator set."""
+        """Return the only recipe setting that decides ONNX files alone: the operator set, as ``export.opset``."""
         return {"export": {"opset": recipe.export.opset}}
 
     def write(self, model: RunModel, module: nn.Module, file: ModelFile, destination: Path) -> None:
-        """Export with both axes free."""
+        """Export the prepared torch module to an ONNX file whose batch and length axes may have any size."""
         from pocketbert.export import onnx
 
         rows = model.tokenizer.encode(list(SENTENCES[:2]))
@@ -78,20 +78,20 @@ class OnnxPlace(FormatPlace):
         onnx.export(module, model.folder.family, model.task, example, destination, model.recipe.export.opset)
 
     def finish(self, model: RunModel, file: ModelFile, path: Path) -> None:
-        """Fix the shape of a file for an accelerator, which takes no free axes."""
+        """Fix the input shapes of a file for an accelerator to the longest input; leave other files as they are."""
         if file.runtime is not None and file.runtime.accelerator:
             from pocketbert.quantize.onnx.qnn import fix_shape
 
             fix_shape(path, model.length)
 
     def constants(self, path: Path) -> list[list[Constant]]:
-        """List the constants of a file in the order in which its graph uses them."""
+        """Return a list with one entry: the constants of the file's graph, in the order of their use."""
         import onnx
 
         return [_ConstantReader(onnx.load(path).graph).run()]
 
     def processing(self, artefacts: Artefacts) -> list[str]:
-        """Describe inputs and outputs: both axes are free, and dynamic int8 depends on the batch."""
+        """Return the card's lines on ONNX files: inputs of any batch and length, and the engines that they need."""
         own = [r for r in artefacts.models() if r.format is self.format]
         if not own:
             return []
@@ -102,7 +102,7 @@ class OnnxPlace(FormatPlace):
         ]
 
     def minimum(self, file: ModelFile, path: Path) -> Requirements | None:
-        """Read operator set, file version and foreign operators; None if the `onnx` package is not installed."""
+        """Read a file's operator set, IR version, non-standard operators and engine; None if `onnx` is missing."""
         if version_of("onnx") is None:
             return None
         import onnx
@@ -114,7 +114,7 @@ class OnnxPlace(FormatPlace):
         return Requirements(opset=opset, ir_version=int(model.ir_version), operators=foreign, engine=engine)
 
     def offers(self, artefacts: Artefacts) -> list[Offer]:
-        """Offer one file to Android, the web and Python, and to iOS if there is no Core ML package."""
+        """Return the card's ONNX rows: Android, Python, the web (text inputs), iOS if there is no Core ML package."""
         record = offered_file(artefacts, self.format)
         if record is None:
             return []
@@ -126,7 +126,7 @@ class OnnxPlace(FormatPlace):
         return offers
 
     def snippets(self, artefacts: Artefacts) -> list[str]:
-        """Write code for sentence-transformers, and for ONNX Runtime in Swift if Core ML is the first choice on iOS."""
+        """Return further code: sentence-transformers for vectors, and Swift if the folder has a Core ML package."""
         record = offered_file(artefacts, self.format)
         if record is None:
             return []
@@ -138,7 +138,7 @@ class OnnxPlace(FormatPlace):
         ]
 
     def pack(self, files: Sequence[ModelFile], folder: ModelFolder, destination: Path) -> Extras:
-        """Give the int8 file the name that transformers.js asks for; without one, let config.json name fp32."""
+        """Add what transformers.js looks for: the int8 file under its name, or without one fp32 in config.json."""
         int8 = next((f for f in files if f.plain and f.scheme is Scheme.INT8), None)
         if int8 is None:
             content = {**read_json(folder.path / "config.json"), "transformers.js_config": {"dtype": "fp32"}}
@@ -155,12 +155,12 @@ class OnnxPlace(FormatPlace):
 
 
 def _has_packages(artefacts: Artefacts) -> bool:
-    """Return whether a folder has a Core ML package."""
+    """Return whether an artefact folder has a Core ML package."""
     return any(r.format is Format.COREML for r in artefacts.models())
 
 
 def _requirements(library: str, record: ModelRecord) -> str:
-    """Return a library with what a file needs of it in parentheses: operator set, file version, engine."""
+    """Return a library's name with what a file needs of it in parentheses: operator set, IR version, engine."""
     minimum = record.minimum
     opset = f"opset {minimum.opset}, IR {minimum.ir_version}" if minimum and minimum.opset else ""
     needs = ", ".join(filter(None, [opset, required_engine(record)]))
@@ -168,7 +168,7 @@ def _requirements(library: str, record: ModelRecord) -> str:
 
 
 def _android_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
-    """Offer a file to ONNX Runtime on Android."""
+    """Return what an Android app needs to run a file with ONNX Runtime: files, Gradle lines, Kotlin code, notes."""
     version = kotlin.ORT.rpartition(":")[2]
     return Offer(
         platform=Platform.ANDROID_ONNX,
@@ -186,7 +186,7 @@ def _android_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
 
 
 def _ios_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
-    """Offer a file to ONNX Runtime on iOS."""
+    """Return what an iOS app needs to run a file with ONNX Runtime: files, Swift package, Swift code."""
     return Offer(
         platform=Platform.IOS_ONNX,
         record=record,
@@ -199,7 +199,7 @@ def _ios_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
 
 
 def _web_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
-    """Offer a file to transformers.js."""
+    """Return what a web app needs to run a file with transformers.js: files, npm line, JavaScript code, notes."""
     return Offer(
         platform=Platform.WEB,
         record=record,
@@ -216,7 +216,7 @@ def _web_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
 
 
 def _python_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
-    """Offer a file to ONNX Runtime in Python."""
+    """Return what a Python program needs to run a file with ONNX Runtime: files, pip line, Python code."""
     engine, tokenizers = (pip_requirement(artefacts, name) for name in ("onnxruntime", "tokenizers"))
     return Offer(
         platform=Platform.PYTHON,
@@ -235,7 +235,7 @@ _SHAPE_OPERATORS = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 
 
 class _ConstantReader:
-    """Follows the operators of a graph with a `ConstantTracker`; a method ``on_type`` follows those of one type.
+    """Reader of an ONNX graph's constants: a method ``on_type`` passes operators of one type to the tracker.
 
     Args:
         graph: The graph of an ONNX model.
@@ -266,7 +266,7 @@ class _ConstantReader:
         self.inside_packed = frozenset[str]().union(*(p.inside for p in self.packed.values()))
 
     def run(self) -> list[Constant]:
-        """Return the constants of the graph."""
+        """Pass every operator to the `ConstantTracker`, and return the graph's constants in the order of their use."""
         for node in self.graph.node:
             handler = getattr(self, f"on_{node.op_type.lower()}", None)
             if node.output[0] in self.inside_packed:
@@ -282,11 +282,14 @@ class _ConstantReader:
         return self.tracker.finish(o.name for o in self.graph.output)
 
     def _other(self, node: Any) -> None:
-        """Follow an operator of which nothing is known."""
+        """Report an operator to the constant tracker as one whose effect on constants is unknown."""
         self.tracker.other(node.output, [name for name in node.input if name])
 
     def _follow_shape_operator(self, node: Any) -> None:
-        """Follow an operator that changes shape or type; a reshape of data may split channels into heads."""
+        """Report a Cast, Reshape or Squeeze to the constant tracker, with its effect on a constant.
+
+        The effect of a reshape of computed data counts as unknown, since it may split channels into heads.
+        """
         source, out = node.input[0], node.output[0]
         tensor = self.tracker.stored(source)
         shape = self._shape_after(node, tensor.value.shape) if tensor is not None else None
@@ -297,7 +300,7 @@ class _ConstantReader:
             self.tracker.keep(out, source, None if shape is None else lambda v: v.reshape(shape))
 
     def _shape_after(self, node: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-        """Return the shape of a constant after a shape operator; None if it is computed."""
+        """Return the shape of a constant after a shape operator; None if it is computed at run time."""
         if node.op_type in ("Cast", "Identity"):
             return shape
         operand = self.raw.get(node.input[1]) if len(node.input) > 1 else np.array([], np.int64)
@@ -314,7 +317,7 @@ class _ConstantReader:
         return tuple(widened)
 
     def on_constant(self, node: Any) -> None:
-        """Store a constant that is an operator."""
+        """Store the tensor of a Constant operator under the name of the operator's output."""
         from onnx import numpy_helper
 
         [value] = [a.t for a in node.attribute if a.name == "value"] or [None]
@@ -326,24 +329,29 @@ class _ConstantReader:
         self.tracker.store(name, read_tensor(self.raw[name], name))
 
     def on_transpose(self, node: Any) -> None:
+        """Report a Transpose to the constant tracker, with its order of axes."""
         order = [int(i) for a in node.attribute for i in a.ints] or None
         self.tracker.rearrange(node.output[0], node.input[0], lambda v: v.transpose(order))
 
     def on_gather(self, node: Any) -> None:
+        """Report a Gather to the constant tracker: along axis 0 as a lookup of table rows, else as unknown."""
         if any(a.name == "axis" and a.i for a in node.attribute):
             self._other(node)
         else:
             self.tracker.lookup(node.output[0], node.input[0], node.input[1])
 
     def _follow_packed_lookup(self, lookup: PackedLookup) -> None:
-        """Follow the operators that look up a 4-bit table as one operator."""
+        """Report the operators that look up rows of a 4-bit table to the constant tracker as one lookup."""
         codes, scales = lookup.values(self.raw)
         table = StoredTensor(codes, lookup.table, np.ones_like(codes), bits=4)
         self.tracker.store((lookup.table, "rows"), table.multiply(StoredTensor(scales, fp16_factors=1)))
         self.tracker.lookup(lookup.output, (lookup.table, "rows"), lookup.indices)
 
     def on_matmulnbits(self, node: Any) -> None:
-        """Follow a product with a matrix in blocks of few bits; zero points are not read."""
+        """Report a product with a block-quantized matrix to the constant tracker, with dequantized numbers.
+
+        With zero points, which are not read, its effect counts as unknown.
+        """
         data, weight, scales = node.input[:3]
         flags = {a.name: a.i for a in node.attribute}
         stored = self.raw.get(self.reshaped.get(weight, weight))
@@ -355,7 +363,10 @@ class _ConstantReader:
         self.tracker.product(node.output[0], data, (weight, "matrix"))
 
     def on_gatherblockquantized(self, node: Any) -> None:
-        """Follow a lookup in a table in blocks of few bits; zero points are not read."""
+        """Report a lookup in a block-quantized table to the constant tracker, with dequantized numbers.
+
+        With zero points, which are not read, its effect counts as unknown.
+        """
         table, indices, scales = node.input[:3]
         flags = {a.name: a.i for a in node.attribute}
         if table not in self.raw or scales not in self.raw or len(node.input) > 3 or flags.get("gather_axis"):
@@ -369,7 +380,10 @@ class _ConstantReader:
     def _store_blocks(
         self, key: object, codes: NDArray[Any], scales: NDArray[Any], flags: dict[str, int], name: str
     ) -> None:
-        """Store rows whose numbers share scales in blocks; codes [rows, padded width] have their zero in the middle."""
+        """Dequantize rows whose blocks share scales, and store them under `key`.
+
+        Codes [rows, padded width] have their zero in the middle of their range.
+        """
         width = flags.get("K", codes.shape[1])
         values = codes[:, :width].astype(np.float32) - 2.0 ** (flags["bits"] - 1)
         steps = np.repeat(scales.reshape(len(codes), -1), flags["block_size"], axis=1)[:, :width]
@@ -377,7 +391,7 @@ class _ConstantReader:
         self.tracker.store(key, integers.multiply(StoredTensor(steps)))
 
     def on_quantizelinear(self, node: Any) -> None:
-        """Follow an activation into integers, and note its range."""
+        """Report the quantization of an activation to the constant tracker, with the range of its integers."""
         if node.domain:  # a whole graph in integers: later operators dequantize the result
             self.tracker.keep(node.output[0], node.input[0])
             self.quantized.add(node.output[0])
@@ -392,7 +406,7 @@ class _ConstantReader:
             self.tracker.set_range(node.output[0], integer_range(scale, zero, (low, integers.max)))
 
     def on_dequantizelinear(self, node: Any) -> None:
-        """Dequantize a stored tensor, or pass an activation through that was quantized before."""
+        """Report the dequantized numbers of a stored tensor; an activation quantized before stays unchanged."""
         if node.input[0] in self.quantized:
             self.tracker.keep(node.output[0], node.input[0])
             return
@@ -405,7 +419,7 @@ class _ConstantReader:
             self.tracker.dequantize(node.output[0], names[0], lambda t: dequantize(t, scale, zero, axis))
 
     def on_matmul(self, node: Any) -> None:
-        """Follow a product with a stored matrix on either side."""
+        """Report a MatMul to the constant tracker, with the stored matrix on the right or on the left."""
         left, right = node.input
         if self.tracker.stored(right) is not None:
             self.tracker.product(node.output[0], left, right, transposed=True)
@@ -413,7 +427,7 @@ class _ConstantReader:
             self.tracker.product(node.output[0], right, left)
 
     def on_gemm(self, node: Any) -> None:
-        """Follow a product with an offset."""
+        """Report a Gemm to the constant tracker: data times a stored matrix, plus an optional offset."""
         flags = {a.name: a.i for a in node.attribute}
         names = [*node.input, ""]
         if flags.get("transA"):
@@ -422,7 +436,10 @@ class _ConstantReader:
             self.tracker.product(node.output[0], names[0], names[1], names[2] or None, not flags.get("transB"))
 
     def on_matmulinteger(self, node: Any) -> None:
-        """Follow a product with an integer matrix, of which the zero point is subtracted; scales follow in `on_mul`."""
+        """Report a product with a stored integer matrix minus its zero point to the constant tracker.
+
+        The scales follow in `on_mul`.
+        """
         names = [*node.input, "", ""]
         zero, (data, weight) = self.raw.get(names[3]), names[:2]
         stored = self.tracker.stored(weight)
@@ -434,11 +451,15 @@ class _ConstantReader:
         self.tracker.product(node.output[0], data, (weight, "centred"), transposed=True)
 
     def on_dynamicquantizelinear(self, node: Any) -> None:
+        """Report an operator of unknown effect, and remember its output 1 as an activation's scale."""
         self._other(node)
         self.activation_scales.add(node.output[1])
 
     def on_mul(self, node: Any) -> None:
-        """Follow a product: of an activation's scale and a weight's, of integers and both scales, or of data."""
+        """Report a Mul to the constant tracker: an integer product times its scales, or a product of other values.
+
+        A product of an activation's scale and a weight's is remembered until the integers are multiplied by it.
+        """
         left, right = node.input
         for one, other in ((left, right), (right, left)):
             if one in self.activation_scales and self.tracker.stored(other) is not None:
@@ -450,10 +471,11 @@ class _ConstantReader:
         self.tracker.multiply(node.output[0], left, right)
 
     def on_add(self, node: Any) -> None:
+        """Report an Add to the constant tracker as a sum of two values."""
         self.tracker.add(node.output[0], *node.input)
 
     def on_layernormalization(self, node: Any) -> None:
-        """Follow a norm as factor and offset after an operation of which nothing is known."""
+        """Report a layer norm to the constant tracker: an unknown operator, a factor and an offset per channel."""
         out, (data, *parts) = node.output[0], node.input
         self.tracker.other([out], [data])
         self.tracker.multiply(out, out, parts[0])

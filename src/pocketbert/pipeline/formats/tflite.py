@@ -78,34 +78,34 @@ _LIMITS = {
 
 
 class TflitePlace(FormatPlace):
-    """The TFLite files of a run, MediaPipe's among them."""
+    """TFLite in the pipeline: exports a run's files, MediaPipe's among them, and describes them on the model card."""
 
     format = Format.TFLITE
 
     def settings(self, recipe: Recipe) -> dict[str, object]:
-        """Return the clients, and the name and description inside MediaPipe's file."""
+        """Return the settings that decide TFLite files: clients, and the name and description in MediaPipe's file."""
         return {"export": {"clients": recipe.export.clients}, "name": recipe.name, "description": recipe.description}
 
     def clients(self, recipe: Recipe, weights: Path) -> list[Client]:
-        """List MediaPipe if the recipe asks for it and it can run the model."""
+        """Return MediaPipe if the recipe asks for its file and MediaPipe can run the model, else an empty list."""
         is_asked_for = Client.MEDIAPIPE in recipe.export.clients
         return [Client.MEDIAPIPE] if is_asked_for and _mediapipe_refusal(recipe, weights) is None else []
 
     def absent(self, recipe: Recipe, weights: Path) -> dict[str, str]:
-        """Return why there is no file for MediaPipe."""
+        """Map the path of MediaPipe's file to the reason why there is none; empty if there is one."""
         if Client.MEDIAPIPE not in recipe.export.clients:
             return {MEDIAPIPE_FILE: "The recipe asked for no file for MediaPipe (export.clients)."}
         reason = _mediapipe_refusal(recipe, weights)
         return {MEDIAPIPE_FILE: reason} if reason else {}
 
     def lengths(self, recipe: Recipe, file: ModelFile, length: int) -> list[int]:
-        """Choose one length for MediaPipe, the recipe's longest."""
+        """Return the input lengths of a file: for MediaPipe only the recipe's longest, else those of every format."""
         if file.client is Client.MEDIAPIPE:
             return cut_lengths(recipe, length)[-1:]
         return super().lengths(recipe, file, length)
 
     def write(self, model: RunModel, module: nn.Module, file: ModelFile, destination: Path) -> None:
-        """Export with a signature for each length; for MediaPipe with one length, and tokenizer and labels inside."""
+        """Export a signature for each length; MediaPipe's file has one length, and tokenizer and labels inside."""
         from pocketbert.export import tflite
 
         family, task = model.folder.family, model.task
@@ -117,22 +117,22 @@ class TflitePlace(FormatPlace):
             tflite.export(module, family, task, lengths, destination)
 
     def finish(self, model: RunModel, file: ModelFile, path: Path) -> None:
-        """Put tokenizer and labels into MediaPipe's file again: the quantizer writes the graph only."""
+        """Write tokenizer and labels into MediaPipe's quantized file: the quantizer keeps the graph only."""
         if file.client is Client.MEDIAPIPE:
             _write_mediapipe_data(model, path)
 
     def gates(self, subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
-        """Check the metadata of MediaPipe's file, and the placement of operators in a file for an accelerator."""
+        """Return the gate on the metadata inside MediaPipe's file, or on an accelerator's operators left on the CPU."""
         if subject.runtime is not None and subject.runtime.accelerator:
             return [skipped_gate_without_reader(subject, "placement") or _check_placement(subject)]
         return [_check_metadata(subject)] if subject.client is Client.MEDIAPIPE else []
 
     def constants(self, path: Path) -> list[list[Constant]]:
-        """List the constants of a file for each signature, in the order in which its graph uses them."""
+        """Return the constants of each signature of a TFLite file, in the order in which its graph uses them."""
         return _FileReader(load_model(path.read_bytes())).run()
 
     def file_notes(self, model: RunModel) -> dict[str, str]:
-        """Describe the effect of MediaPipe's own tokenizer."""
+        """Map MediaPipe's files by path to a sentence on how often MediaPipe's tokenizer gives other tokens."""
         files = [f for f in model.files if f.client is Client.MEDIAPIPE]
         if not files:
             return {}
@@ -140,7 +140,7 @@ class TflitePlace(FormatPlace):
         return {f.path: effect for f in files}
 
     def processing(self, artefacts: Artefacts) -> list[str]:
-        """List the signatures, and which int8 file is for which runtime."""
+        """Return the card's lines on TFLite files: the lengths of their signatures, and the engines they need."""
         record = offered_file(artefacts, self.format)
         if record is None or not record.signature:
             return []
@@ -153,12 +153,12 @@ class TflitePlace(FormatPlace):
         ]
 
     def minimum(self, file: ModelFile, path: Path) -> Requirements | None:
-        """Return the oldest LiteRT that computes files of a scheme; the file itself does not name it."""
+        """Return the oldest LiteRT that was measured to compute files of this scheme right; None if none was."""
         engine = oldest_engine(self.format, file.scheme) if file.plain else None
         return Requirements(engine=engine) if engine is not None else None
 
     def offers(self, artefacts: Artefacts) -> list[Offer]:
-        """Offer MediaPipe's file and LiteRT's to Android, and LiteRT's to Python."""
+        """Return the card's TFLite rows: MediaPipe's file and LiteRT's for Android, LiteRT's for Python."""
         offers, record = [], offered_file(artefacts, self.format)
         mediapipe = offered_file(artefacts, self.format, Client.MEDIAPIPE, CHECKED_SCHEMES)
         if mediapipe is not None:
@@ -168,7 +168,7 @@ class TflitePlace(FormatPlace):
         return offers
 
     def snippets(self, artefacts: Artefacts) -> list[str]:
-        """Return nothing: every client that opens a TFLite file has a row in the table of the card."""
+        """Return an empty list: every client that opens a TFLite file has a row in the table of the card."""
         return []
 
 
@@ -210,7 +210,7 @@ class TokenizerEffect(BaseModel):
 
 
 def measure_tokenizer_effect(file: Path, weights: Path, task: Task) -> TokenizerEffect:
-    """Run a MediaPipe file on sentences tokenized by tokenizer.json and by MediaPipe's tokenizer, emulated.
+    """Measure how often MediaPipe's tokenizer (emulated) changes the token ids and answers of its file.
 
     Args:
         file: ``mediapipe.tflite``.
@@ -236,6 +236,7 @@ def measure_tokenizer_effect(file: Path, weights: Path, task: Task) -> Tokenizer
     )
 
     def share_of_other_ids(ours: Sequence[Encoded], theirs: Sequence[Encoded]) -> float:
+        """Return the share of sentences to which the two tokenizers give different token ids."""
         return float(np.mean([not np.array_equal(a.ids, b.ids) for a, b in zip(ours, theirs, strict=True)]))
 
     return TokenizerEffect(
@@ -248,7 +249,7 @@ def measure_tokenizer_effect(file: Path, weights: Path, task: Task) -> Tokenizer
 
 
 def _write_mediapipe_data(model: RunModel, path: Path) -> None:
-    """Write tokenizer and labels into a file for MediaPipe, before or after quantization."""
+    """Write vocabulary, labels and description into the metadata of a TFLite file for MediaPipe."""
     from pocketbert.export.mediapipe import read_vocabulary
     from pocketbert.export.tflite_metadata import MediaPipeInfo, write_metadata
 
@@ -286,7 +287,7 @@ def _mediapipe_refusal(recipe: Recipe, weights: Path) -> str | None:
 
 
 def _check_metadata(subject: Subject) -> Gate:
-    """Check that vocabulary and labels inside MediaPipe's file are those of the folder."""
+    """Return the gate that compares vocabulary and labels inside MediaPipe's file with those of the folder."""
     if version_of("flatbuffers") is None or version_of("ai-edge-litert") is None:
         detail = "not checked: ai-edge-litert and flatbuffers are not installed here."
         return Gate(name="metadata", file=subject.name, passed=True, skipped=True, detail=detail)
@@ -299,7 +300,10 @@ def _check_metadata(subject: Subject) -> Gate:
 
 
 def _check_placement(subject: Subject) -> Gate:
-    """Check that an accelerator takes the matrix products, and name other operators that stay on the CPU."""
+    """Return the gate on a file for a GPU or NPU: it fails if matrix products stay on the CPU.
+
+    Its detail lists all operators that stay on the CPU.
+    """
     from pocketbert.quantize.tflite import gpu, npu
 
     if subject.runtime is Runtime.GPU:
@@ -326,7 +330,7 @@ def _check_placement(subject: Subject) -> Gate:
 
 
 def _mediapipe_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
-    """Offer MediaPipe's file to Android."""
+    """Return what an Android app needs to run MediaPipe's file: Gradle lines, Kotlin code, notes."""
     return Offer(
         platform=Platform.ANDROID_SIMPLE,
         record=record,
@@ -343,7 +347,7 @@ def _mediapipe_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
 
 
 def _android_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
-    """Offer a file to LiteRT on Android."""
+    """Return what an Android app needs to run a file with LiteRT: files, Gradle lines, Kotlin code, notes."""
     tried = f"`{pip_requirement(artefacts, 'ai-edge-litert')}` of Python was."
     return Offer(
         platform=Platform.ANDROID_LITERT,
@@ -361,7 +365,7 @@ def _android_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
 
 
 def _python_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
-    """Offer a file to LiteRT in Python."""
+    """Return what a Python program needs to run a file with LiteRT: files, pip line, Python code."""
     engine, tokenizers = (pip_requirement(artefacts, name) for name in ("ai-edge-litert", "tokenizers"))
     return Offer(
         platform=Platform.PYTHON,
@@ -385,7 +389,7 @@ _ACTIVATION_ENDS = {"int8": (-128, 127), "int16": (-32767, 32767)}
 
 
 class _FileReader:
-    """Lists the constants of a file, signature by signature.
+    """Reader of the constants in a TFLite file, one graph (signature) after the other.
 
     Args:
         model: The parsed flatbuffer.
@@ -398,16 +402,16 @@ class _FileReader:
         self._tensors: dict[tuple[Any, ...], StoredTensor] = {}  # shared by signatures
 
     def run(self) -> list[list[Constant]]:
-        """Return the constants of each graph."""
+        """Return a list of constants for each graph (signature) of the file."""
         return [_GraphReader(self, graph).run() for graph in self.model.subgraphs]
 
     def operator_name(self, op: Any) -> str:
-        """Return the name of an operator's type."""
+        """Return the name of an operator's type, e.g. ``FULLY_CONNECTED``; empty for an unknown one."""
         code = self.model.operatorCodes[op.opcodeIndex]
         return str(self.operators.get(max(int(code.builtinCode), int(code.deprecatedBuiltinCode)), ""))
 
     def stored_tensor(self, graph: Any, tensor: Any) -> StoredTensor | None:
-        """Return a stored tensor, dequantized; None for a computed one."""
+        """Return the dequantized numbers of a stored tensor; None for a computed one, and for texts."""
         data = self.model.buffers[tensor.buffer].data
         kind = self.types.get(tensor.type, "")
         if data is None or not len(data) or kind not in _NUMBER_TYPES:
@@ -438,7 +442,7 @@ class _FileReader:
         return stored
 
     def _multiply_block_scales(self, graph: Any, stored: StoredTensor, details: Any) -> StoredTensor:
-        """Dequantize a tensor of which each block of the last axis has a scale.
+        """Multiply the integers of a tensor by their scales, one for each block of the last axis.
 
         Raises:
             ValueError: If blocks have zero points.
@@ -453,7 +457,7 @@ class _FileReader:
 
 
 def _read_buffer(data: NDArray[np.uint8], kind: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return the bytes of a buffer as an array; a buffer may be longer than its tensor."""
+    """Return the bytes of a buffer as an array [shape] of type `kind`; bytes behind the tensor are left out."""
     count = int(np.prod(shape))
     if kind == "int4":
         return unpack_int4(data, count).reshape(shape)
@@ -461,7 +465,7 @@ def _read_buffer(data: NDArray[np.uint8], kind: str, shape: tuple[int, ...]) -> 
 
 
 class _GraphReader:
-    """Follows the operators of one graph with a `ConstantTracker`; a method ``on_type`` follows those of one type.
+    """Reader of one graph's constants: a method ``on_type`` passes operators of one type to the tracker.
 
     Args:
         file: Reader of the file.
@@ -476,7 +480,7 @@ class _GraphReader:
                 self.tracker.store(number, stored)
 
     def run(self) -> list[Constant]:
-        """Return the constants of the graph."""
+        """Pass every operator to the `ConstantTracker`, and return the graph's constants in the order of their use."""
         for op in self.graph.operators:
             inputs = [int(i) for i in op.inputs if i >= 0]
             outputs = [int(i) for i in op.outputs]
@@ -492,7 +496,7 @@ class _GraphReader:
         return self.tracker.finish(int(i) for i in self.graph.outputs)
 
     def _note_range(self, number: int) -> None:
-        """Note the range of an activation that is computed in integers."""
+        """Note the range that the integers of a quantized activation can express, if it has one scale."""
         tensor = self.graph.tensors[number]
         ends, quantization = _ACTIVATION_ENDS.get(self.file.types.get(tensor.type, "")), tensor.quantization
         has_scale = quantization is not None and quantization.scale is not None and len(quantization.scale) == 1
@@ -501,11 +505,12 @@ class _GraphReader:
             self.tracker.set_range(number, integer_range(np.asarray(quantization.scale), zero, ends))
 
     def _shape(self, number: int) -> tuple[int, ...]:
+        """Return the shape of a tensor by its number; empty for a scalar."""
         shape = self.graph.tensors[number].shape
         return () if shape is None else tuple(int(n) for n in shape)
 
     def on_reshape(self, _: Any, inputs: list[int], out: int) -> None:
-        """Follow a reshape; of data only one that keeps the last axis leaves channels where they are."""
+        """Report a reshape to the constant tracker; of computed data only one that keeps the last axis is known."""
         shape = self._shape(out)
         if self.tracker.stored(inputs[0]) is not None or self._shape(inputs[0])[-1:] == shape[-1:]:
             self.tracker.keep(out, inputs[0], lambda v: v.reshape(shape))
@@ -513,36 +518,44 @@ class _GraphReader:
             self.tracker.other([out], inputs)
 
     def on_transpose(self, _: Any, inputs: list[int], out: int) -> None:
+        """Report a TRANSPOSE to the constant tracker, with its order of axes."""
         stored = self.tracker.stored(inputs[1])
         order = None if stored is None else stored.value
         self.tracker.rearrange(out, inputs[0], lambda v: v.transpose(order))
 
     def on_cast(self, _: Any, inputs: list[int], out: int) -> None:
+        """Report an operator that changes only the type of numbers to the constant tracker."""
         self.tracker.keep(out, inputs[0])
 
     on_dequantize = on_cast  # stored tensors are read with their scales
     on_quantize = on_cast
 
     def on_embedding_lookup(self, _: Any, inputs: list[int], out: int) -> None:
+        """Report an EMBEDDING_LOOKUP to the constant tracker as a lookup of table rows."""
         self.tracker.lookup(out, inputs[1], inputs[0])
 
     def on_gather(self, op: Any, inputs: list[int], out: int) -> None:
+        """Report a GATHER to the constant tracker: along axis 0 as a lookup of table rows, else as unknown."""
         if op.builtinOptions.axis:
             self.tracker.other([out], inputs)
         else:
             self.tracker.lookup(out, inputs[0], inputs[1])
 
     def on_fully_connected(self, _: Any, inputs: list[int], out: int) -> None:
+        """Report a FULLY_CONNECTED to the constant tracker: data times a matrix, plus an optional offset."""
         self.tracker.product(out, inputs[0], inputs[1], inputs[2] if len(inputs) > 2 else None)
 
     def on_batch_matmul(self, op: Any, inputs: list[int], out: int) -> None:
+        """Report a product with a stored right operand to the constant tracker; any other one is unknown."""
         if op.builtinOptions.adjX or self.tracker.stored(inputs[1]) is None:
             self.tracker.other([out], inputs)
         else:
             self.tracker.product(out, inputs[0], inputs[1], transposed=not op.builtinOptions.adjY)
 
     def on_mul(self, _: Any, inputs: list[int], out: int) -> None:
+        """Report a MUL to the constant tracker as an elementwise product of two values."""
         self.tracker.multiply(out, *inputs)
 
     def on_add(self, _: Any, inputs: list[int], out: int) -> None:
+        """Report an ADD to the constant tracker as a sum of two values."""
         self.tracker.add(out, *inputs)

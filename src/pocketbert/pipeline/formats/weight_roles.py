@@ -56,7 +56,7 @@ _SMALL_NOTE = "too small to be compressed"
 
 
 def list_weights(module: nn.Module, scheme: Scheme = Scheme.FP32) -> list[WeightRole]:
-    """List the weights of a prepared module with their roles.
+    """List the matrices of a prepared module with their roles: places in a layer such as query or ffn_down.
 
     Args:
         module: The module that files are exported from.
@@ -77,7 +77,7 @@ def list_weights(module: nn.Module, scheme: Scheme = Scheme.FP32) -> list[Weight
 
 
 def record_weights(folder: Path, weights: Sequence[WeightRole], files: Sequence[Path], format: Format) -> None:
-    """Record the weights of a module that all its files have.
+    """Write ``weights.json``: the weights of a module, with roles and digests, that all exported files hold.
 
     Exporters fold some of them: in a graph for one length a lookup of positions becomes a sum with a constant.
 
@@ -93,7 +93,7 @@ def record_weights(folder: Path, weights: Sequence[WeightRole], files: Sequence[
 
 
 def digest_float_weights(path: Path, format: Format) -> dict[str, str]:
-    """Return the digest of every matrix that a file holds in floats, by its name in the file."""
+    """Map the name of every float matrix in a file to the digest of its numbers."""
     from pocketbert.quantize import read_stored_numbers
 
     floats = ((name, numbers) for name, numbers in read_stored_numbers(path, format) if numbers.dtype.kind == "f")
@@ -101,13 +101,13 @@ def digest_float_weights(path: Path, format: Format) -> dict[str, str]:
 
 
 def _recorded_weights(run: Path, format: Format) -> list[WeightRole]:
-    """Read the recorded weights of a format's files; empty if an earlier version exported them."""
+    """Read ``weights.json`` of a format's exported files; empty if an earlier version exported them without it."""
     path = run / format / FILE_NAME
     return _LIST.validate_python(read_json(path)) if path.is_file() else []
 
 
 def weights_in_file(model: RunModel, format: Format, path: Path) -> list[WeightRole]:
-    """List the weights in an exported file with their roles, in a run folder or in an artefact folder.
+    """List the weights of an exported file with their roles, for a file in a run or an artefact folder.
 
     In an artefact folder nothing is recorded: the model is prepared again as an export does.
 
@@ -148,7 +148,7 @@ def weights_in_file(model: RunModel, format: Format, path: Path) -> list[WeightR
 
 
 def resolve_file_weights(model: RunModel, file: ModelFile) -> list[WeightRole]:
-    """Return the scheme of each weight by the recipe or by default; empty if all have the file's scheme.
+    """Return a file's weights, each with the scheme that it gets; empty if all have the file's scheme.
 
     Raises:
         InputError: If an earlier version exported the model, or a name gives a scheme to a weight whose role cannot
@@ -176,7 +176,7 @@ def resolve_file_weights(model: RunModel, file: ModelFile) -> list[WeightRole]:
 def resolve_schemes(
     section: QuantizeSection, weights: Sequence[WeightRole], scheme_of: Callable[[Role], Scheme]
 ) -> list[WeightRole]:
-    """Give each weight its scheme: that of the last name that matches it, else of its role, else the default.
+    """Return the weights, each with its scheme: by the last matching name, else by role, else the default.
 
     Args:
         section: The choices for one file, see `QuantizeSection.of`.
@@ -185,6 +185,7 @@ def resolve_schemes(
     """
 
     def scheme(weight: WeightRole) -> Scheme | None:
+        """Return the scheme of one weight; None if the recipe leaves it unchanged."""
         pattern = _deciding_pattern(section, weight)
         choice = section.names[pattern] if pattern else section.roles.get(weight.role, scheme_of(weight.role))
         return None if choice == UNCHANGED else Scheme(choice)
@@ -193,12 +194,12 @@ def resolve_schemes(
 
 
 def _deciding_pattern(section: QuantizeSection, weight: WeightRole) -> str:
-    """Return the last pattern of `quantize.names` that matches a weight; empty if none does."""
+    """Return the last name pattern in the recipe's ``quantize.names`` that matches a weight; empty if none does."""
     return next((pattern for pattern in reversed(section.names) if weight.matches(pattern)), "")
 
 
 def simulation_of_file(row: SchemeRow, weights: Sequence[WeightRole], base: Scheme) -> Simulation:
-    """Return the torch simulation of a file in which weights have different schemes.
+    """Return the torch simulation of a quantized file: it rounds each weight by the scheme of that weight.
 
     Args:
         row: The file's scheme, which has a simulation.
@@ -208,6 +209,7 @@ def simulation_of_file(row: SchemeRow, weights: Sequence[WeightRole], base: Sche
     assert row.simulation is not None
 
     def names_with(scheme: Scheme | None) -> frozenset[str]:
+        """Return the names of the weights that have a scheme; with None of those left unchanged."""
         return frozenset(w.name for w in weights if w.scheme is scheme)
 
     seconds = tuple(
@@ -217,7 +219,7 @@ def simulation_of_file(row: SchemeRow, weights: Sequence[WeightRole], base: Sche
 
 
 def check_weight_choices(section: QuantizeSection, weights: Sequence[WeightRole], format: Format | None = None) -> None:
-    """Check that names and roles match weights of a model, and that a choice leaves something to quantize.
+    """Check that a recipe's names and roles match weights of the model, and that some weight is quantized.
 
     Args:
         section: The choices of the recipe.
@@ -248,7 +250,7 @@ def check_weight_choices(section: QuantizeSection, weights: Sequence[WeightRole]
 
 
 def find_role_problems(recipe: Recipe) -> list[Problem]:
-    """List the roles of a recipe that a file cannot have the chosen scheme for, with the reason of the policy."""
+    """List the schemes that a recipe chooses for roles which cannot have them, each with the reason."""
     section, problems = recipe.quantize, list[Problem]()
     if not section.chosen and not any(f.roles or f.names for f in section.files or ()):
         return []
@@ -274,7 +276,7 @@ def find_role_problems(recipe: Recipe) -> list[Problem]:
 
 
 def build_role_table(model: RunModel, file: ModelFile) -> list[RoleRow]:
-    """Return what a written file makes of the weights of each role, and why operators without weights stay as they are.
+    """List how a quantized file stores the weights of each role, and why operators without weights stay as they are.
 
     A weight whose exported numbers are in the file stays float, whatever the scheme is.
 
@@ -324,7 +326,7 @@ def build_role_table(model: RunModel, file: ModelFile) -> list[RoleRow]:
 def _role_row(
     row: SchemeRow, role: Role, name: str, dtype: str, members: Sequence[tuple[WeightRole, int]], is_listed: bool
 ) -> RoleRow:
-    """Return the row of weights with one role, scheme and type.
+    """Return the row of the card's table for weights that have the same role, scheme and stored type.
 
     Args:
         row: The file's scheme.
@@ -352,7 +354,7 @@ def _role_row(
 
 
 def _policy_note(row: SchemeRow, role: Role) -> str:
-    """Return why a role cannot have another scheme: the reason of the policy, without the role."""
+    """Return why a role cannot have another scheme in such a file, without the role's name; empty if it can."""
     from pocketbert.quantize.table import explain_refused_role
 
     why = explain_refused_role(row, role, None) or (

@@ -36,19 +36,19 @@ _HUB_LICENCES = tuple(
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a card shows in addition to the folder's list.
+    """What the model card shows beside the content of ``artifacts.json``.
 
     Attributes:
         family: Row of the family table.
         licence: Licence of the weights, as far as known.
-        figures: What was measured.
+        figures: Measured latencies, scores and differences from the original model.
         base_model: Name of the teacher on the Hub; empty where it has none.
         languages: Codes of the languages, as far as the teacher's card names them.
         datasets: Names of data sets on the Hub: those of the recipe, and those that the teacher's card names.
-        notes: Limits and honest statements.
+        notes: Sentences on limits of the files and of their figures.
         file_notes: A sentence on a file that its reader must know, by path.
-        unreached: Labels that the torch model answers to no golden row.
-        roles: What became of the weights of each role, by path of the file.
+        unreached: Labels that the torch model predicts for no golden row (recorded input with its answer).
+        roles: Rows on how the weights of each role, such as query, are stored, by path of the file.
     """
 
     family: Family
@@ -64,10 +64,10 @@ class CardFacts:
 
 
 def render_card(artefacts: Artefacts, facts: CardFacts) -> str:
-    """Write the card as Markdown.
+    """Return the model card, README.md of an artefact folder, as Markdown.
 
     Args:
-        artefacts: The folder's list.
+        artefacts: Content of the folder's ``artifacts.json``.
         facts: Measured figures and lineage.
     """
     parts = [
@@ -85,7 +85,7 @@ def render_card(artefacts: Artefacts, facts: CardFacts) -> str:
 
 
 def _render_front_matter(artefacts: Artefacts, facts: CardFacts) -> str:
-    """Write the block of YAML that the Hugging Face Hub reads: licence, base model, language, data sets, task, library, tags."""
+    """Return the YAML block at the card's top that the Hugging Face Hub reads: licence, task, tags and more."""
     formats = [str(format) for format in formats_of(artefacts)]
     schemes = ["int8"] if any(r.scheme is Scheme.INT8 for r in artefacts.models()) else []
     entries = {
@@ -102,7 +102,7 @@ def _render_front_matter(artefacts: Artefacts, facts: CardFacts) -> str:
 
 
 def _licence_entries(licence: str) -> dict[str, str]:
-    """Return the entries of the front matter for a licence.
+    """Return the entries of the card's YAML block for a licence.
 
     Args:
         licence: As the folder's lineage words it, e.g. ``Apache-2.0 (model card of X)``.
@@ -145,7 +145,7 @@ def _describe_output(artefacts: Artefacts) -> str:
 
 
 def _render_platforms(artefacts: Artefacts, facts: CardFacts) -> str:
-    """Write the table of which file to take on which platform, and the notes on single files."""
+    """Return the table of which file to take on which platform, and the notes on these files, as Markdown."""
     rows, _ = _choose_offers(artefacts)
     if not rows:
         return ""
@@ -170,7 +170,7 @@ def _render_platforms(artefacts: Artefacts, facts: CardFacts) -> str:
 
 
 def _render_code(artefacts: Artefacts) -> str:
-    """Write a complete piece of code for each platform of the table, and folded away those of further clients."""
+    """Return the card's code as Markdown: for each platform of the table, for PocketBERT, and for more clients."""
     rows, others = _choose_offers(artefacts)
     more = [offer.snippet for offer in others] + [
         code for place in format_places() for code in place.snippets(artefacts)
@@ -183,10 +183,10 @@ def _render_code(artefacts: Artefacts) -> str:
 
 
 def _choose_offers(artefacts: Artefacts) -> tuple[list[Offer], list[Offer]]:
-    """Choose the file to recommend for each platform.
+    """Choose the file to recommend for each platform among those that the formats have for it.
 
     Returns:
-        The first file that a format offers for each platform, in the table's order; and the other offers.
+        The first format's row for each platform, in the table's order; and the rows left over, for more code.
     """
     offers = [offer for place in format_places() for offer in place.offers(artefacts)]
     chosen = [next((o for o in offers if o.platform is platform), None) for platform in Platform]
@@ -195,7 +195,9 @@ def _choose_offers(artefacts: Artefacts) -> tuple[list[Offer], list[Offer]]:
 
 
 def _render_roles(tables: Mapping[str, Sequence[RoleRow]]) -> str:
-    """Write what the weights of each role became, a table per smaller file, folded away where the recipe set no roles.
+    """Return a Markdown table per quantized file of how the weights of each role (such as query) are stored.
+
+    Tables of files for which the recipe set no roles are folded away.
 
     Args:
         tables: Rows by path of the file; nothing is written without any.
@@ -213,11 +215,13 @@ def _render_roles(tables: Mapping[str, Sequence[RoleRow]]) -> str:
 
 
 def _role_table(rows: Sequence[RoleRow]) -> str:
+    """Return the rows of one file's table of weights by role as Markdown."""
     head = ["| role | scheme | stored as | weights | bytes | |", "|---|---|---|---:|---:|---|"]
     return "\n".join([*head, *map(_role_row, rows)])
 
 
 def _role_row(row: RoleRow) -> str:
+    """Return a row on the weights of one role as a line of Markdown; operators without weights have only a note."""
     if not row.weights:
         return f"| {row.role} | – | – | – | – | {plain(row.note)} |"
     title, note = plain(row.title), plain(row.note)
@@ -225,7 +229,7 @@ def _role_row(row: RoleRow) -> str:
 
 
 def _render_lineage(artefacts: Artefacts, facts: CardFacts) -> str:
-    """Write lineage, limits and the libraries that made the files."""
+    """Return the card's section on lineage, limits and library versions as Markdown."""
     lines = ["## Lineage and limits", "", f"- Licence of the weights: {facts.licence}."]
     lines += [f"- {key}: {plain(value)}" for key, value in artefacts.lineage.items() if key != "licence"]
     lines += [f"- {facts.family.title}: {limit}." for limit in facts.family.limits]

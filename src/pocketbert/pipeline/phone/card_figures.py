@@ -55,7 +55,7 @@ class LatencyRow:
 
 @dataclass(frozen=True)
 class CardFigures:
-    """What was measured, in addition to the scores of `Artefacts`.
+    """Measured figures that the card shows beside the scores in ``artifacts.json``.
 
     Attributes:
         latency: Rows of the latency table.
@@ -71,11 +71,13 @@ class CardFigures:
 
 
 def measured_figures(folder: Path, artefacts: Artefacts) -> CardFigures:
-    """Read the latencies and parities of a folder's files from its ``benchmark.json`` and ``parity.json``, if they exist.
+    """Read latencies and differences from the original model of a folder's files, as far as measured.
+
+    They are in its ``benchmark.json`` and ``parity.json``.
 
     Args:
         folder: The artefact folder.
-        artefacts: Its list.
+        artefacts: Content of the folder's ``artifacts.json``.
     """
     from pocketbert.benchmarks.measurement import BenchmarkResult
 
@@ -93,17 +95,17 @@ def measured_figures(folder: Path, artefacts: Artefacts) -> CardFigures:
 
 
 def render_figures(artefacts: Artefacts, figures: CardFigures) -> str:
-    """Write the sections on files and latency, framed by the two comment lines.
+    """Return the card's sections on files and latency as Markdown, between two comment lines that mark them.
 
     Args:
-        artefacts: The folder's list.
-        figures: What was measured.
+        artefacts: Content of the folder's ``artifacts.json``.
+        figures: Measured latencies, scores and differences from the original model.
     """
     return "\n\n".join([_BEGIN, _render_files(artefacts, figures), _render_latency(artefacts, figures), _END])
 
 
 def replace_figures(card: str, figures: str) -> str | None:
-    """Replace the figures of a card.
+    """Replace the figures of a card, which stand between two comment lines, by new ones.
 
     Args:
         card: The card, which a user may have edited.
@@ -118,18 +120,18 @@ def replace_figures(card: str, figures: str) -> str | None:
 
 
 def formats_of(artefacts: Artefacts) -> list[Format]:
-    """List the formats of a folder's files, in the order in which formats are registered."""
+    """List the formats of a folder's model files, in the order in which formats are registered."""
     there = {r.format for r in artefacts.models()}
     return [format for format in FORMATS if format in there]
 
 
 def plain(text: str) -> str:
-    """Escape a user's text for one cell or list item of the card: one line, without Markdown or HTML that could end it."""
+    """Escape a user's text for a table cell or list item of the card: one line, no Markdown or HTML that ends it."""
     return " ".join(text.replace("|", "\\|").replace("`", "'").replace("<", "&lt;").split())
 
 
 def _render_files(artefacts: Artefacts, figures: CardFigures) -> str:
-    """Write the table of files with their sizes and scores, and what to know of them."""
+    """Return the Markdown table of model files with sizes and scores, and sentences on them."""
     measured_metrics = [s.metric for r in artefacts.models() for s in r.scores.values()]
     # the metric of feature extraction depends on the data
     metric = METRICS[measured_metrics[0]] if measured_metrics else TASKS[artefacts.task].metric
@@ -161,7 +163,7 @@ def _render_files(artefacts: Artefacts, figures: CardFigures) -> str:
 
 
 def _file_remark(record: ModelRecord) -> str:
-    """Return what follows a file's name in the table: whether it is the default, or the only client that takes it."""
+    """Return the words behind a file's name in the table: default, or the only client or runtime that takes it."""
     if record.default:
         return " (default of `pocketbert.load`)"
     only = record.client or record.runtime
@@ -169,7 +171,7 @@ def _file_remark(record: ModelRecord) -> str:
 
 
 def _parity_lines(parity: Sequence[Parity]) -> list[str]:
-    """Return a line on how far the files are from the original model; none where nothing was compared."""
+    """Return a line on how far the files' outputs are from the original model's; none if nothing was compared."""
     if not parity:
         return []
     each = ", ".join(f"`{p.subject}` {p.worst:.0e} (allowed {p.bound:.0e})" for p in parity)
@@ -180,7 +182,7 @@ def _parity_lines(parity: Sequence[Parity]) -> list[str]:
 
 
 def _render_latency(artefacts: Artefacts, figures: CardFigures) -> str:
-    """Write the section on latency, or that nothing was measured and how to."""
+    """Return the card's section on latency, or if nothing was measured the command that measures it."""
     if not figures.latency:
         ways = [format_place(format).timing for format in formats_of(artefacts)]
         return f"## Latency\n\nNot measured. {FormatPlace.timing if FormatPlace.timing in ways else ways[0]}."
@@ -193,7 +195,7 @@ def _render_latency(artefacts: Artefacts, figures: CardFigures) -> str:
 
 
 def _summary_rows(rows: Sequence[LatencyRow]) -> list[LatencyRow]:
-    """Return the rows to show first: the smallest number of threads, on real text and at the middle one of the other lengths."""
+    """Return the latency rows to show unfolded: fewest threads, real text and the middle one of the fixed lengths."""
     threads = min(row.threads for row in rows)
     fixed = sorted({row.length for row in rows if row.length.isdecimal()}, key=int)
     middle = fixed[len(fixed) // 2] if fixed else ""
@@ -203,7 +205,7 @@ def _summary_rows(rows: Sequence[LatencyRow]) -> list[LatencyRow]:
 
 
 def _latency_table(rows: Sequence[LatencyRow]) -> str:
-    """Return latencies as a Markdown table."""
+    """Return rows of latencies as a Markdown table."""
     head = [
         "| file | threads | length | p50 ms | p90 ms | time relative to the first |",
         "|---|---:|---|---:|---:|---:|",
@@ -213,10 +215,10 @@ def _latency_table(rows: Sequence[LatencyRow]) -> str:
 
 
 def _latency_rows(artefacts: Artefacts, session: BenchmarkResult) -> Sequence[LatencyRow]:
-    """Return the rows of the latency table for one session; files of the folder are found by digest, others keep their name.
+    """Return the latency table's rows for one session; files of the folder are recognised by digest.
 
     Args:
-        artefacts: The folder's list.
+        artefacts: Content of the folder's ``artifacts.json``.
         session: The measurements of one device.
     """
     from pocketbert.benchmarks.wording import idle, time_ratio
@@ -235,7 +237,7 @@ def _latency_rows(artefacts: Artefacts, session: BenchmarkResult) -> Sequence[La
 
 
 def _describe_conditions(session: BenchmarkResult) -> str:
-    """Return the sentences on how latency was measured."""
+    """Return sentences on how latency was measured: engine, machine, runs."""
     engines = ", ".join(dict.fromkeys(f"{m.engine} {m.engine_version}" for m in session.measurements))
     return (
         f"Provenance {session.measurements[0].provenance}, batch 1, {engines} on {session.machine.summary}; "

@@ -31,7 +31,7 @@ _SIMILARITY_WORDS = {
 
 
 def render_processing(artefacts: Artefacts) -> str:
-    """Write how texts become inputs, and outputs become answers."""
+    """Return the card's section on how texts become inputs, and outputs become answers, as Markdown."""
     p = artefacts.processing
     cut = (
         "longer texts are read in windows"
@@ -51,7 +51,7 @@ def render_processing(artefacts: Artefacts) -> str:
 
 
 def _prompt_lines(artefacts: Artefacts) -> list[str]:
-    """Return a line on the prompts that are put in front of texts; none if the folder has none."""
+    """Return a line on the prompts that are put in front of texts; an empty list if the folder has none."""
     p = artefacts.processing
     if not takes_prompts(artefacts):
         return []
@@ -70,7 +70,7 @@ def _prompt_lines(artefacts: Artefacts) -> list[str]:
 
 
 def _describe_answer(artefacts: Artefacts) -> str:
-    """Return the sentences on how the outputs of the files become an answer."""
+    """Return sentences on how an app turns the files' outputs into an answer of the task."""
     p = artefacts.processing
     match artefacts.task:
         case TaskName.MULTI_LABEL:
@@ -124,7 +124,7 @@ _WHO_MARKS_UNKNOWN = "`pocketbert.load` and the app core mark it, the code in th
 
 
 def _describe_unknown(artefacts: Artefacts) -> str:
-    """Return the sentence on the probability below which an answer is unknown, with a space in front; empty without a threshold."""
+    """Return the sentence on answers that count as unknown, with a space in front; empty without a threshold."""
     p = artefacts.processing
     if p.unknown_accuracy is None:
         limit = f"{p.unknown:g} (`processing.unknown` of `artifacts.json`)" if p.unknown is not None else ""
@@ -142,7 +142,10 @@ def _describe_unknown(artefacts: Artefacts) -> str:
 
 
 def _measured_coverage(record: ModelRecord) -> str:
-    """Return, in brackets, how many rows a threshold leaves answered and how many of these are right; empty if not measured."""
+    """Return in brackets which share of rows a threshold leaves answered and how many of these are right.
+
+    Empty if that was not measured.
+    """
     measured = record.confidence
     if measured is None or measured.answered is None or measured.answered_accuracy is None:
         return ""
@@ -151,7 +154,7 @@ def _measured_coverage(record: ModelRecord) -> str:
 
 
 def _describe_probabilities(artefacts: Artefacts) -> str:
-    """Return the sentences on how logits become probabilities, with the temperature of each file."""
+    """Return sentences on how logits become probabilities, with the temperature of each file."""
     scaled = [r for r in artefacts.models() if r.temperature != 1]
     if not scaled:
         return "Softmax over the logits gives probabilities."
@@ -167,7 +170,7 @@ def _describe_probabilities(artefacts: Artefacts) -> str:
 
 
 def _calibration_note(record: ModelRecord) -> str:
-    """Return, in brackets, the calibration error with and without the temperature; empty if it was not measured."""
+    """Return in brackets the calibration error with and without a file's temperature; empty if not measured."""
     measured = record.confidence
     if measured is None or measured.error is None or measured.error_before is None:
         return ""

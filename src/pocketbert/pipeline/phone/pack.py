@@ -98,7 +98,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Origin:
-    """Digests of what an artefact folder was made from.
+    """Digests of what an artefact folder was made from, to recognise a folder that need not be made again.
 
     Attributes:
         weights: sha256 of the weights that the run started from.
@@ -112,7 +112,7 @@ class Origin:
 
 
 def check_packable(model: RunModel) -> Verification:
-    """Return the verification of a run whose files all passed and have not changed since.
+    """Return a run's verification, after a check that all files passed and have not changed since.
 
     Raises:
         GateError: Naming each file that did not pass or has changed, and the command to run.
@@ -138,7 +138,9 @@ def check_packable(model: RunModel) -> Verification:
 def make_pack(
     model: RunModel, pair: bool, origin: Origin, destination: Path, confusions: Sequence[tuple[str, str, int]] = ()
 ) -> Sequence[str]:
-    """Write the artefact folder; ``artifacts.json`` last.
+    """Write the artefact folder of a run; return the failures of its comparison with the checkpoint's library.
+
+    ``artifacts.json`` is written last.
 
     Args:
         model: The exported model with its files.
@@ -187,7 +189,7 @@ def make_pack(
 
 
 def sources(model: RunModel) -> dict[str, Path]:
-    """Return the files that are copied unchanged, by their path in the artefact folder."""
+    """Map paths in the artefact folder to the files of the run that are copied there unchanged."""
     paths = {file.path: model.source(file) for file in model.files}
     names = ("config.json", "model.safetensors", ENTITIES_FILE, *_TOKENIZER_FILES, *_VECTOR_FILES)
     paths |= {name: model.weights / name for name in names}
@@ -197,7 +199,10 @@ def sources(model: RunModel) -> dict[str, Path]:
 
 
 def _library_gates_of_pack(folder: Path, artefacts: Artefacts) -> list[Gate]:
-    """Check that a packed folder, read as an app reads it, gives the library's token ids and answers; return the gates."""
+    """Return the gates that compare a packed folder's token ids and answers with the checkpoint's library.
+
+    The folder is read as an app reads it.
+    """
     subject = open_artefact_file(
         folder, artefacts, artefacts.default_model(), read_checked_config(folder, artefacts), read_simulated(folder)
     )
@@ -211,13 +216,13 @@ def _library_gates_of_pack(folder: Path, artefacts: Artefacts) -> list[Gate]:
 def _with_files(
     artefacts: Artefacts, destination: Path, kinds: Mapping[str, Kind], aliases: Mapping[str, str]
 ) -> Artefacts:
-    """Return the folder's list with a record of every file in it."""
+    """Return the content of ``artifacts.json`` with a record of every file in the folder."""
     records = [*artefacts.models(), *_file_records(destination, artefacts.models(), kinds, aliases)]
     return artefacts.model_copy(update={"files": sorted(records, key=lambda r: r.path)})
 
 
 def _check_measured(run: Path, result: Verification, files: Sequence[str]) -> None:
-    """Raise GateError if benchmark.json measured other files than those that are packed."""
+    """Raise GateError if ``benchmark.json`` has no measurement of a file that is packed."""
     benchmark = read_benchmark(run)
     measured = {v.sha256 for s in (benchmark, *benchmark.others) for v in s.variants} if benchmark else set()
     unmeasured = [name for name in files if result.files[name] not in measured]
@@ -226,7 +231,7 @@ def _check_measured(run: Path, result: Verification, files: Sequence[str]) -> No
 
 
 def _artefacts(model: RunModel, pair: bool, result: Verification, origin: Origin) -> Artefacts:
-    """Return the content of ``artifacts.json``, with the records of the model files only."""
+    """Return the content of ``artifacts.json`` with the records of the model files only."""
     recipe, folder = model.recipe, model.folder
     return Artefacts(
         name=recipe.name,
@@ -247,7 +252,7 @@ def _artefacts(model: RunModel, pair: bool, result: Verification, origin: Origin
 
 
 def _model_records(model: RunModel, result: Verification) -> list[ModelRecord]:
-    """Return a record for each model file: digest, signature, scores, what its weights are stored as."""
+    """Return a record of each model file: digest, signature, scores, and the schemes of its weights."""
     default = choose_default_file(model.files)
     return [
         ModelRecord(
@@ -273,7 +278,10 @@ def _model_records(model: RunModel, result: Verification) -> list[ModelRecord]:
 
 
 def _lineage(model: RunModel, licence: str, origin: Origin, score: str = "") -> dict[str, str]:
-    """Return where the weights come from; local folders and files by name only, without their paths."""
+    """Return where the weights come from, as entries of the card: teacher, digests, licence, training data.
+
+    Local folders and files are named without their paths.
+    """
     teacher, train = model.recipe.teacher, model.recipe.data.train
     lineage = {
         "teacher": Path(teacher.model).name if Path(teacher.model).is_absolute() else teacher.model,
@@ -291,7 +299,7 @@ def _lineage(model: RunModel, licence: str, origin: Origin, score: str = "") -> 
 
 
 def _processing(model: RunModel) -> Processing:
-    """Return what a client does before and after running a file: lengths, padding, thresholds, windows, pooling, prompts."""
+    """Return how a client makes inputs of texts and answers of outputs: lengths, padding, thresholds, prompts."""
     task, folder, answer = model.task, model.folder, model.recipe.answer
     own: dict[str, object] = {}
     if task.labels is LabelKind.NAMES:
@@ -329,7 +337,7 @@ def _processing(model: RunModel) -> Processing:
 def _file_records(
     destination: Path, models: Sequence[ModelRecord], kinds: Mapping[str, Kind], aliases: Mapping[str, str]
 ) -> list[FileRecord]:
-    """Return records of all files that are not model files, and of further names of model files."""
+    """Return records of all files in a folder but the model files, and of further names (aliases) of model files."""
     known = {r.path: r for r in models}
     packages = [destination / name for name in known if (destination / name).is_dir()]
     out: list[FileRecord] = []
@@ -346,7 +354,7 @@ def _file_records(
 
 
 def portable(recipe: Recipe) -> Recipe:
-    """Return the recipe without paths of this machine: local files by name only."""
+    """Return a copy of the recipe in which local files are named without their paths on this machine."""
     content = recipe.model_dump(mode="json", by_alias=True)
     data, student = content["data"], content["student"] or {}
     sources = [data["train"], data["eval"], *(data["corpus"] or {}).get("sources", [])]

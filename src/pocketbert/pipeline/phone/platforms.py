@@ -52,7 +52,7 @@ from pocketbert.pipeline.gates.confidence import write_selftest
 
 @dataclass(frozen=True)
 class Choice:
-    """The files of an artefact folder that are packed for a platform.
+    """The files of an artefact folder that are packed for one platform.
 
     Attributes:
         models: Model files, those of the folder's default format first.
@@ -95,18 +95,18 @@ class AppPlatform(ABC):
 
     @abstractmethod
     def models(self, artefacts: Artefacts) -> Choice:
-        """Choose the model files, an empty list if the folder has none for the platform, and list those that are absent."""
+        """Choose the model files for this platform (none if the folder has none), and list those that are absent."""
 
     def path(self, artefacts: Artefacts, record: ModelRecord) -> str:
-        """Return the path of a model file in the packed folder."""
+        """Return the path that a model file gets in the packed folder."""
         return record.path
 
     def add(self, models: list[Path], destination: Path) -> dict[str, Kind]:
-        """Write files that the artefact folder does not have; return their kinds by name."""
+        """Write files for this platform that the artefact folder does not have; return their kinds by name."""
         return {}
 
     def choose(self, folder: Path, artefacts: Artefacts) -> Choice:
-        """Choose the files of an artefact folder that an app needs.
+        """Choose the files of an artefact folder that an app needs, after a check that they are there and unchanged.
 
         Raises:
             InputError: If there is no such model file, a file is missing or changed, the golden rows are too few, or the files
@@ -133,7 +133,7 @@ class AppPlatform(ABC):
         return choice
 
     def _find_damage(self, folder: Path, artefacts: Artefacts, choice: Choice) -> Iterator[tuple[str, str]]:
-        """Yield each file that is missing, not listed or changed, with the reason."""
+        """Yield the path of each needed file that is missing, not listed or changed, with the reason."""
         listed = {r.path for r in choice.others}
         yield from ((name, "is missing; an app needs it.") for name in self.needed if name not in listed)
         yield from ((r.path, "listed, but not there.") for r in choice.files if not (folder / r.path).exists())
@@ -152,19 +152,19 @@ _HEADER = (
 
 
 def _missing_reader() -> str | None:
-    """Return why the operators cannot be listed on this machine; None if they can."""
+    """Return why the operators of ONNX files cannot be listed on this machine; None if they can."""
     return None if version_of("onnx") else "onnx is not installed here; pip install 'pocketbert[onnx]', then pack again"
 
 
 def _write_required_operators(files: Sequence[Path], destination: Path) -> None:
-    """Write the operators of ONNX files in the format of ONNX Runtime's reduced build.
+    """Write the operators of ONNX files to a config file for ONNX Runtime's reduced build.
 
     Source: onnxruntime.ai, "Reduced operator config file": lines ``domain;opset;operator,operator``. ONNX Runtime fuses
     operators when it opens an ``.onnx`` file, so that the operators after each level of optimization are listed too.
 
     Args:
         files: The ONNX files.
-        destination: Where to write.
+        destination: Path of the config file.
 
     Raises:
         InputError: If ONNX Runtime refuses a file.
@@ -181,7 +181,7 @@ def _write_required_operators(files: Sequence[Path], destination: Path) -> None:
 
 
 def _optimized(file: Path, folder: Path) -> Iterator[Any]:
-    """Yield the graph as it is stored, and as ONNX Runtime rewrites it at each level of optimization."""
+    """Yield an ONNX file's model as it is stored, and as ONNX Runtime rewrites it at each level of optimization."""
     import onnx
     import onnxruntime
 
@@ -200,7 +200,7 @@ def _optimized(file: Path, folder: Path) -> Iterator[Any]:
 
 
 def _operators(model: Any) -> Iterator[tuple[str, int, str]]:
-    """Yield domain, operator set and name of every operator, those inside other operators and functions included."""
+    """Yield domain, operator set and name of every operator in a model, also inside subgraphs and functions."""
     sets = {entry.domain or "ai.onnx": int(entry.version) for entry in model.opset_import}
     functions = {(f.domain or "ai.onnx", f.name) for f in model.functions}
     for node in _nodes([*model.graph.node, *(n for f in model.functions for n in f.node)]):
@@ -210,7 +210,7 @@ def _operators(model: Any) -> Iterator[tuple[str, int, str]]:
 
 
 def _nodes(nodes: Iterable[Any]) -> Iterator[Any]:
-    """Yield nodes and all nodes of the graphs inside them."""
+    """Yield the given ONNX nodes and all nodes of the subgraphs inside them."""
     pending = list(nodes)
     while pending:
         node = pending.pop()
@@ -239,7 +239,7 @@ class Android(AppPlatform):
     has_selftest = False
 
     def models(self, artefacts: Artefacts) -> Choice:
-        """Choose a file of each format that an Android engine opens."""
+        """Choose an ONNX and a TFLite file of the default file's scheme; with TFLite int8 also that for TFLite 2.16."""
         wanted = requested_scheme(artefacts.default_model()) if artefacts.models() else Scheme.FP32
         absent, models = dict[str, str](), list[ModelRecord]()
         for format in _FORMATS:
@@ -261,7 +261,7 @@ class Android(AppPlatform):
         return Choice(models, absent={**absent, **({OPERATORS_FILE: why} if why else {})})
 
     def add(self, models: list[Path], destination: Path) -> dict[str, Kind]:
-        """Write ONNX Runtime's list of operators, if the `onnx` package is installed."""
+        """Write the config of operators for ONNX Runtime's reduced build, if the `onnx` package is installed."""
         onnx = [path for path in models if path.suffix == FORMATS[Format.ONNX].suffix]
         if not onnx or _missing_reader():
             return {}
@@ -282,7 +282,7 @@ class Ios(AppPlatform):
     takes_forms = True
 
     def models(self, artefacts: Artefacts) -> Choice:
-        """Choose the package of the default file's scheme."""
+        """Choose the Core ML package of the default file's scheme."""
         packages = [r for r in artefacts.models() if r.format is Format.COREML and r.plain]
         return Choice([choose_file(packages, requested_scheme(artefacts.default_model()))] if packages else [])
 
@@ -322,12 +322,12 @@ class Web(AppPlatform):
     useful = (*AppPlatform.useful, MODULES_FILE, POOLING_FILE)
 
     def models(self, artefacts: Artefacts) -> Choice:
-        """Choose the int8 file, else the exported one: browsers ask for no file of another scheme by default."""
+        """Choose the ONNX file in int8, else the one in fp32: browsers ask for no other scheme by default."""
         files = [r for r in artefacts.models() if r.format is Format.ONNX and r.plain and r.scheme in CHECKED_SCHEMES]
         return Choice([choose_file(files, Scheme.INT8)] if files else [])
 
     def path(self, artefacts: Artefacts, record: ModelRecord) -> str:
-        """Name the int8 file as browsers ask for it."""
+        """Return the path in the packed folder, which for the int8 file is the one that transformers.js asks for."""
         return TRANSFORMERS_JS_FILE if record.scheme is Scheme.INT8 else record.path
 
 
@@ -335,7 +335,7 @@ PLATFORMS: dict[str, AppPlatform] = {p.name: p for p in (Android(), Ios(), Web()
 
 
 def platform_named(name: str) -> AppPlatform:
-    """Return the platform of a name.
+    """Return the platform called `name`, such as ``android``.
 
     Raises:
         InputError: If there is none of this name.
@@ -350,7 +350,7 @@ _REWRITTEN = (GOLDEN_FILE, SIMULATED_FILE)
 
 
 def earlier_pack(platform: AppPlatform, output: Path) -> Artefacts | None:
-    """Read the list of what an earlier command packed into a folder; None if it holds no list.
+    """Read the list of files that an earlier pack for this platform left in `output`; None if there is none.
 
     Raises:
         InputError: If the folder's list was not written by a pack for this platform.
@@ -369,7 +369,7 @@ def earlier_pack(platform: AppPlatform, output: Path) -> Artefacts | None:
 
 
 def is_packed(platform: AppPlatform, output: Path, earlier: Artefacts, artefacts: Artefacts, choice: Choice) -> bool:
-    """Return whether an earlier command packed the same files, and none of them has changed."""
+    """Return whether `output` holds a pack of the same files as `choice`, none of which has changed."""
     same = earlier.made_from == artefacts.made_from and earlier.absent == choice.absent
     packed = [(r.path, r.sha256) for r in earlier.models()]
     if not same or sorted(packed) != sorted((platform.path(artefacts, r), r.sha256) for r in choice.models):
@@ -378,12 +378,14 @@ def is_packed(platform: AppPlatform, output: Path, earlier: Artefacts, artefacts
 
 
 def write_pack(platform: AppPlatform, folder: Path, artefacts: Artefacts, choice: Choice, destination: Path) -> None:
-    """Write the chosen files, their golden rows, what the platform adds, and ``artifacts.json``.
+    """Write a platform's pack: the chosen files, their golden rows, files of the platform, and ``artifacts.json``.
+
+    Golden rows are recorded inputs with the outputs that each model file must give.
 
     Args:
         platform: The platform whose apps carry the files.
         folder: The artefact folder.
-        artefacts: Its list.
+        artefacts: Content of the folder's ``artifacts.json``.
         choice: The files to pack.
         destination: Empty folder to write into.
     """
@@ -412,7 +414,7 @@ def write_pack(platform: AppPlatform, folder: Path, artefacts: Artefacts, choice
 
 
 def _write_golden(folder: Path, names: dict[str, str], destination: Path) -> None:
-    """Write the golden rows with the outputs of the packed model files, by their new names."""
+    """Copy the folder's golden rows with only the packed model files' outputs and tolerances, by their new names."""
     rows = [
         row.model_copy(
             update={
@@ -426,7 +428,7 @@ def _write_golden(folder: Path, names: dict[str, str], destination: Path) -> Non
 
 
 def _write_simulated(folder: Path, names: dict[str, str], destination: Path) -> None:
-    """Write the simulated errors of the packed model files, by their new names."""
+    """Copy the folder's simulated errors and ranges of only the packed model files, by their new names."""
     simulated = read_simulated(folder)
     errors = {names[p]: e for p, e in simulated.errors.items() if p in names}
     ranges = {names[p]: r for p, r in simulated.ranges.items() if p in names}

@@ -52,13 +52,13 @@ _LARGEST_MIB = 32
 
 
 def write_facts(data: ReportData, folder: Path) -> None:
-    """Write what the report of an artefact folder shows to `FACTS_FILE`, without what other files of the folder hold."""
+    """Write what an artefact folder's report shows to `FACTS_FILE`, without what other files of the folder hold."""
     stored_elsewhere = {"benchmark", "recipe", "command"}
     write_json(folder / FACTS_FILE, json.loads(data.model_dump_json(exclude=stored_elsewhere)))
 
 
 def read_facts(folder: Path) -> ReportData:
-    """Read what the report of an artefact folder shows.
+    """Read what an artefact folder's report shows, from `FACTS_FILE` and the files beside it.
 
     Raises:
         InputError: If the folder has no `FACTS_FILE`, or its content is not that of a report.
@@ -88,7 +88,7 @@ _KINDS = {CARD_FILE: Kind.DOCUMENT, PAGE_FILE: Kind.DOCUMENT}
 
 
 def record_verification(folder: Path, result: Verification) -> None:
-    """Write the scores of a verification into the folder that was verified.
+    """Write the scores of a verification into the verified artefact folder: its list, card and report.
 
     Args:
         folder: The artefact folder.
@@ -120,7 +120,7 @@ def record_verification(folder: Path, result: Verification) -> None:
 
 
 def record_benchmark(folder: Path, result: BenchmarkResult) -> None:
-    """Write the latencies of a benchmark into the folder of the measured files.
+    """Write the latencies of a benchmark into the artefact folder of the measured files: list, card and report.
 
     Args:
         folder: The artefact folder.
@@ -139,14 +139,14 @@ def record_benchmark(folder: Path, result: BenchmarkResult) -> None:
 
 
 def record_sensitivities(folder: Path, sensitivities: Sensitivities) -> None:
-    """Write the measured sensitivities of a folder's model into the report of the folder."""
+    """Write a measurement of how much the quantization of each role costs into an artefact folder's report."""
     with _change_figures(folder) as change:
         change.facts = change.facts.model_copy(update={"sensitivity": sensitivities})
     print_note(f"recorded in {folder}: {', '.join(change.written)}")
 
 
 def write_page(folder: Path) -> None:
-    """Write the report of a new folder, which no other process uses yet, and add it to the folder's list."""
+    """Write the HTML report of a new artefact folder, which no other process uses yet, and list it there."""
     from pocketbert.benchmarks.report import write_report
 
     write_report(read_facts(folder), folder / PAGE_FILE)
@@ -155,10 +155,10 @@ def write_page(folder: Path) -> None:
 
 @dataclass
 class _Change:
-    """A change of a folder's figures that is being made.
+    """Figures of an artefact folder that are being changed, and the folder for its new files.
 
     Attributes:
-        artefacts: The folder's list; to be replaced by the changed one.
+        artefacts: Content of ``artifacts.json``; to be replaced by the changed one.
         facts: What the report shows; to be replaced likewise.
         target: Temporary folder with the new files.
         written: Names of the files that changed; set at the end.
@@ -172,7 +172,9 @@ class _Change:
 
 @contextlib.contextmanager
 def _change_figures(folder: Path) -> Iterator[_Change]:
-    """Yield a `_Change` of a locked folder; when the block ends without an error, make card and report anew and replace the files.
+    """Lock a folder and yield its figures to be changed; then write list, card and report anew.
+
+    Nothing is replaced if the block raises an error.
 
     The new files replace the old ones one by one: if the process is killed meanwhile, the next command finishes the work.
     """
@@ -202,7 +204,7 @@ def _change_figures(folder: Path) -> Iterator[_Change]:
 
 
 def _update_card(target: Path, artefacts: Artefacts) -> None:
-    """Replace the figures in the card, and leave everything else in it as it is."""
+    """Replace the section of figures in the model card of a folder, and leave the rest of the card as it is."""
     card = target / CARD_FILE
     if not card.is_file():
         return
@@ -215,14 +217,14 @@ def _update_card(target: Path, artefacts: Artefacts) -> None:
 
 
 def _with_records(artefacts: Artefacts, folder: Path, names: Sequence[str]) -> Artefacts:
-    """Return the list with new records of the files of these names in a folder."""
+    """Return the content of ``artifacts.json`` with new records of the named files of a folder."""
     new = [FileRecord.of(folder, name, _KINDS.get(name, Kind.FIGURES)) for name in names]
     kept = [r for r in artefacts.files if r.path not in names]
     return artefacts.model_copy(update={"files": sorted([*kept, *new], key=lambda r: r.path)})
 
 
 def _check_digests(artefacts: Artefacts, digests: Mapping[str, str]) -> None:
-    """Raise InputError if figures were measured on other files than the listed ones, by sha256."""
+    """Raise InputError if a measured file's sha256 (in `digests`, by path) is not the listed one."""
     listed = {r.path: r.sha256 for r in artefacts.models()}
     differing = [name for name, digest in digests.items() if listed.get(name) != digest]
     if differing:
@@ -233,7 +235,7 @@ def _check_digests(artefacts: Artefacts, digests: Mapping[str, str]) -> None:
 
 
 def _add_scores(artefacts: Artefacts, result: Verification) -> Artefacts:
-    """Return the list with the scores of a verification in addition to those that it has."""
+    """Return the content of ``artifacts.json`` with a verification's scores added to the model files' records."""
     files = [
         r.model_copy(update={"scores": {**r.scores, **result.scores.get(r.path, {})}})
         if isinstance(r, ModelRecord) and r.alias_of is None

@@ -157,7 +157,7 @@ def early_report_data(recipe: Recipe, run: Path, command: str) -> ReportData:
 
 
 def card_facts(model: RunModel, figures: CardFigures, roles: Mapping[str, Sequence[RoleRow]]) -> CardFacts:
-    """Collect what the model card shows in addition to the folder's list: licence, figures, notes, weights by role.
+    """Collect what the model card shows beside ``artifacts.json``: licence, figures, notes, weights by role.
 
     Args:
         model: The exported model with its files.
@@ -185,7 +185,7 @@ def card_facts(model: RunModel, figures: CardFigures, roles: Mapping[str, Sequen
 
 
 def _limits_of_figures(recipe: Recipe, family: Family) -> list[str]:
-    """Return the sentences that a reader of the figures must know, such as that one seed was trained."""
+    """Return sentences on how far a run's figures can be trusted, such as that one seed was trained."""
     notes = []
     if recipe.data.eval is None:
         notes.append(
@@ -202,19 +202,19 @@ def _limits_of_figures(recipe: Recipe, family: Family) -> list[str]:
 
 
 def _outlier_notes(recipe: Recipe, run: Path) -> list[str]:
-    """Return the sentences on outlier channels that were divided in the files; none for files of earlier versions."""
+    """Return sentences on outlier channels that were scaled down in the files; none for files of old versions."""
     if any(UNDIVIDED_NOTE in gate.detail for gate in read_verification(run / "verify.json").gates):
         return []
     return outlier_notes([run / format for format in recipe.export.formats])
 
 
 def _learning_notes(recipe: Recipe, run: Path) -> list[str]:
-    """Return the notes of the student's training stages, such as that a published schedule was shortened."""
+    """Return notes on the student's training, such as that a published schedule was shortened."""
     return [f"{note}." for note in read_training(run / "student").notes] if recipe.student else []
 
 
 def teacher_score(recipe: Recipe, result: Verification) -> str:
-    """Return the teacher's score on the evaluation rows in words; empty if nothing was distilled or scored."""
+    """Return the teacher's score on the evaluation rows in words; empty without distillation or a score."""
     if result.teacher is None or recipe.student is None:
         return ""
     metric = METRICS[result.teacher.metric]
@@ -222,7 +222,7 @@ def teacher_score(recipe: Recipe, result: Verification) -> str:
 
 
 def read_benchmark(run: Path) -> BenchmarkResult | None:
-    """Read the benchmark of a run; None if there is none."""
+    """Read the benchmark in a run folder; None if there is none."""
     from pocketbert.benchmarks.measurement import BenchmarkResult
 
     path = run / "benchmark.json"
@@ -230,7 +230,7 @@ def read_benchmark(run: Path) -> BenchmarkResult | None:
 
 
 def read_search(run: Path, files: Sequence[ModelFile]) -> BudgetSearch | None:
-    """Read the search that chose a run's files inside a budget; None if there was none, or it chose other files.
+    """Read the budget search that chose a run's files; None if there was none, or it chose other files.
 
     Args:
         run: The run folder.
@@ -247,7 +247,7 @@ def read_search(run: Path, files: Sequence[ModelFile]) -> BudgetSearch | None:
 
 
 def _model_rows(recipe: Recipe, run: Path, weights: Path, result: Verification) -> list[ModelRow]:
-    """Return a row for the teacher and one for each model file, with size, scores and status."""
+    """Return rows of the report's table, one for the teacher and one for each model file: size, scores, status."""
     from pocketbert.benchmarks.report.figures import ModelRow
 
     rows = []
@@ -297,7 +297,7 @@ def _model_rows(recipe: Recipe, run: Path, weights: Path, result: Verification) 
 
 
 def _loss_curves(run: Path) -> dict[str, list[tuple[int, float]]]:
-    """Return the loss by step of each training stage, and of each term of losses that have several."""
+    """Map each training stage, and each term of its loss if there are several, to (step, loss) pairs."""
     curves: dict[str, list[tuple[int, float]]] = {}
     for folder, name in (("teacher", "teacher"), ("student", "student")):
         for curve in read_training(run / folder).curves:

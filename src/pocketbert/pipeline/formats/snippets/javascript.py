@@ -50,7 +50,10 @@ _SET_FOLDER = 'env.allowRemoteModels = false; env.localModelPath = "models/";'
 
 
 def transformers_js(artefacts: Artefacts, record: ModelRecord) -> str:
-    """Return code with transformers.js's pipeline; if that cannot serve, with its model class or a session."""
+    """Return a sentence and JavaScript code with transformers.js's pipeline, its model class, or a session.
+
+    The model class serves where the pipeline cannot, and a session of onnxruntime-node where neither can.
+    """
     file = SnippetFile(artefacts, record)
     if file.artefacts.family not in _KNOWN[file.artefacts.task]:
         return _session_code(file)
@@ -67,7 +70,7 @@ def transformers_js(artefacts: Artefacts, record: ModelRecord) -> str:
 
 
 def _pipeline(file: SnippetFile) -> tuple[str, str, str]:
-    """Return the name of the pipeline, the lines to `answer`, and how it differs from the answers of this project."""
+    """Return a pipeline's name, JavaScript lines that set ``answer``, and how that differs from PocketBERT's answer."""
     texts, p = _with_prompt(file, quote_texts(file.texts)), file.processing
     match file.artefacts.task:
         case TaskName.MULTI_LABEL:
@@ -125,7 +128,7 @@ def _pipeline(file: SnippetFile) -> tuple[str, str, str]:
 
 
 def _with_threshold(file: SnippetFile, code: str) -> str:
-    """Change code that sets `answer`, best label first, so that it is empty if that is below the threshold."""
+    """Change JavaScript lines so that ``answer`` is empty if the best label is below the threshold."""
     least = file.unknown_threshold
     if not least:
         return code
@@ -134,7 +137,7 @@ def _with_threshold(file: SnippetFile, code: str) -> str:
 
 
 def _model_code(file: SnippetFile, reason: str) -> str:
-    """Return code with the tokenizer and the model class of transformers.js, and why the pipeline cannot serve."""
+    """Return JavaScript code with the model class of transformers.js; `reason` is why the pipeline cannot serve."""
     texts = file.texts
     pair = (
         f", {{ text_pair: {quote_texts(texts[1:])}, truncation: true }}" if len(texts) > 1 else ", { truncation: true }"
@@ -157,7 +160,7 @@ def _model_code(file: SnippetFile, reason: str) -> str:
 
 
 def _answer_lines(file: SnippetFile, names: str) -> str:
-    """Return the lines from `logits` to `answer`; `names` is code of the label names by id."""
+    """Return JavaScript lines from ``logits`` to ``answer``; `names` is an expression for the label names by id."""
     kind = file.task.labels
     if kind is LabelKind.SCORE:
         return f"const answer = {'1 / (1 + Math.exp(-logits.data[0]))' if file.applies_sigmoid else 'logits.data[0]'};"
@@ -178,7 +181,7 @@ def _answer_lines(file: SnippetFile, names: str) -> str:
 
 
 def _session_code(file: SnippetFile) -> str:
-    """Return code with a session of onnxruntime-node, up to the outputs."""
+    """Return JavaScript code that runs the ONNX file with onnxruntime-node, up to its outputs."""
     texts = file.texts
     pair = f", {{ text_pair: {quote_texts(texts[1:])} }}" if len(texts) > 1 else ""
     outputs = ", ".join(file.task.answer)
@@ -208,7 +211,7 @@ def _session_code(file: SnippetFile) -> str:
 
 
 def _prompt_table(file: SnippetFile) -> str:
-    """Return a table of the prompts and a function that puts one in front of a text; empty if there are none."""
+    """Return JavaScript lines of the prompts and a function that puts one in front of a text; empty without any."""
     p = file.processing
     if not file.takes_prompts:
         return ""
@@ -217,12 +220,12 @@ def _prompt_table(file: SnippetFile) -> str:
 
 
 def _with_prompt(file: SnippetFile, text: str) -> str:
-    """Return the code of a text with the default prompt in front."""
+    """Return the JavaScript expression of a text with the default prompt in front."""
     return f"behind({text})" if file.takes_prompts else text
 
 
 def _cut_note(file: SnippetFile) -> str:
-    """Return what to do with long texts whose end should stay, for which this tokenizer has no setting."""
+    """Return what to do with long texts whose end is to be kept, as transformers.js cuts it off; else empty."""
     if not file.keeps_end:
         return ""
     most = file.processing.max_length
@@ -230,7 +233,7 @@ def _cut_note(file: SnippetFile) -> str:
 
 
 def _file_options(file: SnippetFile) -> str:
-    """Return the options that name the file: by `dtype` if the table of transformers.js has one, else by name."""
+    """Return the JavaScript options that choose an ONNX file: its `dtype` if transformers.js has it, else its name."""
     if file.record.scheme in _DTYPES:
         return f'{{ dtype: "{_DTYPES[file.record.scheme]}" }}'
     stem = file.record.path.rsplit("/", 1)[-1].removesuffix(".onnx")
@@ -238,4 +241,5 @@ def _file_options(file: SnippetFile) -> str:
 
 
 def _block(lead: str, code: str) -> str:
+    """Return a sentence, a colon and JavaScript code as a Markdown code block."""
     return f"{lead}:\n\n```js\n{code}\n```"

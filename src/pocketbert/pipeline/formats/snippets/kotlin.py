@@ -37,12 +37,12 @@ _LABELS = """    private val labels =
 
 
 def gradle(*coordinates: str) -> tuple[str, ...]:
-    """Return the lines for the dependencies of a Gradle build in Kotlin."""
+    """Return a Gradle line (Kotlin) for each library, given by its Maven coordinates."""
     return tuple(f'implementation("{c}")' for c in coordinates)
 
 
 def _tokenizer_source(file: SnippetFile) -> str:
-    """Describe where the tokenizer of the code comes from."""
+    """Return the words on where the code's tokenizer comes from: ``android/``, or a tokenizer of the app."""
     if has_tokenizer_sources(file.artefacts, "Kotlin"):
         return "the tokenizer is in `android/`: copy `android/java` and `android/resources` into `src/main`"
     return (
@@ -52,7 +52,7 @@ def _tokenizer_source(file: SnippetFile) -> str:
 
 
 def onnx(artefacts: Artefacts, record: ModelRecord) -> str:
-    """Return the code that runs a file with ONNX Runtime on Android."""
+    """Return a sentence and the Kotlin class that runs an ONNX file with ONNX Runtime on Android."""
     file = SnippetFile(artefacts, record)
     feed = "\n".join(f'            "{n}" to {_onnx_input(file, n)},' for n in file.inputs)
     imports = [
@@ -111,7 +111,7 @@ classification on a desktop, not on a phone):
 
 
 def litert(artefacts: Artefacts, record: ModelRecord) -> str:
-    """Return the code that runs a file with LiteRT on Android."""
+    """Return a sentence and the Kotlin class that runs a TFLite file with LiteRT on Android."""
     file = SnippetFile(artefacts, record)
     names, longest = file.task.answer, file.longest
     feed = "\n".join(f'            "{n}" to {_litert_input(file, n)},' for n in file.inputs)
@@ -152,7 +152,7 @@ and runs it on a desktop with TensorFlow Lite {TFLITE_JVM} and the file for it, 
 
 
 def mediapipe(artefacts: Artefacts, record: ModelRecord) -> str:
-    """Return the code that runs MediaPipe's file with MediaPipe Tasks: TextClassifier or TextEmbedder."""
+    """Return a sentence and the Kotlin class that runs MediaPipe's file with TextClassifier or TextEmbedder."""
     file = SnippetFile(artefacts, record)
     most = file.longest
     texts, text = f"text: String{_prompt_parameter(file)}", f"{_prompt_in_front(file)}text"
@@ -199,7 +199,7 @@ class MediapipeModel(context: Context) : AutoCloseable {{
 
 
 def _class_opening(file: SnippetFile, name: str) -> str:
-    """Return the first lines of a class: its comment, prompts, tokenizer and labels."""
+    """Return the first Kotlin lines of the class `name`: its comment, prompts, tokenizer and labels."""
     labels = _LABELS if file.task.names_labels and not file.has_token_outputs else ""
     return f"""/** Open it once, off the main thread, and close it when it is not needed any more. */
 class {name}(context: Context) : AutoCloseable {{
@@ -207,7 +207,7 @@ class {name}(context: Context) : AutoCloseable {{
 
 
 def _imports(file: SnippetFile, own: Sequence[str]) -> str:
-    """Return the sorted import lines: those of every class, of the decision, and `own` of the runtime."""
+    """Return the sorted Kotlin imports: those that every class needs, those of its answer, and `own` of the runtime."""
     kind = file.task.labels
     names = ["android.content.Context", "org.pocketbert.tokenizers.Limits", "org.pocketbert.tokenizers.Tokenizer", *own]
     if not file.has_token_outputs and kind in (LabelKind.NAME, LabelKind.NAMES):
@@ -218,12 +218,12 @@ def _imports(file: SnippetFile, own: Sequence[str]) -> str:
 
 
 def _label_pair_type(file: SnippetFile) -> str:
-    """Return the type of a label with its probability; with a threshold the label may be null."""
+    """Return the Kotlin type of a label with its probability; with a threshold the label may be null."""
     return f"Pair<String{'?' if file.unknown_threshold else ''}, Float>"
 
 
 def _label_pair(file: SnippetFile, probability: str) -> str:
-    """Return the code after a label that pairs it with its probability; below a threshold the label is null."""
+    """Return the Kotlin code behind a label that pairs it with its probability; null for a label below a threshold."""
     least = file.unknown_threshold
     if not least:
         return f" to {probability}"
@@ -231,7 +231,7 @@ def _label_pair(file: SnippetFile, probability: str) -> str:
 
 
 def _answer_signature(file: SnippetFile) -> str:
-    """Return the signature of `answer`: texts, prompt, and the type of the answer."""
+    """Return the Kotlin signature of ``answer``: its parameters for texts and prompt, and its return type."""
     texts = ["first", "second"] if file.artefacts.pair else ["text"]
     if file.asks_questions:
         texts = ["question", "context"]
@@ -244,7 +244,7 @@ def _answer_signature(file: SnippetFile) -> str:
 
 
 def _encode_line(file: SnippetFile, longest: int) -> str:
-    """Return the line that tokenizes the texts; of a long context the first window."""
+    """Return the Kotlin line that tokenizes the texts; of a long context it takes the first window."""
     if file.asks_questions:
         return (
             f"val e = tokenizer.windows(question, context, {longest}, {file.processing.stride}).first()   "
@@ -256,7 +256,7 @@ def _encode_line(file: SnippetFile, longest: int) -> str:
 
 
 def _prompts(file: SnippetFile) -> str:
-    """Return a constant map of the folder's prompts by name; empty if it has none."""
+    """Return Kotlin lines of a constant map of the folder's prompts by name; empty if it has none."""
     if not file.takes_prompts:
         return ""
     named = file.processing.prompts.items()
@@ -265,19 +265,22 @@ def _prompts(file: SnippetFile) -> str:
 
 
 def _prompt_parameter(file: SnippetFile) -> str:
-    """Return the parameter for a prompt, with the default prompt as its default; empty if the folder has no prompts."""
+    """Return the Kotlin parameter for a prompt, by default the folder's default one; empty without prompts."""
     if not file.takes_prompts:
         return ""
     return f", prompt: String = {quote_for_kotlin(file.default_prompt)}"
 
 
 def _prompt_in_front(file: SnippetFile) -> str:
-    """Return the code that puts a prompt in front of the first text; empty if the folder has no prompts."""
+    """Return the Kotlin code that puts a prompt in front of the first text; empty without prompts."""
     return "prompt + " if file.takes_prompts else ""
 
 
 def _onnx_answer_lines(file: SnippetFile) -> list[str]:
-    """Return the lines from ONNX Runtime's outputs to the answer; for tasks on tokens the card describes the rest."""
+    """Return the Kotlin lines from ONNX Runtime's outputs to the answer.
+
+    For tasks on tokens these return the outputs; the card describes the rest.
+    """
     kind = "Array<Array<FloatArray>>" if _rows_of_numbers(file) else "Array<FloatArray>"
     names = file.task.answer
     if file.has_token_outputs:
@@ -291,7 +294,7 @@ def _onnx_answer_lines(file: SnippetFile) -> list[str]:
 
 
 def _litert_answer_lines(file: SnippetFile) -> list[str]:
-    """Return the lines from the output buffers of LiteRT to the answer."""
+    """Return the Kotlin lines from LiteRT's output buffers to the answer; for tasks on tokens the outputs."""
     names = file.task.answer
     if file.has_token_outputs:
         each = ", ".join(f'"{n}" to {_camel_case(n)}[0]' for n in names)
@@ -302,7 +305,7 @@ def _litert_answer_lines(file: SnippetFile) -> list[str]:
 
 
 def _answer_lines(file: SnippetFile, values: str) -> list[str]:
-    """Return the lines from the numbers of one text, in the variable `values`, to the answer."""
+    """Return the Kotlin lines that turn one text's output, in the variable `values`, into the answer of the task."""
     match file.task.labels:
         case LabelKind.NAME:
             power, note = "exp(it - largest)", "softmax"
@@ -330,27 +333,27 @@ def _answer_lines(file: SnippetFile, values: str) -> list[str]:
 
 
 def _onnx_input(file: SnippetFile, name: str) -> str:
-    """Return the code of an input for ONNX Runtime."""
+    """Return the Kotlin expression of the graph input `name` for ONNX Runtime."""
     if file.is_float(name):
         return f"vectors(e.length(), {file.input_width(name)})"
     return f"tensor({_input_values(name)})"
 
 
 def _litert_input(file: SnippetFile, name: str) -> str:
-    """Return the code of an input for LiteRT, padded to `length`."""
+    """Return the Kotlin expression of the graph input `name` for LiteRT, padded to ``length``."""
     if file.is_float(name):
         return f"arrayOf(Array(length) {{ FloatArray({file.input_width(name)}) }})"
     return f"padded({_input_values(name)}, length)"
 
 
 def _input_values(name: str) -> str:
-    """Return the code of the numbers of an input for `e`, a tokenized text; zeros for further inputs."""
+    """Return the Kotlin expression of an input's numbers for ``e``, a tokenized text; zeros beyond a text's inputs."""
     known = {"input_ids": "e.ids()", "attention_mask": "IntArray(e.length()) { 1 }", "token_type_ids": "e.typeIds()"}
     return known.get(name, "IntArray(e.length())")
 
 
 def _output_buffer(file: SnippetFile) -> str:
-    """Return the code of a buffer for an output of LiteRT."""
+    """Return the Kotlin expression of an empty buffer for an output of LiteRT."""
     numbers = output_width(file.record) or ""
     if _rows_of_numbers(file):
         return f"Array(1) {{ Array(length) {{ FloatArray({numbers}) }} }}"
@@ -358,15 +361,16 @@ def _output_buffer(file: SnippetFile) -> str:
 
 
 def _rows_of_numbers(file: SnippetFile) -> bool:
-    """Return whether an output has several numbers per token, unlike the start and end scores of questions."""
+    """Return whether outputs have several numbers per token, unlike start and end scores of answers in a text."""
     return file.has_token_outputs and len(file.task.answer) == 1
 
 
 def _camel_case(name: str) -> str:
-    """Return a name such as ``input_ids`` as Kotlin writes it."""
+    """Return a name such as ``input_ids`` in Kotlin's spelling, ``inputIds``."""
     first, *rest = name.split("_")
     return first + "".join(w.capitalize() for w in rest)
 
 
 def _indent(lines: Sequence[str], columns: int) -> str:
+    """Return lines joined into one text, each indented by `columns` blanks."""
     return "\n".join(" " * columns + line for line in lines)

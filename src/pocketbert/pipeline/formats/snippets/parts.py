@@ -37,7 +37,7 @@ _QUESTION, _CONTEXT = "your question", "the text that holds the answer"
 
 
 class Platform(StrEnum):
-    """Where an app runs, in the order of the table."""
+    """Platform and runtime of an app, in the order of the card's table."""
 
     ANDROID_SIMPLE = "Android, simplest"
     ANDROID_ONNX = "Android, ONNX Runtime"
@@ -50,11 +50,11 @@ class Platform(StrEnum):
 
 @dataclass(frozen=True)
 class Offer:
-    """The file that a format has for a platform.
+    """What an app on one platform needs to run a format's file; a row of the card's first table.
 
     Attributes:
-        platform: Where it runs.
-        record: The file.
+        platform: Platform and runtime of the app.
+        record: Entry of the model file in ``artifacts.json``.
         beside: Paths of the folder that the app carries in addition.
         needs: Oldest system and libraries, in a few words.
         tokenizer: Where token ids come from.
@@ -73,7 +73,7 @@ class Offer:
     notes: tuple[str, ...] = ()
 
     def bytes(self, artefacts: Artefacts) -> int:
-        """Return the size of the file and of what the app carries with it; the library that runs it is not counted."""
+        """Return the bytes that an app carries: the file and those beside it, without the library that runs it."""
         sizes = {r.path: r.bytes for r in artefacts.files}
         return self.record.bytes + sum(sizes.get(path, 0) for path in self.beside)
 
@@ -81,10 +81,10 @@ class Offer:
 def offered_file(
     artefacts: Artefacts, format: Format, client: Client | None = None, schemes: Sequence[Scheme] = tuple(Scheme)
 ) -> ModelRecord | None:
-    """Return the file of a format that users are pointed to: of the default file's scheme, if there is one.
+    """Return the file of a format that the card recommends, of the default file's scheme if it has one.
 
     Args:
-        artefacts: The folder's list.
+        artefacts: Content of the folder's ``artifacts.json``.
         format: The format.
         client: The client that the file is made for; None for files for any.
         schemes: Schemes to choose from.
@@ -98,13 +98,13 @@ def offered_file(
 
 
 def pip_requirement(artefacts: Artefacts, distribution: str) -> str:
-    """Return a requirement for pip, with the version that made and checked the folder's files if it is known."""
+    """Return the requirement of a package for pip, with the version that made the folder's files if known."""
     version = artefacts.versions.get(distribution)
     return f"{distribution}=={version}" if version else distribution
 
 
 def describe_tokenizer(artefacts: Artefacts, language: str) -> str:
-    """Describe for the table where an app in a language gets token ids from."""
+    """Return the table's words on where an app in `language` (Kotlin or Swift) gets token ids from."""
     if has_tokenizer_sources(artefacts, language):
         return f"sources in `{_SOURCES[language]}/`, read `{TOKENIZER_FILE}`"
     return "your own: it must give the ids of `golden_tokens.jsonl`"
@@ -119,32 +119,32 @@ def has_tokenizer_sources(artefacts: Artefacts, language: str) -> bool:
 
 
 def task_row(artefacts: Artefacts) -> Task:
-    """Return the folder's row of the task table."""
+    """Return the row of the task table for the folder's task."""
     return TASKS[artefacts.task]
 
 
 def takes_prompts(artefacts: Artefacts) -> bool:
-    """Return whether the folder has prompts to put in front of a text; a question gets none."""
+    """Return whether the folder has prompts to put in front of a text; questions get none."""
     return bool(artefacts.processing.prompts) and task_row(artefacts).labels is not LabelKind.ANSWERS
 
 
 def keeps_end(artefacts: Artefacts) -> bool:
-    """Return whether long texts lose their beginning, not their end; long contexts are read in windows."""
+    """Return whether too long texts are cut at their beginning; long contexts of questions are read in windows."""
     return artefacts.processing.truncation_side == "left" and task_row(artefacts).labels is not LabelKind.ANSWERS
 
 
 def applies_sigmoid(artefacts: Artefacts) -> bool:
-    """Return whether the one number of a folder is the sigmoid of its logit (rerankers)."""
+    """Return whether the answer is the sigmoid of the files' one logit, as for rerankers."""
     return artefacts.task is TaskName.REGRESSION and artefacts.processing.score is ScoreFunction.SIGMOID
 
 
 def input_lengths(record: ModelRecord) -> list[int]:
-    """Return the only lengths that a file takes; empty if it takes any."""
+    """Return the only input lengths in tokens that a file takes; empty if it takes any."""
     return record.signature.lengths if record.signature else []
 
 
 def output_width(record: ModelRecord) -> int | None:
-    """Return the numbers that the last output of a file has per text or token; None if they are not known."""
+    """Return how many numbers a file's last output has per text or token; None if that is not known."""
     last = record.signature.outputs[-1].shape[-1] if record.signature else None
     return last if isinstance(last, int) else None
 
@@ -163,13 +163,13 @@ _COLUMNS = {
 
 
 def _extra_inputs(artefacts: Artefacts) -> tuple[GraphInput, ...]:
-    """Return the inputs of the folder's form; none if its files take text only."""
+    """Return the graph inputs beyond those of a text, such as entities; none if the files take text only."""
     forms = [f for row in all_families() if row.name == artefacts.family for f in row.forms]
     return next((f.extra for f in forms if f.name == artefacts.form), ())
 
 
 def explain_inputs(artefacts: Artefacts) -> list[str]:
-    """Return one sentence of the card on each further input."""
+    """Return one sentence of the card on each graph input beyond those of a text, such as entities."""
     return [
         f"`{i.name}`, {'float32 [1, length, width]' if i.is_float else 'whole numbers [1, length]'}, from the data column "
         f"`{i.column}`: {_MEANINGS[i.meaning]}. Padding: {i.padding}. `golden.jsonl` has the column of each golden text as "
@@ -183,11 +183,11 @@ def explain_inputs(artefacts: Artefacts) -> list[str]:
 
 @dataclass(frozen=True)
 class SnippetFile:
-    """The file that a snippet opens, with what the code depends on.
+    """The model file that a code snippet opens, with the facts about it that the code depends on.
 
     Attributes:
-        artefacts: The folder's list.
-        record: The file in the list.
+        artefacts: Content of the folder's ``artifacts.json``.
+        record: Entry of the model file in ``artifacts.json``.
     """
 
     artefacts: Artefacts
@@ -227,12 +227,12 @@ class SnippetFile:
 
     @property
     def default_prompt(self) -> str:
-        """The text that is put in front of a text if no prompt is named; empty for none."""
+        """The prompt that is put in front of a text if none is named; empty for none."""
         return self.processing.named_prompts.text_of(None)
 
     @property
     def keeps_end(self) -> bool:
-        """Whether long texts lose their beginning."""
+        """Whether too long texts are cut at their beginning."""
         return keeps_end(self.artefacts)
 
     @property
@@ -252,23 +252,23 @@ class SnippetFile:
         return [t.name for t in signature.inputs] if signature else ["input_ids", "attention_mask"]
 
     def input_width(self, name: str) -> int:
-        """Return the numbers that an input has at each token."""
+        """Return how many numbers a graph input has at each token."""
         signature = self.record.signature
         shapes = [t.shape for t in signature.inputs if t.name == name] if signature else []
         return next((n for s in shapes for n in s[2:] if isinstance(n, int)), 1)
 
     def is_float(self, name: str) -> bool:
-        """Return whether an input holds vectors."""
+        """Return whether a graph input holds float vectors; the others hold whole numbers."""
         return any(i.name == name and i.is_float for i in _extra_inputs(self.artefacts))
 
     @property
     def has_float_inputs(self) -> bool:
-        """Whether any input holds vectors."""
+        """Whether any graph input holds float vectors."""
         return any(self.is_float(name) for name in self.inputs)
 
     @property
     def sample_values(self) -> dict[str, str]:
-        """Python code of sample values of the further inputs, for `e`, a tokenized text."""
+        """Python code of sample values for the inputs beyond those of a text; `e` is the tokenized text."""
         return {
             i.name: f"[[0.0] * {self.input_width(i.name)}] * len(e.ids)" if i.is_float else "[0] * len(e.ids)"
             for i in _extra_inputs(self.artefacts)
@@ -276,14 +276,17 @@ class SnippetFile:
 
     @property
     def example_columns(self) -> str:
-        """Python code of the example's columns; empty if files take text only."""
+        """Python code of the data columns that the example has beside its text; empty for text only."""
         extra = _extra_inputs(self.artefacts)
         if not extra:
             return ""
         return _COLUMNS[extra[0].meaning].replace("WIDTH", str(self.input_width(extra[0].name)))
 
     def comment_on_inputs(self, mark: str) -> str:
-        """Return a comment on what replaces the sample values, after three blanks; empty if there are none."""
+        """Return a comment on what to put in place of the sample values; empty if there are none.
+
+        `mark` begins a comment in the language of the code.
+        """
         meanings = "; ".join(f"{i.name}: {_MEANINGS[i.meaning]}" for i in _extra_inputs(self.artefacts))
         return f"   {mark} {meanings}" if meanings else ""
 
@@ -294,23 +297,23 @@ class SnippetFile:
 
     @property
     def unknown_threshold(self) -> str:
-        """Code of the probability below which an answer is unknown; empty if there is none."""
+        """The probability below which an answer is unknown, as a literal; empty if there is none."""
         least = self.artefacts.unknown_below(self.record)
         return "" if least is None else f"{least:g}"
 
     @property
     def thresholds(self) -> list[str]:
-        """Code of the probabilities from which the labels of a multi-label file are given."""
+        """The probability from which each label of a multi-label file is an answer, as literals."""
         return [f"{t:g}" for t in self.processing.thresholds or []]
 
     @property
     def applies_sigmoid(self) -> bool:
-        """Whether the one number is the sigmoid of its logit."""
+        """Whether the answer is the sigmoid of the one logit."""
         return applies_sigmoid(self.artefacts)
 
     @property
     def can_avoid_saturation(self) -> bool:
-        """Whether code may have ONNX Runtime's setting against saturation of int8.
+        """Whether code may turn on ONNX Runtime's setting that avoids saturation of int8 products.
 
         With it ONNX Runtime 1.31 opens no file in which layers share weights.
         """
@@ -321,7 +324,7 @@ class SnippetFile:
 
 
 def quote_texts(texts: tuple[str, ...]) -> str:
-    """Return texts as arguments in Python and JavaScript."""
+    """Return texts as string literals with commas between them, for Python and JavaScript."""
     return ", ".join(json.dumps(t) for t in texts)
 
 

@@ -39,7 +39,7 @@ _LABELS = 'labels = json.load(open("config.json", "rb"))["id2label"]'
 
 
 def pocketbert(artefacts: Artefacts) -> str:
-    """Return the code that opens a folder with this toolkit."""
+    """Return a sentence and the Python code that opens an artefact folder with PocketBERT and prints an answer."""
     file = SnippetFile(artefacts, artefacts.default_model())
     several = len({r.format for r in file.artefacts.models()}) > 1
     more = '; engine="fastest" measures once which file is fastest here, at each length' if several else ""
@@ -65,7 +65,7 @@ if not (os.path.exists("/proc/cpuinfo") and "vnni" in open("/proc/cpuinfo").read
 
 
 def onnx(artefacts: Artefacts, record: ModelRecord) -> str:
-    """Return the code that runs a file with ONNX Runtime and tokenizers."""
+    """Return a sentence and the Python code that runs an ONNX file with ONNX Runtime and tokenizers only."""
     file = SnippetFile(artefacts, record)
     own = "".join(f', "{name}": {value}' for name, value in file.sample_values.items())
     floats = file.has_float_inputs
@@ -93,7 +93,7 @@ print(answer)
 
 
 def litert(artefacts: Artefacts, record: ModelRecord) -> str:
-    """Return the code that runs a file with LiteRT and tokenizers."""
+    """Return a sentence and the Python code that runs a TFLite file with LiteRT and tokenizers only."""
     file = SnippetFile(artefacts, record)
     values = _VALUES | file.sample_values
     feed = ", ".join(f'"{n}": {values[n]}' for n in file.inputs)
@@ -130,7 +130,7 @@ print(answer)
 
 
 def sentence_transformers(artefacts: Artefacts, record: ModelRecord) -> str:
-    """Return the code that runs a file with sentence-transformers' ONNX back end."""
+    """Return a sentence and the Python code that runs an ONNX file with sentence-transformers."""
     file = SnippetFile(artefacts, record)
     return f"""Python, with sentence-transformers 5.7 (`sentence-transformers[onnx]`, transformers below 4.58; newer ones have no ONNX back end):
 
@@ -143,7 +143,7 @@ print(answer)
 
 
 def _answer_lines(file: SnippetFile, longest: int) -> str:
-    """Return the lines from a text to `answer`; `run` returns the outputs of one tokenized text."""
+    """Return the Python lines from an example text to ``answer``; they call ``run`` on the tokenized text."""
     encode, call = f"e = tokenizer.encode({quote_texts(file.texts)})", "tokenizer.encode"
     if file.takes_prompts:
         encode, call = f"{_encode_function(file)}\ne = encode({quote_texts(file.texts)})", "encode"
@@ -197,7 +197,7 @@ answer = [tokenizer.decode([i]) for i in np.argsort(-logits)[:5].tolist()]"""
 
 
 def _encode_function(file: SnippetFile) -> str:
-    """Return code of a table of prompts and a function that tokenizes texts with one of them in front."""
+    """Return the Python code of a table of prompts and a function that tokenizes texts behind one of them."""
     p = file.processing
     named = ", ".join(f"{_literal(name)}: {_literal(text)}" for name, text in p.prompts.items())
     default = '""' if p.default_prompt is None else f"prompts[{_literal(p.default_prompt)}]"
@@ -208,7 +208,10 @@ def encode(text{pair}, prompt={default}):
 
 
 def _prompt_comment(file: SnippetFile, argument: str, known: str) -> str:
-    """Return a comment on the default prompt and the argument that names another one; empty if there are no prompts."""
+    """Return a Python comment on the default prompt and on how to name another one; empty without prompts.
+
+    `argument` takes a prompt's name, and `known` is an expression for all names.
+    """
     p = file.processing
     if not file.takes_prompts:
         return ""
@@ -217,17 +220,17 @@ def _prompt_comment(file: SnippetFile, argument: str, known: str) -> str:
 
 
 def _literal(text: str) -> str:
-    """Return a text as a Python literal."""
+    """Return a text as a Python string literal."""
     return json.dumps(text) if text.isascii() else repr(text)
 
 
 def _truncation_argument(file: SnippetFile) -> str:
-    """Return the argument that makes the tokenizer keep the end of a text; empty if its beginning is kept."""
+    """Return the Python argument that makes the tokenizer cut texts at their beginning; empty by default."""
     return ', direction="left"' if file.keeps_end else ""
 
 
 def _span_lines(file: SnippetFile, longest: int) -> str:
-    """Return the lines from question and context to the best span of all windows."""
+    """Return the Python lines from question and context to the best span of text in all windows of the context."""
     p = file.processing
     question, context = file.texts
     blank = "\n    nulls.append(start[0] + end[0])" if p.null_answers else ""

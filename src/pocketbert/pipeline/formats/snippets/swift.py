@@ -29,19 +29,19 @@ _VECTORS = """
 
 
 def _tokenizer_source(file: SnippetFile) -> str:
-    """Describe where token ids come from."""
+    """Return the words on where token ids come from: the sources in ``ios/``, or a tokenizer of the app."""
     if has_tokenizer_sources(file.artefacts, "Swift"):
         return "the tokenizer is in `ios/`: add its sources, `unicode.bin` and `tokenizer.json` to the app's target"
     return "ids from a tokenizer of yours, which must give those of `golden_tokens.jsonl`"
 
 
 def _tokenizer_parts(file: SnippetFile, longest: int, integers: str, gives: str) -> tuple[str, str, str]:
-    """Return the lines of the tokenizer's field, of its opening in `init`, and of a method that takes text.
+    """Return three blocks of Swift: the tokenizer's field, its opening in ``init``, and a method that takes text.
 
     Without sources in Swift there are none, except for a table of prompts.
 
     Args:
-        file: The file.
+        file: The model file that the code opens.
         longest: Longest input in tokens.
         integers: Type of token ids.
         gives: Type of the answer.
@@ -77,7 +77,7 @@ def _tokenizer_parts(file: SnippetFile, longest: int, integers: str, gives: str)
 
 
 def _prompt_table(file: SnippetFile) -> str:
-    """Return the lines of a table of the prompts; empty if the folder has none."""
+    """Return the Swift lines of a dictionary of the prompts by name; empty if the folder has none."""
     p = file.processing
     if not file.takes_prompts:
         return ""
@@ -89,7 +89,7 @@ def _prompt_table(file: SnippetFile) -> str:
 
 
 def coreml(artefacts: Artefacts, record: ModelRecord) -> str:
-    """Return the code that runs a package with Core ML."""
+    """Return a sentence and the Swift class that runs a Core ML package."""
     file = SnippetFile(artefacts, record)
     name = file.record.path.rsplit("/", 1)[-1].removesuffix(".mlpackage")
     known = ", ".join(map(str, file.lengths))
@@ -140,7 +140,7 @@ final class CoreMLModel {{
 
 
 def _coreml_answer(file: SnippetFile) -> tuple[str, str]:
-    """Return the type of a Core ML package's answer, and the lines from `out` to it."""
+    """Return the Swift type of a Core ML package's answer, and the Swift lines that read it from the output `out`."""
     if file.artefacts.task is TaskName.TEXT_CLASSIFICATION:
         label = '        let label = out.featureValue(for: "classLabel")!.stringValue   // softmax and labels are inside the package'
         values, probability = "", 'out.featureValue(for: "classLabel_probs")!.dictionaryValue[label]!.doubleValue'
@@ -164,7 +164,7 @@ def _coreml_answer(file: SnippetFile) -> tuple[str, str]:
 
 
 def _label_return(file: SnippetFile, label: str, probability: str) -> tuple[str, str]:
-    """Return the type of the label, and the lines that return it with its probability.
+    """Return the Swift type of the predicted label, and the statement that returns it with its probability.
 
     With a threshold the type is optional, and labels below it are nil.
     """
@@ -179,14 +179,14 @@ def _label_return(file: SnippetFile, label: str, probability: str) -> tuple[str,
 
 
 def _padded_element(file: SnippetFile) -> str:
-    """Return the code of element `i` of a padded input."""
+    """Return the Swift expression for element `i` of an input that is padded with 0 on the model's padding side."""
     if file.processing.padding_side == "left":
         return "i < length - values.count ? 0 : values[i - (length - values.count)]"
     return "i < values.count ? values[i] : 0"
 
 
 def onnx(artefacts: Artefacts, record: ModelRecord) -> str:
-    """Return the code that runs a file with ONNX Runtime on iOS."""
+    """Return a sentence and the Swift class that runs an ONNX file with ONNX Runtime on iOS."""
     file = SnippetFile(artefacts, record)
     values = {"input_ids": "ids", "attention_mask": "ids.map { _ in 1 }", "token_type_ids": "typeIds"}
     feed = ",\n".join(
@@ -249,7 +249,7 @@ _ORT_VECTORS = """
 
 
 def _onnx_answer(file: SnippetFile) -> tuple[str, str]:
-    """Return the type of an ONNX file's answer, and the lines from `outputs` to it."""
+    """Return the Swift type of an ONNX file's answer, and the Swift lines that compute it from `outputs`."""
     names = file.task.answer
     if file.task.labels is LabelKind.NAME:
         power, note = "exp($0 - numbers.max()!)", "softmax"
@@ -276,7 +276,7 @@ def _onnx_answer(file: SnippetFile) -> tuple[str, str]:
 
 
 def _output_shape(file: SnippetFile) -> str:
-    """Return the shape of an output for a comment."""
+    """Return the shape of a file's outputs as text for a comment, e.g. ``[1, length, 9]``."""
     numbers = output_width(file.record) or "numbers"
     if not file.has_token_outputs:
         return f"[1, {numbers}]"

@@ -45,7 +45,7 @@ _UNSUPPORTED_PATTERN = re.compile(r"\(\?(?![:=!>]|<[=!])|\\[1-9RXGkghHyY]")
 
 @dataclass(frozen=True)
 class Reader:
-    """The parts of tokenizer.json that the sources in one language support.
+    """The types of tokenizers, by the parts of tokenizer.json, that the sources in one language support.
 
     Attributes:
         title: The sources, as the subject of a sentence.
@@ -64,7 +64,7 @@ class Reader:
     further: Callable[[Content], Iterator[str]] | None = None
 
     def refusal(self, content: Content) -> str | None:
-        """Return in a few words why the sources do not support a tokenizer.
+        """Return the first reason why the sources do not support a tokenizer; None if they support it.
 
         Args:
             content: Content of tokenizer.json.
@@ -75,7 +75,7 @@ class Reader:
         return next(self._problems(content), None)
 
     def _problems(self, content: Content) -> Iterator[str]:
-        """Yield each part of a tokenizer that the sources do not support."""
+        """Yield a sentence on each part of a tokenizer that the sources do not support."""
         known = {
             "normalizer": self.normalizers,
             "pre_tokenizer": self.pre_tokenizers,
@@ -94,7 +94,7 @@ class Reader:
 
 
 def _model_type(content: Content) -> str:
-    """Return the type of a tokenizer's model, which is left out in files from before 2021."""
+    """Return the type of a tokenizer's model, such as WordPiece; files from before 2021 do not name it."""
     model = content["model"]
     if "type" in model:
         return str(model["type"])
@@ -102,7 +102,7 @@ def _model_type(content: Content) -> str:
 
 
 def _steps(content: Content, part: str) -> Iterator[Content]:
-    """Yield the steps of a part of tokenizer.json, those inside a Sequence one by one.
+    """Yield the steps of a part of tokenizer.json, with those of a nested Sequence one by one.
 
     Args:
         content: Content of tokenizer.json.
@@ -118,7 +118,7 @@ def _steps(content: Content, part: str) -> Iterator[Content]:
 
 
 def _patterns(content: Content) -> Iterator[str]:
-    """Yield the regular expressions of a tokenizer."""
+    """Yield the regular expressions in the normalizer and pre-tokenizer of a tokenizer."""
     for part in ("normalizer", "pre_tokenizer"):
         for step in _steps(content, part):
             pattern = step.get("pattern")
@@ -127,7 +127,7 @@ def _patterns(content: Content) -> Iterator[str]:
 
 
 def _unsupported_by_all(content: Content) -> Iterator[str]:
-    """Yield what neither language supports although its type is known."""
+    """Yield options of a tokenizer that neither the Java nor the Swift sources support, in words."""
     model, kind = content["model"], _model_type(content)
     if model.get("dropout"):
         yield "a BPE model with 'dropout', which gives other tokens each time"
@@ -152,7 +152,7 @@ _SWIFT_PATTERNS = (" {2,}", r"\s{2,}|[\n\r\t]")
 
 
 def _unsupported_in_swift(content: Content) -> Iterator[str]:
-    """Yield what the Swift sources do not support although its type is known."""
+    """Yield options of a tokenizer that only the Java sources support, in words."""
     yield from (f"the regular expression {p[:60]!r}" for p in _patterns(content) if p not in _SWIFT_PATTERNS)
     for step in _steps(content, "pre_tokenizer"):
         if step["type"] == "Punctuation" and str(step.get("behavior")).startswith("MergedWith"):
@@ -188,7 +188,7 @@ _README = "README.md"
 
 @dataclass(frozen=True)
 class Sources:
-    """The sources for one platform.
+    """The source files of a tokenizer for one platform, with their README and the tokenizers that they support.
 
     Attributes:
         folder: Their folder in the artefact folder.
@@ -203,7 +203,7 @@ class Sources:
     origins: Mapping[str, str]
 
     def copied(self) -> dict[str, bytes]:
-        """Return the content of the files, by their path in the artefact folder."""
+        """Return the content of the source files, by their path in the artefact folder."""
         root = files(_PACKAGE)
         contents = (
             f for name, origin in self.origins.items() for f in _read_below(root.joinpath(*origin.split("/")), name)
@@ -211,7 +211,7 @@ class Sources:
         return {f"{self.folder}/{name}": content for name, content in sorted(contents)}
 
     def readme(self, processing: Processing, pad_id: int) -> str:
-        """Return the page with the values of an artefact folder, such as its longest input and prompts."""
+        """Return the README of the sources with the values of an artefact folder, such as its longest input."""
         text = (files(_PACKAGE) / self.page).read_text(encoding="utf-8")
         left = str(processing.padding_side == "left").lower()
         values = {
@@ -246,7 +246,7 @@ PLATFORMS = (ANDROID, IOS)
 
 @dataclass(frozen=True)
 class PackedSources:
-    """The sources that were copied, and those that were not.
+    """Records of the tokenizer sources that were copied, and the reasons for those that were not.
 
     Attributes:
         kinds: Kind of every file, by its path in the artefact folder.
@@ -258,7 +258,7 @@ class PackedSources:
 
 
 def pack_sources(destination: Path, processing: Processing, pad_id: int) -> PackedSources:
-    """Copy the sources of each platform that support the tokenizer of an artefact folder.
+    """Copy the Java and Swift sources that support the tokenizer of an artefact folder into it.
 
     Args:
         destination: The folder that is being written; it has tokenizer.json already.
@@ -281,7 +281,7 @@ def pack_sources(destination: Path, processing: Processing, pad_id: int) -> Pack
 
 
 def _prompts_in_java(processing: Processing) -> dict[str, str]:
-    """Return the values of java.md's fields for a folder's prompts and truncation side; empty texts if it has no prompts."""
+    """Return the values of java.md's fields for prompts and truncation; empty texts if there are no prompts."""
     values = dict.fromkeys(("imports", "prompts", "default_prompt", "parameter", "prompt", "prompt_note"), "")
     values["limits"] = "keepingEnd" if processing.truncation_side == "left" else "of"
     if not processing.prompts:
@@ -317,7 +317,7 @@ _BEHIND_DEFAULT_PROMPT = """    /** Returns the inputs of a text behind the defa
 
 
 def _read_below(entry: Traversable, name: str) -> list[tuple[str, bytes]]:
-    """Return the content of a file, or of all files of a folder, with their paths."""
+    """Return (path, content) of a packaged file, or of every file in a packaged folder; paths begin with `name`."""
     if entry.is_file():
         return [(name, entry.read_bytes())]
     return [file for inner in entry.iterdir() for file in _read_below(inner, f"{name}/{inner.name}")]
@@ -330,13 +330,13 @@ _MAIN = "AskTokenizer"
 
 
 def java_gates(folder: Path, artefacts: Artefacts, library: LibraryAnswers | None) -> list[Gate]:
-    """Compare the ids of a folder's Java tokenizer with those of the checkpoint's library.
+    """Compare the token ids of a folder's Java tokenizer with those of the checkpoint's library; return the gate.
 
     The sources that are compiled and run are those of this installation, never the folder's: a folder with others is not checked.
 
     Args:
         folder: The artefact folder.
-        artefacts: Its list.
+        artefacts: Content of the folder's ``artifacts.json``.
         library: Token ids of the checkpoint's library.
 
     Returns:
@@ -378,7 +378,7 @@ def java_gates(folder: Path, artefacts: Artefacts, library: LibraryAnswers | Non
 
 @cache
 def _compile_java() -> tempfile.TemporaryDirectory[str] | None:
-    """Compile the tokenizer once in a process; None without a JDK of version 17 or newer, or without Gson in Maven's folder."""
+    """Compile the Java tokenizer once per process into a temporary folder; None without JDK 17 or Gson."""
     home = home_folder()
     jars = sorted((home / _GSON).glob("*/gson-*.jar")) if home is not None else []
     if shutil.which("javac") is None or shutil.which("java") is None or not jars:
@@ -415,7 +415,10 @@ def _tokenize_in_java(
     rows: Sequence[LibraryRow],
     prompts: Prompts,
 ) -> list[tuple[list[int], list[int]]] | None:
-    """Tokenize texts, each with its prompt in front, in one Java process; return ids and segments, None if Java does not start."""
+    """Tokenize texts behind their prompts in one Java process; return the ids and segment ids of each.
+
+    None if Java does not start; empty lists if the tokenizer fails.
+    """
     root = Path(classes.name)
     path = os.pathsep.join(map(str, (root / "classes", root / "gson.jar", root / "android/resources")))
     texts = [prompts.put_before([row.text], row.prompt)[0] for row in rows]
