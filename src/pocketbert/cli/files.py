@@ -403,7 +403,7 @@ def _parse_budget_options(
 
 
 def _quantized_folder(model: Path, output: Path | None, with_budget: bool) -> Path:
-    """Return the folder that `quantize` writes: that of -o, or with a budget FOLDER-budget next to the folder that is read.
+    """Return the output folder of `quantize`: the value of -o, else with a budget ``MODEL-budget`` beside the model.
 
     Raises:
         InputError: If there is no budget and no folder is named.

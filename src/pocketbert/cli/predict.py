@@ -151,7 +151,7 @@ def predict(
 
 
 def _warn_of_empty(texts: Sequence[Text]) -> None:
-    """Print a warning if a text has no visible character: the model answers it all the same."""
+    """Print a warning with the number of texts that have no visible character."""
     from pocketbert.core.data.cells import is_visible
     from pocketbert.core.host.progress import print_note
 
@@ -165,14 +165,14 @@ def _warn_of_empty(texts: Sequence[Text]) -> None:
 
 
 def _answers(model: Model, texts: Sequence[Text], prompt: str | None) -> Iterator[Answer]:
-    """Yield the answers to texts, computing a limited number of them at a time."""
+    """Yield the model's answers to texts, computed in portions of `_TEXTS_AT_ONCE` texts."""
     for start in range(0, len(texts), _TEXTS_AT_ONCE):
         yield from model.predict(texts[start : start + _TEXTS_AT_ONCE], progress="predict", prompt=prompt)
 
 
 @dataclass(frozen=True)
 class _Inputs:
-    """The texts to answer.
+    """The texts to run the model on, with the data rows that they came from.
 
     Attributes:
         texts: Inputs of the model.
@@ -268,7 +268,7 @@ def _read_stdin(limits: Limits) -> list[str]:
 
 
 def _check_answer_file(path: Path, overwrite: bool, *read: Path) -> Path:
-    """Refuse a file for answers that could not be written, before the first text is read.
+    """Return the resolved file for answers, after checking that it can be written.
 
     Args:
         path: Value of -o.
@@ -335,10 +335,10 @@ def _write_answers(path: Path, rows: Sequence[Mapping[str, Any]], answers: Itera
 
 
 def _fields(answer: Answer, top: int) -> dict[str, Any]:
-    """Return the fields of an answer as JSON values."""
+    """Return an answer's fields as JSON values, with `top` alternatives and whether the text was truncated."""
     return {**answer.fields(top), "truncated": answer.truncated}
 
 
 def _cell(value: object) -> object:
-    """Return a value as a table's cell holds it: lists, objects and booleans as JSON."""
+    """Return a value for a .csv or .tsv cell: lists, objects and booleans as JSON text, others unchanged."""
     return json_text(value) if isinstance(value, list | dict | bool) else value

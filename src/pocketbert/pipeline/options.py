@@ -123,7 +123,7 @@ class CalibrationOptions:
 
     @staticmethod
     def of(rows: DataSource | CalibrationOptions | None) -> CalibrationOptions:
-        """Wrap rows in options with the default method; options are returned as they are."""
+        """Return options for calibration rows with the default method; options are returned unchanged."""
         return rows if isinstance(rows, CalibrationOptions) else CalibrationOptions(rows=rows)
 
 

@@ -253,7 +253,7 @@ class LabelledRows:
         return len(self._row_numbers(name, split.examples))
 
     def _row_numbers(self, name: str, examples: Sequence[Example]) -> list[int]:
-        """Return the indices, in their split, of the rows that `name` stands for; `data.selection` divides eval in two."""
+        """Return indices in their split of the rows that `name` stands for; `data.selection` divides eval in two."""
         share = self.recipe.data.selection
         if name == HOLDOUT or share is None:
             return [] if name == SELECTION else [*range(len(examples))]

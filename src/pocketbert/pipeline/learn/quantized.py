@@ -130,7 +130,7 @@ class _QuantizedForm:
     tokenizer: TextTokenizer
 
     def prepare(self, student: Any, divide: bool = True) -> nn.Module:
-        """Return a copy of a student rewritten as for export to the stage's format; `divide` divides outlier channels."""
+        """Return a copy of a student rewritten for export to the stage's format; `divide` divides outlier channels."""
         from pocketbert.export.prepare import prepare
 
         family, format = family_of(student.config.model_type), self.stage.format
@@ -151,7 +151,7 @@ class _QuantizedForm:
         return simulation_of_file(row, weights, base).of_lengths(len(self.recipe.export.lengths))
 
     def compare(self, rival: TrainedCandidate) -> _Choice:
-        """Compare the simulated quantized outputs of the student before and after the stage with fp32, on unseen rows."""
+        """Compare simulated quantized outputs of the student before and after the stage with fp32, on unseen rows."""
         former, student = rival.former, rival.student
         family = family_of(student.config.model_type)
         calibration, selection = _to_numpy(rival.calibration), _to_numpy(rival.selection)

@@ -58,7 +58,7 @@ _CARRIED_FILE = "carried.safetensors"
 
 
 def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int, at: StepPaths) -> Sequence[str]:
-    """Fine-tune or copy the model that a recipe starts from, with the data's label order, and write the teacher's folder.
+    """Fine-tune or copy the model that a recipe starts from, in the data's label order; write the teacher's folder.
 
     `model` is the model that the recipe starts from, `length` the longest input in tokens.
     """
