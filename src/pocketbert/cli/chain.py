@@ -124,7 +124,7 @@ def run(
 
 
 def _require_recipe(recipe: str | None, data_options: Mapping[str, object]) -> str:
-    """Return the recipe named by a command without --data.
+    """Return the recipe argument of `run`, after checking that it is given without options that belong to --data.
 
     Raises:
         InputError: If none is named, or an option that belongs to --data was given.

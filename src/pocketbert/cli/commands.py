@@ -124,7 +124,7 @@ def _guard(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(*args: Any, quiet: bool = False, verbose: bool = False, debug: bool = False, **kwargs: Any) -> None:
-        """Run the command, and end the process with the exit code of what it raises."""
+        """Run the command; turn an exception into an error message and the process's exit code."""
         _prepare_process(quiet, verbose)
         try:
             command(*args, **kwargs)
@@ -283,13 +283,13 @@ def add(app: typer.Typer, command: Callable[..., None], title: str | None = None
 
 
 class GroupedCommands(typer.core.TyperGroup):
-    """List commands under the title that each was registered with (`rich_help_panel`).
+    """A typer group whose help lists commands under the title that each was registered with (`rich_help_panel`).
 
     Typer itself does that only in framed help, which takes three times as long to start.
     """
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write one section for each title, in the order in which the titles first occur."""
+        """Write the commands to the help text, a section for each title in order of first occurrence."""
         commands = [(name, self.commands[name]) for name in self.list_commands(ctx)]
         limit = formatter.width - 6 - max(len(name) for name, _ in commands)
         sections: dict[str, list[tuple[str, str]]] = {}

@@ -133,7 +133,7 @@ def _describe_reachable(status: DeviceStatus) -> str:
 
 
 def _status_fields(status: DeviceStatus) -> dict[str, Any]:
-    """Return the fields of a device's status for JSON."""
+    """Return a device's status as a dictionary of JSON values."""
     info, reachable = status.info, status.reachable
     return {
         "name": info.spelled,

@@ -56,7 +56,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str
 
 
 def print_folder(folder: Path, json: bool) -> None:
-    """Print the files of a new artefact folder, and the commands to run next.
+    """Print the files of a new artefact folder with size and scores, and suggest commands to run next.
 
     Args:
         folder: The folder.

@@ -191,7 +191,7 @@ class _Inputs:
 
 
 def _input_columns(model: Path) -> tuple[str, ...]:
-    """Return the names of the data columns that a folder's files take in addition to the text."""
+    """Return the names of data columns that the model's files read beside the text; empty if they read text only."""
     from pocketbert.core.artefacts import find_artefact_folder, read_artefacts
     from pocketbert.core.predict.inputs import COLUMNS
 
@@ -204,7 +204,7 @@ def _input_columns(model: Path) -> tuple[str, ...]:
 def _read_inputs(
     texts: list[str], file: Path | None, source: DataSource, columns: tuple[str, ...], with_rows: bool
 ) -> _Inputs:
-    """Read the texts to answer from arguments, a file or stdin.
+    """Read the texts to run the model on from arguments, a file or stdin.
 
     Args:
         texts: The arguments.
@@ -255,7 +255,7 @@ def _read_inputs(
 
 
 def _read_stdin(limits: Limits) -> list[str]:
-    """Read the lines of stdin; raise InputError if it is a terminal or cannot be read."""
+    """Return the texts of stdin, one per line; raise InputError if it is a terminal or cannot be read."""
     from pocketbert.core.data.streams import read_texts_of_stream
 
     if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
@@ -288,7 +288,7 @@ def _check_answer_file(path: Path, overwrite: bool, *read: Path) -> Path:
 
 
 def _print_answer(text: Text, answer: Answer, other: Mapping[str, Any], top: int, json: bool) -> None:
-    """Print the answer to one text.
+    """Print the model's answer to one text, as a tab-separated line or as JSON.
 
     Args:
         text: The text, or both texts of a pair.
@@ -307,7 +307,7 @@ def _print_answer(text: Text, answer: Answer, other: Mapping[str, Any], top: int
 
 
 def _write_answers(path: Path, rows: Sequence[Mapping[str, Any]], answers: Iterable[Answer], top: int) -> None:
-    """Write rows with their answers: a table with columns ``predicted_...``, or JSON lines with the field ``answer``.
+    """Write rows with their answers to a file, as table columns ``predicted_...`` or as JSON field ``answer``.
 
     Args:
         path: The file, .csv, .tsv or .jsonl; it appears when it is complete.

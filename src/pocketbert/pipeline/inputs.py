@@ -65,7 +65,7 @@ class Inputs:
 
     @cached_property
     def start(self) -> ModelFolder | None:
-        """The model that the student starts from; None if the student is built from its teacher."""
+        """The model folder that the student starts from; None if the student is built from its teacher."""
         student = self.recipe.student
         if student is None or student.model is None:
             return None
@@ -78,7 +78,7 @@ class Inputs:
 
     @cached_property
     def general_head(self) -> str | None:
-        """Name of the head that the general stages share; None if fewer than two stages are general.
+        """Name of the head that all general stages (on plain text) share; None with fewer than two of them.
 
         Later general stages decide it too, so it is a setting of each of them.
         """
@@ -170,7 +170,7 @@ class Inputs:
         return {"student.model": self.start.digest if self.start else None}
 
     def answer_settings(self) -> object:
-        """Return the recipe's `answer` section without temperature and "unknown" threshold, which do not affect training."""
+        """Return the recipe's `answer` section without temperature and "unknown" threshold, which affect no weights."""
         return _drop_keys(section_settings(self.recipe.answer), *CONFIDENCE_KEYS)
 
     def attention_settings(self) -> dict[str, object]:
@@ -210,7 +210,7 @@ class Inputs:
 
 
 def section_settings(section: BaseModel | None) -> object:
-    """Return a recipe section as JSON values without keys that change no result, such as `checkpoint`; None for None."""
+    """Return a recipe section as JSON values without keys that change no result (`checkpoint`); None for None."""
     return drop_resultless_keys(section.model_dump(mode="json")) if section is not None else None
 
 

@@ -129,7 +129,7 @@ class CalibrationOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetOptions:
-    """Settings of `quantize` with a budget, which chooses the schemes of the files itself.
+    """Settings of `quantize` with a budget: limits within which it chooses the scheme of each file itself.
 
     Attributes:
         limits: Limits of a file's size, latency and loss; see `pocketbert.core.recipe.budget`.

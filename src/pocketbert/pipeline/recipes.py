@@ -72,7 +72,7 @@ def recipe_path(recipe: str | Path) -> Path:
 
 
 def copy_recipe(name: str, destination: Path, overwrite: bool = False) -> Path:
-    """Copy a shipped recipe for editing; its header names the installed schema, so that editors complete keys.
+    """Copy a shipped recipe to a file for editing, with the installed JSON Schema's path in its header line.
 
     Returns:
         The file; if `destination` is a link, the file that it leads to.
@@ -288,7 +288,7 @@ def _fill_start(text: str, values: Mapping[str, str], passes: float = 1.0) -> st
 
 
 def default_folder(data: str) -> Path:
-    """Return the run folder for a data file if the user names none."""
+    """Return the default run folder for a data file, ``runs/NAME``."""
     return Path("runs") / _make_run_name(data)
 
 

@@ -68,7 +68,7 @@ def print_family_choice(folder: ModelFolder) -> None:
 
 
 def load_reference_model(folder: ModelFolder, task: Task, model: torch.nn.Module | None = None) -> TorchPredictor:
-    """Return a folder's torch model as a predictor with its task and pooling; `model` is the model if already loaded."""
+    """Return a folder's torch model as a predictor for a task; `model` is used if it is loaded already."""
     loaded = load_model(folder, task) if model is None else model
     return TorchPredictor(loaded, task, folder.family.inputs, read_pooling(folder.path) or DEFAULT_POOLING)
 
@@ -140,7 +140,7 @@ def project_text_batches(task: Task, tokenizer: TextTokenizer) -> list[dict[str,
 def draw_inputs(
     reference: TorchPredictor, tokenizer: TextTokenizer, segments: bool, task: Task, length: int
 ) -> list[Encoded]:
-    """Return tokenized inputs of `length` random tokens that together cover the vocabulary.
+    """Return tokenized inputs of `length` tokens drawn from the whole vocabulary, none twice before all were drawn.
 
     Every second one is a pair if the model has `segments`, all for question answering.
     """

@@ -102,7 +102,7 @@ class Subject:
         return self.scheme in (Scheme.FP32, FORMATS[self.format].base)
 
     def answers(self, rows: Sequence[GoldenRow]) -> list[Matrix]:
-        """Run the file on golden rows, one at a time; return of each output the tokens and columns that the row records."""
+        """Run the file on golden rows, one at a time; return the parts of each output that golden rows record."""
         encoded = self.tokenizer.encode([r.input for r in rows])
         return run_rows(self.predictor, self.tokenizer, encoded, self.task, reduce=lambda i, m: rows[i].pick(m))
 
@@ -125,7 +125,7 @@ class Subject:
 
 
 def skipped_gate_without_reader(subject: Subject, gate: str) -> Gate | None:
-    """Return a skipped gate if the library that reads files of this format is not installed; None if it is."""
+    """Return a skipped gate named `gate` if the package that reads files of this format is missing; None otherwise."""
     reader = FORMATS[subject.format].reader
     if version_of(reader) is not None:
         return None
@@ -185,11 +185,11 @@ class Verification(BaseModel):
         return html_table(("file", "gates", "verdict"), rows, repr(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields as JSON values."""
+        """Return a dictionary of all fields as JSON values."""
         return self.model_dump(mode="json")
 
     def summary(self) -> list[tuple[str, bool]]:
-        """Return a line for each file, with its checks and scores, and whether any check failed."""
+        """Return for each file a line of text with its checks and scores, and whether any check failed."""
         lines = []
         for file in dict.fromkeys(g.file for g in self.gates):
             counted = [g for g in self.gates if g.file == file and not g.skipped]

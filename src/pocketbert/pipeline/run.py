@@ -205,7 +205,7 @@ def _logged(path: Path) -> Iterator[None]:
 
 
 def _command_line() -> str:
-    """Return the command line of this process if it is PocketBERT's; otherwise an empty text."""
+    """Return this process's command line for the report, ``pocketbert ...``; empty if another program runs."""
     return "pocketbert " + shlex.join(sys.argv[1:]) if sys.argv and "pocketbert" in sys.argv[0] else ""
 
 
@@ -234,7 +234,7 @@ def run_demo(output: Path, overwrite: bool, overrides: Sequence[str]) -> RunResu
 
 
 def write_corpus(folder: Path) -> dict[str, Path]:
-    """Generate the demo corpus into a folder.
+    """Generate the demo corpus and write it to a folder, one .jsonl.gz file per split.
 
     Args:
         folder: A folder that does not exist, is empty, or holds an unchanged demo corpus.

@@ -588,5 +588,5 @@ class RunSteps:
 
 
 def _stage_folder(number: int) -> str:
-    """Return the folder of the student after a stage of `distill`, relative to the run folder."""
+    """Return the output folder of the `distill` stage with this number, relative to the run folder."""
     return f"distill/{number}"

@@ -233,7 +233,7 @@ def record_engine(predictor: Predictor) -> PassedEngine:
 
 
 def check_chance(name: str, score: Score, rows: str) -> Gate:
-    """Check that a score is better than that of a model that does not read its input.
+    """Check that a score beats chance level: the best score of a model that does not read its input.
 
     Args:
         name: File, or model, that the score is of.
@@ -273,7 +273,7 @@ def check_drop(name: str, score: Score, reference: Score, bound: float, what: st
 
 
 def check_kept(name: str, score: Score, teacher: Score, bound: float) -> Gate:
-    """Check that a file keeps at least the share `bound` of the teacher's score."""
+    """Check that a file's score is at least the fraction `bound` of the teacher's score."""
     kept = METRICS[score.metric].kept(teacher.value, score.value)
     detail = f"keeps {kept:.1%} of the teacher's {score.metric}, required {bound:.1%}."
     return Gate(name="kept", file=name, passed=bool(kept >= bound), value=kept, bound=bound, detail=detail)
@@ -425,7 +425,7 @@ def _advise(recipe: Recipe, student: Training, rows: int) -> list[str]:
 
 
 def count_confusions(subject: Subject, rows: EvalSet, names: Sequence[str]) -> list[tuple[str, str, int]]:
-    """Return the label pairs that a file confuses most: gold, predicted, number of rows.
+    """Run a file on labelled rows; return the most confused label pairs as (gold, predicted, number of rows).
 
     Args:
         subject: The file.

@@ -78,7 +78,7 @@ def confidence_of_recipe(answer: AnswerSettings) -> KnownConfidence:
 def fit_confidence(
     subject: Subject, outputs: Sequence[tuple[EvalSet, Sequence[Matrix]]], known: KnownConfidence = FIT_TEMPERATURE
 ) -> Confidence | None:
-    """Fit the temperature and threshold of one file on the held-out rows, and measure both on other rows.
+    """Fit a file's temperature and "unknown" threshold on held-out rows, and measure the calibration on other rows.
 
     Args:
         subject: The file.
@@ -149,7 +149,7 @@ def _top_probabilities(
 
 
 def check_unknown_threshold(file: str, confidence: Confidence | None, known: KnownConfidence) -> list[Gate]:
-    """Check that a threshold could be fitted for the accuracy that was asked for.
+    """Check that an "unknown" threshold could be fitted for the accuracy that the recipe asks for.
 
     Args:
         file: Path of the file.
@@ -181,7 +181,7 @@ _STEEPEST = {ScoreFunction.SOFTMAX: 0.5, ScoreFunction.SIGMOID: 0.25}
 
 
 class Expected(BaseModel):
-    """The answer of a file to a text.
+    """The expected output of a file for one text, with a tolerance.
 
     Attributes:
         values: Numbers, in the order of ``id2label`` or of ``columns``.
@@ -193,7 +193,7 @@ class Expected(BaseModel):
 
 
 class AppRow(BaseModel):
-    """One text.
+    """One text of the self-test, with its token ids, its label and the expected output of each file.
 
     Attributes:
         text: The text, or the two texts of a pair.
@@ -213,7 +213,7 @@ class AppRow(BaseModel):
 
 
 class AppSelfTest(BaseModel):
-    """The content of ``selftest.json``.
+    """The content of ``selftest.json``: texts with expected outputs, with which an app checks its inference.
 
     Attributes:
         schema_version: Major part equal means readable.
@@ -231,7 +231,7 @@ class AppSelfTest(BaseModel):
 
 
 def write_selftest(folder: Path, artefacts: Artefacts) -> None:
-    """Write ``selftest.json`` from the golden rows of a folder.
+    """Choose golden rows of a folder and write them to ``selftest.json``, with which an app checks its inference.
 
     Args:
         folder: The folder, with its golden rows.
@@ -338,7 +338,7 @@ def _tolerance_at_temperature(values: NDArray[np.float64], tolerance: float, tem
 
 
 def _read_selftest(folder: Path) -> AppSelfTest:
-    """Read ``selftest.json``.
+    """Read ``selftest.json`` of an artefact folder.
 
     Raises:
         InputError: If the file is missing, too long, no JSON or no self-test.

@@ -64,7 +64,7 @@ _LISTED_PROBLEMS = 3
 
 
 def check_stored_numbers(subject: Subject, models: PreparedModels) -> Gate:
-    """Check that every constant of a file is a tensor of the model, in its place, and that none is missing.
+    """Check that every constant stored in a file equals a tensor of the torch model, used alike, and none is missing.
 
     Quantized numbers may be off by the rounding of their scheme, channel by channel. The ranges of a static file must
     be those that torch measured on the calibration texts, and each weight must have the bits of its scheme.
@@ -116,7 +116,7 @@ def check_stored_numbers(subject: Subject, models: PreparedModels) -> Gate:
 
 
 class PreparedModels:
-    """The prepared torch modules of one model folder, one for each format and layout; loaded when first needed.
+    """Caches the constants of one model folder's torch module, prepared for each format and layout when first needed.
 
     Args:
         folder: A folder that may have ``model.safetensors``.

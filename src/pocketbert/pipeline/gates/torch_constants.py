@@ -92,7 +92,7 @@ class ModuleConstants:
 
 
 def trace_constants(module: nn.Module, inputs: Sequence[Tensor]) -> list[Constant]:
-    """List the constants of a module in the order in which it uses them, then its buffers.
+    """Run a module and return the constants that its operators use, in order of use, then its buffers as unused.
 
     A file may keep the buffers although the module looks them up or computes with them in advance, such as position
     ids and rotations; they count as not used.

@@ -83,7 +83,7 @@ log = logging.getLogger("pocketbert")
 
 @dataclass(frozen=True)
 class Evidence:
-    """The data that files are verified with.
+    """The data that model files are checked against: golden rows, labelled rows and reference scores.
 
     Attributes:
         golden: Golden rows.
@@ -354,7 +354,7 @@ def _check_complete(models: Sequence[ModelRecord], lost: Sequence[str]) -> Gate 
 
 
 def _open_artefact_files(folder: Path, artefacts: Artefacts) -> tuple[list[Subject], list[Gate]]:
-    """Open the model files of an artefact folder; returns them, and a skipped gate for each file without an engine.
+    """Open the model files of an artefact folder; return them, and a skipped gate per file that no engine can run.
 
     Raises:
         MissingBackendError: If no file can be opened.

@@ -60,7 +60,7 @@ _SUFFIXES = (".jsonl", ".jsonl.gz")
 
 @dataclass
 class AugmentCounts:
-    """The numbers of training rows, of copies of them, and of copies left out.
+    """The numbers of training rows, of their augmented copies, and of copies left out.
 
     Attributes:
         rows: The rows themselves, each of them kept.
@@ -218,7 +218,7 @@ def write_copies(recipe: Recipe, model: ModelFolder, data: RunData, work: Path, 
 def augmented_set(
     recipe: Recipe, model: ModelFolder, data: RunData, length: int, work: Path, written: Path | None = None
 ) -> TrainData:
-    """Return the training rows of a run, each followed by its copies, as stages with ``augmented: true`` learn from them.
+    """Return the tokenized training rows, each followed by its copies with replaced words, for augmented stages.
 
     Copies are made of ``data.splits["train"]`` only, and a copy that equals a held-out or evaluation row is left out. Of several
     processes one makes the copies and the others read them.

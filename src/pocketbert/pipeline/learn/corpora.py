@@ -53,7 +53,7 @@ def is_prepared(source: CorpusSource) -> bool:
 
 
 def source_digest(source: CorpusSource) -> str | None:
-    """Return the SHA-256 of a text source: of a tokenized corpus's description, or of a data file; None if unknown."""
+    """Return the SHA-256 of a tokenized corpus's description or of a text file; None for no file and Hub data."""
     if is_prepared(source):
         return sha256_json(read_json(Path(str(source.path)) / CORPUS_FILE))
     return data_digest(source)

@@ -111,7 +111,7 @@ def calibration_rows(recipe: Recipe, data: RunData, tokenizer: TextTokenizer) ->
 
 
 def max_length(section: DataSection, model: ModelFolder, task: Task) -> int:
-    """Return the longest input of a run in tokens.
+    """Return the maximum input length of a run in tokens: the recipe's, else a default within the model's limits.
 
     Raises:
         InputError: If the recipe sets more than the model's position table has.

@@ -87,7 +87,7 @@ class Training(BaseModel):
 
 
 def read_training(folder: Path) -> Training:
-    """Read ``training.json``; without the file the result has no score and no curves."""
+    """Read ``training.json`` of a model folder; return a record without score and losses if there is no file."""
     path = folder / _TRAINING_FILE
     if not path.is_file():
         return Training(parameters=0)
@@ -246,7 +246,7 @@ class LabelledRows:
         return EvalSet(name, head, rows)
 
     def count(self, name: str) -> int:
-        """Count rows without tokenizing them: as many as `named` returns, 0 if it returns None."""
+        """Return the number of rows that `named` would return for a name, without tokenizing; 0 if it returns None."""
         split = self.data.splits.get(HOLDOUT if name == HOLDOUT else EVAL)
         if split is None or (name == HOLDOUT and not len(split.truth)):
             return 0

@@ -80,7 +80,7 @@ def exported_form(
 
 @dataclass(frozen=True)
 class _Difference:
-    """How far rounded outputs are from the fp32 outputs of the student before the stage.
+    """The difference of quantized outputs from the fp32 outputs of the student before a `qat` stage.
 
     Attributes:
         error: RMS of the difference over the spread of the fp32 outputs.
@@ -140,7 +140,7 @@ class _QuantizedForm:
         return prepare(student, family, self.task, format, layout, self.pooling, samples, sentences)
 
     def simulation(self, module: nn.Module) -> Simulation:
-        """Return how the scheme rounds the weights and activations of a prepared module."""
+        """Return the simulation of the stage's scheme: how it rounds weights and activations of a prepared module."""
         from pocketbert.quantize import find_row
 
         stage, base = self.stage, format_place(self.stage.format).exported_scheme(self.recipe)
@@ -172,7 +172,7 @@ class _QuantizedForm:
         calibration: Sequence[_Feed] | None = None,
         learned: LearnedRanges | None = None,
     ) -> NDArray[np.float32]:
-        """Run a prepared module on rows and return all outputs, [N, numbers]; rounded if calibration rows are given."""
+        """Run a prepared module on rows; return its outputs [N, values], quantized if calibration rows are given."""
         from pocketbert.export.prepare import PreparedPredictor
         from pocketbert.quantize.simulated import SimulatedPredictor
 

@@ -354,7 +354,7 @@ def _make_start_student(learning: Learning, source: ModelFolder, teacher: Any, t
 
 
 def _prune_neurons(learning: Learning, source: ModelFolder, model: Any) -> Any:
-    """Return a copy of a model that keeps `student.intermediate` feed-forward neurons per layer, chosen on rows."""
+    """Return a copy of a model pruned to `student.intermediate` feed-forward neurons per layer, by training rows."""
     import torch
 
     from pocketbert.distill.students.pruning import pruned

@@ -301,7 +301,7 @@ class _LabelSearch:
         return self._left <= 0 or self.timed_out or not self.missing
 
     def try_texts(self, texts: Sequence[Text]) -> list[_Numbers]:
-        """Run the model on texts, keep the best one of each label, and return the margins of each text, [labels]."""
+        """Run the model on texts, update `best` of each label, and return each text's margins of all labels, [labels]."""
         task = self.reference.task
         rows = self.tokenizer.encode(list(texts))
         self._left -= _CALL_TOKENS + sum(map(len, rows))
@@ -321,7 +321,7 @@ class _LabelSearch:
         return margins
 
     def compose(self) -> None:
-        """Compose texts for missing labels: try single words, then change the words of a text along the gradient."""
+        """Compose texts of vocabulary words for labels without a text: single words, then words chosen by the gradient."""
         self._left = self._budget
         if self.is_over():
             return

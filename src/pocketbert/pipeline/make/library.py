@@ -115,7 +115,7 @@ class _Checkpoint:
 
     @property
     def is_cross_encoder(self) -> bool:
-        """Whether it is a CrossEncoder with one output, which `predict` of sentence-transformers answers."""
+        """Whether the checkpoint is a sentence-transformers CrossEncoder with one output."""
         stated = {"sentence_transformers", "sbert_ce_default_activation_function"} & set(self.source.config)
         return self.task.name is TaskName.REGRESSION and bool(stated or is_cross_encoder(self.source.path))
 
@@ -370,7 +370,7 @@ def _ask_pipeline(checkpoint: _Checkpoint, pipe: Any, text: Text) -> tuple[list[
 
 
 def _pool_states(states: NDArray[np.float32], pooling: Pooling) -> list[float]:
-    """Pool the token states of one unpadded text, [1, L, H], to a vector."""
+    """Return the vector pooled from the token states of one unpadded text, [1, L, H]."""
     return list(pool_embeddings(states, np.ones(states.shape[:2], np.int64), pooling)[0].tolist())
 
 

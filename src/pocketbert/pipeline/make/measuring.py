@@ -82,7 +82,7 @@ def teacher_file(recipe: Recipe) -> ModelFile:
 
 
 def file_row_name(file: ModelFile, recipe: Recipe) -> str:
-    """Return the name of a file in tables: ``student ONNX int8``, or ``model ONNX int8`` if nothing was distilled."""
+    """Return the name of a model file in tables, such as ``student ONNX int8``, or ``model ...`` without distilling."""
     return f"{'student' if recipe.student is not None else 'model'} {file.title}"
 
 

@@ -312,7 +312,7 @@ class RunFolder:
 
 
 class _Work:
-    """The unfinished work of a step: checkpoints that survive a kill, and the output that is being built.
+    """The folders of a step's unfinished work: checkpoints that survive a kill, and the output being built.
 
     Attributes:
         path: Folder of checkpoints and caches.
@@ -399,7 +399,7 @@ def _describe_progress(work: Path) -> str:
 
 
 def _read_cpu_seconds() -> float:
-    """Return the CPU seconds of this process and its children so far."""
+    """Return the CPU seconds that this process and its ended children have used."""
     return sum(
         usage.ru_utime + usage.ru_stime
         for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -445,6 +445,6 @@ class RunResult:
         return html_table(self.header, self.table, str(self.phone or self.folder), self.report)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return paths as texts, and the figures of each model as numbers, with None for what there is not."""
+        """Return a dictionary of the paths as strings (None if absent) and the figures of each model."""
         paths = {name: str(p) if (p := getattr(self, name)) else None for name in ("folder", "phone", "report")}
         return {**paths, "models": [asdict(m) for m in self.models]}

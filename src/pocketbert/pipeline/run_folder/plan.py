@@ -15,7 +15,7 @@ from pocketbert.pipeline.run_folder.step import Step
 
 @dataclass(frozen=True)
 class Finding:
-    """The state of a step that has a result or unfinished work in the folder.
+    """The comparison of a step's result or unfinished work in the run folder with the step's current settings.
 
     Attributes:
         step: The step.

@@ -112,7 +112,7 @@ class MadeFrom(BaseModel):
 
 
 def _describe_differences(before: Mapping[str, JsonValue], now: Mapping[str, JsonValue]) -> list[str]:
-    """Return ``KEY was A, is B`` for each key that differs; a section that is new or gone is named once."""
+    """Return texts such as ``KEY was A, is B`` for each key that differs; a new or removed section is named once."""
     texts = []
     for key in [*now, *(k for k in before if k not in now)]:
         if key in before and key in now:
@@ -233,7 +233,7 @@ def data_digest(source: DataSource | None) -> str | None:
 
 
 class Mark(BaseModel):
-    """The record of a step that has ended.
+    """The record of an ended step: what it was made from, its status, output digests, failures and duration.
 
     Attributes:
         name: Name of the step.
