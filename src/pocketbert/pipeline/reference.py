@@ -153,7 +153,10 @@ def draw_inputs(
 def draw_reference_texts(
     reference: TorchPredictor, tokenizer: TextTokenizer, segments: bool, task: Task, length: int
 ) -> list[Text]:
-    """Return texts or text pairs of `length` random tokens of the vocabulary, as a task's input."""
+    """Return texts or text pairs of `length` random tokens of the vocabulary, as a task's input.
+
+    Every second one is a pair if the model has `segments` and the task takes pairs, all for question answering.
+    """
     pairs = _choose_drawn_pairs(task, length, segments and takes_texts_and_pairs(task))
     mask = tokenizer.mask_token if task.name is TaskName.FILL_MASK else None
     return draw_texts(tokenizer, len(word_table(reference).weight), length, pairs, mask)

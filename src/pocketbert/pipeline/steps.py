@@ -524,7 +524,7 @@ class RunSteps:
         return model_files.make_export(teacher, [file], texts, at.output)
 
     def _benchmark_step(self, measured: tuple[str, ...]) -> Step:
-        """Return the step that measures latencies; `measured` names the steps that write the files."""
+        """Return the step that measures the latencies of model files; `measured` names the steps that write them."""
         recipe = self.recipe
         return Step(
             name="benchmark",

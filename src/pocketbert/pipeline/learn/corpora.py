@@ -270,7 +270,10 @@ def _check_objectives(stage: GeneralText, family: Family, key: str) -> None:
 def _make_similar_words(
     stage: GeneralText, source: ModelFolder, teacher: Any, vocabulary: int, key: str
 ) -> NearestWords:
-    """Return an index of each word's nearest words, by the stage's word-vector file or by the teacher's embeddings."""
+    """Return an index of each word's nearest words, by the stage's word-vector file or by the teacher's embeddings.
+
+    `source` is the teacher's folder, `vocabulary` the number of its tokens, `key` the stage's recipe key for errors.
+    """
     from pocketbert.distill.word_vectors import (
         EmbeddingVectors,
         NearestWords,
@@ -290,7 +293,9 @@ def _make_similar_words(
 
 
 def copy_general_weights(student: Any, trained: Any, masked_lm: bool) -> None:
-    """Copy the encoder of a student trained on plain text into the task's student; with `masked_lm` also its head.
+    """Copy the encoder of `trained`, the student of the general stages, into the task's `student`.
+
+    With `masked_lm` the masked-language-model head is copied, too.
 
     Raises:
         RuntimeError: If the weights of the models differ in more than the heads that one of them lacks.

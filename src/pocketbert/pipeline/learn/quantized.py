@@ -172,7 +172,10 @@ class _QuantizedForm:
         calibration: Sequence[_Feed] | None = None,
         learned: LearnedRanges | None = None,
     ) -> NDArray[np.float32]:
-        """Run a prepared module on rows; return its outputs [N, values], quantized if calibration rows are given."""
+        """Run a prepared module on rows; return its outputs [N, values], quantized if calibration rows are given.
+
+        `learned` are activation ranges from training, which replace those measured on the calibration rows.
+        """
         from pocketbert.export.prepare import PreparedPredictor
         from pocketbert.quantize.simulated import SimulatedPredictor
 
@@ -201,7 +204,10 @@ def _measure_difference(outputs: NDArray[np.float32], expected: NDArray[np.float
 
 
 def _record_choice(choice: _Choice, stage: QatStage, key: str, metrics: Path) -> str:
-    """Print, log and append to the metrics file which student is kept; return the sentence for the report."""
+    """Print, log and append to the metrics file which student is kept; return the sentence for the report.
+
+    `key` is the recipe key of the `qat` stage, `metrics` the .jsonl file of losses.
+    """
     made_for = f" for {stage.runtime}" if stage.runtime else ""
     what = f"{stage.scheme} in {stage.format}{made_for}, simulated on {choice.rows} training rows that nothing was trained on"
     verdict = (

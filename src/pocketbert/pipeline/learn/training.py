@@ -300,7 +300,10 @@ def _train_stage(learning: Learning, number: int, before: _StudentState | None, 
 
 
 def _make_stage_student(learning: Learning, general: bool, before: _StudentState | None) -> tuple[Any, bool]:
-    """Return a stage's student, that of the stage before or a new one, and whether its attention already records."""
+    """Return a stage's student, that of the stage before or a new one, and whether its attention already records.
+
+    `general` tells whether the stage trains on plain text; `before` is the student of the stage before, if any.
+    """
     if general:
         if before is not None:
             return before.student, before.captured

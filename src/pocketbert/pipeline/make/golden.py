@@ -229,7 +229,15 @@ def _find_texts_of_missing_labels(
     answers: Sequence[Matrix],
     data: Sequence[Text],
 ) -> list[Text]:
-    """Return further texts for labels that the model predicts for no present text: from the data, else composed."""
+    """Return further texts for labels that the model predicts for no present text: from the data, else composed.
+
+    Args:
+        model: The exported model.
+        reference: The same in torch.
+        present: Texts of the golden rows so far.
+        answers: The torch model's outputs for them.
+        data: Texts of the data to search.
+    """
     labels, task, tokenizer = model.folder.labels or [], model.task, model.tokenizer
     if not labels or not task.names_labels:
         return []
@@ -301,7 +309,7 @@ class _LabelSearch:
         return self._left <= 0 or self.timed_out or not self.missing
 
     def try_texts(self, texts: Sequence[Text]) -> list[_Numbers]:
-        """Run the model on texts, update `best` of each label, and return each text's margins of all labels, [labels]."""
+        """Run the model on texts, update each label's best text, and return each text's label margins, [labels]."""
         task = self.reference.task
         rows = self.tokenizer.encode(list(texts))
         self._left -= _CALL_TOKENS + sum(map(len, rows))
@@ -321,7 +329,7 @@ class _LabelSearch:
         return margins
 
     def compose(self) -> None:
-        """Compose texts of vocabulary words for labels without a text: single words, then words chosen by the gradient."""
+        """Compose texts for labels that have none: single vocabulary words, then words chosen by the gradient."""
         self._left = self._budget
         if self.is_over():
             return
@@ -342,7 +350,10 @@ class _LabelSearch:
                 self._climb(label, order[:_TEXT_WORDS].tolist(), words, ids)
 
     def _climb(self, label: int, start: list[int], words: Sequence[str], ids: NDArray[np.int64]) -> None:
-        """Improve a text of the words numbered in `start`: replace one word at a time while a label's margin grows."""
+        """Improve a text of the words numbered in `start`: replace one word at a time while a label's margin grows.
+
+        `words` are the one-token words to use, `ids` their token ids. `best` of the search keeps the texts found.
+        """
 
         def margins(texts: Sequence[Sequence[int]]) -> list[np.float32]:
             return [m[label] for m in self.try_texts([_join_words(words, text) for text in texts])]
@@ -363,7 +374,10 @@ class _LabelSearch:
             value, current = max(values), texts[int(np.argmax(values))]
 
     def _best_changes(self, label: int, text: str, places: int, ids: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """Return (position, word number) of the word replacements that promise the largest margin by the gradient."""
+        """Return (position, word number) of the word replacements that promise the largest margin by the gradient.
+
+        `places` is the number of words in the text, `ids` are the token ids of the words that may be put in.
+        """
         [row] = self.tokenizer.encode([text])
         self._left -= _CALL_TOKENS + 3 * len(row)  # forward and backward
         first, table = self._first, self._table.weight.detach().cpu().numpy()

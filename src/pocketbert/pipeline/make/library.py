@@ -420,7 +420,7 @@ def library_gates(
 
 
 def _check_texts(library: LibraryAnswers, tokenizer: TextTokenizer, segments: bool) -> Gate:
-    """Check that the folder's tokenizer gives each text the library's token ids, and segment ids if files take any."""
+    """Check that the folder's tokenizer gives the library's token ids, and with `segments` also its segment ids."""
     wrong = [(row, what) for row in library.rows if (what := _describe_input_difference(row, tokenizer, segments))]
     detail = f"{len(library.rows)} texts give the ids of {library.library}."
     if wrong:
@@ -456,7 +456,10 @@ def _describe_input_difference(row: LibraryRow, tokenizer: TextTokenizer, segmen
 
 
 def _check_answers(library: LibraryAnswers, head: Head, labels: int, subject: Subject) -> Gate:
-    """Run a file on the library's texts in padded batches and check its outputs against the library's values."""
+    """Run a file on the library's texts in padded batches and check its outputs against the library's values.
+
+    `head` turns outputs into answers; `labels` is the number of labels.
+    """
     longest = subject.tokenizer.max_length
     rows = [row for row in library.rows if row.values and len(row.ids) <= longest]
     if head.task.name is TaskName.QUESTION_ANSWERING:  # a pair that is too long is read in windows, which no row has
@@ -541,7 +544,7 @@ def _select_text_values(answer: Answer, row: LibraryRow) -> NDArray[np.float64] 
 def _select_token_values(
     task: Task, labels: Sequence[str], row: LibraryRow, outputs: Sequence[Matrix]
 ) -> NDArray[np.float64] | None:
-    """Return the token probabilities (question answering: logits) that the library's row names.
+    """Return the token probabilities (question answering: logits) that the library's row names, of a file's outputs.
 
     Returns None if the row names a token or label that is not there; an empty array for a text read in several windows.
     """

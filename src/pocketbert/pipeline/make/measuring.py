@@ -89,7 +89,10 @@ def file_row_name(file: ModelFile, recipe: Recipe) -> str:
 def list_run_variants(
     recipe: Recipe, run: Path, files: Sequence[ModelFile], weights: Path, length: int
 ) -> list[Variant]:
-    """Return the files of a run to benchmark, named as in tables, the teacher's first if it was exported."""
+    """Return the files of a run to benchmark, named as in tables, the teacher's first if it was exported.
+
+    `weights` is the folder of the exported model and its tokenizer, `length` the longest input in tokens.
+    """
     from pocketbert.benchmarks.measurement import Variant
 
     variants, teacher = [], teacher_file(recipe)

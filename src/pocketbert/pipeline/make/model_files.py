@@ -152,7 +152,7 @@ def _compare_outputs(
     name: str,
     loss: float = 1.0,
 ) -> Parity:
-    """Compare the outputs of a prepared module or exported file with the original torch model; return the worst result.
+    """Compare `subject`, a prepared module or exported file, with the original torch model; return the worst result.
 
     `loss` multiplies the bound, for formats that compute with fewer digits.
     """
@@ -460,7 +460,10 @@ def _measure_static_ranges(
     modules: Mapping[Format, ModulePredictor],
     calibration: Callable[[], Rows],
 ) -> dict[str, dict[str, list[ProductRanges]]]:
-    """Measure the activation ranges that static files must hold, on calibration rows; by file path and weight name."""
+    """Measure the activation ranges that static files must hold, on calibration rows; by file path and weight name.
+
+    `simulations` maps the static files to their schemes' rounding, `modules` formats to prepared torch modules.
+    """
     from pocketbert.quantize.simulated import measure_product_ranges
     from pocketbert.quantize.table import repeat_tokens
 
