@@ -421,7 +421,7 @@ def demo(output: str | Path, overwrite: bool = False, overrides: Sequence[str] =
 
 
 def _run_at(recipe: AnyRecipe, output: str | Path, overwrite: bool, resume_anyway: bool) -> Run:
-    """Return the run of a recipe in a run folder, with what the caller permits."""
+    """Return the `Run` of a recipe in the folder `output`, with permission to replace or keep old results."""
     from pocketbert.pipeline.direct import ChoosingRun
     from pocketbert.pipeline.recipes import recipe_settings
     from pocketbert.pipeline.run_folder import Permission, run_destination

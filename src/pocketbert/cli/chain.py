@@ -124,7 +124,7 @@ def run(
 
 
 def _require_recipe(recipe: str | None, data_options: Mapping[str, object]) -> str:
-    """Return the recipe named by a command without --data.
+    """Return the recipe argument of `run`, after checking that it is given without options that belong to --data.
 
     Raises:
         InputError: If none is named, or an option that belongs to --data was given.
@@ -143,7 +143,7 @@ def _require_recipe(recipe: str | None, data_options: Mapping[str, object]) -> s
 
 
 def _overrides_with_data(recipe: str | None, overrides: list[str] | None) -> list[str]:
-    """Return the overrides of a command with --data, which has no recipe: its first argument is an override too.
+    """Return all ``key=value`` overrides of a command with --data, where the recipe's argument is an override too.
 
     Raises:
         InputError: If the first argument is the name of a recipe.
@@ -155,17 +155,17 @@ def _overrides_with_data(recipe: str | None, overrides: list[str] | None) -> lis
 
 
 def _add_seed(overrides: list[str] | None, seed: int | None) -> list[str]:
-    """Return the overrides of the command line with that of --seed behind them."""
+    """Return the ``key=value`` overrides with ``seed=N`` of --seed appended, if it was given."""
     return [*(overrides or ()), *([f"seed={seed}"] if seed is not None else [])]
 
 
 def _run_folder(output: Path | None, recipe_name: str) -> Path:
-    """Return the folder to work in: that of -o, else the one named after the recipe."""
+    """Return the run folder: the value of -o, else ``runs/NAME`` with the recipe's name."""
     return output or Path("runs") / recipe_name
 
 
 def _print_plan(steps: Sequence[PlannedStep], folder: Path, json: bool) -> None:
-    """Print what `--dry-run` shows: each step, the folder it writes, and whether it is finished."""
+    """Print the table or JSON of `--dry-run`: each step, the path it writes, and its state."""
     if json:
         print_json([vars(s) for s in steps])
         return

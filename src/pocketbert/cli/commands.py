@@ -38,7 +38,7 @@ _SIGNAL_NAMES = {ExitCode.INTERRUPTED: "Ctrl-C", ExitCode.TERMINATED: "SIGTERM"}
 
 
 class Stopped(KeyboardInterrupt):
-    """Raised in the main thread when a signal asks the command to end.
+    """The exception raised in the main thread when Ctrl-C or SIGTERM asks the command to end.
 
     Attributes:
         exit_code: Exit code of the command.
@@ -51,13 +51,13 @@ class Stopped(KeyboardInterrupt):
 
 
 def _stopped_message(code: ExitCode) -> str:
-    """Return the last line of a command that a signal ended."""
+    """Return the line that a command prints when Ctrl-C or SIGTERM has ended it."""
     return f"Stopped by {_SIGNAL_NAMES[code]}. Finished work is kept; run the same command to continue."
 
 
 @contextmanager
 def signals() -> Iterator[None]:
-    """End a command in order at the first signal: an exception unwinds it, in training after the step and its checkpoint.
+    """Handle Ctrl-C and SIGTERM in the block: the first raises `Stopped`, in training after the step's checkpoint.
 
     A second signal ends the process at once.
 
@@ -120,11 +120,11 @@ _PATH_ERRORS = (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)
 
 
 def _guard(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with the options that all commands share; its errors end it with one message and an exit code."""
+    """Wrap a command: add -q, -v and --debug, and turn exceptions into one error message and an exit code."""
 
     @functools.wraps(command)
     def run(*args: Any, quiet: bool = False, verbose: bool = False, debug: bool = False, **kwargs: Any) -> None:
-        """Run the command, and end the process with the exit code of what it raises."""
+        """Run the command; turn an exception into an error message and the process's exit code."""
         _prepare_process(quiet, verbose)
         try:
             command(*args, **kwargs)
@@ -158,7 +158,7 @@ def _guard(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _prepare_process(quiet: bool, verbose: bool) -> None:
-    """Set what a command runs with: threads that sleep while they wait, how much is printed, and the log on stderr."""
+    """Set up the process of a command: thread settings in the environment, quiet mode, and logging to stderr."""
     from pocketbert.core.host.progress import set_quiet
 
     # OpenMP threads that spin while they wait cost half of a shared machine; read when torch is imported.
@@ -172,20 +172,20 @@ def _prepare_process(quiet: bool, verbose: bool) -> None:
 
 
 def _all_problems(error: InputError | GateError) -> str:
-    """Return the lines to print for an error with several problems."""
+    """Return the error message for an exception that lists several problems or failures."""
     failures = error.problems if isinstance(error, InputError) else error.failures
     return format_error([str(f) for f in failures])
 
 
 def _unusable_path(error: OSError) -> str:
-    """Return the line to print for a path that cannot be used."""
+    """Return the error message for a path that the system refuses, such as one that is too long."""
     name = str(error.filename)
     shown = name if len(name) <= 200 else f"{name[:196]}..."
     return format_error([f"{shown}: {(error.strerror or 'not usable').lower()}."])
 
 
 def _machine_error(error: Exception) -> str:
-    """Return the lines to print for an error of the machine, such as a full disk, or for one that nobody expected."""
+    """Return the error message for a machine error, such as a full disk, or for an unexpected exception."""
     text = " ".join(str(error).split())[:300] or type(error).__name__
     number = error.errno if isinstance(error, OSError) and error.errno else 0
     full = "No space left on device" in text
@@ -199,7 +199,7 @@ def _machine_error(error: Exception) -> str:
 
 
 def _end(message: str, code: ExitCode, debug: bool) -> NoReturn:
-    """Print an error, with --debug its traceback first and always the notes on what was kept, and end the command."""
+    """Print an error message, with the traceback for --debug and notes on kept files, and exit with a code."""
     if debug:
         traceback.print_exc()
     for note in getattr(sys.exception(), "__notes__", ()):
@@ -283,13 +283,13 @@ def add(app: typer.Typer, command: Callable[..., None], title: str | None = None
 
 
 class GroupedCommands(typer.core.TyperGroup):
-    """List commands under the title that each was registered with (`rich_help_panel`).
+    """A typer group whose help lists commands under the title that each was registered with (`rich_help_panel`).
 
     Typer itself does that only in framed help, which takes three times as long to start.
     """
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write one section for each title, in the order in which the titles first occur."""
+        """Write the commands to the help text, a section for each title in order of first occurrence."""
         commands = [(name, self.commands[name]) for name in self.list_commands(ctx)]
         limit = formatter.width - 6 - max(len(name) for name, _ in commands)
         sections: dict[str, list[tuple[str, str]]] = {}

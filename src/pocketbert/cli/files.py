@@ -371,7 +371,7 @@ def pack(
 def _parse_budget_options(
     budget: str | None, data: DataSource | None, formats: str | None, answer: Sequence[str] = ()
 ) -> BudgetOptions | None:
-    """Parse the options of `quantize` that belong to --budget; return None without a budget.
+    """Parse the values of --budget, --data, --format and --answer of `quantize`; return None without a budget.
 
     Args:
         budget: Value of --budget, such as ``max_drop=0.01,max_size_mb=20``.
@@ -403,7 +403,7 @@ def _parse_budget_options(
 
 
 def _quantized_folder(model: Path, output: Path | None, with_budget: bool) -> Path:
-    """Return the folder that `quantize` writes: that of -o, or with a budget FOLDER-budget next to the folder that is read.
+    """Return the output folder of `quantize`: the value of -o, else with a budget ``MODEL-budget`` beside the model.
 
     Raises:
         InputError: If there is no budget and no folder is named.
@@ -417,7 +417,7 @@ def _quantized_folder(model: Path, output: Path | None, with_budget: bool) -> Pa
 
 
 def _print_search(folder: Path) -> None:
-    """Print every candidate file of a budget search, the chosen ones, and the recipe lines that make the same files."""
+    """Print the candidate files of a folder's budget search, the chosen ones, and recipe lines that make the same."""
     from pocketbert.core.artefacts import read_artefacts
     from pocketbert.pipeline.direct.choosing import chosen_files, recipe_lines
 
@@ -434,7 +434,7 @@ def _print_search(folder: Path) -> None:
 
 
 def _candidate_row(candidate: Candidate) -> list[str]:
-    """Return the table cells of a candidate: name, size, errors, latency, and whether it is inside the budget."""
+    """Return a candidate file's table cells: name, size, errors, latency, whether it fits the budget, and a note."""
 
     def shown(value: float | None, form: str) -> str:
         return _NO_VALUE if value is None else f"{value:{form}}"

@@ -126,14 +126,14 @@ def devices(
 
 
 def _describe_reachable(status: DeviceStatus) -> str:
-    """Return the table's cell on what is there now, such as the phones that adb lists."""
+    """Return the table cell with the devices of a kind that are reachable now, such as the phones that adb lists."""
     if status.reachable is None:
         return "–" if status.info.instead else "not tried before it is used"
     return "; ".join(reachable.words for reachable in status.reachable) or "none"
 
 
 def _status_fields(status: DeviceStatus) -> dict[str, Any]:
-    """Return the fields of a device's status for JSON."""
+    """Return a device's status as a dictionary of JSON values."""
     info, reachable = status.info, status.reachable
     return {
         "name": info.spelled,
@@ -147,7 +147,7 @@ def _status_fields(status: DeviceStatus) -> dict[str, Any]:
 
 
 def _print_probe(name: str, json: bool) -> None:
-    """Run the probe program on a device, and print the facts that it measures."""
+    """Run the probe program on a device, and print its facts (cores, clock rates, bandwidth) as a table or JSON."""
     from pocketbert.benchmarks.devices.table import probe
 
     try:

@@ -248,7 +248,7 @@ def benchmark(
 def _app_settings(
     repeats: int | None, gaps: str | None, budget: float | None, device_names: list[str]
 ) -> tuple[int, str]:
-    """Return the repeats and idle times of a measurement by the demo app: those that were given, else what the app can do."""
+    """Return the number of repeats and idle times for the demo app: those given, else the app's fixed values."""
     from pocketbert.benchmarks.imported.android_app import REPEATS
     from pocketbert.core.devices import ADB
 
@@ -261,7 +261,7 @@ def _app_settings(
 def _benchmark_options(
     preset: str, threads: str | None, lengths: str | None, gaps: str | None, **numbers_by_field: float | None
 ) -> BenchmarkOptions:
-    """Return the settings of a preset with those replaced that options were given for."""
+    """Return the benchmark options of a preset, with the values of command-line options that were given."""
     from pocketbert.benchmarks.measurement import preset_options
 
     changes: dict[str, Any] = {name: value for name, value in numbers_by_field.items() if value is not None}
@@ -275,7 +275,7 @@ def _benchmark_options(
 
 
 def _print_result(result: BenchmarkResult) -> None:
-    """Print the tables of a benchmark, and where its figures come from."""
+    """Print the tables of a benchmark's latencies, compilations and imported figures, then notes on their origin."""
     from pocketbert.benchmarks.report.compiled import (
         describe_compilations,
         describe_reported_texts,
@@ -305,7 +305,7 @@ def _print_result(result: BenchmarkResult) -> None:
 
 
 def _parse_facts(values: list[str]) -> list[Fact]:
-    """Parse the values of ``--fact``; raise InputError listing all that are wrong."""
+    """Parse the values of ``--fact``, each ``[TEXT:]KEY=VALUE``; raise InputError listing all wrong ones."""
     from pocketbert.benchmarks.imported.saved_texts import parse_fact
 
     facts, problems = [], []
@@ -320,7 +320,7 @@ def _parse_facts(values: list[str]) -> list[Fact]:
 
 
 def _parse_idle_times(text: str) -> list[float]:
-    """Parse the milliseconds of ``--gaps``."""
+    """Parse the value of ``--gaps``, comma-separated milliseconds; an empty list for ``none``."""
     if text == "none":
         return []
     try:
@@ -423,7 +423,7 @@ def sensitivity(
 
 
 def _sensitivity_rows(result: Sensitivity) -> list[list[str]]:
-    """Return the table rows of one scheme: a row per role, then the sum that they predict and the measured whole."""
+    """Return the table rows of one scheme: one per role of weights, then the predicted and the measured total."""
     rows = [
         [
             role.role.value,

@@ -20,7 +20,7 @@ _KEYS = {flag: key for key, flag in RECIPE_KEY_FLAGS.items()}
 
 
 def sets(flag: str, text: str, key: str = "", short: tuple[str, ...] = (), **settings: Any) -> Any:
-    """Describe an option that sets a key of a recipe.
+    """Return a typer option whose help ends with the recipe key that it sets.
 
     Args:
         flag: Its name, e.g. ``--opset``.
@@ -33,7 +33,7 @@ def sets(flag: str, text: str, key: str = "", short: tuple[str, ...] = (), **set
 
 
 def preset_defaults(of: Callable[[PresetSettings], str]) -> str:
-    """Describe the default of a benchmark option under each preset: ``default 5; quick 3; mlperf 4``.
+    """Return help text on an option's default in each benchmark preset: ``default 5; quick 3; mlperf 4``.
 
     Args:
         of: Returns the option's value in the settings of a preset, as text.
@@ -44,12 +44,12 @@ def preset_defaults(of: Callable[[PresetSettings], str]) -> str:
 
 
 def listed(text: str) -> list[str]:
-    """Split a comma-separated list."""
+    """Split a comma-separated text into its non-empty parts, without blanks around them."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def numbers(text: str, flag: str) -> list[int]:
-    """Read a comma-separated list of positive numbers.
+    """Parse a comma-separated list of positive integers; `flag` names the option in errors.
 
     Raises:
         InputError: If it is not one.
@@ -75,14 +75,14 @@ def rows(
     max_line_mb: float = DEFAULT_LINE_MB,
     max_rows: int = DEFAULT_MAX_ROWS,
 ) -> DataSource:
-    """Return the data source that a command's options name; columns that are not named are found in the file."""
+    """Return the data source of a file with the columns and limits of a command's options; None columns are guessed."""
     from pocketbert.core.data.source import DataSource
 
     return DataSource.at(str(path), text, text_pair, label, header, max_line_mb=max_line_mb, max_rows=max_rows)
 
 
 def choices(text: str) -> dict[str, str]:
-    """Parse the value of --roles: the scheme of each role or module.
+    """Parse the value of --roles, ``ROLE=SCHEME,...``, to schemes by role (place of a weight in a layer) or module.
 
     Raises:
         InputError: If a part is not ROLE=SCHEME.

@@ -21,23 +21,23 @@ _FIGURE = re.compile(r"[-+–]?\d|[-–]?$")
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON on one line, the last line on stdout."""
+    """Print a value as one line of JSON on stdout."""
     print(json_text(value))
 
 
 def json_text(value: Any) -> str:
-    """Encode a value as JSON with readable non-ASCII characters; in ASCII if it holds half a surrogate pair."""
+    """Return a value as JSON text, non-ASCII characters unescaped unless one is half a surrogate pair."""
     text = json.dumps(value, ensure_ascii=False)
     return text if is_unicode(text) else json.dumps(value)
 
 
 def print_answer(line: str) -> None:
-    """Print fields separated by tabs; on a terminal, without control characters."""
+    """Print a line of tab-separated fields; on a terminal, control characters in them are escaped."""
     print("\t".join(escape_control_characters(part) for part in line.split("\t")) if sys.stdout.isatty() else line)
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
-    """Print a table on a terminal, and tab-separated lines elsewhere."""
+    """Print header and rows as a table on a terminal, else as tab-separated lines."""
     if not sys.stdout.isatty():
         for row in (header, *rows):
             print("\t".join(escape_separators(cell) for cell in row))
@@ -56,7 +56,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str
 
 
 def print_folder(folder: Path, json: bool) -> None:
-    """Print the files of a new artefact folder, and the commands to run next.
+    """Print the files of a new artefact folder with size and scores, and suggest commands to run next.
 
     Args:
         folder: The folder.
@@ -90,7 +90,7 @@ def print_folder(folder: Path, json: bool) -> None:
 
 
 def _next_commands(folder: Path, artefacts: Artefacts) -> list[str]:
-    """Return the suggestions for a new artefact folder, each with a command."""
+    """Return lines that suggest commands to run next with a new artefact folder."""
     place = shlex.quote(str(folder))
     scored = any(r.scores for r in artefacts.models())
     lines = [] if scored else [f"Score it: pocketbert verify -m {place} --data ROWS.csv --record"]

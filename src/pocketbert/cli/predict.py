@@ -151,7 +151,7 @@ def predict(
 
 
 def _warn_of_empty(texts: Sequence[Text]) -> None:
-    """Print a warning if a text has no visible character: the model answers it all the same."""
+    """Print a warning with the number of texts that have no visible character."""
     from pocketbert.core.data.cells import is_visible
     from pocketbert.core.host.progress import print_note
 
@@ -165,14 +165,14 @@ def _warn_of_empty(texts: Sequence[Text]) -> None:
 
 
 def _answers(model: Model, texts: Sequence[Text], prompt: str | None) -> Iterator[Answer]:
-    """Yield the answers to texts, computing a limited number of them at a time."""
+    """Yield the model's answers to texts, computed in portions of `_TEXTS_AT_ONCE` texts."""
     for start in range(0, len(texts), _TEXTS_AT_ONCE):
         yield from model.predict(texts[start : start + _TEXTS_AT_ONCE], progress="predict", prompt=prompt)
 
 
 @dataclass(frozen=True)
 class _Inputs:
-    """The texts to answer.
+    """The texts to run the model on, with the data rows that they came from.
 
     Attributes:
         texts: Inputs of the model.
@@ -191,7 +191,7 @@ class _Inputs:
 
 
 def _input_columns(model: Path) -> tuple[str, ...]:
-    """Return the names of the data columns that a folder's files take in addition to the text."""
+    """Return the names of data columns that the model's files read beside the text; empty if they read text only."""
     from pocketbert.core.artefacts import find_artefact_folder, read_artefacts
     from pocketbert.core.predict.inputs import COLUMNS
 
@@ -204,7 +204,7 @@ def _input_columns(model: Path) -> tuple[str, ...]:
 def _read_inputs(
     texts: list[str], file: Path | None, source: DataSource, columns: tuple[str, ...], with_rows: bool
 ) -> _Inputs:
-    """Read the texts to answer from arguments, a file or stdin.
+    """Read the texts to run the model on from arguments, a file or stdin.
 
     Args:
         texts: The arguments.
@@ -255,7 +255,7 @@ def _read_inputs(
 
 
 def _read_stdin(limits: Limits) -> list[str]:
-    """Read the lines of stdin; raise InputError if it is a terminal or cannot be read."""
+    """Return the texts of stdin, one per line; raise InputError if it is a terminal or cannot be read."""
     from pocketbert.core.data.streams import read_texts_of_stream
 
     if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
@@ -268,7 +268,7 @@ def _read_stdin(limits: Limits) -> list[str]:
 
 
 def _check_answer_file(path: Path, overwrite: bool, *read: Path) -> Path:
-    """Refuse a file for answers that could not be written, before the first text is read.
+    """Return the resolved file for answers, after checking that it can be written.
 
     Args:
         path: Value of -o.
@@ -288,7 +288,7 @@ def _check_answer_file(path: Path, overwrite: bool, *read: Path) -> Path:
 
 
 def _print_answer(text: Text, answer: Answer, other: Mapping[str, Any], top: int, json: bool) -> None:
-    """Print the answer to one text.
+    """Print the model's answer to one text, as a tab-separated line or as JSON.
 
     Args:
         text: The text, or both texts of a pair.
@@ -307,7 +307,7 @@ def _print_answer(text: Text, answer: Answer, other: Mapping[str, Any], top: int
 
 
 def _write_answers(path: Path, rows: Sequence[Mapping[str, Any]], answers: Iterable[Answer], top: int) -> None:
-    """Write rows with their answers: a table with columns ``predicted_...``, or JSON lines with the field ``answer``.
+    """Write rows with their answers to a file, as table columns ``predicted_...`` or as JSON field ``answer``.
 
     Args:
         path: The file, .csv, .tsv or .jsonl; it appears when it is complete.
@@ -335,10 +335,10 @@ def _write_answers(path: Path, rows: Sequence[Mapping[str, Any]], answers: Itera
 
 
 def _fields(answer: Answer, top: int) -> dict[str, Any]:
-    """Return the fields of an answer as JSON values."""
+    """Return an answer's fields as JSON values, with `top` alternatives and whether the text was truncated."""
     return {**answer.fields(top), "truncated": answer.truncated}
 
 
 def _cell(value: object) -> object:
-    """Return a value as a table's cell holds it: lists, objects and booleans as JSON."""
+    """Return a value for a .csv or .tsv cell: lists, objects and booleans as JSON text, others unchanged."""
     return json_text(value) if isinstance(value, list | dict | bool) else value

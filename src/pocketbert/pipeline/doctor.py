@@ -33,21 +33,21 @@ _EXTRAS: dict[str, tuple[str, ...]] = {
 
 
 def missing(extra: str) -> list[str]:
-    """Return the distributions of an extra that are not installed."""
+    """Return the Python packages of an extra (such as ``train`` or ``onnx``) that are not installed."""
     names = _distributions(extra)
     present = installed_versions(names)
     return [name for name in names if name not in present]
 
 
 def _distributions(extra: str) -> tuple[str, ...]:
-    """Return the distributions of an extra; the extra of a format has the format's name."""
+    """Return all Python packages of an extra; a format's name is the extra that exports to it."""
     if extra in Format:
         return ("torch", "transformers", "safetensors", *FORMATS[Format(extra)].needs)
     return _EXTRAS[extra]
 
 
 def require(*needed: str) -> None:
-    """Check that extras are installed.
+    """Raise if a package of one of the named extras is not installed.
 
     PocketBERT has no extra for the format of an installed plug-in: its distributions are named in the installing command.
 
@@ -66,7 +66,7 @@ def require(*needed: str) -> None:
 
 
 def require_for(recipe: Recipe, until: str | None = None, report: bool = True) -> None:
-    """Check that everything is installed that a recipe needs.
+    """Raise if a package that a recipe needs to train, export, run or report is not installed.
 
     Args:
         recipe: The recipe.
@@ -93,7 +93,7 @@ def require_for(recipe: Recipe, until: str | None = None, report: bool = True) -
 
 
 class Backend(BaseModel):
-    """One optional part.
+    """An optional capability, such as exporting to ONNX: whether its packages are installed and how to install them.
 
     Attributes:
         name: What it is for.
@@ -109,7 +109,7 @@ class Backend(BaseModel):
 
 
 class PluginReport(BaseModel):
-    """One entry point of an installed package.
+    """One plug-in (entry point of an installed package): what it registered, or why it failed to load.
 
     Attributes:
         name: Name of the entry point.
@@ -125,7 +125,7 @@ class PluginReport(BaseModel):
 
 
 class Diagnosis(BaseModel):
-    """Result of `pocketbert doctor`.
+    """The result of `pocketbert doctor`: the machine, the installed optional parts and the plug-ins.
 
     Attributes:
         machine: CPU and ISA.
@@ -176,7 +176,7 @@ _PARTS = (
 
 
 def diagnose() -> Diagnosis:
-    """Look at the machine, the installed libraries, the plug-ins and the demo teacher."""
+    """Return a report on the machine, the installed optional packages, the plug-ins and the demo teacher."""
     backends = [*map(_check_part, _PARTS), _check_demo_teacher()]
     notes = []
     load, cores = load_average(), describe_machine().cores
@@ -208,7 +208,7 @@ def diagnose() -> Diagnosis:
 
 
 def _check_part(part: _Part) -> Backend:
-    """Report which distributions of a part are installed and which are missing."""
+    """Return whether a capability's packages are installed, with their versions and the missing ones."""
     present = installed_versions(part.distributions)
     lacking = [name for name in part.distributions if name not in present]
     if part.any_one:
@@ -220,7 +220,7 @@ def _check_part(part: _Part) -> Backend:
 
 
 def _check_demo_teacher() -> Backend:
-    """Report whether the pinned demo teacher is installed."""
+    """Return whether the demo teacher is installed with the expected checksum, with its version."""
     name = f"demo teacher {DEMO_TEACHER}"
     try:
         with tolerate_failed_plugins():  # a plug-in that fails has a line of its own

@@ -36,7 +36,7 @@ _NO_RESULT = ("checkpoint", "max_line_mb", "max_rows")
 
 
 class Inputs:
-    """The models and files that a recipe names. Each is opened or hashed when it is first needed.
+    """The models and files that a recipe names, each opened or hashed once, and the settings that decide its steps.
 
     Args:
         recipe: The recipe.
@@ -65,7 +65,7 @@ class Inputs:
 
     @cached_property
     def start(self) -> ModelFolder | None:
-        """The model that the student starts from; None if the student is built from its teacher."""
+        """The model folder that the student starts from; None if the student is built from its teacher."""
         student = self.recipe.student
         if student is None or student.model is None:
             return None
@@ -78,7 +78,7 @@ class Inputs:
 
     @cached_property
     def general_head(self) -> str | None:
-        """Name of the head that the general stages share; None if fewer than two stages are general.
+        """Name of the head that all general stages (on plain text) share; None with fewer than two of them.
 
         Later general stages decide it too, so it is a setting of each of them.
         """
@@ -104,7 +104,7 @@ class Inputs:
         return {name: sha256_file(p) for name, p in (*tables, *chosen)}
 
     def ready_digests(self, format: Format) -> dict[str, str | None]:
-        """Return the sha256 of each file of a format that is copied instead of exported anew."""
+        """Return the sha256 of each ready file of a format, which is copied instead of exported, by its path."""
         return {name: digest for name, digest in self.all_ready_digests.items() if name.startswith(f"{format}/")}
 
     @cached_property
@@ -113,7 +113,7 @@ class Inputs:
         return {name: sha256_path(path) for name, path in self.ready.items()}
 
     def stage_digests(self, number: int) -> dict[str, str | None]:
-        """Return the digests of the word vectors and of the generator that stage `number` of `distill` names."""
+        """Return digests, by recipe key, of the word-vector file and generator model that a `distill` stage names."""
         stage, digests = self.recipe.distill[number], dict[str, str | None]()
         vectors, generator = getattr(stage, "vectors", None), getattr(stage, "generator", None)
         if vectors is not None:
@@ -124,7 +124,7 @@ class Inputs:
         return digests
 
     def check_exported(self) -> None:
-        """Refuse models that no file can be written of, that cannot teach, or that cannot be pruned.
+        """Raise if the recipe's models cannot be exported, distilled or pruned as the recipe asks.
 
         Raises:
             InputError: Naming the recipe key of the model.
@@ -149,7 +149,7 @@ class Inputs:
         check_exportable(family, key)
 
     def student_settings(self) -> dict[str, object]:
-        """Return the settings that decide the student in every stage."""
+        """Return the recipe settings, by key, that affect the student in every training stage."""
         recipe, section = self.recipe, section_settings(self.recipe.student)
         if isinstance(section, dict) and section["vocabulary"] is None:
             section = _drop_keys(
@@ -166,31 +166,31 @@ class Inputs:
         }
 
     def student_contents(self) -> dict[str, str | None]:
-        """Return the digest of the model that the student starts from, if the recipe names one."""
+        """Return the digest of the model that the student starts from, by recipe key; None if it has none."""
         return {"student.model": self.start.digest if self.start else None}
 
     def answer_settings(self) -> object:
-        """Return the settings of `answer` that decide a trained model; confidence is fitted after training."""
+        """Return the recipe's `answer` section without temperature and "unknown" threshold, which affect no weights."""
         return _drop_keys(section_settings(self.recipe.answer), *CONFIDENCE_KEYS)
 
     def attention_settings(self) -> dict[str, object]:
-        """Return the attention pattern if the recipe sets it; otherwise config.json of the weights holds it."""
+        """Return the recipe's attention pattern, by key; empty if config.json of the weights decides it."""
         attention = self.recipe.export.attention
         return {} if attention is None else {"export": {"attention": attention}}
 
     def export_settings(self, format: Format) -> dict[str, object]:
-        """Return the settings that decide the exported files of a format."""
+        """Return the recipe settings, by section, that affect the exported files of a format."""
         own = format_place(format).settings(self.recipe)
         export = {"lengths": self.recipe.export.lengths, **cast(dict[str, object], own.pop("export", {}))}
         return {"export": export, "data": {"max_length": self.length}, **own}
 
     def calibration_settings(self) -> dict[str, object]:
-        """Return how static files choose ranges, if it is not the default."""
+        """Return the calibration method of static files, by recipe key; empty for the default ``minmax``."""
         method = self.recipe.quantize.calibration
         return {} if method is Calibration.MINMAX else {"quantize.calibration": method}
 
     def pack_settings(self) -> tuple[dict[str, object], dict[str, object]]:
-        """Divide the whole recipe, which the artefact folder holds, into settings that decide files and those that only judge.
+        """Divide the whole recipe into settings that affect files, and settings of checks on the files.
 
         Returns:
             Settings and gates of the step `pack`.
@@ -210,17 +210,17 @@ class Inputs:
 
 
 def section_settings(section: BaseModel | None) -> object:
-    """Return a recipe section without the keys that do not change a result; None for None."""
+    """Return a recipe section as JSON values without keys that change no result (`checkpoint`); None for None."""
     return drop_resultless_keys(section.model_dump(mode="json")) if section is not None else None
 
 
 def drop_resultless_keys(sections: Mapping[str, object]) -> dict[str, object]:
-    """Return nested sections without the keys that do not change a result: checkpoints, and limits of what is read."""
+    """Return nested recipe sections without keys that change no result: `checkpoint`, `max_line_mb`, `max_rows`."""
     return cast(dict[str, object], _drop_keys(dict(sections), *_NO_RESULT))
 
 
 def _drop_keys(value: object, *keys: str) -> object:
-    """Return nested sections, or a list of them, without some keys, at every level."""
+    """Return a copy of nested dictionaries and lists without the given keys, at every level."""
     if isinstance(value, dict):
         return {k: _drop_keys(v, *keys) for k, v in value.items() if k not in keys}
     return [_drop_keys(v, *keys) for v in value] if isinstance(value, list) else value

@@ -123,13 +123,13 @@ class CalibrationOptions:
 
     @staticmethod
     def of(rows: DataSource | CalibrationOptions | None) -> CalibrationOptions:
-        """Wrap rows in options with the default method; options are returned as they are."""
+        """Return options for calibration rows with the default method; options are returned unchanged."""
         return rows if isinstance(rows, CalibrationOptions) else CalibrationOptions(rows=rows)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetOptions:
-    """Settings of `quantize` with a budget, which chooses the schemes of the files itself.
+    """Settings of `quantize` with a budget: limits within which it chooses the scheme of each file itself.
 
     Attributes:
         limits: Limits of a file's size, latency and loss; see `pocketbert.core.recipe.budget`.

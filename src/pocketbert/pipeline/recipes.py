@@ -72,7 +72,7 @@ def recipe_path(recipe: str | Path) -> Path:
 
 
 def copy_recipe(name: str, destination: Path, overwrite: bool = False) -> Path:
-    """Copy a shipped recipe for editing; its header names the installed schema, so that editors complete keys.
+    """Copy a shipped recipe to a file for editing, with the installed JSON Schema's path in its header line.
 
     Returns:
         The file; if `destination` is a link, the file that it leads to.
@@ -89,7 +89,7 @@ def copy_recipe(name: str, destination: Path, overwrite: bool = False) -> Path:
 
 
 def _set_schema(text: str) -> str:
-    """Replace the schema in the header of a recipe by the path where it is installed."""
+    """Return a recipe's text with the installed path of the JSON Schema in its header line."""
     lines = text.splitlines(keepends=True)
     if lines and lines[0].startswith(_SCHEMA_HEADER):
         lines[0] = f"{_SCHEMA_HEADER}{shipped_folder() / SCHEMA_FILE}\n"
@@ -97,7 +97,7 @@ def _set_schema(text: str) -> str:
 
 
 def _remove_schema(text: str) -> str:
-    """Remove the header that names the schema from a recipe: its path differs between installations."""
+    """Return a recipe's text without the header line that names the JSON Schema's installed path."""
     first, _, rest = text.partition("\n")
     return rest if first.startswith(_SCHEMA_HEADER) else text
 
@@ -129,7 +129,7 @@ _PLAIN_WORD = re.compile(r"[A-Za-z][\w-]*")
 
 @dataclass(frozen=True)
 class StartingRecipe:
-    """A recipe that was made for a data file.
+    """A recipe that was made for a data file, with its text as a file and notes on the rows.
 
     Attributes:
         recipe: The recipe.
@@ -142,7 +142,7 @@ class StartingRecipe:
     notes: tuple[str, ...]
 
     def keep(self, folder: Path, overwrite: bool) -> None:
-        """Write the recipe into a run folder.
+        """Write the recipe as ``recipe.yaml`` into a run folder, unless the same text is there.
 
         Raises:
             InputError: If the folder holds a recipe with other contents, which the user may have edited.
@@ -164,12 +164,12 @@ AnyRecipe: TypeAlias = "Recipe | StartingRecipe"
 
 
 def recipe_settings(recipe: AnyRecipe) -> Recipe:
-    """Return the recipe itself, also of one that was made for a data file."""
+    """Return the settings of a recipe: itself, or the recipe inside a `StartingRecipe`."""
     return recipe.recipe if isinstance(recipe, StartingRecipe) else recipe
 
 
 def starting_recipe(files: DataFiles, folder: Path, overrides: Sequence[str] = ()) -> StartingRecipe:
-    """Make a recipe for a data file.
+    """Make a recipe for a data file: guess columns, task, input length and epochs from its rows.
 
     Args:
         files: The data file, and the columns and the task if the user named them.
@@ -210,7 +210,7 @@ def starting_recipe(files: DataFiles, folder: Path, overrides: Sequence[str] = (
 
 
 def _find_label_kind(task: str | None) -> LabelKind | None:
-    """Return the kind of labels of the task that the user named; None without one.
+    """Return the kind of labels of the task named by --task; None if none is named.
 
     Raises:
         InputError: If it is no task, or one that a data file cannot start.
@@ -225,7 +225,7 @@ def _find_label_kind(task: str | None) -> LabelKind | None:
 
 
 def _choose_task(columns: Columns) -> TaskName:
-    """Return the task of the labels that were found.
+    """Return the task that fits the kind of labels found in the data file.
 
     Raises:
         InputError: If they fit several tasks or none.
@@ -238,7 +238,7 @@ def _choose_task(columns: Columns) -> TaskName:
 
 
 def _format_data_lines(files: DataFiles, columns: Columns, task: TaskName) -> Mapping[str, str]:
-    """Return the values of the lines of a start that the data decide, by the text before their colon."""
+    """Return the lines of a starting recipe that depend on the data: their value by the text before the colon."""
     source = columns.source
     cells = {"text": source.text, "text_pair": source.text_pair}
     if TASKS[task].labels not in (LabelKind.NONE, LabelKind.SCORE_OR_NONE) or "label" in source.model_fields_set:
@@ -259,7 +259,7 @@ def _format_data_lines(files: DataFiles, columns: Columns, task: TaskName) -> Ma
 
 
 def _measure_longest_input(recipe: Recipe, rows: Sequence[Example]) -> int:
-    """Measure the tokens of the rows; return the length that 99 % of them keep, rounded up to a multiple of 16."""
+    """Return the number of tokens that 99 % of the rows do not exceed, rounded up to a multiple of 16."""
     import numpy as np
 
     from pocketbert.core.predict.tokenization import TextTokenizer
@@ -275,7 +275,7 @@ def _measure_longest_input(recipe: Recipe, rows: Sequence[Example]) -> int:
 
 
 def _fill_start(text: str, values: Mapping[str, str], passes: float = 1.0) -> str:
-    """Replace the values of the lines of a recipe that begin with a key, and multiply each `epochs` by `passes`."""
+    """Return a recipe's text with the lines of the given keys replaced, and each `epochs` multiplied by `passes`."""
     lines = []
     for line in text.splitlines():
         key = line.partition(":")[0]
@@ -288,18 +288,18 @@ def _fill_start(text: str, values: Mapping[str, str], passes: float = 1.0) -> st
 
 
 def default_folder(data: str) -> Path:
-    """Return the run folder for a data file if the user names none."""
+    """Return the default run folder for a data file, ``runs/NAME``."""
     return Path("runs") / _make_run_name(data)
 
 
 def _make_run_name(data: str) -> str:
-    """Return the name of a run for a data file: its stem, with other characters than letters, digits, - and _ replaced."""
+    """Return a run name for a data file: its stem, with characters other than letters, digits, - and _ replaced."""
     stem = Path(data).name.split(".")[0]
     return re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-_")[:60] or "run"
 
 
 def _quote(value: str) -> str:
-    """Return a text as YAML writes it inside of braces."""
+    """Return a text as a YAML value inside braces, quoted unless it is a plain word."""
     import yaml
 
     plain = _PLAIN_WORD.fullmatch(value) is not None and yaml.safe_load(value) == value
@@ -313,7 +313,7 @@ _LR, _BATCH = 1e-4, 32
 
 
 def smaller_recipe(recipe: Recipe, wanted: SmallerStudent, steps: int, run: Path, licence: str | None = None) -> Recipe:
-    """Return the recipe that makes a smaller student of a run's own student, and only its exported files.
+    """Return a recipe that prunes and retrains the student of a finished run, and exports it without quantizing.
 
     Args:
         recipe: The recipe of the run.
@@ -340,7 +340,7 @@ def smaller_recipe(recipe: Recipe, wanted: SmallerStudent, steps: int, run: Path
 
 
 def student_lines(recipe: Recipe) -> list[str]:
-    """Return the sections of a recipe of `smaller_recipe` that make its student, as YAML lines to copy."""
+    """Return a smaller student's recipe sections `teacher`, `student` and `distill`, as YAML lines to copy."""
     assert recipe.student is not None
     student = recipe.student.model_dump(mode="json", exclude_defaults=True)
     (stage,) = (s.model_dump(mode="json", exclude_unset=True) for s in recipe.distill)
@@ -349,7 +349,7 @@ def student_lines(recipe: Recipe) -> list[str]:
 
 
 def _format_flow(value: object) -> str:
-    """Return a value as YAML on one line."""
+    """Return a nested value as YAML in flow style, on one line."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_format_flow(v)}" for key, v in value.items()) + "}"
     return f"[{', '.join(map(_format_flow, value))}]" if isinstance(value, list) else f"{value}"

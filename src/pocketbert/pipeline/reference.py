@@ -42,7 +42,7 @@ _SHOWN_LABELS = 20
 
 
 def open_teacher(recipe: Recipe, attention: Attention | None = None) -> ModelFolder:
-    """Open the model that the section `teacher` of a recipe names, as a model of the recipe's family and task.
+    """Open the model folder that a recipe's `teacher` section names, for the recipe's family and task.
 
     `attention` is the attention pattern of the files, if the recipe sets it.
 
@@ -59,7 +59,7 @@ def open_teacher(recipe: Recipe, attention: Attention | None = None) -> ModelFol
 
 
 def print_family_choice(folder: ModelFolder) -> None:
-    """Print which row of the family table a model is taken as, if several rows share its graph."""
+    """Print which model family was chosen for a model, and why, if several families have the same graph."""
     if folder.row_reason:
         print_note(
             f"{folder.title}: taken as {folder.family.title}, because {folder.row_reason}; "
@@ -68,19 +68,19 @@ def print_family_choice(folder: ModelFolder) -> None:
 
 
 def load_reference_model(folder: ModelFolder, task: Task, model: torch.nn.Module | None = None) -> TorchPredictor:
-    """Return the torch model of a folder as a predictor; `model` is used if it is loaded already."""
+    """Return a folder's torch model as a predictor for a task; `model` is used if it is loaded already."""
     loaded = load_model(folder, task) if model is None else model
     return TorchPredictor(loaded, task, folder.family.inputs, read_pooling(folder.path) or DEFAULT_POOLING)
 
 
 def word_table(reference: TorchPredictor) -> torch.nn.Embedding:
-    """Return the model's table of word embeddings."""
+    """Return the word embedding layer of a torch model."""
     layer: torch.nn.Embedding = cast("Any", reference.model).get_input_embeddings()
     return layer
 
 
 def check_spread(reference: TorchPredictor, tokenizer: TextTokenizer, texts: Sequence[Text], model: str) -> None:
-    """Refuse a model whose answer does not depend on the text: any file would be found equal to it.
+    """Raise if a model gives all texts the same outputs, since any file would then seem equal to it.
 
     Raises:
         InputError: Naming `model`, if all texts get the same tokens, or all tokens the same answer.
@@ -101,14 +101,14 @@ def check_spread(reference: TorchPredictor, tokenizer: TextTokenizer, texts: Seq
 
 
 def project_texts(task: Task, tokenizer: TextTokenizer) -> list[Text]:
-    """Return the project's own sentences in the form that a task takes; pairs for question answering."""
+    """Return the project's sample sentences as a task's inputs: pairs for question answering, masked for fill-mask."""
     if task.name is TaskName.QUESTION_ANSWERING:
         return [*sample_pairs()]
     return [task_text(task, text, tokenizer) for text in SENTENCES]
 
 
 def task_text(task: Task, text: Text, tokenizer: TextTokenizer) -> Text:
-    """Return a text of the data in the form that a task takes: for fill-mask its middle word is masked."""
+    """Return a text as a task's input: middle word masked for fill-mask, first of a pair for feature extraction."""
     if task.name is TaskName.FEATURE_EXTRACTION and not isinstance(text, str):
         return text[0]
     if task.name is not TaskName.FILL_MASK or not isinstance(text, str) or tokenizer.mask_token is None:
@@ -118,18 +118,18 @@ def task_text(task: Task, text: Text, tokenizer: TextTokenizer) -> Text:
 
 
 def takes_texts_and_pairs(task: Task) -> bool:
-    """Return whether models of a task take single texts and pairs alike."""
+    """Return whether models of a task accept both single texts and text pairs."""
     return task.name in (TaskName.TEXT_CLASSIFICATION, TaskName.MULTI_LABEL, TaskName.REGRESSION)
 
 
 def tokenize_batches(tokenizer: TextTokenizer, texts: Sequence[Text]) -> list[dict[str, NDArray[np.int64]]]:
-    """Tokenize texts into padded batches of 8, on which export adapters measure the magnitude of activations."""
+    """Tokenize texts into padded batches of 8: input arrays [B, L] by input name."""
     rows = tokenizer.encode(list(texts))
     return [tokenizer.pad(rows[i : i + _BATCH]) for i in range(0, len(rows), _BATCH)]
 
 
 def project_text_batches(task: Task, tokenizer: TextTokenizer) -> list[dict[str, NDArray[np.int64]]]:
-    """Tokenize the project's own sentences, on which outlier channels are found.
+    """Tokenize the project's sample sentences, on which outlier channels are found, into padded batches.
 
     They are the same whenever a model is prepared: to export it, to simulate a scheme, or to compare a file with it on another
     machine, which does not have the data of the run.
@@ -140,7 +140,7 @@ def project_text_batches(task: Task, tokenizer: TextTokenizer) -> list[dict[str,
 def draw_inputs(
     reference: TorchPredictor, tokenizer: TextTokenizer, segments: bool, task: Task, length: int
 ) -> list[Encoded]:
-    """Draw inputs of `length` tokens from the whole vocabulary; see `draw_rows`.
+    """Return tokenized inputs of `length` tokens drawn from the whole vocabulary, none twice before all were drawn.
 
     Every second one is a pair if the model has `segments`, all for question answering.
     """
@@ -153,14 +153,17 @@ def draw_inputs(
 def draw_reference_texts(
     reference: TorchPredictor, tokenizer: TextTokenizer, segments: bool, task: Task, length: int
 ) -> list[Text]:
-    """Draw texts from the whole vocabulary, in the form that a task takes; see `draw_texts` and `draw_inputs`."""
+    """Return texts or text pairs of `length` random tokens of the vocabulary, as a task's input.
+
+    Every second one is a pair if the model has `segments` and the task takes pairs, all for question answering.
+    """
     pairs = _choose_drawn_pairs(task, length, segments and takes_texts_and_pairs(task))
     mask = tokenizer.mask_token if task.name is TaskName.FILL_MASK else None
     return draw_texts(tokenizer, len(word_table(reference).weight), length, pairs, mask)
 
 
 def _choose_drawn_pairs(task: Task, length: int, some: bool) -> list[bool]:
-    """Return for each drawn row whether it is a pair: all for question answering, every second one for `some`, else none."""
+    """Return for each random row whether it is a pair: all for question answering, every second for `some`."""
     always = task.name is TaskName.QUESTION_ANSWERING
     return [always or (some and i % 2 == 1) for i in range(count_drawn_rows(length))]
 
@@ -169,21 +172,21 @@ def _choose_drawn_pairs(task: Task, length: int, some: bool) -> list[bool]:
 
 
 def answered_labels(matrix: Matrix, task: Task) -> list[int]:
-    """Return the numbers of the labels that an answer names: one, several, or one for each row of the logits."""
+    """Return the predicted label indices of logits [rows, labels]: those above 0 for multi-label, else one per row."""
     if task.labels is LabelKind.NAMES:
         return [int(i) for i in np.flatnonzero(matrix[0] > 0)]
     return [int(i) for i in matrix.argmax(-1)]
 
 
 def answer_label_names(matrix: Matrix, task: Task, labels: Sequence[str]) -> str:
-    """Return the label names that an answer names, joined by commas; empty for tasks without labels."""
+    """Return the names of the predicted labels of logits, joined by commas; empty for tasks without labels."""
     if not labels or not task.names_labels or not np.isfinite(matrix).all():
         return ""
     return ", ".join(labels[i] for i in answered_labels(matrix, task))
 
 
 def unreached_labels(rows: Sequence[GoldenRow], task: Task, labels: Sequence[str]) -> list[str]:
-    """Return the labels that the torch model answers to no golden row; none for tasks without labels."""
+    """Return the labels that the torch model predicts for no golden row; empty for tasks without labels."""
     if not task.names_labels:
         return []
     reached = set[str]()
@@ -195,6 +198,6 @@ def unreached_labels(rows: Sequence[GoldenRow], task: Task, labels: Sequence[str
 
 
 def quote_labels(names: Sequence[str]) -> str:
-    """Return up to 20 label names, quoted, and the number of the others."""
+    """Return text with up to 20 quoted label names and the number of the others."""
     more = f" and {len(names) - _SHOWN_LABELS} more" if len(names) > _SHOWN_LABELS else ""
     return ", ".join(f"'{remove_unprintable(name)}'" for name in names[:_SHOWN_LABELS]) + more

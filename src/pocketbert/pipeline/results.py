@@ -56,7 +56,7 @@ class Gate(BaseModel):
 
 @dataclass(frozen=True)
 class Subject:
-    """A model file that is verified, opened, with what the checks need.
+    """An opened model file that is verified, with its tokenizer, labels, task and simulated error.
 
     Attributes:
         name: Path in the artefact folder.
@@ -102,30 +102,30 @@ class Subject:
         return self.scheme in (Scheme.FP32, FORMATS[self.format].base)
 
     def answers(self, rows: Sequence[GoldenRow]) -> list[Matrix]:
-        """Run the file on golden rows, one at a time, and return the outputs at the recorded places of each row."""
+        """Run the file on golden rows, one at a time; return the parts of each output that golden rows record."""
         encoded = self.tokenizer.encode([r.input for r in rows])
         return run_rows(self.predictor, self.tokenizer, encoded, self.task, reduce=lambda i, m: rows[i].pick(m))
 
     def recorded(self, row: GoldenRow, values: list[float]) -> Matrix:
-        """Shape recorded logits of the torch model, as probabilities if this file returns those."""
+        """Return recorded torch logits of a row as a matrix, turned into probabilities if this file outputs those."""
         matrix = row.shaped(values)
         if self.output == PROBABILITIES:
             return apply_score_function(matrix, self.task.score).astype(np.float32)
         return matrix
 
     def reference(self, rows: Sequence[GoldenRow]) -> list[Matrix]:
-        """Return the recorded outputs of the torch model on golden rows, those with padding for lengths that this file pads."""
+        """Return the torch model's recorded outputs on golden rows; the padded ones where this file needs padding."""
         lengths = [len(e) for e in self.tokenizer.encode([r.input for r in rows])]
         pads = [n not in self.predictor.lengths if self.predictor.lengths else False for n in lengths]
         return [self.recorded(r, r.padded if p and r.padded else r.reference) for r, p in zip(rows, pads, strict=True)]
 
     def rows(self, golden: Sequence[GoldenRow]) -> list[GoldenRow]:
-        """Return the golden rows that are not too long for this file."""
+        """Return the golden rows that record outputs of this file, those not too long for it; all if none does."""
         return [r for r in golden if self.name in r.outputs] or list(golden)
 
 
 def skipped_gate_without_reader(subject: Subject, gate: str) -> Gate | None:
-    """Return a skipped gate if the library that reads files of this format is not installed; None if it is."""
+    """Return a skipped gate named `gate` if the package that reads files of this format is missing; None otherwise."""
     reader = FORMATS[subject.format].reader
     if version_of(reader) is not None:
         return None
@@ -136,7 +136,7 @@ def skipped_gate_without_reader(subject: Subject, gate: str) -> Gate | None:
 
 
 class Verification(BaseModel):
-    """Results of verifying the files of a folder.
+    """The results of verifying the model files of a folder: gates (checks), scores and confidences.
 
     Attributes:
         status: Passed if every gate passed.
@@ -185,11 +185,11 @@ class Verification(BaseModel):
         return html_table(("file", "gates", "verdict"), rows, repr(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields as JSON values."""
+        """Return a dictionary of all fields as JSON values."""
         return self.model_dump(mode="json")
 
     def summary(self) -> list[tuple[str, bool]]:
-        """Return a line for each file, with its checks and scores, and whether any check failed."""
+        """Return for each file a line of text with its checks and scores, and whether any check failed."""
         lines = []
         for file in dict.fromkeys(g.file for g in self.gates):
             counted = [g for g in self.gates if g.file == file and not g.skipped]
@@ -210,7 +210,7 @@ class Verification(BaseModel):
 
 
 def _summarize_confidence(confidence: Confidence | None) -> str:
-    """Describe the calibration error and the "unknown" threshold of a file; empty if they were not measured."""
+    """Return a text on the calibration error and "unknown" threshold of a file; empty if they were not measured."""
     if confidence is None or confidence.error is None or confidence.error_before is None:
         return ""
     before, after = f"{confidence.error_before * 100:.2f}", f"{confidence.error * 100:.2f}"
@@ -224,5 +224,5 @@ def _summarize_confidence(confidence: Confidence | None) -> str:
 
 
 def read_verification(path: Path) -> Verification:
-    """Read ``verify.json``."""
+    """Read the verification that a run wrote to a ``verify.json`` file."""
     return Verification.model_validate(json.loads(path.read_text(encoding="utf-8")))

@@ -45,7 +45,7 @@ _LOG = logging.getLogger("pocketbert")
 
 
 class Run(RunSteps):
-    """One recipe in one run folder.
+    """Runs or plans the steps of one recipe in one run folder, and writes the report.
 
     Args:
         recipe: The recipe; one that was made for a data file is kept in the folder.
@@ -82,7 +82,7 @@ class Run(RunSteps):
             self._execute(until)
 
     def _execute(self, until: str | None) -> None:
-        """Check the recipe and what is installed, plan, and run the steps under the folder's lock."""
+        """Check the recipe and the installed packages, plan the steps, and run them while the folder is locked."""
         require_for(self.recipe, until)
         if until is None:
             self.inputs.check_exported()
@@ -109,12 +109,12 @@ class Run(RunSteps):
                         self._check_student()
 
     def _steps_until(self, last: str | None) -> list[Step]:
-        """List the steps up to and including `last`; all for None."""
+        """Return the steps up to and including the one named `last`; all steps for None."""
         steps = self.steps()
         return steps if last is None else steps[: [s.name for s in steps].index(last) + 1]
 
     def _check_student(self) -> None:
-        """End the run after the student if no file of it could pass the gates.
+        """Raise, after writing an early report, if the student's score fails the checks that its files must pass.
 
         Raises:
             GateError: With advice. An HTML page with scores and losses is written first.
@@ -132,7 +132,7 @@ class Run(RunSteps):
         raise GateError([*failures, f"The student stays in {self.path / STUDENT}; nothing was exported."])
 
     def plan(self, until: str | None = None) -> list[tuple[str, str, str, str]]:
-        """Plan the steps up to `until` without running anything.
+        """Return the state of each step up to `until` without running anything.
 
         Returns:
             Name, output, state (``finished``, ``unfinished`` or ``to do``) and the reason to make it again, of each step.
@@ -176,15 +176,15 @@ class Run(RunSteps):
 
 
 class _RunLog(logging.FileHandler):
-    """A log file whose write errors are not reported: on a full disk the error that stopped the run is the one to read."""
+    """A log file handler that ignores write errors: on a full disk the error that stopped the run matters."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
-        """Ignore the error."""
+        """Ignore an error of writing a log record."""
 
 
 @contextmanager
 def _logged(path: Path) -> Iterator[None]:
-    """Append what is logged in the block to a file, and the error that ends the block."""
+    """Append the log messages of the block to a file, and the error that ends the block."""
     handler = _RunLog(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     _LOG.setLevel(logging.INFO)
@@ -205,7 +205,7 @@ def _logged(path: Path) -> Iterator[None]:
 
 
 def _command_line() -> str:
-    """Return the command line of this process if it is PocketBERT's; otherwise an empty text."""
+    """Return this process's command line for the report, ``pocketbert ...``; empty if another program runs."""
     return "pocketbert " + shlex.join(sys.argv[1:]) if sys.argv and "pocketbert" in sys.argv[0] else ""
 
 
@@ -213,7 +213,10 @@ def _command_line() -> str:
 
 
 def run_demo(output: Path, overwrite: bool, overrides: Sequence[str]) -> RunResult:
-    """Generate the corpus next to the run folder, then run the shipped recipe ``demo`` with further ``key.sub=value`` overrides.
+    """Generate the demo corpus next to the run folder, run the shipped recipe ``demo`` on it, and return the result.
+
+    `overrides` are further ``key.sub=value`` settings of the recipe.
+
 
     Raises:
         MissingBackendError: If the demo teacher is not installed; nothing is written then.
@@ -231,7 +234,7 @@ def run_demo(output: Path, overwrite: bool, overrides: Sequence[str]) -> RunResu
 
 
 def write_corpus(folder: Path) -> dict[str, Path]:
-    """Generate the demo corpus into a folder.
+    """Generate the demo corpus and write it to a folder, one .jsonl.gz file per split.
 
     Args:
         folder: A folder that does not exist, is empty, or holds an unchanged demo corpus.
@@ -256,7 +259,7 @@ def write_corpus(folder: Path) -> dict[str, Path]:
 
 
 def _list_changed_files(folder: Path) -> list[str]:
-    """List the files of a corpus folder that differ from what was written there."""
+    """Return the names of files in a demo corpus folder that were added or changed since it was written."""
     written = read_marker(folder, _CORPUS_KIND).get("files")
     known = written if isinstance(written, dict) else {}
     return [n for n, digest in file_digests(folder).items() if n != MARKER and known.get(n) != digest]

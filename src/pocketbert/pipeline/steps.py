@@ -77,7 +77,7 @@ _BENCHMARK_TEXTS = 100
 
 
 class RunSteps:
-    """The steps of one recipe in one run folder.
+    """Builds the list of steps of one recipe in one run folder, and runs the work of each.
 
     Args:
         recipe: The recipe.
@@ -126,11 +126,11 @@ class RunSteps:
         return self.exported.files
 
     def texts(self, rows: int = golden.ROWS) -> list[Text]:
-        """Return up to `rows` texts of the evaluation data, in the form that the task takes; none without data."""
+        """Return up to `rows` texts or text pairs of the evaluation data as the task's input; none without data."""
         return self.data.texts(rows, TextTokenizer(self.model.tokenizer_folder, self.length))
 
     def steps(self) -> list[Step]:
-        """List all steps of the recipe, in order.
+        """Check the recipe and return its steps in the order in which they run.
 
         Raises:
             InputError: If a model cannot be opened, rows cannot be augmented, or a file of the recipe has no bounds.
@@ -171,7 +171,7 @@ class RunSteps:
     # --- rows and text ---
 
     def _data_step(self) -> Step:
-        """Describe the step that reads and checks the rows."""
+        """Return the step that reads and checks the rows and writes the report on them, ``data.json``."""
         recipe = self.recipe
         section = recipe.data.model_dump(mode="json", exclude={"corpus", "augment", "selection"})
         return Step(
@@ -190,7 +190,7 @@ class RunSteps:
         )
 
     def _make_data(self, at: StepPaths) -> Sequence[str]:
-        """Print and write the report on the rows."""
+        """Read the rows, print the report on them, and write it, or the label names if there are no rows."""
         report = self.data.report
         for line in report.lines() if report else ():
             print_note(f"  {line}")
@@ -200,7 +200,7 @@ class RunSteps:
         return ()
 
     def _corpus_step(self) -> Step:
-        """Describe the step that tokenizes the plain text of general stages."""
+        """Return the step that tokenizes the plain text on which general stages train."""
         corpus = self.recipe.data.corpus
         assert corpus is not None
         sources = {f"data.corpus.sources.{i}": source_digest(s) for i, s in enumerate(corpus.sources)}
@@ -225,7 +225,7 @@ class RunSteps:
         return self.recipe.student is not None and self.recipe.student.vocabulary is not None
 
     def _vocabulary_step(self) -> Step:
-        """Describe the step that chooses the pieces that the student keeps."""
+        """Return the step that prunes the student's vocabulary: it chooses the subword pieces to keep."""
         assert self.recipe.student is not None
         assert self.recipe.student.vocabulary is not None
         section = self.recipe.student.vocabulary.model_dump(mode="json")
@@ -244,7 +244,7 @@ class RunSteps:
     # --- teacher and student ---
 
     def _teacher_step(self) -> Step:
-        """Describe the step that trains the teacher, or copies it with its labels in the order of the data."""
+        """Return the step that fine-tunes the teacher, or copies it with its labels in the order of the data."""
         recipe, form = self.recipe, self.recipe.export.form
         as_it_is = recipe.student is None and recipe.teacher.finetune is None
         form_settings = {} if form in (None, TEXT_ONLY) else {"export": {"form": form}}
@@ -269,7 +269,7 @@ class RunSteps:
         )
 
     def _copies_step(self) -> Step:
-        """Describe the step that writes copies of training rows, for stages with ``augmented: true``."""
+        """Return the step that writes training rows with replaced words, for stages with ``augmented: true``."""
         recipe = self.recipe
         return Step(
             name=_AUGMENTED,
@@ -287,7 +287,7 @@ class RunSteps:
         return ()
 
     def _stage_steps(self) -> list[Step]:
-        """Describe a step for each stage of `distill`.
+        """Return a training step for each stage of the recipe's `distill`.
 
         A general stage reads plain text and the pre-trained model, the others the task's teacher and rows.
         """
@@ -326,7 +326,7 @@ class RunSteps:
         return training.make_stage(self._learning(), number, before, at)
 
     def _student_step(self) -> Step:
-        """Describe the step that scores the student after the last stage."""
+        """Return the step that scores the student of the last stage and writes its folder."""
         number = len(self.recipe.distill) - 1
         last = _stage_folder(number)
         return Step(
@@ -341,7 +341,7 @@ class RunSteps:
         )
 
     def _learning(self) -> Learning:
-        """Collect what a stage reads; made anew for each, so that no model of one stage stays in memory in the next."""
+        """Return the recipe, rows and folders for a training stage; a new object, so that no model stays in memory."""
         return Learning(
             self.recipe,
             self.model,
@@ -356,7 +356,10 @@ class RunSteps:
     # --- model files ---
 
     def _format_steps(self, format: Format, trained: str) -> list[Step]:
-        """Describe the export to a format and a step for each scheme; `trained` names the step that wrote the model."""
+        """Return the step that exports to a format, and a step for each quantization scheme of that format.
+
+        `trained` is the name of the step that wrote the exported model.
+        """
         recipe, info = self.recipe, FORMATS[format]
         export = Step(
             name=format.value,
@@ -401,14 +404,14 @@ class RunSteps:
         return model_files.make_quantized(self.exported, pairs, at.output, self._calibration_batches)
 
     def _calibration_batches(self) -> list[dict[str, NDArray[np.int64]]]:
-        """Tokenize the calibration rows one by one: padding has no part in a range."""
+        """Return the calibration rows as model inputs of one unpadded row each, so that padding affects no range."""
         tokenizer = TextTokenizer(self.weights, self.length)
         return [tokenizer.pad([row]) for row in calibration_rows(self.recipe, self.data, tokenizer)]
 
     # --- gates ---
 
     def _golden_step(self, written: tuple[str, ...]) -> Step:
-        """Describe the step that records golden rows of all files; `written` names the steps that write files."""
+        """Return the step that records golden rows of all files; `written` names the steps that write the files."""
         return Step(
             name="golden",
             title="golden rows",
@@ -424,7 +427,7 @@ class RunSteps:
         )
 
     def _make_golden(self, at: StepPaths) -> Sequence[str]:
-        """Record golden rows, the answers of the checkpoint's library, and the simulated error of each scheme."""
+        """Write golden rows, outputs of the checkpoint's library and simulated errors of schemes to `at.output`."""
         model = self.exported
         reference = load_reference_model(model.folder, model.task)
         failures = golden.make_golden(model, reference, self.texts(golden.SEARCHED), at.output, self.files)
@@ -435,7 +438,7 @@ class RunSteps:
         return model_files.make_simulated(model, reference, texts, at.output, self.files, self._calibration_batches)
 
     def _record_library(self, reference: TorchPredictor, at: StepPaths) -> None:
-        """Record the answers of the checkpoint's library; for a model that was trained here, on the run's own folder."""
+        """Write the outputs of transformers or sentence-transformers for the original, or trained, model's folder."""
         recipe = self.recipe
         as_it_is = recipe.student is None and recipe.teacher.finetune is None
         chosen = recipe.data.max_length is not None or recipe.data.train is not None or recipe.data.eval is not None
@@ -443,7 +446,7 @@ class RunSteps:
         library.make_library(self.exported, source, length, reference.model, at.output)
 
     def _verify_step(self) -> Step:
-        """Describe the step that puts all files through the gates."""
+        """Return the step that checks all model files against golden rows and bounds, and writes ``verify.json``."""
         share = self.recipe.data.selection
         answer = self.recipe.answer.model_dump(mode="json", include={*CONFIDENCE_KEYS})
         return Step(
@@ -464,7 +467,7 @@ class RunSteps:
         return result.failures
 
     def verify(self) -> Verification:
-        """Put the model files of the run folder through all gates."""
+        """Run all checks on the model files of the run folder and return the result."""
         # labelled rows that no step was made on and that chose no file, tokenized by the tokenizer that is packed
         sets = [self.labelled.named(name, self.weights) for name in (EVAL, HOLDOUT)]
         evidence = replace(
@@ -483,7 +486,7 @@ class RunSteps:
         return result.model_copy(update={"files": {name: sha256_path(path) for name, path in sources.items()}})
 
     def _torch_score(self, weights: Path) -> Score | None:
-        """Return the score of a torch model on the rows that score its files."""
+        """Return a torch model's score on the rows on which its files are scored; None if there are none."""
         divided = self.recipe.data.selection is not None
         return self.labelled.torch_score(EVAL, weights) if divided else read_training(weights).score
 
@@ -493,7 +496,7 @@ class RunSteps:
         return LabelledRows(self.recipe, self.data, self.path, self.length)
 
     def _engines(self) -> tuple[str, ...]:
-        """Return the distributions that run the recipe's files."""
+        """Return the Python packages of the engines that run the recipe's model files."""
         recipe = self.recipe
         own = [f.runtime.own_engine for f in recipe.quantize.wanted if f.runtime and f.runtime.own_engine]
         return tuple(dict.fromkeys([*(e for f in recipe.export.formats for e in FORMATS[f].engines), *own]))
@@ -501,7 +504,7 @@ class RunSteps:
     # --- benchmark and artefact folder ---
 
     def _teacher_file_step(self) -> Step:
-        """Describe the export of the teacher, whose latency and size the student's are compared with."""
+        """Return the step that exports the teacher, whose latency and size the student's are compared with."""
         file = measuring.teacher_file(self.recipe)
         return Step(
             name=file.step,
@@ -521,7 +524,7 @@ class RunSteps:
         return model_files.make_export(teacher, [file], texts, at.output)
 
     def _benchmark_step(self, measured: tuple[str, ...]) -> Step:
-        """Describe the step that measures latencies; `measured` names the steps that write the files."""
+        """Return the step that measures the latencies of model files; `measured` names the steps that write them."""
         recipe = self.recipe
         return Step(
             name="benchmark",
@@ -534,7 +537,7 @@ class RunSteps:
         )
 
     def _make_benchmark(self, at: StepPaths) -> Sequence[str]:
-        """Measure the files and the teacher's file, and write the result."""
+        """Measure the latencies of the model files and the teacher's file, and write them to ``benchmark.json``."""
         from pocketbert.benchmarks.text_steps import PostProcessing
 
         assert self.recipe.benchmark is not None
@@ -547,7 +550,7 @@ class RunSteps:
         return ()
 
     def _pack_step(self, needs: tuple[str, ...]) -> Step:
-        """Describe the step that writes the artefact folder.
+        """Return the step that writes the artefact folder ``phone``.
 
         The folder holds the whole recipe, so every key decides it; keys that only judge are gates.
         """
@@ -585,5 +588,5 @@ class RunSteps:
 
 
 def _stage_folder(number: int) -> str:
-    """Return the folder of the student after a stage of `distill`, relative to the run folder."""
+    """Return the output folder of the `distill` stage with this number, relative to the run folder."""
     return f"distill/{number}"

@@ -49,12 +49,12 @@ from pocketbert.runtime.coreml import REFERENCE_ENGINE
 
 
 def _count_gate(name: str, file: str, wrong: Sequence[object], detail: str) -> Gate:
-    """Return a gate that passes if nothing is wrong; its value is the number of wrong things."""
+    """Return a gate (one recorded check of a file) that passes if `wrong` is empty; its value is the length."""
     return Gate(name=name, file=file, passed=not wrong, value=float(len(wrong)), bound=0.0, detail=detail)
 
 
 def _error_gate(name: str, file: str, error: float, bound: float, detail: str) -> Gate:
-    """Return a gate that passes if an error is at most its bound; NaN fails."""
+    """Return a gate (one recorded check of a file) that passes if `error` is at most `bound`; NaN fails."""
     return Gate(name=name, file=file, passed=bool(error <= bound), value=error, bound=bound, detail=detail)
 
 
@@ -62,7 +62,7 @@ def _error_gate(name: str, file: str, error: float, bound: float, detail: str) -
 
 
 def check_tokenizer(tokenizer: TextTokenizer, golden_tokens: Path, vocabulary: int | None) -> Gate:
-    """Check that the tokenizer is the one with which the model was made.
+    """Check that a tokenizer fits the embedding table and gives the recorded token ids for the golden texts.
 
     Args:
         tokenizer: The folder's tokenizer.
@@ -85,7 +85,7 @@ def check_tokenizer(tokenizer: TextTokenizer, golden_tokens: Path, vocabulary: i
 
 
 def check_labels(labels: Sequence[str], expected: Sequence[str]) -> Gate:
-    """Check that config.json has the label names of another source; golden rows may miss a rare label."""
+    """Check that the label names in config.json equal the expected names, in the same order."""
     pairs = enumerate(zip(labels, expected, strict=False))
     wrong = [f"output {i} is '{label}' instead of '{other}'" for i, (label, other) in pairs if label != other]
     if len(labels) != len(expected):
@@ -100,7 +100,7 @@ def check_labels(labels: Sequence[str], expected: Sequence[str]) -> Gate:
 
 
 def check_finite_weights(subject: Subject) -> Gate:
-    """Check that every stored number is finite, also those that no golden row reaches."""
+    """Check that no tensor stored in a model file has NaN or infinite numbers."""
     unread = skipped_gate_without_reader(subject, "weights")
     if unread is not None:
         return unread
@@ -118,9 +118,10 @@ def check_finite_weights(subject: Subject) -> Gate:
 
 
 def check_golden_rows(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
-    """Compare a file's outputs on golden rows with the recorded ones and the torch model's, and its label names.
+    """Run a file on golden rows (recorded inputs and outputs) and check its outputs and label names; return the gates.
 
-    Outputs that are not finite or have another shape end the comparison.
+    Outputs are compared with the file's recorded ones and the torch model's; non-finite or misshapen ones give one
+    failed gate.
     """
     rows = subject.rows(rows)
     answers, references = subject.answers(rows), subject.reference(rows)
@@ -147,7 +148,7 @@ def check_golden_rows(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]
 
 
 def _check_fidelity(subject: Subject, logits: Matrix, reference: Matrix) -> Gate:
-    """Compare the logits with the torch model's: of fp32 files the largest difference, of others the RMS difference."""
+    """Check a file's logits against the torch model's: fp32 files by the largest difference, others by the RMS."""
     same_labels = ""
     if subject.task.labels in (LabelKind.NAME, LabelKind.SPANS):
         same_labels = f", same label on {label_agreement(logits, reference):.1%} of the rows"
@@ -164,7 +165,7 @@ def _check_fidelity(subject: Subject, logits: Matrix, reference: Matrix) -> Gate
 
 
 def _check_label_names(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
-    """Check that torch's recorded answers, which no rounding changes, still have the recorded label names."""
+    """Check that the torch model's recorded outputs still map to the recorded label names under the file's labels."""
     names = [answer_label_names(r.shaped(r.reference), subject.task, r.names(subject.labels)) for r in rows]
     wrong = [(r.label, n) for r, n in zip(rows, names, strict=True) if r.label != n]
     missing = unreached_labels(rows, subject.task, subject.labels)
@@ -177,7 +178,7 @@ def _check_label_names(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
 
 
 def check_padding(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
-    """Check that padding does not change the answer, which proves that the file uses its mask."""
+    """Check that padding changes a file's logits no more than the torch model's: it proves that the mask is used."""
     bound = bounds_of(subject).padding
     rows = subject.rows(rows)
     encoded = subject.tokenizer.encode([r.input for r in rows], places=True)
@@ -202,7 +203,7 @@ def check_padding(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
 
 
 def check_weight_types(subject: Subject) -> Gate | None:
-    """Check that the types in a smaller file are those of its scheme, operator by operator; None for fp32 files."""
+    """Check that the weight types stored in a quantized file are those of its scheme; None for fp32 files."""
     if subject.scheme is Scheme.FP32:
         return None
     unread = skipped_gate_without_reader(subject, "types")
@@ -218,7 +219,7 @@ def check_weight_types(subject: Subject) -> Gate | None:
 
 
 def record_engine(predictor: Predictor) -> PassedEngine:
-    """Return the record that this engine computed a file right on this machine."""
+    """Return the record of an engine that passed the checks here: its name, version, CPU features, and if emulated."""
     emulated = predictor.engine == REFERENCE_ENGINE
     return PassedEngine(
         engine=predictor.engine,
@@ -232,7 +233,7 @@ def record_engine(predictor: Predictor) -> PassedEngine:
 
 
 def check_chance(name: str, score: Score, rows: str) -> Gate:
-    """Check that a score is better than that of a model that does not read its input.
+    """Check that a score beats chance level: the best score of a model that does not read its input.
 
     Args:
         name: File, or model, that the score is of.
@@ -249,7 +250,7 @@ def check_chance(name: str, score: Score, rows: str) -> Gate:
 
 
 def check_drop(name: str, score: Score, reference: Score, bound: float, what: str) -> Gate:
-    """Check that a file loses no more than allowed against a reference's score on the same rows.
+    """Check that a file's score is at most `bound` below a reference's score on the same rows.
 
     Args:
         name: The file.
@@ -272,7 +273,7 @@ def check_drop(name: str, score: Score, reference: Score, bound: float, what: st
 
 
 def check_kept(name: str, score: Score, teacher: Score, bound: float) -> Gate:
-    """Check that a file keeps at least the share `bound` of the teacher's score."""
+    """Check that a file's score is at least the fraction `bound` of the teacher's score."""
     kept = METRICS[score.metric].kept(teacher.value, score.value)
     detail = f"keeps {kept:.1%} of the teacher's {score.metric}, required {bound:.1%}."
     return Gate(name="kept", file=name, passed=bool(kept >= bound), value=kept, bound=bound, detail=detail)
@@ -302,7 +303,7 @@ def open_torch_model(folder: Path, task: Task, changed: Sequence[str]) -> tuple[
 
 
 class TorchScores:
-    """Compares the scores of exported files with the torch model's, which is run once for each set of rows and length.
+    """Compares scores of exported files with the torch model's, which is scored once per set of rows and input length.
 
     Args:
         tokenizer: Pads the rows.
@@ -316,7 +317,7 @@ class TorchScores:
         self._scores: dict[tuple[str, int], Score] = {}
 
     def gates(self, subject: Subject, rows: EvalSet, score: Score) -> list[Gate]:
-        """Compare the score of one file on a set; returns no gate for files that are made from exported ones."""
+        """Check an exported file's score against the torch model's on the same rows; no gate for files made from it."""
         if not subject.exported:
             return []
         if self.absent:
@@ -330,7 +331,7 @@ class TorchScores:
         return [check_drop(subject.name, score, reference, bound, "the torch model")]
 
     def _reference(self, rows: EvalSet, subject: Subject) -> Score | None:
-        """Return the torch model's score on rows cut to the file's length; None if it is not known."""
+        """Return the torch model's score on rows truncated to the file's length; None without a score or model."""
         if rows.name == "eval" and self.known is not None:
             return self.known
         if self.model is None:
@@ -353,7 +354,7 @@ _USUAL_RATES = (1e-5, 1e-3)
 def check_student(
     student: Score | None, teacher: Score | None, min_kept: float | None, rows: str = "eval"
 ) -> list[Gate]:
-    """Run the gates on scores that each file of a student has to pass on its torch model.
+    """Check that teacher and student beat chance and the student keeps `min_kept` of the teacher's score.
 
     Args:
         student: Its score; None if there are no rows to score.
@@ -370,7 +371,7 @@ def check_student(
 
 
 def judge_student(recipe: Recipe, rows: Callable[[], int], student: Training, teacher: Training) -> Sequence[str]:
-    """Run the gates on a trained student; if one fails, print the scores and return the failures with advice.
+    """Check a trained student's score; if a check fails, print the scores and return the failures with advice.
 
     Args:
         recipe: The recipe of the run.
@@ -402,7 +403,7 @@ def judge_student(recipe: Recipe, rows: Callable[[], int], student: Training, te
 
 
 def _advise(recipe: Recipe, student: Training, rows: int) -> list[str]:
-    """List what to change in a recipe, the most likely cause of a weak student first."""
+    """Return suggested recipe changes for a student with a weak score, the most likely cause first."""
     advice = []
     for number, stage in enumerate(recipe.distill):
         key = f"distill.{number}"
@@ -424,7 +425,7 @@ def _advise(recipe: Recipe, student: Training, rows: int) -> list[str]:
 
 
 def count_confusions(subject: Subject, rows: EvalSet, names: Sequence[str]) -> list[tuple[str, str, int]]:
-    """Return the label pairs that a file confuses most: gold, predicted, number of rows.
+    """Run a file on labelled rows; return the most confused label pairs as (gold, predicted, number of rows).
 
     Args:
         subject: The file.

@@ -53,7 +53,7 @@ _Gold = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class KnownConfidence:
-    """The parts of a file's confidence that a recipe or a folder's list sets; the rest is fitted.
+    """Temperature and "unknown" threshold of a file that a recipe or artefact list sets; what is not set is fitted.
 
     Attributes:
         temperature: Its temperature; None to fit one.
@@ -71,14 +71,14 @@ FIT_TEMPERATURE = KnownConfidence()
 
 
 def confidence_of_recipe(answer: AnswerSettings) -> KnownConfidence:
-    """Return the parts of the confidence that a recipe sets for all files."""
+    """Return the temperature, threshold and accuracy that a recipe's `answer` section sets for all files."""
     return KnownConfidence(answer.temperature, answer.unknown_below, answer.unknown_accuracy)
 
 
 def fit_confidence(
     subject: Subject, outputs: Sequence[tuple[EvalSet, Sequence[Matrix]]], known: KnownConfidence = FIT_TEMPERATURE
 ) -> Confidence | None:
-    """Fit the temperature and threshold of one file on the held-out rows, and measure both on other rows.
+    """Fit a file's temperature and "unknown" threshold on held-out rows, and measure the calibration on other rows.
 
     Args:
         subject: The file.
@@ -115,7 +115,7 @@ def fit_confidence(
 def _with_fitted_threshold(
     confidence: Confidence, held_out: tuple[_Logits, _Gold] | None, accuracy: float
 ) -> Confidence:
-    """Return the confidence with a threshold for an accuracy, or with the reason why there is none."""
+    """Return a copy with an "unknown" threshold fitted on held-out logits for an accuracy, or with why none is."""
     if held_out is None:
         fit = ThresholdFit(why_not=_NO_ROWS)
     else:
@@ -125,7 +125,7 @@ def _with_fitted_threshold(
 
 
 def _with_measurements(confidence: Confidence, name: str, logits: _Logits, gold: _Gold) -> Confidence:
-    """Return the confidence with calibration error, and share and accuracy of answers above the threshold, on a set."""
+    """Return a copy with the calibration error, and coverage and accuracy at the threshold, measured on a set."""
 
     def error(divided: _Logits) -> float | None:
         if not np.isfinite(divided).all():
@@ -143,13 +143,13 @@ def _with_measurements(confidence: Confidence, name: str, logits: _Logits, gold:
 def _top_probabilities(
     logits: _Logits, gold: _Gold, temperature: float
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the largest probability of each row, and whether its label is right."""
+    """Return the largest probability of each row [N], and whether the predicted label is the gold label [N]."""
     scores = apply_score_function(logits / temperature, ScoreFunction.SOFTMAX)
     return scores.max(-1).astype(np.float64), scores.argmax(-1) == gold
 
 
 def check_unknown_threshold(file: str, confidence: Confidence | None, known: KnownConfidence) -> list[Gate]:
-    """Check that a threshold could be fitted for the accuracy that was asked for.
+    """Check that an "unknown" threshold could be fitted for the accuracy that the recipe asks for.
 
     Args:
         file: Path of the file.
@@ -181,7 +181,7 @@ _STEEPEST = {ScoreFunction.SOFTMAX: 0.5, ScoreFunction.SIGMOID: 0.25}
 
 
 class Expected(BaseModel):
-    """The answer of a file to a text.
+    """The expected output of a file for one text, with a tolerance.
 
     Attributes:
         values: Numbers, in the order of ``id2label`` or of ``columns``.
@@ -193,7 +193,7 @@ class Expected(BaseModel):
 
 
 class AppRow(BaseModel):
-    """One text.
+    """One text of the self-test, with its token ids, its label and the expected output of each file.
 
     Attributes:
         text: The text, or the two texts of a pair.
@@ -213,7 +213,7 @@ class AppRow(BaseModel):
 
 
 class AppSelfTest(BaseModel):
-    """The content of ``selftest.json``.
+    """The content of ``selftest.json``: texts with expected outputs, with which an app checks its inference.
 
     Attributes:
         schema_version: Major part equal means readable.
@@ -231,7 +231,7 @@ class AppSelfTest(BaseModel):
 
 
 def write_selftest(folder: Path, artefacts: Artefacts) -> None:
-    """Write ``selftest.json`` from the golden rows of a folder.
+    """Choose golden rows of a folder and write them to ``selftest.json``, with which an app checks its inference.
 
     Args:
         folder: The folder, with its golden rows.
@@ -270,12 +270,12 @@ def write_selftest(folder: Path, artefacts: Artefacts) -> None:
 
 
 def _text_key(text: object) -> tuple[str, ...]:
-    """Return a text or a pair as a tuple; empty for anything else."""
+    """Return a text as a 1-tuple and a text pair as a 2-tuple, for lookups; an empty tuple for other inputs."""
     return (text,) if isinstance(text, str) else tuple(text) if isinstance(text, tuple) else ()
 
 
 def _choose_rows(artefacts: Artefacts, rows: Sequence[GoldenRow]) -> list[GoldenRow]:
-    """Choose short texts that every file answers clearly, with as many different labels as possible."""
+    """Return `_ROWS` golden rows for the self-test: short texts, clear for every file, with many different labels."""
     paths = [r.path for r in artefacts.models()]
     answered_by_all = [r for r in rows if not r.drawn and all(p in r.outputs for p in paths)] or list(rows)
     fitting = [r for r in answered_by_all if isinstance(r.text, str) != artefacts.pair] or answered_by_all
@@ -291,7 +291,7 @@ def _choose_rows(artefacts: Artefacts, rows: Sequence[GoldenRow]) -> list[Golden
 
 
 def _is_clear(artefacts: Artefacts, row: GoldenRow) -> bool:
-    """Return whether all files have the row's label however an engine rounds; True for tasks without one label."""
+    """Return whether each file's top label is the row's by more than twice the tolerance; True for other tasks."""
     if artefacts.task is not TaskName.TEXT_CLASSIFICATION:
         return True
     names = row.names(artefacts.labels)
@@ -307,7 +307,7 @@ def _is_clear(artefacts: Artefacts, row: GoldenRow) -> bool:
 
 
 def _expected_answer(artefacts: Artefacts, record: ModelRecord, row: GoldenRow, as_probabilities: bool) -> Expected:
-    """Return the recorded outputs of a file, or its probabilities, with the tolerance of a right engine."""
+    """Return a file's recorded outputs for a row, or their probabilities, with the difference allowed to engines."""
     values, tolerance = np.asarray(row.outputs[record.path], np.float64), row.tolerance[record.path]
     if as_probabilities:
         score = artefacts.processing.score
@@ -321,7 +321,7 @@ def _expected_answer(artefacts: Artefacts, record: ModelRecord, row: GoldenRow, 
 
 
 def _tolerance_at_temperature(values: NDArray[np.float64], tolerance: float, temperature: float) -> float:
-    """Return how far probabilities may be apart at a temperature if those of the file may be `tolerance` apart.
+    """Return the tolerance of probabilities after temperature scaling, given that of a file's probabilities.
 
     Of p^(1/T) / S, where S is the sum over K labels, the numerator moves by at most e: tolerance^(1/T) for T above 1,
     and tolerance / T below. The fraction then moves by at most e (K + 1) / S.
@@ -338,7 +338,7 @@ def _tolerance_at_temperature(values: NDArray[np.float64], tolerance: float, tem
 
 
 def _read_selftest(folder: Path) -> AppSelfTest:
-    """Read ``selftest.json``.
+    """Read ``selftest.json`` of an artefact folder.
 
     Raises:
         InputError: If the file is missing, too long, no JSON or no self-test.
@@ -353,7 +353,7 @@ def _read_selftest(folder: Path) -> AppSelfTest:
 
 
 def check_temperatures(folder: Path, artefacts: Artefacts) -> list[Gate]:
-    """Compare the probabilities of ``selftest.json`` with the recorded outputs at the listed temperatures.
+    """Check each file's probabilities in ``selftest.json`` against its recorded outputs at its listed temperature.
 
     An app checks its answers with these probabilities: with the temperature of another file they would be wrong,
     although every output is right.
@@ -397,7 +397,7 @@ def check_temperatures(folder: Path, artefacts: Artefacts) -> list[Gate]:
 
 
 def _worst_probability_difference(pairs: Sequence[tuple[list[float], list[float]]], record: ModelRecord) -> float:
-    """Return the largest difference between probabilities of ``selftest.json`` and those of the recorded outputs."""
+    """Return the largest difference of self-test probabilities from the recorded outputs'; inf if not finite."""
     inside = record.client is Client.MEDIAPIPE
     worst = 0.0
     for written, outputs in pairs:

@@ -64,7 +64,7 @@ _LISTED_PROBLEMS = 3
 
 
 def check_stored_numbers(subject: Subject, models: PreparedModels) -> Gate:
-    """Check that every constant of a file is a tensor of the model, in its place, and that none is missing.
+    """Check that every constant stored in a file equals a tensor of the torch model, used alike, and none is missing.
 
     Quantized numbers may be off by the rounding of their scheme, channel by channel. The ranges of a static file must
     be those that torch measured on the calibration texts, and each weight must have the bits of its scheme.
@@ -116,7 +116,7 @@ def check_stored_numbers(subject: Subject, models: PreparedModels) -> Gate:
 
 
 class PreparedModels:
-    """The prepared torch modules of one model folder, one for each format and layout; loaded when first needed.
+    """Caches the constants of one model folder's torch module, prepared for each format and layout when first needed.
 
     Args:
         folder: A folder that may have ``model.safetensors``.
@@ -139,16 +139,16 @@ class PreparedModels:
         return f"the folder has no {missing[0]}" if missing else None
 
     def reference(self, format: Format, layout: Layout) -> ReferenceConstants:
-        """Return the constants of the module from which files of a format and layout are exported."""
+        """Return the traced constants (weights, buffers) of the torch module exported to a format and layout."""
         return self._reference(format, layout, divided=True)
 
     def undivided(self, format: Format, layout: Layout) -> ReferenceConstants | None:
-        """Return the constants of older files, whose outlier channels are as in the model; None if they are the same."""
+        """Return the constants with outlier channels left undivided, as in old files; None if there are none."""
         self.reference(format, layout)
         return self._reference(format, layout, divided=False) if (format, layout) in self._with_outliers else None
 
     def _reference(self, format: Format, layout: Layout, divided: bool) -> ReferenceConstants:
-        """Prepare the model as the exporter does, with or without divided outlier channels, and trace its constants."""
+        """Prepare the torch model as the exporter does, trace its constants, and cache them by format and layout."""
         from pocketbert.export.prepare import is_rescaled_to_fp16, list_divided_outliers, prepare
         from pocketbert.pipeline.gates.torch_constants import ModuleConstants
 
@@ -179,7 +179,7 @@ class PreparedModels:
 
 
 class ReferenceConstants:
-    """The constants of a prepared module, to look up those of a file in them.
+    """The constants of a prepared torch module, in which the constants read from an exported file are looked up.
 
     Args:
         constants: As `trace_constants` returns them.
@@ -211,7 +211,7 @@ class ReferenceConstants:
         self._looked_up: list[StoredTensor] = []  # kept alive, so that no other tensor gets their id
 
     def add_lengths(self, lengths: Sequence[int]) -> None:
-        """Add constants that files for inputs of these lengths may store; no file needs them."""
+        """Add the results of fixed length that exporters may precompute for these input lengths; all are optional."""
         for length in set(lengths) - self._known_lengths:
             self._known_lengths.add(length)
             for constant in self._of_length(length) if self._of_length else ():
@@ -221,7 +221,7 @@ class ReferenceConstants:
                 self._matches.clear()
 
     def matches(self, constant: Constant) -> list[int]:
-        """Return the places of the constants that a stored one may be: same role and shape, numbers within bounds."""
+        """Return indices of the constants a stored one may be: equal within bounds, or tables that begin with it."""
         key = constant.role, id(constant.tensor)
         if key not in self._matches:
             self._looked_up.append(constant.tensor)
@@ -233,7 +233,7 @@ class ReferenceConstants:
         return self._matches[key]
 
     def _is_same(self, stored: StoredTensor, expected: StoredTensor) -> bool:
-        """Return whether a stored tensor is the expected one, or a power of two times it if that is allowed."""
+        """Return whether a file's tensor equals the module's within rounding, or with `multiples` a 2^k times it."""
         if _is_equal(stored, expected):
             return True
         if not self.multiples or not expected.is_float:
@@ -245,7 +245,7 @@ class ReferenceConstants:
         return _is_equal(stored.multiply(StoredTensor(np.array(factor, np.float32))), expected)
 
     def _tables_with_first_rows(self, stored: StoredTensor) -> list[int]:
-        """Return the tables that begin with the rows of an array: exporters look up known positions in advance.
+        """Return indices of the module's tables that begin with an array: exporters look up known positions in advance.
 
         `add_lengths` adds other parts that an exporter cuts out of tables for a length.
         """
@@ -267,7 +267,7 @@ class ReferenceConstants:
         return found
 
     def describe_mismatch(self, constant: Constant) -> str:
-        """Describe how a constant without a match differs from the most similar one of the same role and shape."""
+        """Return a phrase on how a file's constant differs from the module's nearest one of the same role and shape."""
         candidates = self._by_shape.get((constant.role, constant.tensor.value.shape), [])
         if not candidates:
             return "the model has no tensor of that shape in such a place"
@@ -288,7 +288,7 @@ _SHOWN = 60
 
 @dataclass(frozen=True)
 class _Comparison:
-    """The result of comparing the constants of a file.
+    """The result of comparing the constants of a file with those of the torch module.
 
     Attributes:
         count: Tensors of the model.
@@ -306,7 +306,7 @@ class _Comparison:
 def compare_constants(
     graphs: Sequence[Sequence[Constant]], reference: ReferenceConstants, lengths: Sequence[int]
 ) -> _Comparison:
-    """Compare the constants of all graphs of a file with the module's.
+    """Compare the constants of all graphs of a file with the module's; return problems, matched weights and ranges.
 
     Args:
         graphs: Constants of the file, of each signature.
@@ -341,7 +341,7 @@ def compare_constants(
 def _find_missing(
     constants: Sequence[Constant], matches: Sequence[Sequence[int]], reference: ReferenceConstants
 ) -> list[str]:
-    """Name the tensors that decide the answer and that a graph lacks, unless it holds a sum that they were added to."""
+    """Return a sentence for each module tensor that a graph lacks, unless it stores a sum that includes the tensor."""
     held = {i for constant, found in zip(constants, matches, strict=True) if constant.used for i in found}
     problems = []
     for i, constant in enumerate(reference.constants):
@@ -357,7 +357,7 @@ def _find_missing(
 def _find_misplaced(
     constants: Sequence[Constant], matches: Sequence[Sequence[int]], reference: ReferenceConstants
 ) -> list[str]:
-    """Name tensors that the file uses after one that the module uses later, or together with another one's."""
+    """Return a sentence for each tensor that the file uses in another order, or in another group, than the module."""
     places = [found[0] if len(found) == 1 else None for found in matches]
     problems, groups = [], dict[int, int]()
     for constant, place in zip(constants, places, strict=True):
@@ -376,7 +376,7 @@ def _find_misplaced(
 def _find_misused(
     constants: Sequence[Constant], matches: Sequence[Sequence[int]], reference: ReferenceConstants
 ) -> list[str]:
-    """Name constants such as rotations of positions that a file lacks, or uses for another part of the model.
+    """Return a sentence for each buffer, e.g. rotary factors, that a file lacks or uses in another part of the model.
 
     Exporters compute with them in advance, so that only the tensors that the module uses after them count.
     """
@@ -399,7 +399,7 @@ def _find_misused(
 def _find_short_tables(
     graphs: Sequence[Sequence[Constant]], reference: ReferenceConstants, lengths: Sequence[int]
 ) -> list[str]:
-    """Name tables of which a file with listed lengths holds fewer rows than its longest input reads."""
+    """Return a sentence for each embedding table that was cut to fewer rows than the file's longest input reads."""
     rows: dict[int, int] = {}
     for constant in (c for constants in graphs for c in constants if c.role is ConstantRole.ARRAY):
         for i in reference.matches(constant):
@@ -416,7 +416,7 @@ def _find_short_tables(
 
 
 def _bits(mask: int) -> Iterator[int]:
-    """Yield the places of the bits that are set."""
+    """Yield the positions of the bits that are set in an integer, lowest first."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1
@@ -436,7 +436,7 @@ _SAMPLED = 64
 
 
 def _is_equal(stored: StoredTensor, expected: StoredTensor) -> bool:
-    """Return whether a stored tensor is the expected one, up to the rounding of its scheme."""
+    """Return whether a file's tensor equals the module's within quantization rounding; a sample is compared first."""
     value = expected.value
     if not expected.is_float or not stored.is_float:
         return bool(np.array_equal(stored.value, value))
@@ -462,12 +462,12 @@ def _is_equal(stored: StoredTensor, expected: StoredTensor) -> bool:
 
 
 def _is_within_bounds(stored: StoredTensor, expected: StoredTensor) -> NDArray[np.bool_]:
-    """Return for each number whether it is close enough to the expected one, in steps that are fine enough."""
+    """Return for each number whether it is near the expected one, by a quantization step that is not too coarse."""
     return _is_near(stored, expected) & _is_fine(stored, expected.value)
 
 
 def _is_near(stored: StoredTensor, expected: StoredTensor) -> NDArray[np.bool_]:
-    """Return for each number whether it differs from the expected one by no more than rounding."""
+    """Return for each number whether fp32, fp16 and quantization rounding explain its distance from the expected."""
     # quantized numbers were rounded to fp16 before, and their zero point afterwards
     roundings = stored.fp16_factors + (2 if stored.fp16_factors and stored.step is not None else 0)
     relative = _ROUNDING + roundings * _HALF * (1 + 2 * _HALF)
@@ -483,7 +483,7 @@ def _is_near(stored: StoredTensor, expected: StoredTensor) -> NDArray[np.bool_]:
 
 
 def _is_fine(stored: StoredTensor, value: Floats) -> NDArray[np.bool_] | bool:
-    """Return for each number whether its step is as fine as its bits allow for the numbers that share it.
+    """Return for each number whether its quantization step is as small as the bits allow for the numbers that share it.
 
     Numbers with equal steps count as sharing one, because the file does not always show which were quantized together.
 
@@ -556,7 +556,7 @@ def _compare_ranges(
 
 
 def _is_same_range(stored: StoredRange, measured: Range) -> bool:
-    """Return whether a stored range is a measured one; with zero in the middle it reaches equally far on both sides."""
+    """Return whether a stored activation range equals a measured one, which is made symmetric if the stored one is."""
     low, high = measured
     if stored.low == -stored.high:
         low, high = -max(-low, high), max(-low, high)
@@ -567,7 +567,7 @@ def _is_same_range(stored: StoredRange, measured: Range) -> bool:
 def _compare_schemes(
     stored: Sequence[tuple[str, Constant]], weights: Sequence[WeightRole], row: SchemeRow
 ) -> list[str]:
-    """Compare the bits of single weights, and whether their products have ranges, with the schemes chosen for them.
+    """Return a sentence for each weight whose bits, or whose static or dynamic product, differ from its chosen scheme.
 
     The types gate counts the weights of each size and type, since quantizers rename them. Here weights are identified
     by their numbers, so that one of 8 bits in the place of one of 4 is found, and a static product in the place of a

@@ -44,7 +44,7 @@ _SHAPE_OPERATORS = (
 
 
 class ModuleConstants:
-    """The constants of a module, and those that depend on the length of the input.
+    """The constants of a torch module, traced with two input lengths to separate those that depend on the length.
 
     A module computes rotations of positions or windows from nothing but its own constants. An exporter stores the
     result if it knows the length of the input, and the computation if it does not.
@@ -76,7 +76,7 @@ class ModuleConstants:
         self.needed = tuple(sorted(names & buffers))
 
     def of_length(self, length: int) -> list[Constant]:
-        """Return every intermediate result that depends on the length, for inputs of this length.
+        """Return all tensors that the module computes from constants alone and whose shape depends on the input length.
 
         Exporters differ in how many of the steps they compute in advance.
         """
@@ -92,7 +92,7 @@ class ModuleConstants:
 
 
 def trace_constants(module: nn.Module, inputs: Sequence[Tensor]) -> list[Constant]:
-    """List the constants of a module in the order in which it uses them, then its buffers.
+    """Run a module and return the constants that its operators use, in order of use, then its buffers as unused.
 
     A file may keep the buffers although the module looks them up or computes with them in advance, such as position
     ids and rotations; they count as not used.
@@ -114,7 +114,7 @@ def trace_constants(module: nn.Module, inputs: Sequence[Tensor]) -> list[Constan
 
 
 def example_inputs(inputs: Sequence[str], length: int, extra: Sequence[GraphInput] = ()) -> list[Tensor]:
-    """Return tensors to run a module with: [1, L], all tokens real, and the further inputs of a form."""
+    """Return example input tensors of a module: ids, mask and types [1, L] without padding, then the extra inputs."""
     values: dict[str, float] = {"input_ids": 5, "attention_mask": 1, "token_type_ids": 0}
     values |= {i.name: i.sample for i in extra}
     shapes, dtypes = {i.name: i.shape(1, length) for i in extra}, {i.name: i.dtype for i in extra}
@@ -124,12 +124,12 @@ def example_inputs(inputs: Sequence[str], length: int, extra: Sequence[GraphInpu
 
 
 def _other_length(length: int) -> int:
-    """Return another length that the model takes too: its table of positions may end at `length`."""
+    """Return a second input length that the model takes: one shorter, since its position table may end at `length`."""
     return length - 1 if length > 1 else 2
 
 
 def _trace(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[list[Constant], list[StoredTensor]]:
-    """Return the constants that a module's graph uses, and all tensors that it computes from constants alone."""
+    """Run a module; return the constants that its operators use, and the tensors computed from constants alone."""
     names = {id(p): name for name, p in [*module.named_parameters(), *module.named_buffers()]}
     mode = _TracingMode(names, inputs)
     with torch.no_grad(), mode:
@@ -138,7 +138,7 @@ def _trace(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[list[Constant],
 
 
 class _TracingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Follows the operators of a module; tensors are known by their `id` and kept alive.
+    """Records which constants each operator of a running torch module uses; tensors are identified by their `id`.
 
     Args:
         names: Names of parameters and buffers, by the `id` of the tensor.
@@ -176,7 +176,7 @@ class _TracingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _store_parameter(self, tensor: Tensor) -> None:
-        """Store a parameter or a buffer when an operator reads it first."""
+        """Register a parameter or buffer as a constant with the tracker when the first operator reads it."""
         if id(tensor) not in self._known:
             self._known.add(id(tensor))
             self._kept.append(tensor)
@@ -184,7 +184,7 @@ class _TracingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.tracker.store(id(tensor), StoredTensor(tensor.detach().numpy(), name))
 
     def _follow(self, operator: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
-        """Pass an operator to the tracker."""
+        """Record one torch operator in the tracker as a lookup, matmul, sum, product, reshape or other operation."""
         tracker, keys, out = self.tracker, [id(t) for t in inputs], id(outputs[0])
         if operator == "embedding":
             tracker.lookup(out, keys[0], keys[1])

@@ -83,7 +83,7 @@ log = logging.getLogger("pocketbert")
 
 @dataclass(frozen=True)
 class Evidence:
-    """The data that files are verified with.
+    """The data that model files are checked against: golden rows, labelled rows and reference scores.
 
     Attributes:
         golden: Golden rows.
@@ -119,7 +119,7 @@ class Evidence:
 
 
 def read_evidence(recorded: Path, weights: Path, length: int) -> Evidence:
-    """Read the evidence that a folder recorded itself: golden rows, tokenizer, size of the embedding table.
+    """Read what files of a folder are verified with: golden rows, tokenizer, embedding rows, library answers.
 
     Args:
         recorded: Folder of the golden rows.
@@ -141,7 +141,7 @@ def read_evidence(recorded: Path, weights: Path, length: int) -> Evidence:
 
 
 def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: VerifySection) -> Verification:
-    """Run every gate on every file.
+    """Run all checks on all model files and return the verification: gates, scores, confidences and status.
 
     If the tokenizer has ids beyond the embedding table, only the first gates run, because such ids would end the
     process inside an engine.
@@ -200,7 +200,7 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
 
 
 def check_file(subject: Subject, golden: Sequence[GoldenRow]) -> list[Gate]:
-    """Run the gates on one file that need no labelled rows: first those of every format, then those of its format."""
+    """Run the checks of one file that need no labelled rows, the general ones and then those of its format."""
     types = check_weight_types(subject)
     return [
         check_finite_weights(subject),
@@ -212,7 +212,7 @@ def check_file(subject: Subject, golden: Sequence[GoldenRow]) -> list[Gate]:
 
 
 def _score(subject: Subject, rows: EvalSet) -> tuple[Score, list[Matrix]]:
-    """Score a file on rows cut to its longest input; returns its outputs as well."""
+    """Score a file on labelled rows truncated to its longest input; return the score and the outputs of each row."""
     cut, label = rows.within(subject.tokenizer.max_length), f"{subject.name} on {rows.name}"
     return evaluate(subject.predictor, subject.tokenizer, cut, label=label)
 
@@ -225,7 +225,7 @@ def _compare_scores(
     evidence: Evidence,
     settings: VerifySection,
 ) -> list[Gate]:
-    """Compare the score of a smaller file with that of the file it was made from, and every score with the teacher's.
+    """Check a file's score on rows: a quantized file against the file it was made from, any file against the teacher.
 
     Args:
         subject: The file.
@@ -250,7 +250,7 @@ def _compare_scores(
 
 
 def open_run_files(model: RunModel, files: Sequence[ModelFile]) -> list[Subject]:
-    """Open files of a run folder, with the errors and ranges that were simulated in torch."""
+    """Open model files of a run for verification, each with the error and activation ranges simulated in torch."""
     simulated, subjects = read_simulated(model.run / "golden"), []
     for file in files:
         error, ranges = simulated.errors.get(file.path), simulated.ranges.get(file.path, {})
@@ -260,7 +260,7 @@ def open_run_files(model: RunModel, files: Sequence[ModelFile]) -> list[Subject]
 
 
 def open_model_file(model: RunModel, file: ModelFile, path: Path) -> Subject:
-    """Open one file of a model.
+    """Open one model file of a run for verification, with the tokenizer, labels and task of the model.
 
     Args:
         model: The model that it was exported from.
@@ -285,7 +285,7 @@ def open_model_file(model: RunModel, file: ModelFile, path: Path) -> Subject:
 
 
 def _file_tokenizer(folder: Path, length: int, predictor: Predictor) -> TextTokenizer:
-    """Return a tokenizer that cuts at the longest input that folder and file both take."""
+    """Return the folder's tokenizer, truncating at `length` or at the file's longest input, whichever is shorter."""
     return TextTokenizer(folder, min(length, max(predictor.lengths, default=length)))
 
 
@@ -293,7 +293,7 @@ def _file_tokenizer(folder: Path, length: int, predictor: Predictor) -> TextToke
 
 
 def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: VerifySection | None = None) -> Verification:
-    """Verify an artefact folder: its list, its golden rows, and with data the task metric. Nothing in it is changed.
+    """Verify an artefact folder: checksums, golden rows, stored numbers, and with `sets` its scores; change nothing.
 
     Damaged files are not opened, because they may end the process inside their engines.
 
@@ -342,7 +342,7 @@ def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: Verif
 
 
 def _check_complete(models: Sequence[ModelRecord], lost: Sequence[str]) -> Gate | None:
-    """Return a failed gate if a folder lacks what verification needs or a file failed before; None otherwise."""
+    """Return a failed gate if files are missing, none is a model, or one is marked failed; None otherwise."""
     if lost or not models:
         detail = f"cannot be verified without {', '.join(lost) or 'a model file'}."
         return Gate(name="complete", file="", passed=False, value=float(len(lost)), bound=0.0, detail=detail)
@@ -354,7 +354,7 @@ def _check_complete(models: Sequence[ModelRecord], lost: Sequence[str]) -> Gate 
 
 
 def _open_artefact_files(folder: Path, artefacts: Artefacts) -> tuple[list[Subject], list[Gate]]:
-    """Open the model files of an artefact folder; returns them, and a skipped gate for each file without an engine.
+    """Open the model files of an artefact folder; return them, and a skipped gate per file that no engine can run.
 
     Raises:
         MissingBackendError: If no file can be opened.
@@ -379,7 +379,7 @@ def open_artefact_file(
     config: Mapping[str, object] | None,
     simulated: SimulatedErrors,
 ) -> Subject:
-    """Open a model file of an artefact folder.
+    """Open a model file of an artefact folder for verification, with the folder's tokenizer, labels and task.
 
     Args:
         folder: The folder.
@@ -410,7 +410,7 @@ def open_artefact_file(
 
 
 def _check_recorded(subjects: Sequence[Subject], golden: Sequence[GoldenRow]) -> list[Gate]:
-    """Return a failed gate for each file without a recorded answer to a text that it takes."""
+    """Return a failed gate for each file that lacks recorded outputs for a golden row short enough for it."""
     gates = []
     for subject in subjects:
         lengths = [len(e) for e in subject.tokenizer.encode([r.input for r in golden])]
@@ -427,7 +427,7 @@ def _check_recorded(subjects: Sequence[Subject], golden: Sequence[GoldenRow]) ->
 
 
 def report_gates(result: Verification) -> None:
-    """Print a line for each file, and for each check that failed or was skipped; with `-v` for every check."""
+    """Print a line for each file and each failed or skipped check; log all checks, which `-v` shows."""
     for gate in result.gates:
         verdict = "skipped" if gate.skipped else "passed" if gate.passed else "FAILED"
         line = f"{verdict}  {gate.file or 'folder'} {gate.name}: {gate.detail}"

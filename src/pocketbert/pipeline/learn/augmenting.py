@@ -60,7 +60,7 @@ _SUFFIXES = (".jsonl", ".jsonl.gz")
 
 @dataclass
 class AugmentCounts:
-    """The numbers of training rows, of copies of them, and of copies left out.
+    """The numbers of training rows, of their augmented copies, and of copies left out.
 
     Attributes:
         rows: The rows themselves, each of them kept.
@@ -80,7 +80,7 @@ class AugmentCounts:
 
 
 def check_augmentable(recipe: Recipe, model: ModelFolder) -> None:
-    """Refuse recipes whose rows cannot be augmented with the words of a model, before anything is trained.
+    """Raise if the training rows of a recipe cannot be augmented with word replacements from a model.
 
     Raises:
         InputError: If the labels would not fit the changed text, there are no training rows, or a setting needs something
@@ -121,7 +121,7 @@ def check_augmentable(recipe: Recipe, model: ModelFolder) -> None:
 
 
 def augment_file(recipe: Recipe, destination: Path, overwrite: bool = False) -> AugmentCounts:
-    """Write the training rows of a recipe, each followed by its copies, with all their columns.
+    """Write a recipe's training rows, each followed by its copies with replaced words, to a JSONL file.
 
     The rows are those that a run trains on, without held-out rows and rows that also occur in the evaluation data.
     So the file is read with ``data.holdout: 0``: a row held out of it would have copies in training.
@@ -177,7 +177,7 @@ def augment_file(recipe: Recipe, destination: Path, overwrite: bool = False) -> 
 
 @contextmanager
 def _open_jsonl(destination: Path) -> Iterator[IO[bytes]]:
-    """Open a stream whose file appears as `destination` if the block ends without an error; equal rows give equal bytes."""
+    """Open a byte stream, gzipped for ``.gz``; its file appears at `destination` if the block ends without an error."""
     with open_atomic(destination) as raw:
         if destination.suffix == ".gz":
             with gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
@@ -187,7 +187,7 @@ def _open_jsonl(destination: Path) -> Iterator[IO[bytes]]:
 
 
 def _format_json_line(title: str, number: int, row: dict[str, Any]) -> bytes:
-    """Return a row as a line of JSON.
+    """Return a row as a UTF-8 line of JSON; `title` and `number` name the row in errors.
 
     Raises:
         InputError: If a column holds something else, such as dates and bytes of a Parquet file.
@@ -200,7 +200,7 @@ def _format_json_line(title: str, number: int, row: dict[str, Any]) -> bytes:
 
 
 def write_copies(recipe: Recipe, model: ModelFolder, data: RunData, work: Path, destination: Path) -> None:
-    """Write the copies of a run's training rows, for all stages that learn from them.
+    """Write copies of a run's training rows with replaced words to a folder, for the training stages that use them.
 
     Args:
         recipe: The recipe.
@@ -218,7 +218,7 @@ def write_copies(recipe: Recipe, model: ModelFolder, data: RunData, work: Path, 
 def augmented_set(
     recipe: Recipe, model: ModelFolder, data: RunData, length: int, work: Path, written: Path | None = None
 ) -> TrainData:
-    """Return the training rows of a run, each followed by its copies, as stages with ``augmented: true`` learn from them.
+    """Return the tokenized training rows, each followed by its copies with replaced words, for augmented stages.
 
     Copies are made of ``data.splits["train"]`` only, and a copy that equals a held-out or evaluation row is left out. Of several
     processes one makes the copies and the others read them.
@@ -250,7 +250,7 @@ def augmented_set(
 
 
 def _group_portions(groups: Iterable[list[Example]]) -> Iterator[list[Example]]:
-    """Join rows with their copies to portions of `_AT_ONCE` or slightly more."""
+    """Yield the rows of the groups (a row with its copies) in lists of about `_AT_ONCE`, never dividing a group."""
     portion: list[Example] = []
     for group in groups:
         portion += group
@@ -264,7 +264,7 @@ def _group_portions(groups: Iterable[list[Example]]) -> Iterator[list[Example]]:
 def _add_copies(
     examples: Sequence[Example], store: CopyStore, data: RunData, counts: AugmentCounts
 ) -> Iterator[list[Example]]:
-    """Yield each row with its copies, without copies that equal evaluation or held-out rows; count both in `counts`."""
+    """Yield lists of a row and its copies, without copies that equal evaluation or held-out rows; update `counts`."""
     held_out = {e.digest for name, rows in data.splits.items() if name != "train" for e in rows.examples}
     for example, copies in zip(examples, store.read(), strict=True):
         group = [example]
@@ -281,7 +281,7 @@ def _add_copies(
 
 
 def _make_copies(recipe: Recipe, model: ModelFolder, examples: Sequence[Example], work: Path) -> CopyStore:
-    """Return the copies in a folder, made there unless copies of the same rows and settings exist."""
+    """Return the store of copies in folder `work`, filled first unless it holds those of the same rows and settings."""
     from pocketbert.distill.augment import CopyStore, SourceRow
     from pocketbert.distill.text.tokenizer import tokenizer_digest
 
@@ -309,7 +309,7 @@ def _make_copies(recipe: Recipe, model: ModelFolder, examples: Sequence[Example]
 
 
 def _load_augmenter(section: AugmentSection, seed: int, model: ModelFolder, guesses: bool) -> Augmenter:
-    """Load the word vectors and, for `guesses`, the model's masked-language-model head, and return what replaces words."""
+    """Return the augmenter that replaces words by near word vectors and, with `guesses`, by masked-LM predictions."""
     import torch
 
     from pocketbert.distill.augment import Augmenter, MaskedWords

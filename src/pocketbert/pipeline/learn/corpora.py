@@ -48,19 +48,19 @@ _MOST_BAD_ROWS = 1000
 
 
 def is_prepared(source: CorpusSource) -> bool:
-    """Return whether a source is the folder of a corpus that was tokenized before."""
+    """Return whether a text source is a folder with an already tokenized corpus."""
     return source.path is not None and (Path(source.path) / CORPUS_FILE).is_file()
 
 
 def source_digest(source: CorpusSource) -> str | None:
-    """Return the digest of a source of plain text: of what a prepared corpus was made from, or of a data file."""
+    """Return the SHA-256 of a tokenized corpus's description or of a text file; None for no file and Hub data."""
     if is_prepared(source):
         return sha256_json(read_json(Path(str(source.path)) / CORPUS_FILE))
     return data_digest(source)
 
 
 def prepare_corpora(recipe: Recipe, output: Path) -> list[Path]:
-    """Tokenize every source of a recipe that is not prepared yet, for several runs; see `write_corpora`.
+    """Tokenize the plain-text sources of a recipe into folders below `output`, to be used by several runs; return them.
 
     Raises:
         InputError: If the recipe has no corpus, the folder cannot be used, or a text cannot be read; no new files stay then.
@@ -87,7 +87,12 @@ def prepare_corpora(recipe: Recipe, output: Path) -> list[Path]:
 
 
 def write_corpora(section: CorpusSection, tokenizer: Path, destination: Path) -> list[Path]:
-    """Tokenize every source that is not prepared yet, each into a folder of `destination`; `tokenizer` is a model's folder.
+    """Tokenize each text source into a folder of `destination`, except sources that are tokenized corpora already.
+
+    Args:
+        section: Sources and settings.
+        tokenizer: Folder of the model whose tokenizer is used.
+        destination: Folder for the new corpora.
 
     Returns:
         The corpora's folders in the order of the sources.
@@ -108,7 +113,7 @@ def write_corpora(section: CorpusSection, tokenizer: Path, destination: Path) ->
 
 
 def _read_texts(source: DataSource) -> Iterator[str]:
-    """Yield the texts of a source, which is not held in memory.
+    """Yield the texts in a source's text column one by one, without holding the source in memory.
 
     Raises:
         InputError: At the end, or as soon as there are too many, listing rows without text.
@@ -129,7 +134,7 @@ def _read_texts(source: DataSource) -> Iterator[str]:
 
 
 def open_corpora(section: CorpusSection, tokenizer: Path, written: Path, seed: int) -> TokenRows:
-    """Open the corpora of a section, mixed by their shares if there are several or not all rows are read.
+    """Open the tokenized corpora of a section as one sequence of rows, mixed by share if several or limited.
 
     Args:
         section: Sources and settings.
@@ -161,7 +166,7 @@ def open_corpora(section: CorpusSection, tokenizer: Path, written: Path, seed: i
 
 
 def _list_needs(recipe: Recipe) -> list[Needs]:
-    """Return the heads and outputs that each general stage of a recipe needs."""
+    """Return, for each general stage (training on plain text), the teacher heads and outputs that its method needs."""
     from pocketbert.distill.methods.table import find_method
 
     stages = {f"distill.{n}": stage for n, stage in enumerate(recipe.distill) if stage.general}
@@ -169,7 +174,7 @@ def _list_needs(recipe: Recipe) -> list[Needs]:
 
 
 def general_head_task(recipe: Recipe) -> Task:
-    """Return the task as which teacher and student of the general stages are loaded: with the heads that the stages train."""
+    """Return the task that decides the heads of teacher and student in general stages (those on plain text)."""
     from pocketbert.distill.methods.method import Heads
 
     masked_lm = TASKS[TaskName.FILL_MASK]
@@ -183,7 +188,7 @@ def general_head_task(recipe: Recipe) -> Task:
 
 
 def general_teacher(recipe: Recipe, source: ModelFolder) -> Any:
-    """Load the pre-trained teacher with as many of the needed heads as its folder has.
+    """Load the pre-trained torch teacher of the general stages, with as many of the needed heads as its folder has.
 
     It is loaded without any head only if no stage learns from its predictions of words.
 
@@ -210,7 +215,7 @@ def general_teacher(recipe: Recipe, source: ModelFolder) -> Any:
 
 
 def general_rows(recipe: Recipe, source: ModelFolder, number: int, corpora: Path, teacher: Any) -> GeneralSet:
-    """Return the plain text of a general stage, masked and cut into pairs by the stage's settings.
+    """Return a general stage's training rows: tokenized plain text with random masking and, if set, segment pairs.
 
     Args:
         recipe: The recipe.
@@ -239,7 +244,7 @@ def general_rows(recipe: Recipe, source: ModelFolder, number: int, corpora: Path
 
 
 def _check_objectives(stage: GeneralText, family: Family, key: str) -> None:
-    """Refuse masking and pairs that the checkpoints of the teacher's family were not trained on; `key` is the stage's.
+    """Raise if a stage's masking or sentence pairs are of a kind that the teacher's model family was not trained with.
 
     Raises:
         InputError: Listing every setting that does not fit.
@@ -265,7 +270,10 @@ def _check_objectives(stage: GeneralText, family: Family, key: str) -> None:
 def _make_similar_words(
     stage: GeneralText, source: ModelFolder, teacher: Any, vocabulary: int, key: str
 ) -> NearestWords:
-    """Return a finder of similar words, by the stage's file of word vectors or by the teacher's embeddings."""
+    """Return an index of each word's nearest words, by the stage's word-vector file or by the teacher's embeddings.
+
+    `source` is the teacher's folder, `vocabulary` the number of its tokens, `key` the stage's recipe key for errors.
+    """
     from pocketbert.distill.word_vectors import (
         EmbeddingVectors,
         NearestWords,
@@ -285,7 +293,9 @@ def _make_similar_words(
 
 
 def copy_general_weights(student: Any, trained: Any, masked_lm: bool) -> None:
-    """Copy the encoder that general stages trained into the task's student, with `masked_lm` its head over words too.
+    """Copy the encoder of `trained`, the student of the general stages, into the task's `student`.
+
+    With `masked_lm` the masked-language-model head is copied, too.
 
     Raises:
         RuntimeError: If the weights of the models differ in more than the heads that one of them lacks.

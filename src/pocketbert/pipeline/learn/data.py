@@ -54,11 +54,11 @@ _HEAD_WEIGHTS = re.compile(
 
 @dataclass(frozen=True)
 class RunData:
-    """All rows of a run.
+    """The tokenized rows of a run by split, with its labels, its task head and the report on the data.
 
     Attributes:
         head: The task, with the label order of data, teacher, student and files.
-        labels: That order.
+        labels: The labels in that order.
         splits: Tokenized rows by name of the split; empty without data.
         report: Report on the rows; None without data.
         pair: Whether rows are pairs.
@@ -73,7 +73,7 @@ class RunData:
     selection: Sequence[EvalSet] = ()
 
     def read_by(self, tokenizer: TextTokenizer, *names: str) -> RunData:
-        """Tokenize the rows of some splits, all by default, with another tokenizer."""
+        """Return a copy with the splits in `names` (default all) tokenized by another tokenizer; others are dropped."""
         task = self.head.task
         splits = {
             name: self.head.prepare(split.examples, tokenizer, name, labelled=is_labelled(task, name))
@@ -83,11 +83,11 @@ class RunData:
         return replace(self, splits=splits)
 
     def texts(self, rows: int, tokenizer: TextTokenizer) -> list[Text]:
-        """Return up to `rows` eval texts in the form that the task takes; none without data."""
+        """Return up to `rows` eval texts or text pairs as the task's input; an empty list without eval data."""
         return self._texts("eval", rows, tokenizer) if "eval" in self.splits else []
 
     def calibration(self, tokenizer: TextTokenizer) -> list[Encoded]:
-        """Return tokenized training rows on which ranges are measured; no evaluation row is among them."""
+        """Return up to `CALIBRATION_ROWS` tokenized training rows on which activation ranges are measured."""
         if self.head.task.name is TaskName.FILL_MASK:
             return tokenizer.encode(self._texts("train", CALIBRATION_ROWS, tokenizer))
         split = self.splits["train"]
@@ -96,22 +96,22 @@ class RunData:
         return [split.encoded[r] for i in chosen[:CALIBRATION_ROWS] for r in rows[i]][:CALIBRATION_ROWS]
 
     def _texts(self, split: str, rows: int, tokenizer: TextTokenizer) -> list[Text]:
-        """Return texts of a split, chosen by hash so that the order of the file does not matter."""
+        """Return up to `rows` texts of a split, those with the smallest hashes, so that file order does not matter."""
         chosen = sorted(self.splits[split].examples, key=lambda e: e.digest)[:rows]
         return [task_text(self.head.task, e.input, tokenizer) for e in chosen]
 
 
 def calibration_rows(recipe: Recipe, data: RunData, tokenizer: TextTokenizer) -> list[Encoded]:
-    """Return the training rows on which ranges are measured, tokenized by the exported model's tokenizer.
+    """Return the training rows on which activation ranges are measured, tokenized as the exported model reads them.
 
-    `data` has the teacher's pieces; they are kept unless the student's vocabulary is pruned.
+    `data` is tokenized by the teacher's tokenizer; `tokenizer` is used only if the student's vocabulary is pruned.
     """
     own_vocabulary = recipe.student is not None and recipe.student.vocabulary is not None
     return (data.read_by(tokenizer, "train") if own_vocabulary else data).calibration(tokenizer)
 
 
 def max_length(section: DataSection, model: ModelFolder, task: Task) -> int:
-    """Return the longest input of a run in tokens.
+    """Return the maximum input length of a run in tokens: the recipe's, else a default within the model's limits.
 
     Raises:
         InputError: If the recipe sets more than the model's position table has.
@@ -132,7 +132,7 @@ def max_length(section: DataSection, model: ModelFolder, task: Task) -> int:
 
 
 def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
-    """Read all rows of a recipe, resolve the labels, tokenize and report.
+    """Read and tokenize all rows of a recipe, resolve the label order, and return both with a report on the data.
 
     Args:
         recipe: The recipe.
@@ -177,7 +177,7 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
 
 
 def _read_parts(section: DataSection, task: TaskName) -> tuple[dict[str, list[Example]], int]:
-    """Read the rows and divide them into train, eval and holdout, without overlap.
+    """Read the labelled rows and divide them into train, eval and holdout, without rows in common.
 
     Returns:
         The rows of each part that has any, and the number of training rows that were dropped because they are in eval.
@@ -200,7 +200,7 @@ def _read_parts(section: DataSection, task: TaskName) -> tuple[dict[str, list[Ex
 
 
 def _read_sources(section: DataSection, task: TaskName) -> dict[str, list[Example]]:
-    """Read the rows of `train` and `eval`, as far as they are files or data sets.
+    """Read the rows of `data.train` and `data.eval`, by name; a source with neither file nor data set is left out.
 
     Raises:
         InputError: Listing the problems of both.
@@ -221,7 +221,7 @@ def _read_sources(section: DataSection, task: TaskName) -> dict[str, list[Exampl
 
 
 def _divide(rows: list[Example], fraction: float) -> tuple[list[Example], list[Example]]:
-    """Divide the rows of one source into training and evaluation rows.
+    """Divide rows into training rows and a fraction of evaluation rows; return both lists.
 
     Raises:
         InputError: If no row is left to score on.
@@ -246,7 +246,7 @@ def _note_missing_headers(section: DataSection) -> list[str]:
 
 
 def _make_data_without_rows(recipe: Recipe, model: ModelFolder, head_labels: list[str] | None) -> RunData:
-    """Return the data of a recipe without rows: the labels that the recipe or the model names.
+    """Return the run data of a recipe without rows: no splits, and the labels that the recipe or the model names.
 
     Raises:
         InputError: If the task has labels and neither names them.
@@ -269,17 +269,17 @@ def _make_data_without_rows(recipe: Recipe, model: ModelFolder, head_labels: lis
 
 
 def _resolve_task(recipe: Recipe, model: ModelFolder) -> Task:
-    """Return the recipe's task, with the score function of the teacher's own head; a new head has the task's."""
+    """Return the recipe's task; unless a new head is fine-tuned, its score function is that of the teacher's head."""
     return task_of(recipe.task) if recipe.teacher.finetune else model.task_row(recipe.task)
 
 
 def is_labelled(task: Task, split: str) -> bool:
-    """Return whether rows of a split get labels: training rows of fill-mask and vectors need only the text."""
+    """Return whether rows of a split need labels: training rows of fill-mask and feature extraction do not."""
     return split != "train" or task.labels not in (LabelKind.NONE, LabelKind.SCORE_OR_NONE)
 
 
 def _check_thresholds(recipe: Recipe, labels: Labels) -> None:
-    """Refuse a list of thresholds that has not one for each label."""
+    """Raise if the recipe lists another number of thresholds than there are labels."""
     thresholds = recipe.answer.thresholds
     if isinstance(thresholds, list) and len(thresholds) != len(labels):
         what = f"lists {len(thresholds)} thresholds for {len(labels)} labels."
@@ -288,7 +288,7 @@ def _check_thresholds(recipe: Recipe, labels: Labels) -> None:
 
 
 def _check_classes(reports: Sequence[SplitReport], recipe: Recipe) -> None:
-    """Refuse to fine-tune a teacher on training rows that lack a label."""
+    """Raise if a teacher is to be fine-tuned and a label has no training row."""
     train = next((r for r in reports if r.name == "train"), None)
     if train is None or not recipe.teacher.finetune:
         return
@@ -302,7 +302,7 @@ def _check_classes(reports: Sequence[SplitReport], recipe: Recipe) -> None:
 
 
 def check_threshold(recipe: Recipe, data: RunData | None) -> None:
-    """Refuse a fitted "unknown" threshold that there are too few rows for; `data` are the rows, if they were read already.
+    """Raise if an "unknown" threshold is to be fitted on too few held-out rows; `data` are the rows, if already read.
 
     Raises:
         InputError: If there are fewer than `LEAST_FIT_ROWS`.
@@ -315,7 +315,7 @@ def check_threshold(recipe: Recipe, data: RunData | None) -> None:
 
 
 def _check_threshold_rows(recipe: Recipe, rows: int, fix: str) -> None:
-    """Refuse a fitted threshold with fewer than `LEAST_FIT_ROWS` rows."""
+    """Raise if an "unknown" threshold is to be fitted on fewer than `LEAST_FIT_ROWS` rows, with `fix` as advice."""
     if recipe.answer.unknown_accuracy is None or rows >= LEAST_FIT_ROWS:
         return
     what = f"a threshold is fitted on held-out rows, of which there are {rows}; at least {LEAST_FIT_ROWS} are needed."
@@ -324,7 +324,7 @@ def _check_threshold_rows(recipe: Recipe, rows: int, fix: str) -> None:
 
 
 def check_files(section: DataSection) -> None:
-    """Refuse data files that do not exist, are no regular files or of an unknown kind; none is read.
+    """Raise if a data or corpus file does not exist, is no regular file or has an unknown format; no file is read.
 
     Raises:
         InputError: Naming every one.
@@ -344,7 +344,7 @@ def check_files(section: DataSection) -> None:
 
 
 def check_head(recipe: Recipe, model: ModelFolder) -> None:
-    """Refuse a teacher that is not fine-tuned and whose files are those of an encoder without a trained head.
+    """Raise if the teacher's weights have no trained head for the task and the recipe does not fine-tune one.
 
     Raises:
         InputError: If it is one.
@@ -361,13 +361,13 @@ def check_head(recipe: Recipe, model: ModelFolder) -> None:
 
 
 def has_local_rows(section: DataSection) -> bool:
-    """Return whether a recipe has rows and all of them are in files."""
+    """Return whether the recipe names train or eval rows and all are in local files, not on the Hub."""
     sources: list[DataSource] = [s for s in (section.train, section.eval_source) if s is not None]
     return bool(sources) and all(s.path is not None for s in sources)
 
 
 def check_before_run(recipe: Recipe) -> None:
-    """Find problems of files, teacher and rows that a run would find before it trains; nothing is loaded from the Hub.
+    """Check the local files, teacher and rows of a recipe as a run does before training; download nothing.
 
     Raises:
         InputError: Listing the problems.
@@ -385,7 +385,7 @@ def check_before_run(recipe: Recipe) -> None:
 
 
 def _local_teacher(recipe: Recipe) -> ModelFolder | None:
-    """Open the model that a recipe starts from, if it is a folder or installed; None otherwise."""
+    """Open the model that a recipe starts from, if it is a local folder or an installed package; None otherwise."""
     name = recipe.teacher.model
     if name != DEMO_TEACHER and name.count("/") == 1 and not name.startswith((".", "~", "/")):
         return None  # a name on the Hub: a path of a folder is absolute in a loaded recipe

@@ -49,7 +49,7 @@ _BATCHING = Batching(64, 0.1)
 
 
 class Curve(BaseModel):
-    """Losses of one training stage.
+    """The recorded losses of one training stage, with the number type and threads used.
 
     Attributes:
         stage: ``finetune``, ``distill.0``, ...
@@ -69,7 +69,7 @@ class Curve(BaseModel):
 
 
 class Training(BaseModel):
-    """How a folder of weights was made; ``training.json`` next to them.
+    """The content of ``training.json`` next to a model's weights: losses, score, notes and label thresholds.
 
     Attributes:
         parameters: Number of weights.
@@ -87,7 +87,7 @@ class Training(BaseModel):
 
 
 def read_training(folder: Path) -> Training:
-    """Read ``training.json``; without the file the result has no score and no curves."""
+    """Read ``training.json`` of a model folder; return a record without score and losses if there is no file."""
     path = folder / _TRAINING_FILE
     if not path.is_file():
         return Training(parameters=0)
@@ -96,7 +96,7 @@ def read_training(folder: Path) -> Training:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A trained model that is to be scored and saved.
+    """A trained torch model with what `score_and_save` needs to score it and write its folder.
 
     Attributes:
         model: The torch model.
@@ -120,7 +120,11 @@ class TrainedModel:
 
 
 def score_and_save(trained: TrainedModel, destination: Path, teacher: Path | None = None) -> None:
-    """Score a model on eval and write its folder, in process 0 alone; `teacher` is the folder of its teacher, if it has one."""
+    """Score a trained model on eval and write its folder with ``training.json``; processes other than 0 do nothing.
+
+    `teacher` is the folder of a student's teacher, whose recorded vectors score feature extraction without labels;
+    None for the teacher itself.
+    """
     if not current_process().main:
         return
     model, data, recipe, task = trained.model, trained.data, trained.recipe, trained.data.head.task
@@ -159,7 +163,10 @@ def score_and_save(trained: TrainedModel, destination: Path, teacher: Path | Non
 
 
 def _tune_thresholds(trained: TrainedModel, predictor: TorchPredictor, tokenizer: TextTokenizer) -> list[float] | None:
-    """Choose the best threshold of each label on held-out or training rows; None without such rows or if the recipe has them."""
+    """Return the best probability threshold of each label, found on held-out or else training rows.
+
+    Returns None if the recipe sets thresholds, there are no such rows, or nothing was trained.
+    """
     data = trained.data
     split = data.splits.get(HOLDOUT) or data.splits.get("train")
     if trained.recipe.answer.thresholds is not None or split is None or not trained.curves:
@@ -170,14 +177,14 @@ def _tune_thresholds(trained: TrainedModel, predictor: TorchPredictor, tokenizer
 
 
 def head_with(recipe: Recipe, data: RunData, thresholds: list[float] | None) -> Head:
-    """Return the head of the run's task, with the thresholds of a trained model if it has them."""
+    """Return the run's task head, which turns logits into answers, with `thresholds` per label unless None."""
     if thresholds is None:
         return data.head
     return make_head(data.head.task, data.labels, recipe.answer.model_copy(update={"thresholds": thresholds}))
 
 
 def pooling_for(recipe: Recipe, folder: ModelFolder) -> Pooling:
-    """Return how token states become a vector: by the recipe, else by the model's own files, else the default."""
+    """Return the pooling of token states to a text vector: the recipe's, else the model folder's, else the default."""
     own = (
         read_pooling(folder.path) or DEFAULT_POOLING if recipe.task is TaskName.FEATURE_EXTRACTION else DEFAULT_POOLING
     )
@@ -186,19 +193,19 @@ def pooling_for(recipe: Recipe, folder: ModelFolder) -> Pooling:
 
 
 def _choose_scoring_batch(task: Task) -> int:
-    """Return the rows that a torch model is scored on at once: more logits over a vocabulary would take a gigabyte."""
+    """Return the batch size for scoring a torch model: 2 for fill-mask, whose logits span the vocabulary, else 64."""
     return 2 if task.name is TaskName.FILL_MASK else 64
 
 
 def _read_teacher_vectors(teacher: Path) -> Matrix:
-    """Read the teacher's vectors of the eval rows, [N, H]."""
+    """Read the teacher's text vectors of the eval rows, [N, H], from the teacher's folder."""
     vectors: Matrix = np.load(teacher / _VECTORS_FILE)
     return vectors
 
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """The labelled rows of a run that no weight was trained on.
+    """The labelled rows of a run that no weight was trained on: those for scores, for file selection, and held out.
 
     Attributes:
         recipe: The recipe; `data.selection` divides the eval rows.
@@ -213,7 +220,7 @@ class LabelledRows:
     length: int
 
     def named(self, name: str, weights: Path) -> EvalSet | None:
-        """Return rows as a model reads them.
+        """Return the rows of a name, tokenized by a model's tokenizer, with the model's head and thresholds.
 
         Args:
             name: ``eval`` for the rows that decide the score and choose nothing; ``selection`` for the eval rows that choose files
@@ -239,14 +246,14 @@ class LabelledRows:
         return EvalSet(name, head, rows)
 
     def count(self, name: str) -> int:
-        """Count rows without tokenizing them: as many as `named` returns, 0 if it returns None."""
+        """Return the number of rows that `named` would return for a name, without tokenizing; 0 if it returns None."""
         split = self.data.splits.get(HOLDOUT if name == HOLDOUT else EVAL)
         if split is None or (name == HOLDOUT and not len(split.truth)):
             return 0
         return len(self._row_numbers(name, split.examples))
 
     def _row_numbers(self, name: str, examples: Sequence[Example]) -> list[int]:
-        """Return the numbers of the rows in their split."""
+        """Return indices in their split of the rows that `name` stands for; `data.selection` divides eval in two."""
         share = self.recipe.data.selection
         if name == HOLDOUT or share is None:
             return [] if name == SELECTION else [*range(len(examples))]
@@ -259,7 +266,7 @@ class LabelledRows:
         return [i for i, e in enumerate(examples) if e.digest in digests]
 
     def torch_score(self, name: str, weights: Path) -> Score | None:
-        """Score a torch model of the run on the rows with a name, see `named`; None if there are none.
+        """Score a torch model of the run on the rows that `named` returns for a name; None if there are none.
 
         The score that ``training.json`` records is that of all eval rows; files of a run that divides them are compared with this one.
         """

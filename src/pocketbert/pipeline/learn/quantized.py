@@ -56,7 +56,7 @@ def exported_form(
     key: str,
     metrics: Path,
 ) -> ExportFunctions:
-    """Return the form of the exported files that a stage of method `qat` trains for.
+    """Return the functions with which a `qat` stage prepares a student, simulates its scheme and judges the result.
 
     Args:
         stage: The stage.
@@ -80,7 +80,7 @@ def exported_form(
 
 @dataclass(frozen=True)
 class _Difference:
-    """How far rounded outputs are from the fp32 outputs of the student before the stage.
+    """The difference of quantized outputs from the fp32 outputs of the student before a `qat` stage.
 
     Attributes:
         error: RMS of the difference over the spread of the fp32 outputs.
@@ -96,7 +96,7 @@ class _Difference:
 
 @dataclass(frozen=True)
 class _Choice:
-    """The differences that decide which student goes on.
+    """The output differences that decide whether the student before or after a `qat` stage is kept.
 
     Attributes:
         former: Of the student before the stage, quantized after training.
@@ -118,7 +118,10 @@ class _Choice:
 
 @dataclass(frozen=True)
 class _QuantizedForm:
-    """The quantized files of a stage: how a student is prepared for them and how they round. Fields as in `exported_form`."""
+    """The file format and scheme that a `qat` stage trains for: prepares students for it and simulates its rounding.
+
+    Fields are the arguments of `exported_form`.
+    """
 
     stage: QatStage
     recipe: Recipe
@@ -127,7 +130,7 @@ class _QuantizedForm:
     tokenizer: TextTokenizer
 
     def prepare(self, student: Any, divide: bool = True) -> nn.Module:
-        """Rewrite a copy of a student as the exporter of the stage's format does; `divide` divides outlier channels."""
+        """Return a copy of a student rewritten for export to the stage's format; `divide` divides outlier channels."""
         from pocketbert.export.prepare import prepare
 
         family, format = family_of(student.config.model_type), self.stage.format
@@ -137,7 +140,7 @@ class _QuantizedForm:
         return prepare(student, family, self.task, format, layout, self.pooling, samples, sentences)
 
     def simulation(self, module: nn.Module) -> Simulation:
-        """Return how the scheme rounds the weights and activations of a prepared module."""
+        """Return the simulation of the stage's scheme: how it rounds weights and activations of a prepared module."""
         from pocketbert.quantize import find_row
 
         stage, base = self.stage, format_place(self.stage.format).exported_scheme(self.recipe)
@@ -148,7 +151,7 @@ class _QuantizedForm:
         return simulation_of_file(row, weights, base).of_lengths(len(self.recipe.export.lengths))
 
     def compare(self, rival: TrainedCandidate) -> _Choice:
-        """Compare the student before and after the stage as quantized files would answer, on rows outside the training."""
+        """Compare simulated quantized outputs of the student before and after the stage with fp32, on unseen rows."""
         former, student = rival.former, rival.student
         family = family_of(student.config.model_type)
         calibration, selection = _to_numpy(rival.calibration), _to_numpy(rival.selection)
@@ -169,7 +172,10 @@ class _QuantizedForm:
         calibration: Sequence[_Feed] | None = None,
         learned: LearnedRanges | None = None,
     ) -> NDArray[np.float32]:
-        """Run a prepared module on rows and return all outputs, [N, numbers]; rounded if calibration rows are given."""
+        """Run a prepared module on rows; return its outputs [N, values], quantized if calibration rows are given.
+
+        `learned` are activation ranges from training, which replace those measured on the calibration rows.
+        """
         from pocketbert.export.prepare import PreparedPredictor
         from pocketbert.quantize.simulated import SimulatedPredictor
 
@@ -187,7 +193,7 @@ def _to_numpy(feeds: Sequence[Mapping[str, Any]]) -> list[dict[str, NDArray[np.i
 
 
 def _join_outputs(outputs: Mapping[str, NDArray[np.generic]]) -> NDArray[np.float32]:
-    """Join the outputs of one row, [places, numbers]; outputs with fewer numbers than the widest are left out."""
+    """Join the widest outputs of one row to one array, [positions, values]; narrower outputs are left out."""
     parts = [np.asarray(o, np.float32).reshape(-1, o.shape[-1]) for o in outputs.values()]
     widest = max(p.shape[1] for p in parts)
     return np.concatenate([p for p in parts if p.shape[1] == widest])
@@ -198,7 +204,10 @@ def _measure_difference(outputs: NDArray[np.float32], expected: NDArray[np.float
 
 
 def _record_choice(choice: _Choice, stage: QatStage, key: str, metrics: Path) -> str:
-    """Print, log and append to the metrics which student goes on; return the sentence for the report."""
+    """Print, log and append to the metrics file which student is kept; return the sentence for the report.
+
+    `key` is the recipe key of the `qat` stage, `metrics` the .jsonl file of losses.
+    """
     made_for = f" for {stage.runtime}" if stage.runtime else ""
     what = f"{stage.scheme} in {stage.format}{made_for}, simulated on {choice.rows} training rows that nothing was trained on"
     verdict = (
@@ -226,7 +235,7 @@ def _record_choice(choice: _Choice, stage: QatStage, key: str, metrics: Path) ->
 
 
 def check_clipping(recipe: Recipe, teacher: ModelFolder) -> None:
-    """Refuse stages that replace an activation other than relu by relu6, before any model is trained.
+    """Raise if a `qat` stage is to clip activations to relu6 but the student's activation is not relu.
 
     Raises:
         InputError: If the student, made from `teacher` or from the model that the recipe names, will have another activation.
@@ -242,7 +251,7 @@ def check_clipping(recipe: Recipe, teacher: ModelFolder) -> None:
 
 
 def write_carried(carried: CarriedParts, folder: Path) -> None:
-    """Write the ranges that a stage of method `qat` learned next to the finished student; nothing without such a stage."""
+    """Write the activation ranges that a `qat` stage learned to the finished student's folder, if there are any."""
     from pocketbert.distill.methods.qat import LEARNED_RANGES_PART
 
     if LEARNED_RANGES_PART in carried:

@@ -58,7 +58,7 @@ _CARRIED_FILE = "carried.safetensors"
 
 
 def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int, at: StepPaths) -> Sequence[str]:
-    """Write the teacher's folder: fine-tuned if the recipe has `finetune`, with its labels in the order of the data.
+    """Fine-tune or copy the model that a recipe starts from, in the data's label order; write the teacher's folder.
 
     `model` is the model that the recipe starts from, `length` the longest input in tokens.
     """
@@ -87,7 +87,7 @@ def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int,
 
 
 def _prepare_task_rows(recipe: Recipe, source: ModelFolder, data: RunData, length: int, purpose: str) -> TrainData:
-    """Return the training rows as the task learns from them; for fill-mask other words are masked at every step.
+    """Return the tokenized training rows of the task; for fill-mask, words are masked anew at every step.
 
     `purpose` names the stage; it is part of the key of each random choice.
     """
@@ -107,7 +107,7 @@ def _prepare_task_rows(recipe: Recipe, source: ModelFolder, data: RunData, lengt
 
 
 def _resolve_head_labels(model: ModelFolder, recipe: Recipe, data_labels: Labels) -> Labels:
-    """Return the labels of a trained head in its own order.
+    """Return the labels of a trained head in the order of its outputs.
 
     LABEL_0, LABEL_1, ... are no names: names that the user declares belong to them in order, and so do those that the data's
     numbers gave to them, see `resolve_labels`.
@@ -120,7 +120,7 @@ def _resolve_head_labels(model: ModelFolder, recipe: Recipe, data_labels: Labels
 
 
 def _permute_head(model: Any, head_labels: Labels, data_labels: Labels) -> str | None:
-    """Reorder the classifier's rows so that its outputs follow the order of the data's labels.
+    """Reorder the rows of the classifier's last linear layer so that its outputs follow the data's label order.
 
     Returns:
         A sentence for the user; None if the order is the same.
@@ -157,7 +157,7 @@ def _permute_head(model: Any, head_labels: Labels, data_labels: Labels) -> str |
 
 @dataclass(frozen=True)
 class Learning:
-    """What all stages of a recipe share; models are loaded when a stage needs them.
+    """The recipe, rows, teachers and folders that all training stages share; teachers are loaded when first needed.
 
     Attributes:
         recipe: The recipe.
@@ -191,12 +191,12 @@ class Learning:
 
     @cached_property
     def general_teacher(self) -> Any:
-        """The pre-trained model that general stages learn from."""
+        """The pre-trained torch model that general stages (those on plain text) learn from."""
         return general_teacher(self.recipe, self.model)
 
     @cached_property
     def task_teacher(self) -> Any:
-        """The model that the other stages learn from."""
+        """The torch model of the task, fine-tuned or copied, that the stages on task rows learn from."""
         return load_model(self.source, self.task)
 
     @cached_property
@@ -207,13 +207,13 @@ class Learning:
 
 @dataclass(frozen=True)
 class _StudentState:
-    """The student between two stages.
+    """The student between two stages, with its losses, notes and the tensors that methods pass on.
 
     Attributes:
         student: The model: of the task's class, or as general stages train it.
         general: Whether it is as general stages train it.
         carried: Tensors and facts that methods hand to later stages.
-        captured: Whether its attention is the implementation that can be captured, which rounds in another way.
+        captured: Whether its attention is the implementation that records attention, which rounds in another way.
         curves: Losses of each stage so far.
         notes: Remarks for readers of the student's scores.
     """
@@ -227,7 +227,7 @@ class _StudentState:
 
 
 def make_stage(learning: Learning, number: int, before: Path | None, at: StepPaths) -> Sequence[str]:
-    """Train one stage of `distill`, from the folder that the stage before wrote to a folder for the stage after.
+    """Train the student in one stage of `distill`: read it from the previous stage's folder, write it to `at.output`.
 
     Args:
         learning: What all stages share.
@@ -241,7 +241,7 @@ def make_stage(learning: Learning, number: int, before: Path | None, at: StepPat
 
 
 def _train_stage(learning: Learning, number: int, before: _StudentState | None, at: StepPaths) -> _StudentState:
-    """Train one stage; its checkpoints and caches go to ``distill.N`` and ``distill.N-cache`` in the work folder.
+    """Train the student in one stage and return its new state; checkpoints go to ``distill.N`` in the work folder.
 
     The student of `before` is changed; None builds a new one for the first stage.
     """
@@ -300,7 +300,10 @@ def _train_stage(learning: Learning, number: int, before: _StudentState | None, 
 
 
 def _make_stage_student(learning: Learning, general: bool, before: _StudentState | None) -> tuple[Any, bool]:
-    """Return the student that a stage trains, and whether its attention is the one that can be captured."""
+    """Return a stage's student, that of the stage before or a new one, and whether its attention already records.
+
+    `general` tells whether the stage trains on plain text; `before` is the student of the stage before, if any.
+    """
     if general:
         if before is not None:
             return before.student, before.captured
@@ -312,7 +315,7 @@ def _make_stage_student(learning: Learning, general: bool, before: _StudentState
 
 
 def _make_start_student(learning: Learning, source: ModelFolder, teacher: Any, task: Task) -> Any:
-    """Return the student before its first step: built from its teacher, or the model that the recipe names.
+    """Return an untrained student: built from its teacher's weights, or loaded from the model that the recipe names.
 
     Args:
         learning: What all stages share.
@@ -354,7 +357,7 @@ def _make_start_student(learning: Learning, source: ModelFolder, teacher: Any, t
 
 
 def _prune_neurons(learning: Learning, source: ModelFolder, model: Any) -> Any:
-    """Return a copy of a model with `student.intermediate` feed-forward neurons per layer, chosen on training rows."""
+    """Return a copy of a model pruned to `student.intermediate` feed-forward neurons per layer, by training rows."""
     import torch
 
     from pocketbert.distill.students.pruning import pruned
@@ -371,7 +374,7 @@ def _prune_neurons(learning: Learning, source: ModelFolder, model: Any) -> Any:
 
 
 def _make_task_student(learning: Learning, state: _StudentState) -> Any:
-    """Return the student in the task's class: itself, or a new one with the encoder that general stages trained."""
+    """Return the student with the task's head: as it is, or a new one with the encoder trained by general stages."""
     if not state.general:
         return state.student
     student = _make_start_student(learning, learning.source, learning.task_teacher, learning.task)
@@ -381,7 +384,7 @@ def _make_task_student(learning: Learning, state: _StudentState) -> Any:
 
 
 def _prepare_stage_rows(learning: Learning, number: int, at: StepPaths) -> TrainData:
-    """Return the rows that a stage learns from: plain text, training rows with their copies, or training rows."""
+    """Return the rows that stage `number` trains on: masked plain text, augmented, re-split or plain training rows."""
     recipe, key = learning.recipe, f"distill.{number}"
     stage, section = recipe.distill[number], recipe.student
     if stage.general:
@@ -397,7 +400,7 @@ def _prepare_stage_rows(learning: Learning, number: int, at: StepPaths) -> Train
 
 
 def _make_curve(stage: str, outcome: Outcome) -> Curve:
-    """Return the losses of a stage as they are stored."""
+    """Return a stage's training history as the `Curve` stored in ``stage.json`` and ``training.json``."""
     history = outcome.history
     return Curve(
         stage=stage,
@@ -417,7 +420,7 @@ class _StageFile(BaseModel):
 
     Attributes:
         general: Whether the student is as general stages train it.
-        captured: Whether its attention is the one that can be captured.
+        captured: Whether its attention is the implementation that records attention.
         curves: Losses of each stage so far.
         notes: Remarks for readers of the student's scores.
         carried: Facts that methods hand on, by name; their tensors are in ``carried.safetensors``.
@@ -431,7 +434,7 @@ class _StageFile(BaseModel):
 
 
 def _write_state(learning: Learning, state: _StudentState, destination: Path) -> None:
-    """Write the student between two stages to an existing folder; only process 0 does."""
+    """Write the student's model, ``stage.json`` and carried tensors to an existing folder, in process 0 only."""
     from safetensors.torch import save_file
 
     if not current_process().main:
@@ -457,7 +460,7 @@ def _write_state(learning: Learning, state: _StudentState, destination: Path) ->
 
 
 def _read_state(learning: Learning, folder: Path) -> _StudentState:
-    """Read the student that a training stage wrote, with what it carries to the next stage."""
+    """Read the student that a stage wrote to a folder, with its losses, notes and carried tensors."""
     from safetensors.torch import load_file
 
     from pocketbert.distill.methods.method import CarriedPart
@@ -485,13 +488,13 @@ def _read_state(learning: Learning, folder: Path) -> _StudentState:
 
 
 def make_student(learning: Learning, last: Path, at: StepPaths) -> Sequence[str]:
-    """Score the student that the last stage wrote to `last`, in the task's class, and write its folder."""
+    """Read the last stage's student from folder `last`, give it the task's head, score it, and write its folder."""
     _finish_student(learning, _read_state(learning, last), at)
     return ()
 
 
 def _finish_student(learning: Learning, state: _StudentState, at: StepPaths) -> None:
-    """Score the student after the last stage, with its own vocabulary if it is pruned, and write its folder."""
+    """Prune the trained student's vocabulary if the recipe says so, score it on eval, and write its folder."""
     student = _make_task_student(learning, state)
     student.set_attn_implementation("sdpa" if student._supports_sdpa else "eager")
     trained = TrainedModel(

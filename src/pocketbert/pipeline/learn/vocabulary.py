@@ -38,11 +38,11 @@ _WHOLE_TEXT = 1 << 20
 
 
 class _KeptFile(BaseModel):
-    """Content of ``kept.json`` next to the student's tokenizer: the pieces that the student keeps.
+    """Content of ``kept.json`` next to the student's tokenizer: the pieces (subword tokens) that the student keeps.
 
     Attributes:
         before: Size of the teacher's vocabulary.
-        ids: Ids of the kept pieces there, ascending; the new id of a piece is its place here.
+        ids: Ids of the kept pieces in it, ascending; the new id of a piece is its index in this list.
         rows: Number of held-out rows that the choice was judged on.
         changed: Fraction of them that are split into other pieces.
         unseen: Fraction of their pieces that are not kept.
@@ -58,7 +58,7 @@ class _KeptFile(BaseModel):
 
 
 def _read_kept(folder: Path) -> tuple[_KeptFile, PieceSelection]:
-    """Read the pieces that `make_vocabulary` chose."""
+    """Read ``kept.json`` from the output folder of `make_vocabulary`; return its content and the kept pieces."""
     from pocketbert.distill.vocabulary import PieceSelection
 
     file = _KeptFile.model_validate(read_json(folder / _KEPT_FILE))
@@ -66,7 +66,7 @@ def _read_kept(folder: Path) -> tuple[_KeptFile, PieceSelection]:
 
 
 def check_vocabulary(model: ModelFolder) -> None:
-    """Refuse a tokenizer whose pieces cannot be removed, before anything is trained.
+    """Raise if the model's tokenizer is of a kind from which pieces (subword tokens) cannot be removed.
 
     Raises:
         InputError: With the reason.
@@ -77,7 +77,7 @@ def check_vocabulary(model: ModelFolder) -> None:
 
 
 def make_vocabulary(recipe: Recipe, model: ModelFolder, data: RunData, at: StepPaths) -> Sequence[str]:
-    """Choose the pieces that the student keeps on training rows, write its tokenizer, and judge both on the other rows.
+    """Choose the subword pieces to keep by training rows, write the pruned tokenizer, and measure it on other rows.
 
     Args:
         recipe: The recipe, with `student.vocabulary`.
@@ -121,7 +121,7 @@ def make_vocabulary(recipe: Recipe, model: ModelFolder, data: RunData, at: StepP
 
 
 def _list_exceeded_limits(result: Coverage, section: VocabularySection) -> list[str]:
-    """Return a sentence for each limit that is exceeded, and one on what to do."""
+    """Return a sentence for each limit of the section that the measured coverage exceeds, and one with advice."""
     checks = {
         "max_unseen": (result.unseen, section.max_unseen, "of the pieces of held-out rows are not kept"),
         "max_changed": (result.changed, section.max_changed, "of the held-out rows are split into other pieces"),
@@ -143,7 +143,7 @@ def _list_exceeded_limits(result: Coverage, section: VocabularySection) -> list[
 def resplit_rows(
     rows: TrainData, recipe: Recipe, source: ModelFolder, length: int, folder: Path, work: Path, purpose: str
 ) -> TrainData:
-    """Return training rows that the student reads in the pieces that it keeps, and a share of them in smaller pieces.
+    """Return training rows that the student reads in its kept pieces, and a share split by still smaller vocabularies.
 
     Args:
         rows: The rows as the teacher reads them.
@@ -188,7 +188,7 @@ def resplit_rows(
 
 
 def with_vocabulary(trained: TrainedModel, folder: Path) -> TrainedModel:
-    """Remove the pieces that are not kept from a trained student, and tokenize the rows with its own tokenizer.
+    """Return the trained student without the embeddings of dropped pieces, its rows tokenized by the pruned tokenizer.
 
     `folder` is the output of `make_vocabulary`.
     """

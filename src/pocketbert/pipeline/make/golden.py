@@ -61,9 +61,9 @@ _OWN_ROWS = 12
 def make_golden(
     model: RunModel, torch_model: TorchPredictor, texts: Sequence[Text], destination: Path, files: Sequence[ModelFile]
 ) -> Sequence[str]:
-    """Write the golden rows of a run's files.
+    """Record golden rows (texts with the outputs of the torch model and of each file) and write them to a folder.
 
-    A file gets no answer to a text that is longer than it takes (MediaPipe's files have one length).
+    A file's outputs are left out for texts longer than its longest input (MediaPipe's files have one length).
 
     Args:
         model: The exported model.
@@ -73,7 +73,7 @@ def make_golden(
         files: Files in the run folder.
 
     Returns:
-        One line for each file that answers NaN or infinity.
+        One line for a file whose outputs are NaN or infinite, nothing being written then; empty otherwise.
     """
     tokenizer, task = model.tokenizer, model.task
     real, drawn = _choose_real_texts(model, texts), _draw_longest_texts(model, torch_model, files)
@@ -122,7 +122,7 @@ def make_golden(
 
 
 def _choose_real_texts(model: RunModel, texts: Sequence[Text]) -> list[Text]:
-    """Return texts of the data and the project's own, without data only these, and four pairs if segments matter."""
+    """Return `ROWS` texts of the data and the project's samples, or only samples; four pairs are added if useful."""
     own = project_texts(model.task, model.tokenizer)
     mixed = [*texts[: ROWS - _OWN_ROWS], *own[-_OWN_ROWS:]] if texts else own
     pairs = model.folder.family.uses_segments and takes_texts_and_pairs(model.task)
@@ -130,7 +130,7 @@ def _choose_real_texts(model: RunModel, texts: Sequence[Text]) -> list[Text]:
 
 
 def _draw_longest_texts(model: RunModel, reference: TorchPredictor, files: Sequence[ModelFile]) -> list[Text]:
-    """Return texts of drawn words that fill the longest input of every file."""
+    """Return texts of random vocabulary words, as long as the longest input of each file, to reach all positions."""
     longest = {max(format_place(f.format).lengths(model.recipe, f, model.length)) for f in files}
     segments = model.folder.family.uses_segments
     return [
@@ -141,9 +141,9 @@ def _draw_longest_texts(model: RunModel, reference: TorchPredictor, files: Seque
 
 
 def blank_row(text: Text, matrix: Matrix, task: Task, labels: Sequence[str]) -> GoldenRow:
-    """Make a row that lists which numbers of an answer are recorded, without the numbers.
+    """Return a golden row for a text, with its label and the tokens and columns of the output to record, yet no values.
 
-    A small answer is recorded whole; of a long text tokens spread over it, of a wide answer the largest columns and others.
+    A small output is recorded whole; of a long text spread tokens, of a wide output the largest and spread columns.
     """
     places = _spread_numbers(len(matrix), PLACES) if has_token_outputs(task) else []
     columns: list[int] = []
@@ -166,12 +166,12 @@ def blank_row(text: Text, matrix: Matrix, task: Task, labels: Sequence[str]) -> 
 
 
 def _spread_numbers(count: int, most: int) -> list[int]:
-    """Return up to `most` numbers below `count`, evenly spread, the first and the last among them."""
+    """Return up to `most` evenly spread integers from 0 to `count` - 1, both included."""
     return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))})
 
 
 def _select_recorded_rows(matrix: Matrix, task: Task) -> Matrix:
-    """Return the rows of an answer whose tokens are recorded."""
+    """Return the rows of an output [L, K] that golden rows record: `PLACES` spread tokens, or all for text tasks."""
     return matrix[_spread_numbers(len(matrix), PLACES)] if has_token_outputs(task) else matrix
 
 
@@ -209,7 +209,7 @@ _Numbers = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class _LabelTexts:
-    """The result of a search for texts that reach labels.
+    """The result of a search for texts for which the model predicts given labels.
 
     Attributes:
         texts: Texts to add, each of which reaches at least one more label.
@@ -229,7 +229,15 @@ def _find_texts_of_missing_labels(
     answers: Sequence[Matrix],
     data: Sequence[Text],
 ) -> list[Text]:
-    """Return texts for the labels that are no answer to the texts at hand: of the data, else composed."""
+    """Return further texts for labels that the model predicts for no present text: from the data, else composed.
+
+    Args:
+        model: The exported model.
+        reference: The same in torch.
+        present: Texts of the golden rows so far.
+        answers: The torch model's outputs for them.
+        data: Texts of the data to search.
+    """
     labels, task, tokenizer = model.folder.labels or [], model.task, model.tokenizer
     if not labels or not task.names_labels:
         return []
@@ -249,7 +257,7 @@ def _find_texts_of_missing_labels(
 def _find_label_texts(
     reference: TorchPredictor, tokenizer: TextTokenizer, labels: Sequence[int], texts: Sequence[Text]
 ) -> _LabelTexts:
-    """Find texts to which a model answers given labels: among `texts`, else composed of words of the vocabulary.
+    """Find texts for which a model predicts given labels: among `texts`, else composed of vocabulary words.
 
     At most `_MOST_LABELS` labels, given by number, are searched for.
     """
@@ -270,7 +278,7 @@ def _find_label_texts(
 
 
 class _LabelSearch:
-    """A search for texts that reach labels, with a budget of tokens for given texts and the same again for composed ones.
+    """A search for texts with given predicted labels; given and composed texts each have a budget of tokens.
 
     Attributes:
         labels: Numbers of the labels.
@@ -292,16 +300,16 @@ class _LabelSearch:
 
     @property
     def missing(self) -> list[int]:
-        """Labels that no text reaches so far."""
+        """The labels that the model predicts for no text so far."""
         return [label for label in self.labels if label not in self.best or self.best[label][0] <= 0]
 
     def is_over(self) -> bool:
-        """Return whether every label is reached, or the budget or the time is used up."""
+        """Return whether the search must end: every label has a text, or the token budget or the time is used up."""
         self.timed_out = self.timed_out or time.monotonic() > self._deadline
         return self._left <= 0 or self.timed_out or not self.missing
 
     def try_texts(self, texts: Sequence[Text]) -> list[_Numbers]:
-        """Run the model on texts, keep the best one of each label, and return the margins of each text, [labels]."""
+        """Run the model on texts, update each label's best text, and return each text's label margins, [labels]."""
         task = self.reference.task
         rows = self.tokenizer.encode(list(texts))
         self._left -= _CALL_TOKENS + sum(map(len, rows))
@@ -321,7 +329,7 @@ class _LabelSearch:
         return margins
 
     def compose(self) -> None:
-        """Compose texts for missing labels: try single words, then change the words of a text along the gradient."""
+        """Compose texts for labels that have none: single vocabulary words, then words chosen by the gradient."""
         self._left = self._budget
         if self.is_over():
             return
@@ -342,7 +350,10 @@ class _LabelSearch:
                 self._climb(label, order[:_TEXT_WORDS].tolist(), words, ids)
 
     def _climb(self, label: int, start: list[int], words: Sequence[str], ids: NDArray[np.int64]) -> None:
-        """Change one word of a text at a time as long as that increases the margin of a label; `start` numbers words."""
+        """Improve a text of the words numbered in `start`: replace one word at a time while a label's margin grows.
+
+        `words` are the one-token words to use, `ids` their token ids. `best` of the search keeps the texts found.
+        """
 
         def margins(texts: Sequence[Sequence[int]]) -> list[np.float32]:
             return [m[label] for m in self.try_texts([_join_words(words, text) for text in texts])]
@@ -363,7 +374,10 @@ class _LabelSearch:
             value, current = max(values), texts[int(np.argmax(values))]
 
     def _best_changes(self, label: int, text: str, places: int, ids: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """Return the places and word numbers of the changes that increase the margin most by the gradient."""
+        """Return (position, word number) of the word replacements that promise the largest margin by the gradient.
+
+        `places` is the number of words in the text, `ids` are the token ids of the words that may be put in.
+        """
         [row] = self.tokenizer.encode([text])
         self._left -= _CALL_TOKENS + 3 * len(row)  # forward and backward
         first, table = self._first, self._table.weight.detach().cpu().numpy()
@@ -401,7 +415,7 @@ class _LabelSearch:
 
 
 def _compute_label_margins(matrix: Matrix, task: Task) -> _Numbers:
-    """Return how far each label is from being the answer, [labels]; it is the answer above 0.
+    """Return each label's margin over the others, [labels]; labels above 0 are predicted.
 
     With one label per text the margin is the logit minus the largest other one, with several it is the logit; with labels of tokens
     it is that of the best token.
@@ -414,7 +428,7 @@ def _compute_label_margins(matrix: Matrix, task: Task) -> _Numbers:
 
 
 def _draw_one_token_words(tokenizer: TextTokenizer, vocabulary: int) -> tuple[list[str], NDArray[np.int64]]:
-    """Draw words that are one token inside a text; return them with their ids there."""
+    """Draw random words that are a single token inside a text; return the words and their token ids."""
     pool = generator(_SEED, "words").permutation(drawable_ids(tokenizer, vocabulary))[:_WORD_POOL]
     words = list(dict.fromkeys(remove_unprintable(tokenizer.decode([int(i)])).strip() for i in pool))
     words = [w for w in words if w and " " not in w]

@@ -97,7 +97,7 @@ _Question = tuple[Text, str | None]
 
 @dataclass(frozen=True)
 class _Checkpoint:
-    """A checkpoint as its user has it, and how it is asked.
+    """A published checkpoint with the task, length, pooling and prompts with which its own library runs it.
 
     Attributes:
         source: The checkpoint.
@@ -115,7 +115,7 @@ class _Checkpoint:
 
     @property
     def is_cross_encoder(self) -> bool:
-        """Whether it is a CrossEncoder with one output, which `predict` of sentence-transformers answers."""
+        """Whether the checkpoint is a sentence-transformers CrossEncoder with one output."""
         stated = {"sentence_transformers", "sbert_ce_default_activation_function"} & set(self.source.config)
         return self.task.name is TaskName.REGRESSION and bool(stated or is_cross_encoder(self.source.path))
 
@@ -128,7 +128,7 @@ class _Checkpoint:
 
     @property
     def input_names(self) -> list[str] | None:
-        """Inputs to feed; None if the tokenizer's own settings name them.
+        """Names of the inputs to give the model; None if the tokenizer's own settings name them.
 
         If they name none, versions of transformers differ (5 feeds no segments with most classes, 4 did); then the segments
         of tokenizer.json are fed, which the checkpoint was trained with.
@@ -139,7 +139,7 @@ class _Checkpoint:
 
 
 def make_library(model: RunModel, source: ModelFolder, length: int | None, module: Any, destination: Path) -> None:
-    """Write ``library.json``: the answers of a checkpoint's library to texts, and the token ids that it feeds.
+    """Run a checkpoint in transformers or sentence-transformers; write its token ids and outputs to ``library.json``.
 
     Args:
         model: The model that is exported.
@@ -171,7 +171,7 @@ def make_library(model: RunModel, source: ModelFolder, length: int | None, modul
 
 
 def _rename_labels(row: LibraryRow, chosen_names: dict[str, str]) -> LibraryRow:
-    """Replace LABEL_i in a row by the names that the user chose; names of tokens' labels are ``place:label``."""
+    """Return a row with LABEL_i replaced by the user's names; labels of tokens are written ``position:label``."""
     names = []
     for name in row.names:
         place, _, label = name.partition(":")
@@ -181,7 +181,7 @@ def _rename_labels(row: LibraryRow, chosen_names: dict[str, str]) -> LibraryRow:
 
 
 def _list_questions(model: RunModel, source: ModelFolder) -> list[_Question]:
-    """List plain, odd, long and paired texts as the task takes them, and some texts with each named prompt."""
+    """Return test inputs for the library: (text or pair, prompt name) of plain, odd, long and paired texts."""
     task, tokenizer = model.task, model.tokenizer
     words = " ".join(SENTENCES).split()
     # longer than any text may be, and another text at each end
@@ -212,7 +212,7 @@ def _list_questions(model: RunModel, source: ModelFolder) -> list[_Question]:
 
 
 def _ask_sentence_transformers(checkpoint: _Checkpoint, questions: Sequence[_Question]) -> LibraryAnswers:
-    """Ask sentence-transformers, in a process of its own (`sentence_process`)."""
+    """Run the questions in sentence-transformers, in a separate process; return its token ids and outputs."""
     asked = [(t, p) for t, p in questions if isinstance(t, str) != checkpoint.is_cross_encoder]
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "answers.json"
@@ -237,7 +237,10 @@ def _ask_sentence_transformers(checkpoint: _Checkpoint, questions: Sequence[_Que
 
 
 def _ask_transformers(checkpoint: _Checkpoint, questions: Sequence[_Question], module: Any) -> LibraryAnswers:
-    """Ask transformers, or compute what sentence-transformers would; `module` is run if transformers does not open the folder."""
+    """Run the questions in transformers; return its token ids and outputs, or the reason why there are none.
+
+    `module` is run instead if transformers cannot open the checkpoint.
+    """
     try:
         tokenizer = _open_tokenizer(checkpoint)
     except Exception as error:  # many kinds: of classes, of settings, of converters
@@ -252,7 +255,7 @@ def _ask_transformers(checkpoint: _Checkpoint, questions: Sequence[_Question], m
 
 
 def _open_tokenizer(checkpoint: _Checkpoint) -> Any:
-    """Open the checkpoint's tokenizer with transformers, with the longest input and the inputs that its own settings name."""
+    """Open the checkpoint's tokenizer in transformers, with its own maximum length, lowercasing and input names."""
     import transformers
 
     source = checkpoint.source
@@ -272,7 +275,7 @@ def _open_tokenizer(checkpoint: _Checkpoint) -> Any:
 
 
 def _lower_first(tokenizer: Any) -> None:
-    """Lowercase texts before the tokenizer's own normalizer, as sentence-transformers does for `do_lower_case`."""
+    """Add lowercasing before the tokenizer's own normalizer, as sentence-transformers does for `do_lower_case`."""
     from tokenizers import normalizers
 
     own = tokenizer.backend_tokenizer.normalizer
@@ -282,7 +285,7 @@ def _lower_first(tokenizer: Any) -> None:
 
 
 def _open_module(checkpoint: _Checkpoint) -> Any:
-    """Open the checkpoint's model with transformers; None if it does not fill all weights from the folder."""
+    """Open the checkpoint's model in transformers; None if that fails or weights are missing or misshapen."""
     import torch
     import transformers
 
@@ -305,7 +308,7 @@ def _open_module(checkpoint: _Checkpoint) -> Any:
 def _collect_transformers_rows(
     checkpoint: _Checkpoint, questions: Sequence[_Question], tokenizer: Any, module: Any
 ) -> tuple[list[LibraryRow], str]:
-    """Return the rows that a pipeline of transformers answers, or `module` if there is none, and the name of what answered."""
+    """Run a transformers pipeline, or `module` for tasks without one; return its rows and the name of what was run."""
     import torch
     import transformers
 
@@ -337,7 +340,7 @@ def _collect_transformers_rows(
 
 
 def _compute_values(checkpoint: _Checkpoint, module: Any, encoded: Any) -> list[float]:
-    """Compute the answer of a library without a pipeline by the formula of its documentation."""
+    """Return a model's output values for tasks without a pipeline: answer logits, a pooled vector or a score."""
     output = module(**encoded)
     if checkpoint.task.labels is LabelKind.ANSWERS:
         return [*output.start_logits[0].tolist(), *output.end_logits[0].tolist()]
@@ -347,7 +350,7 @@ def _compute_values(checkpoint: _Checkpoint, module: Any, encoded: Any) -> list[
 
 
 def _ask_pipeline(checkpoint: _Checkpoint, pipe: Any, text: Text) -> tuple[list[str], list[float]]:
-    """Ask a pipeline one text; return the names of its values (labels, or ``place:label``) and the values."""
+    """Run a pipeline on one text; return the names of its values (labels, or ``position:label``) and the values."""
     match checkpoint.task.name:
         case TaskName.TOKEN_CLASSIFICATION:
             tags = pipe(text, aggregation_strategy="none", ignore_labels=[])
@@ -367,12 +370,12 @@ def _ask_pipeline(checkpoint: _Checkpoint, pipe: Any, text: Text) -> tuple[list[
 
 
 def _pool_states(states: NDArray[np.float32], pooling: Pooling) -> list[float]:
-    """Pool the token states of one unpadded text, [1, L, H], to a vector."""
+    """Return the vector pooled from the token states of one unpadded text, [1, L, H]."""
     return list(pool_embeddings(states, np.ones(states.shape[:2], np.int64), pooling)[0].tolist())
 
 
 def _first_line(error: Exception) -> str:
-    """Return the first line of an error of a library, cut to 200 characters."""
+    """Return the first line of an error's message, cut to 200 characters."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
@@ -392,7 +395,7 @@ _EVALUATED_ROWS = 8
 def library_gates(
     library: LibraryAnswers | None, tokenizer: TextTokenizer, head: Head, labels: int, subjects: Sequence[Subject]
 ) -> list[Gate]:
-    """Compare a folder's token ids, and the answers of its files, with those of the checkpoint's library.
+    """Check a folder's token ids and its files' outputs against those recorded from the checkpoint's own library.
 
     Args:
         library: The recorded answers; None for a folder that was made before they were recorded.
@@ -417,7 +420,7 @@ def library_gates(
 
 
 def _check_texts(library: LibraryAnswers, tokenizer: TextTokenizer, segments: bool) -> Gate:
-    """Check that every text becomes the token ids that the library feeds, and the segment ids if files take segments."""
+    """Check that the folder's tokenizer gives the library's token ids, and with `segments` also its segment ids."""
     wrong = [(row, what) for row in library.rows if (what := _describe_input_difference(row, tokenizer, segments))]
     detail = f"{len(library.rows)} texts give the ids of {library.library}."
     if wrong:
@@ -437,7 +440,7 @@ def _check_texts(library: LibraryAnswers, tokenizer: TextTokenizer, segments: bo
 
 
 def _describe_input_difference(row: LibraryRow, tokenizer: TextTokenizer, segments: bool) -> str:
-    """Describe how the inputs of a text differ from the library's; empty if they do not."""
+    """Return a phrase on how the token or segment ids of a text differ from the library's; empty if they are equal."""
     if row.prompt is not None and row.prompt not in tokenizer.prompts.named:
         return f"there is no prompt '{row.prompt}'"
     [encoded] = tokenizer.with_prompt(row.prompt).encode([row.text])
@@ -453,7 +456,10 @@ def _describe_input_difference(row: LibraryRow, tokenizer: TextTokenizer, segmen
 
 
 def _check_answers(library: LibraryAnswers, head: Head, labels: int, subject: Subject) -> Gate:
-    """Run a file on the library's texts, in padded batches, and check that its answers are the library's."""
+    """Run a file on the library's texts in padded batches and check its outputs against the library's values.
+
+    `head` turns outputs into answers; `labels` is the number of labels.
+    """
     longest = subject.tokenizer.max_length
     rows = [row for row in library.rows if row.values and len(row.ids) <= longest]
     if head.task.name is TaskName.QUESTION_ANSWERING:  # a pair that is too long is read in windows, which no row has
@@ -496,7 +502,7 @@ def _check_answers(library: LibraryAnswers, head: Head, labels: int, subject: Su
 
 
 def _measure_value_range(values: Sequence[NDArray[np.float64]]) -> float:
-    """Return the unit of differences of answers: the range of the values, or 1 % of the largest magnitude if that is more."""
+    """Return the unit for differences of outputs: the values' range, or 1 % of the largest magnitude if more."""
     every = np.concatenate([v.ravel() for v in values])
     return max(float(np.ptp(every)), 1e-2 * float(np.abs(every).max()), 1e-9)
 
@@ -504,7 +510,10 @@ def _measure_value_range(values: Sequence[NDArray[np.float64]]) -> float:
 def _run_file(
     subject: Subject, head: Head, labels: int, rows: Sequence[LibraryRow], prompt: str | None
 ) -> list[NDArray[np.float64] | None]:
-    """Run a file on texts with one prompt; return the values that the library's rows name, None for a row with other labels."""
+    """Run a file on texts with one prompt; return for each row the values that the library recorded.
+
+    A row whose label names the file does not have gives None.
+    """
     tokenizer = subject.tokenizer.with_prompt(prompt if prompt in subject.tokenizer.prompts.named else None)
     texts = [unlabelled_example(row.text, i) for i, row in enumerate(rows, 1)]
     prepared = head.prepare(texts, tokenizer, "texts", labelled=False)
@@ -520,7 +529,7 @@ def _run_file(
 
 
 def _select_text_values(answer: Answer, row: LibraryRow) -> NDArray[np.float64] | None:
-    """Return the values of a text's answer in the library's order; None if its labels are others."""
+    """Return the scores, value or vector of a text's answer in the library's order; None if a label is missing."""
     match answer:
         case Prediction() | Labelling():
             known = all(name in answer.scores for name in row.names)
@@ -535,7 +544,10 @@ def _select_text_values(answer: Answer, row: LibraryRow) -> NDArray[np.float64] 
 def _select_token_values(
     task: Task, labels: Sequence[str], row: LibraryRow, outputs: Sequence[Matrix]
 ) -> NDArray[np.float64] | None:
-    """Return the values of the tokens that the library's row names; None if it names others, empty for a text in several pieces."""
+    """Return the token probabilities (question answering: logits) that the library's row names, of a file's outputs.
+
+    Returns None if the row names a token or label that is not there; an empty array for a text read in several windows.
+    """
     if len(outputs) != 1:
         return np.empty(0)
     matrix = outputs[0]

@@ -48,7 +48,7 @@ _RUN_BUDGET_S = 60.0
 
 
 def is_benchmarked(recipe: Recipe) -> bool:
-    """Return whether a run measures: the recipe has `benchmark`, and one of its devices takes one of its files."""
+    """Return whether a run has a benchmark step: the recipe has `benchmark`, and a device takes one of its files."""
     if recipe.benchmark is None:
         return False
     bases = [exported_file(f, format_place(f).exported_scheme(recipe)) for f in recipe.export.formats]
@@ -56,7 +56,7 @@ def is_benchmarked(recipe: Recipe) -> bool:
 
 
 def is_measured(file: ModelFile, recipe: Recipe) -> bool:
-    """Return whether the benchmark measures a file of the run.
+    """Return whether the run's benchmark measures a model file on one of the recipe's devices.
 
     Files for one client or one older runtime are left out: they are the same graph, opened by something else than is measured
     here. Files that no device of the recipe takes are left out as well. Files for an NPU are taken by devices that compile.
@@ -74,7 +74,7 @@ def _is_taken(recipe: Recipe, format: Format, runtime: Runtime | None) -> bool:
 
 
 def teacher_file(recipe: Recipe) -> ModelFile:
-    """Return the teacher's file, whose size and latency the others are compared with: of the first format measured."""
+    """Return the description of the teacher's exported file, in the first measured format, for comparison."""
     formats = recipe.export.formats
     format = next((f for f in formats if _is_taken(recipe, f, None)), formats[0])
     path = f"{format}-teacher/{FORMATS[format].stem}{FORMATS[format].suffix}"
@@ -82,14 +82,17 @@ def teacher_file(recipe: Recipe) -> ModelFile:
 
 
 def file_row_name(file: ModelFile, recipe: Recipe) -> str:
-    """Return the name of a file in tables: ``student ONNX int8``, or ``model ONNX int8`` if nothing was distilled."""
+    """Return the name of a model file in tables, such as ``student ONNX int8``, or ``model ...`` without distilling."""
     return f"{'student' if recipe.student is not None else 'model'} {file.title}"
 
 
 def list_run_variants(
     recipe: Recipe, run: Path, files: Sequence[ModelFile], weights: Path, length: int
 ) -> list[Variant]:
-    """List the files of a run that the benchmark measures, the teacher's first; see `is_measured`."""
+    """Return the files of a run to benchmark, named as in tables, the teacher's first if it was exported.
+
+    `weights` is the folder of the exported model and its tokenizer, `length` the longest input in tokens.
+    """
     from pocketbert.benchmarks.measurement import Variant
 
     variants, teacher = [], teacher_file(recipe)
@@ -104,7 +107,7 @@ def list_run_variants(
 
 
 def section_options(section: BenchmarkSection, lengths: Sequence[int]) -> BenchmarkOptions:
-    """Return the options of a recipe's `benchmark`; the standard preset measures real text and the export's lengths."""
+    """Return a recipe's benchmark options; the standard preset measures real text and the export's lengths."""
     from pocketbert.benchmarks.measurement import preset_options
 
     options = replace(
@@ -131,7 +134,7 @@ def benchmark_folders(
     imports: Sequence[Path],
     facts: Sequence[Fact] = (),
 ) -> BenchmarkResult:
-    """Measure the files of artefact folders on each device, and add imported results; see `pocketbert.api.benchmark`.
+    """Measure latencies of artefact folders' model files on each device, and add results imported from elsewhere.
 
     Raises:
         InputError: If the options do not fit the folders, or there is nothing to measure or to import.
@@ -170,7 +173,7 @@ def benchmark_folders(
 
 
 def _measure_by_app(name: str, models: Sequence[Path], options: BenchmarkOptions, destination: Path) -> Path:
-    """Measure with the demo app on one phone, which carries one folder; return the file of its record.
+    """Measure a folder's files with the demo app on a phone over adb; return the JSON file of the results.
 
     Raises:
         InputError: If there are several folders.
@@ -190,7 +193,7 @@ def _measure_by_app(name: str, models: Sequence[Path], options: BenchmarkOptions
 
 
 def _list_folder_variants(folders: Sequence[Path], devices: Sequence[str] = (LOCAL,)) -> list[Variant]:
-    """List the model files of artefact folders that one of the devices takes; print the reason for the others."""
+    """Return the model files of artefact folders that one of the devices can run; print why others are left out."""
     from pocketbert.benchmarks.devices.table import refusals
     from pocketbert.benchmarks.measurement import Variant
     from pocketbert.benchmarks.wording import short_names
@@ -212,7 +215,7 @@ def _list_folder_variants(folders: Sequence[Path], devices: Sequence[str] = (LOC
 
 
 def _collect_post_processing(folders: Sequence[Path]) -> dict[Path, PostProcessing]:
-    """Return how the outputs of each file of artefact folders become answers, by path."""
+    """Map the path of each model file to its post-processing: the task head and the temperature."""
     from pocketbert.benchmarks.text_steps import PostProcessing
 
     post_processing = dict[Path, PostProcessing]()
@@ -224,7 +227,7 @@ def _collect_post_processing(folders: Sequence[Path]) -> dict[Path, PostProcessi
 
 
 def _read_scored_rows(models: Sequence[Path], options: BenchmarkOptions) -> EvalSet | None:
-    """Read the rows of `BenchmarkOptions.data`; None without them.
+    """Read the labelled rows on which emulated files are scored (`options.data`); None if there are none.
 
     Raises:
         InputError: If no device scores them, or they cannot belong to the files of several folders.
@@ -243,7 +246,7 @@ def _read_scored_rows(models: Sequence[Path], options: BenchmarkOptions) -> Eval
 
 
 def labelled_rows(folder: Path, source: DataSource) -> EvalSet:
-    """Read and tokenize rows on which the files of an artefact folder are scored.
+    """Read labelled rows and tokenize them for scoring the files of an artefact folder.
 
     Args:
         folder: The artefact folder.
@@ -274,7 +277,7 @@ def labelled_rows(folder: Path, source: DataSource) -> EvalSet:
 
 
 def only_compile(devices: Sequence[str]) -> bool:
-    """Return whether all devices only compile files and run none; wrong names count as devices that run files."""
+    """Return whether all devices compile files without running them; False for none and for unknown names."""
     from pocketbert.benchmarks.devices.table import device
 
     with contextlib.suppress(ValueError):
@@ -293,7 +296,7 @@ def measure(
     labelled: EvalSet | None = None,
     post_processing: Mapping[Path, PostProcessing] | None = None,
 ) -> BenchmarkResult:
-    """Measure files on each device.
+    """Measure the latency of model files on each device and return the result.
 
     Args:
         variants: The files.
@@ -310,7 +313,7 @@ def measure(
 
 
 def with_relative_paths(result: BenchmarkResult, root: Path) -> BenchmarkResult:
-    """Make the paths in a result relative to a folder: readers of the result do not have this machine's folders."""
+    """Return a copy of a benchmark result with file paths relative to a folder; paths outside keep their name only."""
 
     def relative(path: Path) -> Path:
         return path.relative_to(root) if path.is_relative_to(root) else Path(path.name)

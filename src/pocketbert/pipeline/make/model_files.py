@@ -87,7 +87,7 @@ def make_export(
     destination: Path,
     ready: Mapping[str, Path] | None = None,
 ) -> Sequence[str]:
-    """Write the exported files of one format, and compare the prepared module and the files with the untouched model.
+    """Export the torch model to files of one format, and compare their outputs with those of the original model.
 
     Args:
         model: The model.
@@ -152,7 +152,7 @@ def _compare_outputs(
     name: str,
     loss: float = 1.0,
 ) -> Parity:
-    """Compare each group of outputs of a module or file with the untouched model, and return the worst result.
+    """Compare `subject`, a prepared module or exported file, with the original torch model; return the worst result.
 
     `loss` multiplies the bound, for formats that compute with fewer digits.
     """
@@ -173,7 +173,7 @@ def _compare_outputs(
 
 
 def _describe_parity_failure(result: Parity) -> str:
-    """Return the line that is printed for a failed comparison."""
+    """Return the message for an export whose outputs differ from the original model by more than the bound."""
     hint = " The mask seems to be ignored." if result.worst > 0.3 * result.mask_effect else ""
     return (
         f"parity of {result.subject}: differs from {result.reference} by {result.worst:.3g} of the logits' spread, "
@@ -182,18 +182,18 @@ def _describe_parity_failure(result: Parity) -> str:
 
 
 def read_parity(folder: Path) -> list[Parity]:
-    """Read the comparisons that an export step made; none if the folder has no record."""
+    """Read the output comparisons that an export step wrote to its folder; an empty list if there are none."""
     path = folder / PARITY_FILE
     return [Parity.model_validate(p) for p in json.loads(path.read_text())] if path.is_file() else []
 
 
 def export_libraries(format: Format) -> tuple[str, ...]:
-    """Return the distributions whose versions decide the exported files of a format."""
+    """Return the Python packages whose versions affect exported files of a format."""
     return ("torch", "transformers", *FORMATS[format].libraries)
 
 
 class Outliers(BaseModel):
-    """Outlier channels of one tensor that were divided; see `pocketbert.export.adapters.outliers`.
+    """The outlier channels of one tensor that were divided before export, for int8 ranges.
 
     Attributes:
         name: Path of the module that writes the tensor.
@@ -214,7 +214,7 @@ _OUTLIER_LIST = TypeAdapter(list[Outliers])
 
 
 def _write_outliers(folder: Path, module: nn.Module) -> list[Outliers]:
-    """Record the divided channels of a prepared module in the folder of its files, and return them."""
+    """Write the divided outlier channels of a prepared module to its export folder, and return them."""
     from pocketbert.export.prepare import list_divided_outliers
 
     outliers = [
@@ -225,7 +225,7 @@ def _write_outliers(folder: Path, module: nn.Module) -> list[Outliers]:
 
 
 def outlier_notes(folders: Sequence[Path]) -> list[str]:
-    """Return a sentence on the divided channels of each export folder; one if they are the same, none without outliers."""
+    """Return a distinct sentence on the divided outlier channels of each export folder; empty without outliers."""
     notes = []
     for folder in folders:
         path = folder / _OUTLIERS_FILE  # earlier versions wrote none
@@ -236,7 +236,7 @@ def outlier_notes(folders: Sequence[Path]) -> list[str]:
 
 
 def _summarize_outliers(outliers: Sequence[Outliers]) -> str:
-    """Return the line on divided channels that an export prints, without names."""
+    """Return the short line on divided outlier channels that an export prints: their number and largest ratio."""
     tensors = "1 tensor" if len(outliers) == 1 else f"{len(outliers)} tensors"
     return (
         f"outlier channels of {tensors}, up to {max(o.ratio for o in outliers):.0f} times the median channel, divided for "
@@ -245,7 +245,7 @@ def _summarize_outliers(outliers: Sequence[Outliers]) -> str:
 
 
 def _describe_outliers(outliers: Sequence[Outliers]) -> str:
-    """Return the sentence on divided channels in card and report; it names up to `_SHOWN_OUTLIERS` tensors."""
+    """Return the sentence on divided outlier channels for card and report, naming up to `_SHOWN_OUTLIERS` tensors."""
     shown = [
         f"{o.name} ({o.channels} of {o.of}, up to {o.ratio:.0f} times the median channel)"
         for o in outliers[:_SHOWN_OUTLIERS]
@@ -266,7 +266,7 @@ def make_quantized(
     destination: Path,
     calibration: Callable[[], Rows],
 ) -> Sequence[str]:
-    """Quantize exported files, and check the number types in the results.
+    """Quantize exported model files, check the stored number types, and record them in ``types.json``.
 
     Args:
         model: The exported model.
@@ -310,7 +310,7 @@ def make_quantized(
 def quantization_plan(
     file: ModelFile, calibration: Callable[[], Rows], weights: Path, method: Calibration = Calibration.MINMAX
 ) -> Plan:
-    """Return the quantizer's plan for a file, without schemes of single weights.
+    """Return the plan (format, scheme, calibration) by which the quantizer makes a file, without per-weight schemes.
 
     `calibration` returns the rows on which static schemes measure ranges, and `method` chooses ranges from them; `weights` is the
     model's folder, which may hold ranges that were learned in training.
@@ -335,7 +335,7 @@ def make_simulated(
     files: Sequence[ModelFile],
     calibration: Callable[[], Rows],
 ) -> Sequence[str]:
-    """Simulate the scheme of every quantized file in torch; record its error, and the ranges of static files.
+    """Simulate each quantized file's scheme in torch; write its RMS error, and the activation ranges of static files.
 
     Args:
         model: The exported model.
@@ -390,7 +390,7 @@ def make_simulated(
 
 
 def _plan_simulations(model: RunModel, files: Sequence[ModelFile]) -> dict[ModelFile, Simulation]:
-    """Return how the scheme of each quantized file rounds; files whose scheme has no simulation are left out."""
+    """Map each quantized file to the torch simulation of its scheme; files without a simulation are left out."""
     from pocketbert.quantize import find_row
 
     scheme_rows = {f: find_row(f.format, f.scheme, f.runtime) for f in files if f.scheme is not Scheme.FP32}
@@ -407,7 +407,7 @@ def _plan_simulations(model: RunModel, files: Sequence[ModelFile]) -> dict[Model
 def _make_further_rows(
     model: RunModel, reference: TorchPredictor, texts: Sequence[Text], golden: Sequence[GoldenRow]
 ) -> list[GoldenRow]:
-    """Make rows that complete the golden ones to `TEXTS`, of the data's texts and then of the project's own."""
+    """Return rows of further texts, with the torch model's outputs, that with the golden rows make `TEXTS` rows."""
     tokenizer, task = model.tokenizer, model.task
     own = project_texts(task, tokenizer)
     if not own or isinstance(own[0], str):
@@ -425,7 +425,7 @@ def _make_further_rows(
 def _prepare_module(
     model: RunModel, reference: TorchPredictor, format: Format, rows: Sequence[GoldenRow]
 ) -> ModulePredictor:
-    """Prepare the module that the format's files were exported from: its weights are those that were quantized."""
+    """Rewrite the torch model as for export to a format, so that its weights are those that were quantized."""
     from pocketbert.export.prepare import PreparedPredictor, prepare
 
     family, layout = model.folder.family, format_place(format).layout(model.recipe)
@@ -438,7 +438,7 @@ def _prepare_module(
 def _measure_simulated_error(
     model: RunModel, file: ModelFile, answers: Sequence[Matrix], rows: Sequence[GoldenRow], golden: int
 ) -> float:
-    """Return the RMS error on all rows, or on the first `golden` ones, which the gate compares: the larger of both.
+    """Return the RMS error of simulated outputs: the larger of that on all rows and that on the first `golden` ones.
 
     Files for one client may compute probabilities themselves; their error is measured on these.
     """
@@ -460,7 +460,10 @@ def _measure_static_ranges(
     modules: Mapping[Format, ModulePredictor],
     calibration: Callable[[], Rows],
 ) -> dict[str, dict[str, list[ProductRanges]]]:
-    """Measure the ranges that static files must hold, on the calibration rows that each file takes; by its path."""
+    """Measure the activation ranges that static files must hold, on calibration rows; by file path and weight name.
+
+    `simulations` maps the static files to their schemes' rounding, `modules` formats to prepared torch modules.
+    """
     from pocketbert.quantize.simulated import measure_product_ranges
     from pocketbert.quantize.table import repeat_tokens
 
@@ -486,5 +489,5 @@ def _measure_static_ranges(
 
 
 def _round_range(ends: Range | None) -> Range | None:
-    """Round a range to the six digits that are written down."""
+    """Return the two ends of a range rounded to six significant digits; None for None."""
     return None if ends is None else (float(f"{ends[0]:.6g}"), float(f"{ends[1]:.6g}"))

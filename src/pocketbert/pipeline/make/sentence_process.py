@@ -12,7 +12,7 @@ from typing import Any
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Answer texts with the class of sentence-transformers that a folder is made for.
+    """Run texts through a checkpoint in sentence-transformers; return its token ids, segment ids and output values.
 
     Args:
         request: ``folder``, ``cross`` (whether it is a CrossEncoder), ``length`` (None for the model's own), ``names`` (the

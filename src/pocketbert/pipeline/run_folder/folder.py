@@ -71,7 +71,7 @@ _LOG = logging.getLogger("pocketbert")
 
 @dataclass
 class RunFolder:
-    """A folder that steps are run in.
+    """The folder of a run, in which steps are planned, run and recorded.
 
     Attributes:
         path: The folder.
@@ -94,7 +94,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the folder; a second process is refused. The lock ends with its process.
+        """Create and lock the folder while the block runs, so that no other process works in it.
 
         If the input turns out to be wrong, a folder that was new is emptied or removed again, unless training was begun.
 
@@ -122,7 +122,7 @@ class RunFolder:
                 raise
 
     def refuse_foreign(self) -> None:
-        """Refuse a path that is a file, or a folder that holds something other than a run.
+        """Raise if the path is a file, or a non-empty folder that is not a run folder.
 
         Raises:
             InputError: Naming it; nothing was written.
@@ -130,21 +130,21 @@ class RunFolder:
         refuse_unmarked(self.path, RUN_FOLDER_KIND)
 
     def hash(self, steps: Sequence[Step]) -> None:
-        """Compute what every step is made from now, with its hashes."""
+        """Fill `now`, `hashes` and `exact`: the current settings and inputs of every step, and their hashes."""
         for step in steps:
             made_from = step.made_from(self.hashes)
             self.now[step.name], self.hashes[step.name] = made_from, made_from.hash
             self.exact[step.name] = made_from.exact(self.exact)
 
     def recover(self, steps: Sequence[Step]) -> None:
-        """Rename the output of steps whose process was killed after it had written the mark and before the last rename."""
+        """Move outputs to their final names, for steps that were killed after recording their end."""
         for step in steps:
             mark, built = self.marks.read(step.name), self._work(step).built
             if mark is not None and built.exists() and file_digests(built) == mark.files:
                 self._install_output(step)
 
     def plan(self, steps: Sequence[Step]) -> Plan:
-        """Decide, before anything runs, what is made again, and refuse what must not be replaced.
+        """Return which steps are made again and which are kept; raise if a result must not be replaced.
 
         Raises:
             InputError: Listing every output and all unfinished work that was made from something else or changed since,
@@ -155,7 +155,7 @@ class RunFolder:
         return make_plan(findings, self.allowed, str(self.path))
 
     def _find(self, step: Step) -> Finding | None:
-        """Compare the output and the work of a step with what it is made from now; None if it has neither."""
+        """Return how a step's output and unfinished work differ from its current settings; None if it has neither."""
         output, mark, work = self.path / step.output, self.marks.read(step.name), self._work(step)
         if mark is None:
             if os.path.lexists(output):
@@ -186,7 +186,7 @@ class RunFolder:
         )
 
     def carry_out(self, plan: Plan, steps: Sequence[Step]) -> None:
-        """Remove what is made again and record what was accepted, so that a kill from here on changes no decision."""
+        """Remove the results of steps that are made again; record which results of older versions were accepted."""
         for step in reversed(steps):  # the output of a step is removed before that of the steps it reads
             if step.name in plan.anew:
                 self._remove_results(step)
@@ -205,7 +205,7 @@ class RunFolder:
             print_note(f"  taken as they are, made with other library versions: {', '.join(plan.accepted)}")
 
     def _remove_results(self, step: Step) -> None:
-        """Remove output, work and mark of a step, so that nothing of another recipe lies next to new results."""
+        """Remove a step's output, unfinished work and record from the run folder."""
         work = self._work(step)
         for path in work.folders():
             if _holds_work(path):
@@ -217,14 +217,14 @@ class RunFolder:
         self.marks.remove(step.name)  # last: an output without its mark would be taken for a foreign file
 
     def state(self, step: Step) -> str:
-        """Return ``finished``, ``unfinished`` (will be resumed) or ``to do``."""
+        """Return the state of a step: ``finished``, ``unfinished`` (will be resumed) or ``to do``."""
         mark = self.marks.read(step.name)
         if mark is not None and mark.status is Status.PASSED and (self.path / step.output).exists():
             return "finished"
         return "unfinished" if self._work(step).path.exists() else "to do"
 
     def run(self, step: Step, number: int, count: int) -> None:
-        """Run one step, number `number` of `count`, unless it is finished.
+        """Run one step, number `number` of `count`, record it and install its output; skip it if it is finished.
 
         Raises:
             GateError: If a gate failed; the output stays, marked failed.
@@ -266,7 +266,7 @@ class RunFolder:
             raise GateError([*failures, f"The files stay in {kept}, marked failed; nothing was packed."])
 
     def _install_output(self, step: Step) -> None:
-        """Rename the built output to its final name; an older output of the step is removed."""
+        """Move a step's built output to its final name in the run folder, replacing an older output."""
         work, output = self._work(step), self.path / step.output
         output.parent.mkdir(exist_ok=True)
         if step.is_folder:
@@ -276,7 +276,7 @@ class RunFolder:
         sync_path(output.parent)
 
     def take_part(self, steps: Sequence[Step], order: Order) -> None:
-        """In a process other than 0: train a step together with process 0, and write nothing into the run folder.
+        """Train a step together with process 0, in another process of a launch; write nothing into the run folder.
 
         Raises:
             InputError: If this process sees another recipe, other data or another folder than process 0.
@@ -303,7 +303,7 @@ class RunFolder:
             step.make(StepPaths(output, work, Path(temporary) / _METRICS))
 
     def accepted_versions(self, steps: Sequence[Step]) -> list[str]:
-        """List the steps that were taken as they are with other library versions, each with the versions."""
+        """Return a text for each step whose result was kept although library versions changed, with the versions."""
         marks = [mark for step in steps if (mark := self.marks.read(step.name)) is not None]
         return [f"{mark.name} ({mark.made_from.history})" for mark in marks if mark.made_from.accepted]
 
@@ -312,7 +312,7 @@ class RunFolder:
 
 
 class _Work:
-    """The unfinished work of a step: checkpoints that survive a kill, and the output that is being built.
+    """The folders of a step's unfinished work: checkpoints that survive a kill, and the output being built.
 
     Attributes:
         path: Folder of checkpoints and caches.
@@ -329,12 +329,12 @@ class _Work:
         self.replaced = self.new / "old"
 
     def folders(self) -> list[Path]:
-        """List the work folders of the step, whatever their work was made from."""
+        """Return all work folders of the step, also those begun with other settings."""
         name = self.step.name
         return [p for p in sorted(self.root.glob(f"{name}-*")) if _WORK_HASH.fullmatch(p.name.removeprefix(name))]
 
     def find(self) -> Finding | None:
-        """Compare unfinished work with what the step is made from now; None without any."""
+        """Return how the step's unfinished work differs from its current settings; None if there is no work."""
         others = [path for path in self.folders() if path != self.path and _holds_work(path)]
         if others:
             made_from = _read_made_from(others[0])
@@ -351,7 +351,7 @@ class _Work:
         return Finding(self.step, work=_describe_progress(self.path), versions=versions)
 
     def begin(self) -> MadeFrom:
-        """Make an empty place for the output, and remove work that was made from something else.
+        """Create the work folder and an empty output for the step, and remove work that was begun with other settings.
 
         Returns:
             What the result is made from: with the library versions that existing work was begun with.
@@ -370,36 +370,36 @@ class _Work:
         return made_from
 
     def accept_versions(self) -> None:
-        """Record that existing work goes on with the library versions of now."""
+        """Record that the step's unfinished work is continued with the current library versions."""
         made_from = _read_made_from(self.path)
         if made_from is not None:
             write_json(self.path / _MADE_FROM, made_from.accepting(self.now).model_dump(mode="json"))
 
     def remove(self) -> None:
-        """Remove the work of a step that has ended."""
+        """Remove the work folder and the unfinished output of the step."""
         remove(self.path)
         remove(self.new)
 
 
 def _read_made_from(work: Path) -> MadeFrom | None:
-    """Read what unfinished work is made from; None if that was not written."""
+    """Read the settings and inputs that a work folder was begun with; None if it has no record of them."""
     path = work / _MADE_FROM
     return MadeFrom.model_validate(read_json(path)) if path.is_file() else None
 
 
 def _holds_work(work: Path) -> bool:
-    """Return whether a work folder holds anything that would be lost with it."""
+    """Return whether a work folder holds files such as checkpoints, beside the record of its settings."""
     return any(p.is_file() and p != work / _MADE_FROM for p in work.rglob("*"))
 
 
 def _describe_progress(work: Path) -> str:
-    """Return the path of unfinished work and the training steps that it has done."""
+    """Return a text of a work folder's path and the training steps done in it."""
     done = [f"{name} at step {count:,}" if name else f"step {count:,}" for name, count in read_steps_done(work)]
     return f"{work}{', ' if done else ''}{', '.join(done)}"
 
 
 def _read_cpu_seconds() -> float:
-    """Return the CPU seconds of this process and its children so far."""
+    """Return the CPU seconds that this process and its ended children have used."""
     return sum(
         usage.ru_utime + usage.ru_stime
         for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -407,7 +407,7 @@ def _read_cpu_seconds() -> float:
 
 
 def run_destination(recipe: Recipe, output: Path) -> Path:
-    """Resolve the output of a run to a folder; see `pocketbert.core.disk.destination.resolve_output_folder`.
+    """Return the absolute run folder for an output path, after checking that it is not a folder that the recipe reads.
 
     Raises:
         InputError: If it cannot be used, or is a model folder or corpus of the recipe, or lies in one.
@@ -445,6 +445,6 @@ class RunResult:
         return html_table(self.header, self.table, str(self.phone or self.folder), self.report)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return paths as texts, and the figures of each model as numbers, with None for what there is not."""
+        """Return a dictionary of the paths as strings (None if absent) and the figures of each model."""
         paths = {name: str(p) if (p := getattr(self, name)) else None for name in ("folder", "phone", "report")}
         return {**paths, "models": [asdict(m) for m in self.models]}

@@ -15,14 +15,14 @@ from pocketbert.pipeline.run_folder.step import Step
 
 @dataclass(frozen=True)
 class Finding:
-    """The state of a step that has a result or unfinished work in the folder.
+    """The comparison of a step's result or unfinished work in the run folder with the step's current settings.
 
     Attributes:
         step: The step.
         work: Path and progress of its unfinished work; empty without any.
         failed: Whether its gates failed.
-        changes: Its own settings and file contents that have changed, a phrase each.
-        gates: Values that only judge it and have changed.
+        changes: The step's settings and file contents that have changed, a phrase each.
+        gates: Settings of checks on the result that have changed, a phrase each.
         versions: Libraries whose versions have changed.
         differs: Whether its hash has changed.
         damage: Output files that were changed after the step ended.
@@ -42,7 +42,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run does about the results in its folder.
+    """Which steps a run makes again, and which results it keeps although library versions have changed.
 
     Attributes:
         anew: Reason to make a step again, by its name; its output and work are removed first.
@@ -57,7 +57,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Permission:
-    """What the user has allowed.
+    """Whether the user allows old results to be replaced, or to be kept despite other library versions.
 
     Attributes:
         overwrite: Results and unfinished work of another recipe or other library versions may be replaced.
@@ -89,7 +89,7 @@ class _Reasons:
 
 
 def make_plan(findings: Sequence[Finding], allowed: Permission, folder: str) -> Plan:
-    """Decide what to do about each step. A step inherits the reasons of the steps that it reads.
+    """Decide which steps are made again or kept. A step inherits the reasons of the steps whose output it reads.
 
     Args:
         findings: State of each step that has a result or work, in the order of the run.
@@ -143,7 +143,7 @@ def make_plan(findings: Sequence[Finding], allowed: Permission, folder: str) -> 
 
 
 def _describe_changed_recipe(changed: Sequence[Finding], reasons: dict[str, _Reasons], folder: str) -> Problem:
-    """Write the refusal of a changed recipe: every changed key, and how many steps would be made anew."""
+    """Return the problem of a changed recipe: every changed key, and how many steps would be made anew."""
     texts = dict.fromkeys(text for finding in changed for text in reasons[finding.step.name].changes)
     works = _describe_unfinished_work(changed)
     return Problem(
@@ -155,7 +155,7 @@ def _describe_changed_recipe(changed: Sequence[Finding], reasons: dict[str, _Rea
 
 
 def _describe_changed_versions(aged: Sequence[Finding], folder: str) -> Problem:
-    """Write the refusal of changed library versions: every library, and the steps made with the former versions."""
+    """Return the problem of changed library versions: every library, and the steps made with the former versions."""
     texts = dict.fromkeys(text for finding in aged for text in finding.versions)
     names = [finding.step.name for finding in aged]
     works = _describe_unfinished_work(aged)
@@ -172,7 +172,7 @@ def _describe_unfinished_work(findings: Sequence[Finding]) -> str:
 
 
 def _describe_steps(changed: Sequence[Finding]) -> str:
-    """Return ``student and the 10 steps behind it`` for findings in the order of the run."""
+    """Return text such as ``student and the 10 steps behind it``, for changed steps in the order of the run."""
     names = {finding.step.name for finding in changed}
     behind = {finding.step.name for finding in changed if any(n in names for n in finding.step.needs)}
     first = [finding.step.name for finding in changed if finding.step.name not in behind]

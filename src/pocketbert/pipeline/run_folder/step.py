@@ -30,7 +30,7 @@ _ABSENT = "not installed"
 
 
 class MadeFrom(BaseModel):
-    """Everything that the result of a step is made from.
+    """The settings, file digests, earlier steps and library versions that the result of a step depends on.
 
     Attributes:
         step: Name of the step.
@@ -52,16 +52,16 @@ class MadeFrom(BaseModel):
 
     @property
     def hash(self) -> str:
-        """Identity of the result, without library versions and gates."""
+        """SHA-256 of what the result depends on, without library versions and settings of checks."""
         return sha256_json(self.model_dump(mode="json", include={"step", "settings", "contents", "needs"}))
 
     def exact(self, exact_hashes: Mapping[str, str]) -> str:
-        """Return the identity of the result with gates and library versions, given that of each earlier step."""
+        """Return the SHA-256 with settings of checks and library versions, given that of each earlier step by name."""
         needs = {name: exact_hashes[name] for name in self.needs}
         return sha256_json([self.hash, self.gates, self.versions, needs])
 
     def changes(self, now: MadeFrom) -> list[str]:
-        """Describe each setting, file content and step read that differs from `now`, a phrase each."""
+        """Return a phrase for each setting, file content and earlier step that differs in this record and `now`."""
         keys = self.contents.keys() | now.contents.keys()
         changed = [key for key in sorted(keys) if self.contents.get(key) != now.contents.get(key)]
         texts = [
@@ -79,11 +79,11 @@ class MadeFrom(BaseModel):
         return texts
 
     def gate_changes(self, now: MadeFrom) -> list[str]:
-        """Describe each value that differs from `now` and only judges the result."""
+        """Return a phrase for each setting of checks on the result that differs between this record and `now`."""
         return _describe_differences(self.gates, now.gates)
 
     def version_changes(self, now: MadeFrom) -> list[str]:
-        """Describe each library whose version differs from `now`; none if the versions of `now` were accepted before."""
+        """Return a phrase for each library whose version differs from `now`; none if those versions were accepted."""
         if now.versions == self.versions or now.versions in self.accepted:
             return []
         last = self.accepted[-1] if self.accepted else self.versions
@@ -96,7 +96,7 @@ class MadeFrom(BaseModel):
 
     @property
     def history(self) -> str:
-        """The libraries that had another version each time the result was taken as it is."""
+        """Text of the library versions that changed each time the user kept the result."""
         texts, before = list[str](), self.versions
         for later in self.accepted:
             names = sorted(n for n in before.keys() | later.keys() if before.get(n) != later.get(n))
@@ -105,14 +105,14 @@ class MadeFrom(BaseModel):
         return "; ".join(texts)
 
     def accepting(self, now: MadeFrom) -> MadeFrom:
-        """Return a copy that records that the result was taken as it is with the library versions of `now`."""
+        """Return a copy in which the library versions of `now` are recorded as accepted for the result."""
         if not self.version_changes(now):
             return self
         return self.model_copy(update={"accepted": [*self.accepted, now.versions]})
 
 
 def _describe_differences(before: Mapping[str, JsonValue], now: Mapping[str, JsonValue]) -> list[str]:
-    """Return ``KEY was A, is B`` for each key that differs; a section that is new or gone is named once."""
+    """Return texts such as ``KEY was A, is B`` for each key that differs; a new or removed section is named once."""
     texts = []
     for key in [*now, *(k for k in before if k not in now)]:
         if key in before and key in now:
@@ -129,7 +129,7 @@ def _describe_differences(before: Mapping[str, JsonValue], now: Mapping[str, Jso
 
 
 def _find_topmost_section(key: str, settings: Mapping[str, JsonValue]) -> str:
-    """Return the largest section around a key of which `settings` has no key; the key itself if there is none."""
+    """Return the shortest prefix section of a dotted key under which `settings` has no key; else the key itself."""
     parts = key.split(".")
     for count in range(1, len(parts)):
         section = ".".join(parts[:count])
@@ -139,7 +139,7 @@ def _find_topmost_section(key: str, settings: Mapping[str, JsonValue]) -> str:
 
 
 def _shorten_value(value: JsonValue) -> str:
-    """Return a value as messages show it, cut to `_LONGEST_SHOWN` characters."""
+    """Return a setting's value as text for messages, cut to `_LONGEST_SHOWN` characters."""
     if value is None:
         return "not set"
     text = value if isinstance(value, str) and _PLAIN_TEXT.fullmatch(value) else json.dumps(value, ensure_ascii=False)
@@ -148,7 +148,7 @@ def _shorten_value(value: JsonValue) -> str:
 
 @dataclass(frozen=True)
 class StepPaths:
-    """Where a step writes.
+    """The paths that a step writes to: its output, its work folder and the file of losses.
 
     Attributes:
         output: Where its output is built: a folder exists already, a file does not. Renamed when the step has ended.
@@ -163,7 +163,7 @@ class StepPaths:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a run.
+    """One step of a run, such as ``teacher`` or ``verify``: its inputs, its output and the function that makes it.
 
     Attributes:
         name: Short name, e.g. ``student``.
@@ -195,7 +195,7 @@ class Step:
         return "." not in self.output
 
     def made_from(self, hashes: Mapping[str, str]) -> MadeFrom:
-        """Return what the result would be made from now, given the hash of each earlier step."""
+        """Return the current settings, digests and versions that decide the result, given each earlier step's hash."""
         return MadeFrom(
             step=self.name,
             settings=_flatten(self.settings),
@@ -207,7 +207,7 @@ class Step:
 
 
 def _flatten(sections: Mapping[str, object], prefix: str = "") -> dict[str, JsonValue]:
-    """Flatten nested sections to values by dotted key; sections in a list have their number in the key."""
+    """Flatten nested recipe sections to values by dotted key; a section in a list has its index in the key."""
     values: dict[str, JsonValue] = {}
     for name, value in sections.items():
         key = f"{prefix}{name}"
@@ -221,7 +221,7 @@ def _flatten(sections: Mapping[str, object], prefix: str = "") -> dict[str, Json
 
 
 def data_digest(source: DataSource | None) -> str | None:
-    """Return the sha256 of a local data file; None if it is gone, and for Hub data, which its settings identify.
+    """Return the SHA-256 of a local data file; None if the file does not exist, and for data sets on the Hub.
 
     Raises:
         InputError: If it is no regular file or of an unknown kind; it is not read then, since it may have no end.
@@ -233,7 +233,7 @@ def data_digest(source: DataSource | None) -> str | None:
 
 
 class Mark(BaseModel):
-    """The record of a step that has ended.
+    """The record of an ended step: what it was made from, its status, output digests, failures and duration.
 
     Attributes:
         name: Name of the step.
@@ -255,25 +255,25 @@ class Mark(BaseModel):
 
 
 class Marks:
-    """The marks of a run folder, one file per step."""
+    """The records of ended steps in a run folder, one JSON file per step."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def read(self, name: str) -> Mark | None:
-        """Read the mark of a step; None if it has not ended."""
+        """Read the record of a step by name; None if the step has not ended."""
         path = self.folder / f"{name}.json"
         return Mark.model_validate(read_json(path)) if path.is_file() else None
 
     def write(self, mark: Mark) -> None:
-        """Write the mark of a step."""
+        """Write the record of an ended step."""
         write_json(self.folder / f"{mark.name}.json", mark.model_dump(mode="json"))
 
     def remove(self, name: str) -> None:
-        """Remove the mark of a step."""
+        """Remove the record of a step."""
         remove(self.folder / f"{name}.json")
 
     def all(self) -> list[Mark]:
-        """Read all marks, in the order in which their steps ended."""
+        """Return the records of all ended steps, in the order in which the steps ended."""
         paths = sorted(self.folder.glob("*.json"), key=lambda p: p.stat().st_mtime)
         return [Mark.model_validate(read_json(p)) for p in paths]
