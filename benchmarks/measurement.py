@@ -85,7 +85,7 @@ class Variant(Record):
         format: Format = Format.ONNX,
         runtime: Runtime | None = None,
     ) -> Variant:
-        """Describe a file that is there, filling in its digest and size.
+        """Make the record of an existing model file; its digest and size are read from the file.
 
         Raises:
             InputError: If the file is missing.
@@ -106,7 +106,7 @@ class Variant(Record):
 
 
 class Measurement(Record):
-    """One variant at one thread count, one length and one cadence. Batch is 1, as on a phone.
+    """The timings of one variant at one thread count, one length and one idle time. Batch is 1, as on a phone.
 
     Attributes:
         variant: Name of the variant.
@@ -166,7 +166,7 @@ class Measurement(Record):
 
     @property
     def place(self) -> str:
-        """Device and the unit of it that computed."""
+        """Name of the device and its computing unit: ``mac cpu-and-ne``."""
         return f"{self.device} {self.unit}".strip()
 
 
@@ -258,12 +258,12 @@ class BenchmarkResult(Record):
         return html_table(("file", "device", "threads", "length", "p50 ms", "p90 ms"), rows, repr(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON has it, without the raw samples; `write` keeps those."""
+        """Return the result as a JSON-compatible dictionary, without the raw samples; `write` keeps those."""
         return self.model_dump(mode="json", exclude={**_SESSION_RAW, "others": {"__all__": _SESSION_RAW}})
 
     @property
     def sessions(self) -> list[BenchmarkResult]:
-        """This session and those of other devices, without those that have no measurements."""
+        """This result and those of the other devices that have measurements."""
         return [s for s in (self, *self.others) if s.measurements]
 
     @property
@@ -273,7 +273,7 @@ class BenchmarkResult(Record):
 
     @property
     def timed(self) -> bool:
-        """Whether the figures of this session are times."""
+        """Whether this session has latencies."""
         return any(m.wall is not None for m in self.measurements)
 
     @property
@@ -282,14 +282,14 @@ class BenchmarkResult(Record):
         return next((s for s in self.sessions if s.timed), next(iter(self.sessions), self))
 
     def find(self, variant: str, threads: int, length: Length) -> Measurement | None:
-        """Return the measurement of one variant at one thread count and length without idle time; None if it was not made."""
+        """Return the measurement of a variant at a thread count and length, without idle time; None if missing."""
         for m in self.measurements:
             if (m.variant, m.threads, m.length, m.gap_ms) == (variant, threads, length, 0):
                 return m
         return None
 
     def compare(self, variant: str, threads: int, length: Length, gap_ms: float = 0.0) -> Comparison | None:
-        """Return the comparison of one variant with the baseline; None if there is none."""
+        """Return the comparison of a variant with the baseline under these conditions; None if there is none."""
         for c in self.comparisons:
             if (c.variant, c.threads, c.length, c.gap_ms) == (variant, threads, length, gap_ms):
                 return c
@@ -301,7 +301,7 @@ class BenchmarkResult(Record):
 
     @classmethod
     def read(cls, path: Path) -> BenchmarkResult:
-        """Read what `write` wrote, by this version or another one of the same major schema.
+        """Read a ``benchmark.json`` of this schema or of another one with the same major version.
 
         Raises:
             InputError: If the file is missing, of another major schema, or wrong.
@@ -370,7 +370,7 @@ class BenchmarkOptions:
     sustained_min: float = 0.0
 
     def check(self, names: Sequence[str]) -> None:
-        """Check the options for variants of these names.
+        """Check the options for a benchmark of variants with these names.
 
         Raises:
             InputError: Listing every problem.
@@ -386,7 +386,7 @@ class BenchmarkOptions:
             raise InputError(bad)
 
     def _problems(self) -> list[Problem]:
-        """Return what is wrong with the options whatever the variants are."""
+        """Return the problems of the options that do not depend on the variants."""
         bad = []
         if not self.devices:
             bad.append(Problem("devices", "none given.", "Name at least one: pocketbert devices"))
@@ -409,7 +409,7 @@ class BenchmarkOptions:
 
 
 def preset_options(name: str) -> BenchmarkOptions:
-    """Return the options of a preset.
+    """Return the benchmark options of a preset.
 
     Args:
         name: ``quick``, ``standard`` or ``mlperf``.

@@ -54,7 +54,7 @@ _WINDOW = 5
 
 @dataclass
 class Cell:
-    """One variant at one thread count and one length, and its timings so far.
+    """The timings of one model file at one thread count, one input length and one idle time.
 
     Attributes:
         variant: What is measured.
@@ -97,15 +97,15 @@ class Cell:
 
     @property
     def guest_instructions(self) -> list[float]:
-        """Instructions per inference where the device counts them, all repeats after one another."""
+        """Instructions per inference, counted by an emulator, over all repeats; empty on other devices."""
         return [s.guest_instructions for repeat in self.repeats for s in repeat if s.guest_instructions is not None]
 
     def run(self, numbers: Sequence[int]) -> list[Sample]:
-        """Run the inputs of these numbers, and keep nothing."""
+        """Run the inputs with these indices and return their times, without adding them to `repeats`."""
         return self._run(numbers)
 
     def warm_up(self, most_s: float) -> None:
-        """Run until stable: at least 10 and every input shape once, at most 60 or `most_s` seconds.
+        """Run untimed inferences until the times are stable: at least 10, at most 60 or `most_s` seconds.
 
         ONNX Runtime plans memory per input shape, so a shape's first run is slow. Stable means that the
         medians of two windows of 5 runs on the same inputs differ by less than 3 %.
@@ -138,7 +138,7 @@ class Cell:
         self.repeats[-1] += self._run([first, *range(first, first + count)])[1:]
 
     def after_idle(self, gap_ms: float) -> Cell:
-        """Return a cell of the same variant, opened and warmed up, measured by single inferences after an idle time."""
+        """Return a copy without timings that times single inferences after `gap_ms` ms of idling."""
         made = copy.copy(self)  # with the inputs that were prepared
         made.gap_ms, made.repeats = gap_ms, []
         if isinstance(self.opened, Idling):
@@ -163,12 +163,12 @@ class Cell:
 
     @property
     def turn(self) -> int:
-        """Timed inferences of one turn; entry i of the turns' medians is round i of every variant."""
+        """Timed inferences per turn: 1 after an idle time, else a burst."""
         return 1 if self.gap_ms else BURST
 
 
 def _interleave(cells: list[Cell], runs: int, order: np.random.Generator, least_s: float = 0.0) -> None:
-    """Make one repeat: rounds in which every cell has one turn, in a new order each round.
+    """Make one repeat: rounds in which every variant has one turn, in a new random order each round; fills `repeats`.
 
     A turn is a burst, or one inference where the cells wait before each.
 
@@ -208,7 +208,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Block:
-    """Everything that is timed at one thread count on one device, all files open at once.
+    """What is timed at one thread count on one device: the files, all open at once, their lengths and idle times.
 
     Attributes:
         variants: The files.
@@ -276,7 +276,10 @@ class Block:
         return [*cells, *(c for group in idle for c in group)]
 
     def _idle_groups(self, groups: Sequence[list[Cell]], seconds: float) -> list[list[Cell]]:
-        """Return the cells of single inferences: the sure ones, and those that fit into their share of a repeat's seconds."""
+        """Return the variants to time after an idle time, grouped by length and idle time.
+
+        Those beyond the first `sure` are dropped where they do not fit into their share of the `seconds` of a repeat.
+        """
         idle_groups = list[list[Cell]]()
         for number, (length, gap) in enumerate(self.idle):
             cells = groups[list(self.lengths).index(length)]
@@ -287,12 +290,12 @@ class Block:
         return idle_groups
 
     def step(self, length: Length, gap_ms: float, count: int) -> str:
-        """Return what was just timed, in words."""
+        """Return the progress bar's note on the step that just ended: threads, length, idle time, runs."""
         return f"{wording.threads(self.threads)}, {wording.pace(length, gap_ms)}, {count} runs"
 
 
 def _single_round_s(group: Sequence[Cell]) -> float:
-    """Return the seconds of one inference of each variant after its idle time."""
+    """Return the seconds that one inference of each variant takes, idle times included."""
     return sum(c.single_s for c in group)
 
 
@@ -304,7 +307,7 @@ def sustain(
     threads: int,
     cool: Callable[[float], None] = lambda most_s: None,
 ) -> Sustained:
-    """Run one file without a pause, after a rest in which the device cools down, and a warm-up.
+    """Run one file for `minutes` without a pause, after a rest and a warm-up; return ten slices and the slow-down.
 
     Args:
         connection: The device.
@@ -340,7 +343,7 @@ def sustain(
 
 
 def _in_bursts(connection: Connection, cell: Cell, length_s: float) -> list[tuple[Slice, list[float]]]:
-    """Run burst after burst; each slice begins with the first input again, so that slices are compared on the same inputs."""
+    """Run bursts back to back for ten slices of `length_s` seconds; each slice begins with the first input again."""
     slices, began = list[tuple[Slice, list[float]]](), time.monotonic()
     for number in range(_SLICES):
         watch, after_s, samples = connection.watch(), time.monotonic() - began, list[Sample]()
@@ -353,7 +356,7 @@ def _in_bursts(connection: Connection, cell: Cell, length_s: float) -> list[tupl
 def _in_one_run(
     connection: Connection, opened: Sustaining, feeds: Sequence[Feed], length_s: float
 ) -> list[tuple[Slice, list[float]]]:
-    """Run one call that takes all the time, and note at the end of each slice what else the device did.
+    """Time ten slices of `length_s` seconds in a single call on the device; return each slice and its wall times in ms.
 
     Raises:
         MachineError: If a slice has fewer inferences than a burst, or the device is lost.
@@ -381,7 +384,7 @@ def _in_one_run(
 
 
 def _slice(after_s: float, wall: list[float], load: Load) -> tuple[Slice, list[float]]:
-    """Return the record of a slice and its wall times in ms."""
+    """Return one slice of a run without pauses (statistics, heat, clock, energy) and its wall times in ms."""
     facts = {"thermal": load.thermal, "clock": load.clock, "others": load.others}
     words = load.energy.words if load.energy else ""
     return Slice(after_s=round(after_s, 3), wall=Statistics.of(wall), energy=words, **facts), wall
