@@ -24,7 +24,7 @@ _Milliseconds = Annotated[float, Field(gt=0, le=1e8, allow_inf_nan=False)]
 
 
 class Record(BaseModel):
-    """Unknown keys are ignored, so that older readers open newer files of the same major schema."""
+    """Base of all records: immutable; unknown keys are ignored, so that newer files of the same schema open."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -128,7 +128,7 @@ class Placement(Record):
 
 
 class Profile(Record):
-    """Where the time of one variant goes.
+    """Time per operator type and placement on processors of one variant.
 
     Attributes:
         variant: Name of the variant.
@@ -174,7 +174,7 @@ class CoolDown(Record):
 
     @property
     def words(self) -> str:
-        """The temperature at the end of the wait, in words."""
+        """How warm the device still was when the wait ended, as text for a note."""
         slower = f", clock limited by {self.slowed_after * 100:.0f} %" if self.slowed_after else ""
         return f"{self.rise_after:g} °C above the beginning{slower}"
 
@@ -293,7 +293,7 @@ class AnswerCheck(Record):
 
     @property
     def words(self) -> str:
-        """The outcome of the check in words."""
+        """The outcome of the check as a line of text: rows, largest difference, tolerance."""
         outcome = f"largest difference {self.largest:.3g}" if self.finite else "answers that are not numbers"
         if self.equal:
             outcome += ", equal bit for bit"
@@ -301,9 +301,9 @@ class AnswerCheck(Record):
 
 
 class Reported(Record):
-    """Figures of a text that a user saved of a measuring program; None where the text has none.
+    """Figures read from a saved output of a measuring program, such as TFLite's ``benchmark_model``.
 
-    Neither the load, nor CPU time, nor repeats are in such a text, so that it is no `Measurement`.
+    Figures that the text lacks are None. Load, CPU time and repeats are never in it, so that it is no `Measurement`.
 
     Attributes:
         variant: Name of the file in tables.
@@ -366,7 +366,7 @@ class Reported(Record):
 
 
 class LeftNodes(Record):
-    """Nodes of one operator type that the NPU does not take, for one reason.
+    """Nodes of one operator type that stay on the CPU because the NPU's compiler rejects them for one reason.
 
     Attributes:
         op_type: Operator type.
@@ -410,7 +410,7 @@ class EmulatedAnswers(AnswerCheck):
 
     @property
     def words(self) -> str:
-        """The outcome of the check in words, with the share of equal decisions."""
+        """The outcome of the check as a line of text, with the share of equal decisions."""
         same = f", {self.same * 100:.1f} % the same decision" if self.same is not None else ""
         return f"{super().words}{same}"
 
@@ -520,7 +520,7 @@ class Compilation(Record):
 
     @property
     def wrong(self) -> str:
-        """What is wrong with the compiled file, in words; empty where nothing is."""
+        """A line saying why this compiled file fails: not compiled, stopped, or answers too far off; else empty."""
         name = f"{self.variant} on {self.device}, {self.length} tokens"
         if self.failed:
             return f"{name}: not compiled: {self.failed}"
