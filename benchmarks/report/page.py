@@ -146,7 +146,7 @@ def _legend_swatch(number: int) -> Markup:
 
 
 def _number_files(data: ReportData) -> dict[str, int]:
-    """Number the files of the report; plots derive colour and shape from the number."""
+    """Assign each file of the report a number, from which plots derive its colour and shape."""
     names = [row.name for row in data.rows]
     if data.timed is not None:
         names += [variant.name for session in data.timed.sessions for variant in session.variants]
