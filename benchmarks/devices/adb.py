@@ -265,7 +265,7 @@ class _LitertFile:
         return burst
 
     def start(self, feed: Feed) -> ColdStart:
-        """Run one input in a fresh process; return the load time, first inference and memory that the program prints."""
+        """Run one input in a fresh process; return load time, first inference and memory as the program prints them."""
         times = self._run(self._key(feed))
         return ColdStart(
             load_ms=times.init_us / 1e3,

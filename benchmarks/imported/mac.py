@@ -194,7 +194,7 @@ class _Cell(_Record):
         return self
 
     def cpu_medians(self, burst: int) -> list[float] | None:
-        """Return the CPU median of each burst, at least one step of the clock so that ratios exist; None if not measured."""
+        """Return the CPU median of each burst, at least one clock step so that ratios exist; None if not measured."""
         if self.cpu_ms is None:
             return None
         return [max(x, _CLOCK_STEP_MS) for x in burst_medians(self.cpu_ms, burst)]
