@@ -215,7 +215,7 @@ def _at_real_tokens(name: str, value: NDArray[Any], mask: NDArray[np.bool_]) -> 
 
 
 def _score_both(predictor: FilePredictor, rows: _Rows, emulated: Sequence[_Outputs]) -> tuple[Score, Score] | None:
-    """Return (emulator's score, this machine's score) on the same labelled rows; None without labels or rows.
+    """Return (emulator's score, this machine's score) on the same labelled rows; None if no labelled row was emulated.
 
     A long example may be split into several rows; examples with a row that was not emulated are left out.
     """

@@ -71,13 +71,13 @@ def join_to_length(rows: Sequence[Encoded], length: int) -> Encoded:
 
 
 def choose_fixed_lengths(lengths: Sequence[Length], fixed: Sequence[int], most: int) -> list[int]:
-    """Choose the input lengths to compile a file for: the requested numbers of tokens, as far as the file takes them.
+    """Choose the input lengths to compile a file for: the requested ones, rounded up to lengths that it takes.
 
     Args:
-        lengths: Tokens, or ``"text"``, as asked for.
-        fixed: The only lengths that the file takes, of which the smallest ones that hold the others are taken; empty where it
+        lengths: Requested lengths in tokens; ``"text"`` is ignored, since it is no fixed length.
+        fixed: The only lengths that the file takes; each requested one becomes the smallest of them that holds it. Empty where it
             takes all.
-        most: Longest input; the only length where no number was asked for.
+        most: Longest input of the file in tokens; the length to compile for if no number was requested.
     """
     clipped = [min(int(x), most) for x in lengths if x != TEXT] or [most]
     return list(dict.fromkeys(min((n for n in fixed if n >= x), default=max(fixed, default=x)) for x in clipped))

@@ -65,11 +65,11 @@ def benchmark(
         texts: Real texts (or pairs); 100 of them at most are used.
         options: Devices, threads, lengths, runs and the like.
         labelled: The rows of `BenchmarkOptions.data`.
-        post_processing: How the outputs of a file become answers, by its path; where it is not given, that step is not timed.
+        post_processing: How a file's outputs become answers, by the file's path; that step is not timed for files left out.
 
     Returns:
         The measurements with their raw samples: the session of the first device, which holds those of the others and
-        what was compiled for devices on which nothing is timed.
+        the files compiled for NPUs, on which nothing is timed.
 
     Raises:
         InputError: If an option is wrong, a file is refused, or no device takes any file.
@@ -111,7 +111,7 @@ def benchmark(
 def _reach_devices(
     names: Sequence[DeviceName], variants_by_device: Mapping[str, Sequence[Variant]]
 ) -> Iterator[tuple[dict[str, Connection], dict[str, Service], list[Target]]]:
-    """Connect to all devices, services and compilers; yield them by kind. Failures of all of them raise one error."""
+    """Connect to all devices, services and compilers, and yield the three kinds; all failures raise one error."""
     with contextlib.ExitStack() as stack:
         connections, services, targets = dict[str, Connection](), dict[str, Service](), list[Target]()
         errors = dict[str, PocketBertError]()
@@ -200,11 +200,11 @@ class _Session:
         texts: Real texts, in the order they are used.
         options: What was asked for.
         budget_s: Seconds for this device.
-        fixed_lengths: The only lengths that each variant takes.
+        fixed_lengths: The only input lengths that a file takes, by the variant's name; empty where it takes any length.
         lengths: Tokens, or ``"text"``, in the order they are measured.
-        inputs: What each variant reads at each length.
+        inputs: Model inputs by (variant's name, length), one entry per text.
         notes: Notes for the reader of the result.
-        run_counts: Timed inferences of every repeat.
+        run_counts: Number of timed inferences in each repeat of each file and length.
         cooling: Waits until the device is cool.
     """
 
@@ -226,7 +226,7 @@ class _Session:
         self.cooling = Cooling(heat, self.budget_s)
 
     def run(self, post_processing: Mapping[Path, PostProcessing]) -> BenchmarkResult:
-        """Measure load, latency, operators and answers of all files on this device; return them as one result."""
+        """Measure load, latency, operators and outputs of all files on this device; return one result."""
         began, options = time.monotonic(), self.options
         self.fixed_lengths = {v.name: self.connection.lengths(v.file) for v in self.variants}
         self.lengths = self._choose_lengths()

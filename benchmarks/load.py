@@ -133,7 +133,7 @@ def energy_of_packages(before: Packages, after: Packages, seconds: float) -> Ene
 
 
 class _PackageWatch:
-    """Energy of the processor packages from the creation of this object until `stop`.
+    """Measures the energy of the processor packages from its creation until `stop`.
 
     Args:
         root: Where the system shows them.
@@ -238,7 +238,7 @@ class Heat:
         return max(now - then for now, then in zip(self.celsius, start.celsius, strict=True))
 
     def slowed(self, start: Heat) -> float:
-        """Return how much the allowed share of the highest clock rate fell since `start` (0.2 for 20 % points)."""
+        """Return how much the allowed share of the highest clock rate fell since `start`: 0.2 from 100 % to 80 %."""
         return 0.0 if self.clock is None or start.clock is None else start.clock - self.clock
 
 
@@ -256,7 +256,7 @@ def describe_clock(governors: Sequence[str], before: Sequence[float], after: Seq
 
 
 class LoadWatch:
-    """Load of this machine from the creation of this object until `stop`."""
+    """Records the load of this machine from its creation until `stop`."""
 
     def __init__(self) -> None:
         self._before, self._celsius, self._mhz = _load_average(), _temperatures(), _clock_rates()
@@ -264,7 +264,7 @@ class LoadWatch:
         self._busy, self._own, self._wall = _busy_seconds(), _own_seconds(), time.monotonic()
 
     def stop(self) -> Load:
-        """Return the load since this object was made."""
+        """Return load, other processes, heat, clock and energy since this object was made."""
         wall = time.monotonic() - self._wall
         others = (_busy_seconds() - self._busy) - (_own_seconds() - self._own)
         share = others / (wall * (psutil.cpu_count() or 1)) if wall > 0 else 0.0
@@ -298,13 +298,13 @@ def _busy_seconds() -> float:
 
 
 def _temperatures() -> list[float]:
-    """Return the temperatures of all sensors in °C; none where the system shows none, as in most virtual machines."""
+    """Return the temperatures of all sensors in °C; [] where there are none, as in most virtual machines."""
     read = getattr(psutil, "sensors_temperatures", None)  # not on every system
     return [float(one.current) for group in (read().values() if read else ()) for one in group]
 
 
 def _clock_rates(name: str = "scaling_cur_freq") -> list[float]:
-    """Return clock rates in MHz, current ones by default; none where the system does not control them, as in most virtual machines."""
+    """Return clock rates in MHz, current ones by default; [] where the system does not report them."""
     return [int(text) / 1000 for text in _read_policies(name) if text.isdecimal()]
 
 

@@ -114,8 +114,8 @@ class Measurement(Record):
         bytes: Its size.
         device: Where it ran, as the device was named: ``local``, a Mac's chip and model.
         unit: The part of the device that was allowed to compute (``cpu-and-ne``); empty where nobody chose one.
-        engine: What ran it.
-        engine_version: Version of that.
+        engine: Name of the engine that ran the file.
+        engine_version: Version of the engine.
         provenance: How the figures came about. It has no default, so that every maker of a measurement states it.
         machine: CPU and ISA.
         threads: Threads within an operator; 0 where the engine decides (Core ML).
@@ -181,7 +181,7 @@ class Comparison(Record):
         gap_ms: Idle time before each inference of both, in ms.
         wall: Ratio of wall times, variant / baseline, paired by round: below 1 the variant is faster.
         cpu: Ratio of CPU times; None where the device does not measure them.
-        provenance: As of the measurements it is made from.
+        provenance: How the compared figures came about: measured, emulated, estimated.
     """
 
     variant: str
@@ -278,7 +278,7 @@ class BenchmarkResult(Record):
 
     @property
     def headline(self) -> BenchmarkResult:
-        """The session whose latencies are shown first: the first one that has any."""
+        """The session whose latencies the tables show first: the first one that has latencies."""
         return next((s for s in self.sessions if s.timed), next(iter(self.sessions), self))
 
     def find(self, variant: str, threads: int, length: Length) -> Measurement | None:

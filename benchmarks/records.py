@@ -30,7 +30,7 @@ class Record(BaseModel):
 
 
 class ColdStart(Record):
-    """The start of one file in a fresh process.
+    """Load time, first inference and memory of one file in a fresh process.
 
     Attributes:
         load_ms: Opening the file (in the page cache), graph optimization included.
@@ -38,7 +38,7 @@ class ColdStart(Record):
         length: Tokens of that inference.
         peak_memory_bytes: Peak resident memory above what the process had before it opened the file; None where it is not reported.
         peak_rss_bytes: The same peak, absolute, interpreter and libraries included; None where it is not reported.
-        told_by: Program whose own figures these are; empty where this benchmark took them.
+        told_by: Program that measured and printed these figures; empty where this benchmark measured them.
     """
 
     load_ms: float
@@ -77,7 +77,7 @@ class PostProcessingTime(Record):
     Attributes:
         variants: Names of the variants whose answers are made so.
         task: What the model does, such as ``text-classification``.
-        outputs_of: The variant whose outputs were used.
+        outputs_of: Name of the variant whose outputs were used.
         texts: Number of different texts.
         tokens_mean: Mean tokens per text.
         per_text: Wall time per text.
@@ -96,7 +96,7 @@ class PostProcessingTime(Record):
 
 
 class OpShare(Record):
-    """Time that operators of one type take.
+    """Time that all operators of one type take together.
 
     Attributes:
         op_type: Operator type in the graph that really runs, after the engine's fusions.
@@ -112,7 +112,7 @@ class OpShare(Record):
 
 
 class Placement(Record):
-    """Which execution provider, or processor, runs how much.
+    """How many nodes one execution provider, or processor, runs.
 
     Attributes:
         provider: Name of the execution provider or processor.
@@ -183,7 +183,7 @@ class Protocol(Record):
     """How the timings were taken.
 
     Attributes:
-        description: In words.
+        description: How the timings were taken, as a paragraph for the report.
         baseline: Variant that the others are compared with.
         threads: Thread counts, in the order measured.
         lengths: Lengths, in the order measured.
@@ -218,7 +218,7 @@ class Protocol(Record):
 
 
 class Slice(Record):
-    """A part of a sustained measurement.
+    """The timings of one of the ten equal parts of a run without pauses.
 
     Attributes:
         after_s: Seconds since the first inference when it began.
@@ -238,7 +238,7 @@ class Slice(Record):
 
 
 class Sustained(Record):
-    """One file that ran for minutes.
+    """The timings of one file that ran for minutes without a pause.
 
     Attributes:
         variant: Name of the variant.
@@ -264,7 +264,7 @@ class Sustained(Record):
 
 
 class AnswerCheck(Record):
-    """Answers on the measured device compared with those recorded in the folder's golden rows.
+    """How far a device's outputs are from reference outputs, such as those recorded in the folder's golden rows.
 
     Attributes:
         variant: Name of the variant.
@@ -466,7 +466,7 @@ class Estimate(Record):
 
 
 class Compilation(Record):
-    """One file compiled for one NPU at one length.
+    """The outcome of compiling one file for one NPU at one length.
 
     Attributes:
         variant: Name of the file.
@@ -474,8 +474,8 @@ class Compilation(Record):
         bytes: Its size.
         device: The device as it was named, e.g. ``qnn-host:SM8650``.
         target: The chip in words.
-        engine: What compiled it.
-        engine_version: Version of that.
+        engine: Name of the compiler.
+        engine_version: Version of the compiler.
         provenance: How placement, size and compile time came about.
         length: Tokens of the fixed shape; batch is 1.
         op_types: Nodes on the NPU per operator type, after ONNX Runtime's simplifications.

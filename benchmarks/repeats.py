@@ -89,7 +89,7 @@ def run_fresh(block: Block, inputs: Inputs, deadline: float, tick: Tick, make_re
         inputs: What the variants read.
         deadline: When it should end, by the monotonic clock.
         tick: Called with words after every step.
-        make_repeat: Makes one repeat: that of `local_repeats` or of `remote_repeats`.
+        make_repeat: Makes one repeat in a new process; made by `local_repeats` or `remote_repeats`.
 
     Returns:
         The timings of every variant, length and idle time; entry i of `repeats` is that of process i.

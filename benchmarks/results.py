@@ -102,7 +102,7 @@ def describe_method(method: str, measurements: Sequence[Measurement], options: B
     """Return a paragraph for the report on how the timings were taken and how their figures are computed.
 
     Args:
-        method: What is special about the device, in sentences.
+        method: Sentences on how this device takes its figures.
         measurements: What was measured.
         options: What was asked for.
         fresh: Whether every repeat was made by a fresh process.

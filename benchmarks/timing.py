@@ -131,7 +131,7 @@ class Cell:
                 return
 
     def burst(self, first: int, count: int) -> None:
-        """Time `count` inferences on the inputs from `first` on, and add them to the current repeat.
+        """Time `count` inferences on the inputs from index `first` on, and add them to the current repeat.
 
         One inference comes before whose time is not kept: the caches hold the weights of another variant.
         """
@@ -146,7 +146,7 @@ class Cell:
         return made
 
     def single(self, number: int) -> None:
-        """Wait for the idle time, then time one inference on input `number` and add it to the current repeat.
+        """Wait for the idle time, then time one inference on the input with index `number`; add it to the current repeat.
 
         Nothing runs before it, as in an app that calls once for a sentence: caches, clock rate and threads are as the
         idle time and the other variants leave them.
@@ -157,7 +157,7 @@ class Cell:
 
     @property
     def single_s(self) -> float:
-        """Seconds that one inference after an idle time takes; for planning only."""
+        """Seconds that one inference takes, idle time included; for planning only."""
         pauses = self.opened.pauses if isinstance(self.opened, Idling) else 1
         return (self.gap_ms * pauses + self.cost_ms) / 1000
 
@@ -215,7 +215,7 @@ class Block:
         threads: Threads within an operator.
         lengths: Tokens, or ``"text"``.
         idle: Lengths and idle times in ms of single inferences, the most important ones first.
-        sure: How many of these are made at any rate; further ones are made where there is time for them.
+        sure: How many entries of `idle` are always timed; the others only where time is left for them.
         runs: Timed inferences of a variant at a length in one repeat.
         repeats: Passes over everything.
         least_s: Seconds of timed inferences that every figure without idle time has at least in each repeat.
@@ -237,11 +237,11 @@ class Block:
     without_idle: Sequence[str] = ()
 
     def run(self, connection: Connection, inputs: Inputs, deadline: float, tick: Tick) -> list[Cell]:
-        """Open the files, warm them up and time them in turns.
+        """Open the files, warm them up and time them in turns; return their timings.
 
         Args:
             connection: The device.
-            inputs: What the variants read.
+            inputs: Model inputs by (variant's name, length).
             deadline: When it should end, by the monotonic clock; fewer runs are made where they do not fit.
             tick: Called with words after every step.
 

@@ -99,7 +99,7 @@ def time_ratio(ratio: Ratio | None) -> str:
 
 
 def factor(value: float) -> str:
-    """Return a factor with three significant digits at most: ``7.32×``."""
+    """Return a factor rounded to three digits: ``7.32×``, ``12.3×``."""
     return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}×"
 
 

@@ -192,7 +192,7 @@ class _AdbConnection:
         return {RUNNERS[format]: version for format, version in self.runners.versions.items()}
 
     def lengths(self, file: EngineFile) -> tuple[int, ...]:
-        """Return the only lengths that a file takes; empty if it takes any."""
+        """Return the fixed input lengths in tokens that a file takes; empty if it takes any length."""
         return file.lengths
 
     def cold_start(self, file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> ColdRun | None:

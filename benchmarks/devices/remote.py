@@ -306,7 +306,7 @@ class RemoteConnection:
         return dict(self.used)
 
     def lengths(self, file: EngineFile) -> tuple[int, ...]:
-        """Return the only lengths that a file takes; empty if it takes any."""
+        """Return the fixed input lengths in tokens that a file takes; empty if it takes any length."""
         if not file.lists_lengths:
             return ()
         self._release(0)

@@ -35,12 +35,12 @@ class _CompilationWords:
 
     Attributes:
         compilation: The record.
-        on_npu: Nodes on the NPU and of how many, with the pieces where there are several.
-        left: What stays on the CPU and why; empty where nothing does.
-        size: Of the compiled program.
-        seconds: Of the compilation on this machine.
-        rows: Emulated rows, and of how many.
-        same: Share of equal decisions.
+        on_npu: ``120 of 130``: nodes on the NPU and in all, with the number of pieces if several.
+        left: Nodes that stay on the CPU and why; empty where none does.
+        size: Size of the compiled program.
+        seconds: Duration of the compilation on this machine.
+        rows: ``20 of 100``: rows that were emulated, and available ones.
+        same: Share of rows with the same decision (largest logit) in emulator and CPU.
         score: On labelled rows, emulated and on this machine's CPU.
         difference: Largest difference of an output and the one that is allowed.
         verdict: Whether it was compiled and answers as it should.
@@ -168,8 +168,8 @@ class _EstimateWords:
         estimate: Its estimate.
         time: Milliseconds on the NPU.
         cycles: All cycles, and the share in which the NPU computes.
-        without: Operators that the time does not contain.
-        memory: What is used at most of each memory, and in brackets the bytes moved; those that are not used are left out.
+        without: How many operators the time leaves out, since they stay on the CPU.
+        memory: Peak use of each memory that is used, and in brackets the bytes moved.
         system: Clock rate, system configuration and memory mode that were assumed.
         operators: Operator type, cycles and share of all cycles, most first, small ones added up.
     """

@@ -73,7 +73,7 @@ class ParityRow(_Record):
 
     Attributes:
         file: The file.
-        worst: Largest difference, relative to the spread of the reference's logits.
+        worst: Largest difference of outputs, relative to the spread of the reference model's logits.
         bound: Most that is allowed.
         lengths: Lengths in tokens that were checked.
         passed: Whether it is within the bound.
@@ -119,7 +119,7 @@ class ReportData(_Record):
         task: Hub task name; decides how scores are printed.
         machine: CPU and ISA of all figures without a machine of their own.
         versions: Libraries.
-        provenance: Of scores, parity and gates.
+        provenance: How scores, parity and gates came about.
         rows: Model files, the teacher first.
         benchmark: Latency and memory.
         parity: Files against their models.
@@ -193,8 +193,8 @@ class _DeviceFigures:
     Attributes:
         p50: Median latency in ms.
         p90: 90th percentile in ms.
-        speed: Against the session's baseline, with interval.
-        same: Against the same file of the first folder, where several folders were measured.
+        speed: Speed relative to the session's baseline, with its interval.
+        same: Speed relative to the same file of the first folder, if several folders were measured.
         instructions: Instructions that an emulated processor executes per inference.
     """
 
@@ -211,7 +211,7 @@ class _SummaryRow:
 
     Attributes:
         name: The model.
-        size: Of the file, e.g. ``12.4 MB``.
+        size: Size of the file, e.g. ``12.4 MB``.
         smaller: How many times smaller than the reference (the teacher).
         score: Deciding metric on the eval rows, in points or with its unit.
         holdout: The same on rows that no choice was made on.
@@ -470,12 +470,12 @@ def result_stamp(result: BenchmarkResult) -> str:
 
 
 def run_stamp(data: ReportData) -> str:
-    """Return the origin of figures of the run itself, such as parity and gates: provenance and machine."""
+    """Return the origin of the run's own figures (parity, gates, losses) as one line: provenance and machine."""
     return f"{data.provenance} · {data.machine.summary}"
 
 
 def score_stamp(data: ReportData) -> str:
-    """Return the origin of the scores as one line."""
+    """Return the origin of the scores as one line: the data's own text, else the run's origin."""
     return data.scored_by or run_stamp(data)
 
 

@@ -45,7 +45,7 @@ class _DeviceCosts:
         condition: Threads and length in words.
         stamp: Where the costs come from.
         points: One for each file with a score.
-        partial: Names of files of which only a part is in the cost: they are on no front.
+        partial: Names of files whose cost covers only some operators: they are left out of the Pareto front.
         note: What else a reader needs for reading the costs.
     """
 

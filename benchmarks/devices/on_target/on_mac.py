@@ -336,7 +336,7 @@ class _Package:
         return times
 
     def _feed(self, length: int, ids: Any = None, types: Any = None, extra: Any = None) -> dict[str, Any]:
-        """Return the package's inputs, padded to `length`: arrays [1, length], or [1, length, width] of vectors."""
+        """Return the inputs for `ids` (default: golden tokens), padded to `length`: arrays [1, length(, width)]."""
         ids = ids or self.golden.ids_of_length(length)
 
         def padded(values: list[Any], filling: Any = 0) -> list[Any]:
@@ -386,7 +386,7 @@ class _Package:
 
 
 def _time_cold_start(job: dict[str, Any]) -> dict[str, float]:
-    """Return load time, first inference and memory in ms and bytes. `job` has compiled, unit, and feed."""
+    """Return load and first-inference ms, memory in bytes. `job`: compiled, unit, feed (name: [dtype, rows])."""
     resource, (tools, numpy) = importlib.import_module("resource"), _import_libraries()  # Windows has no resource
     feed = {name: numpy.array(rows, dtype) for name, (dtype, rows) in job["feed"].items()}
     unit = getattr(tools.ComputeUnit, UNITS[job["unit"]])
