@@ -169,8 +169,8 @@ def _time_post_processing(
 def _fit_task(texts: Sequence[Text], task: Task, mask: str | None) -> list[Text]:
     """Return the texts as single texts or pairs, as the task takes them.
 
-    For a task on pairs, a single text gets the next one as its second; for a task on single texts, the first of a pair is
-    left; for fill-mask, the last word is replaced by the mask if the text has none.
+    For a task on pairs, a single text gets the next one as its second; for a task on single texts, the first of a pair
+    is left; for fill-mask, the last word is replaced by the mask if the text has none.
     """
     if task.pairs_only:
         following = [*texts[1:], texts[0]]

@@ -146,7 +146,7 @@ class Cell:
         return made
 
     def single(self, number: int) -> None:
-        """Wait for the idle time, then time one inference on the input with index `number`; add it to the current repeat.
+        """Wait for the idle time, then time one inference on input `number` and add it to the current repeat.
 
         Nothing runs before it, as in an app that calls once for a sentence: caches, clock rate and threads are as the
         idle time and the other variants leave them.

@@ -50,7 +50,7 @@ _LOST = ("not found", "offline", "closed", "no devices", "disconnected", "protoc
 
 
 def state_problem(state: str) -> str:
-    """Return why a device in this state of ``adb devices`` cannot be used: "is not authorized ..."."""
+    """Return why a device in this state of ``adb devices`` cannot be used: "does not answer. Plug it in again"."""
     return next((words for sign, words in _STATES.items() if state.startswith(sign)), f"is in the state '{state}'")
 
 

@@ -262,7 +262,8 @@ class RemoteFile:
 class RemoteConnection:
     """A connection to another machine, on which an agent starts workers that time files.
 
-    An engine is installed there when the first file of its format is used: a target that runs ONNX files gets no LiteRT.
+    An engine is installed there when the first file of its format is used: a target that runs ONNX files gets no
+    LiteRT.
 
     Args:
         channel: The open channel to the agent.

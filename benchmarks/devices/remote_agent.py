@@ -219,8 +219,8 @@ class AgentChannel:
 def install(channel: AgentChannel, facts: AgentFacts, names: Sequence[str], own_pip: bool = True) -> None:
     """Install Python distributions in the agent's temporary folder on the target, without their dependencies.
 
-    The versions installed on this machine are tried first, so that both measure the same engine; then the newest that Python
-    on the target takes. Every figure names the version that was used.
+    The versions installed on this machine are tried first, so that both measure the same engine; then the newest that
+    Python on the target takes. Every figure names the version that was used.
 
     Args:
         channel: The target.

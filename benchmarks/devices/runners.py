@@ -131,7 +131,8 @@ _DELAY = re.compile(rf"Inter-run delay \(seconds\): \[({_NUMBER})\]")
 def read_litert(text: str) -> LitertTimes:
     """Parse the output of ``benchmark_model`` into its figures.
 
-    Old versions and Android's log format are read too. The last line with ``count=`` before the summary has the timed inferences.
+    Old versions and Android's log format are read too. The last line with ``count=`` before the summary has the timed
+    inferences.
 
     Raises:
         ValueError: If the output has no such line, for example because the file was refused.

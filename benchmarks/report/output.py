@@ -31,7 +31,8 @@ _EVAL = "eval"
 def make_latency_table(result: BenchmarkResult) -> tuple[list[str], list[list[str]]]:
     """Return (header, rows) of the latency table: one row per measurement, grouped by device.
 
-    Ratios are within one device's session. Columns without any figure are left out, and so is the device if it is this machine.
+    Ratios are within one device's session. Columns without any figure are left out, and so is the device if it is this
+    machine.
     """
     none = wording.NONE
     several = {m.device for s in result.sessions for m in s.measurements} != {LOCAL}

@@ -193,8 +193,8 @@ def _arrange_gates(gates: Sequence[GateRow]) -> tuple[list[str], list[tuple[str,
     """Return the table of gate results: files as rows, gates as columns.
 
     Returns:
-        Gate names (columns), and (file, verdicts) rows: ``passed``, ``failed`` (if any check failed), ``skipped``, or empty where a
-        gate does not concern it.
+        Gate names (columns), and (file, verdicts) rows: ``passed``, ``failed`` (if any check failed), ``skipped``, or
+        empty where a gate does not concern it.
     """
     names = list(dict.fromkeys(gate.name for gate in gates))
     verdicts: dict[tuple[str, str], str] = {}
