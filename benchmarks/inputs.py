@@ -75,9 +75,7 @@ def choose_fixed_lengths(lengths: Sequence[Length], fixed: Sequence[int], most: 
 
     Args:
         lengths: Requested lengths in tokens; ``"text"`` is ignored, since it is no fixed length.
-        fixed: The only lengths that the file takes; each requested one becomes the smallest of them that holds it.
-        Empty where it
-            takes all.
+        fixed: The only lengths that the file takes (empty: any); a requested one becomes the smallest of them that holds it.
         most: Longest input of the file in tokens; the length to compile for if no number was requested.
     """
     clipped = [min(int(x), most) for x in lengths if x != TEXT] or [most]

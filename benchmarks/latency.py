@@ -65,8 +65,7 @@ def benchmark(
         texts: Real texts (or pairs); 100 of them at most are used.
         options: Devices, threads, lengths, runs and the like.
         labelled: The rows of `BenchmarkOptions.data`.
-        post_processing: How a file's outputs become answers, by the file's path; that step is not timed for files left
-        out.
+        post_processing: How a file's outputs become answers, by the file's path; not timed for files that are missing here.
 
     Returns:
         The measurements with their raw samples: the session of the first device, which holds those of the others and
