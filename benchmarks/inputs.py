@@ -75,7 +75,7 @@ def choose_fixed_lengths(lengths: Sequence[Length], fixed: Sequence[int], most: 
 
     Args:
         lengths: Requested lengths in tokens; ``"text"`` is ignored, since it is no fixed length.
-        fixed: The only lengths that the file takes (empty: any); a requested one becomes the smallest of them that holds it.
+        fixed: The only lengths that the file takes (empty: any); a requested one becomes the next larger one.
         most: Longest input of the file in tokens; the length to compile for if no number was requested.
     """
     clipped = [min(int(x), most) for x in lengths if x != TEXT] or [most]

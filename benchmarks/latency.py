@@ -61,11 +61,11 @@ def benchmark(
     and comparisons are made within a round.
 
     Args:
-        variants: What to measure; names must differ.
+        variants: The model files to measure; names must differ.
         texts: Real texts (or pairs); 100 of them at most are used.
         options: Devices, threads, lengths, runs and the like.
         labelled: The rows of `BenchmarkOptions.data`.
-        post_processing: How a file's outputs become answers, by the file's path; not timed for files that are missing here.
+        post_processing: How a file's outputs become answers, by the file's path; files missing here are not timed.
 
     Returns:
         The measurements with their raw samples: the session of the first device, which holds those of the others and
@@ -196,9 +196,9 @@ class _Session:
     Attributes:
         name: The device.
         connection: The device, reached.
-        variants: What is measured there.
+        variants: The model files measured on this device.
         texts: Real texts, in the order they are used.
-        options: What was asked for.
+        options: The requested settings of the benchmark.
         budget_s: Seconds for this device.
         fixed_lengths: The only input lengths that a file takes, by the variant's name; empty where it takes any length.
         lengths: Tokens, or ``"text"``, in the order they are measured.

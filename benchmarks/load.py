@@ -37,7 +37,7 @@ class Energy(BaseModel):
     Attributes:
         joules: Energy; None where it could not be read.
         seconds: Time between the readings.
-        source: What counted it.
+        source: Name of the energy counter.
         why: Why it could not be read; empty where it was.
     """
 
@@ -146,7 +146,7 @@ class _PackageWatch:
         """Return the energy since this object was made.
 
         Args:
-            seconds: How long ago that was.
+            seconds: Time since then.
         """
         return energy_of_packages(self._before, _read_packages(self._root), seconds)
 
@@ -187,12 +187,12 @@ class Load(BaseModel):
 
     Attributes:
         before: Load average over the last minute at the start; None where the system has none.
-        after: The same at the end; it contains the measurement's own work.
+        after: Load average at the end, the measurement's own work included.
         others: Share of all CPU time that went to other processes and, in a virtual machine, to other
             guests meanwhile; 0 on a quiet machine; None where it was not counted.
         thermal: Temperature or thermal state, in the device's own words; empty where it reports none.
         clock: Governor and clock rate before and after, in words; empty where the device reports none.
-        energy: Energy meanwhile, of everything that the device's counter sees; None where none was looked for.
+        energy: Energy of the whole device meanwhile; None where no counter is read.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)

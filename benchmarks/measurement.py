@@ -123,13 +123,13 @@ class Measurement(Record):
         gap_ms: Idle time before each inference in ms; 0 where one follows the other.
         tokens_mean: Mean length in tokens of the inputs really used.
         batch: Rows per inference.
-        load: What else the machine did.
+        load: Other load, heat and clock rate of the machine meanwhile.
         wall: Wall time per inference, all repeats together; None on a device whose times are no latency (an emulator).
         wall_interval: Interval of the typical wall time from the repeats; None for fewer than three.
         cpu: CPU time of the process per inference, all its threads added up; None where `wall` is, and on a phone.
         cold: Load time, first inference and memory in a fresh process; None where the device does not measure them.
         warmup_runs: Untimed inferences before the first timed one, in the measuring process.
-        warmup_stable: Whether they became stable within the bound.
+        warmup_stable: Whether the warm-up's times became stable before it ended.
         wall_ms: Raw wall times in ms, [repeats][runs], in the order they were taken.
         cpu_ms: Raw CPU times in ms, same shape; empty where `cpu` is None.
         engine_wall: Wall time by the engine's own clock, without the Python binding; None where it has none.
@@ -209,7 +209,7 @@ class BenchmarkResult(Record):
         machine: CPU and ISA.
         versions: Libraries that took part.
         protocol: How the timings were taken.
-        variants: What was measured.
+        variants: The measured model files.
         measurements: One per variant, thread count, length and idle time.
         comparisons: Every variant but the baseline, per thread count, length and idle time.
         tokenizers: Time from text to ids.
@@ -332,7 +332,7 @@ class BenchmarkOptions:
         lengths: Tokens, or ``"text"`` for the real texts at their own length. Lengths beyond the smallest
             `max_length` are clipped to it, and `protocol.notes` says so.
         runs: Timed inferences per variant, thread count, length and repeat.
-        repeats: Passes over everything.
+        repeats: How often all files and lengths are timed anew, one pass after the other.
         gaps_ms: Idle times in ms. For each, single inferences after it are timed too: an app that calls once for a sentence finds
             caches, clock rate and threads as idle time leaves them. At the first length they are made at any rate, at the others
             where they fit into half of the budget.

@@ -75,7 +75,7 @@ class PostProcessingTime(Record):
     """Time from the outputs of an engine to the answer, one text at a time, each right after an inference.
 
     Attributes:
-        variants: Names of the variants whose answers are made so.
+        variants: Names of the variants that share this step (same task and longest length).
         task: What the model does, such as ``text-classification``.
         outputs_of: Name of the variant whose outputs were used.
         texts: Number of different texts.
@@ -155,12 +155,12 @@ class CoolDown(Record):
     """A wait until a device was about as cool as at the beginning.
 
     Attributes:
-        before: What was measured next.
+        before: Name of the measurement after the wait.
         seconds: How long it took.
         rise_before: Largest rise of a sensor since the beginning when the wait began, in °C; 0 where there is none.
-        rise_after: The same at its end.
+        rise_after: Largest rise of a sensor when the wait ended, in °C.
         slowed_before: By how much the system limited the clock rate more than at the beginning, as a share; 0 where not.
-        slowed_after: The same at its end.
+        slowed_after: Limit of the clock rate when the wait ended, as `slowed_before`.
         cool: Whether it had cooled down, so that the wait was not ended by its limit.
     """
 
@@ -188,16 +188,16 @@ class Protocol(Record):
         threads: Thread counts, in the order measured.
         lengths: Lengths, in the order measured.
         texts: Number of different real texts used.
-        runs_asked: Timed inferences per variant and repeat that were asked for.
+        runs_asked: Requested number of timed inferences per variant and repeat.
         runs_made: Fewest and most timed inferences per variant and repeat that were really made.
-        repeats: Passes over everything.
+        repeats: How often all files and lengths are timed anew, one pass after the other.
         fresh: Whether every repeat was made by a fresh process; intervals of ratios then come from the repeats.
         burst: Timed inferences of one variant before the next one has its turn.
         budget_s: Time allowed; 0 where there was no limit.
         took_s: Time taken.
-        shortened: Whether the budget made it fewer runs than asked for.
+        shortened: Whether fewer runs than requested were made, to keep the budget.
         cooling: Waits until the device had cooled down; they are not part of the budget.
-        notes: Remarks for the reader.
+        notes: Remarks for the reader of the result.
     """
 
     description: str
@@ -245,7 +245,7 @@ class Sustained(Record):
         device: Where it ran.
         threads: Threads within an operator.
         length: Tokens, or ``"text"``.
-        minutes: How long.
+        minutes: Duration in minutes.
         slices: In order of time.
         drift: Time of the last slice over that of the first one, paired by input.
         provenance: How the figures came about.
@@ -273,7 +273,7 @@ class AnswerCheck(Record):
         tolerance: Largest one that is allowed.
         finite: Whether all answers were numbers.
         provenance: How the answers came about.
-        against: What they are compared with, in the plural.
+        against: Name of the reference outputs, as a plural noun.
         equal: Whether all answers have the same bits; None where only differences are known.
     """
 
@@ -331,7 +331,7 @@ class Reported(Record):
         peak_rss_bytes: Peak memory of the process.
         wall_ms: Single times in ms, in order; empty where the text has none.
         profile: Time per operator.
-        notes: Remarks for the reader.
+        notes: Remarks for the reader of the result.
     """
 
     variant: str
@@ -432,7 +432,7 @@ class Estimate(Record):
 
     Attributes:
         system: Clock rates and memories that were assumed, by the compiler's name for them.
-        memory: Where weights and activations are kept, likewise.
+        memory: The compiler's name for where weights and activations are kept.
         clock_mhz: Clock rate of the NPU.
         time_ms: Time on the NPU.
         cycles: Cycles of that time.
@@ -441,8 +441,8 @@ class Estimate(Record):
         dram_bytes: DRAM that is used.
         flash_bytes: Flash that is used.
         sram_traffic: Bytes read from and written to SRAM.
-        dram_traffic: The same for DRAM.
-        flash_traffic: The same for flash.
+        dram_traffic: Bytes read from and written to DRAM.
+        flash_traffic: Bytes read from and written to flash.
         operators: Cycles per operator type, most first.
         products_left: Matrix products that stay on the CPU: with them the estimate is only of a small part of the model.
         provenance: How the figures came about.
@@ -473,7 +473,7 @@ class Compilation(Record):
         sha256: Its digest.
         bytes: Its size.
         device: The device as it was named, e.g. ``qnn-host:SM8650``.
-        target: The chip in words.
+        target: Name of the chip as text.
         engine: Name of the compiler.
         engine_version: Version of the compiler.
         provenance: How placement, size and compile time came about.
@@ -483,10 +483,10 @@ class Compilation(Record):
         left: Nodes that stay on the CPU.
         compiled_bytes: Size of the compiled program.
         compile_s: Wall time of the compilation on this machine, in seconds. It is no figure of the NPU.
-        answers: What the emulator answered; None where nothing was emulated.
+        answers: Comparison of the emulator's outputs with this machine's; None where nothing was emulated.
         failed: Why there is no compiled program; empty where there is one.
         stopped: Why the emulator stopped early; empty where it did not.
-        estimate: What the compiler expects of the NPU's time and memory; None where it has no model of them.
+        estimate: The compiler's estimate of the NPU's time and memory; None where it makes none.
     """
 
     variant: str

@@ -48,9 +48,9 @@ class _Series(BaseModel):
         length: Tokens, or ``"text"``.
         gap_ms: Idle time before each inference.
         engine: Engine name.
-        engine_version: Its version.
+        engine_version: Version of the engine.
         warmup_runs: Untimed inferences before.
-        warmup_stable: Whether they became stable.
+        warmup_stable: Whether the warm-up's times became stable.
         wall_ms: Wall time of each inference.
         cpu_ms: CPU time of each.
     """
@@ -85,9 +85,9 @@ def run_fresh(block: Block, inputs: Inputs, deadline: float, tick: Tick, make_re
     """Time a block with a fresh process for every repeat; return the timings of all repeats together.
 
     Args:
-        block: What is timed.
-        inputs: What the variants read.
-        deadline: When it should end, by the monotonic clock.
+        block: Files, lengths and idle times to time at one thread count.
+        inputs: Model inputs by (variant's name, length).
+        deadline: Time of the monotonic clock by which all repeats should end.
         tick: Called with words after every step.
         make_repeat: Makes one repeat in a new process; made by `local_repeats` or `remote_repeats`.
 
@@ -151,7 +151,7 @@ def remote_repeats(connection: Restarting, inputs: Inputs) -> Repeat:
 
     Args:
         connection: The device.
-        inputs: What the variants read.
+        inputs: Model inputs by (variant's name, length).
     """
 
     def make_repeat(block: Block, seconds: float) -> list[_Series]:
@@ -178,7 +178,7 @@ class _Request(BaseModel):
     """What the process of one repeat reads from stdin.
 
     Attributes:
-        block: What is timed, in one repeat.
+        block: Files, lengths and idle times to time in one repeat.
         seconds: Time that it may take.
         inputs: File with the inputs, written by `_write_inputs`.
     """

@@ -38,7 +38,7 @@ def make_measurement(
         device: The device.
         machine: Its CPU and ISA.
         threads: Threads within an operator.
-        load: What else the device did.
+        load: Other load, heat and clock rate of the device meanwhile.
     """
     used = cell.feeds[: max(map(len, cell.repeats))]
     walls, cpus = (cell.wall_ms, cell.cpu_ms) if cell.timed else ([], [])
@@ -103,8 +103,8 @@ def describe_method(method: str, measurements: Sequence[Measurement], options: B
 
     Args:
         method: Sentences on how this device takes its figures.
-        measurements: What was measured.
-        options: What was asked for.
+        measurements: The measurements of one session.
+        options: The requested settings of the benchmark.
         fresh: Whether every repeat was made by a fresh process.
     """
     gaps = sorted({m.gap_ms for m in measurements if m.gap_ms})
@@ -142,9 +142,9 @@ def timing_notes(
     """Return notes on what makes the times less certain: fewer runs, unstable warm-ups, other load, many threads.
 
     Args:
-        measurements: What was measured.
+        measurements: The measurements of one session.
         run_counts: Timed inferences of every repeat.
-        runs: Timed inferences that were asked for.
+        runs: Requested number of timed inferences per repeat.
         budget_s: Seconds that were allowed.
     """
     notes = []
@@ -177,8 +177,8 @@ def idle_notes(
 
     Args:
         idle: Lengths and idle times in ms of the single inferences that were asked for.
-        measurements: What was measured.
-        repeats: Passes over everything.
+        measurements: The measurements of one session.
+        repeats: How often all files and lengths are timed anew, one pass after the other.
         budget_s: Seconds that were allowed.
     """
     notes = []

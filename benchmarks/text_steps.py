@@ -41,7 +41,7 @@ class PostProcessing:
 
     Attributes:
         head: The task, as it turns outputs into answers.
-        temperature: What the file's logits are divided by.
+        temperature: The number that the file's logits are divided by.
     """
 
     head: Head
@@ -54,7 +54,7 @@ class PostProcessing:
 
         Args:
             outputs: The model's outputs for each input row: arrays by output name.
-            inputs: What it read, by name, [1, L] each.
+            inputs: The model's inputs for each row: arrays [1, L] by input name.
             prepared: The rows.
             inside: Whether the file computes the score function itself.
         """

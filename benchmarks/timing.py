@@ -57,15 +57,15 @@ class Cell:
     """The timings of one model file at one thread count, one input length and one idle time.
 
     Attributes:
-        variant: What is measured.
+        variant: The measured model file.
         opened: The opened file.
         length: Tokens or ``"text"``.
         feeds: Inputs to cycle through.
         timed: Whether the device's times are latencies; else the warm-up is one inference per input shape.
         gap_ms: Idle time before each inference in ms; 0 for one after the other.
         warmup_runs: Untimed inferences before the first timed one.
-        warmup_stable: Whether they became stable.
-        cost_ms: What one inference takes by this machine's clock, from the warm-up; for planning only.
+        warmup_stable: Whether the warm-up's times became stable.
+        cost_ms: Estimated duration of one inference by this machine's clock, from the warm-up; for planning only.
         repeats: Samples, one list per repeat.
     """
 
@@ -217,10 +217,10 @@ class Block:
         idle: Lengths and idle times in ms of single inferences, the most important ones first.
         sure: How many entries of `idle` are always timed; the others only where time is left for them.
         runs: Timed inferences of a variant at a length in one repeat.
-        repeats: Passes over everything.
+        repeats: How often all files and lengths are timed anew, one pass after the other.
         least_s: Seconds of timed inferences that every figure without idle time has at least in each repeat.
         timed: Whether the device's times are latencies.
-        seed: What the order of turns is drawn from.
+        seed: Seed of the random order of turns.
         without_idle: Names of files that are not timed after idle times, since the device cannot.
     """
 
@@ -242,7 +242,7 @@ class Block:
         Args:
             connection: The device.
             inputs: Model inputs by (variant's name, length).
-            deadline: When it should end, by the monotonic clock; fewer runs are made where they do not fit.
+            deadline: Time of the monotonic clock by which it should end; runs are reduced to fit.
             tick: Called with words after every step.
 
         Returns:
@@ -312,7 +312,7 @@ def sustain(
     Args:
         connection: The device.
         cell: The file and its inputs.
-        minutes: How long.
+        minutes: Duration in minutes.
         device: Name of the device.
         threads: Threads within an operator.
         cool: Waits after the rest until the device is cool; it gets the most seconds that this may take.

@@ -47,7 +47,7 @@ def calibration(confidence: Confidence | None, rows: str) -> str:
     """Return a file's calibration error before and after temperature: ``5.31 % → 1.20 % (temperature 1.42)``.
 
     Args:
-        confidence: What was measured of the file.
+        confidence: The file's calibration and threshold figures; None where none were measured.
         rows: Name of the set of rows; the text is a dash where another set was used.
     """
     if confidence is None or confidence.measured_on != rows or confidence.error is None:
@@ -62,7 +62,7 @@ def selective(confidence: Confidence | None, rows: str) -> str:
     """Return a threshold for unknown answers and its effect: ``0.71: 88.2 %, of which 95.3 % right``.
 
     Args:
-        confidence: What was measured of the file.
+        confidence: The file's calibration and threshold figures; None where none were measured.
         rows: Name of the set of rows; the text is a dash where another set was used.
     """
     if confidence is None or confidence.measured_on != rows or None in (confidence.unknown, confidence.answered):

@@ -49,7 +49,7 @@ class _LibrarySource:
 
     Attributes:
         module: Its import name; it is never imported.
-        command: What installs it.
+        command: The command that installs it.
         substitutes: Libraries that the plug-in is linked with and never calls for these chips, for packages without them:
             name, and the library that takes its place.
     """

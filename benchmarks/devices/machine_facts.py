@@ -122,7 +122,7 @@ class _Core(_Record):
         least_khz: Lowest clock rate.
         most_khz: Highest clock rate.
         now_khz: Clock rate before the measurement.
-        governor: What decides the clock rate.
+        governor: The kernel's policy for the clock rate, e.g. ``schedutil``.
     """
 
     number: _Count
@@ -171,7 +171,7 @@ class _ProductRate(_Record):
 
     Attributes:
         kernel: The instructions that were used.
-        rate: How fast.
+        rate: The measured rate.
     """
 
     kernel: _ShortText
@@ -197,11 +197,11 @@ class _ProbeFacts(_Record):
         hwcap: The bits that they were read from; empty on x86.
         cores: The cores that a program may use.
         system: Name of the kernel; this and what follows is empty if only features were asked for.
-        release: Its release.
+        release: Release of the kernel.
         board: Name of the board.
         load: Load average over the last minute, before the measurement.
         memory_bytes: Main memory.
-        available_bytes: What of it is available.
+        available_bytes: Part of the main memory that is available.
         thermal: Temperatures before the measurement.
         rates: Measured rates; None if nothing was measured.
     """
@@ -252,7 +252,7 @@ class Probe(_Record):
         name: Maker and model; empty if nothing reports it.
         provenance: `measured`, or `emulated`, which gives no rates.
         program: The program that printed the facts.
-        facts: Its output.
+        facts: The probe's output.
     """
 
     device: str

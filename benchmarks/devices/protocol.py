@@ -55,7 +55,7 @@ class OpenedFile(Protocol):
 
     Attributes:
         engine: Engine name, e.g. ``onnxruntime``.
-        engine_version: Its version.
+        engine_version: Version of the engine.
     """
 
     engine: str
@@ -95,7 +95,7 @@ class Sustaining(Protocol):
 
         Args:
             feeds: The inputs, which the engine may take in its own order.
-            seconds: How long, at least.
+            seconds: Duration, at least.
         """
         ...
 
@@ -112,7 +112,7 @@ class Connection(Protocol):
     """A device that is connected and ready to run files.
 
     Attributes:
-        method: How it takes its figures, in words, for the description of the result.
+        method: Sentences on how it takes its figures, for the result's description.
     """
 
     method: str
@@ -221,7 +221,7 @@ class Compiled:
         answers: Emulated outputs by name, of the first rows.
         failed: Why there is no compiled program; empty if there is one.
         stopped: Why the emulator stopped early; empty if it did not.
-        estimate: What the compiler expects of the NPU's time and memory.
+        estimate: The compiler's estimate of the NPU's time and memory.
     """
 
     op_types: dict[str, int] = field(default_factory=dict)
@@ -239,10 +239,10 @@ class Compiler(Protocol):
     """A device that files are compiled for and that may be emulated; nothing is timed on it.
 
     Attributes:
-        method: How it takes its figures, in words, for the description of the result.
-        target: The chip in words.
-        engine: What compiles.
-        engine_version: Its version.
+        method: Sentences on how it takes its figures, for the result's description.
+        target: Name of the chip as text.
+        engine: Name of the compiler.
+        engine_version: Version of the engine.
     """
 
     method: str
@@ -311,7 +311,7 @@ class Reachable:
 
     Attributes:
         name: What is written after ``--device``, e.g. ``adb:SERIAL``.
-        what: What it is, in words.
+        what: Description, such as the phone's model.
         problem: Why it cannot be used as it is; empty if it can.
     """
 
@@ -336,7 +336,7 @@ class Device:
     """A row of the table of devices: its facts, and the functions that connect to it and check files.
 
     Attributes:
-        info: Its facts.
+        info: The device's facts: name, argument, title, figures.
         connect: Connects to it, given the argument of its name; None if files are only compiled for it or imported.
         refusal: Returns why it cannot run files of a format that are made for a runtime; empty if it can.
         idle_refusal: Returns why it cannot time single inferences after an idle time, by format; empty if it can.

@@ -105,7 +105,7 @@ class _AgentState(_Answer):
         mhz_allowed: Highest rate that each may take now.
         mhz_most: Highest rate that each has.
         packages: Counter of energy of each processor package in µJ, and its range; empty if they cannot be read.
-        unread: Why not.
+        unread: Why the energy counters cannot be read.
     """
 
     load: float
@@ -270,7 +270,7 @@ class RemoteConnection:
 
     Attributes:
         where: The device, for errors.
-        facts: What the target is.
+        facts: Python, CPU and system of the target.
         used: Versions of the libraries that opened files.
     """
 

@@ -85,7 +85,7 @@ class AgentChannel:
         """Send a request to the agent and return its answer.
 
         Args:
-            do: What the agent shall do.
+            do: Name of the request, such as ``put``.
             payload: Bytes, or the file that holds them, which follow the request.
             timeout_s: How long to wait for the answer, in seconds.
             fields: The arguments.
@@ -224,7 +224,7 @@ def install(channel: AgentChannel, facts: AgentFacts, names: Sequence[str], own_
 
     Args:
         channel: The target.
-        facts: What it is.
+        facts: Python, CPU and C library of the target.
         names: Distributions, e.g. ``onnxruntime``; none that a running worker may have loaded.
         own_pip: Whether the target's own pip may install what this machine cannot fetch.
 
@@ -309,7 +309,7 @@ def download_wheels(requirements: Sequence[str], platform: Platform, destination
 
     Args:
         requirements: Names with or without a version, e.g. ``numpy==2.4.6``.
-        platform: What they must fit.
+        platform: The Python version and machine that the wheels must fit.
         destination: An existing folder.
 
     Returns:

@@ -94,8 +94,8 @@ class _Protocol(ForeignRecord):
     """How the demo app measured.
 
     Attributes:
-        runs: Timed inferences per file, length and repeat that were asked for.
-        repeats: Repeats that were asked for.
+        runs: Requested number of timed inferences per file, length and repeat.
+        repeats: Requested number of repeats.
         inputs: Where the texts came from.
         took_s: Seconds it took.
     """
@@ -133,7 +133,7 @@ class _Cell(ForeignRecord):
     Attributes:
         length: Tokens.
         warmup_runs: Untimed inferences before.
-        warmup_stable: Whether they became stable.
+        warmup_stable: Whether the warm-up's times became stable.
         wall_ms: Wall times, one list for each repeat; shorter where the measurement was ended.
     """
 
@@ -167,13 +167,13 @@ class _File(ForeignRecord):
         format: Its format.
         scheme: How its numbers are stored.
         engine: Name of the engine.
-        engine_version: Its version.
+        engine_version: Version of the engine.
         processor: Part of the phone that computed.
         threads: CPU threads.
         load_ms: From the bytes to a session that can run; None if the app did not report it.
         first_ms: First inference.
         memory_bytes: Growth of resident memory while loading and at the first inference.
-        answers: How right the answers of the self-test were.
+        answers: How far the outputs of the self-test were from the expected ones.
         cells: One entry for each length.
         sustained: A run without a pause; empty where none was made.
     """
@@ -213,13 +213,13 @@ class PhoneRecord(ForeignRecord):
     Attributes:
         kind: Marks such files.
         schema_version: Readable if its major part is that of `SCHEMA_VERSION`.
-        made: When, UTC.
+        made: Time of the measurement, UTC.
         app: Version of the app.
         phone: The phone.
         protocol: How it was measured.
-        thermal: How warm the phone was.
+        thermal: The phone's thermal status before and after.
         power: Battery or charger.
-        files: What was measured.
+        files: The figures of each model file.
     """
 
     kind: Literal["pocketbert-android-benchmark"]
@@ -270,7 +270,7 @@ def app_problems(options: BenchmarkOptions, texts: bool) -> list[Problem]:
     """Return a problem for each benchmark option that the demo app cannot follow.
 
     Args:
-        options: What is to be measured.
+        options: The requested settings of the benchmark.
         texts: Whether texts are given.
     """
     reasons = {
@@ -294,7 +294,7 @@ def measure_by_app(argument: str, plan: AppPlan, destination: Path) -> None:
 
     Args:
         argument: Serial number of the phone, or nothing for the only one; cores cannot be chosen for an app.
-        plan: What to measure.
+        plan: Files, threads and lengths to measure.
         destination: The file to write.
 
     Raises:
@@ -427,7 +427,7 @@ def _result(record: PhoneRecord, source: str, *, checked: bool) -> BenchmarkResu
 
     Args:
         record: The file's content.
-        source: Its name.
+        source: Name of the imported file, for the notes.
         checked: Whether the model files are known to be those of an artefact folder.
     """
     phone, protocol = record.phone, record.protocol

@@ -40,7 +40,7 @@ def import_figures(paths: Sequence[Path], folders: Sequence[Path], facts: Sequen
         paths: The files.
         folders: Artefact folders that hold the measured files. Texts need them; with none, the figures of other files
             are not checked, and their results note it.
-        facts: What texts do not contain.
+        facts: The user's facts that the texts lack, such as the device.
 
     Raises:
         InputError: Listing every problem of all files.

@@ -97,7 +97,7 @@ class _Protocol(_Record):
 
     Attributes:
         runs: Timed inferences per package, unit, length and repeat.
-        repeats: Passes over everything.
+        repeats: How often all files and lengths are timed anew, one pass after the other.
         burst: Timed inferences before the next one has its turn.
         inputs: Where the token ids came from.
         took_s: Seconds it took.
@@ -171,7 +171,7 @@ class _Cell(_Record):
     Attributes:
         length: Tokens.
         warmup_runs: Untimed inferences before.
-        warmup_stable: Whether they became stable.
+        warmup_stable: Whether the warm-up's times became stable.
         wall_ms: Wall times, [repeats][runs].
         cpu_ms: CPU times of the process, same shape; None of an iPhone.
         engine_ms: Core ML's own times, same shape; None if this version of coremltools has none.
@@ -204,15 +204,15 @@ class _Unit(_Record):
     """The figures of one package on one compute unit.
 
     Attributes:
-        unit: What was allowed to compute.
+        unit: The processors that Core ML was allowed to use.
         failed: Why it could not be measured; then nothing else is there.
         specialize_ms: First load after compilation: Core ML makes the package ready for the unit.
         load_ms: Load after that, in a fresh process.
         first_ms: First inference in that process, at the longest length.
         peak_memory_bytes: Peak resident memory above what the process had before loading.
-        peak_rss_bytes: The same peak, absolute.
-        answers: How right the answers were; None if the folder has no golden rows of the package.
-        plan: What is expected to run where.
+        peak_rss_bytes: Peak resident memory of the process, memory before loading included.
+        answers: How far the outputs were from the golden rows; None if the folder has none of the package.
+        plan: Core ML's plan of which processor runs which operators.
         cells: One per length.
     """
 
@@ -273,12 +273,12 @@ class MacRecord(_Record):
     Attributes:
         kind: Marks such files.
         schema_version: Readable if its major part is that of `SCHEMA_VERSION`.
-        made: When, UTC.
+        made: Time of the measurement, UTC.
         machine: The Mac.
         versions: Libraries.
         protocol: How it was measured.
-        load: What else the Mac did.
-        packages: What was measured.
+        load: The Mac's load average before and after.
+        packages: The figures of each Core ML package.
     """
 
     kind: Literal["pocketbert-mac-benchmark"]
@@ -376,7 +376,7 @@ def _result(record: MacRecord, source: str, schemes: Mapping[str, Scheme | None]
 
     Args:
         record: The file's content.
-        source: Its name.
+        source: Name of the imported file, for the notes.
         schemes: How numbers are stored, by the package's digest.
         checked: Whether the packages are known to be those of an artefact folder.
     """

@@ -72,7 +72,7 @@ class Fact:
 
     Attributes:
         key: ``device``, ``file``, ``length`` or ``threads``.
-        value: What it is.
+        value: The stated value.
         text: Name of the text's file; empty for all texts.
     """
 
@@ -158,7 +158,7 @@ def import_texts(
     Args:
         paths: The texts.
         listed: Model files by artefact folder: a text contains no digest, so its file is looked up there.
-        facts: What the texts do not contain.
+        facts: The user's facts that the texts lack, such as the device.
 
     Returns:
         One record for each text, its provenance `measured`.

@@ -97,7 +97,7 @@ def check_listed(
         file: Path of the measured file in its artefact folder.
         sha256: Its digest.
         listed: Model files by artefact folder; nothing is checked if there are none.
-        fix: What to do otherwise.
+        fix: The advice in the problem.
         name_same_path: Whether the problem names the digest of the listed file that has the same path.
     """
     files = [f for folder_files in listed.values() for f in folder_files]

@@ -114,9 +114,9 @@ def compare_benchmarks(now: BenchmarkResult, earlier: BenchmarkResult, where: st
     so the allowed slowdown should not be much smaller than 0.05.
 
     Args:
-        now: What was measured.
+        now: The new benchmark.
         earlier: The baseline.
-        where: Its file, for errors.
+        where: The file of the earlier benchmark, for error messages.
 
     Raises:
         InputError: If they have no figure in common, are of different machines, or one has too few repeats.
@@ -134,7 +134,7 @@ def _match_figures(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -
     Args:
         now: The later benchmark.
         earlier: The earlier one.
-        where: Its file, for errors.
+        where: The file of the earlier benchmark, for error messages.
 
     Raises:
         InputError: If they have no figure in common, or are of different machines.
@@ -214,7 +214,7 @@ class _StoredBenchmark:
     Attributes:
         name: Its name on the page: the part of its path in which the two differ.
         path: Where it is.
-        result: What it holds.
+        result: The benchmark.
     """
 
     name: str
@@ -229,9 +229,9 @@ class _ChangeRow:
     Attributes:
         pair: The two measurements.
         earlier: Median time, or instructions, of the earlier one.
-        later: The same of the later one.
+        later: Median time, or instructions, of the later one.
         ratio: Later / earlier with its interval; a dash where there is none.
-        change: What that means.
+        change: The change as text, e.g. ``1.21× faster``.
         better: Whether it became better; None where the interval contains 1, or there is none.
         file: How the file differs, where it is not the same one.
     """
@@ -250,7 +250,7 @@ def write_comparison(later: Path, earlier: Path, output: Path) -> None:
 
     Args:
         later: JSON file of `pocketbert benchmark -o`, or a folder with ``benchmark.json``.
-        earlier: Likewise.
+        earlier: The earlier benchmark, likewise a JSON file or a folder.
         output: The HTML file.
 
     Raises:
@@ -267,7 +267,7 @@ def _read_pair(later: Path, earlier: Path) -> tuple[_StoredBenchmark, _StoredBen
 
     Args:
         later: JSON file of `pocketbert benchmark -o`, or a folder with ``benchmark.json``.
-        earlier: Likewise.
+        earlier: The earlier benchmark, likewise a JSON file or a folder.
 
     Returns:
         The earlier one and the later one.

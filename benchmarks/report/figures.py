@@ -45,7 +45,7 @@ class ModelRow(_Record):
         status: Whether it passed the gates; None where none were checked.
         is_default: Whether `pocketbert.load` opens it.
         is_teacher: Whether it is the model that the others are compared with.
-        path: The file, as the reader knows it.
+        path: Path of the file as the report shows it.
         sha256: Its digest.
         provenance: Where its scores come from.
         roles: How the weights of each role are stored; empty for a file that was exported as it is.
@@ -77,7 +77,7 @@ class ParityRow(_Record):
         bound: Most that is allowed.
         lengths: Lengths in tokens that were checked.
         passed: Whether it is within the bound.
-        against: What it was compared with.
+        against: Name of the reference that the file is compared with.
     """
 
     file: str
@@ -95,9 +95,9 @@ class GateRow(_Record):
         name: Name of the gate.
         file: The file.
         passed: Whether the file passed.
-        value: What was found, if it is a number.
-        bound: What is allowed, if it is a number.
-        detail: The same in words.
+        value: The checked figure, if it is a number.
+        bound: The allowed bound, if it is a number.
+        detail: Figure and bound as text.
         skipped: Whether it could not be checked here.
     """
 
@@ -123,7 +123,7 @@ class ReportData(_Record):
         rows: Model files, the teacher first.
         benchmark: Latency and memory.
         parity: Files against their models.
-        gates: What decided whether files may be packed.
+        gates: Results of the checks that decide whether files may be packed.
         data: Facts about the data.
         scored_on: Name of the rows that `ModelRow.eval_score` is of.
         scored_by: Where the scores come from, in words; empty where they are of this run, on `describe_machine`.
@@ -135,7 +135,7 @@ class ReportData(_Record):
         sensitivity: How far each role by itself takes smaller files from the exported ones, where that was measured.
         recipe: The resolved recipe, YAML.
         command: Command line that made the run.
-        made: When, as text.
+        made: Time of the run, as text.
     """
 
     title: str
@@ -214,7 +214,7 @@ class _SummaryRow:
         size: Size of the file, e.g. ``12.4 MB``.
         smaller: How many times smaller than the reference (the teacher).
         score: Deciding metric on the eval rows, in points or with its unit.
-        holdout: The same on rows that no choice was made on.
+        holdout: Deciding metric on rows that no choice was made on.
         kept: Share of the teacher's score that is left.
         headline: Figures of the device that is shown first.
         devices: Figures of every device of `shown_sessions`, in that order.
@@ -238,7 +238,7 @@ def make_summary_table(data: ReportData) -> tuple[list[str], list[list[str]]]:
     """Return (header, rows) of the final table of a run, as plain text.
 
     Args:
-        data: What the report is made from.
+        data: The content of the report.
 
     Returns:
         Column titles, and one list of cells per model file. Columns without any figure are left out.
@@ -352,7 +352,7 @@ def same_file_ratio(session: BenchmarkResult, m: Measurement) -> Ratio | None:
     """Return the time ratio of a file to the file of the same path in the first folder; below 1 it is faster.
 
     Args:
-        session: What one device measured.
+        session: The measurements of one device.
         m: One of its measurements.
 
     Returns:

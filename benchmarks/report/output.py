@@ -140,7 +140,7 @@ def write_result(result: BenchmarkResult, path: Path, folders: Sequence[Path]) -
     """Write a benchmark's result: an HTML page if the name ends in ``.html``, else JSON.
 
     Args:
-        result: What was measured.
+        result: The result of the benchmark.
         path: Where to write.
         folders: The artefact folders; a page needs one.
     """
@@ -184,7 +184,7 @@ def _model_rows(result: BenchmarkResult, default: str) -> list[ModelRow]:
     """Return a headline row for each file that was timed, compiled, or measured by an imported text.
 
     Args:
-        result: What was measured.
+        result: The result of the benchmark.
         default: Digest of the file that is opened by default.
     """
     sessions = result.sessions or [result]  # nothing was timed: the files are those that were compiled

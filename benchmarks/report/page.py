@@ -63,7 +63,7 @@ def write_report(data: ReportData, path: Path) -> None:
     """Write the report as one HTML file.
 
     Args:
-        data: What it shows.
+        data: The content of the report.
         path: The HTML file.
 
     Raises:

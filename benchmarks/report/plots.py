@@ -76,7 +76,7 @@ class Figure:
 
     Attributes:
         svg: The drawing.
-        caption: What it shows.
+        caption: Sentences on what the plot shows.
         stamp: Provenance, engine, machine, load.
         legend: Names with the numbers of their looks, written below the drawing, where long names find room.
     """
@@ -126,7 +126,7 @@ def draw_distribution(samples: Mapping[str, Sequence[float]], colors: Mapping[st
     Args:
         samples: Wall times in ms by variant.
         colors: Number of the look by variant.
-        condition: Threads and length in words.
+        condition: Threads and length as text, e.g. ``1 thread, real text, batch 1``.
     """
     with _new_axes(3.0) as (drawing, axes):
         for name, values in samples.items():
@@ -142,7 +142,7 @@ def draw_boxes(groups: Mapping[str, Mapping[str, Sequence[float]]], colors: Mapp
     Args:
         groups: Wall times in ms by length (in words) and variant.
         colors: Number of the look by variant.
-        title: What the plot shows.
+        title: Title of the plot for screen readers; unique on a page.
     """
     with _new_axes(3.0) as (drawing, axes):
         names = list(dict.fromkeys(name for group in groups.values() for name in group))
@@ -199,8 +199,8 @@ def draw_changes(rows: Sequence[Change], label: str, title: str) -> str:
 
     Args:
         rows: The figures, first on top.
-        label: What the ratio is of.
-        title: What the plot shows; unique on a page.
+        label: Label of the axis: the figure that the ratio compares.
+        title: Title of the plot for screen readers; unique on a page.
     """
     with _new_axes(0.8 + 0.42 * len(rows)) as (drawing, axes):
         axes.axvline(1.0, color=_INK, linewidth=0.9)
@@ -225,8 +225,8 @@ def draw_two_distributions(rows: Sequence[tuple[int, Sequence[float], Sequence[f
 
     Args:
         rows: Number of the look, earlier and later times in ms of each file.
-        label: What is on the horizontal axis.
-        title: What the plot shows; unique on a page.
+        label: Label of the horizontal axis.
+        title: Title of the plot for screen readers; unique on a page.
     """
     with _new_axes(3.0) as (drawing, axes):
         for number, earlier, later in rows:
@@ -245,7 +245,7 @@ class FilePoint:
 
     Attributes:
         name: The file.
-        cost: What an inference costs: median latency in ms, or instructions.
+        cost: Cost of an inference: median latency in ms, estimated ms, or million instructions.
         low: Lower end of its interval; `cost` where there is none.
         high: Upper end.
         score: Deciding metric as printed.
@@ -271,9 +271,9 @@ def draw_score_over_cost(points: Sequence[FilePoint], cost: str, score: str, tit
 
     Args:
         points: The files.
-        cost: What is on the horizontal axis, with its unit and condition.
-        score: What is on the vertical axis, with its unit, and which way is better where that is down.
-        title: What the plot shows; unique on a page.
+        cost: Label of the horizontal axis, with unit, threads and length.
+        score: Label of the vertical axis, with unit, and a hint if lower is better.
+        title: Title of the plot for screen readers; unique on a page.
     """
     with _new_axes(3.3) as (drawing, axes):
         front = sorted((p for p in points if p.line), key=lambda p: p.cost)
@@ -307,7 +307,7 @@ def draw_sizes(names: Sequence[str], sizes: Sequence[int], numbers: Sequence[int
 
     Args:
         names: The files.
-        sizes: Their bytes.
+        sizes: Their sizes in bytes.
         numbers: Numbers of their looks.
     """
     with _new_axes(0.7 + 0.36 * len(names)) as (drawing, axes):
@@ -359,7 +359,7 @@ def draw_search(
         points: The files that were scored.
         limits: Largest size in MB and largest loss on the printed scale; None where there is none.
         scale: Unit of the loss, with the metric.
-        title: What the plot shows.
+        title: Title of the plot for screen readers; unique on a page.
     """
     with _new_axes(3.0) as (drawing, axes):
         students = list(dict.fromkeys(p.student for p in points))
@@ -432,7 +432,7 @@ def draw_losses(lines: Mapping[str, Sequence[tuple[int, float]]], title: str) ->
 
     Args:
         lines: (step, loss) by name.
-        title: What the plot shows.
+        title: Title of the plot for screen readers; unique on a page.
     """
     with _new_axes(2.8) as (drawing, axes):
         values = [v for points in lines.values() for _, v in points if np.isfinite(v)]

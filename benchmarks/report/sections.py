@@ -41,12 +41,12 @@ class _DeviceCosts:
     Attributes:
         device: The device.
         provenance: How the costs came about.
-        axis: What an inference costs, with its unit, for the axis.
-        condition: Threads and length in words.
-        stamp: Where the costs come from.
+        axis: Label of the cost axis, with unit.
+        condition: Threads and length as text, e.g. ``1 thread, real text, batch 1``.
+        stamp: Origin of the costs as one line.
         points: One for each file with a score.
         partial: Names of files whose cost covers only some operators: they are left out of the Pareto front.
-        note: What else a reader needs for reading the costs.
+        note: A remark on the costs for the caption; empty for none.
     """
 
     device: str
@@ -63,7 +63,7 @@ def make_front_figures(data: ReportData, numbers: Mapping[str, int]) -> list[Fig
     """Plot score against cost of an inference, one plot per device that has a cost of a file with a score.
 
     Args:
-        data: What the report shows.
+        data: The content of the report.
         numbers: Number of the look of each file.
     """
     if data.benchmark is None:
@@ -85,7 +85,7 @@ class _ScoredFiles:
     """The report's files that have a score, found by name or by digest.
 
     Args:
-        data: What the report shows.
+        data: The content of the report.
         numbers: Number of the look of each file.
     """
 
