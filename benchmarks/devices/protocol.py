@@ -242,7 +242,7 @@ class Compiler(Protocol):
         method: Sentences on how it takes its figures, for the result's description.
         target: Name of the chip as text.
         engine: Name of the compiler.
-        engine_version: Version of the engine.
+        engine_version: Version of the compiler.
     """
 
     method: str
@@ -336,7 +336,7 @@ class Device:
     """A row of the table of devices: its facts, and the functions that connect to it and check files.
 
     Attributes:
-        info: The device's facts: name, argument, title, figures.
+        info: The device's facts: name, argument, and the figures that it gives.
         connect: Connects to it, given the argument of its name; None if files are only compiled for it or imported.
         refusal: Returns why it cannot run files of a format that are made for a runtime; empty if it can.
         idle_refusal: Returns why it cannot time single inferences after an idle time, by format; empty if it can.

@@ -126,7 +126,7 @@ class DeviceStatus:
     """Whether a device can be used now, as far as this machine knows.
 
     Attributes:
-        info: The device's facts: name, argument, title, figures.
+        info: The device's facts: name, argument, and the figures that it gives.
         reachable: What can be used now; None if only a try would show it, or if figures are imported.
         missing: What this machine lacks to use it; empty if nothing is known to be missing.
         allowed: The parts of its argument with a fixed list of values.
