@@ -29,7 +29,7 @@ _TIMEOUT_S = 600.0
 
 
 class ColdRun(BaseModel):
-    """What the child process measured.
+    """Load time, memory and profile that a fresh process measured of one file.
 
     Attributes:
         start: Load time, first inference and memory.
@@ -41,7 +41,7 @@ class ColdRun(BaseModel):
 
 
 def cold_start(file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int = 0) -> ColdRun:
-    """Start a file in a child process and return what it measured.
+    """Load and run a file in a fresh process; return load time, first inference, memory and profile.
 
     Args:
         file: The model file.
@@ -83,7 +83,7 @@ def cold_start(file: EngineFile, ids: Sequence[int], threads: int, profile_runs:
 
 
 def _measure_start(file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> ColdRun:
-    """Measure the start of a file in this process; arguments as in `cold_start`."""
+    """Load and run a file in this process, and measure both; arguments as in `cold_start`."""
     row = np.array([ids], np.int64)
     inputs = {"input_ids": row, "attention_mask": np.ones_like(row), "token_type_ids": np.zeros_like(row)}
     before = psutil.Process().memory_info().rss
@@ -135,7 +135,7 @@ def _peak_rss() -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the child process from its command line and print what it measured.
+    """Measure one file's start as the child process: parse the command line, print the record as JSON.
 
     Returns:
         Exit status: 0, or that of the error, whose text is the last line on stderr.

@@ -47,7 +47,7 @@ _SPAN_OUTPUTS = ("start_logits", "end_logits")
 
 @dataclass(frozen=True)
 class Target:
-    """A device that files are compiled for.
+    """A device that model files are only compiled for, without being timed there.
 
     Attributes:
         name: The device.
@@ -62,7 +62,7 @@ class Target:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows that are emulated with one file at one length.
+    """The input rows that the NPU's emulator computes for one file at one length.
 
     Attributes:
         feeds: Inputs of exactly that length.
@@ -84,7 +84,7 @@ def compile_for(
     budget_s: float,
     labelled: EvalSet | None = None,
 ) -> list[Compilation]:
-    """Compile every file at every length for every target, and emulate rows of real text.
+    """Compile every file at every length for every target, and compare emulated outputs with this machine's.
 
     The rows are those of ``golden.jsonl`` next to the tokenizer, then `texts`, both in a random order that the seed
     decides; a length takes the rows that fit without truncation. Labelled rows take the place of both, and longer ones are
@@ -120,7 +120,7 @@ def compile_for(
 
 
 def _labelled_rows(variant: Variant, labelled: EvalSet, length: int, seed: int) -> _Rows:
-    """Return labelled rows in a random order that the seed decides."""
+    """Return the labelled rows as inputs of `length` tokens, longer ones truncated, in a seeded random order."""
     examples, tokenizer = labelled.rows.examples, TextTokenizer(variant.tokenizer, variant.max_length)
     order = generator(seed, "emulated rows").permutation(len(examples))
     prepared = _prepare(labelled, [examples[i] for i in order], tokenizer, length)
@@ -128,7 +128,7 @@ def _labelled_rows(variant: Variant, labelled: EvalSet, length: int, seed: int) 
 
 
 def _prepare(labelled: EvalSet, examples: list[Example], tokenizer: TextTokenizer, length: int) -> EvalSet:
-    """Tokenize labelled rows for inputs of one length."""
+    """Return an evaluation set of these examples, tokenized and truncated to `length` tokens."""
     head, name = labelled.head, labelled.name
     return EvalSet(name, head, head.prepare(examples, tokenizer, name)).within(length)
 
@@ -149,7 +149,7 @@ def _text_rows(variant: Variant, texts: Sequence[Text], length: int, seed: int) 
 
 
 def _compile(target: Target, variant: Variant, rows: _Rows, budget_s: float) -> Compilation:
-    """Compile one file at one length, emulate its rows, and return the record."""
+    """Compile one file at one length, emulate its rows within `budget_s` seconds, and return the record."""
     predictor = variant.file.open(1)
     made = target.compiler.compile(predictor, Path(variant.path), rows.length, rows.feeds, budget_s)
     figures = target.name.info.figures
@@ -178,7 +178,7 @@ def _compile(target: Target, variant: Variant, rows: _Rows, budget_s: float) -> 
 def _compare(
     target: Target, variant: Variant, predictor: FilePredictor, rows: _Rows, emulated: Sequence[_Outputs]
 ) -> EmulatedAnswers:
-    """Compare the first rows' emulated outputs at real tokens with those of this machine's CPU for the same file."""
+    """Compare the emulator's outputs with those of this machine's CPU, at real tokens only."""
     differences, same = Differences(), list[bool]()
     for number, feed in enumerate(rows.feeds[: max(len(emulated), _SCALED)]):
         mask = np.asarray(feed["attention_mask"])[0] == 1
@@ -209,15 +209,15 @@ def _compare(
 
 
 def _at_real_tokens(name: str, value: NDArray[Any], mask: NDArray[np.bool_]) -> NDArray[Any]:
-    """Return the part of one row's output that belongs to its tokens: values at padding are arbitrary."""
+    """Drop the values at padding from an output of one row; outputs without a token axis stay as they are."""
     by_token = value.ndim == 3 or (value.ndim == 2 and name in _SPAN_OUTPUTS)
     return value[:, mask] if by_token and value.shape[1] == len(mask) else value
 
 
 def _score_both(predictor: FilePredictor, rows: _Rows, emulated: Sequence[_Outputs]) -> tuple[Score, Score] | None:
-    """Score the emulated outputs, and this machine's on the same rows; None without labels or without a whole example.
+    """Return (emulator's score, this machine's score) on the same labelled rows; None if no labelled row was emulated.
 
-    An example may be read in several rows; one of which some rows were not emulated is left out.
+    A long example may be split into several rows; examples with a row that was not emulated are left out.
     """
     if rows.labelled is None:
         return None
@@ -231,7 +231,7 @@ def _score_both(predictor: FilePredictor, rows: _Rows, emulated: Sequence[_Outpu
 
 
 class _RecordedPredictor:
-    """A predictor that returns recorded outputs.
+    """A predictor that returns recorded outputs instead of running a model.
 
     Args:
         file: The file, for the names of its inputs and outputs.
@@ -251,5 +251,5 @@ class _RecordedPredictor:
         return tuple(np.asarray(feed[name]).tobytes() for name in self.inputs if name in feed)
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[Any]]:
-        """Look up the outputs of one row."""
+        """Return the recorded outputs of this input row."""
         return dict(self._outputs_by_key[self._key(inputs)])

@@ -71,13 +71,12 @@ def join_to_length(rows: Sequence[Encoded], length: int) -> Encoded:
 
 
 def choose_fixed_lengths(lengths: Sequence[Length], fixed: Sequence[int], most: int) -> list[int]:
-    """Choose the lengths of a compiled file: those that were asked for, without ``"text"``, which has no fixed length.
+    """Choose the input lengths to compile a file for: the requested ones, rounded up to lengths that it takes.
 
     Args:
-        lengths: Tokens, or ``"text"``, as asked for.
-        fixed: The only lengths that the file takes, of which the smallest ones that hold the others are taken; empty where it
-            takes all.
-        most: Longest input; the only length where no number was asked for.
+        lengths: Requested lengths in tokens; ``"text"`` is ignored, since it is no fixed length.
+        fixed: The only lengths that the file takes (empty: any); a requested one becomes the next larger one.
+        most: Longest input of the file in tokens; the length to compile for if no number was requested.
     """
     clipped = [min(int(x), most) for x in lengths if x != TEXT] or [most]
     return list(dict.fromkeys(min((n for n in fixed if n >= x), default=max(fixed, default=x)) for x in clipped))
@@ -86,7 +85,7 @@ def choose_fixed_lengths(lengths: Sequence[Length], fixed: Sequence[int], most: 
 def make_feeds(
     tokenizer: TextTokenizer, texts: Sequence[Text], length: Length, fixed: Sequence[int] = ()
 ) -> list[Feed]:
-    """Make the inputs to cycle through, one inference each, padded only where the file takes some lengths only.
+    """Make model inputs of one row each from real texts; padded only if the file takes fixed lengths.
 
     Args:
         tokenizer: The variant's tokenizer.
@@ -111,7 +110,7 @@ _OTHER_SHARE = 0.1
 
 
 def tolerated_share(scheme: Scheme | None) -> float:
-    """Return how far answers may differ, as a fraction of the largest answer on this machine.
+    """Return how far a device's outputs may differ, as a fraction of the largest output on this machine.
 
     Kernels of several processors sum in another order: fp32 differs by some 1e-6. Dynamic int8 also differs in how the
     kernels quantize activations, by up to 0.03 between x86 and Arm; wrong kernels differ by 0.9 and more.
@@ -120,7 +119,7 @@ def tolerated_share(scheme: Scheme | None) -> float:
 
 
 class Differences:
-    """How far a device's outputs are from those of this machine; every output has its own bound.
+    """Differences of a device's outputs from this machine's, per output name; each output has a bound of its own.
 
     Attributes:
         finite: Whether all outputs were there, in the right shape, and numbers.
@@ -132,7 +131,7 @@ class Differences:
         self._largest, self._most = dict[str, float](), dict[str, float]()
 
     def add(self, name: str, here: NDArray[Any], there: NDArray[Any]) -> bool:
-        """Compare one output of one row, and return whether the device gave numbers in the right shape."""
+        """Compare one output of one input row; return whether the device's numbers are finite, in the right shape."""
         self.equal &= here.dtype == there.dtype and here.shape == there.shape and here.tobytes() == there.tobytes()
         here, there = here.astype(np.float64), there.astype(np.float64)
         self.scale(name, here)
@@ -143,14 +142,14 @@ class Differences:
         return True
 
     def scale(self, name: str, here: NDArray[Any]) -> None:
-        """Include a row that only this machine computed in the bound of an output.
+        """Let the outputs of a row that only this machine computed widen the bound of output `name`.
 
         A single row whose answers happen to lie near 0 would have a bound near 0, too.
         """
         self._most[name] = max(self._most.get(name, 0.0), float(np.abs(here).max()))
 
     def worst(self, share: float) -> tuple[float, float]:
-        """Return difference and bound of the output that is furthest from its bound: large numbers of one must not hide another.
+        """Return (largest difference, allowed difference) of the output that uses most of what is allowed.
 
         Args:
             share: How far an output may differ, as a fraction of its largest number on this machine.
@@ -162,7 +161,7 @@ class Differences:
 def compare_answers(
     variant: Variant, feeds: Sequence[Feed], answers: Sequence[Mapping[str, NDArray[Any]]], provenance: Provenance
 ) -> AnswerCheck:
-    """Run the inputs on this machine and compare a device's answers with the outputs.
+    """Run the inputs on this machine and compare the outputs with those that the device returned.
 
     Args:
         variant: The file.

@@ -53,7 +53,7 @@ def benchmark(
     labelled: EvalSet | None = None,
     post_processing: Mapping[Path, PostProcessing] | None = None,
 ) -> BenchmarkResult:
-    """Measure variants side by side, batch 1, unpadded, on one device after the other.
+    """Measure model files side by side at batch size 1, one device after the other; return timings with raw samples.
 
     On each device, first one fresh process after the other finds load time, first inference, peak memory and the time
     per operator. Then, per thread count, all variants are opened and warmed up, and every repeat visits all
@@ -61,15 +61,15 @@ def benchmark(
     and comparisons are made within a round.
 
     Args:
-        variants: What to measure; names must differ.
+        variants: The model files to measure; names must differ.
         texts: Real texts (or pairs); 100 of them at most are used.
         options: Devices, threads, lengths, runs and the like.
         labelled: The rows of `BenchmarkOptions.data`.
-        post_processing: How the outputs of a file become answers, by its path; where it is not given, that step is not timed.
+        post_processing: How a file's outputs become answers, by the file's path; files missing here are not timed.
 
     Returns:
         The measurements with their raw samples: the session of the first device, which holds those of the others and
-        what was compiled for devices on which nothing is timed.
+        the files compiled for NPUs, on which nothing is timed.
 
     Raises:
         InputError: If an option is wrong, a file is refused, or no device takes any file.
@@ -111,7 +111,7 @@ def benchmark(
 def _reach_devices(
     names: Sequence[DeviceName], variants_by_device: Mapping[str, Sequence[Variant]]
 ) -> Iterator[tuple[dict[str, Connection], dict[str, Service], list[Target]]]:
-    """Reach all devices, services and compilers, and install engines, before anything is measured; report all failures together."""
+    """Connect to all devices, services and compilers, and yield the three kinds; all failures raise one error."""
     with contextlib.ExitStack() as stack:
         connections, services, targets = dict[str, Connection](), dict[str, Service](), list[Target]()
         errors = dict[str, PocketBertError]()
@@ -145,7 +145,7 @@ def _reach_devices(
 
 
 def _without_idle(name: DeviceName, variants: Sequence[Variant]) -> list[str]:
-    """Return the names of the files that a device cannot time after idle times."""
+    """Return the names of the files that this device cannot time by single inferences after an idle time."""
     if Figure.IDLE_LATENCY not in name.info.figures:
         return [v.name for v in variants]
     return [v.name for v in variants if device(str(name)).idle_refusal(v.format)]
@@ -159,7 +159,7 @@ def _sustainable(name: DeviceName, variants: Sequence[Variant]) -> list[Variant]
 def _check_sustained(
     names: Sequence[DeviceName], variants_by_device: Mapping[str, Sequence[Variant]], options: BenchmarkOptions
 ) -> list[Problem]:
-    """Return a problem for the files that devices cannot run for minutes, where that is asked for.
+    """If `options.sustained_min` is set, return a problem per reason why a device cannot run a file for minutes.
 
     Raises:
         InputError: If a device can run none of its files so.
@@ -178,7 +178,7 @@ def _check_sustained(
 
 
 def _refused(variants: Sequence[Variant], refusal: Callable[[Format], str]) -> dict[str, list[str]]:
-    """Return the names of the files that are refused, by reason."""
+    """Group the files that `refusal` rejects: the reason as key, the names of the files as value."""
     names = dict[str, list[str]]()
     for variant in variants:
         if why := refusal(variant.format):
@@ -191,20 +191,20 @@ def _refused(variants: Sequence[Variant], refusal: Callable[[Format], str]) -> d
 
 @dataclass
 class _Session:
-    """The measurement of some files on one device.
+    """The measurement of some model files on one device.
 
     Attributes:
         name: The device.
         connection: The device, reached.
-        variants: What is measured there.
+        variants: The model files measured on this device.
         texts: Real texts, in the order they are used.
-        options: What was asked for.
+        options: The requested settings of the benchmark.
         budget_s: Seconds for this device.
-        fixed_lengths: The only lengths that each variant takes.
+        fixed_lengths: The only input lengths that a file takes, by the variant's name; empty where it takes any length.
         lengths: Tokens, or ``"text"``, in the order they are measured.
-        inputs: What each variant reads at each length.
+        inputs: Model inputs by (variant's name, length), one entry per text.
         notes: Notes for the reader of the result.
-        run_counts: Timed inferences of every repeat.
+        run_counts: Number of timed inferences in each repeat of each file and length.
         cooling: Waits until the device is cool.
     """
 
@@ -226,7 +226,7 @@ class _Session:
         self.cooling = Cooling(heat, self.budget_s)
 
     def run(self, post_processing: Mapping[Path, PostProcessing]) -> BenchmarkResult:
-        """Measure everything on this device."""
+        """Measure load, latency, operators and outputs of all files on this device; return one result."""
         began, options = time.monotonic(), self.options
         self.fixed_lengths = {v.name: self.connection.lengths(v.file) for v in self.variants}
         self.lengths = self._choose_lengths()
@@ -269,7 +269,7 @@ class _Session:
         )
 
     def _choose_lengths(self) -> list[Length]:
-        """Clip the lengths to what all variants take, and note what of the options is left out on this device."""
+        """Return the input lengths, clipped to what all files take; note the options that this device cannot follow."""
         name, options = self.name, self.options
         if options.gaps_ms:
             for why, files in _refused(self.variants, device(str(name)).idle_refusal).items():
@@ -288,7 +288,7 @@ class _Session:
         return list(dict.fromkeys(TEXT if x == TEXT else min(x, most) for x in options.lengths))
 
     def _step_count(self) -> int:
-        """Return the number of steps of the progress bar."""
+        """Return the number of steps of the progress bar: cold starts, warm-ups, timed repeats, profiles."""
         files, counts = len(self.variants), len(self.threads)
         warmups = 0 if self.fresh else len(self.lengths)
         timed = len(self.lengths) + len(self.idle)
@@ -297,7 +297,10 @@ class _Session:
         return sustained + profiles + counts * (files * (1 + warmups) + self.options.repeats * timed)
 
     def _cold_starts(self, tick: Tick) -> dict[tuple[str, int], ColdRun | None]:
-        """Start every variant at every thread count, on the longest input: peak memory is asked for the worst case."""
+        """Load every file in a fresh process per thread count; return load time and peak memory by (file, threads).
+
+        The longest input is used, for the worst case of memory. None where the device measures no cold start.
+        """
         starts = {}
         for variant in self.variants:
             ids = [int(i) for i in self._longest_feed(variant)["input_ids"][0]]
@@ -311,7 +314,7 @@ class _Session:
     def _time_all(
         self, cold: Mapping[tuple[str, int], ColdRun | None], began: float, tick: Tick
     ) -> tuple[list[Measurement], list[Comparison]]:
-        """Make everything that is timed in turns, one number of threads after the other."""
+        """Time all variants in turns, one thread count after the other; return the timings and their comparisons."""
         measurements, comparisons = list[Measurement](), list[Comparison]()
         for number, threads in enumerate(self.threads):
             self.cooling.wait(f"the measurement with {wording.threads(threads)}", self._print)
@@ -328,7 +331,7 @@ class _Session:
         return measurements, comparisons
 
     def _time_block(self, threads: int, deadline: float, tick: Tick) -> tuple[list[Cell], Load]:
-        """Time everything at one thread count; all files are open at once, and only here."""
+        """Time all files, lengths and idle times at a thread count (`fresh`: a process per repeat), with the load."""
         options = self.options
         block = Block(
             variants=self.variants,
@@ -354,7 +357,10 @@ class _Session:
         return cells, watch.stop()
 
     def _sustain(self, tick: Tick) -> list[Sustained]:
-        """Run every variant for minutes, one after the other and opened only then: another one's threads would take its cores."""
+        """Run each file for `sustained_min` minutes without a pause; return its latencies over time.
+
+        Files run one after the other, and each is opened only then: another one's threads would take its cores.
+        """
         minutes, count, length = self.options.sustained_min, self.threads[0], self.lengths[0]
         if not minutes or not self._timed:
             return []
@@ -367,7 +373,7 @@ class _Session:
         return runs
 
     def _profiles(self, cold: Mapping[tuple[str, int], ColdRun | None], tick: Tick) -> list[Profile]:
-        """Return the profiles of the cold starts, then those of separate runs on a device that profiles after all is timed."""
+        """Return the time per operator of each file: from its cold start, or from a separate run where needed."""
         profiles, count = [], self.threads[0]
         for v in self.variants:
             start = cold[v.name, count]
@@ -382,7 +388,7 @@ class _Session:
         return profiles
 
     def _check_answers(self) -> list[AnswerCheck]:
-        """Compare the device's answers with those of this machine, where that is a figure of the device."""
+        """Compare the device's model outputs with those of this machine; [] if the device returns no outputs."""
         if Figure.ANSWERS not in self.name.info.figures or not isinstance(self.connection, Answering):
             return []
         provenance = self.name.info.figures[Figure.ANSWERS]
@@ -395,7 +401,7 @@ class _Session:
         return checks
 
     def _protocol(self, measurements: Sequence[Measurement], took_s: float) -> Protocol:
-        """Return the record of how the timings were taken."""
+        """Return the record of how the timings were taken: settings, runs made, time taken, waits, notes."""
         options, counts = self.options, self.run_counts
         budget_s = options.budget_s if len(options.devices) == 1 else round(self.budget_s, 1)
         return Protocol(
@@ -423,7 +429,7 @@ class _Session:
 
     @property
     def threads(self) -> list[int]:
-        """The numbers of threads that the device can measure; its largest where it can measure none of those asked for."""
+        """The requested thread counts that the device supports; its largest thread count if it supports none."""
         most = self.name.info.most_threads
         asked = list(dict.fromkeys(self.options.threads))
         return [count for count in asked if not most or count <= most] or [most]
@@ -442,7 +448,7 @@ class _Session:
 
     @property
     def idle(self) -> list[tuple[Length, float]]:
-        """Lengths and idle times of single inferences: at the first length all idle times, then length by length."""
+        """(length, idle time in ms) of the single inferences: all idle times at the first length, then the others."""
         first, *others = self.lengths
         return [(first, gap) for gap in self._idle_times] + [(x, gap) for gap in self._idle_times for x in others]
 
@@ -454,7 +460,7 @@ class _Session:
 
     @property
     def _timed(self) -> bool:
-        """Whether the times of this device are latencies."""
+        """Whether this device's times count as latencies (those of an emulator do not)."""
         return Figure.LATENCY in self.name.info.figures
 
     def _longest(self, variant: Variant) -> int:
@@ -462,11 +468,11 @@ class _Session:
         return min(variant.max_length, max(self.fixed_lengths[variant.name], default=variant.max_length))
 
     def _longest_feed(self, variant: Variant) -> Feed:
-        """Return the longest of a variant's inputs."""
+        """Return the input with most tokens of all that were made for this file."""
         candidates = (feed for length in self.lengths for feed in self.inputs[variant.name, length])
         return max(candidates, key=lambda feed: feed["input_ids"].shape[1])
 
     def _print(self, words: str) -> None:
-        """Print a line about this device, unless progress is not shown."""
+        """Print a line about this device; silent if `options.label` is empty (no progress shown)."""
         if self.options.label:
             print_note(f"  {self.name}: {words}")

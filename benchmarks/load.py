@@ -32,12 +32,12 @@ _DISCHARGING = 3
 
 
 class Energy(BaseModel):
-    """Energy between two readings, of everything that the counter sees: all files, idle times and other processes.
+    """Energy between two readings of a counter that sees the whole device: all files, idle times, other processes.
 
     Attributes:
         joules: Energy; None where it could not be read.
         seconds: Time between the readings.
-        source: What counted it.
+        source: Name of the energy counter.
         why: Why it could not be read; empty where it was.
     """
 
@@ -59,7 +59,7 @@ class Energy(BaseModel):
 
 @dataclass(frozen=True)
 class Counter:
-    """A counter of energy that starts again at zero after its range.
+    """An energy counter that wraps to zero above `range`.
 
     Attributes:
         microjoules: Its value.
@@ -71,7 +71,7 @@ class Counter:
 
 
 class Unread(StrEnum):
-    """Why counters of energy cannot be read, in the words of a figure's line."""
+    """Why the energy counters cannot be read, as it is printed below a figure."""
 
     ROOT_ONLY = "the counters are readable by root only"
     ABSENT = "the system has no counter"
@@ -80,7 +80,7 @@ class Unread(StrEnum):
 
 @dataclass(frozen=True)
 class Packages:
-    """Counters of the processor packages at a moment.
+    """One reading of the energy counters of the processor packages (RAPL).
 
     Attributes:
         counters: By name; empty where they cannot be read.
@@ -92,7 +92,7 @@ class Packages:
 
 
 def _read_packages(root: Path = POWERCAP) -> Packages:
-    """Read the counters of the processor packages.
+    """Read the energy counters of the processor packages (RAPL) from the Linux powercap folder.
 
     Args:
         root: Where the system shows them.
@@ -113,7 +113,7 @@ def _read_packages(root: Path = POWERCAP) -> Packages:
 
 
 def energy_of_packages(before: Packages, after: Packages, seconds: float) -> Energy:
-    """Return the energy of all packages between two readings, less than one range of the counters apart.
+    """Return the energy of all processor packages between two readings, which must be less than one wrap apart.
 
     Args:
         before: The first reading.
@@ -133,7 +133,7 @@ def energy_of_packages(before: Packages, after: Packages, seconds: float) -> Ene
 
 
 class _PackageWatch:
-    """Energy of the processor packages from the creation of this object until `stop`.
+    """Measures the energy of the processor packages from its creation until `stop`.
 
     Args:
         root: Where the system shows them.
@@ -146,13 +146,13 @@ class _PackageWatch:
         """Return the energy since this object was made.
 
         Args:
-            seconds: How long ago that was.
+            seconds: Time since then.
         """
         return energy_of_packages(self._before, _read_packages(self._root), seconds)
 
 
 def energy_of_battery(before: str, after: str, seconds: float) -> Energy | None:
-    """Return the energy that a phone's battery gave between two outputs of ``dumpsys battery``.
+    """Return the energy that a phone's battery lost between two outputs of ``dumpsys battery``.
 
     The charge counter has steps of about 1 mAh, so that it takes minutes to say anything.
 
@@ -173,7 +173,7 @@ def energy_of_battery(before: str, after: str, seconds: float) -> Energy | None:
 
 
 def _battery_fields(text: str) -> dict[str, int]:
-    """Return charge counter, voltage and status of an output of ``dumpsys battery``; empty where one of them is missing."""
+    """Read charge counter, voltage and status from ``dumpsys battery`` output; an empty dict if one is missing."""
     fields = {"charge": "Charge counter", "voltage": "voltage", "status": "status"}
     matches = {key: re.search(rf"^\s*{name}: (\d+)\s*$", text, re.MULTILINE) for key, name in fields.items()}
     return {key: int(match[1]) for key, match in matches.items() if match} if all(matches.values()) else {}
@@ -183,16 +183,16 @@ def _battery_fields(text: str) -> dict[str, int]:
 
 
 class Load(BaseModel):
-    """Load during a measurement.
+    """What else the device did during a measurement: load average, other processes, heat, clock rate, energy.
 
     Attributes:
         before: Load average over the last minute at the start; None where the system has none.
-        after: The same at the end; it contains the measurement's own work.
+        after: Load average at the end, the measurement's own work included.
         others: Share of all CPU time that went to other processes and, in a virtual machine, to other
             guests meanwhile; 0 on a quiet machine; None where it was not counted.
         thermal: Temperature or thermal state, in the device's own words; empty where it reports none.
         clock: Governor and clock rate before and after, in words; empty where the device reports none.
-        energy: Energy meanwhile, of everything that the device's counter sees; None where none was looked for.
+        energy: Energy of the whole device meanwhile; None where no counter is read.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -218,7 +218,7 @@ class Load(BaseModel):
 
 @dataclass(frozen=True)
 class Heat:
-    """How hot a device is at a moment.
+    """Temperatures and clock limit of a device at a moment.
 
     Attributes:
         celsius: Temperatures of its sensors in °C, always in the same order; empty where it reports none.
@@ -230,7 +230,7 @@ class Heat:
     clock: float | None = None
 
     def rise(self, start: Heat) -> float:
-        """Return the largest rise of a sensor since `start` in °C, sensor by sensor: a disk that is always hotter hides no processor."""
+        """Return by how many °C the sensor that warmed up most is above its own value at `start`."""
         if not self.celsius or not start.celsius:
             return 0.0
         if len(self.celsius) != len(start.celsius):
@@ -238,17 +238,17 @@ class Heat:
         return max(now - then for now, then in zip(self.celsius, start.celsius, strict=True))
 
     def slowed(self, start: Heat) -> float:
-        """Return by how much the allowed share of the clock rate is below that of `start`."""
+        """Return how much the allowed share of the highest clock rate fell since `start`: 0.2 from 100 % to 80 %."""
         return 0.0 if self.clock is None or start.clock is None else start.clock - self.clock
 
 
 def describe_hottest(before: Sequence[float], after: Sequence[float]) -> str:
-    """Return the hottest of some temperatures in °C, before and after, in words; empty where none was read."""
+    """Return "hottest sensor 40 → 52 °C" from the temperatures before and after; empty if none was read."""
     return f"hottest sensor {max(before):.0f} → {max(after):.0f} °C" if before and after else ""
 
 
 def describe_clock(governors: Sequence[str], before: Sequence[float], after: Sequence[float]) -> str:
-    """Return governors and the highest clock rate in MHz, before and after, in words; empty where none was read."""
+    """Return the clock governors and the fastest core's MHz before and after, as text; empty if none was read."""
     if not before or not after:
         return ""
     named = f"governor {', '.join(governors)}, " if governors else ""
@@ -256,7 +256,7 @@ def describe_clock(governors: Sequence[str], before: Sequence[float], after: Seq
 
 
 class LoadWatch:
-    """Load of this machine from the creation of this object until `stop`."""
+    """Records the load of this machine from its creation until `stop`."""
 
     def __init__(self) -> None:
         self._before, self._celsius, self._mhz = _load_average(), _temperatures(), _clock_rates()
@@ -264,7 +264,7 @@ class LoadWatch:
         self._busy, self._own, self._wall = _busy_seconds(), _own_seconds(), time.monotonic()
 
     def stop(self) -> Load:
-        """Return the load since this object was made."""
+        """Return load, other processes, heat, clock and energy since this object was made."""
         wall = time.monotonic() - self._wall
         others = (_busy_seconds() - self._busy) - (_own_seconds() - self._own)
         share = others / (wall * (psutil.cpu_count() or 1)) if wall > 0 else 0.0
@@ -285,26 +285,26 @@ def _load_average() -> float | None:
 
 
 def _own_seconds() -> float:
-    """Return the CPU seconds of this process and of those that it started and waited for, which time files too."""
+    """Return the CPU seconds of this process and of its finished child processes, which time files too."""
     times = os.times()
     return time.process_time() + times.children_user + times.children_system
 
 
 def _busy_seconds() -> float:
-    """Return the CPU seconds since boot that were neither idle nor waiting, stolen ones included."""
+    """Return this machine's CPU seconds since boot, without idling and waiting, with time stolen by other guests."""
     times = psutil.cpu_times()._asdict()
     # Linux counts guest time inside user time as well.
     return float(sum(v for k, v in times.items() if k not in ("idle", "iowait", "guest", "guest_nice")))
 
 
 def _temperatures() -> list[float]:
-    """Return the temperatures of all sensors in °C; none where the system shows none, as in most virtual machines."""
+    """Return the temperatures of all sensors in °C; [] where there are none, as in most virtual machines."""
     read = getattr(psutil, "sensors_temperatures", None)  # not on every system
     return [float(one.current) for group in (read().values() if read else ()) for one in group]
 
 
 def _clock_rates(name: str = "scaling_cur_freq") -> list[float]:
-    """Return clock rates in MHz, current ones by default; none where the system does not control them, as in most virtual machines."""
+    """Return clock rates in MHz, current ones by default; [] where the system does not report them."""
     return [int(text) / 1000 for text in _read_policies(name) if text.isdecimal()]
 
 
@@ -316,7 +316,7 @@ def read_local_heat() -> Heat:
 
 
 def lowest_clock_share(allowed: Sequence[float], most: Sequence[float]) -> float | None:
-    """Return the lowest share of its highest clock rate that a group of cores may take; None where the rates do not match.
+    """Return the lowest allowed share of the highest clock rate over the core groups; None if the lists do not match.
 
     Args:
         allowed: Highest rate that is allowed now, of each group.
@@ -328,7 +328,7 @@ def lowest_clock_share(allowed: Sequence[float], most: Sequence[float]) -> float
 
 
 def _read_policies(name: str) -> list[str]:
-    """Read the file `name` of every group of cores with a common clock; Linux only."""
+    """Read the cpufreq file `name` of every group of cores with a common clock; an empty list outside Linux."""
     texts = []
     for path in sorted(Path("/sys/devices/system/cpu/cpufreq").glob(f"policy*/{name}")):
         with contextlib.suppress(OSError):
@@ -347,7 +347,7 @@ _LOOK_S = 1.0
 
 
 class Cooling:
-    """Waits until one device is about as cool as when this object was made, and records of these waits.
+    """Waits until a device is about as cool as when this object was made; keeps a record of each wait.
 
     What ran before heats a processor: the file that is measured next would be slower for what others did. A device that
     reports nothing of its heat is not waited for. The time for waiting is bounded, and is not part of the benchmark's budget.
@@ -369,7 +369,7 @@ class Cooling:
         return sum(wait.seconds for wait in self.waits)
 
     def wait(self, before: str, tell: Callable[[str], None], most_s: float | None = None) -> None:
-        """Wait until the device is cool again, or the time for it is over.
+        """Wait until the device is as cool as at the start, or until the time for waiting is used up.
 
         Args:
             before: What is measured next, in words.
@@ -398,7 +398,7 @@ class Cooling:
         )
 
     def note(self) -> str:
-        """Return a sentence on the waits; empty where there was none."""
+        """Return a sentence for the result on how often and how long was waited; empty if never."""
         if not self.waits:
             return ""
         late = [wait for wait in self.waits if not wait.cool]

@@ -85,7 +85,7 @@ class Variant(Record):
         format: Format = Format.ONNX,
         runtime: Runtime | None = None,
     ) -> Variant:
-        """Describe a file that is there, filling in its digest and size.
+        """Make the record of an existing model file; its digest and size are read from the file.
 
         Raises:
             InputError: If the file is missing.
@@ -106,7 +106,7 @@ class Variant(Record):
 
 
 class Measurement(Record):
-    """One variant at one thread count, one length and one cadence. Batch is 1, as on a phone.
+    """The timings of one variant at one thread count, one length and one idle time. Batch is 1, as on a phone.
 
     Attributes:
         variant: Name of the variant.
@@ -114,8 +114,8 @@ class Measurement(Record):
         bytes: Its size.
         device: Where it ran, as the device was named: ``local``, a Mac's chip and model.
         unit: The part of the device that was allowed to compute (``cpu-and-ne``); empty where nobody chose one.
-        engine: What ran it.
-        engine_version: Version of that.
+        engine: Name of the engine that ran the file.
+        engine_version: Version of the engine.
         provenance: How the figures came about. It has no default, so that every maker of a measurement states it.
         machine: CPU and ISA.
         threads: Threads within an operator; 0 where the engine decides (Core ML).
@@ -123,13 +123,13 @@ class Measurement(Record):
         gap_ms: Idle time before each inference in ms; 0 where one follows the other.
         tokens_mean: Mean length in tokens of the inputs really used.
         batch: Rows per inference.
-        load: What else the machine did.
+        load: Other load, heat and clock rate of the machine meanwhile.
         wall: Wall time per inference, all repeats together; None on a device whose times are no latency (an emulator).
         wall_interval: Interval of the typical wall time from the repeats; None for fewer than three.
         cpu: CPU time of the process per inference, all its threads added up; None where `wall` is, and on a phone.
         cold: Load time, first inference and memory in a fresh process; None where the device does not measure them.
         warmup_runs: Untimed inferences before the first timed one, in the measuring process.
-        warmup_stable: Whether they became stable within the bound.
+        warmup_stable: Whether the warm-up's times became stable before it ended.
         wall_ms: Raw wall times in ms, [repeats][runs], in the order they were taken.
         cpu_ms: Raw CPU times in ms, same shape; empty where `cpu` is None.
         engine_wall: Wall time by the engine's own clock, without the Python binding; None where it has none.
@@ -166,7 +166,7 @@ class Measurement(Record):
 
     @property
     def place(self) -> str:
-        """Device and the unit of it that computed."""
+        """Name of the device and its computing unit: ``mac cpu-and-ne``."""
         return f"{self.device} {self.unit}".strip()
 
 
@@ -181,7 +181,7 @@ class Comparison(Record):
         gap_ms: Idle time before each inference of both, in ms.
         wall: Ratio of wall times, variant / baseline, paired by round: below 1 the variant is faster.
         cpu: Ratio of CPU times; None where the device does not measure them.
-        provenance: As of the measurements it is made from.
+        provenance: How the compared figures came about: measured, emulated, estimated.
     """
 
     variant: str
@@ -209,7 +209,7 @@ class BenchmarkResult(Record):
         machine: CPU and ISA.
         versions: Libraries that took part.
         protocol: How the timings were taken.
-        variants: What was measured.
+        variants: The measured model files.
         measurements: One per variant, thread count, length and idle time.
         comparisons: Every variant but the baseline, per thread count, length and idle time.
         tokenizers: Time from text to ids.
@@ -258,12 +258,12 @@ class BenchmarkResult(Record):
         return html_table(("file", "device", "threads", "length", "p50 ms", "p90 ms"), rows, repr(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON has it, without the raw samples; `write` keeps those."""
+        """Return the result as a JSON-compatible dictionary, without the raw samples; `write` keeps those."""
         return self.model_dump(mode="json", exclude={**_SESSION_RAW, "others": {"__all__": _SESSION_RAW}})
 
     @property
     def sessions(self) -> list[BenchmarkResult]:
-        """This session and those of other devices, without those that have no measurements."""
+        """This result and those of the other devices that have measurements."""
         return [s for s in (self, *self.others) if s.measurements]
 
     @property
@@ -273,23 +273,23 @@ class BenchmarkResult(Record):
 
     @property
     def timed(self) -> bool:
-        """Whether the figures of this session are times."""
+        """Whether this session has latencies."""
         return any(m.wall is not None for m in self.measurements)
 
     @property
     def headline(self) -> BenchmarkResult:
-        """The session whose latencies are shown first: the first one that has any."""
+        """The session whose latencies the tables show first: the first one that has latencies."""
         return next((s for s in self.sessions if s.timed), next(iter(self.sessions), self))
 
     def find(self, variant: str, threads: int, length: Length) -> Measurement | None:
-        """Return the measurement of one variant at one thread count and length without idle time; None if it was not made."""
+        """Return the measurement of a variant at a thread count and length, without idle time; None if missing."""
         for m in self.measurements:
             if (m.variant, m.threads, m.length, m.gap_ms) == (variant, threads, length, 0):
                 return m
         return None
 
     def compare(self, variant: str, threads: int, length: Length, gap_ms: float = 0.0) -> Comparison | None:
-        """Return the comparison of one variant with the baseline; None if there is none."""
+        """Return the comparison of a variant with the baseline under these conditions; None if there is none."""
         for c in self.comparisons:
             if (c.variant, c.threads, c.length, c.gap_ms) == (variant, threads, length, gap_ms):
                 return c
@@ -301,7 +301,7 @@ class BenchmarkResult(Record):
 
     @classmethod
     def read(cls, path: Path) -> BenchmarkResult:
-        """Read what `write` wrote, by this version or another one of the same major schema.
+        """Read a ``benchmark.json`` of this schema or of another one with the same major version.
 
         Raises:
             InputError: If the file is missing, of another major schema, or wrong.
@@ -332,7 +332,7 @@ class BenchmarkOptions:
         lengths: Tokens, or ``"text"`` for the real texts at their own length. Lengths beyond the smallest
             `max_length` are clipped to it, and `protocol.notes` says so.
         runs: Timed inferences per variant, thread count, length and repeat.
-        repeats: Passes over everything.
+        repeats: How often all files and lengths are timed anew, one pass after the other.
         gaps_ms: Idle times in ms. For each, single inferences after it are timed too: an app that calls once for a sentence finds
             caches, clock rate and threads as idle time leaves them. At the first length they are made at any rate, at the others
             where they fit into half of the budget.
@@ -370,7 +370,7 @@ class BenchmarkOptions:
     sustained_min: float = 0.0
 
     def check(self, names: Sequence[str]) -> None:
-        """Check the options for variants of these names.
+        """Check the options for a benchmark of variants with these names.
 
         Raises:
             InputError: Listing every problem.
@@ -386,7 +386,7 @@ class BenchmarkOptions:
             raise InputError(bad)
 
     def _problems(self) -> list[Problem]:
-        """Return what is wrong with the options whatever the variants are."""
+        """Return the problems of the options that do not depend on the variants."""
         bad = []
         if not self.devices:
             bad.append(Problem("devices", "none given.", "Name at least one: pocketbert devices"))
@@ -409,7 +409,7 @@ class BenchmarkOptions:
 
 
 def preset_options(name: str) -> BenchmarkOptions:
-    """Return the options of a preset.
+    """Return the benchmark options of a preset.
 
     Args:
         name: ``quick``, ``standard`` or ``mlperf``.

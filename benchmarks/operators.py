@@ -30,7 +30,7 @@ WARMUP = 3
 
 
 class OpTimes(BaseModel):
-    """The profile of some inferences.
+    """Time per operator type and placement, averaged over some inferences.
 
     Attributes:
         runs: Inferences that were averaged.
@@ -45,7 +45,7 @@ class OpTimes(BaseModel):
     note: str = ""
 
     def profile(self, variant: str, threads: int, length: int) -> Profile:
-        """Return the record of a profile that was measured.
+        """Return the times as a record of ``benchmark.json``, with the file's name, threads and length.
 
         Args:
             variant: Name of the file.
@@ -65,7 +65,7 @@ class OpTimes(BaseModel):
 
 
 def profile_operators(file: EngineFile, feed: Feed, threads: int, runs: int) -> OpTimes | None:
-    """Profile a file by the means of the engine that runs it.
+    """Measure a file's time per operator with the profiler of its engine (ONNX Runtime or LiteRT).
 
     Args:
         file: The model file.
@@ -98,7 +98,7 @@ def profile_operators(file: EngineFile, feed: Feed, threads: int, runs: int) -> 
 
 
 def read_profile(path: Path, skip: int = 0) -> OpTimes:
-    """Add up a trace of ONNX Runtime's profiler.
+    """Sum up the trace file of ONNX Runtime's profiler: time per operator type, nodes per execution provider.
 
     Source: the trace that ONNX Runtime writes with ``enable_profiling``: one ``Node`` event per executed
     node (duration in µs, operator type and provider in its arguments) and one ``model_run`` event around
@@ -155,7 +155,7 @@ _TIMEOUT_S = 300.0
 
 
 class LitertRequest(BaseModel):
-    """What the profiling program reads.
+    """The settings that the LiteRT profiling program reads from stdin.
 
     Attributes:
         path: The TFLite file.
@@ -173,13 +173,13 @@ class LitertRequest(BaseModel):
 
     @classmethod
     def of(cls, path: str, threads: int, runs: int, feed: Feed) -> LitertRequest:
-        """Make the request for a file, on a row that has the length of one of its signatures."""
+        """Make the request for a file and one input row, whose length must be that of a signature of the file."""
         inputs = {name: [int(v) for v in rows[0]] for name, rows in feed.items() if rows.ndim == 2}
         return cls(path=path, threads=threads, warmup=WARMUP, runs=runs, inputs=inputs)
 
 
 def _litert_times(request: LitertRequest) -> LitertTimes:
-    """Run the profiling program in a process of this Python; an error of any kind is part of the result."""
+    """Run the LiteRT profiling program in a new process; errors come back in the `error` field."""
     command = [sys.executable, "-P", "-m", f"{_PROGRAM_PACKAGE}.litert_profiler"]
     text = request.model_dump_json()
     try:
@@ -192,12 +192,12 @@ def _litert_times(request: LitertRequest) -> LitertTimes:
 
 
 def program_source() -> bytes:
-    """Return the source of the profiling program, which also runs on another machine."""
+    """Return the source code of the LiteRT profiling program, to be copied to another machine."""
     return resources.files(_PROGRAM_PACKAGE).joinpath(PROGRAM).read_bytes()
 
 
 class _Operator(BaseModel):
-    """Time of all nodes of one operator type in µs per inference."""
+    """Time of all nodes of one operator type, in µs per inference."""
 
     name: str
     owner: str
@@ -206,7 +206,7 @@ class _Operator(BaseModel):
 
 
 class LitertTimes(BaseModel):
-    """What the profiling program prints.
+    """The times that the LiteRT profiling program prints.
 
     Attributes:
         error: Why there are no times.
@@ -225,7 +225,7 @@ class LitertTimes(BaseModel):
     operators: list[_Operator] = Field(default_factory=list)
 
     def profile(self, coverage: XnnpackCoverage | None) -> OpTimes | None:
-        """Return the profile with the placement that the interpreter reports; None where there is neither."""
+        """Return the times with XNNPACK's coverage as placement; None if there is neither."""
         placement = _xnnpack_placement(coverage)
         if self.error or not self.operators:
             note = f"No time per operator: {self.error or 'the profiler tells nothing'}."
@@ -244,7 +244,7 @@ class LitertTimes(BaseModel):
 
 
 def _xnnpack_placement(coverage: XnnpackCoverage | None) -> list[Placement]:
-    """Return what XNNPACK runs and what is left to the built-in kernels; nothing where the interpreter does not report it."""
+    """Return the nodes that XNNPACK runs and those left to built-in kernels; [] if the interpreter reports none."""
     if coverage is None:
         return []
     title = f"XNNPACK, {coverage.partitions} {'partition' if coverage.partitions == 1 else 'partitions'}"

@@ -24,13 +24,13 @@ _Milliseconds = Annotated[float, Field(gt=0, le=1e8, allow_inf_nan=False)]
 
 
 class Record(BaseModel):
-    """Unknown keys are ignored, so that older readers open newer files of the same major schema."""
+    """Base of all records: immutable; unknown keys are ignored, so that newer files of the same schema open."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class ColdStart(Record):
-    """The start of one file in a fresh process.
+    """Load time, first inference and memory of one file in a fresh process.
 
     Attributes:
         load_ms: Opening the file (in the page cache), graph optimization included.
@@ -38,7 +38,7 @@ class ColdStart(Record):
         length: Tokens of that inference.
         peak_memory_bytes: Peak resident memory above what the process had before it opened the file; None where it is not reported.
         peak_rss_bytes: The same peak, absolute, interpreter and libraries included; None where it is not reported.
-        told_by: Program whose own figures these are; empty where this benchmark took them.
+        told_by: Program that measured and printed these figures; empty where this benchmark measured them.
     """
 
     load_ms: float
@@ -75,9 +75,9 @@ class PostProcessingTime(Record):
     """Time from the outputs of an engine to the answer, one text at a time, each right after an inference.
 
     Attributes:
-        variants: Names of the variants whose answers are made so.
+        variants: Names of the variants that share this step (same task and longest length).
         task: What the model does, such as ``text-classification``.
-        outputs_of: The variant whose outputs were used.
+        outputs_of: Name of the variant whose outputs were used.
         texts: Number of different texts.
         tokens_mean: Mean tokens per text.
         per_text: Wall time per text.
@@ -96,7 +96,7 @@ class PostProcessingTime(Record):
 
 
 class OpShare(Record):
-    """Time that operators of one type take.
+    """Time that all operators of one type take together.
 
     Attributes:
         op_type: Operator type in the graph that really runs, after the engine's fusions.
@@ -112,7 +112,7 @@ class OpShare(Record):
 
 
 class Placement(Record):
-    """Which execution provider, or processor, runs how much.
+    """How many nodes one execution provider, or processor, runs.
 
     Attributes:
         provider: Name of the execution provider or processor.
@@ -128,7 +128,7 @@ class Placement(Record):
 
 
 class Profile(Record):
-    """Where the time of one variant goes.
+    """Time per operator type and placement on processors of one variant.
 
     Attributes:
         variant: Name of the variant.
@@ -155,12 +155,12 @@ class CoolDown(Record):
     """A wait until a device was about as cool as at the beginning.
 
     Attributes:
-        before: What was measured next.
+        before: Name of the measurement after the wait.
         seconds: How long it took.
         rise_before: Largest rise of a sensor since the beginning when the wait began, in °C; 0 where there is none.
-        rise_after: The same at its end.
+        rise_after: Largest rise of a sensor when the wait ended, in °C.
         slowed_before: By how much the system limited the clock rate more than at the beginning, as a share; 0 where not.
-        slowed_after: The same at its end.
+        slowed_after: Limit of the clock rate when the wait ended, as `slowed_before`.
         cool: Whether it had cooled down, so that the wait was not ended by its limit.
     """
 
@@ -174,7 +174,7 @@ class CoolDown(Record):
 
     @property
     def words(self) -> str:
-        """The temperature at the end of the wait, in words."""
+        """How warm the device still was when the wait ended, as text for a note."""
         slower = f", clock limited by {self.slowed_after * 100:.0f} %" if self.slowed_after else ""
         return f"{self.rise_after:g} °C above the beginning{slower}"
 
@@ -183,21 +183,21 @@ class Protocol(Record):
     """How the timings were taken.
 
     Attributes:
-        description: In words.
+        description: How the timings were taken, as a paragraph for the report.
         baseline: Variant that the others are compared with.
         threads: Thread counts, in the order measured.
         lengths: Lengths, in the order measured.
         texts: Number of different real texts used.
-        runs_asked: Timed inferences per variant and repeat that were asked for.
+        runs_asked: Requested number of timed inferences per variant and repeat.
         runs_made: Fewest and most timed inferences per variant and repeat that were really made.
-        repeats: Passes over everything.
+        repeats: How often all files and lengths are timed anew, one pass after the other.
         fresh: Whether every repeat was made by a fresh process; intervals of ratios then come from the repeats.
         burst: Timed inferences of one variant before the next one has its turn.
         budget_s: Time allowed; 0 where there was no limit.
         took_s: Time taken.
-        shortened: Whether the budget made it fewer runs than asked for.
+        shortened: Whether fewer runs than requested were made, to keep the budget.
         cooling: Waits until the device had cooled down; they are not part of the budget.
-        notes: Remarks for the reader.
+        notes: Remarks for the reader of the result.
     """
 
     description: str
@@ -218,7 +218,7 @@ class Protocol(Record):
 
 
 class Slice(Record):
-    """A part of a sustained measurement.
+    """The timings of one of the ten equal parts of a run without pauses.
 
     Attributes:
         after_s: Seconds since the first inference when it began.
@@ -238,14 +238,14 @@ class Slice(Record):
 
 
 class Sustained(Record):
-    """One file that ran for minutes.
+    """The timings of one file that ran for minutes without a pause.
 
     Attributes:
         variant: Name of the variant.
         device: Where it ran.
         threads: Threads within an operator.
         length: Tokens, or ``"text"``.
-        minutes: How long.
+        minutes: Duration in minutes.
         slices: In order of time.
         drift: Time of the last slice over that of the first one, paired by input.
         provenance: How the figures came about.
@@ -264,7 +264,7 @@ class Sustained(Record):
 
 
 class AnswerCheck(Record):
-    """Answers on the measured device compared with those recorded in the folder's golden rows.
+    """How far a device's outputs are from reference outputs, such as those recorded in the folder's golden rows.
 
     Attributes:
         variant: Name of the variant.
@@ -273,7 +273,7 @@ class AnswerCheck(Record):
         tolerance: Largest one that is allowed.
         finite: Whether all answers were numbers.
         provenance: How the answers came about.
-        against: What they are compared with, in the plural.
+        against: Name of the reference outputs, as a plural noun.
         equal: Whether all answers have the same bits; None where only differences are known.
     """
 
@@ -293,7 +293,7 @@ class AnswerCheck(Record):
 
     @property
     def words(self) -> str:
-        """The outcome of the check in words."""
+        """The outcome of the check as a line of text: rows, largest difference, tolerance."""
         outcome = f"largest difference {self.largest:.3g}" if self.finite else "answers that are not numbers"
         if self.equal:
             outcome += ", equal bit for bit"
@@ -301,9 +301,9 @@ class AnswerCheck(Record):
 
 
 class Reported(Record):
-    """Figures of a text that a user saved of a measuring program; None where the text has none.
+    """Figures read from a saved output of a measuring program, such as TFLite's ``benchmark_model``.
 
-    Neither the load, nor CPU time, nor repeats are in such a text, so that it is no `Measurement`.
+    Figures that the text lacks are None. Load, CPU time and repeats are never in it, so that it is no `Measurement`.
 
     Attributes:
         variant: Name of the file in tables.
@@ -331,7 +331,7 @@ class Reported(Record):
         peak_rss_bytes: Peak memory of the process.
         wall_ms: Single times in ms, in order; empty where the text has none.
         profile: Time per operator.
-        notes: Remarks for the reader.
+        notes: Remarks for the reader of the result.
     """
 
     variant: str
@@ -366,7 +366,7 @@ class Reported(Record):
 
 
 class LeftNodes(Record):
-    """Nodes of one operator type that the NPU does not take, for one reason.
+    """Nodes of one operator type that stay on the CPU because the NPU's compiler rejects them for one reason.
 
     Attributes:
         op_type: Operator type.
@@ -410,7 +410,7 @@ class EmulatedAnswers(AnswerCheck):
 
     @property
     def words(self) -> str:
-        """The outcome of the check in words, with the share of equal decisions."""
+        """The outcome of the check as a line of text, with the share of equal decisions."""
         same = f", {self.same * 100:.1f} % the same decision" if self.same is not None else ""
         return f"{super().words}{same}"
 
@@ -432,7 +432,7 @@ class Estimate(Record):
 
     Attributes:
         system: Clock rates and memories that were assumed, by the compiler's name for them.
-        memory: Where weights and activations are kept, likewise.
+        memory: The compiler's name for where weights and activations are kept.
         clock_mhz: Clock rate of the NPU.
         time_ms: Time on the NPU.
         cycles: Cycles of that time.
@@ -441,8 +441,8 @@ class Estimate(Record):
         dram_bytes: DRAM that is used.
         flash_bytes: Flash that is used.
         sram_traffic: Bytes read from and written to SRAM.
-        dram_traffic: The same for DRAM.
-        flash_traffic: The same for flash.
+        dram_traffic: Bytes read from and written to DRAM.
+        flash_traffic: Bytes read from and written to flash.
         operators: Cycles per operator type, most first.
         products_left: Matrix products that stay on the CPU: with them the estimate is only of a small part of the model.
         provenance: How the figures came about.
@@ -466,16 +466,16 @@ class Estimate(Record):
 
 
 class Compilation(Record):
-    """One file compiled for one NPU at one length.
+    """The outcome of compiling one file for one NPU at one length.
 
     Attributes:
         variant: Name of the file.
         sha256: Its digest.
         bytes: Its size.
         device: The device as it was named, e.g. ``qnn-host:SM8650``.
-        target: The chip in words.
-        engine: What compiled it.
-        engine_version: Version of that.
+        target: Name of the chip as text.
+        engine: Name of the compiler.
+        engine_version: Version of the compiler.
         provenance: How placement, size and compile time came about.
         length: Tokens of the fixed shape; batch is 1.
         op_types: Nodes on the NPU per operator type, after ONNX Runtime's simplifications.
@@ -483,10 +483,10 @@ class Compilation(Record):
         left: Nodes that stay on the CPU.
         compiled_bytes: Size of the compiled program.
         compile_s: Wall time of the compilation on this machine, in seconds. It is no figure of the NPU.
-        answers: What the emulator answered; None where nothing was emulated.
+        answers: Comparison of the emulator's outputs with this machine's; None where nothing was emulated.
         failed: Why there is no compiled program; empty where there is one.
         stopped: Why the emulator stopped early; empty where it did not.
-        estimate: What the compiler expects of the NPU's time and memory; None where it has no model of them.
+        estimate: The compiler's estimate of the NPU's time and memory; None where it makes none.
     """
 
     variant: str
@@ -520,7 +520,7 @@ class Compilation(Record):
 
     @property
     def wrong(self) -> str:
-        """What is wrong with the compiled file, in words; empty where nothing is."""
+        """A line saying why this compiled file fails: not compiled, stopped, or answers too far off; else empty."""
         name = f"{self.variant} on {self.device}, {self.length} tokens"
         if self.failed:
             return f"{name}: not compiled: {self.failed}"

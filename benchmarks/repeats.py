@@ -41,16 +41,16 @@ _HANGS_S = 1800.0
 
 
 class _Series(BaseModel):
-    """What one process measured of one variant at one length and idle time.
+    """The timings that one process took of one variant at one length and idle time.
 
     Attributes:
         variant: Its name.
         length: Tokens, or ``"text"``.
         gap_ms: Idle time before each inference.
         engine: Engine name.
-        engine_version: Its version.
+        engine_version: Version of the engine.
         warmup_runs: Untimed inferences before.
-        warmup_stable: Whether they became stable.
+        warmup_stable: Whether the warm-up's times became stable.
         wall_ms: Wall time of each inference.
         cpu_ms: CPU time of each.
     """
@@ -67,7 +67,7 @@ class _Series(BaseModel):
 
     @classmethod
     def of(cls, cell: Cell) -> _Series:
-        """Return what a cell measured in its only repeat."""
+        """Make the record of a variant that was timed in a single repeat."""
         return cls(
             variant=cell.variant.name,
             length=cell.length,
@@ -82,14 +82,14 @@ class _Series(BaseModel):
 
 
 def run_fresh(block: Block, inputs: Inputs, deadline: float, tick: Tick, make_repeat: Repeat) -> list[Cell]:
-    """Make every repeat of a block in a separate process.
+    """Time a block with a fresh process for every repeat; return the timings of all repeats together.
 
     Args:
-        block: What is timed.
-        inputs: What the variants read.
-        deadline: When it should end, by the monotonic clock.
+        block: Files, lengths and idle times to time at one thread count.
+        inputs: Model inputs by (variant's name, length).
+        deadline: Time of the monotonic clock by which all repeats should end.
         tick: Called with words after every step.
-        make_repeat: Makes one repeat: that of `local_repeats` or of `remote_repeats`.
+        make_repeat: Makes one repeat in a new process; made by `local_repeats` or `remote_repeats`.
 
     Returns:
         The timings of every variant, length and idle time; entry i of `repeats` is that of process i.
@@ -118,7 +118,7 @@ def run_fresh(block: Block, inputs: Inputs, deadline: float, tick: Tick, make_re
 
 
 def _add_series(cells: dict[tuple[str, Length, float], Cell], series: _Series, block: Block, inputs: Inputs) -> None:
-    """Add what a further process measured to the cell of its variant, length and idle time."""
+    """Add the timings of one process as a further repeat of their variant, length and idle time in `cells`."""
     key = (series.variant, series.length, series.gap_ms)
     if key not in cells:
         variant = next(v for v in block.variants if v.name == series.variant)
@@ -132,7 +132,7 @@ def _add_series(cells: dict[tuple[str, Length, float], Cell], series: _Series, b
 
 @dataclass
 class _ClosedFile:
-    """A file that was open in another process, which timed it."""
+    """Name and version of the engine that ran a file in a process that has ended."""
 
     engine: str
     engine_version: str
@@ -147,11 +147,11 @@ class _ClosedFile:
 
 
 def remote_repeats(connection: Restarting, inputs: Inputs) -> Repeat:
-    """Return a function that makes a repeat on another machine, whose worker is started anew for each.
+    """Return a function that runs one repeat on another machine, restarting the worker there each time.
 
     Args:
         connection: The device.
-        inputs: What the variants read.
+        inputs: Model inputs by (variant's name, length).
     """
 
     def make_repeat(block: Block, seconds: float) -> list[_Series]:
@@ -164,7 +164,7 @@ def remote_repeats(connection: Restarting, inputs: Inputs) -> Repeat:
 
 @contextlib.contextmanager
 def local_repeats(inputs: Inputs) -> Iterator[Repeat]:
-    """Yield a function that makes a repeat on this machine, in a Python process that reads the inputs from a temporary file."""
+    """Yield a function that runs one repeat in a new Python process here; the inputs go through a temporary file."""
     with tempfile.TemporaryDirectory(prefix="pocketbert-") as folder:
         path = Path(folder) / "inputs.npz"
         _write_inputs(path, inputs)
@@ -175,10 +175,10 @@ def local_repeats(inputs: Inputs) -> Iterator[Repeat]:
 
 
 class _Request(BaseModel):
-    """What one process does.
+    """What the process of one repeat reads from stdin.
 
     Attributes:
-        block: What is timed, in one repeat.
+        block: Files, lengths and idle times to time in one repeat.
         seconds: Time that it may take.
         inputs: File with the inputs, written by `_write_inputs`.
     """
@@ -189,13 +189,13 @@ class _Request(BaseModel):
 
 
 class _Answer(BaseModel):
-    """What one process measured."""
+    """What the process of one repeat prints: its timings."""
 
     series: list[_Series]
 
 
 def _run_process(request: _Request) -> list[_Series]:
-    """Start the process of one repeat and wait for what it measured."""
+    """Start the process of one repeat with `request` on stdin; return the timings that it prints."""
     # -P: a folder named like one of our imports in the user's working directory must not be picked up
     command = [sys.executable, "-P", "-m", __name__]
     try:
@@ -219,7 +219,7 @@ def _run_process(request: _Request) -> list[_Series]:
 
 
 def _write_inputs(path: Path, inputs: Inputs) -> None:
-    """Write inputs as one array for each name, texts after one another, and the tokens of each text."""
+    """Write the inputs to an ``.npz`` file: per variant and length, all rows concatenated, and their lengths."""
     arrays = {}
     for number, (key, feeds) in enumerate(inputs.items()):
         arrays[f"{number}/key"] = np.array(json.dumps(key))
@@ -231,7 +231,7 @@ def _write_inputs(path: Path, inputs: Inputs) -> None:
 
 
 def _read_inputs(path: Path) -> dict[tuple[str, Length], list[Feed]]:
-    """Read the inputs of a repeat from a file, by variant and length."""
+    """Read the ``.npz`` file of inputs; return the input rows by (variant, length)."""
     inputs: dict[tuple[str, Length], list[Feed]] = {}
     with np.load(path, allow_pickle=False) as stored:
         for number in range(sum(name.endswith("/key") for name in stored.files)):

@@ -30,7 +30,7 @@ BUSY = 0.10
 def make_measurement(
     cell: Cell, cold: ColdRun | None, device: DeviceName, machine: Machine, threads: int, load: Load
 ) -> Measurement:
-    """Make the record of a cell. Times of a device whose times are no latency are left out.
+    """Make the stored record of one file's timings; times of an emulator, which are no latencies, are left out.
 
     Args:
         cell: The timings.
@@ -38,7 +38,7 @@ def make_measurement(
         device: The device.
         machine: Its CPU and ISA.
         threads: Threads within an operator.
-        load: What else the device did.
+        load: Other load, heat and clock rate of the device meanwhile.
     """
     used = cell.feeds[: max(map(len, cell.repeats))]
     walls, cpus = (cell.wall_ms, cell.cpu_ms) if cell.timed else ([], [])
@@ -72,7 +72,7 @@ def make_measurement(
 def make_comparisons(
     cells: Sequence[Cell], baseline: str, device: DeviceName, threads: int, fresh: bool
 ) -> list[Comparison]:
-    """Compare every variant with the baseline; nothing on a device whose times are no latency.
+    """Return every variant's time ratio to the baseline, with intervals; [] for an emulator's times.
 
     Args:
         cells: The timings at one thread count.
@@ -99,12 +99,12 @@ def make_comparisons(
 
 
 def describe_method(method: str, measurements: Sequence[Measurement], options: BenchmarkOptions, fresh: bool) -> str:
-    """Describe how the timings were taken and how their figures are computed.
+    """Return a paragraph for the report on how the timings were taken and how their figures are computed.
 
     Args:
-        method: What is special about the device, in sentences.
-        measurements: What was measured.
-        options: What was asked for.
+        method: Sentences on how this device takes its figures.
+        measurements: The measurements of one session.
+        options: The requested settings of the benchmark.
         fresh: Whether every repeat was made by a fresh process.
     """
     gaps = sorted({m.gap_ms for m in measurements if m.gap_ms})
@@ -139,12 +139,12 @@ def describe_method(method: str, measurements: Sequence[Measurement], options: B
 def timing_notes(
     measurements: Sequence[Measurement], run_counts: Sequence[int], runs: int, budget_s: float
 ) -> list[str]:
-    """Return notes on what makes the times less certain: fewer runs, unstable warm-ups, other processes, too many threads.
+    """Return notes on what makes the times less certain: fewer runs, unstable warm-ups, other load, many threads.
 
     Args:
-        measurements: What was measured.
+        measurements: The measurements of one session.
         run_counts: Timed inferences of every repeat.
-        runs: Timed inferences that were asked for.
+        runs: Requested number of timed inferences per repeat.
         budget_s: Seconds that were allowed.
     """
     notes = []
@@ -173,12 +173,12 @@ def timing_notes(
 def idle_notes(
     idle: Sequence[tuple[Length, float]], measurements: Sequence[Measurement], repeats: int, budget_s: float
 ) -> list[str]:
-    """Return a note for each idle time after which some lengths had no time to be measured, and what they take.
+    """Return a note per idle time whose single inferences did not fit into the budget at some lengths.
 
     Args:
         idle: Lengths and idle times in ms of the single inferences that were asked for.
-        measurements: What was measured.
-        repeats: Passes over everything.
+        measurements: The measurements of one session.
+        repeats: How often all files and lengths are timed anew, one pass after the other.
         budget_s: Seconds that were allowed.
     """
     notes = []
@@ -209,7 +209,7 @@ def idle_notes(
 
 
 def make_compilation_result(targets: Sequence[Target], options: BenchmarkOptions) -> BenchmarkResult:
-    """Return a result for compilations only, where no device of the benchmark runs files."""
+    """Return a benchmark result without timings, for a benchmark that only compiles files for NPUs."""
     variants = {v.name: v for target in targets for v in target.variants}
     return BenchmarkResult(
         machine=describe_machine(),

@@ -29,6 +29,8 @@ _Z975 = 1.959964
 
 
 class _Frozen(BaseModel):
+    """An immutable record that ignores unknown fields."""
+
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
@@ -60,7 +62,7 @@ class Statistics(_Frozen):
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Statistics:
-        """Describe timings.
+        """Compute percentiles, mean and deviation of timings.
 
         Args:
             samples: At least one timing in ms, shape [n], any order.
@@ -128,7 +130,7 @@ def nearest_rank(samples: Sequence[float] | np.ndarray, percent: int) -> float:
 
 
 def repeat_interval(medians: Sequence[float]) -> Interval | None:
-    """Compute the interval of a latency from the medians of its repeats.
+    """Compute the 95 % confidence interval of a latency from the medians of its repeats.
 
     A t interval over logarithms: repeats are few (3 to 10), timings are positive and skewed to the right,
     and what disturbs them (frequency, other load) multiplies.
@@ -157,7 +159,7 @@ def student_t(freedom: int) -> float:
 
 
 def burst_medians(repeats: Sequence[Sequence[float]], burst: int) -> list[float]:
-    """Return the median of each burst, all repeats after one another: entry i is round i, the same for all that took turns.
+    """Return the median of each burst, repeats concatenated; entry i is the same round for all files that took turns.
 
     Args:
         repeats: Timings in ms, [repeats][runs].
@@ -167,7 +169,7 @@ def burst_medians(repeats: Sequence[Sequence[float]], burst: int) -> list[float]
 
 
 def paired_ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
-    """Compare two series whose i-th entries were measured side by side, in the same round.
+    """Compute the median ratio a[i] / b[i] of timings taken in the same rounds, with its confidence interval.
 
     A round that was disturbed as a whole leaves its ratio alone, which is the point of interleaving. The
     interval is the distribution-free one of the median, between two order statistics (the sign test
@@ -199,7 +201,7 @@ def paired_ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
 
 
 def time_ratio(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], turn: int, fresh: bool = False) -> Ratio:
-    """Compare two files by the repeats in which they took turns.
+    """Compute the ratio of two files' times, with its interval, from the repeats in which they took turns.
 
     Args:
         a: Timings in ms of the first, [repeats][runs].
@@ -219,7 +221,7 @@ def time_ratio(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], turn:
 
 
 def repeated_ratio(ratios: Sequence[float]) -> Ratio:
-    """Combine the ratios of fresh processes, each the median of its rounds.
+    """Combine the time ratios of fresh processes, one per process, into their geometric mean with a 95 % interval.
 
     A t interval over logarithms, as `repeat_interval`: processes differ from each other by more than the rounds of one, so
     that an interval of all rounds would be too narrow by half.
@@ -244,7 +246,7 @@ def repeated_ratio(ratios: Sequence[float]) -> Ratio:
 
 @cache
 def _order_cut(n: int) -> tuple[int, float]:
-    """Return how many values to leave out at each end so that the rest covers the median with 95 %, and the coverage."""
+    """Return how many sorted values to drop at each end for a 95 % interval of the median, and its exact coverage."""
     # The sorted values x[k] .. x[n-1-k] miss the median with probability 2 P(Binomial(n, 1/2) <= k).
     below, cut, half = 1, 0, 1 << max(n - 1, 0)
     ways = n  # binomial coefficient of n and cut + 1, each from the one before: thousands of pairs are usual

@@ -37,11 +37,11 @@ _POST_LEAST, _POST_WARMUP = 10, 3
 
 @dataclass(frozen=True)
 class PostProcessing:
-    """How the outputs of a file become answers.
+    """How a file's outputs become answers: the task's head and the temperature of its logits.
 
     Attributes:
         head: The task, as it turns outputs into answers.
-        temperature: What the file's logits are divided by.
+        temperature: The number that the file's logits are divided by.
     """
 
     head: Head
@@ -50,11 +50,11 @@ class PostProcessing:
     def answers(
         self, outputs: Sequence[Arrays], inputs: Sequence[Feed], prepared: Prepared, inside: bool
     ) -> list[Answer]:
-        """Make the answers as `pocketbert.load(folder).predict` does after the engine has run, but without marks of unknown answers.
+        """Turn a file's outputs into answers as `pocketbert.load(folder).predict` does, without unknown marks.
 
         Args:
-            outputs: Of each row that the model read, by name.
-            inputs: What it read, by name, [1, L] each.
+            outputs: The model's outputs for each input row: arrays by output name.
+            inputs: The model's inputs for each row: arrays [1, L] by input name.
             prepared: The rows.
             inside: Whether the file computes the score function itself.
         """
@@ -72,7 +72,7 @@ class PostProcessing:
 def time_tokenizers(
     variants: Sequence[Variant], tokenizers: Mapping[str, TextTokenizer], texts: Sequence[Text], repeats: int
 ) -> list[TokenizerTime]:
-    """Time the step from text to ids in this process, once per tokenizer and longest length."""
+    """Time the tokenization of each text in this process; files that share tokenizer and longest length share times."""
     users: dict[tuple[str, int], list[str]] = {}
     for v in variants:
         file = v.tokenizer / "tokenizer.json" if v.tokenizer.is_dir() else v.tokenizer
@@ -108,7 +108,7 @@ def time_post_processing(
     by_path: Mapping[Path, PostProcessing],
     notes: list[str],
 ) -> list[PostProcessingTime]:
-    """Time the step from outputs to answers in this process, once per task and longest length.
+    """Time how outputs become answers in this process; files that share task and longest length share times.
 
     Args:
         variants: The files.
@@ -137,7 +137,7 @@ def time_post_processing(
 def _time_post_processing(
     group: Sequence[Variant], step: PostProcessing, tokenizer: TextTokenizer, texts: Sequence[Text]
 ) -> PostProcessingTime:
-    """Run the first file of a group on each text, and time how its outputs become an answer."""
+    """Run the first file of a group on each text, and time only the step from its outputs to an answer."""
     predictor, task = group[0].file.open(1), step.head.task
     inside = PROBABILITIES in answer_outputs(task, predictor)
     chosen = choose_texts(_fit_task(texts, task, tokenizer.mask_token), _POST_TEXTS)
@@ -167,10 +167,10 @@ def _time_post_processing(
 
 
 def _fit_task(texts: Sequence[Text], task: Task, mask: str | None) -> list[Text]:
-    """Bring texts into the form that a task takes.
+    """Return the texts as single texts or pairs, as the task takes them.
 
-    Where it takes pairs only, a single text gets the next one as its second; where it takes single ones, the first of a pair is
-    left; and where it fills masked words in, the last word is masked if none is.
+    For a task on pairs, a single text gets the next one as its second; for a task on single texts, the first of a pair
+    is left; for fill-mask, the last word is replaced by the mask if the text has none.
     """
     if task.pairs_only:
         following = [*texts[1:], texts[0]]

@@ -54,18 +54,18 @@ _WINDOW = 5
 
 @dataclass
 class Cell:
-    """One variant at one thread count and one length, and its timings so far.
+    """The timings of one model file at one thread count, one input length and one idle time.
 
     Attributes:
-        variant: What is measured.
+        variant: The measured model file.
         opened: The opened file.
         length: Tokens or ``"text"``.
         feeds: Inputs to cycle through.
         timed: Whether the device's times are latencies; else the warm-up is one inference per input shape.
         gap_ms: Idle time before each inference in ms; 0 for one after the other.
         warmup_runs: Untimed inferences before the first timed one.
-        warmup_stable: Whether they became stable.
-        cost_ms: What one inference takes by this machine's clock, from the warm-up; for planning only.
+        warmup_stable: Whether the warm-up's times became stable.
+        cost_ms: Estimated duration of one inference by this machine's clock, from the warm-up; for planning only.
         repeats: Samples, one list per repeat.
     """
 
@@ -97,15 +97,15 @@ class Cell:
 
     @property
     def guest_instructions(self) -> list[float]:
-        """Instructions per inference where the device counts them, all repeats after one another."""
+        """Instructions per inference, counted by an emulator, over all repeats; empty on other devices."""
         return [s.guest_instructions for repeat in self.repeats for s in repeat if s.guest_instructions is not None]
 
     def run(self, numbers: Sequence[int]) -> list[Sample]:
-        """Run the inputs of these numbers, and keep nothing."""
+        """Run the inputs with these indices and return their times, without adding them to `repeats`."""
         return self._run(numbers)
 
     def warm_up(self, most_s: float) -> None:
-        """Run until stable: at least 10 and every input shape once, at most 60 or `most_s` seconds.
+        """Run untimed inferences until the times are stable: at least 10, at most 60 or `most_s` seconds.
 
         ONNX Runtime plans memory per input shape, so a shape's first run is slow. Stable means that the
         medians of two windows of 5 runs on the same inputs differ by less than 3 %.
@@ -135,14 +135,14 @@ class Cell:
         return float(np.median([s.wall_ms for s in self._run(range(_WINDOW))]))
 
     def burst(self, first: int, count: int) -> None:
-        """Time `count` inferences on the inputs from `first` on, and add them to the current repeat.
+        """Time `count` inferences on the inputs from index `first` on, and add them to the current repeat.
 
         One inference comes before whose time is not kept: the caches hold the weights of another variant.
         """
         self.repeats[-1] += self._run([first, *range(first, first + count)])[1:]
 
     def after_idle(self, gap_ms: float) -> Cell:
-        """Return a cell of the same variant, opened and warmed up, measured by single inferences after an idle time."""
+        """Return a copy without timings that times single inferences after `gap_ms` ms of idling."""
         made = copy.copy(self)  # with the inputs that were prepared
         made.gap_ms, made.repeats = gap_ms, []
         if isinstance(self.opened, Idling):
@@ -161,18 +161,18 @@ class Cell:
 
     @property
     def single_s(self) -> float:
-        """Seconds that one inference after an idle time takes; for planning only."""
+        """Seconds that one inference takes, idle time included; for planning only."""
         pauses = self.opened.pauses if isinstance(self.opened, Idling) else 1
         return (self.gap_ms * pauses + self.cost_ms) / 1000
 
     @property
     def turn(self) -> int:
-        """Timed inferences of one turn; entry i of the turns' medians is round i of every variant."""
+        """Timed inferences per turn: 1 after an idle time, else a burst."""
         return 1 if self.gap_ms else BURST
 
 
 def _interleave(cells: list[Cell], runs: int, order: np.random.Generator, least_s: float = 0.0) -> None:
-    """Make one repeat: rounds in which every cell has one turn, in a new order each round.
+    """Make one repeat: rounds in which every variant has one turn, in a new random order each round; fills `repeats`.
 
     A turn is a burst, or one inference where the cells wait before each.
 
@@ -212,19 +212,19 @@ def _no_garbage_collection() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Block:
-    """Everything that is timed at one thread count on one device, all files open at once.
+    """What is timed at one thread count on one device: the files, all open at once, their lengths and idle times.
 
     Attributes:
         variants: The files.
         threads: Threads within an operator.
         lengths: Tokens, or ``"text"``.
         idle: Lengths and idle times in ms of single inferences, the most important ones first.
-        sure: How many of these are made at any rate; further ones are made where there is time for them.
+        sure: How many entries of `idle` are always timed; the others only where time is left for them.
         runs: Timed inferences of a variant at a length in one repeat.
-        repeats: Passes over everything.
+        repeats: How often all files and lengths are timed anew, one pass after the other.
         least_s: Seconds of timed inferences that every figure without idle time has at least in each repeat.
         timed: Whether the device's times are latencies.
-        seed: What the order of turns is drawn from.
+        seed: Seed of the random order of turns.
         without_idle: Names of files that are not timed after idle times, since the device cannot.
     """
 
@@ -241,12 +241,12 @@ class Block:
     without_idle: Sequence[str] = ()
 
     def run(self, connection: Connection, inputs: Inputs, deadline: float, tick: Tick) -> list[Cell]:
-        """Open the files, warm them up and time them in turns.
+        """Open the files, warm them up and time them in turns; return their timings.
 
         Args:
             connection: The device.
-            inputs: What the variants read.
-            deadline: When it should end, by the monotonic clock; fewer runs are made where they do not fit.
+            inputs: Model inputs by (variant's name, length).
+            deadline: Time of the monotonic clock by which it should end; runs are reduced to fit.
             tick: Called with words after every step.
 
         Returns:
@@ -280,7 +280,10 @@ class Block:
         return [*cells, *(c for group in idle for c in group)]
 
     def _idle_groups(self, groups: Sequence[list[Cell]], seconds: float) -> list[list[Cell]]:
-        """Return the cells of single inferences: the sure ones, and those that fit into their share of a repeat's seconds."""
+        """Return the variants to time after an idle time, grouped by length and idle time.
+
+        Those beyond the first `sure` are dropped where they do not fit into their share of the `seconds` of a repeat.
+        """
         idle_groups = list[list[Cell]]()
         for number, (length, gap) in enumerate(self.idle):
             cells = groups[list(self.lengths).index(length)]
@@ -291,12 +294,12 @@ class Block:
         return idle_groups
 
     def step(self, length: Length, gap_ms: float, count: int) -> str:
-        """Return what was just timed, in words."""
+        """Return the progress bar's note on the step that just ended: threads, length, idle time, runs."""
         return f"{wording.threads(self.threads)}, {wording.pace(length, gap_ms)}, {count} runs"
 
 
 def _single_round_s(group: Sequence[Cell]) -> float:
-    """Return the seconds of one inference of each variant after its idle time."""
+    """Return the seconds that one inference of each variant takes, idle times included."""
     return sum(c.single_s for c in group)
 
 
@@ -308,12 +311,12 @@ def sustain(
     threads: int,
     cool: Callable[[float], None] = lambda most_s: None,
 ) -> Sustained:
-    """Run one file without a pause, after a rest in which the device cools down, and a warm-up.
+    """Run one file for `minutes` without a pause, after a rest and a warm-up; return ten slices and the slow-down.
 
     Args:
         connection: The device.
         cell: The file and its inputs.
-        minutes: How long.
+        minutes: Duration in minutes.
         device: Name of the device.
         threads: Threads within an operator.
         cool: Waits after the rest until the device is cool; it gets the most seconds that this may take.
@@ -344,7 +347,7 @@ def sustain(
 
 
 def _in_bursts(connection: Connection, cell: Cell, length_s: float) -> list[tuple[Slice, list[float]]]:
-    """Run burst after burst; each slice begins with the first input again, so that slices are compared on the same inputs."""
+    """Run bursts back to back for ten slices of `length_s` seconds; each slice begins with the first input again."""
     slices, began = list[tuple[Slice, list[float]]](), time.monotonic()
     for number in range(_SLICES):
         watch, after_s, samples = connection.watch(), time.monotonic() - began, list[Sample]()
@@ -357,7 +360,7 @@ def _in_bursts(connection: Connection, cell: Cell, length_s: float) -> list[tupl
 def _in_one_run(
     connection: Connection, opened: Sustaining, feeds: Sequence[Feed], length_s: float
 ) -> list[tuple[Slice, list[float]]]:
-    """Run one call that takes all the time, and note at the end of each slice what else the device did.
+    """Time ten slices of `length_s` seconds in a single call on the device; return each slice and its wall times in ms.
 
     Raises:
         MachineError: If a slice has fewer inferences than a burst, or the device is lost.
@@ -385,7 +388,7 @@ def _in_one_run(
 
 
 def _slice(after_s: float, wall: list[float], load: Load) -> tuple[Slice, list[float]]:
-    """Return the record of a slice and its wall times in ms."""
+    """Return one slice of a run without pauses (statistics, heat, clock, energy) and its wall times in ms."""
     facts = {"thermal": load.thermal, "clock": load.clock, "others": load.others}
     words = load.energy.words if load.energy else ""
     return Slice(after_s=round(after_s, 3), wall=Statistics.of(wall), energy=words, **facts), wall

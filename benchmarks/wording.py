@@ -19,7 +19,7 @@ NONE = "–"
 
 
 def size(number: int | None) -> str:
-    """Return bytes in decimal units, as app stores count: ``12.4 MB``; a dash where they are not known."""
+    """Return bytes as text in decimal units, as app stores count: ``12.4 MB``; a dash for None."""
     if number is None:
         return NONE
     if number < 1e6:
@@ -28,7 +28,7 @@ def size(number: int | None) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """Return milliseconds with three significant digits, without the unit: ``0.0743``, ``12.3``; a dash where they are not known."""
+    """Return milliseconds with three significant digits, without unit: ``0.0743``, ``12.3``; a dash for None."""
     if value is None:
         return NONE
     if value <= 0 or not math.isfinite(value):
@@ -37,17 +37,17 @@ def milliseconds(value: float | None) -> str:
 
 
 def share(fraction: float | None) -> str:
-    """Return a fraction in per cent: ``98.7 %``."""
+    """Return a fraction in per cent: ``98.7 %``; a dash for None."""
     if fraction is None:
         return NONE
     return "not a number" if math.isnan(fraction) else f"{fraction * 100:.1f} %"
 
 
 def calibration(confidence: Confidence | None, rows: str) -> str:
-    """Return a calibration error without and with a file's temperature: ``5.31 % → 1.20 % (temperature 1.42)``.
+    """Return a file's calibration error before and after temperature: ``5.31 % → 1.20 % (temperature 1.42)``.
 
     Args:
-        confidence: What was measured of the file.
+        confidence: The file's calibration and threshold figures; None where none were measured.
         rows: Name of the set of rows; the text is a dash where another set was used.
     """
     if confidence is None or confidence.measured_on != rows or confidence.error is None:
@@ -59,10 +59,10 @@ def calibration(confidence: Confidence | None, rows: str) -> str:
 
 
 def selective(confidence: Confidence | None, rows: str) -> str:
-    """Return the effect of a threshold for unknown answers: ``0.71: 88.2 %, of which 95.3 % right``.
+    """Return a threshold for unknown answers and its effect: ``0.71: 88.2 %, of which 95.3 % right``.
 
     Args:
-        confidence: What was measured of the file.
+        confidence: The file's calibration and threshold figures; None where none were measured.
         rows: Name of the set of rows; the text is a dash where another set was used.
     """
     if confidence is None or confidence.measured_on != rows or None in (confidence.unknown, confidence.answered):
@@ -73,7 +73,7 @@ def selective(confidence: Confidence | None, rows: str) -> str:
 
 
 def fitted(confidences: Sequence[Confidence]) -> str:
-    """Return sentences on what temperatures and thresholds of some files were fitted on, or why there are none."""
+    """Return sentences on the rows that temperatures and thresholds were fitted on, or why none were fitted."""
     rows = sorted({c.fitted_rows for c in confidences if c.fitted_rows})
     sentences = []
     if rows:
@@ -94,17 +94,17 @@ def fitted(confidences: Sequence[Confidence]) -> str:
 
 
 def time_ratio(ratio: Ratio | None) -> str:
-    """Return the time relative to the baseline with its interval; 1 for the baseline itself, which is compared with nothing."""
+    """Return a time ratio to the baseline with its interval: ``0.512 [0.498, 0.530]``; ``1`` for None."""
     return f"{ratio.median:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]" if ratio else "1"
 
 
 def factor(value: float) -> str:
-    """Return a factor with three digits at most: ``7.32×``."""
+    """Return a factor rounded to three digits: ``7.32×``, ``12.3×``."""
     return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}×"
 
 
 def speed(ratio: Ratio) -> str:
-    """Return a ratio of times in words, with its interval: ``4.81× faster (4.62–5.03)``."""
+    """Return a time ratio as text with its interval: ``4.81× faster (4.62–5.03)``."""
     if not ratio.decided:
         return f"no clear difference ({ratio.low:.2f}–{ratio.high:.2f} of the time)"
     if ratio.median < 1:
@@ -115,7 +115,7 @@ def speed(ratio: Ratio) -> str:
 
 
 def change(ratio: float, better: str, worse: str) -> str:
-    """Return a ratio of later and earlier figures in words: ``1.21× faster``.
+    """Return the ratio of a later to an earlier figure as text: ``1.21× faster``.
 
     Args:
         ratio: Later / earlier; below 1 is better.
@@ -132,46 +132,46 @@ def scale(metric: Metric) -> str:
 
 
 def luck(metric: Metric) -> str:
-    """Return what the best model answers that does not read its input: ``always the most frequent label``."""
+    """Return what a model scores best with that ignores its input: ``always the most frequent label``."""
     return CHANCE[metric.name]
 
 
 def other_metric(name: str, value: float) -> str:
-    """Return a metric beside the deciding one: ``mcc 71.20``; no share of anything, but in the label's own units: ``rmse 0.238``."""
+    """Return a secondary metric as text: ``mcc 71.20``; an error in the label's own units as ``rmse 0.238``."""
     return f"{name} {value:.3g}" if name == "rmse" else f"{name} {value * 100:.2f}"
 
 
 def length(value: Length) -> str:
-    """Return a length in words: ``real text`` or ``64 tokens``."""
+    """Return an input length as text: ``real text`` or ``64 tokens``."""
     return "real text" if value == TEXT else f"{value} tokens"
 
 
 def pace(value: Length, gap_ms: float) -> str:
-    """Return a length and the idle time before an inference: ``real text``, ``64 tokens, after 100 ms idle``."""
+    """Return an input length and idle time as text: ``real text``, ``64 tokens, after 100 ms idle``."""
     return length(value) + idle(gap_ms)
 
 
 def idle(gap_ms: float) -> str:
-    """Return the idle time as it follows a length, empty where there is none: ``, after 100 ms idle``."""
+    """Return an idle time as an appendix to a length: ``, after 100 ms idle``; empty for 0."""
     return f", after {gap_ms:g} ms idle" if gap_ms else ""
 
 
 def threads(number: int) -> str:
-    """Return ``1 thread``, ``2 threads``; 0 means that the engine decides itself."""
+    """Return a thread count as text: ``1 thread``, ``2 threads``; for 0, ``the engine's own threads``."""
     if not number:
         return "the engine's own threads"
     return f"{number} thread" + ("s" if number != 1 else "")
 
 
 def thread_count(number: int) -> str:
-    """Return the number of threads for a table, a dash where the engine decides itself."""
+    """Return a thread count for a table cell; a dash for 0, where the engine decides."""
     return str(number) if number else NONE
 
 
 def short_names(folders: Sequence[Path]) -> dict[Path, str]:
-    """Return the part of each path in which the folders differ: ``a`` and ``b`` for ``runs/a/phone`` and ``runs/b/phone``.
+    """Map each path to the part that tells it apart: ``a`` and ``b`` for ``runs/a/phone`` and ``runs/b/phone``.
 
-    Where no single part is different for all, the paths themselves.
+    If no single part differs for all, each path maps to itself.
     """
     parts = {folder: [p for p in folder.parts if p not in ("/", "..")] for folder in folders}
     while len(parts) > 1 and all(len(p) > 1 for p in parts.values()) and len({p[-1] for p in parts.values()}) == 1:
@@ -181,7 +181,7 @@ def short_names(folders: Sequence[Path]) -> dict[Path, str]:
 
 
 def count(value: int) -> str:
-    """Return a large number in short: ``22.7 M``, ``950 k``."""
+    """Return a large number as short text: ``22.7 M``, ``950 k``."""
     if value >= 999_500:
         return f"{value / 1e6:.1f} M"
     return f"{value / 1e3:.0f} k" if value >= 1000 else str(value)

@@ -65,7 +65,7 @@ _LISTED_PHONE = re.compile(r"(?P<serial>\S+)\s+(?P<state>no permissions|[a-z]+)\
 
 
 def _attached() -> list[Reachable]:
-    """List the phones of ``adb devices -l``, with what keeps one from being used. Nothing is changed on them."""
+    """Return the phones of ``adb devices -l``, each with the reason why it cannot be used, if any."""
     client = shutil.which("adb")
     if client is None:
         return []
@@ -87,7 +87,7 @@ def _attached() -> list[Reachable]:
 
 
 def _read_attached(text: str) -> list[Reachable]:
-    """Read the output of ``adb devices -l``, which may hold messages of the server in front."""
+    """Parse the output of ``adb devices -l``; messages of the adb server in front are skipped."""
     rows = text.partition("List of devices attached")[2].splitlines()
     phones = []
     for row in rows:
@@ -100,7 +100,7 @@ def _read_attached(text: str) -> list[Reachable]:
 
 
 def _adb_missing() -> str:
-    """Return what this machine lacks to measure on a phone, the client or the runners; empty if nothing."""
+    """Return what this machine lacks to measure on a phone (adb, the measuring programs); empty if nothing."""
     missing = [] if shutil.which("adb") else ["adb is not installed (sudo apt-get install adb)"]
     folder, names = os.environ.get(RUNNERS_FOLDER, ""), list(RUNNERS.values())
     if not folder:
@@ -114,7 +114,7 @@ def _adb_missing() -> str:
 
 
 def _adb_refusal(format: Format, runtime: Runtime | None) -> str:
-    """Return why files of a format, made for a runtime, are not run; empty if they are."""
+    """Return why files of this format and runtime cannot be run on a phone; empty if they can."""
     if format not in RUNNERS:
         return "the runners take ONNX and TFLite files only"
     if runtime is not None and runtime.own_engine is not None:
@@ -125,14 +125,14 @@ def _adb_refusal(format: Format, runtime: Runtime | None) -> str:
 
 
 def _adb_idle_refusal(format: Format) -> str:
-    """Return why files of a format are not timed after idle times; empty if they are."""
+    """Return why files of this format cannot be timed after idle times; empty if they can."""
     if format is Format.ONNX:
         return f"{ONNX} cannot wait between inferences, and a new process is no idle one"
     return ""
 
 
 def _adb_sustained_refusal(format: Format) -> str:
-    """Return why files of a format are not run for minutes; empty if they are."""
+    """Return why files of this format cannot be run for minutes without a pause; empty if they can."""
     if format is Format.TFLITE:
         return (
             f"{LITERT} tells no single times of a run, and a process for each inference would pause between them; the demo app "
@@ -142,7 +142,7 @@ def _adb_sustained_refusal(format: Format) -> str:
 
 
 def _connect_adb(argument: str) -> _AdbConnection:
-    """Connect to an Android device.
+    """Connect to an Android device over adb.
 
     Args:
         argument: ``[SERIAL][@CORES]``; without a serial number the only device that is connected.
@@ -164,7 +164,7 @@ def _connect_adb(argument: str) -> _AdbConnection:
 
 
 class _AdbConnection:
-    """An Android device.
+    """An Android device on which measuring programs ("runners") are started over adb.
 
     Args:
         adb: The device.
@@ -188,49 +188,49 @@ class _AdbConnection:
         return read_machine(cpuinfo, properties, self.adb.shell("uname", "-srm"), self.runners.cpus)
 
     def versions(self) -> dict[str, str]:
-        """Return the digests of the runners that were used."""
+        """Return the digests of the measuring programs that were used, by name."""
         return {RUNNERS[format]: version for format, version in self.runners.versions.items()}
 
     def lengths(self, file: EngineFile) -> tuple[int, ...]:
-        """Return the only lengths that a file takes; empty if it takes any."""
+        """Return the fixed input lengths in tokens that a file takes; empty if it takes any length."""
         return file.lengths
 
     def cold_start(self, file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> ColdRun | None:
-        """Start a runner with a file; the figures are the runner's own. It profiles later: see `profile`."""
+        """Start a measuring program with a file; return the load time and memory that it prints."""
         row = np.array([ids], np.int64)
         feed = {"input_ids": row, "attention_mask": np.ones_like(row), "token_type_ids": np.zeros_like(row)}
         start = self.open(file, threads).start(feed)
         return None if start is None else ColdRun(start=start)
 
     def bring(self, files: Sequence[EngineFile]) -> None:
-        """Send the runners of some files."""
+        """Copy the measuring programs that these files need to the device."""
         for format in dict.fromkeys(file.format for file in files):
             self.runners.send_runner(format)
 
     def open(self, file: EngineFile, threads: int) -> _LitertFile | _OnnxFile:
-        """Send a file and its runner."""
+        """Copy a file and its measuring program to the device; return the object that times it."""
         return (_LitertFile if file.format is Format.TFLITE else _OnnxFile)(self.runners, file, threads)
 
     def profile(self, file: EngineFile, feed: Feed, threads: int, runs: int) -> OpTimes:
-        """Profile a file in a run of its runner that times nothing else; the note names why there is no profile."""
+        """Profile a file in a separate run of its measuring program; on failure a note has the reason."""
         try:
             return self.open(file, threads).profile(feed, runs)
         except (PocketBertError, ValueError) as error:  # the latencies are measured already, and stay
             return OpTimes(runs=0, ops=[], placement=[], note=f"No time per operator: {str(error).rstrip('.')}.")
 
     def watch(self) -> AdbWatch:
-        """Begin to note load, clock, temperature and battery."""
+        """Start recording load, clock rate, temperature and battery."""
         return AdbWatch(self.adb, self.runners.cpus)
 
     def close(self) -> None:
-        """Remove everything from the device."""
+        """Remove all files from the device and disconnect."""
         self.adb.close()
 
 
 class _LitertFile:
-    """A TFLite file that ``benchmark_model`` times: a fresh process for each inference.
+    """A TFLite file on a phone, timed by ``benchmark_model`` in a fresh process per inference.
 
-    Of several inferences the runner prints only the first, the last and statistics; so it makes a single one.
+    For several inferences the program prints statistics only, no single times; so it makes one inference per process.
     """
 
     engine = LITERT
@@ -245,11 +245,11 @@ class _LitertFile:
         self._keys = predictor.signature_keys
 
     def prepare(self, feeds: Sequence[Feed]) -> Burst:
-        """Choose the signatures once; the runner makes its own random inputs of these lengths."""
+        """Return a function that times inferences; the program makes random inputs of the same lengths as `feeds`."""
         return self.prepare_idle(feeds, 0.0)
 
     def prepare_idle(self, feeds: Sequence[Feed], gap_ms: float) -> Burst:
-        """Choose the signatures as `prepare` does; the runner keeps an idle time after each untimed inference."""
+        """Return a function that times inferences with `gap_ms` of idling, which the program itself waits."""
         keys = [self._key(feed) for feed in feeds]
 
         def burst(numbers: Sequence[int]) -> list[Sample]:
@@ -265,7 +265,7 @@ class _LitertFile:
         return burst
 
     def start(self, feed: Feed) -> ColdStart:
-        """Start a process that runs an input of this length; return the runner's own figures."""
+        """Run one input in a fresh process; return load time, first inference and memory as the program prints them."""
         times = self._run(self._key(feed))
         return ColdStart(
             load_ms=times.init_us / 1e3,
@@ -277,16 +277,16 @@ class _LitertFile:
         )
 
     def profile(self, feed: Feed, runs: int) -> OpTimes:
-        """Let the runner profile the operators at the length of an input; ValueError if it prints no table of them."""
+        """Return the time per operator that the program measures; ValueError if it prints no operator table."""
         command = litert_profile_command(self._name, self._threads, self._key(feed), runs)
         return read_operators(self._runners.run(command))
 
     def _key(self, feed: Feed) -> str:
-        """Return the signature for the length of an input."""
+        """Return the key of the file's signature for an input of this length."""
         return self._keys[feed["input_ids"].shape[1]]
 
     def _run(self, key: str, gap_ms: float = 0.0) -> LitertTimes:
-        """Run one inference of a signature in a fresh process."""
+        """Run one inference of a signature in a fresh process; return the times that the program prints."""
         output = self._runners.run(litert_command(self._name, self._threads, key, delay_s=gap_ms / 1000))
         try:
             if gap_ms and not math.isclose(read_delay(output) or 0.0, gap_ms / 1000, rel_tol=1e-4):
@@ -297,7 +297,7 @@ class _LitertFile:
 
 
 class _OnnxFile:
-    """An ONNX file that ``onnxruntime_perf_test`` times: one process for consecutive inferences on the same input."""
+    """An ONNX file on a phone, timed by ``onnxruntime_perf_test``: one process per run of equal inputs."""
 
     engine = ONNX
 
@@ -307,7 +307,7 @@ class _OnnxFile:
         self._predictor = runners.open_here(file)
 
     def prepare(self, feeds: Sequence[Feed]) -> Burst:
-        """Send each input once, as a folder of its own."""
+        """Copy the inputs to the device, a folder each; return a function that times inferences on them."""
         series = self._send([[feed] for feed in feeds])
 
         def burst(numbers: Sequence[int]) -> list[Sample]:
@@ -319,7 +319,7 @@ class _OnnxFile:
         return burst
 
     def run_for(self, feeds: Sequence[Feed], seconds: int) -> list[Sample]:
-        """Run in one process for some seconds; of several inputs the runner draws one each time."""
+        """Run in one process for `seconds`; with several inputs the program draws one at random each time."""
         folder, result = f"{self._send([feeds])}/0", "sustained.csv"
         command = perf_test_command(f"{folder}/model.onnx", self._threads, result, seconds=seconds)
         self._runners.run(command, before=f"rm -f {result}", after="true", seconds=seconds)
@@ -328,7 +328,7 @@ class _OnnxFile:
             return self._read_samples((Path(name) / result).read_text(encoding="utf-8", errors="replace"))
 
     def start(self, feed: Feed) -> ColdStart | None:
-        """Start a process that runs an input; return the runner's own figures, or None if it prints none."""
+        """Run one input in a fresh process; return the load time and memory that the program prints, else None."""
         folder, result = f"{self._send([[feed]])}/0", "start.csv"
         command = perf_test_command(f"{folder}/model.onnx", self._threads, result, runs=1)
         try:
@@ -347,7 +347,7 @@ class _OnnxFile:
         )
 
     def profile(self, feed: Feed, runs: int) -> OpTimes:
-        """Let the runner write a trace of the operators, and read it here."""
+        """Have the program write an operator trace, copy it here, and return the time per operator."""
         folder, before, result = f"{self._send([[feed]])}/0", "rm -f trace*.json profiled.csv", "profiled.csv"
         untimed = 1  # the runner makes one by itself, and it is in the trace
         runs += UNPROFILED_RUNS - untimed
@@ -358,7 +358,7 @@ class _OnnxFile:
             return read_profile(Path(name) / "trace.json", skip=UNPROFILED_RUNS)
 
     def _send(self, groups: Sequence[Sequence[Feed]]) -> str:
-        """Send inputs as the runner reads them: a folder for each group with its inputs and a link to the model.
+        """Copy inputs to the device: a folder per group, with its inputs as protobuf files and a link to the model.
 
         Returns:
             The folder that holds the folders ``0``, ``1`` and so on.
@@ -377,7 +377,7 @@ class _OnnxFile:
         return series
 
     def _time(self, folder: str, runs: int) -> list[Sample]:
-        """Time inferences on the input in a folder."""
+        """Time `runs` inferences on the input in a folder, in one process."""
         command = perf_test_command(f"{folder}/model.onnx", self._threads, "result.csv", runs=runs)
         samples = self._read_samples(self._runners.run(command, before="rm -f result.csv", after="cat result.csv"))
         if len(samples) != runs:
@@ -385,7 +385,7 @@ class _OnnxFile:
         return samples
 
     def _read_samples(self, results: str) -> list[Sample]:
-        """Read the times in a file of results."""
+        """Parse the program's file of results into one time per inference."""
         try:
             return [Sample(round(time, 4)) for time in read_perf_test(results)]
         except ValueError as error:

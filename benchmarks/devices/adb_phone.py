@@ -50,12 +50,12 @@ _LOST = ("not found", "offline", "closed", "no devices", "disconnected", "protoc
 
 
 def state_problem(state: str) -> str:
-    """Explain why a device in a state of ``adb devices`` cannot be used, as a sentence without its subject."""
+    """Return why a device in this state of ``adb devices`` cannot be used: "does not answer. Plug it in again"."""
     return next((words for sign, words in _STATES.items() if state.startswith(sign)), f"is in the state '{state}'")
 
 
 class Adb:
-    """One device, and a folder on it that is removed at the end.
+    """An adb connection to one device, with a temporary folder there that is removed at the end.
 
     A shell on the device holds the folder and waits for the end of its input, which also comes when the connection is
     lost; then it ends what runs there and removes the folder.
@@ -94,7 +94,7 @@ class Adb:
             raise self._error("", messages.decode(errors="replace"), self._guard.returncode)
 
     def shell(self, *arguments: str, timeout_s: float = _CALL_S) -> str:
-        """Run a program on the device, in the folder; return its output, messages included.
+        """Run a program in the folder on the device; return its output, error messages included.
 
         Raises:
             MachineError: If it fails or the device is lost.
@@ -102,16 +102,16 @@ class Adb:
         return self.script(shlex.join(arguments), timeout_s)
 
     def script(self, text: str, timeout_s: float = _CALL_S) -> str:
-        """Run commands of a shell on the device, in the folder; see `shell`."""
+        """Run shell commands in the folder on the device; return their output. Errors as of `shell`."""
         script = f"cd {self.folder} && {{ {text}; }} 2>&1"
         return self._call("-s", self.serial, "shell", "-T", script, timeout_s=timeout_s)
 
     def try_shell(self, *arguments: str) -> str:
-        """Run a program on the device; return its output, or an empty text if it fails or is missing."""
+        """Run a program on the device; return its output, or an empty text if it fails."""
         return self.script(f"{shlex.join(arguments)} 2>/dev/null || true")
 
     def properties(self) -> list[str]:
-        """Return maker, model, chip and Android version; empty strings on other systems."""
+        """Return maker, model, chip and Android version; empty strings where unknown."""
         return [self.try_shell("getprop", name).strip() for name in _PROPERTIES]
 
     def push(self, source: Path, name: str) -> None:
@@ -134,7 +134,7 @@ class Adb:
         self._call("-s", self.serial, "pull", f"{self.folder}/{name}", str(destination), timeout_s=_COPY_S)
 
     def close(self) -> None:
-        """End the shell that holds the folder, and wait until the folder is removed."""
+        """End the shell on the device that owns the folder, and wait until the folder is removed."""
         assert self._guard.stdin is not None
         assert self._guard.stdout is not None
         assert self._guard.stderr is not None
@@ -148,7 +148,7 @@ class Adb:
         self._guard.stderr.close()
 
     def _find_device(self, serial: str) -> str:
-        """Return the serial number of the named device, or of the only one, and set `where`, its name in errors.
+        """Return the serial number of the named device, or of the only connected one; set `where` for errors.
 
         Raises:
             InputError: If it is not connected or not usable.
@@ -178,7 +178,7 @@ class Adb:
         return serial
 
     def _call(self, *arguments: str, timeout_s: float = _CALL_S) -> str:
-        """Run the client and return its output; see `shell` for errors."""
+        """Run the adb client and return its output; errors as of `shell`."""
         command = [self._client, *arguments]
         try:
             done = subprocess.run(
@@ -192,7 +192,7 @@ class Adb:
         return output
 
     def _error(self, output: str, client_messages: str, status: int) -> PocketBertError:
-        """Make the error for the output of a program on the device, the messages of the client, and its exit status."""
+        """Return the error that fits the output: no space, permission refused, device lost, or other."""
         text = f"{output}\n{client_messages}"
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         last = lines[-1][:300] if lines else f"exit status {status}"
@@ -209,7 +209,7 @@ class Adb:
 
 
 def select_cores(adb: Adb, kind: str, where: str) -> tuple[int, ...]:
-    """Return the cores of a kind on a device: ``little``, ``big`` or ``prime``.
+    """Return the CPU numbers of a kind of cores on a device: ``little``, ``big`` or ``prime``.
 
     Args:
         adb: The device.
@@ -229,19 +229,19 @@ def select_cores(adb: Adb, kind: str, where: str) -> tuple[int, ...]:
 
 
 def _cpufreq_script(*files: str) -> str:
-    """Return a shell command that prints some files of every group of cores with a common clock, a line per group."""
+    """Return a shell command that prints these cpufreq files, a line per group of cores with a common clock."""
     cells = " ".join(f"$(cat $p/{file})" for file in files)
     return f'for p in /sys/devices/system/cpu/cpufreq/policy*; do echo "{cells}"; done 2>/dev/null || true'
 
 
 def _read_clusters(text: str) -> list[tuple[int, tuple[int, ...]]]:
-    """Read the highest kHz and the numbers of cores with a common clock, from lines of both; slowest first."""
+    """Parse lines of highest kHz and core numbers into (kHz, cores) per cluster, slowest first."""
     rows = [[int(n) for n in line.split()] for line in text.splitlines() if re.fullmatch(r"\d+(?: \d+)+", line.strip())]
     return sorted((row[0], tuple(row[1:])) for row in rows)
 
 
 def _cores_of_kind(clusters: Sequence[tuple[int, tuple[int, ...]]], kind: str) -> tuple[int, ...]:
-    """Return the cores of a kind; ValueError if the device has none.
+    """Return the CPU numbers of a kind of cores; ValueError if the device has none.
 
     Of two clusters the faster one is big; of three and more the fastest is prime, and those between are big.
     """
@@ -256,12 +256,12 @@ def _cores_of_kind(clusters: Sequence[tuple[int, tuple[int, ...]]], kind: str) -
 
 
 def pin_command(command: Sequence[str], cpus: Sequence[int]) -> list[str]:
-    """Return the command that runs another one on some cores with ``taskset``; without cores, that command itself."""
+    """Prepend ``taskset`` to a command so that it runs on these cores; without cores return it unchanged."""
     return ["taskset", f"{sum(1 << cpu for cpu in cpus):x}", *command] if cpus else list(command)
 
 
 class RunnerFolder:
-    """The folder on a device with the runners and model files, from which runners are started.
+    """The folder on a device with measuring programs ("runners") and model files.
 
     Args:
         adb: The device.
@@ -274,7 +274,7 @@ class RunnerFolder:
         self._sent, self._opened, self._series = dict[Path, str](), dict[Path, FilePredictor](), 0
 
     def send_runner(self, format: Format) -> str:
-        """Send the runner of a format and its libraries once; return its version, which is the digest of its file."""
+        """Copy the measuring program of a format to the device once; return the digest of its file as version."""
         if format not in self.versions:
             folder = Path(os.environ.get(RUNNERS_FOLDER) or "/nonexistent")
             name = RUNNERS[format]
@@ -288,7 +288,7 @@ class RunnerFolder:
         return self.versions[format]
 
     def send_model(self, file: EngineFile) -> str:
-        """Send a model file once; return its name on the device."""
+        """Copy a model file to the device once; return its name there."""
         if file.path not in self._sent:
             name = f"{sha256_path(file.path)}.{file.format.value}"
             self.adb.push(file.path, name)
@@ -296,20 +296,20 @@ class RunnerFolder:
         return self._sent[file.path]
 
     def open_here(self, file: EngineFile) -> FilePredictor:
-        """Open a model file on this machine once: a large ONNX file is optimized for seconds."""
+        """Open a model file on this machine, once per file since that can take seconds."""
         if file.path not in self._opened:
             self._opened[file.path] = file.open(1)
         return self._opened[file.path]
 
     def new_series(self) -> str:
-        """Return a new name for the folder of a series of inputs."""
+        """Return a new folder name for a series of inputs."""
         self._series += 1
         return f"series-{self._series}"
 
     def run(
         self, command: Sequence[str], before: str = "true", after: str = "cat runner.log", seconds: float = 0.0
     ) -> str:
-        """Start a runner on the chosen cores, and note its process, which the end of the connection ends.
+        """Run a measuring program on the chosen cores; return the output of `after`, by default what it printed.
 
         Args:
             command: The runner and its arguments.
@@ -325,7 +325,7 @@ class RunnerFolder:
 
 
 def read_machine(cpuinfo: str, properties: Sequence[str], uname: str, cpus: Sequence[int]) -> Machine:
-    """Describe the device as the machine of its figures.
+    """Return the machine record of a device: CPU, extensions, cores, system.
 
     Args:
         cpuinfo: Content of ``/proc/cpuinfo``.
@@ -355,7 +355,7 @@ _CLOCKS_SCRIPT = _cpufreq_script("scaling_cur_freq", "scaling_governor", "relate
 
 
 class AdbWatch:
-    """Notes load, clock, thermal state and battery when it is made, and again when it is stopped.
+    """Records load, clock, thermal state and battery of a phone from its creation until `stop`.
 
     Args:
         adb: The device.
@@ -370,7 +370,7 @@ class AdbWatch:
         self._governors, self._mhz = _read_clocks(adb.script(_CLOCKS_SCRIPT), cpus)
 
     def stop(self) -> Load:
-        """Return the load, the clock and the thermal facts since this object was made."""
+        """Return load, clock, thermal state and energy since this object was made."""
         governors, mhz = _read_clocks(self._adb.script(_CLOCKS_SCRIPT), self._cpus)  # first, before it falls again
         battery, seconds = self._adb.try_shell("dumpsys", "battery"), time.monotonic() - self._began
         thermal = _read_thermal(self._adb.try_shell("dumpsys", "thermalservice"), battery)
@@ -385,7 +385,7 @@ class AdbWatch:
 
 
 def _load(adb: Adb) -> float | None:
-    """Return the load average over a minute; None if the shell may not read it."""
+    """Return the device's load average over a minute; None if the shell may not read it."""
     match = re.match(r"\d+\.\d+", adb.try_shell("cat", "/proc/loadavg"))
     return float(match[0]) if match else None
 
@@ -394,7 +394,7 @@ _CLOCK = re.compile(r"(\d+) ((?:[A-Za-z][\w-]*)?) (\d+(?: \d+)*)")
 
 
 def _read_clocks(text: str, cpus: Sequence[int]) -> tuple[tuple[str, ...], tuple[float, ...]]:
-    """Read governors and MHz from lines ``<current kHz> <governor> <number> <number> ...``.
+    """Parse lines ``<current kHz> <governor> <core> <core> ...`` into governors and MHz.
 
     Args:
         text: The lines; those without a rate, which some phones do not let the shell read, are left out.
@@ -406,7 +406,7 @@ def _read_clocks(text: str, cpus: Sequence[int]) -> tuple[tuple[str, ...], tuple
 
 
 def _read_thermal(service: str, battery: str) -> str:
-    """Return thermal status (0 none to 6 shutdown), battery temperature and level in words, as far as they are known.
+    """Return thermal status (0 none to 6 shutdown), battery temperature and charge as text.
 
     Args:
         service: Output of ``dumpsys thermalservice``.

@@ -42,7 +42,7 @@ _VERSION_S, _RUN_S = 60.0, 300.0
 
 
 def probe_local(argument: str) -> Probe:
-    """Probe this machine; errors as of `build_probe`."""
+    """Build and run the probe on this machine. Errors as of `build_probe`."""
     if platform.system() != "Linux":
         raise InputError(Problem(LOCAL, f"the probe is written for Linux and Android, not for {platform.system()}."))
     with tempfile.TemporaryDirectory(prefix="pocketbert-probe-") as folder:
@@ -59,7 +59,7 @@ _REMOTE_SCRIPT = (
 
 
 def probe_ssh(argument: str) -> Probe:
-    """Probe a Linux machine through the OpenSSH client; it needs a shell only.
+    """Run the probe on a Linux machine over SSH; only a shell is needed there.
 
     Args:
         argument: ``[USER@]HOST[:PORT]``; an IPv6 address in brackets, or a name of ``~/.ssh/config``.
@@ -94,7 +94,7 @@ def probe_ssh(argument: str) -> Probe:
 
 
 def probe_adb(argument: str) -> Probe:
-    """Probe an Android device: the program is pushed into a folder below ``/data/local/tmp`` that is removed.
+    """Run the probe on an Android device, in a folder below ``/data/local/tmp`` that is removed afterwards.
 
     Args:
         argument: ``[SERIAL][@CORES]``; with cores the rates are those of one of them.
@@ -124,7 +124,7 @@ def probe_adb(argument: str) -> Probe:
 
 
 def probe_qemu(argument: str) -> Probe:
-    """Probe an emulated Arm processor: what it is, without rates.
+    """Run the probe in an emulated Arm processor: its features, without rates.
 
     Args:
         argument: One of `PROCESSORS`; empty for the usual one.
@@ -152,7 +152,7 @@ def probe_qemu(argument: str) -> Probe:
 
 
 def _measured(where: str, output: str, program: ProbeProgram, name: str = "") -> Probe:
-    """Make the probe of a real processor from the program's output."""
+    """Make the probe's record of a real processor from the program's output."""
     facts = read_facts(output, where)
     return Probe(device=where, name=name or facts.board, provenance=Provenance.MEASURED, program=program, facts=facts)
 
@@ -173,13 +173,13 @@ def run_probe(command: Sequence[str], where: str) -> str:
 
 
 def _end_in_words(status: int, messages: bytes) -> str:
-    """Describe how the program ended, with the last line that it wrote to standard error."""
+    """Return how the program ended (signal or exit status), with its last line on standard error."""
     last = (messages.decode(errors="replace").strip().splitlines() or ["no message"])[-1][:300]
     return f"the probe ended with {f'signal {-status}' if status < 0 else f'exit status {status}'}: {last}"
 
 
 def check_architecture(machine: str, where: str) -> str:
-    """Return the processor that ``uname -m`` names, as compilers call it.
+    """Translate the output of ``uname -m`` into the compilers' name of the processor.
 
     Raises:
         InputError: If the program is not written for it.
@@ -192,7 +192,7 @@ def check_architecture(machine: str, where: str) -> str:
 
 
 def build_probe(arch: str, folder: Path, where: str) -> tuple[Path, ProbeProgram]:
-    """Build the program with the first compiler that succeeds.
+    """Compile the probe with the first compiler that succeeds.
 
     Args:
         arch: ``aarch64`` or ``x86_64``.

@@ -45,11 +45,11 @@ _COMPILE_S = 600.0
 
 @dataclass(frozen=True)
 class _LibrarySource:
-    """A package that brings a vendor's libraries.
+    """A Python package that contains a chip vendor's libraries.
 
     Attributes:
         module: Its import name; it is never imported.
-        command: What installs it.
+        command: The command that installs it.
         substitutes: Libraries that the plug-in is linked with and never calls for these chips, for packages without them:
             name, and the library that takes its place.
     """
@@ -61,7 +61,7 @@ class _LibrarySource:
 
 @dataclass(frozen=True)
 class _Vendor:
-    """A vendor.
+    """A vendor of phone NPUs, with its chips and what compiling for them needs.
 
     Attributes:
         name: As LiteRT's tool takes it.
@@ -110,7 +110,7 @@ _VENDORS = (
 
 
 def find_litert_chip(name: str) -> tuple[str, _Vendor]:
-    """Look a chip up; return its name in upper case and its vendor.
+    """Return a chip's name in upper case and its vendor.
 
     Raises:
         ValueError: If no vendor has it; the message lists those that there are.
@@ -123,7 +123,7 @@ def find_litert_chip(name: str) -> tuple[str, _Vendor]:
 
 @dataclass(frozen=True)
 class _Libraries:
-    """A vendor's libraries.
+    """The folder with a vendor's libraries, and the package that contains it.
 
     Attributes:
         folder: Where they are.
@@ -135,7 +135,7 @@ class _Libraries:
 
 
 def _find_libraries(vendor: _Vendor) -> _Libraries | None:
-    """Find a vendor's libraries, as files: the package may be installed without them, which pip does not notice."""
+    """Find a vendor's libraries in an installed package; None if missing (pip may leave them out unnoticed)."""
     for source in vendor.sources:
         for folder in _package_folders(source.module):
             for first in sorted(folder.rglob(vendor.needed[0]), reverse=True):  # the newest version of several
@@ -157,14 +157,14 @@ def _package_folders(module: str) -> Iterator[Path]:
 
 
 def _unsupported_system() -> str:
-    """Return why the compilers do not run on this machine; empty if they do."""
+    """Return why LiteRT's NPU compilers do not run on this machine; empty if they do."""
     if platform.system() == "Linux" and platform.machine() == "x86_64":
         return ""
     return f"the compilers need Linux on x86-64, and this machine is {platform.system()} on {platform.machine()}"
 
 
 def _litert_missing() -> str:
-    """Return what this machine lacks to compile for any vendor; empty if nothing."""
+    """Return what this machine lacks to compile for any vendor's NPU; empty if at least one vendor works."""
     if problem := _unsupported_system():
         return problem
     if _find_litert() is None:
@@ -176,7 +176,7 @@ def _litert_missing() -> str:
 
 
 def _litert_now() -> list[Reachable]:
-    """List the chips of each vendor with what is missing of the vendor's libraries; none if LiteRT is not installed."""
+    """Return each vendor's chips, with what is missing of its libraries; [] if LiteRT is not installed."""
     if _unsupported_system() or _find_litert() is None:
         return []
     reachable = []
@@ -188,14 +188,14 @@ def _litert_now() -> list[Reachable]:
 
 
 def _litert_refusal(format: Format, runtime: Runtime | None) -> str:
-    """Return why files of a format, made for a runtime, are not compiled; empty if they are."""
+    """Return why files of this format cannot be compiled by LiteRT; empty if they can."""
     if format is not Format.TFLITE:
         return f"{FORMATS[format].title} does not go through LiteRT"
     return ""
 
 
 def _connect_litert(argument: str) -> _LitertCompiler:
-    """Prepare the compiler of a chip.
+    """Return the NPU compiler for a chip.
 
     Args:
         argument: Name of the chip, such as ``SM8650``.
@@ -253,7 +253,7 @@ class _LitertCompiler:
         feeds: Sequence[Mapping[str, NDArray[Any]]],
         budget_s: float,
     ) -> Compiled:
-        """Compile a file for one length; see `Compiler.compile`. There is no emulator, so that nothing is answered."""
+        """Compile a file's signature of `length` tokens for the NPU; nothing is run, as there is no emulator."""
         assert isinstance(predictor, TflitePredictor)
         if length not in predictor.signature_keys:
             lengths = ", ".join(map(str, predictor.lengths))
@@ -276,7 +276,7 @@ class _LitertCompiler:
         )
 
     def _run_tool(self, folder: Path, graph: int) -> ProcessEnd:
-        """Run LiteRT's tool on given.tflite of a folder; it writes made.tflite."""
+        """Run LiteRT's compiler on ``given.tflite`` in a folder; it writes ``made.tflite`` there."""
         vendor, chip = self._vendor, self._chip
         for name, substitute in self._libraries.source.substitutes:
             if not (self._libraries.folder / name).exists():
@@ -302,7 +302,7 @@ _QNN_ERROR = re.compile(r"QNN error=(?P<error>\d+)")
 
 
 def _count_compiled(before: GraphOperators, after: GraphOperators, log: str, size: int, seconds: float) -> Compiled:
-    """Make the result from the operators before and after. A file in which nothing was compiled is no compiled file."""
+    """Count the operators that moved to the NPU, by the file's operators before and after; failed if none did."""
     if not after.compiled:
         return Compiled(failed=f"the plug-in took none of {before.counts.total()} operators: {_last_error(log)}")
     reasons = {operator_name(number): reason for number, reason in _litert_reasons(log).items()}
@@ -316,7 +316,7 @@ def _count_compiled(before: GraphOperators, after: GraphOperators, log: str, siz
 
 
 def _litert_reasons(log: str) -> dict[int, str]:
-    """Read from the tool's log why operators were refused, by their number in the TFLite schema; the last reason counts."""
+    """Parse from the log why operators were refused: TFLite operator number to reason; the last one counts."""
     reasons, searched = dict[int, str](), 0
     for refused in _REFUSED_OPERATOR.finditer(log):
         errors = _QNN_ERROR.findall(log, searched, refused.start())
@@ -329,7 +329,7 @@ def _litert_reasons(log: str) -> dict[int, str]:
 
 
 def _last_error(log: str) -> str:
-    """Return the line of the tool's log with the reason why nothing was compiled."""
+    """Return the line of the log that says why nothing was compiled."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [
         line.partition("] ")[2] or line

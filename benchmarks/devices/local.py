@@ -22,14 +22,14 @@ _LIBRARIES = ("pocketbert", "onnxruntime", "ai-edge-litert", "numpy", "tokenizer
 
 
 class _LocalFile:
-    """A file that is open in this process."""
+    """A model file that is open in this process."""
 
     def __init__(self, file: EngineFile, threads: int) -> None:
         self._predictor = file.open(threads)
         self.engine, self.engine_version = self._predictor.engine, self._predictor.engine_version
 
     def prepare(self, feeds: Sequence[Feed]) -> Burst:
-        """Bind the engine's call and the inputs once; see `OpenedFile.prepare`."""
+        """Return a function that times inferences on these inputs by number, one sample each."""
         run, cpu_clock, clock = self._predictor.run, time.process_time_ns, time.perf_counter_ns
         count = len(feeds)
 
@@ -51,7 +51,7 @@ class _LocalFile:
 
 
 class _LocalConnection:
-    """This machine; there is nothing to connect to."""
+    """The connection to this machine, which needs no set-up."""
 
     method = (
         "Wall time by the monotonic clock, CPU time of the whole process, garbage collector off. Load time, first "
@@ -63,15 +63,15 @@ class _LocalConnection:
         return describe_machine()
 
     def versions(self) -> dict[str, str]:
-        """Return the versions of the libraries that take part."""
+        """Return the versions of the libraries that take part, by name."""
         return installed_versions(_LIBRARIES)
 
     def lengths(self, file: EngineFile) -> tuple[int, ...]:
-        """Return the only lengths that a file takes; empty if it takes any."""
+        """Return the fixed input lengths in tokens that a file takes; empty if it takes any length."""
         return file.lengths
 
     def cold_start(self, file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> ColdRun:
-        """Start a file in a fresh process; see `Connection.cold_start`."""
+        """Load a file in a fresh process; return load time, first inference, memory and profile."""
         return cold_start(file, ids, threads, profile_runs)
 
     def open(self, file: EngineFile, threads: int) -> _LocalFile:
@@ -79,7 +79,7 @@ class _LocalConnection:
         return _LocalFile(file, threads)
 
     def watch(self) -> LoadWatch:
-        """Begin to note the load."""
+        """Start recording this machine's load."""
         return LoadWatch()
 
     def heat(self) -> Heat:
@@ -96,14 +96,14 @@ def connect_local(argument: str) -> _LocalConnection:
 
 
 def _local_now() -> list[Reachable]:
-    """Return this machine, which can always be used."""
+    """Return this machine as a device that can always be used."""
     return [Reachable(LOCAL, describe_machine().summary)]
 
 
 def _local_refusal(format: Format, runtime: Runtime | None) -> str:
-    """Return why files of a format, made for a runtime, are not timed on this machine; empty if they are.
+    """Return why files of this format and runtime cannot be timed on this machine; empty if they can.
 
-    Core ML off macOS is run by an evaluator, whose time is no latency.
+    Outside macOS, Core ML files are computed by this project's own evaluator, whose time is no latency.
     """
     if not FORMATS[format].timed:
         return f"{FORMATS[format].title} is timed by its own engine only, which does not run on this machine"

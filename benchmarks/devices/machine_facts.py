@@ -51,7 +51,7 @@ _PARTS = {
 
 
 def core_names(parts: Sequence[str]) -> str:
-    """Name kinds of cores in words: ``4 × Cortex-A55, 4 × Cortex-A76``.
+    """Return the kinds of cores as text: ``4 × Cortex-A55, 4 × Cortex-A76``.
 
     Args:
         parts: Implementer and part number of each core, e.g. ``0x41:0xd0b``. Cores of other makers keep their numbers.
@@ -65,13 +65,13 @@ def core_names(parts: Sequence[str]) -> str:
 
 
 class _Record(BaseModel):
-    """Base of all records. Unknown keys are ignored, so that this version reads the output of newer programs."""
+    """Base of the records below. Unknown keys are ignored, so that newer programs' output can be read."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class AgentFacts(_Record):
-    """What an agent reports about its machine.
+    """What the program on a remote machine reports about that machine.
 
     Attributes:
         python: Python version.
@@ -99,7 +99,7 @@ class AgentFacts(_Record):
 
     @property
     def machine(self) -> Machine:
-        """The machine as it is stored with every measurement."""
+        """The same as a machine record, which is stored with every measurement."""
         cores = core_names(self.parts)
         name = f"{self.board} ({cores})" if self.board and cores else self.cpu or self.board or cores or self.arch
         return Machine(
@@ -113,7 +113,7 @@ class AgentFacts(_Record):
 
 
 class _Core(_Record):
-    """One core. Facts that the system does not report are empty or None.
+    """One CPU core. Facts that the system does not report are empty or None.
 
     Attributes:
         number: Its number.
@@ -122,7 +122,7 @@ class _Core(_Record):
         least_khz: Lowest clock rate.
         most_khz: Highest clock rate.
         now_khz: Clock rate before the measurement.
-        governor: What decides the clock rate.
+        governor: The kernel's policy for the clock rate, e.g. ``schedutil``.
     """
 
     number: _Count
@@ -142,7 +142,7 @@ class _Zone(_Record):
 
 
 class _Rate(_Record):
-    """A rate in 10⁹ per second: of the fastest and of the middle one of five slices."""
+    """A rate in 10⁹ per second, measured in five slices: that of the fastest and of the middle one."""
 
     best: _Speed
     median: _Speed
@@ -153,7 +153,7 @@ class _Rate(_Record):
 
 
 class _MemoryRates(_Record):
-    """What one thread moves, in GB/s.
+    """Memory bandwidth of one thread, in GB/s.
 
     Attributes:
         buffer_bytes: Size of the buffer.
@@ -167,11 +167,11 @@ class _MemoryRates(_Record):
 
 
 class _ProductRate(_Record):
-    """What one thread multiplies and adds, in 10⁹ operations per second; a multiplication with its addition counts two.
+    """Matrix product speed of one thread, in 10⁹ operations per second (a multiply-add counts two).
 
     Attributes:
         kernel: The instructions that were used.
-        rate: How fast.
+        rate: The measured rate.
     """
 
     kernel: _ShortText
@@ -179,7 +179,7 @@ class _ProductRate(_Record):
 
 
 class _Rates(_Record):
-    """The rates that were measured, on one thread."""
+    """Measured rates of one thread: memory, fp32 and int8 matrix products."""
 
     memory: _MemoryRates
     fp32: _ProductRate
@@ -187,7 +187,7 @@ class _Rates(_Record):
 
 
 class _ProbeFacts(_Record):
-    """The output of the probe.
+    """What the probe (a C program) prints about a processor.
 
     Attributes:
         probe: Version of its output.
@@ -197,11 +197,11 @@ class _ProbeFacts(_Record):
         hwcap: The bits that they were read from; empty on x86.
         cores: The cores that a program may use.
         system: Name of the kernel; this and what follows is empty if only features were asked for.
-        release: Its release.
+        release: Release of the kernel.
         board: Name of the board.
         load: Load average over the last minute, before the measurement.
         memory_bytes: Main memory.
-        available_bytes: What of it is available.
+        available_bytes: Part of the main memory that is available.
         thermal: Temperatures before the measurement.
         rates: Measured rates; None if nothing was measured.
     """
@@ -223,7 +223,7 @@ class _ProbeFacts(_Record):
 
     @property
     def processor(self) -> str:
-        """The kinds of cores in words, e.g. ``4 × Cortex-A55, 4 × Cortex-A76``."""
+        """The kinds of cores as text: ``4 × Cortex-A55, 4 × Cortex-A76``."""
         if all(core.part for core in self.cores):
             return core_names([core.part for core in self.cores])
         models = Counter(core.model or self.arch for core in self.cores)
@@ -231,7 +231,7 @@ class _ProbeFacts(_Record):
 
 
 class ProbeProgram(_Record):
-    """The program that was run.
+    """The build of the probe that was run.
 
     Attributes:
         arch: The processor that it was built for.
@@ -252,7 +252,7 @@ class Probe(_Record):
         name: Maker and model; empty if nothing reports it.
         provenance: `measured`, or `emulated`, which gives no rates.
         program: The program that printed the facts.
-        facts: Its output.
+        facts: The probe's output.
     """
 
     device: str
@@ -273,7 +273,7 @@ class Probe(_Record):
         return [list(row) for row in self._rows()]
 
     def _rows(self) -> Iterator[tuple[str, str]]:
-        """Yield the rows of the table, a fact and its value each; unknown facts are left out."""
+        """Yield (fact, value) rows of the table; unknown facts are left out."""
         facts, rates = self.facts, self.facts.rates
         yield "device", f"{self.device} ({self.provenance})"
         if self.name:
@@ -301,7 +301,7 @@ class Probe(_Record):
 
 
 def _clock_rows(cores: Sequence[_Core]) -> Iterator[tuple[str, str]]:
-    """Yield a row for each group of cores with the same clock rates; cores without known rates are left out."""
+    """Yield a (cores, clock rates) row for each group of cores with the same clock rates."""
     numbers_by_clock: dict[str, list[int]] = {}
     for core in cores:
         if core.most_khz is not None:
@@ -316,7 +316,7 @@ def _clock_rows(cores: Sequence[_Core]) -> Iterator[tuple[str, str]]:
 
 
 def read_facts(text: str, where: str) -> _ProbeFacts:
-    """Read the output of the probe; lines that the target's login or a shell adds are passed over.
+    """Parse the probe's output; other lines, which a login shell may add, are skipped.
 
     Args:
         text: The output.

@@ -33,7 +33,7 @@ from pocketbert.runtime.engines import EngineFile, FilePredictor
 
 
 class Sample(NamedTuple):
-    """The figures of one inference.
+    """The times of one inference.
 
     Attributes:
         wall_ms: Wall time by the device's clock; of an emulator the emulator's own, which is kept out of the result.
@@ -55,20 +55,20 @@ class OpenedFile(Protocol):
 
     Attributes:
         engine: Engine name, e.g. ``onnxruntime``.
-        engine_version: Its version.
+        engine_version: Version of the engine.
     """
 
     engine: str
     engine_version: str
 
     def prepare(self, feeds: Sequence[Feed]) -> Burst:
-        """Pass the inputs once and return the function that times them; the timed path contains nothing else."""
+        """Pass the inputs once; return a function that times inferences on inputs given by their numbers."""
         ...
 
 
 @runtime_checkable
 class Idling(Protocol):
-    """An opened file whose engine keeps idle times itself, since every burst is a new process.
+    """An opened file whose engine itself waits between inferences, since every burst is a new process.
 
     Attributes:
         pauses: Idle times that pass for one timed inference.
@@ -77,7 +77,7 @@ class Idling(Protocol):
     pauses: int
 
     def prepare_idle(self, feeds: Sequence[Feed], gap_ms: float) -> Burst:
-        """Pass the inputs, and return the function that times single inferences, each after an idle time.
+        """Pass the inputs; return a function that times single inferences, each after an idle time.
 
         Args:
             feeds: The inputs.
@@ -91,28 +91,28 @@ class Sustaining(Protocol):
     """An opened file that runs for minutes in one call, since every burst is a new process."""
 
     def run_for(self, feeds: Sequence[Feed], seconds: int) -> list[Sample]:
-        """Run without a pause and return the samples in order.
+        """Run inferences without a pause; return their times in order.
 
         Args:
             feeds: The inputs, which the engine may take in its own order.
-            seconds: How long, at least.
+            seconds: Duration, at least.
         """
         ...
 
 
 class Watch(Protocol):
-    """Notes what else a device does while something is measured."""
+    """Records what else a device does from its creation until `stop`."""
 
     def stop(self) -> Load:
-        """Return the load and the thermal facts since the watch was made."""
+        """Return load, heat, clock and energy since the watch was made."""
         ...
 
 
 class Connection(Protocol):
-    """A device that was reached and is ready to run files.
+    """A device that is connected and ready to run files.
 
     Attributes:
-        method: How it takes its figures, in words, for the description of the result.
+        method: Sentences on how it takes its figures, for the result's description.
     """
 
     method: str
@@ -122,15 +122,15 @@ class Connection(Protocol):
         ...
 
     def versions(self) -> dict[str, str]:
-        """Return the versions of the libraries that take part."""
+        """Return the versions of the libraries that take part, by name."""
         ...
 
     def lengths(self, file: EngineFile) -> tuple[int, ...]:
-        """Return the only lengths that a file takes; empty if it takes any."""
+        """Return the fixed input lengths in tokens that a file takes; empty if it takes any length."""
         ...
 
     def cold_start(self, file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> ColdRun | None:
-        """Start a file in a fresh process.
+        """Load a file in a fresh process and run one input.
 
         Args:
             file: The model file.
@@ -144,15 +144,15 @@ class Connection(Protocol):
         ...
 
     def open(self, file: EngineFile, threads: int) -> OpenedFile:
-        """Open a file with a number of threads."""
+        """Open a file with `threads` threads within an operator."""
         ...
 
     def watch(self) -> Watch:
-        """Begin to note what else the device does."""
+        """Start recording what else the device does."""
         ...
 
     def close(self) -> None:
-        """Release what the connection holds."""
+        """Disconnect and release what the connection holds."""
         ...
 
 
@@ -167,7 +167,7 @@ class Thermal(Protocol):
 
 @runtime_checkable
 class Restarting(Connection, Protocol):
-    """A connection that can open files in a fresh process, so that intervals hold how processes differ."""
+    """A connection that can open files in a fresh process, so that intervals include differences between processes."""
 
     def restart(self) -> None:
         """End the process that has files open; the next file is opened by a new one."""
@@ -176,19 +176,19 @@ class Restarting(Connection, Protocol):
 
 @runtime_checkable
 class Answering(Protocol):
-    """A connection whose answers are compared with those of this machine."""
+    """A connection that returns model outputs, which are compared with those of this machine."""
 
     def answers(self, file: EngineFile, feeds: Sequence[Feed]) -> list[dict[str, NDArray[Any]]]:
-        """Run every input once and return the outputs by name."""
+        """Run every input once; return the outputs by name, one mapping per input."""
         ...
 
 
 @runtime_checkable
 class Profiling(Protocol):
-    """A connection that profiles files after all is timed, since its profiles come from separate runs."""
+    """A connection that measures time per operator in separate runs, after all latencies."""
 
     def profile(self, file: EngineFile, feed: Feed, threads: int, runs: int) -> OpTimes:
-        """Profile a file on one input; without a profile, its note has the reason.
+        """Measure the time per operator on one input; if that fails, the record's note has the reason.
 
         Args:
             file: The model file.
@@ -201,10 +201,10 @@ class Profiling(Protocol):
 
 @runtime_checkable
 class Bringing(Protocol):
-    """A connection that brings something to the device before files are opened there, such as engines."""
+    """A connection that copies something to the device, such as engines, before files are opened there."""
 
     def bring(self, files: Sequence[EngineFile]) -> None:
-        """Bring what some files need, so that a missing part is noticed before anything is measured anywhere."""
+        """Copy what these files need to the device, so that a missing part is noticed before anything is measured."""
         ...
 
 
@@ -221,7 +221,7 @@ class Compiled:
         answers: Emulated outputs by name, of the first rows.
         failed: Why there is no compiled program; empty if there is one.
         stopped: Why the emulator stopped early; empty if it did not.
-        estimate: What the compiler expects of the NPU's time and memory.
+        estimate: The compiler's estimate of the NPU's time and memory.
     """
 
     op_types: dict[str, int] = field(default_factory=dict)
@@ -236,13 +236,13 @@ class Compiled:
 
 
 class Compiler(Protocol):
-    """A device that files are compiled for, and that may be emulated; nothing is timed on it.
+    """A device that files are compiled for and that may be emulated; nothing is timed on it.
 
     Attributes:
-        method: How it takes its figures, in words, for the description of the result.
-        target: The chip in words.
-        engine: What compiles.
-        engine_version: Its version.
+        method: Sentences on how it takes its figures, for the result's description.
+        target: Name of the chip as text.
+        engine: Name of the compiler.
+        engine_version: Version of the compiler.
     """
 
     method: str
@@ -258,7 +258,7 @@ class Compiler(Protocol):
         feeds: Sequence[Mapping[str, NDArray[Any]]],
         budget_s: float,
     ) -> Compiled:
-        """Compile a file for one length and compute rows with the emulator.
+        """Compile a file for one length and compute the inputs with the emulator.
 
         Args:
             predictor: The file as this machine opens it.
@@ -274,10 +274,10 @@ class Compiler(Protocol):
 
 
 class Service(Protocol):
-    """A service that measures files on devices by itself, without bursts and turns."""
+    """A cloud service that times files on its own devices, by its own protocol."""
 
     def measure(self, variants: Sequence[Variant], options: BenchmarkOptions) -> BenchmarkResult:
-        """Measure every file at every length.
+        """Measure every file at every length on a device of the service.
 
         Args:
             variants: The files.
@@ -294,7 +294,7 @@ class Service(Protocol):
 
 @dataclass(frozen=True)
 class Allowed:
-    """The values that a part of a device's argument may have.
+    """The fixed list of values that a part of a device's name may have.
 
     Attributes:
         part: The part, as `DeviceInfo.argument` calls it, e.g. ``SOC``.
@@ -307,11 +307,11 @@ class Allowed:
 
 @dataclass(frozen=True)
 class Reachable:
-    """Something that can be measured on now, as far as it is known without trying.
+    """A device that can be used now, as far as is known without trying it.
 
     Attributes:
         name: What is written after ``--device``, e.g. ``adb:SERIAL``.
-        what: What it is, in words.
+        what: Description, such as the phone's model.
         problem: Why it cannot be used as it is; empty if it can.
     """
 
@@ -321,22 +321,22 @@ class Reachable:
 
     @property
     def words(self) -> str:
-        """Name, description and problem for a cell of a table."""
+        """Name, description and problem as the text of a table cell."""
         described = f"{self.name} ({self.what})" if self.what else self.name
         return f"{described}: {self.problem}" if self.problem else described
 
 
 def _refuse_nothing(format: Format, runtime: Runtime | None = None) -> str:
-    """Return no reason: the device runs files of every format."""
+    """Return an empty reason for refusal: files of every format are accepted."""
     return ""
 
 
 @dataclass(frozen=True)
 class Device:
-    """A place where model files run, with the code that reaches it.
+    """A row of the table of devices: its facts, and the functions that connect to it and check files.
 
     Attributes:
-        info: Its facts.
+        info: The device's facts: name, argument, and the figures that it gives.
         connect: Connects to it, given the argument of its name; None if files are only compiled for it or imported.
         refusal: Returns why it cannot run files of a format that are made for a runtime; empty if it can.
         idle_refusal: Returns why it cannot time single inferences after an idle time, by format; empty if it can.

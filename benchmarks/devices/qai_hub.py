@@ -48,7 +48,7 @@ _METHOD = (
 
 
 def _qai_hub_missing() -> str:
-    """Return what this machine lacks to use the service: the client, or a token (the client's file is not read)."""
+    """Return what this machine lacks to use the service, its client or a token; empty if nothing."""
     missing = [] if importlib.util.find_spec("qai_hub") else [f"{_PACKAGE} is not installed ({_INSTALL})"]
     file = os.environ.get(_SETTINGS_VARIABLE) or _SETTINGS_FILE
     try:
@@ -62,7 +62,7 @@ def _qai_hub_missing() -> str:
 
 
 def _qai_hub_refusal(format: Format, runtime: Runtime | None) -> str:
-    """Return why files of a format, made for a runtime, are not profiled; empty if they are."""
+    """Return why files of this format and runtime cannot be profiled by the service; empty if they can."""
     if format not in (Format.ONNX, Format.TFLITE):
         return f"{FORMATS[format].title} does not run on phones with Android"
     if runtime is not None and runtime.own_engine is not None:
@@ -71,7 +71,7 @@ def _qai_hub_refusal(format: Format, runtime: Runtime | None) -> str:
 
 
 def _connect_qai_hub(argument: str) -> _HubPhone:
-    """Prepare a phone of the service.
+    """Return a phone of the service, by its name.
 
     Args:
         argument: Name of the phone, as ``qai-hub list-devices`` prints it.
@@ -85,7 +85,7 @@ def _connect_qai_hub(argument: str) -> _HubPhone:
 
 
 class _HubPhone:
-    """A phone of the service.
+    """A phone of Qualcomm AI Hub.
 
     Args:
         name: As the service lists it.
@@ -95,7 +95,7 @@ class _HubPhone:
         self.name = name
 
     def measure(self, variants: Sequence[Variant], options: BenchmarkOptions) -> BenchmarkResult:
-        """Profile every file at every length.
+        """Run a profile job per file and length; return the times as one session.
 
         Raises:
             InputError: If the service profiled nothing; lists why.
@@ -147,7 +147,7 @@ class _HubPhone:
 
 
 def _run_job(phone: str, variant: Variant, length: int) -> HubResponse:
-    """Run the client for one file and length."""
+    """Profile one file at one length in the client's own process; return the service's answer, or why it failed."""
     with tempfile.TemporaryDirectory(prefix="pocketbert-qai-hub-") as name:
         folder, model, specs = Path(name), Path(variant.path).resolve(), dict[str, tuple[tuple[int, ...], str]]()
         if variant.format is Format.TFLITE:
@@ -171,7 +171,7 @@ def _run_job(phone: str, variant: Variant, length: int) -> HubResponse:
 
 
 def _measurement(machine: Machine, variant: Variant, length: int, response: HubResponse) -> Measurement:
-    """Make the `Measurement` of one file and length from the inference times that the service reports."""
+    """Make the measurement record of one file and length from the inference times that the service reports."""
     samples = [round(us / 1000, 4) for us in response.inference_us]
     return Measurement(
         variant=variant.name,
@@ -198,7 +198,7 @@ def _measurement(machine: Machine, variant: Variant, length: int, response: HubR
 
 
 def _profile(variant: Variant, length: int, response: HubResponse) -> Profile:
-    """Make the profile of one file and length: its operators by the unit that computed them."""
+    """Make the placement record of one file and length: operators per computing unit, without times."""
     op_types_by_unit: dict[str, Counter[str]] = {}
     for node in response.nodes:
         op_types_by_unit.setdefault(node.compute_unit, Counter())[node.type] += 1
@@ -217,7 +217,7 @@ def _profile(variant: Variant, length: int, response: HubResponse) -> Profile:
 
 
 def _note(response: HubResponse) -> str:
-    """Describe an answer of the service in words."""
+    """Return a note on the job: operators per unit, load time, link."""
     units = Counter(node.compute_unit for node in response.nodes)
     parts = [f"{count} operators on {unit}" for unit, count in units.most_common()]
     parts += [f"first load {response.load_us / 1000:.1f} ms"] if response.load_us is not None else []

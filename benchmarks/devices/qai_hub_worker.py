@@ -23,7 +23,7 @@ _Microseconds = Annotated[float, Field(gt=0, le=1e10, allow_inf_nan=False)]
 
 
 class HubJob(BaseModel):
-    """The file to profile.
+    """The file to profile on a phone of the service.
 
     Attributes:
         model: Its path.
@@ -48,7 +48,7 @@ class _HubNode(BaseModel):
 
 
 class HubResponse(BaseModel):
-    """The answer of the service.
+    """The service's profile of one file, or why there is none.
 
     Attributes:
         inference_us: Time of each inference, or only the service's estimate.
@@ -70,7 +70,7 @@ class HubResponse(BaseModel):
 
 
 def main(folder: Path) -> None:
-    """Profile the file of the job in a folder, and write the service's answer there."""
+    """Read the job file in a folder, profile its model on the service, and write the answer next to it."""
     job = HubJob.model_validate_json((folder / JOB_FILE).read_text(encoding="utf-8"))
     token = os.environ.pop(TOKEN_VARIABLE, "").strip()  # processes that the client starts need not have it
 
@@ -88,7 +88,7 @@ def main(folder: Path) -> None:
 
 
 def _profile(job: HubJob, token: str) -> HubResponse:
-    """Upload a file, let the service fix its shapes if needed, profile it, and wait for the result.
+    """Upload a model, have its shapes fixed if needed, profile it on the phone, and wait for the result.
 
     Args:
         job: The file.

@@ -45,12 +45,12 @@ _DOTPROD = f"{_BASE} atomics fphp asimdhp asimdrdm lrcpc dcpop asimddp"
 
 @dataclass(frozen=True)
 class Processor:
-    """An Arm processor.
+    """An Arm processor that QEMU emulates.
 
     Attributes:
         name: QEMU's name of it.
         part: Its part number, as ``/proc/cpuinfo`` prints it.
-        features: What the kernel lists for it: more than is emulated ends in an illegal instruction.
+        features: CPU features that Linux lists for it; features that QEMU lacks would end in an illegal instruction.
     """
 
     name: str
@@ -71,7 +71,7 @@ DEFAULT = "cortex-a76"
 
 
 def processor(name: str) -> Processor:
-    """Return the processor of a name; the default one for an empty name.
+    """Return the emulated processor with this name; the default one if it is empty.
 
     Raises:
         ValueError: If it is unknown. `max` is refused: that of QEMU 7.2 computes int8 products wrongly, without an error.
@@ -84,7 +84,7 @@ def processor(name: str) -> Processor:
 
 
 def _qemu_missing() -> str:
-    """Return what this machine lacks to emulate; empty if nothing."""
+    """Return what this machine lacks to emulate an Arm processor; empty if nothing."""
     missing = [f"{_EMULATOR} (sudo apt-get install qemu-user)"] if shutil.which(_EMULATOR) is None else []
     if not (shutil.which("cc") or shutil.which("gcc")):
         missing.append("a C compiler (sudo apt-get install gcc)")
@@ -94,14 +94,14 @@ def _qemu_missing() -> str:
 
 
 def _qemu_now() -> list[Reachable]:
-    """Return the emulator, without starting it, if everything that it needs is there."""
+    """Return the emulator as a usable device if everything that it needs is installed; it is not started."""
     if _qemu_missing():
         return []
     return [Reachable(QEMU, f"{shutil.which(_EMULATOR)} with the Arm system in {os.environ[_ROOT]}")]
 
 
 def _connect_qemu(argument: str) -> _QemuConnection:
-    """Prepare an emulated processor.
+    """Start an agent for an emulated processor and return the connection.
 
     Args:
         argument: One of `PROCESSORS`; empty for the default one.
@@ -140,7 +140,7 @@ def _connect_qemu(argument: str) -> _QemuConnection:
 
 
 def _build_plugin(compiler: str, plugin: Path, where: str) -> None:
-    """Compile the plugin that counts instructions."""
+    """Compile the QEMU plugin that counts instructions."""
     source = plugin.with_suffix(".c")
     source.write_bytes(resources.files(__package__).joinpath("sources", "qemu_count.c").read_bytes())
     command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(plugin), str(source)]
@@ -150,7 +150,7 @@ def _build_plugin(compiler: str, plugin: Path, where: str) -> None:
 
 
 class _QemuConnection(RemoteConnection):
-    """An emulated Arm processor.
+    """An emulated Arm processor, on which instructions are counted instead of times.
 
     Args:
         channel: An agent on this machine.
@@ -203,7 +203,7 @@ class _QemuConnection(RemoteConnection):
         return super().open(file, threads)
 
     def _release(self, threads: int) -> None:
-        """Keep all files open: Python takes seconds to start in the emulator, and there is one number of threads."""
+        """Do nothing: all files stay open, since Python takes seconds to start in the emulator."""
 
     def close(self) -> None:
         """End the emulator and remove its files."""
@@ -211,7 +211,7 @@ class _QemuConnection(RemoteConnection):
 
 
 class GuestFacts(NamedTuple):
-    """The Arm system.
+    """Python version, machine name and C library inside the emulator.
 
     Attributes:
         python: Version of Python.
@@ -226,7 +226,7 @@ class GuestFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class Guest:
-    """Python in the emulator.
+    """Python inside the emulator.
 
     Attributes:
         where: The device, for errors.
@@ -240,7 +240,7 @@ class Guest:
 
     @classmethod
     def of(cls, where: str, emulated: Processor, folder: Path, options: Sequence[str] = ()) -> Guest:
-        """Prepare an emulated processor.
+        """Write the emulated processor's system files and return the command that starts Python in it.
 
         Args:
             where: The device, for errors.
@@ -292,7 +292,7 @@ class Guest:
         return done.stdout
 
     def facts(self) -> GuestFacts:
-        """Start Python for the first time, which shows that QEMU and its options work, and return what it is.
+        """Start Python once to check that QEMU works; return Python version, machine and C library.
 
         Raises:
             MachineError: If it does not.
@@ -306,7 +306,7 @@ class Guest:
 
 
 def write_system_files(emulated: Processor, root: Path, folder: Path) -> None:
-    """Make a prefix for QEMU's ``-L``: the folders of an Arm system, and files that describe the processor.
+    """Fill a folder for QEMU's ``-L`` option: links to an Arm system, and ``/proc`` and ``/sys`` files of the CPU.
 
     Without them a guest reads the files of this machine's own processor, and ONNX Runtime crashes (QEMU 7.2).
 
@@ -338,7 +338,7 @@ def write_system_files(emulated: Processor, root: Path, folder: Path) -> None:
 
 
 def find_emulator(where: str) -> str:
-    """Return the path of the emulator.
+    """Return the path of QEMU's user-mode emulator.
 
     Raises:
         MissingBackendError: If it is not installed.
@@ -357,7 +357,7 @@ def _emulator_version(emulator: str) -> str:
 
 
 def _unpacked_python() -> Path | None:
-    """Return Python of the unpacked Arm system; None if there is none."""
+    """Return the path of Python in the unpacked Arm system; None if there is none."""
     root = Path(os.environ.get(_ROOT) or "/nonexistent").absolute()
     return next(iter(sorted(root.glob("usr/bin/python3.[0-9]*"))), None)
 

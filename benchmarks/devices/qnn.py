@@ -53,7 +53,7 @@ UNKNOWN_REASON = "the log gives no reason"
 
 @dataclass(frozen=True)
 class _Chip:
-    """A Snapdragon with a Hexagon Tensor Processor.
+    """A Snapdragon chip with a Hexagon NPU.
 
     Attributes:
         name: As ``getprop ro.soc.model`` of a phone prints it.
@@ -83,7 +83,7 @@ CHIPS = {
 
 
 def find_qnn_chip(name: str) -> _Chip:
-    """Look a chip up.
+    """Return a chip of the table by its name.
 
     Raises:
         ValueError: If it is not in the table; the message lists what is.
@@ -101,26 +101,26 @@ def _qnn_missing() -> str:
 
 
 def _unsupported_system() -> str:
-    """Return why the emulator does not run on this machine; empty if it does."""
+    """Return why QNN's emulator does not run on this machine; empty if it does."""
     if platform.system() == "Linux" and platform.machine() == "x86_64":
         return ""
     return f"the emulator needs Linux on x86-64, and this machine is {platform.system()} on {platform.machine()}"
 
 
 def _qnn_now() -> list[Reachable]:
-    """Return the compiler and emulator if they are installed."""
+    """Return the compiler with emulator as a usable device, if it is installed."""
     return [] if _qnn_missing() else [Reachable(f"{QNN}:SOC", f"{_PACKAGE} {version_of(_PACKAGE)}")]
 
 
 def _qnn_refusal(format: Format, runtime: Runtime | None) -> str:
-    """Return why files of a format, made for a runtime, are not compiled for the NPU; empty if they are."""
+    """Return why files of this format and runtime cannot be compiled for the NPU; empty if they can."""
     if format is not Format.ONNX:
         return f"{FORMATS[format].title} does not go through ONNX Runtime's QNN provider"
     return f"it is made for {runtime.value}" if runtime not in (None, Runtime.QNN) else ""
 
 
 def _connect_qnn(argument: str) -> _QnnCompiler:
-    """Prepare the compiler of a chip.
+    """Return the NPU compiler for a chip.
 
     Args:
         argument: Name of the chip, such as ``SM8650``.
@@ -142,7 +142,7 @@ def _connect_qnn(argument: str) -> _QnnCompiler:
 
 
 class _QnnCompiler:
-    """The compiler and the emulator of one chip."""
+    """QNN's compiler and emulator for one chip."""
 
     method = (
         "Compiled for the NPU at fixed shapes by ONNX Runtime's QNN provider; floats are computed in fp16. Answers come from "
@@ -162,7 +162,7 @@ class _QnnCompiler:
         feeds: Sequence[Mapping[str, NDArray[Any]]],
         budget_s: float,
     ) -> Compiled:
-        """Compile a file for one length and emulate rows; see `Compiler.compile`."""
+        """Compile a file for one length and compute the inputs with the emulator, in a separate process."""
         rows = [add_missing_inputs(predictor, feed) for feed in feeds]
         job = Job(
             model=str(path.resolve()),
@@ -206,7 +206,7 @@ class _QnnCompiler:
 
 
 def _read_answers(folder: Path, rows: int) -> list[dict[str, NDArray[Any]]]:
-    """Read the outputs of the rows that were emulated, by name."""
+    """Read the emulated outputs of each row, by name, until the first row without a file."""
     answers = []
     for row in range(rows):
         file = answer_file(folder, row)
@@ -218,7 +218,7 @@ def _read_answers(folder: Path, rows: int) -> list[dict[str, NDArray[Any]]]:
 
 
 def _left_nodes(outcome: Outcome, reasons: Mapping[str, str]) -> list[LeftNodes]:
-    """Count the nodes on the CPU by operator type and reason, most frequent first."""
+    """Count the nodes that stay on the CPU by operator type and reason, most frequent first."""
     counts = Counter(
         (op_type, reasons.get(name, UNKNOWN_REASON))
         for group in outcome.groups
@@ -240,7 +240,7 @@ _UNSUPPORTED = re.compile(r"Operators of type `\S+` are not supported")
 
 
 def rejection_reasons(log: str) -> dict[str, str]:
-    """Map each node that the provider rejected to the reason in the session's most verbose log; the last one counts."""
+    """Map each node that the QNN provider rejected to the last reason in the session's verbose log."""
     reasons, searched = dict[str, str](), 0
     for rejected in _REJECTED.finditer(log):
         reason = rejected["why"].strip()

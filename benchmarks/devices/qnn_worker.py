@@ -28,7 +28,7 @@ _VERBOSE, _ERRORS = 0, 3
 
 
 class Job(BaseModel):
-    """The compilation to do.
+    """The compilation and emulation to do.
 
     Attributes:
         model: The ONNX file.
@@ -87,7 +87,7 @@ def answer_file(folder: Path, row: int) -> Path:
 
 
 def main(folder: Path) -> None:
-    """Do the job in a folder: compile the file, write the outcome, and if it was compiled emulate its rows."""
+    """Read the job file in a folder, compile its model for the NPU, write the outcome, and emulate its rows."""
     job = Job.model_validate_json((folder / JOB_FILE).read_text(encoding="utf-8"))
     try:
         session, seconds = _compile(job, folder)
@@ -108,10 +108,10 @@ def main(folder: Path) -> None:
 
 
 def _compile(job: Job, folder: Path) -> tuple[Any, float]:
-    """Open a file with the vendor's provider, which compiles it and writes the compiled program into the folder.
+    """Compile a model by opening it with the QNN provider; the compiled program is written into the folder.
 
     Returns:
-        The ONNX Runtime session, whose NPU part runs in the emulator, and the seconds that it took.
+        (ONNX Runtime session whose NPU part runs in the emulator, seconds of the compilation).
     """
     import onnxruntime as ort
     import onnxruntime_qnn
@@ -143,7 +143,7 @@ def _compile(job: Job, folder: Path) -> tuple[Any, float]:
 
 
 def _emulate(session: Any, job: Job, folder: Path) -> None:
-    """Compute rows until the time is over, at least one; each row's outputs become a file as soon as they are there."""
+    """Compute rows with the emulator until the time is over, at least one; write each row's outputs to a file."""
     import onnxruntime as ort
 
     quiet = ort.RunOptions()

@@ -66,7 +66,7 @@ _UNREAD = {"root-only": Unread.ROOT_ONLY, "absent": Unread.ABSENT, "content": Un
 
 
 def engine_refusal(format: Format, runtime: Runtime | None) -> str:
-    """Return why the worker's engines do not open files of a format that are made for a runtime; empty if they do."""
+    """Return why ONNX Runtime and LiteRT cannot open files of this format and runtime; empty if they can."""
     if format not in _ENGINES:
         return "it runs ONNX and TFLite files only"
     if runtime is not None and runtime.own_engine is not None:
@@ -75,14 +75,14 @@ def engine_refusal(format: Format, runtime: Runtime | None) -> str:
 
 
 def remote_refusal(format: Format, runtime: Runtime | None) -> str:
-    """Return why files of a format, made for a runtime, are not measured by the worker; empty if they are."""
+    """Return why files of this format and runtime cannot be timed on another machine; empty if they can."""
     if runtime is not None and runtime.accelerator:
         return f"it computes on the CPU; the file is made for {runtime}"
     return engine_refusal(format, runtime)
 
 
 class _Answer(BaseModel):
-    """Base of the answers of the other machine: one of another form is an error."""
+    """Base of the other machine's answers; a field of another type or a missing one is an error."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -91,7 +91,7 @@ AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
 
 class _AgentState(_Answer):
-    """The state of the target at one moment.
+    """Load, CPU time, heat, clock rates and energy counters of the target at one moment.
 
     Attributes:
         load: Load average over the last minute.
@@ -105,7 +105,7 @@ class _AgentState(_Answer):
         mhz_allowed: Highest rate that each may take now.
         mhz_most: Highest rate that each has.
         packages: Counter of energy of each processor package in µJ, and its range; empty if they cannot be read.
-        unread: Why not.
+        unread: Why the energy counters cannot be read.
     """
 
     load: float
@@ -130,12 +130,12 @@ class _AgentState(_Answer):
 
     @property
     def heat(self) -> Heat:
-        """Temperatures, and the share of its clock rates that the target may take."""
+        """The temperatures, and the share of the highest clock rate that is allowed now."""
         return Heat(tuple(self.celsius), lowest_clock_share(self.mhz_allowed, self.mhz_most))
 
 
 class _Opened(_Answer):
-    """An opened file: its number at the worker, its engine, and the only lengths that it takes."""
+    """The worker's answer to opening a file: its number there, its engine, the only lengths that it takes."""
 
     file: int
     engine: str
@@ -145,27 +145,27 @@ class _Opened(_Answer):
 
 
 class _Prepared(_Answer):
-    """The number of a series of inputs at the worker."""
+    """The worker's answer to a series of inputs: the number of the series there."""
 
     series: int
 
 
 class _Times(_Answer):
-    """The times of a burst, or the instructions that an emulated processor executed."""
+    """The worker's answer to a burst: times per inference, or instruction counts of an emulator."""
 
     wall_ns: list[int] = Field(default_factory=list)
     cpu_ns: list[int] = Field(default_factory=list)
     instructions: list[int] = Field(default_factory=list)
 
     def samples(self) -> list[Sample]:
-        """Return a sample per inference, in order."""
+        """Return the times (or instruction counts) as one sample per inference, in order."""
         if self.instructions:
             return [Sample(math.nan, None, float(count)) for count in self.instructions]
         return [Sample(round(w / 1e6, 4), round(c / 1e6, 4)) for w, c in zip(self.wall_ns, self.cpu_ns, strict=False)]
 
 
 class _Node(_Answer):
-    """An operator of a TFLite graph, with the numbers of its tensors."""
+    """An operator of a TFLite graph, with the indices of its tensors."""
 
     op_name: str
     inputs: list[int]
@@ -173,7 +173,7 @@ class _Node(_Answer):
 
 
 class _ColdStart(_Answer):
-    """A cold start: times, resident memory before and at its peak in bytes, and the profile of the engine.
+    """The worker's answer to a cold start: times, resident memory before and at its peak in bytes, and a profile.
 
     ONNX Runtime's profile is a compressed trace in base64; LiteRT's are times, and the operators of the graph.
     """
@@ -188,7 +188,7 @@ class _ColdStart(_Answer):
 
 
 class _Tensor(_Answer):
-    """An output, its values in base64."""
+    """One output of a model, with its values in base64."""
 
     dtype: Literal["float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"]
     shape: list[int]
@@ -196,13 +196,13 @@ class _Tensor(_Answer):
 
 
 class _Answers(_Answer):
-    """The outputs by name, for each input."""
+    """The outputs of each input, by name."""
 
     answers: list[dict[str, _Tensor]]
 
 
 class _RemoteWatch:
-    """Notes the load of the target when it is made, and compares when it is stopped.
+    """Records the target's load from its creation until `stop`.
 
     Args:
         read: Reads the state of the target.
@@ -213,7 +213,7 @@ class _RemoteWatch:
         self._read, self._real, self._before = read, real, read()
 
     def stop(self) -> Load:
-        """Return the load since this object was made."""
+        """Return load, heat, clock and energy since this object was made."""
         before, after = self._before, self._read()
         others = (after.busy_s - before.busy_s) - (after.own_s - before.own_s)
         seconds = after.wall_s - before.wall_s
@@ -239,12 +239,12 @@ class RemoteFile:
         connection.used |= {opened.engine: opened.version, "numpy": opened.numpy}
 
     def send_inputs(self, feeds: Sequence[Feed]) -> int:
-        """Send inputs; return the number of this series at the worker."""
+        """Send inputs to the worker; return the number under which it keeps them."""
         lists = [{name: rows.tolist() for name, rows in feed.items()} for feed in feeds]
         return self._connection.ask_worker(_MAIN, _Prepared, do="prepare", file=self._number, feeds=lists).series
 
     def prepare(self, feeds: Sequence[Feed]) -> Burst:
-        """Send the inputs once; see `OpenedFile.prepare`."""
+        """Send the inputs once; return a function that times inferences on them, one request per burst."""
         connection, series = self._connection, self.send_inputs(feeds)
 
         def burst(numbers: Sequence[int]) -> list[Sample]:
@@ -260,16 +260,17 @@ class RemoteFile:
 
 
 class RemoteConnection:
-    """Another machine with an agent.
+    """A connection to another machine, on which an agent starts workers that time files.
 
-    The environment is made when the first file of a format is used: a target that runs ONNX files gets no LiteRT.
+    An engine is installed there when the first file of its format is used: a target that runs ONNX files gets no
+    LiteRT.
 
     Args:
         channel: The open channel to the agent.
 
     Attributes:
         where: The device, for errors.
-        facts: What the target is.
+        facts: Python, CPU and system of the target.
         used: Versions of the libraries that opened files.
     """
 
@@ -302,18 +303,18 @@ class RemoteConnection:
         return self.facts.machine
 
     def versions(self) -> dict[str, str]:
-        """Return the versions of the libraries on the target that were used so far."""
+        """Return the versions of the libraries used on the target so far, by name."""
         return dict(self.used)
 
     def lengths(self, file: EngineFile) -> tuple[int, ...]:
-        """Return the only lengths that a file takes; empty if it takes any."""
+        """Return the fixed input lengths in tokens that a file takes; empty if it takes any length."""
         if not file.lists_lengths:
             return ()
         self._release(0)
         return RemoteFile(self, file, 1).lengths
 
     def bring(self, files: Sequence[EngineFile]) -> None:
-        """Install the engines of some files there, one after the other, with NumPy."""
+        """Install the engines that these files need on the target, with NumPy."""
         for format in dict.fromkeys(file.format for file in files):
             missing = [name for name in (_ENGINES[format], "numpy") if name not in self._installed]
             if missing:
@@ -321,7 +322,7 @@ class RemoteConnection:
                 self._installed.update(missing)
 
     def cold_start(self, file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> ColdRun | None:
-        """Start a file in a fresh process on the target; see `Connection.cold_start`."""
+        """Load a file in a fresh process on the target; return load time, first inference, memory and profile."""
         feed = {"input_ids": [list(ids)], "attention_mask": [[1] * len(ids)], "token_type_ids": [[0] * len(ids)]}
         opening, litert = self.send_file(file, threads), None
         if file.format is Format.TFLITE and profile_runs:
@@ -345,12 +346,12 @@ class RemoteConnection:
         return ColdRun(start=start, ops=self._read_profile(measured))
 
     def open(self, file: EngineFile, threads: int) -> RemoteFile:
-        """Open a file on the target; files that were opened for another number of threads are closed."""
+        """Open a file on the target; files opened there with another number of threads are closed."""
         self._release(threads)
         return RemoteFile(self, file, threads)
 
     def answers(self, file: EngineFile, feeds: Sequence[Feed]) -> list[dict[str, NDArray[Any]]]:
-        """Run every input once, with one thread, and return the outputs by name."""
+        """Run every input once on the target, with one thread; return the outputs by name, one mapping per input."""
         series = RemoteFile(self, file, 1).send_inputs(feeds)
         outputs = self.ask_worker(_MAIN, _Answers, do="answers", series=series).answers
         return [
@@ -362,7 +363,7 @@ class RemoteConnection:
         ]
 
     def state(self) -> _AgentState:
-        """Return what the target does at the moment."""
+        """Return load, heat, clock rates and energy counters of the target now."""
         return self._check(_AgentState, self._channel.ask("state"))
 
     def heat(self) -> Heat:
@@ -370,7 +371,7 @@ class RemoteConnection:
         return self.state().heat
 
     def watch(self) -> _RemoteWatch:
-        """Begin to note the load of the target."""
+        """Start recording the load of the target."""
         return _RemoteWatch(self.state, self.real)
 
     def restart(self) -> None:
@@ -378,11 +379,11 @@ class RemoteConnection:
         self._stop(_MAIN)
 
     def close(self) -> None:
-        """Remove everything from the target."""
+        """End the agent, which removes all its files from the target."""
         self._channel.close()
 
     def send_file(self, file: EngineFile, threads: int) -> dict[str, Any]:
-        """Send a file and its engine once; return the arguments with which a worker opens it."""
+        """Copy a file, and its engine, to the target once; return the arguments of the worker's request to open it."""
         self.bring([file])
         if file.path not in self._sent:
             name = f"{sha256_path(file.path)}.{file.format.value}"
@@ -396,11 +397,11 @@ class RemoteConnection:
         }
 
     def ask_worker(self, worker: str, kind: type[AnswerT], **request: Any) -> AnswerT:
-        """Send a request to a worker, which is started if it does not run, and check its answer."""
+        """Send a request to a worker, started if it is not running; return its answer as a `kind` record."""
         return self._check(kind, self._channel.ask("ask", worker=worker, request=request))
 
     def _check(self, kind: type[AnswerT], answer: Any) -> AnswerT:
-        """Check an answer of the target against its record; MachineError if it has another form."""
+        """Parse an answer of the target as a `kind` record; MachineError if it has another form."""
         try:
             return kind.model_validate(answer)
         except ValidationError as error:
@@ -409,20 +410,20 @@ class RemoteConnection:
             raise MachineError(f"{self.where}: an answer of the target is wrong: {place}: {first['msg']}.") from error
 
     def _release(self, threads: int) -> None:
-        """End the worker, which never closes a file, if it has files open for another number of threads.
+        """End the worker if it has files open with another number of threads; it never closes single files.
 
-        Threads 0 stand for files that are opened only to read their lengths.
+        `threads` is 0 for a file that is opened only to read its lengths.
         """
         if self._threads not in (None, threads):
             self._stop(_MAIN)
         self._threads = threads
 
     def _stop(self, worker: str) -> None:
-        """End a worker."""
+        """End the worker process of this name on the target."""
         self._channel.ask("stop", worker=worker)
 
     def _read_profile(self, measured: _ColdStart) -> OpTimes | None:
-        """Read the profile of a cold start; None if it has none."""
+        """Return the time per operator of a cold start; None if the worker made no profile."""
         if measured.times:
             nodes = [node.model_dump() for node in measured.operators]
             return measured.times.profile(count_xnnpack_operators(_ListedGraph(nodes)) if nodes else None)
@@ -441,7 +442,7 @@ class RemoteConnection:
 
 @dataclass(frozen=True)
 class _ListedGraph:
-    """The operators of a TFLite graph with the methods of an interpreter that `count_xnnpack_operators` calls."""
+    """A list of TFLite operators that `count_xnnpack_operators` reads as if it were an interpreter."""
 
     nodes: list[dict[str, Any]]
 

@@ -42,12 +42,12 @@ _OLDEST_GLIBC = 17
 
 
 def read_program(name: str) -> bytes:
-    """Return the source of a program that runs on the target: ``agent`` or ``worker``."""
+    """Return the source code of a program that runs on the target: ``agent`` or ``worker``."""
     return resources.files(f"{__package__}.on_target").joinpath(f"{name}.py").read_bytes()
 
 
 class AgentChannel:
-    """A connection to an agent, over the standard streams of a process.
+    """A connection to the agent on a target, over standard input and output of a local process such as ssh.
 
     Args:
         command: Starts `BOOTSTRAP` in the target's Python and joins its standard streams with those of the process.
@@ -82,10 +82,10 @@ class AgentChannel:
             raise
 
     def ask(self, do: str, payload: bytes | Path | None = None, timeout_s: float = _ANSWER_S, **fields: Any) -> Any:
-        """Send a request and wait for its answer.
+        """Send a request to the agent and return its answer.
 
         Args:
-            do: What the agent shall do.
+            do: Name of the request, such as ``put``.
             payload: Bytes, or the file that holds them, which follow the request.
             timeout_s: How long to wait for the answer, in seconds.
             fields: The arguments.
@@ -112,7 +112,7 @@ class AgentChannel:
         return self._receive(timeout_s)
 
     def close(self) -> None:
-        """End the agent, which removes everything on the target, and wait until it has."""
+        """End the agent, and wait until it has removed its files from the target."""
         stdin = self._process.stdin
         if stdin is not None and not stdin.closed:
             with contextlib.suppress(OSError):
@@ -128,13 +128,13 @@ class AgentChannel:
                 stream.close()
 
     def _send(self, data: bytes) -> None:
-        """Write to the agent at once."""
+        """Write bytes to the agent and flush them."""
         assert self._process.stdin is not None
         self._process.stdin.write(data)
         self._process.stdin.flush()
 
     def _wait_for_greeting(self) -> bool:
-        """Read up to the agent's first line; return False if the process ends before it."""
+        """Skip output of the login up to the agent's first line; return False if the process ends before it."""
         end, read = time.monotonic() + _ANSWER_S, 0
         while read < _MAX_GREETING:
             line = self._read_line(end, _MAX_GREETING)
@@ -147,7 +147,7 @@ class AgentChannel:
         raise MachineError(f"{self.where}: {what}")
 
     def _receive(self, timeout_s: float) -> Any:
-        """Read an answer; raise the error that it reports."""
+        """Read the agent's answer as a mapping; raise the error that it reports, if any."""
         line = self._read_line(time.monotonic() + timeout_s, _MAX_ANSWER)
         if not line:
             raise self._lost_error()
@@ -162,7 +162,7 @@ class AgentChannel:
         return answer
 
     def _read_line(self, end: float, max_bytes: int) -> bytes:
-        """Read the next line, until a monotonic time; empty if the process has closed its output."""
+        """Read the next line, waiting until the monotonic time `end`; empty if the process closed its output."""
         assert self._process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
@@ -182,7 +182,7 @@ class AgentChannel:
         return line
 
     def _reported_error(self, kind: str, text: str) -> PocketBertError:
-        """Make the error of an answer that reports one."""
+        """Return the error for an answer in which the agent reports a failure of this kind."""
         if kind == "refused":
             return InputError(Problem(self.where, f"the engine refuses the file: {text}"))
         if kind == "full":
@@ -198,12 +198,12 @@ class AgentChannel:
         return MachineError(f"{self.where}: {text}")
 
     def _lost_error(self) -> MachineError:
-        """Make the error for a connection that ended, with the last line that the process wrote to standard error."""
+        """Return the error for a lost connection, with the last line that the process wrote to standard error."""
         last = self._last_messages().splitlines()[-1:]
         return MachineError(f"{self.where}: the connection was lost{': ' + last[0] if last else ''}. Measure again.")
 
     def _collect_messages(self) -> None:
-        """Keep the last lines that the process writes to standard error; runs in a thread."""
+        """Keep the last lines of the process's standard error in `_messages`; runs in a thread."""
         assert self._process.stderr is not None
         with contextlib.suppress(ValueError, OSError):
             for line in self._process.stderr:
@@ -217,14 +217,14 @@ class AgentChannel:
 
 
 def install(channel: AgentChannel, facts: AgentFacts, names: Sequence[str], own_pip: bool = True) -> None:
-    """Install distributions into the environment of a connection, without those that they depend on.
+    """Install Python distributions in the agent's temporary folder on the target, without their dependencies.
 
-    The versions installed here come first, so that both machines measure the same engine; then the newest that Python
-    on the target takes. Every figure names the version that was used.
+    The versions installed on this machine are tried first, so that both measure the same engine; then the newest that
+    Python on the target takes. Every figure names the version that was used.
 
     Args:
         channel: The target.
-        facts: What it is.
+        facts: Python, CPU and C library of the target.
         names: Distributions, e.g. ``onnxruntime``; none that a running worker may have loaded.
         own_pip: Whether the target's own pip may install what this machine cannot fetch.
 
@@ -255,7 +255,7 @@ def install(channel: AgentChannel, facts: AgentFacts, names: Sequence[str], own_
 
 
 def _send_wheels(channel: AgentChannel, platform: Platform, choices: Sequence[Sequence[str]]) -> list[str]:
-    """Download wheels here and unpack them there, of the first choice that can be; else return why none can."""
+    """Download wheels here and unpack them on the target, for the first choice that works; else return the reasons."""
     reasons = []
     for requirements in choices:
         with tempfile.TemporaryDirectory(prefix="pocketbert-wheels-") as folder:
@@ -272,7 +272,7 @@ def _send_wheels(channel: AgentChannel, platform: Platform, choices: Sequence[Se
 
 @dataclass(frozen=True)
 class Platform:
-    """The platform that a wheel must fit.
+    """Python version, architecture and C library that a wheel must fit.
 
     Attributes:
         python: Version of CPython, e.g. ``3.11``.
@@ -285,12 +285,12 @@ class Platform:
     glibc: int
 
     def __str__(self) -> str:
-        """Describe it in words."""
+        """Return the platform as text for error messages."""
         return f"CPython {self.python} on {self.arch} with glibc 2.{self.glibc}"
 
 
 def wheel_platform(python: str, arch: str, libc: str) -> Platform | None:
-    """Return the platform of a machine; None if its C library is not glibc, for which alone the engines have wheels.
+    """Return the platform that wheels for a machine must fit; None without glibc, as the engines need it.
 
     Args:
         python: Full version of Python there.
@@ -305,11 +305,11 @@ def wheel_platform(python: str, arch: str, libc: str) -> Platform | None:
 
 
 def download_wheels(requirements: Sequence[str], platform: Platform, destination: Path) -> str:
-    """Download wheels, without those that they depend on.
+    """Download wheels for another platform with pip, without their dependencies.
 
     Args:
         requirements: Names with or without a version, e.g. ``numpy==2.4.6``.
-        platform: What they must fit.
+        platform: The Python version and machine that the wheels must fit.
         destination: An existing folder.
 
     Returns:

@@ -60,7 +60,7 @@ class LitertTimes:
 
 @dataclass(frozen=True)
 class _PerfTestFigures:
-    """The figures that ``onnxruntime_perf_test`` prints; None if this version, or its command line, prints none.
+    """The figures that ``onnxruntime_perf_test`` prints; None for figures that it did not print.
 
     Attributes:
         count: Number of timed inferences.
@@ -91,7 +91,7 @@ class _PerfTestFigures:
 
 
 def litert_command(file: str, threads: int, signature: str, runs: int = 1, delay_s: float = 0.0) -> list[str]:
-    """Build the command that times inferences of a signature, on random input, after `WARMUP` untimed ones.
+    """Return the ``benchmark_model`` command that times a signature on random input, after untimed inferences.
 
     Args:
         file: The model file.
@@ -115,7 +115,7 @@ def litert_command(file: str, threads: int, signature: str, runs: int = 1, delay
 
 
 def litert_profile_command(file: str, threads: int, signature: str, runs: int) -> list[str]:
-    """Build the command that prints the time of each operator over `runs` inferences."""
+    """Return the ``benchmark_model`` command that prints the time per operator over `runs` inferences."""
     profiler = ["--enable_op_profiling=true", f"--max_profiling_buffer_entries={_MAX_EVENTS}"]
     return [*litert_command(file, threads, signature, runs), *profiler]
 
@@ -129,9 +129,10 @@ _DELAY = re.compile(rf"Inter-run delay \(seconds\): \[({_NUMBER})\]")
 
 
 def read_litert(text: str) -> LitertTimes:
-    """Read the output of ``benchmark_model``, of old versions and of those that log as Android does.
+    """Parse the output of ``benchmark_model`` into its figures.
 
-    The timed inferences are in the last line with ``count=`` before the summary; the warm-up has one before it.
+    Old versions and Android's log format are read too. The last line with ``count=`` before the summary has the timed
+    inferences.
 
     Raises:
         ValueError: If the output has no such line, for example because the file was refused.
@@ -158,7 +159,7 @@ def read_litert(text: str) -> LitertTimes:
 
 
 def read_delay(text: str) -> float | None:
-    """Return the idle time after each inference in s, from the settings in the output of ``benchmark_model``."""
+    """Return the idle time after each inference in s, as ``benchmark_model`` prints it; None if it does not."""
     return _number(_DELAY, text)
 
 
@@ -177,12 +178,12 @@ _XNNPACK, _BUILT_IN = "XNNPACK", "built-in kernels"
 
 
 def has_operators(text: str) -> bool:
-    """Return whether an output has a table of operators, or should have one because its command line requests it."""
+    """Return whether an output contains a table of operators, or its command line requested one."""
     return _PROFILE_TITLE in text or _PROFILE_REQUESTED.search(text) is not None
 
 
 def read_operators(text: str) -> OpTimes:
-    """Read the operators of an output with ``--enable_op_profiling=true``.
+    """Parse the operator tables that ``benchmark_model --enable_op_profiling=true`` prints.
 
     Each graph has a table by operator type, in ms per inference. Separate tables of the inside of a delegate are left
     out: the delegate is one operator of the graph, which contains it.
@@ -226,7 +227,7 @@ def read_operators(text: str) -> OpTimes:
 
 
 def _operator_rows(graphs: str) -> Iterator[tuple[str, int, float]]:
-    """Yield operator type, calls in an inference, and ms of each row in the tables by type."""
+    """Yield (operator type, calls per inference, ms) for each row of the tables by type."""
     inside = False
     for line in graphs.splitlines():
         if _TYPES_TITLE in line:
@@ -243,7 +244,7 @@ def _operator_rows(graphs: str) -> Iterator[tuple[str, int, float]]:
 def perf_test_command(
     file: str, threads: int, result: str, *, runs: int = 0, seconds: int = 0, trace: str = ""
 ) -> list[str]:
-    """Build the command that times inferences on the inputs beside the file, after one untimed inference.
+    """Return the ``onnxruntime_perf_test`` command that times inferences on the inputs beside the file.
 
     Args:
         file: The model file; its inputs are in folders ``test_data_set_*`` beside it.
@@ -271,7 +272,7 @@ _PEAK = re.compile(rf"^\s*Peak working set size:{_FIGURE} bytes", re.MULTILINE)
 
 
 def read_printed(text: str) -> _PerfTestFigures:
-    """Read what ``onnxruntime_perf_test`` prints.
+    """Parse what ``onnxruntime_perf_test`` prints into its figures.
 
     Raises:
         ValueError: If it reports no inference, or ends within what it reports.
@@ -300,7 +301,7 @@ def read_printed(text: str) -> _PerfTestFigures:
 
 
 def read_perf_test(text: str) -> list[float]:
-    """Read the file of results of ``onnxruntime_perf_test``: the wall time of each inference in ms, in order.
+    """Parse the result file of ``onnxruntime_perf_test``: the wall time of each inference in ms, in order.
 
     A line holds name, seconds, peak memory, CPU use and number of an inference; newer versions have a second time, of
     the whole call, which is taken. The statistics after the lines are left out.
@@ -326,7 +327,7 @@ _DATA_TYPES = {"int64": 7, "int32": 6, "float32": 1, "float16": 10}
 
 
 def tensor_proto(name: str, value: NDArray[Any]) -> bytes:
-    """Serialize a tensor as ONNX does: message ``TensorProto`` with dims, data_type, name and raw_data (onnx.proto).
+    """Serialize an array as an ONNX ``TensorProto`` with dims, data_type, name and raw_data.
 
     Raises:
         KeyError: If no input of an encoder has this dtype.
@@ -359,6 +360,6 @@ def _number(pattern: re.Pattern[str], text: str) -> float | None:
 
 
 def _last_line(text: str) -> str:
-    """Return the last line that is not blank, for errors, without unprintable characters."""
+    """Return the last non-blank line for an error message, without unprintable characters."""
     lines = [line for line in text.splitlines() if line.strip()]
     return "".join(c for c in lines[-1].strip()[:300] if c.isprintable()) if lines else "no output"

@@ -55,12 +55,12 @@ _FIXES = (
 
 
 def _ssh_missing() -> str:
-    """Return what this machine lacks to reach others; empty if nothing."""
+    """Return what this machine lacks to use SSH; empty if nothing."""
     return "" if shutil.which("ssh") else "ssh is not installed (sudo apt-get install openssh-client)"
 
 
 def _connect_ssh(argument: str) -> RemoteConnection:
-    """Connect to a machine; see `pocketbert.benchmarks.devices.protocol.Connection`.
+    """Start an agent on a machine over SSH and return the connection.
 
     Args:
         argument: ``[USER@]HOST[:PORT]``, an IPv6 address in brackets, or a name of ``~/.ssh/config``.
@@ -103,7 +103,7 @@ def client_program() -> str:
 
 
 def command(client: str, argument: str, remote: str = f'exec python3 -c "{BOOTSTRAP}"') -> list[str]:
-    """Build the client's command line. The user's text is an argument of a process; no shell of this machine reads it.
+    """Return the ssh command line as a list of arguments, so that no local shell interprets the user's text.
 
     Args:
         client: The OpenSSH client.
@@ -124,7 +124,7 @@ def command(client: str, argument: str, remote: str = f'exec python3 -c "{BOOTST
 
 
 def unreachable(argument: str, messages: str) -> InputError:
-    """Make the error for a machine that the client does not reach, from the client's messages."""
+    """Return the error for a machine that ssh cannot reach, with the fix that fits ssh's messages."""
     where, host = f"ssh:{argument}", _login(argument)
     last = (messages.splitlines() or [f"exit status {CLIENT_FAILED}"])[-1].rstrip(".")
     for sign, what, fix in _FIXES:
@@ -134,7 +134,7 @@ def unreachable(argument: str, messages: str) -> InputError:
 
 
 def _login(argument: str) -> str:
-    """Return the machine as a user writes it behind ``ssh``: the port as an option, addresses without brackets."""
+    """Return the host as it is written after ``ssh``: the port as ``-p``, IPv6 addresses without brackets."""
     login, colon, port = argument.rpartition(":")
     host = f"-p {port} {login}" if colon and port.isdecimal() else argument
     return host.replace("[", "").replace("]", "")

@@ -42,7 +42,7 @@ _devices: dict[str, Device] = {row.info.name: row for row in _ROWS}
 
 
 def register_device(device: Device) -> None:
-    """Register a device: recipes and ``--device`` may then name it, and `pocketbert devices` lists it.
+    """Register a device, so that recipes and ``--device`` accept it and `pocketbert devices` lists it.
 
     Args:
         device: The device. Either it can be reached (``connect``), or files are compiled for it (``compiler``), or its
@@ -61,13 +61,13 @@ def register_device(device: Device) -> None:
 
 
 def unregister_device(name: str) -> None:
-    """Remove a device that was registered, e.g. at the end of a test."""
+    """Remove a registered device, e.g. at the end of a test."""
     remove_device(name)
     del _devices[name]
 
 
 def device(name: str) -> Device:
-    """Return the row of a device's name, which may have an argument.
+    """Return the table's row of a device, by its name with or without an argument.
 
     Raises:
         ValueError: If it is unknown or cannot be measured on.
@@ -76,7 +76,7 @@ def device(name: str) -> Device:
 
 
 def connect(name: str) -> Connection:
-    """Connect to a device.
+    """Connect to a device and return the connection.
 
     Args:
         name: Its name with its argument, as in a recipe.
@@ -91,14 +91,14 @@ def connect(name: str) -> Connection:
 
 
 def compiler_of(name: str) -> Compiler:
-    """Prepare the compiler of a device that files are compiled for; errors as of `connect`."""
+    """Return the compiler of an NPU that files are only compiled for. Errors as of `connect`."""
     prepare = device(name).compiler
     assert prepare is not None
     return prepare(parse_measuring_device(name).argument)
 
 
 def probe(name: str) -> Probe:
-    """Run the probe on a device: cores, extensions, memory, temperatures, and rates where they are measured.
+    """Run the probe (a C program) on a device: cores, extensions, memory, temperatures, and rates if real.
 
     Args:
         name: Its name with its argument, as in a recipe.
@@ -115,7 +115,7 @@ def probe(name: str) -> Probe:
 
 
 def service_of(name: str) -> Service:
-    """Prepare a service that measures by itself; errors as of `connect`."""
+    """Return the service that measures files on its own devices. Errors as of `connect`."""
     prepare = device(name).service
     assert prepare is not None
     return prepare(parse_measuring_device(name).argument)
@@ -123,10 +123,10 @@ def service_of(name: str) -> Service:
 
 @dataclass(frozen=True)
 class DeviceStatus:
-    """The state of a device at this moment, as far as this machine can find it out.
+    """Whether a device can be used now, as far as this machine knows.
 
     Attributes:
-        info: Its facts.
+        info: The device's facts: name, argument, and the figures that it gives.
         reachable: What can be used now; None if only a try would show it, or if figures are imported.
         missing: What this machine lacks to use it; empty if nothing is known to be missing.
         allowed: The parts of its argument with a fixed list of values.
@@ -139,7 +139,7 @@ class DeviceStatus:
 
 
 def list_device_statuses() -> list[DeviceStatus]:
-    """List for every device what can be used now and what is missing; takes seconds at most and uses no network."""
+    """Return for every device what can be used now and what is missing; takes seconds, uses no network."""
     load_plugins()
     return [
         DeviceStatus(one.info, one.look() if one.look is not None else None, one.missing(), one.allowed)
@@ -148,6 +148,6 @@ def list_device_statuses() -> list[DeviceStatus]:
 
 
 def refusals(names: Sequence[str], format: Format, runtime: Runtime | None) -> list[str]:
-    """Return why none of some devices runs a kind of file; empty if one of them does."""
+    """Return the reasons why none of these devices runs files of this format and runtime; [] if one does."""
     reasons = [device(name).refusal(format, runtime) for name in names]
     return [] if "" in reasons else list(dict.fromkeys(reasons))

@@ -86,7 +86,7 @@ MEMORY_MODES = (
 
 @dataclass(frozen=True)
 class _VelaTarget:
-    """The configuration that is compiled for.
+    """NPU, system configuration and memory mode to compile for.
 
     Attributes:
         npu: The NPU, as vela calls it.
@@ -100,7 +100,7 @@ class _VelaTarget:
 
 
 def vela_target(argument: str) -> _VelaTarget:
-    """Read what follows ``vela:``, such as ``ethos-u55-128`` or ``ethos-u85-256@Ethos_U85_SYS_Flash_High+Sram_Only``.
+    """Parse the text after ``vela:``, such as ``ethos-u55-128`` or ``ethos-u85-256@SYSTEM+MEMORY``.
 
     Raises:
         ValueError: If vela has no such NPU, system or memory mode, or they do not go together.
@@ -132,12 +132,12 @@ def _vela_missing() -> str:
 
 
 def _vela_now() -> list[Reachable]:
-    """Return the compiler if it is installed."""
+    """Return vela as a usable device, if it is installed."""
     return [] if _vela_missing() else [Reachable(f"{VELA}:CONFIG", f"{_PACKAGE} {version_of(_PACKAGE)}")]
 
 
 def _vela_refusal(format: Format, runtime: Runtime | None) -> str:
-    """Return why files of a format, made for a runtime, are not compiled; empty if they are."""
+    """Return why files of this format and runtime cannot be compiled by vela; empty if they can."""
     if format is not Format.TFLITE:
         return f"{FORMATS[format].title} does not go through vela"
     if runtime is not Runtime.NPU:
@@ -149,7 +149,7 @@ def _vela_refusal(format: Format, runtime: Runtime | None) -> str:
 
 
 def _connect_vela(argument: str) -> _VelaCompiler:
-    """Prepare the compiler of a configuration.
+    """Return the compiler for a configuration.
 
     Args:
         argument: The NPU, such as ``ethos-u55-128``, with its system and memory mode if they are chosen.
@@ -169,7 +169,7 @@ def _connect_vela(argument: str) -> _VelaCompiler:
 
 
 class _VelaCompiler:
-    """Arm's compiler for one configuration."""
+    """Arm's compiler vela for one configuration."""
 
     engine = _PACKAGE
     method = (
@@ -190,7 +190,7 @@ class _VelaCompiler:
         feeds: Sequence[Mapping[str, NDArray[Any]]],
         budget_s: float,
     ) -> Compiled:
-        """Compile a file for one length; see `Compiler.compile`. There is no emulator, so that nothing is answered."""
+        """Compile a file's signature of `length` tokens; nothing is run, as there is no emulator."""
         assert isinstance(predictor, TflitePredictor)
         with tempfile.TemporaryDirectory(prefix="pocketbert-vela-") as name:
             folder = Path(name)
@@ -206,7 +206,7 @@ class _VelaCompiler:
             return _count_compiled(before, after, output, end.log, seconds)
 
     def _run_vela(self, folder: Path) -> ProcessEnd:
-        """Run vela on given.tflite of a folder; it writes into the folder ``made``."""
+        """Run vela on ``given.tflite`` in a folder; it writes into the subfolder ``made``."""
         command = [
             *_PROGRAM,
             str(folder / "given.tflite"),
@@ -221,9 +221,9 @@ class _VelaCompiler:
 
 
 def _count_compiled(before: GraphOperators, after: GraphOperators, output: Path, log: str, seconds: float) -> Compiled:
-    """Make the result from the operators before and after, and vela's estimate.
+    """Return operators on the NPU and left on the CPU, and vela's estimate, for a compiled file.
 
-    A file without a matrix product on the NPU is no compiled file, whatever vela expects of it.
+    A file without any matrix product on the NPU counts as failed, whatever vela estimates.
     """
     on_npu = Counter(before.counts) - Counter(after.counts)
     left = after.left_nodes(_vela_reasons(log), "the log of the compiler gives no reason")
@@ -255,7 +255,7 @@ _TYPE_LIST = "Feature-map dataTypes must be one of"
 
 
 def _vela_reasons(log: str) -> dict[str, str]:
-    """Read from vela's log why operators were refused, by their type; several reasons of one type are joined."""
+    """Parse from vela's log why operators were refused: operator type to reasons, joined by semicolons."""
     reasons: dict[str, dict[str, None]] = {}
     for refused in _REFUSED_OPERATOR.finditer(log):
         lines = _TENSOR.sub("", refused["why"].removeprefix("Reason: ").strip()).splitlines()
@@ -265,7 +265,7 @@ def _vela_reasons(log: str) -> dict[str, str]:
 
 
 def _last_error(log: str) -> str:
-    """Return the line of the log with vela's own error, else the last one."""
+    """Return vela's own error from its log, else the last line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"(Error\b|[\w.]*(?:Error|Exception)\b)", line)]
     return (errors or lines or ["no output"])[-1][:300]
@@ -277,7 +277,7 @@ _KIB = 1024
 
 
 def _read_estimate(folder: Path, operators: Iterable[str], products_left: int) -> Estimate:
-    """Read the tables that vela wrote into a folder: the estimate of the network, and the cycles of each operator.
+    """Read vela's CSV tables in a folder: estimated time and memory, and the cycles per operator type.
 
     Args:
         folder: Its output folder, with the tables of one network.
@@ -315,7 +315,7 @@ def _read_estimate(folder: Path, operators: Iterable[str], products_left: int) -
 
 
 def _operator_cycles(rows: list[dict[str, str]], operators: Iterable[str]) -> list[OperatorCycles]:
-    """Sum cycles on the NPU by the operator of the file that they come from: vela splits some operators."""
+    """Sum the cycles on the NPU per operator type of the original file, as vela splits some operators."""
 
     def simplified(name: str) -> str:
         return name.replace("_", "").lower()
@@ -330,7 +330,7 @@ def _operator_cycles(rows: list[dict[str, str]], operators: Iterable[str]) -> li
 
 
 def _read_table(folder: Path, pattern: str) -> list[dict[str, str]]:
-    """Read the rows of the only table with a name of this pattern."""
+    """Read the rows of the only CSV file whose name fits the pattern; ValueError if none, several, or malformed."""
     paths = list(folder.glob(pattern))
     if len(paths) != 1:
         raise ValueError(f"it wrote {len(paths)} files {pattern} instead of 1")
@@ -345,7 +345,7 @@ def _read_table(folder: Path, pattern: str) -> list[dict[str, str]]:
 
 
 def _text(row: Mapping[str, str | None], name: str) -> str:
-    """Return the text in a column; ValueError if there is none."""
+    """Return the text in column `name` of a CSV row; ValueError if it is empty or missing."""
     value = row.get(name)
     if not value:
         raise ValueError(f"its table has no {name}")
@@ -353,7 +353,7 @@ def _text(row: Mapping[str, str | None], name: str) -> str:
 
 
 def _number(row: Mapping[str, str | None], name: str) -> float:
-    """Return the number in a column; ValueError if it is none, negative or infinite."""
+    """Return the number in column `name` of a CSV row; ValueError if it is missing, negative or infinite."""
     text = _text(row, name)
     try:
         value = float(text)

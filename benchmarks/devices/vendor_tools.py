@@ -31,7 +31,7 @@ _CUSTOM = 32
 
 @dataclass(frozen=True)
 class ProcessEnd:
-    """The end of a program.
+    """How a program ended, and what it printed.
 
     Attributes:
         problem: What went wrong; empty if it ended well.
@@ -45,7 +45,7 @@ class ProcessEnd:
 def run_separately(
     command: Sequence[str], folder: Path, limit_s: float, environment: Mapping[str, str] | None = None
 ) -> ProcessEnd:
-    """Run a program and wait for its end. It is ended with all its processes at the limit, and when this one is stopped.
+    """Run a program in a process group until it ends; the group is killed at the time limit or when we are stopped.
 
     Args:
         command: The program and its arguments; no shell reads them.
@@ -80,28 +80,28 @@ def run_separately(
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """End a program and what it started: all are in the group that it leads."""
+    """Kill a program and all processes of its group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def _status_in_words(status: int) -> str:
-    """Describe an exit status; empty for success."""
+    """Return an exit status as text: "the process ended with status 1"; empty for success."""
     if status < 0:
         return f"the process was ended by {signal.Signals(-status).name}"
     return f"the process ended with status {status}" if status else ""
 
 
 def only_signature(file: bytes, key: str) -> tuple[bytes, int]:
-    """Reduce a TFLite file to one signature, since an NPU takes one length and the others would be compiled too.
+    """Reduce a TFLite file to one signature, as an NPU takes one length and the others would be compiled too.
 
     Args:
         file: The .tflite.
         key: Name of the signature.
 
     Returns:
-        The smaller file, and the index of the signature's graph in it. A file whose graphs refer to each other, or
+        (smaller file, index of the signature's graph in it). A file whose graphs refer to each other, or
         which has one signature, comes back as it is.
     """
     model = load_model(file)
@@ -115,7 +115,7 @@ def only_signature(file: bytes, key: str) -> tuple[bytes, int]:
 
 @dataclass(frozen=True)
 class GraphOperators:
-    """The operators of one graph.
+    """The operators of one graph of a TFLite file.
 
     Attributes:
         counts: How many there are of each type, by their names in the TFLite schema.
@@ -126,7 +126,7 @@ class GraphOperators:
     compiled: int
 
     def left_nodes(self, reasons: Mapping[str, str], unknown: str) -> list[LeftNodes]:
-        """List the operators that stay on the CPU, most frequent first.
+        """Return the operators as nodes that stay on the CPU, with reasons, most frequent first.
 
         Args:
             reasons: Why, by operator type.
@@ -139,7 +139,7 @@ class GraphOperators:
 
 
 def operators_of(file: bytes, graph: int, compiled_code: str = "DISPATCH_OP") -> GraphOperators:
-    """Count the operators of a graph; compiled pieces are counted separately.
+    """Count the operators of a graph by type, and the pieces that were compiled for an NPU.
 
     Args:
         file: The .tflite.

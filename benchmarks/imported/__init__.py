@@ -1,1 +1,1 @@
-"""TODO: say what the package imported holds."""
+"""Figures measured elsewhere (Macs, iPhones, Android phones, saved program outputs), read into benchmark results."""

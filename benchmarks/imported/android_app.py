@@ -60,7 +60,7 @@ _Seconds = Annotated[float, Field(ge=0, le=1e7, allow_inf_nan=False)]
 
 
 class _Phone(ForeignRecord):
-    """The phone. Facts that it does not report are empty or 0.
+    """The phone in a file of the demo app. Facts that it does not report are empty or 0.
 
     Attributes:
         maker: Manufacturer.
@@ -91,13 +91,13 @@ class _Phone(ForeignRecord):
 
 
 class _Protocol(ForeignRecord):
-    """How the app measured.
+    """How the demo app measured.
 
     Attributes:
-        runs: Timed inferences per file, length and repeat that were asked for.
-        repeats: Repeats that were asked for.
+        runs: Requested number of timed inferences per file, length and repeat.
+        repeats: Requested number of repeats.
         inputs: Where the texts came from.
-        took_s: _Seconds it took.
+        took_s: Seconds it took.
     """
 
     runs: int = Field(ge=1, le=1000)
@@ -107,14 +107,14 @@ class _Protocol(ForeignRecord):
 
 
 class _Thermal(ForeignRecord):
-    """Thermal status at the start and at the end, in the phone's words."""
+    """The phone's thermal status at the start and at the end, in Android's words."""
 
     before: ShortText
     after: ShortText
 
 
 class _Answers(ForeignRecord):
-    """How far the answers were from the recorded golden rows.
+    """How far the outputs were from those of the golden rows (recorded inputs with the model's expected outputs).
 
     Attributes:
         rows: Rows compared.
@@ -128,12 +128,12 @@ class _Answers(ForeignRecord):
 
 
 class _Cell(ForeignRecord):
-    """One length.
+    """The timings of one file at one input length.
 
     Attributes:
         length: Tokens.
         warmup_runs: Untimed inferences before.
-        warmup_stable: Whether they became stable.
+        warmup_stable: Whether the warm-up's times became stable.
         wall_ms: Wall times, one list for each repeat; shorter where the measurement was ended.
     """
 
@@ -144,12 +144,12 @@ class _Cell(ForeignRecord):
 
 
 class _SustainedPoint(ForeignRecord):
-    """About one second of a run without a pause.
+    """About one second of a run without pauses.
 
     Attributes:
-        after_s: _Seconds since its start.
+        after_s: Seconds since its start.
         p50_ms: Median time of an inference.
-        thermal: _Thermal status in the phone's words.
+        thermal: Thermal status in the phone's words.
     """
 
     after_s: _Seconds
@@ -158,7 +158,7 @@ class _SustainedPoint(ForeignRecord):
 
 
 class _File(ForeignRecord):
-    """One file in one engine.
+    """The figures of one model file, run by one engine on one processor of the phone.
 
     Attributes:
         path: Path in the artefact folder.
@@ -167,13 +167,13 @@ class _File(ForeignRecord):
         format: Its format.
         scheme: How its numbers are stored.
         engine: Name of the engine.
-        engine_version: Its version.
+        engine_version: Version of the engine.
         processor: Part of the phone that computed.
         threads: CPU threads.
         load_ms: From the bytes to a session that can run; None if the app did not report it.
         first_ms: First inference.
         memory_bytes: Growth of resident memory while loading and at the first inference.
-        answers: How right the answers of the self-test were.
+        answers: How far the outputs of the self-test were from the expected ones.
         cells: One entry for each length.
         sustained: A run without a pause; empty where none was made.
     """
@@ -196,7 +196,7 @@ class _File(ForeignRecord):
 
     @property
     def name(self) -> str:
-        """Name in tables: the file, its engine and where it ran."""
+        """Name in tables: the file, its engine and its processor."""
         return f"{self.path} {self.engine} {self.processor.upper()}"
 
     @model_validator(mode="after")
@@ -208,18 +208,18 @@ class _File(ForeignRecord):
 
 
 class PhoneRecord(ForeignRecord):
-    """The whole file.
+    """The content of the JSON file that the demo app writes.
 
     Attributes:
         kind: Marks such files.
         schema_version: Readable if its major part is that of `SCHEMA_VERSION`.
-        made: When, UTC.
+        made: Time of the measurement, UTC.
         app: Version of the app.
         phone: The phone.
         protocol: How it was measured.
-        thermal: How warm the phone was.
+        thermal: The phone's thermal status before and after.
         power: Battery or charger.
-        files: What was measured.
+        files: The figures of each model file.
     """
 
     kind: Literal["pocketbert-android-benchmark"]
@@ -234,7 +234,7 @@ class PhoneRecord(ForeignRecord):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> PhoneRecord:
-        """Refuse figures of an emulator, measurements that are there twice, and more runs than the protocol's."""
+        """Refuse an emulator's figures, duplicate measurements, and more runs than the protocol states."""
         if self.phone.emulated:
             raise ValueError("measured on an emulator, whose times are no latencies; measure on a phone")
         measured = [(f.name, f.threads) for f in self.files]
@@ -249,7 +249,7 @@ class PhoneRecord(ForeignRecord):
 
 @dataclass(frozen=True)
 class AppPlan:
-    """What the app shall measure; every combination is one start of its benchmark.
+    """What the app measures: its benchmark is started once per file, thread count and length.
 
     Attributes:
         paths: Model files, by their paths in the artefact folder that the app carries.
@@ -267,10 +267,10 @@ class AppPlan:
 
 
 def app_problems(options: BenchmarkOptions, texts: bool) -> list[Problem]:
-    """List the options that the app cannot follow.
+    """Return a problem for each benchmark option that the demo app cannot follow.
 
     Args:
-        options: What is to be measured.
+        options: The requested settings of the benchmark.
         texts: Whether texts are given.
     """
     reasons = {
@@ -290,11 +290,11 @@ def app_problems(options: BenchmarkOptions, texts: bool) -> list[Problem]:
 
 
 def measure_by_app(argument: str, plan: AppPlan, destination: Path) -> None:
-    """Let the demo app of a phone measure, and write one record in the format of the app's own.
+    """Measure model files with the demo app on a phone over adb, and write one JSON file of all its records.
 
     Args:
         argument: Serial number of the phone, or nothing for the only one; cores cannot be chosen for an app.
-        plan: What to measure.
+        plan: Files, threads and lengths to measure.
         destination: The file to write.
 
     Raises:
@@ -334,7 +334,7 @@ def measure_by_app(argument: str, plan: AppPlan, destination: Path) -> None:
 
 
 def _measure_case(adb: Adb, path: str, numbers: Mapping[str, int]) -> PhoneRecord | str:
-    """Start the app's benchmark of one file and wait; return its record, or why the app measured nothing.
+    """Start the app's benchmark of one file and wait; return its record, or the error text of the app.
 
     Args:
         adb: The phone.
@@ -368,7 +368,7 @@ def _measure_case(adb: Adb, path: str, numbers: Mapping[str, int]) -> PhoneRecor
 
 
 def _merge_records(records: Sequence[PhoneRecord]) -> PhoneRecord:
-    """Merge records of one phone, in the order of time: lengths of the same file, engine and threads come together."""
+    """Merge the phone's records in order of time into one, which lists each file with all its lengths."""
     files: dict[tuple[str, int], _File] = {}
     for file in (file for record in records for file in record.files):
         earlier = files.get((file.name, file.threads))
@@ -382,7 +382,7 @@ def _merge_records(records: Sequence[PhoneRecord]) -> PhoneRecord:
 
 
 def import_phone(paths: Sequence[Path], listed: Mapping[Path, Sequence[FileRecord]]) -> list[BenchmarkResult]:
-    """Import files of the Android demo app.
+    """Import JSON files that the Android demo app wrote.
 
     Args:
         paths: The files.
@@ -405,7 +405,7 @@ def import_phone(paths: Sequence[Path], listed: Mapping[Path, Sequence[FileRecor
 
 
 def read_phone_record(path: Path) -> PhoneRecord:
-    """Read and check a file of the Android demo app.
+    """Read and check a JSON file of the Android demo app.
 
     Raises:
         InputError: Listing what is wrong with it: missing, too large, of another major schema, or wrong.
@@ -423,11 +423,11 @@ _DESCRIPTION = (
 
 
 def _result(record: PhoneRecord, source: str, *, checked: bool) -> BenchmarkResult:
-    """Make the result of one file: a variant for each model file, engine and processor.
+    """Convert a JSON file of the demo app into a benchmark result; a variant is a file with engine and processor.
 
     Args:
         record: The file's content.
-        source: Its name.
+        source: Name of the imported file, for the notes.
         checked: Whether the model files are known to be those of an artefact folder.
     """
     phone, protocol = record.phone, record.protocol
@@ -474,7 +474,7 @@ def _result(record: PhoneRecord, source: str, *, checked: bool) -> BenchmarkResu
 
 
 def _variant(file: _File) -> Variant:
-    """Describe a file in one engine as a model file."""
+    """Make the variant record (name, path, scheme, digest) of a measured file."""
     return Variant(
         name=file.name,
         path=Path(file.path),
@@ -488,7 +488,7 @@ def _variant(file: _File) -> Variant:
 
 
 def _measurement(record: PhoneRecord, machine: Machine, file: _File, cell: _Cell) -> Measurement:
-    """Make the measurement of one length."""
+    """Make the measurement record of one file at one length."""
     thermal = " → ".join(part for part in (record.thermal.before, record.thermal.after) if part)
     return Measurement(
         variant=file.name,
@@ -516,7 +516,7 @@ def _measurement(record: PhoneRecord, machine: Machine, file: _File, cell: _Cell
 
 
 def _notes(record: PhoneRecord, source: str, checked: bool) -> Iterator[str]:
-    """Yield the notes of a result: where it comes from, load times, and how times changed without a pause."""
+    """Yield the result's notes: origin, power, load times, and how times changed in a run without pauses."""
     phone, power = record.phone, record.power or "power source unknown"
     thermal = f"thermal status {record.thermal.before or 'unknown'}, at the end {record.thermal.after or 'unknown'}"
     yield f"Imported from {source}, measured {record.made} on {phone.title}, Android {phone.android}: {power}; {thermal}."

@@ -22,7 +22,7 @@ from pocketbert.core.errors import InputError, Problem
 
 @dataclass(frozen=True)
 class Imported:
-    """Imported figures.
+    """Figures that were read from files of other machines.
 
     Attributes:
         sessions: One result for each file of a Mac or a phone: those of phones, then those of Macs.
@@ -34,13 +34,13 @@ class Imported:
 
 
 def import_figures(paths: Sequence[Path], folders: Sequence[Path], facts: Sequence[Fact] = ()) -> Imported:
-    """Read files of any kind: JSON of ``benchmark_on_mac.py`` or the Android demo app, and texts of measuring programs.
+    """Import figures of other machines: JSON of the Mac script or the Android app, outputs of measuring programs.
 
     Args:
         paths: The files.
         folders: Artefact folders that hold the measured files. Texts need them; with none, the figures of other files
             are not checked, and their results note it.
-        facts: What texts do not contain.
+        facts: The user's facts that the texts lack, such as the device.
 
     Raises:
         InputError: Listing every problem of all files.
@@ -67,7 +67,7 @@ def import_figures(paths: Sequence[Path], folders: Sequence[Path], facts: Sequen
 
 
 def _kind(path: Path) -> object:
-    """Return the `kind` in a JSON file. A file that cannot be read is left to the reader of Macs, which reports why."""
+    """Return the `kind` entry of a JSON file; None if the file cannot be read or has none."""
     try:
         content = read_json(path)
     except InputError:

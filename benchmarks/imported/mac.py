@@ -56,7 +56,7 @@ class _Record(ForeignRecord):
 
 
 class _Machine(_Record):
-    """The Mac or the iPhone. Facts that it does not report are empty or 0.
+    """The Mac or the iPhone in a file of the script. Facts that it does not report are empty or 0.
 
     Attributes:
         model: As Apple counts models, e.g. ``Mac14,2``.
@@ -97,7 +97,7 @@ class _Protocol(_Record):
 
     Attributes:
         runs: Timed inferences per package, unit, length and repeat.
-        repeats: Passes over everything.
+        repeats: How often all files and lengths are timed anew, one pass after the other.
         burst: Timed inferences before the next one has its turn.
         inputs: Where the token ids came from.
         took_s: Seconds it took.
@@ -113,14 +113,14 @@ class _Protocol(_Record):
 
 
 class _LoadAverage(_Record):
-    """Load average over a minute at the start and at the end."""
+    """The Mac's load average over a minute, at the start and at the end."""
 
     before: float = Field(ge=0, le=1e6, allow_inf_nan=False)
     after: float = Field(ge=0, le=1e6, allow_inf_nan=False)
 
 
 class _Answers(_Record):
-    """How far the answers were from those in the folder's golden rows.
+    """How far the outputs were from those of the golden rows (recorded inputs with the model's expected outputs).
 
     Attributes:
         rows: Rows compared.
@@ -138,7 +138,7 @@ class _Answers(_Record):
 
 
 class _PlannedDevice(_Record):
-    """What Core ML expects one of the processors to run.
+    """The operators that Core ML expects to run on one processor.
 
     Attributes:
         device: ``CPU``, ``GPU``, ``Neural Engine``, or ``undecided``.
@@ -152,7 +152,7 @@ class _PlannedDevice(_Record):
 
 
 class _Plan(_Record):
-    """Core ML's compute plan.
+    """Core ML's compute plan: which processor is expected to run which operators.
 
     Attributes:
         devices: One entry per processor.
@@ -166,12 +166,12 @@ class _Plan(_Record):
 
 
 class _Cell(_Record):
-    """One length.
+    """The timings of one package on one compute unit at one input length.
 
     Attributes:
         length: Tokens.
         warmup_runs: Untimed inferences before.
-        warmup_stable: Whether they became stable.
+        warmup_stable: Whether the warm-up's times became stable.
         wall_ms: Wall times, [repeats][runs].
         cpu_ms: CPU times of the process, same shape; None of an iPhone.
         engine_ms: Core ML's own times, same shape; None if this version of coremltools has none.
@@ -186,7 +186,7 @@ class _Cell(_Record):
 
     @model_validator(mode="after")
     def _same_shape(self) -> _Cell:
-        """Refuse times of different clocks that are not of the same inferences."""
+        """Refuse a record whose CPU or engine times have another number of runs than its wall times."""
         shape = [len(r) for r in self.wall_ms]
         for name, other in (("cpu_ms", self.cpu_ms), ("engine_ms", self.engine_ms)):
             if other is not None and [len(r) for r in other] != shape:
@@ -194,25 +194,25 @@ class _Cell(_Record):
         return self
 
     def cpu_medians(self, burst: int) -> list[float] | None:
-        """Return the CPU medians of the rounds, at least the clock's step, so that ratios of them exist."""
+        """Return the CPU median of each burst, at least one clock step so that ratios exist; None if not measured."""
         if self.cpu_ms is None:
             return None
         return [max(x, _CLOCK_STEP_MS) for x in burst_medians(self.cpu_ms, burst)]
 
 
 class _Unit(_Record):
-    """One package on one compute unit.
+    """The figures of one package on one compute unit.
 
     Attributes:
-        unit: What was allowed to compute.
+        unit: The processors that Core ML was allowed to use.
         failed: Why it could not be measured; then nothing else is there.
         specialize_ms: First load after compilation: Core ML makes the package ready for the unit.
         load_ms: Load after that, in a fresh process.
         first_ms: First inference in that process, at the longest length.
         peak_memory_bytes: Peak resident memory above what the process had before loading.
-        peak_rss_bytes: The same peak, absolute.
-        answers: How right the answers were; None if the folder has no golden rows of the package.
-        plan: What is expected to run where.
+        peak_rss_bytes: Peak resident memory of the process, memory before loading included.
+        answers: How far the outputs were from the golden rows; None if the folder has none of the package.
+        plan: Core ML's plan of which processor runs which operators.
         cells: One per length.
     """
 
@@ -229,7 +229,7 @@ class _Unit(_Record):
 
     @model_validator(mode="after")
     def _complete(self) -> _Unit:
-        """Refuse a unit that did not fail and lacks figures, and lengths that are there twice."""
+        """Refuse a record that lacks figures without a reason, or lists a length twice."""
         if not self.failed:
             required = {"specialize_ms", "load_ms", "first_ms", "answers", "plan", "cells"}
             if missing := required - self.model_fields_set:
@@ -241,7 +241,7 @@ class _Unit(_Record):
 
 
 class _Package(_Record):
-    """One package.
+    """The figures of one Core ML package.
 
     Attributes:
         path: Path in the artefact folder.
@@ -268,17 +268,17 @@ class _Package(_Record):
 
 
 class MacRecord(_Record):
-    """The whole file.
+    """The content of the JSON file that ``benchmark_on_mac.py`` writes.
 
     Attributes:
         kind: Marks such files.
         schema_version: Readable if its major part is that of `SCHEMA_VERSION`.
-        made: When, UTC.
+        made: Time of the measurement, UTC.
         machine: The Mac.
         versions: Libraries.
         protocol: How it was measured.
-        load: What else the Mac did.
-        packages: What was measured.
+        load: The Mac's load average before and after.
+        packages: The figures of each Core ML package.
     """
 
     kind: Literal["pocketbert-mac-benchmark"]
@@ -292,7 +292,7 @@ class MacRecord(_Record):
 
     @model_validator(mode="after")
     def _something_measured(self) -> MacRecord:
-        """Refuse files without figures, packages that are there twice, and numbers of runs that the protocol denies."""
+        """Refuse a file without figures, with a package twice, or with other numbers of runs than its protocol."""
         _refuse_duplicates("package", [p.path for p in self.packages])
         shape = [self.protocol.runs] * self.protocol.repeats
         for cell in (c for p in self.packages for u in p.units for c in u.cells):
@@ -317,7 +317,7 @@ def mac_script() -> str:
 
 
 def import_mac(paths: Sequence[Path], listed: Mapping[Path, Sequence[ModelRecord]]) -> list[BenchmarkResult]:
-    """Import files of ``benchmark_on_mac.py``.
+    """Import JSON files that ``benchmark_on_mac.py`` wrote.
 
     Args:
         paths: The files.
@@ -341,7 +341,7 @@ def import_mac(paths: Sequence[Path], listed: Mapping[Path, Sequence[ModelRecord
 
 
 def read_mac_record(path: Path) -> MacRecord:
-    """Read and check a file of ``benchmark_on_mac.py``.
+    """Read and check a JSON file of ``benchmark_on_mac.py``.
 
     Raises:
         InputError: Listing what is wrong with it: missing, too large, of another kind or major schema, or wrong.
@@ -372,11 +372,11 @@ _DESCRIPTION_ON_IPHONE = (
 
 
 def _result(record: MacRecord, source: str, schemes: Mapping[str, Scheme | None], *, checked: bool) -> BenchmarkResult:
-    """Make the result of one file: a variant per package and compute unit, compared with the first one measured.
+    """Convert a JSON file of the script into a benchmark result; a variant is a package on one compute unit.
 
     Args:
         record: The file's content.
-        source: Its name.
+        source: Name of the imported file, for the notes.
         schemes: How numbers are stored, by the package's digest.
         checked: Whether the packages are known to be those of an artefact folder.
     """
@@ -425,7 +425,7 @@ def _result(record: MacRecord, source: str, schemes: Mapping[str, Scheme | None]
 
 
 def _variant(package: _Package, unit: _Unit, schemes: Mapping[str, Scheme | None]) -> Variant:
-    """Describe a package on a compute unit as a model file."""
+    """Make the variant record (name, path, scheme, digest) of a package on a compute unit."""
     return Variant(
         name=f"{package.path} {unit.unit}",
         path=Path(package.path),
@@ -439,7 +439,7 @@ def _variant(package: _Package, unit: _Unit, schemes: Mapping[str, Scheme | None
 
 
 def _measurement(record: MacRecord, machine: Machine, variant: Variant, unit: _Unit, cell: _Cell) -> Measurement:
-    """Make the measurement of one length."""
+    """Make the measurement record of one package on one compute unit at one length."""
 
     def statistics(samples: Sequence[Sequence[float]]) -> Statistics:
         return Statistics.of([x for repeat in samples for x in repeat])
@@ -482,7 +482,7 @@ def _measurement(record: MacRecord, machine: Machine, variant: Variant, unit: _U
 
 
 def _comparisons(cells_by_variant: Sequence[tuple[str, list[_Cell]]], burst: int) -> list[Comparison]:
-    """Compare each variant with the first one, within the Mac only: all of them took turns there, round by round."""
+    """Return each variant's time ratio to the first one, per length; the script ran all in turns, round by round."""
     (baseline, first_cells), *others = cells_by_variant
     first = {cell.length: cell for cell in first_cells}
     comparisons = []
@@ -505,7 +505,7 @@ def _comparisons(cells_by_variant: Sequence[tuple[str, list[_Cell]]], burst: int
 
 
 def _profile(variant: str, length: int, plan: _Plan) -> Profile:
-    """Make an estimated profile of a compute plan."""
+    """Make a profile record from Core ML's compute plan: placement by processor, without times."""
     return Profile(
         variant=variant,
         threads=ENGINE_THREADS,
@@ -521,7 +521,7 @@ def _profile(variant: str, length: int, plan: _Plan) -> Profile:
 
 
 def _notes(record: MacRecord, source: str, checked: bool) -> Iterator[str]:
-    """Yield the notes of a result: where it comes from, load times, and what could not be measured or checked."""
+    """Yield the result's notes: origin, compile and load times, failures, warnings."""
     mac, iphone = record.machine, record.protocol.iphone
     where = f"{mac.power or 'power source unknown'}; {mac.thermal or 'thermal state unknown'}"
     if iphone:

@@ -51,7 +51,7 @@ _PROFILED = "Measured with the profiler on, which makes an inference slower."
 
 
 class _Kind(StrEnum):
-    """The program that wrote a text."""
+    """The program that wrote a saved output."""
 
     LITERT = LITERT
     ONNX = ONNX
@@ -68,11 +68,11 @@ _FORMATS = {_Kind.LITERT: Format.TFLITE, _Kind.ONNX: Format.ONNX, _Kind.RESULTS:
 
 @dataclass(frozen=True)
 class Fact:
-    """One fact about a text that the user states.
+    """One fact about a saved output that the user states, since the output lacks it.
 
     Attributes:
         key: ``device``, ``file``, ``length`` or ``threads``.
-        value: What it is.
+        value: The stated value.
         text: Name of the text's file; empty for all texts.
     """
 
@@ -83,7 +83,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class _TextFacts:
-    """The facts that a user states about one text; empty or None if there is none.
+    """All facts that the user states about one saved output; empty or None if not stated.
 
     Attributes:
         device: The device in words.
@@ -100,7 +100,7 @@ class _TextFacts:
 
 @dataclass(frozen=True)
 class _Settings:
-    """The settings of a run that its text contains; empty or None if it does not.
+    """The settings of a run as the saved output tells them; empty or None if it does not.
 
     Attributes:
         file: The measured file as it is called on the device.
@@ -118,7 +118,7 @@ class _Settings:
 
 
 def parse_fact(written: str) -> Fact:
-    """Parse ``[TEXT:]KEY=VALUE``.
+    """Parse a ``--fact`` argument of the form ``[TEXT:]KEY=VALUE``.
 
     Raises:
         ValueError: If the key is unknown or the value is not allowed.
@@ -141,7 +141,7 @@ def parse_fact(written: str) -> Fact:
 
 
 def is_text(path: Path) -> bool:
-    """Return whether a file holds no JSON. False also if it cannot be opened: the reader of JSON reports why."""
+    """Return whether a file is plain text, not JSON; False also if it cannot be opened."""
     try:
         with open_regular(path) as stream:
             head = stream.read(256) or b""
@@ -153,12 +153,12 @@ def is_text(path: Path) -> bool:
 def import_texts(
     paths: Sequence[Path], listed: Mapping[Path, Sequence[ModelRecord]], facts: Sequence[Fact]
 ) -> list[Reported]:
-    """Read saved texts of ``benchmark_model`` and ``onnxruntime_perf_test``.
+    """Import saved outputs of ``benchmark_model`` and ``onnxruntime_perf_test``.
 
     Args:
         paths: The texts.
         listed: Model files by artefact folder: a text contains no digest, so its file is looked up there.
-        facts: What the texts do not contain.
+        facts: The user's facts that the texts lack, such as the device.
 
     Returns:
         One record for each text, its provenance `measured`.
@@ -188,7 +188,7 @@ def import_texts(
 def _argument_problems(
     paths: Sequence[Path], listed: Mapping[Path, Sequence[ModelRecord]], facts: Sequence[Fact]
 ) -> Iterator[Problem]:
-    """Yield problems of the arguments themselves: facts without their text, or texts without an artefact folder."""
+    """Yield problems of the arguments: a fact that names no imported text, or texts without an artefact folder."""
     names = {path.name for path in paths}
     if facts and not paths:
         yield Problem("--fact", "tells about a text, and none is imported.", "Give it with --import")
@@ -201,7 +201,7 @@ def _argument_problems(
 
 
 def _facts_of_text(name: str, facts: Sequence[Fact]) -> _TextFacts:
-    """Collect the facts about the text in a file of that name; one about this text overrides one about all texts."""
+    """Collect the user's facts about the text called `name`; they override facts about all texts."""
     applying = sorted((f for f in facts if f.text in ("", name)), key=lambda f: bool(f.text))
     value_of = {f.key: f.value for f in applying}
     length, threads = value_of.get("length"), value_of.get("threads")
@@ -214,7 +214,7 @@ def _facts_of_text(name: str, facts: Sequence[Fact]) -> _TextFacts:
 
 
 def _read_report(path: Path, listed: Mapping[Path, Sequence[ModelRecord]], facts: _TextFacts) -> Reported:
-    """Read one text; InputError lists all of its problems."""
+    """Read one saved output as a record of figures; InputError lists all of its problems."""
     text = _read_text(path)
     kind = _find_kind(path, text)
     try:
@@ -262,7 +262,7 @@ def _read_report(path: Path, listed: Mapping[Path, Sequence[ModelRecord]], facts
 
 
 def _read_text(path: Path) -> str:
-    """Read a text of bounded size, in UTF-8 or in UTF-16 as PowerShell writes it."""
+    """Read a text file of limited size, in UTF-8, or in UTF-16 as PowerShell writes it."""
     raw = read_regular(path, _MAX_BYTES)
     try:
         text = raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
@@ -275,7 +275,7 @@ _RESULTS_ROW = re.compile(r"^[^\n]*,[\d.e+-]+(?:,[\d.e+-]+)?,\d+,-?\d+,0\s*$", r
 
 
 def _find_kind(path: Path, text: str) -> _Kind:
-    """Return the program that wrote a text; InputError if it is none of them, or if the text holds several runs."""
+    """Return the program that wrote a text; InputError if unknown, or if the text holds several runs."""
     kinds = [kind for kind, signs in _SIGNS.items() if any(sign in text for sign in signs)]
     if not kinds and _RESULTS_ROW.search(text):
         return _Kind.RESULTS
@@ -290,7 +290,7 @@ def _find_kind(path: Path, text: str) -> _Kind:
 
 
 def _read_figures(kind: _Kind, text: str) -> dict[str, Any]:
-    """Read the figures of a text, by the fields of `Reported`; fields that it does not contain are None or left out."""
+    """Read the figures of a saved output as fields of `Reported`; missing figures are None or left out."""
     if kind is _Kind.RESULTS:
         samples = read_perf_test(text)
         statistics = Statistics.of(samples)
@@ -342,7 +342,7 @@ _READ_SETTINGS = ("Log parameter", "Graph:", "Num threads", "Signature to run", 
 
 
 def _litert_settings(text: str) -> _Settings:
-    """Find the settings in the output of ``benchmark_model``; ValueError if a number in it has another form."""
+    """Read threads, length, file and size from output of ``benchmark_model``; ValueError if a number is malformed."""
     graph, size = _GRAPH.search(text), _SIZE.search(text)
     length = _SHAPES.search(text) or _SIGNATURE.search(text)
     threads = _LITERT_THREADS.search(text)
@@ -362,7 +362,7 @@ _ONNX_COMMAND = re.compile(r"\bonnxruntime_perf_test(?:\.exe)?\"?\s+(-[^\n]*|[^\
 
 
 def _perf_test_settings(kind: _Kind, text: str) -> _Settings:
-    """Find the settings of ``onnxruntime_perf_test``: in its messages, and in a command line if the text has one."""
+    """Read threads, file and options from output of ``onnxruntime_perf_test``, or from its command line in the text."""
     command = _ONNX_COMMAND.search(text)
     try:
         words = shlex.split(command[1]) if command else []
@@ -379,7 +379,7 @@ def _perf_test_settings(kind: _Kind, text: str) -> _Settings:
 
 
 def _agreed_value(path: Path, key: str, in_text: int | None, stated: int | None, problems: list[Problem]) -> int | None:
-    """Return the value in the text, else the one that the user states; add a problem if they contradict each other."""
+    """Return the value in the text, else the user's; add a problem if they contradict each other."""
     if in_text is not None and stated is not None and in_text != stated:
         problems.append(Problem(str(path), f"tells {key} {in_text}, and --fact {key}={stated}."))
     return stated if in_text is None else in_text
@@ -393,10 +393,10 @@ def _find_file(
     listed: Mapping[Path, Sequence[ModelRecord]],
     problems: list[Problem],
 ) -> tuple[str, ModelRecord] | None:
-    """Find the measured file in the artefact folders: the one that the user names, else the one named as on the device.
+    """Find the measured file in the artefact folders, by the user's `--fact file`, else by the name on the device.
 
     Returns:
-        Its name in tables and its record; None if there is none or several, with the reason added to `problems`.
+        (name in tables, record); None if no file or several match, with the reason added to `problems`.
     """
     short_name = short_names(list(listed))
     known = [
@@ -433,6 +433,6 @@ def _find_file(
 
 
 def _missing_fact(path: Path, key: str) -> Problem:
-    """Make the problem of a fact that neither the text nor the user states."""
+    """Return the problem that neither the text nor the user states the fact `key`."""
     what, example = _MISSING[key]
     return Problem(str(path), f"does not tell {what}.", f"Add --fact {example}")

@@ -31,7 +31,7 @@ Samples = Annotated[
 
 
 class ForeignRecord(BaseModel):
-    """Base of all records. Unknown keys are ignored, so that newer files of the same major schema can be read."""
+    """Base of records read from files of other machines. Unknown keys are ignored, so that newer files open."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -42,7 +42,7 @@ RecordT = TypeVar("RecordT", bound=ForeignRecord)
 def read_records(
     paths: Sequence[Path], read: Callable[[Path], RecordT], check: Callable[[Path, RecordT], Sequence[Problem]]
 ) -> dict[Path, RecordT]:
-    """Read files of one kind.
+    """Read and check files of one kind; return their records by path.
 
     Args:
         paths: The files.
@@ -70,7 +70,7 @@ def read_records(
 
 
 def validate_record(path: Path, content: Any, model: type[RecordT]) -> RecordT:
-    """Check the content of a file against its record class.
+    """Parse a file's content as the record class `model`.
 
     Raises:
         InputError: Listing at most `MAX_PROBLEMS` problems with the place of each in the file.
@@ -90,14 +90,14 @@ def validate_record(path: Path, content: Any, model: type[RecordT]) -> RecordT:
 def check_listed(
     path: Path, file: str, sha256: str, listed: Mapping[Path, Sequence[FileRecord]], fix: str, *, name_same_path: bool
 ) -> list[Problem]:
-    """Check that a measured model file is in one of the artefact folders, by its digest.
+    """Return a problem if no artefact folder lists a model file with the measured file's digest; else [].
 
     Args:
         path: File with the figures.
         file: Path of the measured file in its artefact folder.
         sha256: Its digest.
         listed: Model files by artefact folder; nothing is checked if there are none.
-        fix: What to do otherwise.
+        fix: The advice in the problem.
         name_same_path: Whether the problem names the digest of the listed file that has the same path.
     """
     files = [f for folder_files in listed.values() for f in folder_files]

@@ -34,7 +34,7 @@ _FigureKey = tuple[str, str, int, Length, float]
 
 @dataclass(frozen=True)
 class _Slowdown:
-    """One figure against the same one of an earlier benchmark.
+    """How much slower one measured figure became since an earlier benchmark.
 
     Attributes:
         key: What was measured: name of the file, device with its unit, threads, length, idle time in ms.
@@ -49,12 +49,12 @@ class _Slowdown:
     same_file: bool
 
     def exceeds(self, most: float) -> bool:
-        """Return whether the whole interval is beyond the slowdown that is allowed, a fraction."""
+        """Return whether the whole interval lies above the allowed slowdown `most` (0.05 for 5 %)."""
         return self.interval.low > 1 + most
 
     @property
     def words(self) -> str:
-        """The slowdown as a line of the terminal."""
+        """The slowdown as one line for the terminal."""
         variant, place, threads, length, gap_ms = self.key
         file = "the same file" if self.same_file else "another file"
         return (
@@ -65,7 +65,7 @@ class _Slowdown:
 
 @dataclass(frozen=True)
 class _Pair:
-    """One figure in two benchmarks.
+    """The same figure (file, device, threads, length, idle time) in a later and an earlier benchmark.
 
     Attributes:
         now: In the later one.
@@ -77,18 +77,18 @@ class _Pair:
 
     @property
     def repeated(self) -> bool:
-        """Whether both have the repeats that an interval needs; counts of instructions always have."""
+        """Whether both have enough repeats for an interval; instruction counts always do."""
         return all(m.wall is None or len(m.wall_ms) >= REPEATS_LEAST for m in (self.now, self.earlier))
 
     @property
     def slowdown(self) -> _Slowdown:
-        """The ratio of the two; only where `repeated`."""
+        """The later figure over the earlier one, with its interval; only valid if `repeated`."""
         ratio, interval = _ratio_with_interval(self.now, self.earlier)
         return _Slowdown(_key_of(self.now), ratio, interval, same_file=self.now.sha256 == self.earlier.sha256)
 
 
 def check_repeats(earlier: BenchmarkResult, repeats: int, where: str) -> None:
-    """Refuse a comparison that can have no interval, before anything is measured.
+    """Refuse a comparison with too few repeats for an interval, before anything is measured.
 
     Args:
         earlier: The baseline.
@@ -107,16 +107,16 @@ def check_repeats(earlier: BenchmarkResult, repeats: int, where: str) -> None:
 
 
 def compare_benchmarks(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> list[_Slowdown]:
-    """Compare all figures that both have: same name of the file, device, threads, length and idle time.
+    """Compare the figures that two benchmarks share (file, device, threads, length, idle time).
 
     The interval is that of the ratio of two typical times (Welch's t interval over the logarithms of the repeats'
     medians). It holds what varies within the two sessions. What differs between two hours on a machine is not in it,
     so the allowed slowdown should not be much smaller than 0.05.
 
     Args:
-        now: What was measured.
+        now: The new benchmark.
         earlier: The baseline.
-        where: Its file, for errors.
+        where: The file of the earlier benchmark, for error messages.
 
     Raises:
         InputError: If they have no figure in common, are of different machines, or one has too few repeats.
@@ -129,12 +129,12 @@ def compare_benchmarks(now: BenchmarkResult, earlier: BenchmarkResult, where: st
 
 
 def _match_figures(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> list[_Pair]:
-    """Return all figures that two benchmarks of the same machines have in common, few repeats included; see `compare_benchmarks`.
+    """Return the figures that two benchmarks of the same machines share, including those with few repeats.
 
     Args:
         now: The later benchmark.
         earlier: The earlier one.
-        where: Its file, for errors.
+        where: The file of the earlier benchmark, for error messages.
 
     Raises:
         InputError: If they have no figure in common, or are of different machines.
@@ -146,7 +146,7 @@ def _match_figures(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -
 
 
 def _pair_figures(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> tuple[list[_Pair], list[Problem]]:
-    """Pair the figures of two benchmarks; report as problems if there are none, and each machine that is another one."""
+    """Pair the figures of two benchmarks; return the pairs, and problems if none match or a machine differs."""
     old = {_key_of(m): m for session in earlier.sessions for m in session.measurements}
     new = [m for session in now.sessions for m in session.measurements]
     pairs = [_Pair(m, old[_key_of(m)]) for m in new if _key_of(m) in old]
@@ -164,7 +164,7 @@ def _pair_figures(now: BenchmarkResult, earlier: BenchmarkResult, where: str) ->
 
 
 def _report_few_repeats(measurements: Sequence[Measurement], where: str) -> list[Problem]:
-    """Return a problem for the first measurement that has too few repeats for an interval."""
+    """Return a problem for the first measurement with too few repeats for an interval; else []."""
     for m in measurements:
         if m.wall is not None and len(m.wall_ms) < REPEATS_LEAST:
             what = f"{m.variant} has {len(m.wall_ms)} repeats; an interval needs {REPEATS_LEAST}."
@@ -173,12 +173,12 @@ def _report_few_repeats(measurements: Sequence[Measurement], where: str) -> list
 
 
 def _key_of(m: Measurement) -> _FigureKey:
-    """Return what identifies a figure in any benchmark."""
+    """Return the key that pairs a figure across benchmarks: file, device, threads, length, idle time."""
     return (m.variant, m.place, m.threads, m.length, m.gap_ms)
 
 
 def _ratio_with_interval(new: Measurement, old: Measurement) -> tuple[float, Interval]:
-    """Return the ratio of typical times, or of counts where there are no times, with Welch's t interval."""
+    """Return the ratio of new to old median times (or instruction counts), with Welch's t interval."""
     (centre, error, n), (old_centre, old_error, old_n) = _log_mean(new), _log_mean(old)
     both = error + old_error
     freedom = both**2 / (error**2 / (n - 1) + old_error**2 / (old_n - 1)) if both > 0 else 1.0
@@ -189,9 +189,9 @@ def _ratio_with_interval(new: Measurement, old: Measurement) -> tuple[float, Int
 
 
 def _log_mean(m: Measurement) -> tuple[float, float, int]:
-    """Return the mean of the logarithms of the repeats' medians, its squared standard error, and their number.
+    """Return mean, squared standard error and number of the logarithms of the repeats' medians.
 
-    Counts of instructions differ little: of these, the logarithm of their mean and its relative squared error.
+    For instruction counts, which differ little: the logarithm of their mean, and its relative squared error.
     """
     if m.wall is not None:
         logs = np.log([float(np.median(repeat)) for repeat in m.wall_ms])
@@ -209,12 +209,12 @@ _RESULT_FIX = "Give the JSON file of: pocketbert benchmark -m FOLDER -o FILE.jso
 
 @dataclass(frozen=True)
 class _StoredBenchmark:
-    """A stored benchmark.
+    """A benchmark read from a file, and its short name on the page.
 
     Attributes:
         name: Its name on the page: the part of its path in which the two differ.
         path: Where it is.
-        result: What it holds.
+        result: The benchmark.
     """
 
     name: str
@@ -224,14 +224,14 @@ class _StoredBenchmark:
 
 @dataclass(frozen=True)
 class _ChangeRow:
-    """One figure in two benchmarks, in words.
+    """A row of the page's table of changes: one figure in both benchmarks, as text.
 
     Attributes:
         pair: The two measurements.
         earlier: Median time, or instructions, of the earlier one.
-        later: The same of the later one.
+        later: Median time, or instructions, of the later one.
         ratio: Later / earlier with its interval; a dash where there is none.
-        change: What that means.
+        change: The change as text, e.g. ``1.21× faster``.
         better: Whether it became better; None where the interval contains 1, or there is none.
         file: How the file differs, where it is not the same one.
     """
@@ -246,11 +246,11 @@ class _ChangeRow:
 
 
 def write_comparison(later: Path, earlier: Path, output: Path) -> None:
-    """Write the page of two stored benchmarks.
+    """Write the HTML page that compares two stored benchmarks.
 
     Args:
         later: JSON file of `pocketbert benchmark -o`, or a folder with ``benchmark.json``.
-        earlier: Likewise.
+        earlier: The earlier benchmark, likewise a JSON file or a folder.
         output: The HTML file.
 
     Raises:
@@ -263,11 +263,11 @@ def write_comparison(later: Path, earlier: Path, output: Path) -> None:
 
 
 def _read_pair(later: Path, earlier: Path) -> tuple[_StoredBenchmark, _StoredBenchmark]:
-    """Read two stored benchmarks.
+    """Read two stored benchmarks; return (earlier, later).
 
     Args:
         later: JSON file of `pocketbert benchmark -o`, or a folder with ``benchmark.json``.
-        earlier: Likewise.
+        earlier: The earlier benchmark, likewise a JSON file or a folder.
 
     Returns:
         The earlier one and the later one.
@@ -293,7 +293,7 @@ def _read_pair(later: Path, earlier: Path) -> tuple[_StoredBenchmark, _StoredBen
 
 
 def _render_comparison(before: _StoredBenchmark, after: _StoredBenchmark) -> str:
-    """Return the page as HTML text; see `write_comparison`."""
+    """Return the page that compares two benchmarks as HTML text."""
     both_ran = bool(before.result.sessions and after.result.sessions)
     pairs = _match_figures(after.result, before.result, str(before.path)) if both_ran else []
     old = {_compilation_key(one): one for one in before.result.compilations}
@@ -322,7 +322,7 @@ def _render_comparison(before: _StoredBenchmark, after: _StoredBenchmark) -> str
 
 
 def _device_part(device: str, pairs: Sequence[_Pair], colors: dict[str, int]) -> dict[str, Any]:
-    """Return what the page shows of one device.
+    """Return the template's values for one device: stamps, plots, rows of the tables.
 
     Returns:
         The ``device`` with the unit that computed, the ``provenance`` of its figures and whether they are ``timed``, ``stamps``
@@ -355,7 +355,7 @@ def _device_part(device: str, pairs: Sequence[_Pair], colors: dict[str, int]) ->
 
 
 def _draw_changes(device: str, pairs: Sequence[_Pair], condition: str, colors: dict[str, int]) -> list[Figure]:
-    """Draw the ratios of figures with enough repeats, and of times both distributions."""
+    """Draw the ratios of later to earlier figures of one device, and both latency distributions if timed."""
     m = pairs[0].now
     what = "time" if m.wall is not None else f"guest instructions ({m.provenance})"
     repeated = [pair for pair in pairs if pair.repeated]
@@ -385,7 +385,7 @@ def _draw_changes(device: str, pairs: Sequence[_Pair], condition: str, colors: d
 
 
 def _change_row(pair: _Pair) -> _ChangeRow:
-    """Put one pair into words."""
+    """Return the table row of one figure in both benchmarks."""
     slowdown = pair.slowdown if pair.repeated else None
     ratio, change, better = wording.NONE, "too few repeats for an interval", None
     if slowdown is not None:
@@ -408,19 +408,19 @@ def _change_row(pair: _Pair) -> _ChangeRow:
 
 
 def _median_words(m: Measurement) -> str:
-    """Return the median time in ms, or the median number of instructions."""
+    """Return the median time in ms, or the median instruction count, as text."""
     if m.wall is not None:
         return wording.milliseconds(m.wall.p50)
     return wording.count(round(m.guest_instructions.p50)) if m.guest_instructions else wording.NONE
 
 
 def _compilation_key(compilation: Compilation) -> tuple[str, str, int]:
-    """Return what identifies a compilation in any benchmark: file, device and length."""
+    """Return the key that pairs a compiled file across benchmarks: file, device, length."""
     return compilation.variant, compilation.device, compilation.length
 
 
 def _compilation_cells(earlier: Compilation, later: Compilation) -> list[str]:
-    """Return nodes on the NPU, compiled size and estimated time, each of both where they differ."""
+    """Return cells with nodes on the NPU, compiled size and estimated time: ``old → new`` where they differ."""
     before, after = (
         (
             describe_compilation(one).on_npu if not one.failed else "not compiled",
@@ -433,12 +433,12 @@ def _compilation_cells(earlier: Compilation, later: Compilation) -> list[str]:
 
 
 def _arrow(earlier: str, later: str) -> str:
-    """Return both values with an arrow between them, or one of them if they are equal."""
+    """Return ``earlier → later``, or just the value if both are equal."""
     return later if earlier == later else f"{earlier} → {later}"
 
 
 def _make_tiles(rows: Sequence[_ChangeRow]) -> list[tuple[str, str]]:
-    """Return how many figures became better, worse, or show no clear difference, with a label each."""
+    """Return (count, label) of the figures that became better, became worse, or did not clearly change."""
     better, worse = (sum(row.better is value for row in rows) for value in (True, False))
     counts = [(better, "faster, or with fewer instructions"), (worse, "slower, or with more instructions")]
     counts.append((len(rows) - better - worse, "without a clear difference"))
@@ -446,7 +446,7 @@ def _make_tiles(rows: Sequence[_ChangeRow]) -> list[tuple[str, str]]:
 
 
 def _changed_versions(before: BenchmarkResult, after: BenchmarkResult) -> list[tuple[str, str]]:
-    """Return the libraries of all sessions whose versions differ, with both versions."""
+    """Return (library, ``old → new``) for libraries whose versions differ between the benchmarks."""
     old, new = ({k: v for s in (one, *one.others) for k, v in s.versions.items()} for one in (before, after))
     return [
         (name, _arrow(old.get(name, "none"), new.get(name, "none")))
@@ -458,7 +458,7 @@ def _changed_versions(before: BenchmarkResult, after: BenchmarkResult) -> list[t
 def _describe_unpaired(
     result: BenchmarkResult, paired: set[_FigureKey], compiled: set[tuple[str, str, int]]
 ) -> list[str]:
-    """Return a line for each file and device with figures that the other result lacks, and their number."""
+    """Return a line per file and device with the number of figures that the other benchmark lacks."""
     counts = Counter(
         (m.variant, m.place) for session in result.sessions for m in session.measurements if _key_of(m) not in paired
     )

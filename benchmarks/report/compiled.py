@@ -31,16 +31,16 @@ REPORTED = (
 
 @dataclass(frozen=True)
 class _CompilationWords:
-    """One compilation in words; a dash where there is no figure.
+    """The report's texts on one file compiled for a device; a dash where there is no figure.
 
     Attributes:
         compilation: The record.
-        on_npu: Nodes on the NPU and of how many, with the pieces where there are several.
-        left: What stays on the CPU and why; empty where nothing does.
-        size: Of the compiled program.
-        seconds: Of the compilation on this machine.
-        rows: Emulated rows, and of how many.
-        same: Share of equal decisions.
+        on_npu: ``120 of 130``: nodes on the NPU and in all, with the number of pieces if several.
+        left: Nodes that stay on the CPU and why; empty where none does.
+        size: Size of the compiled program.
+        seconds: Duration of the compilation on this machine.
+        rows: ``20 of 100``: rows that were emulated, and available ones.
+        same: Share of rows with the same decision (largest logit) in emulator and CPU.
         score: On labelled rows, emulated and on this machine's CPU.
         difference: Largest difference of an output and the one that is allowed.
         verdict: Whether it was compiled and answers as it should.
@@ -59,7 +59,7 @@ class _CompilationWords:
 
 
 def describe_compilation(compilation: Compilation) -> _CompilationWords:
-    """Return the words for a compilation."""
+    """Return the report's texts on one compiled file: nodes on the NPU, size, answers, verdict."""
     if compilation.failed:
         return _CompilationWords(compilation)
     answers, none = compilation.answers, wording.NONE
@@ -82,7 +82,7 @@ def describe_compilation(compilation: Compilation) -> _CompilationWords:
 
 
 def make_compilation_table(compilations: Sequence[Compilation]) -> tuple[list[str], list[list[str]]]:
-    """Return header and cells of the terminal's table, one row per device, file and length.
+    """Return (header, rows) of the terminal's table of compiled files, one row per device, file and length.
 
     Columns of emulated answers and scores are left out where there are none.
     """
@@ -107,7 +107,7 @@ def make_compilation_table(compilations: Sequence[Compilation]) -> tuple[list[st
 
 
 def describe_compilations(compilations: Sequence[Compilation]) -> list[str]:
-    """Return where the figures come from and what stays on the CPU, once for several lengths with the same reasons."""
+    """Return the lines below the table of compiled files: origin of the figures, nodes left on the CPU and why."""
     if not compilations:
         return []
     origins = [
@@ -124,10 +124,10 @@ def describe_compilations(compilations: Sequence[Compilation]) -> list[str]:
 
 
 def collect_cpu_operators(compilations: Sequence[Compilation]) -> list[tuple[str, list[str], LeftNodes]]:
-    """Return the operators that files leave on the CPU, once where several devices or lengths have the same reason.
+    """Return the operators that compiled files leave on the CPU, merged where devices or lengths share the reason.
 
     Returns:
-        Name of the file, devices (each with its lengths), and the operators with their reason.
+        Tuples of the file's name, the devices (``"device, 64, 128 tokens"``), and the operators with their reason.
     """
     lengths: dict[tuple[str, LeftNodes], dict[str, list[int]]] = {}
     for one in compilations:
@@ -140,7 +140,10 @@ def collect_cpu_operators(compilations: Sequence[Compilation]) -> list[tuple[str
 
 
 def make_compilation_stamps(compilations: Sequence[Compilation]) -> list[str]:
-    """Return where the figures of each device come from, one line each; where every compilation failed there are none."""
+    """Return a line per device on the origin of its figures: measured or estimated, target, compiler and version.
+
+    Compilations that failed have no line.
+    """
     lines = dict[str, None]()
     for one in compilations:
         kinds = [f"placement, size: {one.provenance}"] if not one.failed else []
@@ -158,15 +161,15 @@ _OPERATORS_SHOWN = 8
 
 @dataclass(frozen=True)
 class _EstimateWords:
-    """One estimate in words.
+    """The report's texts on the estimated time, cycles and memory of one compiled file.
 
     Attributes:
         compilation: The record.
         estimate: Its estimate.
         time: Milliseconds on the NPU.
         cycles: All cycles, and the share in which the NPU computes.
-        without: Operators that the time does not contain.
-        memory: What is used at most of each memory, and in brackets the bytes moved; those that are not used are left out.
+        without: How many operators the time leaves out, since they stay on the CPU.
+        memory: Peak use of each memory that is used, and in brackets the bytes moved.
         system: Clock rate, system configuration and memory mode that were assumed.
         operators: Operator type, cycles and share of all cycles, most first, small ones added up.
     """
@@ -182,7 +185,7 @@ class _EstimateWords:
 
 
 def describe_estimates(compilations: Sequence[Compilation]) -> list[_EstimateWords]:
-    """Return the words for all estimates."""
+    """Return the report's texts on every compiled file that has an estimate of time, cycles and memory."""
     rows = []
     for one in compilations:
         if (estimate := one.estimate) is None:
@@ -213,7 +216,7 @@ def describe_estimates(compilations: Sequence[Compilation]) -> list[_EstimateWor
 
 
 def _largest_operators(estimate: Estimate) -> list[tuple[str, str, float]]:
-    """Return type, cycles and share of all cycles of the largest operators, and the sums of all others."""
+    """Return (type, cycles, share of all cycles) of the largest operator types, and one entry for all others."""
     total = sum(operator.cycles for operator in estimate.operators) or 1
     first, rest = estimate.operators[:_OPERATORS_SHOWN], estimate.operators[_OPERATORS_SHOWN:]
     cycles = [(operator.op_type, operator.cycles) for operator in first]
@@ -223,7 +226,7 @@ def _largest_operators(estimate: Estimate) -> list[tuple[str, str, float]]:
 
 
 def make_estimate_table(compilations: Sequence[Compilation]) -> tuple[list[str], list[list[str]]]:
-    """Return header and cells of the terminal's table, one row per device, file and length."""
+    """Return (header, rows) of the terminal's table of estimates, one row per device, file and length."""
     header = [
         "file",
         "device",
@@ -245,7 +248,7 @@ def make_estimate_table(compilations: Sequence[Compilation]) -> tuple[list[str],
 
 
 def make_reported_table(reported: Sequence[Reported]) -> tuple[list[str], list[list[str]]]:
-    """Return header and cells, one row for each text; columns without any figure are left out."""
+    """Return (header, rows) of the figures read from saved outputs of measuring programs; empty columns are dropped."""
 
     def milliseconds(value: float | None) -> str:
         return wording.NONE if value is None else wording.milliseconds(value)
@@ -277,7 +280,7 @@ def make_reported_table(reported: Sequence[Reported]) -> tuple[list[str], list[l
 
 
 def make_reported_stamps(reported: Sequence[Reported]) -> list[str]:
-    """Return where the figures of each text come from, one line each."""
+    """Return one line per text saved of a measuring program: device, program, its settings, and the text's name."""
     stamps = []
     for one in reported:
         settings = f" ({'; '.join(one.settings)})" if one.settings else ""
@@ -288,5 +291,5 @@ def make_reported_stamps(reported: Sequence[Reported]) -> list[str]:
 
 
 def describe_reported_texts(reported: Sequence[Reported]) -> list[str]:
-    """Return the lines under the terminal's table; none without texts."""
+    """Return the lines below the table of saved program outputs, with their origin; an empty list without any."""
     return [*make_reported_stamps(reported), REPORTED] if reported else []

@@ -31,7 +31,7 @@ class _Record(BaseModel):
 
 
 class ModelRow(_Record):
-    """One model file in the headline table.
+    """A model file of the report's headline table: size, scores, gates.
 
     Attributes:
         name: As in the benchmark's variants (``student int8``): the two are joined by it.
@@ -45,7 +45,7 @@ class ModelRow(_Record):
         status: Whether it passed the gates; None where none were checked.
         is_default: Whether `pocketbert.load` opens it.
         is_teacher: Whether it is the model that the others are compared with.
-        path: The file, as the reader knows it.
+        path: Path of the file as the report shows it.
         sha256: Its digest.
         provenance: Where its scores come from.
         roles: How the weights of each role are stored; empty for a file that was exported as it is.
@@ -69,15 +69,15 @@ class ModelRow(_Record):
 
 
 class ParityRow(_Record):
-    """One file compared with the model it was made from.
+    """How far one exported file's outputs are from those of the model that it was made from.
 
     Attributes:
         file: The file.
-        worst: Largest difference, relative to the spread of the reference's logits.
+        worst: Largest difference of outputs, relative to the spread of the reference model's logits.
         bound: Most that is allowed.
         lengths: Lengths in tokens that were checked.
         passed: Whether it is within the bound.
-        against: What it was compared with.
+        against: Name of the reference that the file is compared with.
     """
 
     file: str
@@ -89,15 +89,15 @@ class ParityRow(_Record):
 
 
 class GateRow(_Record):
-    """One gate on one file.
+    """The outcome of one gate (a check that decides whether files may be packed) on one file.
 
     Attributes:
         name: Name of the gate.
         file: The file.
         passed: Whether the file passed.
-        value: What was found, if it is a number.
-        bound: What is allowed, if it is a number.
-        detail: The same in words.
+        value: The checked figure, if it is a number.
+        bound: The allowed bound, if it is a number.
+        detail: Figure and bound as text.
         skipped: Whether it could not be checked here.
     """
 
@@ -111,7 +111,7 @@ class GateRow(_Record):
 
 
 class ReportData(_Record):
-    """Everything the report shows. What is None or empty is left out, with a sentence that says why.
+    """Everything that the report shows. What is None or empty is left out, with a sentence that says why.
 
     Attributes:
         title: Heading.
@@ -119,11 +119,11 @@ class ReportData(_Record):
         task: Hub task name; decides how scores are printed.
         machine: CPU and ISA of all figures without a machine of their own.
         versions: Libraries.
-        provenance: Of scores, parity and gates.
+        provenance: How scores, parity and gates came about.
         rows: Model files, the teacher first.
         benchmark: Latency and memory.
         parity: Files against their models.
-        gates: What decided whether files may be packed.
+        gates: Results of the checks that decide whether files may be packed.
         data: Facts about the data.
         scored_on: Name of the rows that `ModelRow.eval_score` is of.
         scored_by: Where the scores come from, in words; empty where they are of this run, on `describe_machine`.
@@ -135,7 +135,7 @@ class ReportData(_Record):
         sensitivity: How far each role by itself takes smaller files from the exported ones, where that was measured.
         recipe: The resolved recipe, YAML.
         command: Command line that made the run.
-        made: When, as text.
+        made: Time of the run, as text.
     """
 
     title: str
@@ -168,7 +168,7 @@ class ReportData(_Record):
 
     @property
     def metric(self) -> Metric:
-        """The metric that the files were scored with: the data may decide it; the task's own where nothing was scored."""
+        """The metric of the files' scores, which the data may decide; the task's own metric if nothing was scored."""
         scored = [s.metric for r in self.rows for s in (r.eval_score, r.holdout_score) if s is not None]
         return METRICS[scored[0]] if scored else TASKS[self.task].metric
 
@@ -188,13 +188,13 @@ class ReportData(_Record):
 
 @dataclass(frozen=True)
 class _DeviceFigures:
-    """Figures of one model file on one device, in words; a dash where there is none.
+    """Latency or instruction cells of one model file on one device; a dash where there is no figure.
 
     Attributes:
         p50: Median latency in ms.
         p90: 90th percentile in ms.
-        speed: Against the session's baseline, with interval.
-        same: Against the same file of the first folder, where several folders were measured.
+        speed: Speed relative to the session's baseline, with its interval.
+        same: Speed relative to the same file of the first folder, if several folders were measured.
         instructions: Instructions that an emulated processor executes per inference.
     """
 
@@ -207,14 +207,14 @@ class _DeviceFigures:
 
 @dataclass(frozen=True)
 class _SummaryRow:
-    """One model file, in words; a dash where there is no figure.
+    """A row of the headline table as text; a dash where there is no figure.
 
     Attributes:
         name: The model.
-        size: Of the file, e.g. ``12.4 MB``.
+        size: Size of the file, e.g. ``12.4 MB``.
         smaller: How many times smaller than the reference (the teacher).
         score: Deciding metric on the eval rows, in points or with its unit.
-        holdout: The same on rows that no choice was made on.
+        holdout: Deciding metric on rows that no choice was made on.
         kept: Share of the teacher's score that is left.
         headline: Figures of the device that is shown first.
         devices: Figures of every device of `shown_sessions`, in that order.
@@ -235,10 +235,10 @@ class _SummaryRow:
 
 
 def make_summary_table(data: ReportData) -> tuple[list[str], list[list[str]]]:
-    """Return header and cells of the final table of a run, as plain text.
+    """Return (header, rows) of the final table of a run, as plain text.
 
     Args:
-        data: What the report is made from.
+        data: The content of the report.
 
     Returns:
         Column titles, and one list of cells per model file. Columns without any figure are left out.
@@ -269,7 +269,7 @@ def make_summary_table(data: ReportData) -> tuple[list[str], list[list[str]]]:
 
 
 def make_summary_rows(data: ReportData) -> list[_SummaryRow]:
-    """Return one row per model file, in the order of `data.rows`."""
+    """Return the headline table's row of each model file, in the order of `data.rows`."""
 
     def printed(score: Score | None) -> str:
         return wording.NONE if score is None else METRICS[score.metric].format(score.value)
@@ -296,14 +296,14 @@ def make_summary_rows(data: ReportData) -> list[_SummaryRow]:
 
 
 def _size_ratio(ratio: float) -> str:
-    """Return how many times smaller or larger a file is; a dash where that rounds to 1.00, which says nothing."""
+    """Return "3.21× smaller" or "larger" from old / new file size; a dash if it rounds to 1.00."""
     if wording.factor(max(ratio, 1 / ratio)) == wording.factor(1):
         return wording.NONE
     return f"{wording.factor(ratio)} smaller" if ratio >= 1 else f"{wording.factor(1 / ratio)} larger"
 
 
 def _device_figures(name: str, session: BenchmarkResult) -> _DeviceFigures:
-    """Return the figures of one file in the headline condition of a session."""
+    """Return a file's latency cells at the threads and length that the session's tables show first."""
     threads, length = headline_condition(session)
     measured = session.find(name, threads, length)
     compared = session.compare(name, threads, length)
@@ -320,7 +320,7 @@ def _device_figures(name: str, session: BenchmarkResult) -> _DeviceFigures:
 
 
 def shown_sessions(data: ReportData) -> list[BenchmarkResult]:
-    """Return the sessions that measured model files of the headline table, the one shown first in front.
+    """Return the devices' sessions with files of the headline table, the one shown first in front.
 
     A Mac's variants are one file on several compute units; they have a section of their own instead.
     """
@@ -333,7 +333,7 @@ def shown_sessions(data: ReportData) -> list[BenchmarkResult]:
 
 
 def headline_condition(result: BenchmarkResult) -> tuple[int, Length]:
-    """Return threads and length of the latencies that are shown first: one thread and real text, where measured.
+    """Return (threads, length) of the latencies that tables show first: one thread and real text if measured.
 
     One thread, since a phone's other cores are used by other apps; real text, since that is what users type.
     """
@@ -343,16 +343,16 @@ def headline_condition(result: BenchmarkResult) -> tuple[int, Length]:
 
 
 def describe_condition(result: BenchmarkResult) -> str:
-    """Return the headline condition in words, e.g. ``1 thread, real text, batch 1``."""
+    """Return the threads and length that tables show first as text: ``1 thread, real text, batch 1``."""
     threads, length = headline_condition(result)
     return f"{wording.threads(threads)}, {wording.length(length)}, batch 1"
 
 
 def same_file_ratio(session: BenchmarkResult, m: Measurement) -> Ratio | None:
-    """Return the ratio of wall times to the file of the same path in the first folder, paired by round; below 1 it is faster.
+    """Return the time ratio of a file to the file of the same path in the first folder; below 1 it is faster.
 
     Args:
-        session: What one device measured.
+        session: The measurements of one device.
         m: One of its measurements.
 
     Returns:
@@ -382,7 +382,7 @@ def same_file_ratio(session: BenchmarkResult, m: Measurement) -> Ratio | None:
 
 @dataclass(frozen=True)
 class ModelFigures:
-    """What was measured of one model file; None where a figure was not measured.
+    """The figures of one model file as numbers; None where a figure was not measured.
 
     Attributes:
         name: As in the tables.
@@ -418,7 +418,7 @@ class ModelFigures:
 
 
 def collect_model_figures(data: ReportData) -> list[ModelFigures]:
-    """Collect the figures of every model, in the order of the report's headline table."""
+    """Return size, scores and latency of every model file as numbers, in the order of the headline table."""
     session = data.timed.headline if data.timed is not None else None
     figures = []
     for row in data.rows:
@@ -452,7 +452,7 @@ def collect_model_figures(data: ReportData) -> list[ModelFigures]:
 
 
 def measurement_stamp(*shown: Measurement) -> str:
-    """Return the origin of figures on one line: provenance, engines, device, ISA and load.
+    """Return the origin of figures as one line: measured or emulated, engines, device, machine, load.
 
     Args:
         shown: Measurements of one device and one thread count.
@@ -462,7 +462,7 @@ def measurement_stamp(*shown: Measurement) -> str:
 
 
 def result_stamp(result: BenchmarkResult) -> str:
-    """Return the origin of all figures of a session, with the load at each thread count."""
+    """Return the origin of all figures of a session as one line, with the load at each thread count."""
     first = {m.threads: m for m in reversed(result.measurements)}
     m = first[result.protocol.threads[0]]
     loads = "; ".join(f"{wording.threads(t)}: {first[t].load.summary}" for t in result.protocol.threads)
@@ -470,15 +470,15 @@ def result_stamp(result: BenchmarkResult) -> str:
 
 
 def run_stamp(data: ReportData) -> str:
-    """Return the origin of parity, gates and other figures that name no machine."""
+    """Return the origin of the run's own figures (parity, gates, losses) as one line: provenance and machine."""
     return f"{data.provenance} · {data.machine.summary}"
 
 
 def score_stamp(data: ReportData) -> str:
-    """Return the origin of the scores."""
+    """Return the origin of the scores as one line: the data's own text, else the run's origin."""
     return data.scored_by or run_stamp(data)
 
 
 def _engines(measurements: Sequence[Measurement]) -> str:
-    """Return the different engines with their versions, separated by commas."""
+    """Return the engines' names and versions without duplicates, comma-separated."""
     return ", ".join(dict.fromkeys(f"{m.engine} {m.engine_version}" for m in measurements))

@@ -29,9 +29,10 @@ _EVAL = "eval"
 
 
 def make_latency_table(result: BenchmarkResult) -> tuple[list[str], list[list[str]]]:
-    """Return header and cells: one row per measurement, grouped by device; ratios are within one device's session.
+    """Return (header, rows) of the latency table: one row per measurement, grouped by device.
 
-    Columns without any figure are left out, and so is the device where it is this machine only.
+    Ratios are within one device's session. Columns without any figure are left out, and so is the device if it is this
+    machine.
     """
     none = wording.NONE
     several = {m.device for s in result.sessions for m in s.measurements} != {LOCAL}
@@ -63,7 +64,7 @@ def make_latency_table(result: BenchmarkResult) -> tuple[list[str], list[list[st
 
 
 def _baseline_ratio(session: BenchmarkResult, m: Measurement) -> str:
-    """Return the time ratio to the session's baseline; a dash where nothing was timed or compared."""
+    """Return a measurement's time ratio to the session's baseline as text; a dash if not timed or not compared."""
     compared = session.compare(m.variant, m.threads, m.length, m.gap_ms)
     if m.wall is None or (compared is None and m.variant != session.protocol.baseline):
         return wording.NONE
@@ -71,7 +72,7 @@ def _baseline_ratio(session: BenchmarkResult, m: Measurement) -> str:
 
 
 def describe_sessions(result: BenchmarkResult) -> list[str]:
-    """Return the origin of each session's figures, notes for its reader, and the times of steps around an inference."""
+    """Return the lines below the latency table: origin of each device's figures, load, notes, times of steps."""
     lines = []
     for session in result.sessions:
         first = session.measurements[0]
@@ -94,7 +95,7 @@ def describe_sessions(result: BenchmarkResult) -> list[str]:
 
 
 def _sustained_lines(result: BenchmarkResult) -> list[str]:
-    """Return a line for each file that ran for minutes: how its time changed, and what the device reports at the end."""
+    """Return a line per file that ran for minutes: change of its time, and clock, heat and energy at the end."""
     return [
         f"sustained: {s.variant} on {s.device}, {wording.threads(s.threads)}, {wording.length(s.length)}, {s.minutes:g} min: p50 "
         f"{wording.milliseconds(s.slices[0].wall.p50)} → {wording.milliseconds(s.slices[-1].wall.p50)} ms, last slice to the first "
@@ -109,7 +110,7 @@ def _sustained_lines(result: BenchmarkResult) -> list[str]:
 
 
 def check_output(path: Path, folders: Sequence[Path], overwrite: bool = False, *read: Path) -> Path:
-    """Refuse an output that could not be written, before anything is measured.
+    """Refuse an output path that cannot be written, before anything is measured; return the resolved path.
 
     Args:
         path: What the user named.
@@ -136,10 +137,10 @@ def check_output(path: Path, folders: Sequence[Path], overwrite: bool = False, *
 
 
 def write_result(result: BenchmarkResult, path: Path, folders: Sequence[Path]) -> None:
-    """Write the result: a page where the name ends in ``.html``, else ``benchmark.json``.
+    """Write a benchmark's result: an HTML page if the name ends in ``.html``, else JSON.
 
     Args:
-        result: What was measured.
+        result: The result of the benchmark.
         path: Where to write.
         folders: The artefact folders; a page needs one.
     """
@@ -180,10 +181,10 @@ def write_result(result: BenchmarkResult, path: Path, folders: Sequence[Path]) -
 
 
 def _model_rows(result: BenchmarkResult, default: str) -> list[ModelRow]:
-    """Return one row for each file that was run, compiled, or measured by a program whose text was imported.
+    """Return a headline row for each file that was timed, compiled, or measured by an imported text.
 
     Args:
-        result: What was measured.
+        result: The result of the benchmark.
         default: Digest of the file that is opened by default.
     """
     sessions = result.sessions or [result]  # nothing was timed: the files are those that were compiled
@@ -216,7 +217,7 @@ def _model_rows(result: BenchmarkResult, default: str) -> list[ModelRow]:
 
 @dataclass(frozen=True)
 class _FileScores:
-    """Scores of files, all by one metric.
+    """Scores of model files on one set of rows, all by one metric.
 
     Attributes:
         rows: Name of the rows that were scored.
@@ -231,7 +232,7 @@ class _FileScores:
     emulated: frozenset[str] = frozenset()
 
     def of_digest(self, sha256: str) -> dict[str, object]:
-        """Return the score and its provenance as fields of a `ModelRow`; nothing for a file without score."""
+        """Return the fields `eval_score` and `provenance` for the file with this digest; {} without a score."""
         if sha256 not in self.by_digest:
             return {}
         provenance = Provenance.EMULATED if sha256 in self.emulated else Provenance.MEASURED
@@ -239,12 +240,12 @@ class _FileScores:
 
 
 def _file_scores(folders: Mapping[Path, Artefacts], result: BenchmarkResult) -> _FileScores:
-    """Return the scores that the folders record, else those of the emulated rows; scores on two sets of rows are not mixed."""
+    """Return the scores recorded in the folders, else those of emulated rows; the two are never mixed."""
     return _recorded_scores(folders) or _emulated_scores(result) or _FileScores()
 
 
 def _recorded_scores(folders: Mapping[Path, Artefacts]) -> _FileScores | None:
-    """Return the scores that `pocketbert run` and `verify --record` have written into the folders' lists."""
+    """Return the files' scores stored in the artefact folders' lists; None if there are none."""
     records = [record for artefacts in folders.values() for record in artefacts.models()]
     sets = Counter(name for record in records for name in record.scores)
     if not sets:
@@ -262,7 +263,7 @@ def _recorded_scores(folders: Mapping[Path, Artefacts]) -> _FileScores | None:
 
 
 def _emulated_scores(result: BenchmarkResult) -> _FileScores | None:
-    """Return the scores of `benchmark --data` on this machine's CPU, each on the rows that there was time to emulate."""
+    """Return this machine's scores on the emulated rows of `benchmark --data`; None if there are none."""
     scores: dict[str, Score] = {}
     for one in result.compilations:
         score = one.answers.score_here if one.answers is not None else None

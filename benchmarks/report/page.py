@@ -60,10 +60,10 @@ _OPERATORS_SHOWN = 8
 
 
 def write_report(data: ReportData, path: Path) -> None:
-    """Write the report.
+    """Write the report as one HTML file.
 
     Args:
-        data: What it shows.
+        data: The content of the report.
         path: The HTML file.
 
     Raises:
@@ -73,7 +73,7 @@ def write_report(data: ReportData, path: Path) -> None:
 
 
 def render_report(data: ReportData) -> str:
-    """Return the report as HTML text; see `write_report`."""
+    """Return the report as HTML text."""
     template = open_template(_TEMPLATE)
     colors = _number_files(data)
     compilations = data.benchmark.compilations if data.benchmark else []
@@ -116,7 +116,7 @@ def render_report(data: ReportData) -> str:
 
 
 def open_template(name: str) -> Template:
-    """Open a template of this folder by its file name. Everything that is filled in is escaped.
+    """Open a Jinja template of this package by its file name, with HTML escaping on.
 
     Raises:
         MissingBackendError: If matplotlib or jinja2 is not installed.
@@ -137,7 +137,7 @@ def open_template(name: str) -> Template:
 
 
 def _legend_swatch(number: int) -> Markup:
-    """Return the point of a legend, with the colour and the shape of the file of a number; see `plots.look_of`."""
+    """Return the HTML of a legend's dot with the colour and shape of file number `number`."""
     from markupsafe import Markup
 
     shape = plots.SHAPES.index(plots.look_of(number).shape)
@@ -146,7 +146,7 @@ def _legend_swatch(number: int) -> Markup:
 
 
 def _number_files(data: ReportData) -> dict[str, int]:
-    """Give each file of the report the number of its look."""
+    """Assign each file of the report a number, from which plots derive its colour and shape."""
     names = [row.name for row in data.rows]
     if data.timed is not None:
         names += [variant.name for session in data.timed.sessions for variant in session.variants]
@@ -156,7 +156,7 @@ def _number_files(data: ReportData) -> dict[str, int]:
 
 
 def _make_tiles(data: ReportData) -> list[tuple[str, str]]:
-    """Return value and label of the figures in large type: score kept, size and speed of the default file."""
+    """Return (value, label) of the large figures on top: score kept, size and speed of the default file."""
     chosen, reference = data.default, data.reference
     if chosen is None or reference is None:
         return []
@@ -180,7 +180,7 @@ def _make_tiles(data: ReportData) -> list[tuple[str, str]]:
 
 
 def _find_fastest_file(data: ReportData) -> str:
-    """Return the name of the file with the lowest median of the headline table; empty where fewer than two were timed."""
+    """Return the file with the lowest median latency; empty if fewer than two files were timed."""
     if data.timed is None or not data.timed.headline.timed:
         return ""
     threads, length = headline_condition(data.timed.headline)
@@ -190,11 +190,11 @@ def _find_fastest_file(data: ReportData) -> str:
 
 
 def _arrange_gates(gates: Sequence[GateRow]) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Arrange gates in a table of files and gate names; of several with one name, a failed one decides.
+    """Return the table of gate results: files as rows, gates as columns.
 
     Returns:
-        The gate names, one column each; and each file with its verdicts: ``passed``, ``failed``, ``skipped``, or empty where a
-        gate does not concern it.
+        Gate names (columns), and (file, verdicts) rows: ``passed``, ``failed`` (if any check failed), ``skipped``, or
+        empty where a gate does not concern it.
     """
     names = list(dict.fromkeys(gate.name for gate in gates))
     verdicts: dict[tuple[str, str], str] = {}
@@ -207,7 +207,7 @@ def _arrange_gates(gates: Sequence[GateRow]) -> tuple[list[str], list[tuple[str,
 
 
 def _draw_overview(data: ReportData, colors: dict[str, int]) -> list[Figure]:
-    """Draw score against cost for each device, and the sizes of the files."""
+    """Draw score against latency or other cost for each device, and the sizes of the files."""
     figures = make_front_figures(data, colors)
     if data.rows:
         names = [row.name for row in data.rows]
@@ -217,7 +217,7 @@ def _draw_overview(data: ReportData, colors: dict[str, int]) -> list[Figure]:
 
 
 def _session_parts(result: BenchmarkResult, colors: dict[str, int]) -> list[dict[str, Any]]:
-    """Return what the page shows of each device; nothing is plotted or compared across devices.
+    """Return the template's values for each device; nothing is plotted or compared across devices.
 
     Returns:
         For each session its ``result``, a ``title`` (the device, where there are several sessions or its figures are no times;
@@ -246,7 +246,7 @@ def _session_parts(result: BenchmarkResult, colors: dict[str, int]) -> list[dict
 
 
 def _draw_latency(result: BenchmarkResult, colors: dict[str, int], device: str) -> list[Figure]:
-    """Draw the distribution in the headline condition, then boxes by length for each thread count and after idle times."""
+    """Draw a device's latency distribution, then box plots by length per thread count, also after idle times."""
     if not result.timed:
         return []
     suffix = f", {device}" if device else ""
@@ -274,13 +274,13 @@ def _draw_latency(result: BenchmarkResult, colors: dict[str, int], device: str) 
 
 
 def _headline_measurements(result: BenchmarkResult) -> list[Measurement]:
-    """Return the measurements in the condition that is shown first, without idle time."""
+    """Return the measurements at the threads and length that tables show first, without idle time."""
     threads, length = headline_condition(result)
     return [m for m in result.measurements if (m.threads, m.length, m.gap_ms) == (threads, length, 0)]
 
 
 def _largest_operators(profile: Profile) -> list[tuple[str, int, float, float]]:
-    """Return operator type, nodes, share and ms of the largest operators, and the sums of all others."""
+    """Return (type, nodes, share, ms) of the operators that take most time, and one entry for all others."""
     first, rest = profile.ops[:_OPERATORS_SHOWN], profile.ops[_OPERATORS_SHOWN:]
     rows = [(op.op_type, op.nodes, op.share, op.ms) for op in first]
     if rest:
@@ -290,7 +290,7 @@ def _largest_operators(profile: Profile) -> list[tuple[str, int, float, float]]:
 
 
 def _draw_training(data: ReportData) -> list[Figure]:
-    """Plot for each trained model its loss and the loss's terms, if there are any; layers that learn apart have their own plot."""
+    """Plot the training loss of each model, with the loss's terms; layers trained apart have a plot of their own."""
     groups: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for name, points in data.curves.items():
         if points:

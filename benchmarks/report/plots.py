@@ -76,7 +76,7 @@ class Figure:
 
     Attributes:
         svg: The drawing.
-        caption: What it shows.
+        caption: Sentences on what the plot shows.
         stamp: Provenance, engine, machine, load.
         legend: Names with the numbers of their looks, written below the drawing, where long names find room.
     """
@@ -88,7 +88,7 @@ class Figure:
 
 
 def make_figure(svg: str, caption: str, stamp: str, legend: Sequence[tuple[str, int]] = ()) -> Figure:
-    """Make a figure of a drawing of this module, whose texts matplotlib has escaped; see `Figure`."""
+    """Wrap a drawing of this module as a figure with caption, stamp and legend; the SVG is already escaped."""
     from markupsafe import Markup
 
     return Figure(Markup(svg), caption, stamp, legend)  # noqa: S704
@@ -96,7 +96,7 @@ def make_figure(svg: str, caption: str, stamp: str, legend: Sequence[tuple[str, 
 
 @dataclass(frozen=True)
 class _Look:
-    """How a file is drawn. Files of one colour differ in everything else.
+    """Colour, marker, dashes and hatch of a file in all plots. Files of one colour differ in everything else.
 
     Attributes:
         color: Its colour.
@@ -112,7 +112,7 @@ class _Look:
 
 
 def look_of(number: int) -> _Look:
-    """Return the look of a file by its number from 0: first all colours in one style, then all again in the next one."""
+    """Return the look of file number `number`: first all colours in one style, then all again in the next style."""
     style = number // len(SERIES) % len(SHAPES)
     return _Look(SERIES[number % len(SERIES)], SHAPES[style], _DASHES[style], _HATCHES[style])
 
@@ -121,12 +121,12 @@ def look_of(number: int) -> _Look:
 
 
 def draw_distribution(samples: Mapping[str, Sequence[float]], colors: Mapping[str, int], condition: str) -> str:
-    """Draw the share of inferences that are done after a time: the steeper the curve, the steadier the file.
+    """Draw cumulative latency curves (share of inferences done after a time) as SVG text.
 
     Args:
         samples: Wall times in ms by variant.
         colors: Number of the look by variant.
-        condition: Threads and length in words.
+        condition: Threads and length as text, e.g. ``1 thread, real text, batch 1``.
     """
     with _new_axes(3.0) as (drawing, axes):
         for name, values in samples.items():
@@ -137,12 +137,12 @@ def draw_distribution(samples: Mapping[str, Sequence[float]], colors: Mapping[st
 
 
 def draw_boxes(groups: Mapping[str, Mapping[str, Sequence[float]]], colors: Mapping[str, int], title: str) -> str:
-    """Draw latency per length: box p25 to p75, line p50, whiskers p10 to p90, dot p99.
+    """Draw latency per length as SVG text: box p25 to p75, line p50, whiskers p10 to p90, dot p99.
 
     Args:
         groups: Wall times in ms by length (in words) and variant.
         colors: Number of the look by variant.
-        title: What the plot shows.
+        title: Title of the plot for screen readers; unique on a page.
     """
     with _new_axes(3.0) as (drawing, axes):
         names = list(dict.fromkeys(name for group in groups.values() for name in group))
@@ -177,7 +177,7 @@ def _draw_box(axes: Axes, x: float, width: float, values: Sequence[float], look:
 
 @dataclass(frozen=True)
 class Change:
-    """One figure in two benchmarks.
+    """A file's ratio of later to earlier time, with its interval, for the plot of changes.
 
     Attributes:
         name: The file.
@@ -195,12 +195,12 @@ class Change:
 
 
 def draw_changes(rows: Sequence[Change], label: str, title: str) -> str:
-    """Draw ratios with their intervals, each file's name above its own, which leaves the whole width to both.
+    """Draw ratios of two benchmarks with their intervals as SVG text, each file's name above its own.
 
     Args:
         rows: The figures, first on top.
-        label: What the ratio is of.
-        title: What the plot shows; unique on a page.
+        label: Label of the axis: the figure that the ratio compares.
+        title: Title of the plot for screen readers; unique on a page.
     """
     with _new_axes(0.8 + 0.42 * len(rows)) as (drawing, axes):
         axes.axvline(1.0, color=_INK, linewidth=0.9)
@@ -221,12 +221,12 @@ def draw_changes(rows: Sequence[Change], label: str, title: str) -> str:
 
 
 def draw_two_distributions(rows: Sequence[tuple[int, Sequence[float], Sequence[float]]], label: str, title: str) -> str:
-    """Draw the share of inferences that are done after a time in two benchmarks, the earlier one dashed and pale.
+    """Draw cumulative latency curves of two benchmarks as SVG text, the earlier one dashed and pale.
 
     Args:
         rows: Number of the look, earlier and later times in ms of each file.
-        label: What is on the horizontal axis.
-        title: What the plot shows; unique on a page.
+        label: Label of the horizontal axis.
+        title: Title of the plot for screen readers; unique on a page.
     """
     with _new_axes(3.0) as (drawing, axes):
         for number, earlier, later in rows:
@@ -245,7 +245,7 @@ class FilePoint:
 
     Attributes:
         name: The file.
-        cost: What an inference costs: median latency in ms, or instructions.
+        cost: Cost of an inference: median latency in ms, estimated ms, or million instructions.
         low: Lower end of its interval; `cost` where there is none.
         high: Upper end.
         score: Deciding metric as printed.
@@ -267,13 +267,13 @@ class FilePoint:
 
 
 def draw_score_over_cost(points: Sequence[FilePoint], cost: str, score: str, title: str) -> str:
-    """Draw score over the cost of an inference, with areas in proportion to file size, and the front of both.
+    """Draw score over cost of an inference as SVG text, areas by file size, with the Pareto front.
 
     Args:
         points: The files.
-        cost: What is on the horizontal axis, with its unit and condition.
-        score: What is on the vertical axis, with its unit, and which way is better where that is down.
-        title: What the plot shows; unique on a page.
+        cost: Label of the horizontal axis, with unit, threads and length.
+        score: Label of the vertical axis, with unit, and a hint if lower is better.
+        title: Title of the plot for screen readers; unique on a page.
     """
     with _new_axes(3.3) as (drawing, axes):
         front = sorted((p for p in points if p.line), key=lambda p: p.cost)
@@ -303,11 +303,11 @@ def draw_score_over_cost(points: Sequence[FilePoint], cost: str, score: str, tit
 
 
 def draw_sizes(names: Sequence[str], sizes: Sequence[int], numbers: Sequence[int]) -> str:
-    """Draw file sizes as bars.
+    """Draw file sizes as horizontal bars; return the SVG text.
 
     Args:
         names: The files.
-        sizes: Their bytes.
+        sizes: Their sizes in bytes.
         numbers: Numbers of their looks.
     """
     with _new_axes(0.7 + 0.36 * len(names)) as (drawing, axes):
@@ -353,13 +353,13 @@ class CandidatePoint:
 def draw_search(
     points: Sequence[CandidatePoint], limits: tuple[float | None, float | None], scale: str, title: str
 ) -> str:
-    """Draw loss of the score over file size, with the front of those that no other one beats in both, and the limits.
+    """Draw score lost over file size of candidate files as SVG text, with the Pareto front and the limits.
 
     Args:
         points: The files that were scored.
         limits: Largest size in MB and largest loss on the printed scale; None where there is none.
         scale: Unit of the loss, with the metric.
-        title: What the plot shows.
+        title: Title of the plot for screen readers; unique on a page.
     """
     with _new_axes(3.0) as (drawing, axes):
         students = list(dict.fromkeys(p.student for p in points))
@@ -392,7 +392,7 @@ _PLACES = ((0, 11, "center"), (0, -11, "center"), (7, 0, "left"), (-7, 0, "right
 
 
 def _write_names(drawing: Drawing, axes: Axes, points: Sequence[CandidatePoint]) -> None:
-    """Write names next to their points, the chosen one's first, where they cover no point and no other name.
+    """Write the candidates' names next to their points, the chosen one's first, without covering anything.
 
     A name that has no place is left out: the table has them all.
     """
@@ -428,11 +428,11 @@ _MAX_CURVE_POINTS = 400
 
 
 def draw_losses(lines: Mapping[str, Sequence[tuple[int, float]]], title: str) -> str:
-    """Draw losses over steps; long curves pale with their running mean.
+    """Draw training losses over steps as SVG text; long curves are pale, with their running mean.
 
     Args:
         lines: (step, loss) by name.
-        title: What the plot shows.
+        title: Title of the plot for screen readers; unique on a page.
     """
     with _new_axes(2.8) as (drawing, axes):
         values = [v for points in lines.values() for _, v in points if np.isfinite(v)]
@@ -461,7 +461,7 @@ def draw_losses(lines: Mapping[str, Sequence[tuple[int, float]]], title: str) ->
 
 
 def _running_mean(values: np.ndarray) -> np.ndarray | None:
-    """Return the centred mean over about a twentieth of the curve; None for curves of less than 40 points."""
+    """Return the centred mean over about a twentieth of the curve; None for curves of fewer than 40 points."""
     if len(values) < 40:
         return None
     width = len(values) // 20 | 1
@@ -474,7 +474,7 @@ def _running_mean(values: np.ndarray) -> np.ndarray | None:
 
 @contextmanager
 def _new_axes(height: float) -> Iterator[tuple[Drawing, Axes]]:
-    """Open a drawing with one pair of axes in the report's style, `height` inches high; the global style stays as it is."""
+    """Yield a matplotlib figure with one pair of axes in the report's style, `height` inches high."""
     require_report_packages()
     import matplotlib
     from matplotlib.figure import Figure as Drawing
@@ -485,7 +485,7 @@ def _new_axes(height: float) -> Iterator[tuple[Drawing, Axes]]:
 
 
 def _to_svg(drawing: Drawing, title: str) -> str:
-    """Return the SVG of a drawing for use inside a page. Screen readers read the title.
+    """Return a matplotlib figure as SVG text for use inside a page; `title` becomes its label for screen readers.
 
     Prologue, metadata and name spaces (which look like addresses) are removed, ids get a prefix made from the title, and
     colours become the page's variables.
@@ -510,7 +510,7 @@ def _to_svg(drawing: Drawing, title: str) -> str:
 def _draw_share_curve(
     axes: Axes, times: Sequence[float], look: _Look, dash: LineStyleType, alpha: float | None = None
 ) -> None:
-    """Draw the share of inferences that are done after a time in ms, with a mark at the median."""
+    """Draw the cumulative curve of times in ms (share of inferences done), with a mark at the median."""
     ordered = np.sort(np.asarray(times, np.float64))
     rank = np.arange(1, len(ordered) + 1) / len(ordered) * 100
     axes.step(ordered, rank, where="post", color=look.color, linestyle=dash, alpha=alpha, linewidth=1.4)
@@ -518,7 +518,7 @@ def _draw_share_curve(
 
 
 def _set_share_axes(axes: Axes, label: str, dots: tuple[int, int]) -> None:
-    """Set the axes of a plot of cumulative shares; `dots` are dash and space of the lines at 50 and 90 %."""
+    """Set scales and labels of a cumulative latency plot; `dots` are dash and gap of the lines at 50 and 90 %."""
     for percent in (50, 90):
         axes.axhline(percent, color=_MUTED, linewidth=0.6, linestyle=(0, dots))
     _set_log_scale(axes, "x")

@@ -36,17 +36,17 @@ from pocketbert.core.types import Provenance
 
 @dataclass(frozen=True)
 class _DeviceCosts:
-    """What an inference of each file costs on one device.
+    """The cost of an inference of each file on one device: latency, estimated time or instructions.
 
     Attributes:
         device: The device.
         provenance: How the costs came about.
-        axis: What an inference costs, with its unit, for the axis.
-        condition: Threads and length in words.
-        stamp: Where the costs come from.
+        axis: Label of the cost axis, with unit.
+        condition: Threads and length as text, e.g. ``1 thread, real text, batch 1``.
+        stamp: Origin of the costs as one line.
         points: One for each file with a score.
-        partial: Names of files of which only a part is in the cost: they are on no front.
-        note: What else a reader needs for reading the costs.
+        partial: Names of files whose cost covers only some operators: they are left out of the Pareto front.
+        note: A remark on the costs for the caption; empty for none.
     """
 
     device: str
@@ -60,10 +60,10 @@ class _DeviceCosts:
 
 
 def make_front_figures(data: ReportData, numbers: Mapping[str, int]) -> list[Figure]:
-    """Plot score against cost for each device; devices on which no file with a score has a cost are left out.
+    """Plot score against cost of an inference, one plot per device that has a cost of a file with a score.
 
     Args:
-        data: What the report shows.
+        data: The content of the report.
         numbers: Number of the look of each file.
     """
     if data.benchmark is None:
@@ -82,10 +82,10 @@ def make_front_figures(data: ReportData, numbers: Mapping[str, int]) -> list[Fig
 
 
 class _ScoredFiles:
-    """The files with a score, found by the names or the digests of what was measured.
+    """The report's files that have a score, found by name or by digest.
 
     Args:
-        data: What the report shows.
+        data: The content of the report.
         numbers: Number of the look of each file.
     """
 
@@ -100,7 +100,7 @@ class _ScoredFiles:
     def point(
         self, name: str, sha256: str, cost: float, interval: tuple[float, float] | None = None
     ) -> FilePoint | None:
-        """Return the point of a file with its score as printed; None where it has no score."""
+        """Return a file's point in the plot of score over cost; None if the file has no score."""
         row = self._by_name.get(name) or self._by_digest.get(sha256)
         if row is None or row.eval_score is None:
             return None
@@ -109,7 +109,7 @@ class _ScoredFiles:
 
 
 def _session_costs(session: BenchmarkResult, files: _ScoredFiles) -> _DeviceCosts:
-    """Return median latencies of one device, or the instructions that its emulator counted, in the headline condition."""
+    """Return the files' median latencies on one device, or instruction counts of an emulator, for the plot."""
     threads, length = headline_condition(session)
     points, shown = list[FilePoint](), list[Measurement]()
     for variant in session.variants:
@@ -136,7 +136,7 @@ def _session_costs(session: BenchmarkResult, files: _ScoredFiles) -> _DeviceCost
 
 
 def _estimated_costs(compilations: Sequence[Compilation], files: _ScoredFiles) -> _DeviceCosts:
-    """Return the estimated times of one device at the first length that was compiled for it."""
+    """Return the files' estimated times on one NPU, at the first length that was compiled for it."""
     first = compilations[0]
     points, partial = list[FilePoint](), set[str]()
     for compilation in compilations:
@@ -162,7 +162,7 @@ def _estimated_costs(compilations: Sequence[Compilation], files: _ScoredFiles) -
 
 
 def _draw_front(costs: _DeviceCosts, number: int, data: ReportData) -> Figure:
-    """Draw the plot of one device; `number` counts the plots and makes the title unique."""
+    """Draw the plot of score over cost of one device; `number` makes its title unique."""
     metric = data.metric
     points = _mark_front(costs, 1 if metric.direction is Direction.LOWER else -1)
     measured = costs.provenance is Provenance.MEASURED
@@ -190,7 +190,7 @@ def _draw_front(costs: _DeviceCosts, number: int, data: ReportData) -> Figure:
 
 
 def _mark_front(costs: _DeviceCosts, sign: int) -> list[FilePoint]:
-    """Mark the points on the front of score and cost, and those that another one beats in size as well.
+    """Set `line` on points that no other beats in score and cost, `beaten` on those beaten in size as well.
 
     Args:
         costs: The costs on one device.
@@ -204,14 +204,14 @@ def _mark_front(costs: _DeviceCosts, sign: int) -> list[FilePoint]:
 
 
 def _mark_unbeaten(rows: Sequence[tuple[float, ...]]) -> list[bool]:
-    """Return for each row whether no other row is at most as large in every figure and smaller in one of them."""
+    """Return for each row whether it is Pareto-optimal: no other row is smaller in one figure and larger in none."""
     return [
         not any(other != row and all(a <= b for a, b in zip(other, row, strict=True)) for other in rows) for row in rows
     ]
 
 
 def _describe_scored_rows(data: ReportData, points: Sequence[FilePoint]) -> str:
-    """Return for the stamp how many rows were scored, from least to most, and which files have emulated scores."""
+    """Return text for the plot's stamp: how many rows were scored, and which files have emulated scores."""
     shown = {p.name for p in points}
     rows = [row for row in data.rows if row.name in shown and row.eval_score is not None]
     emulated = [row.name for row in rows if row.provenance is Provenance.EMULATED]
@@ -226,14 +226,14 @@ _LIMITS = {"max_drop": "loss at most {}", "max_size_mb": "size at most {:g} MB",
 
 
 def describe_limits(search: BudgetSearch) -> str:
-    """Return the limits of the budget in words, separated by commas."""
+    """Return the limits of a budget search as text: size, loss of score and so on, comma-separated."""
     unit = "points" if METRICS[search.metric].unit is Unit.FRACTION else "per cent"
     values = {name: f"{100 * v:g} {unit}" if name == "max_drop" else v for name, v in search.budget.items()}
     return ", ".join(_LIMITS[name].format(value) for name, value in values.items() if name in _LIMITS)
 
 
 def make_student_table(search: BudgetSearch) -> list[tuple[str, str, str, str]]:
-    """Return name, weights, loss before any scheme, and outcome of each student; empty where only one was considered."""
+    """Return (name, weights, score lost before quantization, outcome) of each student of a budget search."""
     return [
         (
             student.name,
@@ -246,7 +246,7 @@ def make_student_table(search: BudgetSearch) -> list[tuple[str, str, str, str]]:
 
 
 def draw_searches(search: BudgetSearch) -> list[Figure]:
-    """Plot loss over size for each format with candidates that were scored."""
+    """Plot score lost over file size of a budget search, one plot per file format with scored candidates."""
     metric, figures = METRICS[search.metric], []
     max_drop = search.budget.get("max_drop")
     limits = (search.budget.get("max_size_mb"), None if max_drop is None else 100 * max_drop)
@@ -276,7 +276,7 @@ def draw_searches(search: BudgetSearch) -> list[Figure]:
 
 
 def make_search_table(search: BudgetSearch) -> list[dict[str, Any]]:
-    """Return the cells of all candidates, in the order in which they were considered; a dash where there is no figure.
+    """Return the cells of every candidate file of a budget search, in the order they were considered.
 
     Returns:
         For each candidate ``name``, ``student`` (empty where there is one only), ``size``, ``error`` (RMS difference from the
@@ -304,13 +304,16 @@ def make_search_table(search: BudgetSearch) -> list[dict[str, Any]]:
 
 
 def make_sensitivity_tables(sensitivities: Sensitivities | None) -> list[tuple[str, list[dict[str, Any]], str]]:
-    """Return title, rows, and the reason why there are none, for each format and scheme."""
+    """Return (title, rows, reason for no rows) per format and scheme: how much each role's weights matter.
+
+    A role is the place of a weight in a layer, such as query or ffn_down.
+    """
     schemes = sensitivities.schemes if sensitivities is not None else []
     return [(f"{FORMATS[one.format].title} {one.scheme}", _sensitivity_rows(one), one.note) for one in schemes]
 
 
 def _sensitivity_rows(sensitivity: Sensitivity) -> list[dict[str, Any]]:
-    """Return a row for each role, one for the prediction and one for the file with all roles.
+    """Return a table row per role (place of a weight, such as query), one for their predicted sum, one for all.
 
     Each has ``name``, ``length`` of its bar relative to the longest one, ``error`` (RMS difference), ``part`` of the sum of
     squares, ``saved`` (what the file is smaller), ``note`` (why there is no figure), and ``whole``: whether it is of all roles.
@@ -338,6 +341,6 @@ def _sensitivity_rows(sensitivity: Sensitivity) -> list[dict[str, Any]]:
 
 
 def make_role_tables(rows: Sequence[ModelRow]) -> list[tuple[ModelRow, str, bool]]:
-    """Return each file with roles, its roles in one line, and whether the recipe chose some of them; these files come first."""
+    """Return (file, its roles' schemes as a line, whether the recipe set any), files with such a choice first."""
     tables = [(row, summarize_roles(row.roles), any(r.chosen for r in row.roles)) for row in rows if row.roles]
     return sorted(tables, key=lambda table: not table[2])

@@ -42,7 +42,7 @@ class _GoneError(Exception):
 
 
 class _RefusalError(Exception):
-    """A request cannot be carried out; `kind` is what the answer gives as its error."""
+    """A request cannot be carried out; `kind` goes into the answer's ``error`` field."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -50,7 +50,7 @@ class _RefusalError(Exception):
 
 
 def main() -> int:
-    """Serve the connection on standard input and output."""
+    """Answer requests on standard input until the connection ends; return the exit status."""
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not get between the answers
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
@@ -77,7 +77,7 @@ def main() -> int:
 
 
 class _Agent:
-    """One connection. A method ``do_X`` carries out the request X and returns its answer."""
+    """Serves one connection. A method ``do_X`` carries out the request ``X`` and returns its answer."""
 
     def __init__(self, requests: BinaryIO, replies: BinaryIO) -> None:
         self._requests, self._replies = requests, replies
@@ -88,7 +88,7 @@ class _Agent:
         self._launcher = [sys.executable]
 
     def serve(self) -> None:
-        """Answer requests until the connection ends or is asked to end."""
+        """Answer requests, one JSON object per line, until the connection ends or the request ``end``."""
         self._reply({"folder": str(self.folder)})
         while True:
             line = self._requests.readline()
@@ -105,7 +105,7 @@ class _Agent:
             self._reply(answer)
 
     def end(self) -> None:
-        """End the workers and have everything removed."""
+        """End the workers, and let the guard process remove the folder."""
         for name in list(self._workers):
             self.do_stop(name)
         os.close(self._guard_pipe)
@@ -117,7 +117,7 @@ class _Agent:
         self._replies.flush()
 
     def do_launcher(self, command: list[str]) -> dict[str, Any]:
-        """Start workers by a command, such as an emulator with a Python, instead of the agent's own Python."""
+        """Set the command that starts workers, such as an emulator with a Python."""
         self._launcher = command
         return {}
 
@@ -127,7 +127,7 @@ class _Agent:
         return {}
 
     def do_put(self, name: str, size: int) -> dict[str, Any]:
-        """Write the bytes that follow the request to a file; they are read to their end if that fails."""
+        """Write the `size` bytes that follow the request to a file; on failure they are still read to the end."""
         left, failure = size, None
         try:
             with (self.folder / name).open("wb") as target:
@@ -144,14 +144,14 @@ class _Agent:
         return {}
 
     def _read_payload(self, size: int) -> bytes:
-        """Read some of the bytes that follow a request, at most `size`."""
+        """Read at most `size` of the bytes that follow a request."""
         chunk = self._requests.read(min(size, CHUNK))
         if not chunk:
             raise _GoneError
         return chunk
 
     def do_unpack(self, name: str) -> dict[str, Any]:
-        """Unpack a wheel into the environment."""
+        """Unpack a wheel into the folder from which workers import, and delete the wheel."""
         path = self.folder / name
         with zipfile.ZipFile(path) as wheel:
             wheel.extractall(self._site)  # wheels of the user's own package index, which would run their code anyway
@@ -159,7 +159,7 @@ class _Agent:
         return {}
 
     def do_pip(self, requirements: list[str]) -> dict[str, Any]:
-        """Install distributions into the environment with the pip of this machine and its package index."""
+        """Install distributions with this machine's pip into the folder from which workers import."""
         command = [sys.executable, "-m", "pip", "install", "--target", str(self._site), "--only-binary", ":all:"]
         command += ["--disable-pip-version-check", "--no-input", "--no-cache-dir", "--quiet", "--", *requirements]
         child = subprocess.Popen(
@@ -178,7 +178,7 @@ class _Agent:
         return {}
 
     def do_ask(self, worker: str, request: dict[str, Any]) -> dict[str, Any]:
-        """Hand a request to a worker, which is started if it does not run."""
+        """Pass a request to a worker, started if it is not running, and return its answer."""
         child = self._workers.get(worker) or self._start_worker(worker)
         try:
             child.stdin.write(json.dumps(request).encode() + b"\n")  # type: ignore[union-attr]
@@ -197,7 +197,7 @@ class _Agent:
         raise _RefusalError("crash", " ".join([f"the worker ended with {how}.", *last_message]))
 
     def do_stop(self, worker: str) -> dict[str, Any]:
-        """End a worker."""
+        """End the worker of this name, if it runs."""
         child = self._workers.pop(worker, None)
         if child is not None:
             child.kill()
@@ -205,7 +205,7 @@ class _Agent:
         return {}
 
     def do_facts(self) -> dict[str, Any]:
-        """Describe this machine."""
+        """Return facts of this machine: Python, CPU, cores, extensions, system, free disk space."""
         text = _text(Path("/proc/cpuinfo"))
         fields = [[part.strip() for part in line.split(":", 1)] for line in text.splitlines() if ":" in line]
         value_of = {line[0]: line[1] for line in reversed(fields)}
@@ -223,7 +223,7 @@ class _Agent:
         }
 
     def do_state(self) -> dict[str, Any]:
-        """Report load, CPU time, temperatures, clock rates and energy at this moment."""
+        """Return load, CPU time, temperatures, clock rates and energy counters at this moment."""
         # user, nice, system, idle, iowait, irq, softirq, steal; guest time is inside user time
         ticks = [int(n) for n in _text(Path("/proc/stat")).split("\n", 1)[0].split()[1:9]]
         busy = sum(ticks) - sum(ticks[3:5])
@@ -245,7 +245,7 @@ class _Agent:
         }
 
     def _start_worker(self, worker: str) -> subprocess.Popen[bytes]:
-        """Start a worker in the environment; its messages go to its log."""
+        """Start a worker process that imports the installed engines; its standard error goes to its log file."""
         with self._log(worker).open("wb") as messages:
             child = subprocess.Popen(
                 [*self._launcher, str(self.folder / "worker.py")],
@@ -259,11 +259,11 @@ class _Agent:
         return child
 
     def _log(self, worker: str) -> Path:
-        """Return the file with the messages of a worker."""
+        """Return the log file of a worker's standard error."""
         return self.folder / f"{worker}.log"
 
     def _read_output(self, child: subprocess.Popen[bytes], one_line: bool) -> bytes:
-        """Read a line of a child's output, or all of it; what was read is shorter if the child ends.
+        """Read a line of a child's output, or all of it; less if the child ends.
 
         Raises:
             GoneError: If the connection ends meanwhile: nothing is sent while an answer is awaited.
@@ -305,13 +305,13 @@ def _start_guard(folder: str) -> list[int]:
 
 
 def _temporary_folder() -> Path | None:
-    """Return the folder that TMPDIR names; Python itself would pass over one that cannot be written."""
+    """Return the folder in TMPDIR, also if it is not writable so that this is reported; None if unset."""
     named = os.environ.get("TMPDIR")
     return Path(named).absolute() if named else None
 
 
 def _error_kind(error: Exception) -> str:
-    """Name the reason of a failed read or write: ``full``, ``denied``, or ``machine`` for another one."""
+    """Return the kind of a failed read or write: ``full``, ``denied``, or ``machine`` for any other."""
     number = getattr(error, "errno", None)
     if number in (errno.ENOSPC, errno.EDQUOT):
         return "full"
@@ -333,7 +333,7 @@ def _number(path: Path) -> str:
 
 
 def _energy_counters() -> dict[str, Any]:
-    """Read counter and range in µJ of each processor package, or name the kind of reason why they cannot be read."""
+    """Read value and range in µJ of each processor package's energy counter, or return why they are unreadable."""
     counters = {}
     try:
         for zone in sorted(POWERCAP.iterdir()):

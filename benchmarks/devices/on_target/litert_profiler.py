@@ -46,7 +46,7 @@ class _RefusalError(Exception):
 
 
 def main() -> None:
-    """Answer the one request on standard input."""
+    """Read the request on standard input, profile the file, and print the answer as JSON."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what LiteRT prints must not get between
     try:
@@ -58,10 +58,10 @@ def main() -> None:
 
 
 def _profile(path: str, threads: int, warmup: int, runs: int, inputs: dict[str, list[int]]) -> dict[str, Any]:
-    """Time a TFLite file and its operators on one input row; runs with and without the profiler take turns.
+    """Time a TFLite file and its operators on one input row, alternating runs with and without the profiler.
 
     Returns:
-        Mean µs without the profiler, the sums of `_add_up`, and the outputs of the last run.
+        Mean µs without the profiler, times per operator with it, and the outputs of the last run.
     """
     model = _Model(path, threads, len(inputs["input_ids"]))
     model.fill(inputs)
@@ -75,7 +75,7 @@ def _profile(path: str, threads: int, warmup: int, runs: int, inputs: dict[str, 
 
 
 class _TensorType(ctypes.Structure):
-    """``LiteRtRankedTensorType``, 72 bytes."""
+    """LiteRT's C structure ``LiteRtRankedTensorType``, 72 bytes."""
 
     _fields_ = [
         ("element", ctypes.c_int),
@@ -86,7 +86,7 @@ class _TensorType(ctypes.Structure):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sizes of the dimensions; the rank shares its word with a flag."""
+        """Sizes of the dimensions; the rank field also holds a flag in its top bit."""
         return tuple(self.sizes[: self.rank & 0x7F])
 
     @property
@@ -96,14 +96,14 @@ class _TensorType(ctypes.Structure):
 
     @property
     def element_type(self) -> Any:
-        """The C type of an element."""
+        """The ctypes type of an element."""
         if self.element not in _TYPES:
             raise _RefusalError(f"a tensor has the element type {self.element}")
         return _TYPES[self.element]
 
 
 class _Event(ctypes.Structure):
-    """``ProfiledEventData``."""
+    """LiteRT's C structure ``ProfiledEventData``: one operator's run in the profile."""
 
     _fields_ = [
         ("tag", ctypes.c_char_p),
@@ -121,7 +121,7 @@ _KEEP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: None)
 
 
 class _Model:
-    """A file that LiteRT has compiled for the CPU, with its profiler; never closed, the process ends with it.
+    """A TFLite file compiled by LiteRT for the CPU, with its profiler; freed when the process ends.
 
     Args:
         path: The TFLite file.
@@ -148,7 +148,7 @@ class _Model:
         self._outputs = self._create_buffers("Output")
 
     def fill(self, rows: dict[str, list[int]]) -> None:
-        """Write the inputs; zeros into those without a row."""
+        """Write rows of numbers into the input buffers by name; zeros into inputs without a row."""
         for name, (buffer, tensor) in self._inputs.items():
             values = rows.get(name, [0] * tensor.count)
             if len(values) != tensor.count:
@@ -156,7 +156,7 @@ class _Model:
             self._memory(buffer, tensor)[:] = [tensor.element_type(v).value for v in values]
 
     def answers(self) -> dict[str, list[float]]:
-        """Return the outputs of the last run, flat."""
+        """Return the outputs of the last run as flat lists, by name."""
         return {name: list(self._memory(buffer, tensor)) for name, (buffer, tensor) in self._outputs.items()}
 
     def run(self) -> float:
@@ -169,7 +169,7 @@ class _Model:
         return (time.perf_counter_ns() - begin) / 1e3
 
     def profiled_run(self) -> list[_Event]:
-        """Run once with the profiler on and return its events."""
+        """Run once with the profiler on and return the profiler's events."""
         self._call("LiteRtStartProfiler", self._profiler)
         self.run()
         self._call("LiteRtStopProfiler", self._profiler)
@@ -182,7 +182,7 @@ class _Model:
         return list(events)
 
     def _find_signature(self, length: int) -> tuple[ctypes.c_size_t, ctypes.c_void_p]:
-        """Return number and handle of the signature of a length."""
+        """Return (index, handle) of the signature whose inputs have this length."""
         count = ctypes.c_size_t()
         self._call("LiteRtGetNumModelSignatures", self._model, ctypes.byref(count))
         for number in range(count.value):
@@ -193,7 +193,7 @@ class _Model:
         raise _RefusalError(f"the file has no signature of {length} tokens")
 
     def _tensors(self, signature: ctypes.c_void_p, side: str) -> dict[str, _TensorType]:
-        """Return the types of a signature's tensors by name; `side` is ``Input`` or ``Output``."""
+        """Return the type and shape of a signature's ``Input`` or ``Output`` tensors, by name."""
         count = ctypes.c_size_t()
         self._call(f"LiteRtGetNumSignature{side}s", signature, ctypes.byref(count))
         out = {}
@@ -206,7 +206,7 @@ class _Model:
         return out
 
     def _create_buffers(self, side: str) -> dict[str, tuple[ctypes.c_void_p, _TensorType]]:
-        """Create a buffer in the memory of the host for each tensor of the signature."""
+        """Create a buffer in host memory per input or output; return (buffer, type) by name."""
         out = {}
         for name, tensor in self._tensors(self._signature, side).items():
             size = ctypes.c_size_t(tensor.count * ctypes.sizeof(tensor.element_type))
@@ -215,27 +215,27 @@ class _Model:
         return out
 
     def _memory(self, buffer: ctypes.c_void_p, tensor: _TensorType) -> Any:
-        """Return the memory of a buffer as an array of its elements."""
+        """Return a buffer's memory as a ctypes array of its elements."""
         address = ctypes.c_void_p()
         self._call("LiteRtLockTensorBuffer", buffer, ctypes.byref(address), _WRITE)
         self._call("LiteRtUnlockTensorBuffer", buffer)  # memory of the host stays where it is
         return (tensor.element_type * tensor.count).from_address(address.value or 0)
 
     def _new(self, function: str, *arguments: Any) -> ctypes.c_void_p:
-        """Call a function that returns a handle through its last argument."""
+        """Call a C function that returns a handle through its last argument; return the handle."""
         out = ctypes.c_void_p()
         self._call(function, *arguments, ctypes.byref(out))
         return out
 
     def _call(self, function: str, *arguments: Any) -> None:
-        """Call a function of the library; RefusalError if it fails."""
+        """Call a C function of LiteRT; raise an error if its status is not 0."""
         status = getattr(self._library, function)(*arguments)
         if status:
             raise _RefusalError(f"{function} ends with status {status}")
 
 
 def _add_up(runs: list[list[_Event]]) -> dict[str, Any]:
-    """Add the events of some runs up by operator.
+    """Sum the profiler's events of several runs into the time per operator.
 
     Returns:
         ``operators``, each with name, owner, number in one run and µs per run; ``invoke_us``, the mean time of the
@@ -267,7 +267,7 @@ def _add_up(runs: list[list[_Event]]) -> dict[str, Any]:
 
 
 def _find_library() -> Path:
-    """Return the path of LiteRT's library in the installed package.
+    """Return the path of LiteRT's shared library in the installed package.
 
     Raises:
         RefusalError: If there is none.

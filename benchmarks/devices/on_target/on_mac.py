@@ -50,7 +50,7 @@ LOG = logging.getLogger("benchmark_on_mac")
 
 
 class _RefusalError(Exception):
-    """Something that the user can correct: the message in one line, then the exit code if it is not 2."""
+    """An error that the user can correct: the message in one line, then the exit code if it is not 2."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -147,7 +147,7 @@ def _measure_folder(options: argparse.Namespace) -> int:
 
 
 def _print_results(packages: list[_Package], output: Path) -> int:
-    """Print the table of times and the verdict on each unit's answers; return the exit code."""
+    """Print the table of times and whether each unit's answers are right; return the exit code."""
     rows, wrong, verdicts = [], False, []
     for package in packages:
         for entry in package.content["units"]:
@@ -211,7 +211,7 @@ class _GoldenRows:
         self.inputs = "tokens of the golden rows" if single else "ids 1 to 90: no golden_tokens.jsonl here"
 
     def ids_of_length(self, length: int) -> list[int]:
-        """Return exactly `length` ids: the golden texts joined, between the special tokens of the first one."""
+        """Return exactly `length` token ids: the golden texts joined, between the special tokens of the first one."""
         inner = (self._inner_ids * (length // len(self._inner_ids) + 1))[: max(0, length - 2)]
         return [self._ends[0], *inner, self._ends[1]][:length]
 
@@ -269,7 +269,7 @@ class _Package:
         self.longest = self.range[1] if self.range else self.lengths[-1]
 
     def open_on_units(self, units: list[str], iphone: _Iphone | None = None) -> list[_Cell]:
-        """Open the package on units of this Mac or an iPhone; return the cells, record why a unit refuses it."""
+        """Open the package on each unit of this Mac or an iPhone; return what to time, record why a unit fails."""
         cells = []
         for unit in units:
             entry: dict[str, Any] = {"unit": unit}
@@ -288,7 +288,7 @@ class _Package:
         return cells
 
     def _open_here(self, entry: dict[str, Any]) -> list[_Cell]:
-        """Open the package on a unit of this Mac; add cold start, answers and compute plan to `entry`."""
+        """Open the package on a unit of this Mac; add load times, answers and compute plan to `entry`."""
         first, again = (self._run_cold_start(entry["unit"]) for _ in range(2))
         compute_unit = getattr(self.tools.ComputeUnit, UNITS[entry["unit"]])
         model = self.tools.models.CompiledMLModel(self.compiled, compute_units=compute_unit)
@@ -322,7 +322,7 @@ class _Package:
         return cells
 
     def _run_cold_start(self, unit: str) -> dict[str, Any]:
-        """Run this script with --cold-start, so that a fresh process loads and runs the package; return its times."""
+        """Run this script with --cold-start to load and run the package in a fresh process; return the times."""
         rows = {n: [self.dtypes[n], a.tolist()] for n, a in self._feed(self.lengths[-1]).items()}
         path = self._work / "cold_start.json"
         path.write_text(json.dumps({"compiled": self.compiled, "unit": unit, "feed": rows}), encoding="utf-8")
@@ -336,7 +336,7 @@ class _Package:
         return times
 
     def _feed(self, length: int, ids: Any = None, types: Any = None, extra: Any = None) -> dict[str, Any]:
-        """Pad ids (default: as many golden ones) to `length`; arrays [1, length], or [1, length, width] of vectors."""
+        """Return the inputs for `ids` (default: golden tokens), padded to `length`: arrays [1, length(, width)]."""
         ids = ids or self.golden.ids_of_length(length)
 
         def padded(values: list[Any], filling: Any = 0) -> list[Any]:
@@ -374,7 +374,7 @@ class _Package:
         return {"rows": len(differences), "skipped": skipped, "tolerance": tolerance, **judged}
 
     def _recorded_values(self, row: dict[str, Any], ids: list[int], out: dict[str, Any]) -> Any:
-        """Return the values that a golden row records: of the tokens at its places, without padding, its columns."""
+        """Return the outputs at the tokens (`places`) and columns that a golden row records, flattened."""
         parts = [self.numpy.asarray(out[name], "float64") for name in self.outputs]
         rows = parts[0].reshape(1, -1)
         if row.get("places"):
@@ -386,7 +386,7 @@ class _Package:
 
 
 def _time_cold_start(job: dict[str, Any]) -> dict[str, float]:
-    """Time loading and one inference in this process. `job` has compiled, unit, and feed (name: [dtype, rows])."""
+    """Return load and first-inference ms, memory in bytes. `job`: compiled, unit, feed (name: [dtype, rows])."""
     resource, (tools, numpy) = importlib.import_module("resource"), _import_libraries()  # Windows has no resource
     feed = {name: numpy.array(rows, dtype) for name, (dtype, rows) in job["feed"].items()}
     unit = getattr(tools.ComputeUnit, UNITS[job["unit"]])
@@ -432,7 +432,7 @@ class _Cell:
 
 
 class _IphoneCell(_Cell):
-    """A cell timed by the iPhone's clock around the inference, without the way there and back."""
+    """One package on an iPhone at one length, timed there around the inference, without the transfer."""
 
     WARMUP_LEAST, WARMUP_MOST, STABLE = 10, 10, 0.1  # after idle times more calls warm nothing, and times vary more
 
@@ -443,7 +443,7 @@ class _IphoneCell(_Cell):
 
 
 def _time_cells(cells: list[_Cell], runs: int, repeats: int) -> None:
-    """Warm up all cells, then time them: each repeat visits every length, where the cells take turns in bursts."""
+    """Warm up all packages, then time them in turns of one burst: each repeat visits every length."""
     for number, cell in enumerate(cells, 1):
         LOG.info(f"[{number}/{len(cells)}] warm-up {cell.name}, {cell.length} tokens")
         cell.warm_up()
@@ -518,7 +518,7 @@ class _Iphone:
 
 
 def _iphone_ms(nanoseconds: int | None) -> float:
-    """Convert a time that the iPhone reported to ms, or raise RuntimeError if it reported none."""
+    """Convert nanoseconds that the iPhone reported to ms; RuntimeError if it reported none."""
     if not nanoseconds:
         raise RuntimeError("the iPhone told no time of it")
     return _to_ms(nanoseconds)
@@ -539,7 +539,7 @@ def _describe_mac() -> dict[str, Any]:
 
 
 def _summarize_plan(load_plan: Callable[[], Any]) -> dict[str, Any]:
-    """Count operators and sum estimated costs per device of a compute plan, or return why there is no plan."""
+    """Count operators and sum estimated costs per device of Core ML's compute plan; or say why there is none."""
     try:
         plan, constants = load_plan(), 0
         devices: dict[str, dict[str, Any]] = {}
@@ -579,14 +579,14 @@ def _sha256_folder(path: Path) -> str:
 
 
 def _command_output(*words: str) -> str:
-    """Return what a system command prints; empty if it is missing or fails."""
+    """Return the output of a system command; empty if it is missing or fails."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     return ""
 
 
 def _to_ms(nanoseconds: float) -> float:
-    """Convert to milliseconds, rounded to 0.1 µs."""
+    """Convert nanoseconds to milliseconds, rounded to 0.1 µs."""
     return round(nanoseconds / 1e6, 4)
 
 

@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def _answer(worker: _Worker, request: dict[str, Any]) -> dict[str, Any]:
-    """Carry a request out; an error of an engine becomes the answer."""
+    """Carry out a request and return its answer; an engine's error is returned as ``error`` and ``text``."""
     try:
         verb: Any = getattr(worker, "do_" + request.pop("do"))
         answered: dict[str, Any] = verb(**request)
@@ -59,20 +59,20 @@ class _Worker:
         self._series: list[tuple[Any, list[dict[str, Any]]]] = []
 
     def do_open(self, path: str, format: str, threads: int, entries: dict[str, str]) -> dict[str, Any]:
-        """Open a file."""
+        """Open a model file; return its number, engine, version and fixed lengths."""
         file = _open(path, format, threads, entries)
         self._files.append(file)
         facts = {"engine": file.engine, "version": file.version, "lengths": list(file.lengths)}
         return {"file": len(self._files) - 1, "numpy": numpy.__version__, **facts}
 
     def do_prepare(self, file: int, feeds: list[dict[str, Any]]) -> dict[str, Any]:
-        """Keep the inputs of a series, in the form that the file takes."""
+        """Convert inputs to arrays and keep them as a series; return the number of the series."""
         opened = self._files[file]
         self._series.append((opened, [opened.bind(_arrays(feed)) for feed in feeds]))
         return {"series": len(self._series) - 1}
 
     def do_burst(self, series: int, numbers: list[int]) -> dict[str, Any]:
-        """Run one inference per number; return wall and CPU time of each in ns, or the instructions of an emulator."""
+        """Run one inference per number; return wall and CPU times in ns, or instruction counts in an emulator."""
         file, feeds = self._series[series]
         if COUNTER in os.environ:
             return {"instructions": _count_instructions(file.run, [feeds[number % len(feeds)] for number in numbers])}
@@ -90,7 +90,7 @@ class _Worker:
         return {"wall_ns": [wall for wall, _ in times], "cpu_ns": [cpu for _, cpu in times]}
 
     def do_answers(self, series: int) -> dict[str, Any]:
-        """Run every input of a series once and return the outputs by name."""
+        """Run every input of a series once; return the outputs by name, with values in base64."""
         file, feeds = self._series[series]
         return {
             "answers": [
@@ -116,7 +116,7 @@ class _Worker:
         profile_runs: int,
         litert: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Time the start of a file in this fresh process, and profile it; `litert` is the request to LiteRT's profiler."""
+        """Load a file in this fresh process and run it; return times, memory in bytes, and a profile if requested."""
         arrays = _arrays(feed)
         before = _memory("VmRSS:")
         with contextlib.suppress(OSError):  # importing NumPy has a peak too, which Linux can forget
@@ -149,7 +149,7 @@ def _open(path: str, format: str, threads: int, entries: dict[str, str]) -> Any:
 
 
 class _OnnxFile:
-    """A file that ONNX Runtime has opened."""
+    """A file opened by ONNX Runtime."""
 
     engine = "onnxruntime"
 
@@ -174,7 +174,7 @@ class _OnnxFile:
         self._outputs = [o.name for o in self._session.get_outputs()]
 
     def bind(self, feed: dict[str, Any]) -> dict[str, Any]:
-        """Return the inputs that the file takes; zeros for those that texts do not have."""
+        """Return arrays for all inputs of the file; zeros for inputs that `feed` lacks."""
         rows, length = feed["input_ids"].shape
         out = {}
         for name, (kind, shape) in self.inputs.items():
@@ -187,12 +187,12 @@ class _OnnxFile:
         return dict(zip(self._outputs, self._session.run(None, feed)))  # noqa: B905  # Python 3.9 has no `strict`
 
     def profile(self) -> str:
-        """End profiling and return the name of the file that was written."""
+        """Stop profiling and return the name of the trace file."""
         return str(self._session.end_profiling())
 
 
 class _TfliteFile:
-    """A file that LiteRT has opened; one signature per length."""
+    """A file opened by LiteRT; it has one signature per length."""
 
     engine = "litert"
 
@@ -215,7 +215,7 @@ class _TfliteFile:
         self.version = metadata.version("ai-edge-litert")
 
     def bind(self, feed: dict[str, Any]) -> dict[str, Any]:
-        """Return the inputs that the file takes; zeros for those that texts do not have."""
+        """Return arrays for all inputs of the file; zeros for inputs that `feed` lacks."""
         length = feed["input_ids"].shape[1]
         if length not in self._runners:
             raise ValueError(f"takes {', '.join(map(str, self.lengths))} tokens, not {length}")
@@ -230,7 +230,7 @@ class _TfliteFile:
         return dict(self._runners[feed["input_ids"].shape[1]](**feed))
 
     def operators(self) -> list[dict[str, Any]]:
-        """List the nodes of the graph, those of delegates included; empty if this version has no such list."""
+        """Return the graph's operators with their tensors, delegates included; [] if this LiteRT cannot list them."""
         try:
             interpreter = self._new(model_path=self._path, num_threads=1)
             interpreter.allocate_tensors()
@@ -242,7 +242,7 @@ class _TfliteFile:
 
 
 def _count_instructions(run: Any, feeds: list[dict[str, Any]]) -> list[int]:
-    """Run inferences in an emulator, and return the instructions that its plugin counts in each."""
+    """Run inferences in an emulator; return the instruction count of each, read from the plugin's counter file."""
     counter, counts = os.open(os.environ[COUNTER], os.O_RDONLY), []
     gc.disable()
     for feed in feeds:
@@ -256,7 +256,7 @@ def _count_instructions(run: Any, feeds: list[dict[str, Any]]) -> list[int]:
 
 
 def _litert_times(request: dict[str, Any]) -> Any:
-    """Profile a TFLite file in a separate process, which the profiler may crash; return its answer or an error."""
+    """Run LiteRT's profiler in a separate process, since it may crash; return its times or an error."""
     try:
         done = subprocess.run(
             [sys.executable, PROFILER], input=json.dumps(request).encode(), capture_output=True, timeout=PROFILER_S
@@ -269,12 +269,12 @@ def _litert_times(request: dict[str, Any]) -> Any:
 
 
 def _arrays(feed: dict[str, Any]) -> dict[str, Any]:
-    """Convert lists of ids to arrays."""
+    """Convert lists of ids to int64 arrays, by input name."""
     return {name: numpy.array(rows, numpy.int64) for name, rows in feed.items()}
 
 
 def _memory(key: str) -> int:
-    """Return a figure of this process's memory in bytes, by its key in /proc."""
+    """Return one of this process's memory figures in bytes, such as ``VmHWM:``, from /proc."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(key):
             return int(line.split()[1]) * 1024
