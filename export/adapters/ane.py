@@ -31,7 +31,7 @@ _SMALLEST_GAIN = 1e-9
 
 
 def rewrite_channels_first(model: Any, family: Family) -> Any:
-    """Rewrite the encoder of a model to work channels first; the results stay the same up to rounding.
+    """Replace a model's encoder layers by ones on activations [B, C, 1, L]; same results up to rounding.
 
     Args:
         model: A transformers model with a head in eval mode. **It is changed in place**: pass a deep copy.
@@ -68,7 +68,7 @@ def _has_rewrite(parts: LayerParts | None) -> bool:
 
 
 def _unknown_encoder(model: Any) -> Problem:
-    """Build the problem of an encoder without a rewrite; it lists the families that have one."""
+    """Build the error that the layout `ane` is not available for a model; it lists the families that have it."""
     kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
     names = [
         f.name
@@ -84,14 +84,14 @@ def _unknown_encoder(model: Any) -> Problem:
 
 
 class ChannelsFirst(nn.Module):
-    """A stock encoder whose layers work channels first: states and mask are transposed once, and the result back."""
+    """A stock encoder with channels-first layers: states are transposed before the first and after the last layer."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
         self.encoder = encoder
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor, **_: Any) -> Any:
-        """Run the encoder.
+        """Run the encoder on states [B, L, C], transposed for its layers and back.
 
         Args:
             hidden_states: [B, L, C].
@@ -133,10 +133,10 @@ class ChannelNorm(nn.Module):
 
 
 class PerHeadAttention(nn.Module):
-    """Attention as two products per head; only the keys are transposed."""
+    """Attention on [B, C, 1, L] computed head by head as two products; only the keys are transposed."""
 
     def __init__(self, query: nn.Linear, key: nn.Linear, value: nn.Linear, heads: int, scaling: float) -> None:
-        """Take over projections.
+        """Turn query, key and value projections into 1x1 convolutions.
 
         Args:
             query: Copied, its weights multiplied with `scaling`.
@@ -152,7 +152,7 @@ class PerHeadAttention(nn.Module):
             setattr(self.query, name, nn.Parameter(parameter.detach() * scaling))
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """Compute the context of the queries.
+        """Compute the attention output of the queries.
 
         Args:
             queries: States that queries are computed from, [B, D, 1, Q].
@@ -174,10 +174,10 @@ class PerHeadAttention(nn.Module):
 
 
 class ChannelsFirstLayer(nn.Module):
-    """A layer of BERT, RoBERTa or DistilBERT, for all tokens or for the first one only."""
+    """A post-norm layer (BERT, RoBERTa, DistilBERT) on [B, C, 1, L], for all tokens or the first one only."""
 
     def __init__(self, parts: Parts, first_token: bool) -> None:
-        """Take over the modules of a stock layer; `first_token` for the first token only."""
+        """Turn the modules of a stock layer into 1x1 convolutions and channel norms."""
         super().__init__()
         self.first_token = first_token
         self.attention = PerHeadAttention(parts.query, parts.key, parts.value, parts.heads, parts.scaling)
@@ -212,7 +212,7 @@ def _norm(norm: nn.Module) -> ChannelNorm:
 
 
 def to_pointwise(dense: nn.Linear) -> nn.Conv2d:
-    """Return a linear layer as a 1x1 convolution on the same weights, [B, in, 1, L] to [B, out, 1, L]."""
+    """Convert a linear layer to a 1x1 convolution with the same weights, [B, in, 1, L] to [B, out, 1, L]."""
     conv = nn.Conv2d(dense.in_features, dense.out_features, 1, bias=dense.bias is not None, device="meta")
     conv.weight = nn.Parameter(dense.weight.detach()[:, :, None, None])
     if dense.bias is not None:

@@ -21,7 +21,7 @@ _MODULE = "transformers.models.mobilebert.modeling_mobilebert"
 
 
 def _lean_layer(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
-    """Rewrite one MobileBertLayer, which is changed in place.
+    """Rewrite one MobileBertLayer in place with fewer operations: folded NoNorms and the shared attention modules.
 
     Args:
         layer: The stock layer.
@@ -41,7 +41,7 @@ def _lean_layer(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
 
 
 def _fold_norms(layer: Any) -> None:
-    """Fold every NoNorm of a layer into the linear layer before it; other normalizations stay as they are."""
+    """Fold every NoNorm of a layer into the linear layer before it; a layer with LayerNorm stays as it is."""
     attention, output = layer.attention, layer.output
     if class_path(output.LayerNorm) != f"{_MODULE}.NoNorm":
         return
@@ -58,7 +58,7 @@ def _fold_norms(layer: Any) -> None:
 
 
 def _fold(dense: nn.Linear, norm: Any) -> None:
-    """Fold factor and offset of a NoNorm into a linear layer."""
+    """Multiply a linear layer's weight and bias by a NoNorm's factor, and add its offset."""
     weight, bias = norm.weight.detach(), norm.bias.detach()
     with torch.no_grad():
         dense.weight.mul_(weight[:, None])
@@ -80,19 +80,19 @@ class ScaledResidual(nn.Module):
 
 
 class ScaledOutput(nn.Module):
-    """`ScaledResidual` followed by the bottleneck that leads out of a layer."""
+    """The end of a layer: the last feed-forward projection, then the projection back to the width of the model."""
 
     def __init__(self, inner: ScaledResidual, bottleneck: nn.Module) -> None:
         super().__init__()
         self.inner, self.bottleneck = inner, bottleneck
 
     def forward(self, states: Tensor, residual: Tensor, layer_input: Tensor) -> Tensor:
-        """Run the end of the last feed-forward part, then that of the layer."""
+        """Project the feed-forward states and add their residual, then widen them and add the layer's input."""
         return self.bottleneck(self.inner(states, residual), layer_input)  # type: ignore[no-any-return]
 
 
 class BottleneckAttention(nn.Module):
-    """Another attention behind the signature of the stock module."""
+    """An attention module of this project behind the call signature of the stock MobileBERT module."""
 
     def __init__(self, attention: nn.Module) -> None:
         super().__init__()
@@ -101,12 +101,12 @@ class BottleneckAttention(nn.Module):
     def forward(
         self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, *_: Any, **__: Any
     ) -> tuple[Tensor, None]:
-        """Compute the context; there are no attention weights to return."""
+        """Return the attention output, and None in place of the attention weights."""
         return self.attention(queries, keys, values, mask), None
 
 
 class FirstRowBottleneckLayer(nn.Module):
-    """The last layer, for the first row only."""
+    """The last MobileBERT layer, computed for the first token only."""
 
     def __init__(self, layer: Any, attention: FirstRow) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class FirstRowBottleneckLayer(nn.Module):
 
 
 def _lean_head(model: Any) -> Any:
-    """Replace MobileBERT's decoder by `SplitDecoder`, in every format.
+    """Replace the decoder of a fill-mask MobileBERT by `SplitDecoder`, in every format.
 
     Args:
         model: A transformers model with a head in eval mode. **It is changed in place**: pass a deep copy.
@@ -172,7 +172,7 @@ class SplitDecoder(nn.Module):
 
 
 def _channels_first_layer(layer: Any) -> nn.Module:
-    """Rewrite one MobileBertLayer, which is changed in place, to channels-first activations.
+    """Rewrite one MobileBertLayer in place so that it computes on activations [B, C, 1, L].
 
     The stock layer only passes states from part to part, whatever their layout, so it stays and its parts are replaced.
     NoNorm is folded into the linear layers first, as in the other formats; where it is not, its factors are reshaped.

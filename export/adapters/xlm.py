@@ -20,7 +20,7 @@ LANGUAGES = "langs"
 
 
 def _language_encoder(model: Any, plan: ExportPlan) -> nn.Module:
-    """Wrap an XLM model into a module with plain inputs and outputs, ready for torch.export.
+    """Wrap an XLM model for export, with named inputs and plain tensor outputs.
 
     Args:
         model: A transformers model in eval mode. **It is changed in place.**
@@ -44,7 +44,7 @@ def _language_encoder(model: Any, plan: ExportPlan) -> nn.Module:
 
 
 class LanguageEncoder(nn.Module):
-    """Embeddings, then post-norm layers over the loaded submodules.
+    """XLM's embeddings and post-norm layers, built from the submodules of a loaded model.
 
     Args:
         model: An `XLMModel` in eval mode; its submodules are taken over.
@@ -93,10 +93,10 @@ class LanguageEncoder(nn.Module):
 
 
 class LanguageLayer(nn.Module):
-    """One layer, for all tokens or for the first one only."""
+    """One XLM encoder layer, computed for all tokens or for the first one only."""
 
     def __init__(self, parts: tuple[Any, Any, Any, Any], first_row: bool, format: Format) -> None:
-        """Take over attention, its norm, feed-forward part and its norm of a stock layer."""
+        """Take over a stock layer's (attention, its norm, feed-forward part, its norm)."""
         super().__init__()
         attention, self.attention_norm, feed, self.output_norm = parts
         projections = (attention.q_lin, attention.k_lin, attention.v_lin, attention.n_heads, attention.head_dim**-0.5)
