@@ -84,7 +84,7 @@ class MediaPipeTokenizer(TextTokenizer):
         self.max_length, self.pad_id, self.padding_side = max_length, 0, "right"
 
     def encode(self, texts: Sequence[Text], places: bool = False) -> list[Encoded]:
-        """Tokenize texts as MediaPipe does.
+        """Tokenize texts with MediaPipe's rules.
 
         Args:
             texts: Single texts.
@@ -105,7 +105,7 @@ class MediaPipeTokenizer(TextTokenizer):
         ]
 
     def golden(self, text: Text) -> dict[str, Any]:
-        """Return ids and code-point offsets of one text; see `TextTokenizer.golden`."""
+        """Return text, token ids and code-point offsets of one text, for a golden file of recorded results."""
         words = _words(_single(text, 0))
         encoding = self._tokenizer.encode([w for w, _ in words], is_pretokenized=True)
         offsets = []
@@ -117,14 +117,14 @@ class MediaPipeTokenizer(TextTokenizer):
 
 
 def _words(text: str) -> list[tuple[str, tuple[int, int]]]:
-    """Return the words of a text with their code-point ranges; [UNK] in place of words that are too long."""
+    """Split a text into words, each with its code-point range (start, end); too long words become [UNK]."""
     matches = _pattern().finditer(text.split("\0", 1)[0].translate(_LOWER))
     return [(w if len(w.encode()) <= _MAX_WORD_BYTES else _UNKNOWN, m.span()) for m in matches if (w := m.group())]
 
 
 @cache
 def _pattern() -> re.Pattern[str]:
-    """Compile the pattern of a word."""
+    """Compile the regular expression that matches one word or one punctuation mark."""
     marks = "".join(chr(c) for c in range(0x80, 0x20000) if unicodedata.category(chr(c))[0] == "P")
     singles = _SINGLES + marks + _NEWER_MARKS
     return re.compile(f"[{singles}]|[^{_BLANKS}{singles}]+")
@@ -143,7 +143,7 @@ def _single(text: Text, number: int) -> str:
 
 
 def _vocabulary_tokens(raw: bytes) -> list[str]:
-    r"""Return the tokens of a vocabulary in the order of the ids that MediaPipe gives them.
+    r"""Return the tokens of a vocab.txt in the order of the ids that MediaPipe gives them.
 
     MediaPipe skips empty lines (the next token takes the id), and drops one ``\r`` at a line's end.
 
@@ -161,7 +161,7 @@ def _vocabulary_tokens(raw: bytes) -> list[str]:
 
 
 def read_vocabulary(folder: Path) -> bytes:
-    """Return the vocabulary to pack into a file: vocab.txt, or the vocabulary of tokenizer.json if there is none.
+    """Return the bytes of vocab.txt to pack into a file, made from tokenizer.json if the folder has none.
 
     Args:
         folder: A model folder.
@@ -205,7 +205,7 @@ def explain_refusal(
     padding_side: str = "right",
     truncation_side: str = "right",
 ) -> str | None:
-    """Explain in one sentence why MediaPipe Tasks cannot run a model.
+    """Explain in one sentence why MediaPipe Tasks would run a model wrongly or not at all; None if it runs it right.
 
     Args:
         tokenizer: Content of tokenizer.json, or the folder that holds it.
@@ -238,7 +238,7 @@ def explain_refusal(
 
 
 def _settings_refusal(content: Mapping[str, Any]) -> str | None:
-    """Return why MediaPipe's tokenizer differs from the settings of a tokenizer.json; None if none of them differs."""
+    """Return which setting of tokenizer.json MediaPipe's tokenizer does otherwise; None if all agree."""
     model: Mapping[str, Any] = content.get("model") or {}
     kind, vocabulary = model.get("type"), model.get("vocab")
     if kind != "WordPiece" or not isinstance(vocabulary, Mapping):
@@ -256,7 +256,7 @@ def _settings_refusal(content: Mapping[str, Any]) -> str | None:
 
 
 def _ids_refusal(content: Mapping[str, Any]) -> str | None:
-    """Tokenize sentences with both tokenizers, and return the first difference; None without any."""
+    """Tokenize sample sentences with MediaPipe's rules and tokenizer.json; describe the first difference, else None."""
     try:
         model_tokenizer = Tokenizer.from_str(strip_padding_and_truncation(json.dumps(content)))
     except Exception as error:  # the library raises plain Exception

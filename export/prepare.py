@@ -47,7 +47,7 @@ def prepare(
     samples: Sequence[Mapping[str, NDArray[np.int64]]] = (),
     sentences: Sequence[Mapping[str, NDArray[np.int64]]] = (),
 ) -> nn.Module:
-    """Return a copy of a model that is rewritten for export; the model itself stays as it is.
+    """Copy a model and rewrite the copy for export, with named inputs and plain tensor outputs.
 
     Args:
         model: A transformers model with the task's head.
@@ -75,7 +75,7 @@ def prepare(
 
 
 def list_divided_outliers(module: nn.Module) -> tuple[Outliers, ...]:
-    """List the tensors of a prepared module whose outlier channels were divided."""
+    """Return which tensors of a prepared module had outlier channels divided, and how many."""
     outliers: tuple[Outliers, ...] = getattr(module, "outliers", ())
     return outliers
 
@@ -83,7 +83,7 @@ def list_divided_outliers(module: nn.Module) -> tuple[Outliers, ...]:
 def is_rescaled_to_fp16(
     model: Any, family: Family, task: Task, samples: Sequence[Mapping[str, NDArray[np.int64]]] = ()
 ) -> bool:
-    """Return whether the adapter of a family multiplies tensors of a model by powers of two; see `half_range`.
+    """Return whether export would shrink a model's activations by powers of two so that fp16 holds them.
 
     Args:
         model: A transformers model with the task's head.
@@ -101,7 +101,7 @@ def is_rescaled_to_fp16(
 
 
 def sample_inputs(inputs: Sequence[str], length: int, extra: Sequence[GraphInput] = ()) -> dict[str, Tensor]:
-    """Build the inputs that a converter traces a module with.
+    """Build example inputs of one row, with which a converter traces a module.
 
     Args:
         inputs: Names of the inputs.
@@ -121,7 +121,7 @@ def sample_inputs(inputs: Sequence[str], length: int, extra: Sequence[GraphInput
 
 
 class PreparedPredictor:
-    """A prepared module behind the predictor protocol, so that it can be compared like any engine."""
+    """A prepared torch module with the interface of an engine, so that its outputs can be compared with a file's."""
 
     engine = "torch-prepared"
     lengths: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""How engines and quantizers round numbers, as functions of torch tensors, and the palettes of Core ML.
+"""Round torch tensors as engines and quantizers do, and choose Core ML's palettes.
 
 A rounding returns the numbers of a tensor as fp32 after they went through fewer bits. `Simulation` names the roundings
 of a scheme; `pocketbert.quantize.simulated` runs a torch module with them, which gives the answers of a correct file
@@ -39,7 +39,7 @@ _EPSILON = 1e-30
 
 
 class ModulePredictor(Predictor, Protocol):
-    """A torch module behind the predictor protocol.
+    """A predictor (engine interface) that runs a torch module.
 
     Attributes:
         module: The module.
@@ -50,7 +50,7 @@ class ModulePredictor(Predictor, Protocol):
 
 @dataclass(frozen=True)
 class Simulation:
-    """How a scheme rounds; `pocketbert.quantize.simulated.SimulatedPredictor` computes so.
+    """The rounding functions and rules of a scheme, with which `SimulatedPredictor` imitates its files in torch.
 
     Attributes:
         weights: Rounds the weight of a linear layer or a convolution, output channels first.
@@ -96,13 +96,13 @@ class Simulation:
     seconds: tuple[tuple[frozenset[str], Simulation], ...] = ()
 
     def made_from(self, base: Scheme) -> Simulation:
-        """Return the simulation of files that are quantized from a file with numbers of the type `base`."""
+        """Return the simulation for files quantized from numbers of the type `base`; fp16 may have its own rounding."""
         if base is not Scheme.FP16 or self.halves is None:
             return self
         return replace(self, weights=self.halves, tables=self.halves)
 
     def of_lengths(self, count: int) -> Simulation:
-        """Return the simulation of files that take `count` lengths."""
+        """Return the simulation for files that take `count` lengths."""
         return replace(self, fixed_positions=False) if self.one_graph and count > 1 else self
 
 
@@ -156,7 +156,7 @@ def round_between(values: Tensor, low: Tensor | float, high: Tensor | float, ste
 
 
 def _between_extremes(values: Tensor, axes: tuple[int, ...], steps: int = _STEPS) -> Tensor:
-    """Round to steps between the smallest and the largest number along some axes, zero included."""
+    """Round to equal steps between the smallest and the largest number along some axes, zero included."""
     low, high = values.amin(axes, keepdim=True).clamp(max=0), values.amax(axes, keepdim=True).clamp(min=0)
     return round_between(values, low, high, steps)
 
@@ -210,7 +210,7 @@ def onnx_int8_blocks(values: Tensor) -> Tensor:
 
 
 def _in_signed_blocks(values: Tensor, middle: int) -> Tensor:
-    """Round blocks to integers of [-middle, middle - 1].
+    """Round blocks of 32 to integers of [-middle, middle - 1] times a signed scale.
 
     The sign of a scale puts the side of its numbers that reaches further below zero.
     """
@@ -236,7 +236,7 @@ def tflite_int4_blocks(values: Tensor) -> Tensor:
 
 
 def _split_blocks(values: Tensor) -> Tensor:
-    """Split the last axis into [..., blocks, 32], filled up with zeros."""
+    """Split the last axis into blocks of 32, [..., blocks, 32], filled up with zeros."""
     missing = -values.shape[-1] % _BLOCK
     filled = values if not missing else values.new_zeros(*values.shape[:-1], values.shape[-1] + missing)
     if missing:
@@ -245,7 +245,7 @@ def _split_blocks(values: Tensor) -> Tensor:
 
 
 def _join_blocks(blocks: Tensor, like: Tensor) -> Tensor:
-    """Join the blocks of a tensor that was split along its last axis, in the shape of `like`."""
+    """Undo `_split_blocks`: join the blocks and cut off the fill, in the shape of `like`."""
     return blocks.flatten(-2)[..., : like.shape[-1]]
 
 
@@ -268,7 +268,7 @@ def palette_of_16(values: Tensor) -> Tensor:
 
 
 def _from_palette(values: Tensor, size: int) -> Tensor:
-    """Replace every number by the nearest of a palette that is chosen for this tensor."""
+    """Replace every number by the nearest value of a palette of `size` values chosen for this tensor."""
     import torch
 
     palette = torch.from_numpy(choose_palette(values.detach().numpy(), size))
@@ -276,7 +276,7 @@ def _from_palette(values: Tensor, size: int) -> Tensor:
 
 
 def choose_palette(values: NDArray[Any], size: int) -> NDArray[np.float32]:
-    """Choose the numbers that replace all numbers of a weight with the least squared error (k-means).
+    """Choose the `size` values that represent a weight with the least squared error (k-means).
 
     Lloyd's algorithm (Lloyd, "Least squares quantization in PCM", 1982) runs on the values as fp16, of which there are
     few, until nothing changes, from two starts: equal steps, and steps that are as narrow as the third root of the
@@ -325,7 +325,7 @@ def nearest_in_palette(values: NDArray[Any], palette: NDArray[np.float32]) -> ND
 
 
 def _levels_by_density(points: NDArray[np.float64], weights: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    """Return levels between which lie equal parts of the third root of the density."""
+    """Return starting levels for k-means, spaced by the third root of the numbers' density."""
     bins, edges = np.histogram(points, _DENSITY_BINS, weights=weights)
     share = np.concatenate([[0.0], np.cumsum(np.cbrt(bins))])
     quantiles = (np.arange(size) + 0.5) / size * share[-1]
@@ -335,7 +335,7 @@ def _levels_by_density(points: NDArray[np.float64], weights: NDArray[np.float64]
 def _lloyd(
     points: NDArray[np.float64], weights: NDArray[np.float64], levels: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Move levels to the means of the points that are nearest to them until nothing changes."""
+    """Run Lloyd's k-means in one dimension: move levels to the means of their nearest points until nothing changes."""
     mass = np.concatenate([[0.0], np.cumsum(weights)])
     moment = np.concatenate([[0.0], np.cumsum(weights * points)])
     previous: NDArray[np.int64] | None = None

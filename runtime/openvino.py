@@ -95,14 +95,14 @@ class OpenVinoPredictor:
         return Signature(inputs=inputs, outputs=outputs)
 
     def _problem(self, what: str, error: Exception) -> InputError:
-        """Make an InputError from OpenVINO's message: the place in its own sources comes first and the reason last."""
+        """Build an InputError from the last line of OpenVINO's message, which holds the reason."""
         lines = [line for line in str(error).splitlines() if line.strip()]
         reason = (lines or ["no reason given"])[-1].strip()
         return InputError(Problem(str(self.path), f"OpenVINO {self.engine_version} {what}: {reason}"))
 
 
 def choose_float_type() -> str:
-    """Return the type that OpenVINO computes in on this CPU where the file is not int8: ``bf16`` or ``f32``.
+    """Return the number type for OpenVINO's float operations on this CPU, ``bf16`` or ``f32``.
 
     With AVX-512 BF16 alone, bf16 takes less time on long texts and adds less error than int8 has. With AMX, where it is
     OpenVINO's default too, it adds three to four times the error of int8 (tests/quantize/test_onnx_static.py).
@@ -112,7 +112,7 @@ def choose_float_type() -> str:
 
 
 def int8_settings() -> dict[str, int]:
-    """Return OpenVINO's settings of int8 products. Where they would saturate, it computes them in fp32: right, and faster there.
+    """Return OpenVINO's settings for int8 products on this CPU; empty where they do not saturate.
 
     Without a group size of 0, OpenVINO may quantize what is read by weights in 8 bits anew: processors with VNNI do.
     """
@@ -120,7 +120,7 @@ def int8_settings() -> dict[str, int]:
 
 
 def _tensor(port: Any) -> Tensor:
-    """Describe an input or output; free axes are called ``batch`` and ``sequence``, as OpenVINO drops the file's names."""
+    """Describe name, type and shape of an input or output; free axes are called ``batch`` and ``sequence``."""
     axis_names = dict(enumerate(("batch", "sequence")))
     shape = port.get_partial_shape()
     return Tensor(

@@ -256,7 +256,7 @@ class LeanEncoder(nn.Module):
     """The rewritten encoder; its last layer computes only the first token if no head reads more."""
 
     def __init__(self, base: Any, layers: list[tuple[Parts, _Tables]], only_first: bool, format: Format) -> None:
-        """Build the layers from (modules, position tables) of each; `only_first` limits the last one to the first token."""
+        """Build the layers from their modules and position tables; `only_first` limits the last to the first token."""
         super().__init__()
         shape = Shape(flat_ffn=format is Format.ONNX)
         last = len(layers) - 1
@@ -404,7 +404,7 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 
 
 def _parts(layer: Any, projections: tuple[nn.Linear, nn.Linear, nn.Linear], terms: int) -> Parts:
-    """Return a layer's modules as `Parts`; the attention scores are the sum of `terms` products, which sets their scale."""
+    """Return a layer's modules as `Parts`; its scores are the sum of `terms` products, which sets their scale."""
     attention = layer.attention.self
     query, key, value = projections
     out = layer.attention.output

@@ -51,7 +51,7 @@ class EntityStream(nn.Module):
             self.dense, self.norm = out.dense, out.LayerNorm
 
     def forward(self, entities: Tensor, open_places: Tensor) -> Tensor:
-        """Compute the entity states [B, L, E] of this layer, zero where no entity is; [B, 1, E] if only the first is read."""
+        """Compute the layer's entity states [B, L, E], zero where no entity is; [B, 1, E] if only the first is read."""
         rows = entities[:, :1] if self.first_row else entities
         if self.attends:
             closed = (1.0 - open_places[:, None, None, :]) * MASK_VALUE
@@ -135,7 +135,7 @@ class EntityEncoder(nn.Module):
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor, entity_vectors: Tensor, entity_mask: Tensor, **_: Any
     ) -> BaseModelOutput:
-        """Run all layers on states [B, L, H], an additive mask [B, 1, 1, L], entity vectors [B, L, E] and their mask [B, L]."""
+        """Run all layers on [B, L, H], a mask to add [B, 1, 1, L], entity vectors [B, L, E] and their mask [B, L]."""
         first = entity_mask[:, :1] * 0.0 + 1.0  # [CLS]; not ones_like, which Core ML turns into an operation of its own
         open_places, entities = torch.cat([first, entity_mask[:, 1:]], 1), entity_vectors
         for layer in self.layer:
@@ -216,7 +216,7 @@ class FirstTokenEntity(nn.Module):
             self.projection, self.norm = _fuse(out.dense, value), out.LayerNorm
 
     def forward(self, entity: Tensor) -> Tensor:
-        """Compute the entity state by attention to itself, a linear projection; return it unchanged without attention."""
+        """Compute the entity state by attention to itself, a linear projection; unchanged without attention."""
         return self.norm(self.projection(entity) + entity) if self.attends else entity
 
 
@@ -323,7 +323,7 @@ class TextOnlyEncoder(nn.Module):
 
 
 def _fuse(second: nn.Linear, first: nn.Linear) -> nn.Linear:
-    """Return two linear layers, one behind the other, as one."""
+    """Multiply two linear layers that follow one another into one layer."""
     made = nn.Linear(first.in_features, second.out_features, device="meta")
     made.weight = nn.Parameter((second.weight @ first.weight).detach())
     made.bias = nn.Parameter((second.weight @ first.bias + second.bias).detach())

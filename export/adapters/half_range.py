@@ -223,7 +223,7 @@ class _ActivationRange:
         self._hooks: list[Any] = []
 
     def largest(self, name: str) -> float:
-        """Return the largest magnitude measured under a name: infinity after any infinite or NaN number, 0 if unmeasured."""
+        """Return the largest magnitude measured under a name: infinite after infinite or NaN numbers, 0 without any."""
         return self._largest.get(name, 0.0)
 
     def update(self, name: str, *values: Tensor) -> None:
@@ -351,7 +351,7 @@ def _state_reader(model: Any) -> Any:
 
 
 def _transform(model: Any) -> Any:
-    """Return the dense block of the masked-language head if its activation is ReLU, which scales with its input; else None."""
+    """Return the dense block of the masked-language head if its activation is ReLU, else None."""
     if class_path(model) != f"{_MODEL}ForMaskedLM":
         return None
     transform = model.cls.predictions.transform

@@ -7,7 +7,7 @@ or `FirstRow` in the last layer of a model whose head reads nothing but the firs
 faster in the engine of a format are kept.
 
 How a family's layers are taken apart is registered in `LAYER_PARTS` (`find_layer_parts`), which gives `Parts` and
-`Stack`. Classes are matched by their full name: a layer of any other class stays as it is.
+shared stack as `Stack`. Classes are matched by their full name: a layer of any other class stays as it is.
 
 Class and attribute names of the modules are part of tensor names in exported files.
 """
@@ -145,7 +145,7 @@ def find_layers(base: Any, family: Family, parts: LayerParts | None) -> tuple[st
     Args:
         base: A transformers model without its head.
         family: Its row of the family table.
-        parts: How layers of the family are taken apart; None if nothing is registered.
+        parts: The registered functions for the family's layers; None if nothing is registered.
     """
     stack, _, name = family.layer_path.partition(".")[2].rpartition(".")
     try:

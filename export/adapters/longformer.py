@@ -40,6 +40,7 @@ def _own_blocks(states: Tensor, size: int) -> Tensor:
 
 def _near_blocks(states: Tensor, size: int, front: bool) -> Tensor:
     """Return for each block the rows of the block before, the block itself and the block after, side by side.
+
     With `front`, the first row of the whole text is appended to every block.
 
     Args:

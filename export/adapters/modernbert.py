@@ -65,7 +65,7 @@ class RotaryTable(nn.Module):
                 self.register_buffer(f"{kind}_{name}", table.detach().clone(), persistent=False)
 
     def forward(self, length: int) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return (cosines, sines) of the first `length` positions for each kind of layer; see `RotaryAngles.forward`."""
+        """Return (cosines, sines) of the first `length` positions by kind of layer; see `RotaryAngles.forward`."""
         return {
             kind: (self.get_buffer(f"{kind}_cos")[:, :, :length], self.get_buffer(f"{kind}_sin")[:, :, :length])
             for kind in self.kinds

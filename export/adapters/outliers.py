@@ -183,8 +183,9 @@ def find_places(module: nn.Module, feed: Sequence[Tensor]) -> list[Place]:
 
 
 def _find_layers(module: nn.Module) -> tuple[list[Any], SharedStack | None]:
-    """Return a module's encoder layers in order, and the `SharedStack` that runs them several times, if there is one.
-    An empty list if a layer is of an unknown class.
+    """Return a module's encoder layers in order, and the `SharedStack` that runs them several times, or None.
+
+    The list is empty if a layer is of an unknown class.
     """
     for inner in module.modules():
         stack = inner if isinstance(inner, SharedStack) else None

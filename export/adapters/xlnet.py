@@ -203,7 +203,7 @@ class RelativeAttention(nn.Module):
 
 
 def sines(offsets: Tensor, width: int) -> Tensor:
-    """Return sinusoidal position encodings: sines, then cosines, of offsets times falling frequencies, [n] to [n, width]."""
+    """Return sinusoidal position encodings of offsets: all sines, then all cosines, [n] to [n, width]."""
     frequencies = 1.0 / torch.pow(10000, torch.arange(0, width, 2.0) / width)
     angles = offsets[:, None] * frequencies
     return torch.cat([torch.sin(angles), torch.cos(angles)], -1)
