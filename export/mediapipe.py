@@ -1,4 +1,4 @@
-"""The tokenizer of MediaPipe Tasks, and the models that MediaPipe cannot serve.
+"""Reproduce the tokenizer of MediaPipe Tasks, and explain which models MediaPipe cannot run.
 
 TextClassifier and TextEmbedder bring a tokenizer of their own, which equals BERT's for ASCII text only.
 `MediaPipeTokenizer` gives the same ids; `explain_refusal` explains why a model cannot be served; `read_vocabulary` returns the
@@ -67,7 +67,7 @@ class MediaPipeTokenizer(TextTokenizer):
     """
 
     def __init__(self, vocabulary: bytes | Path, max_length: int) -> None:
-        """Build the tokenizer; raises InputError if special tokens are missing or `max_length` is too small."""
+        """Build the tokenizer; InputError if special tokens are missing or `max_length` is too small."""
         raw = vocabulary if isinstance(vocabulary, bytes) else read_vocabulary(vocabulary)
         # a token that is listed twice has the later id, as in MediaPipe
         index = {token: i for i, token in enumerate(_vocabulary_tokens(raw))}
@@ -131,7 +131,7 @@ def _pattern() -> re.Pattern[str]:
 
 
 def _single(text: Text, number: int) -> str:
-    """Return a text, or raise InputError if it is a pair or no Unicode text."""
+    """Return the text; InputError if it is a pair or no Unicode text."""
     if not isinstance(text, str):
         raise InputError(Problem(f"text {number + 1}", f"{text!r} is not a single text; MediaPipe takes no pairs."))
     if not is_unicode(text):
@@ -186,7 +186,7 @@ def read_vocabulary(folder: Path) -> bytes:
 
 
 def _vocabulary_problem(vocabulary: Mapping[str, int]) -> str | None:
-    """Return why a vocabulary (token to id) cannot be written as lines; None if it can."""
+    """Return why a vocabulary (token to id) cannot be written as the lines of vocab.txt; None if it can."""
     if not all(isinstance(i, int) for i in vocabulary.values()) or set(vocabulary.values()) != set(
         range(len(vocabulary))
     ):
@@ -273,7 +273,7 @@ def _ids_refusal(content: Mapping[str, Any]) -> str | None:
 
 
 def _lower_cases(normalizer: Mapping[str, Any] | None) -> bool:
-    """Return whether a normalizer lower-cases every text."""
+    """Return whether a normalizer of tokenizer.json lower-cases every text."""
     if normalizer is None:
         return False
     if normalizer.get("type") == "Sequence":

@@ -131,7 +131,7 @@ class PreparedPredictor:
         self.engine_version = version_of("torch") or "unknown"
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run one batch; see `pocketbert.core.predict.predictor.Predictor`."""
+        """Run one batch of inputs [B, L]; return its outputs as numpy arrays by name."""
         feed = [torch.from_numpy(np.ascontiguousarray(inputs[name])) for name in self.inputs]
         with torch.inference_mode():
             out = self.module(*feed)

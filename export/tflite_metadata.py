@@ -70,7 +70,7 @@ class MediaPipeInfo:
 
     @property
     def files(self) -> dict[str, bytes]:
-        """The files to pack, to append again after a tool dropped them."""
+        """The files to pack behind the model, content by name."""
         files = {VOCABULARY_FILE: self.vocabulary}
         return {LABELS_FILE: labels_file(self.labels), **files} if self.labels else files
 
@@ -370,7 +370,7 @@ def read_files(model: bytes) -> dict[str, bytes]:
 
 
 def _without_files(model: bytes) -> bytes:
-    """Return the model without the archive behind it.
+    """Return the TFLite model without the zip archive behind it.
 
     Raises:
         InputError: If there is an archive that cannot be read.

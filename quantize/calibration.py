@@ -48,7 +48,7 @@ class Ranges:
         self._rows = 0
 
     def add(self, row: Mapping[str, NDArray[Any]]) -> None:
-        """Count the numbers of every tensor in one row, which has no padding."""
+        """Add one unpadded row's values of every tensor to its histogram."""
         self._rows += 1
         for name, histogram in self._histograms.items():
             histogram.add(row[name], count=self._method is not Calibration.MINMAX)
@@ -82,7 +82,7 @@ class Ranges:
 
 
 class Histogram:
-    """Counts of the numbers of one tensor, in bins over [-r, r]; r doubles when a number lies outside.
+    """A histogram of one tensor's numbers, in bins over [-r, r]; r doubles when a number lies outside.
 
     Attributes:
         low: Smallest number, or 0.

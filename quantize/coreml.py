@@ -180,7 +180,7 @@ def _block_problems(source: Path, schemes: Mapping[str, Scheme]) -> list[Problem
 
 
 def _oldest_ios(source: Path) -> int:
-    """Return the oldest iOS version that opens a package."""
+    """Return the oldest iOS version that can open a package."""
     return read_package(source).opset + 10
 
 
@@ -213,7 +213,7 @@ def _write_palettes(source: Path, destination: Path, plan: Plan) -> None:
         return palette.astype(values.dtype), nearest_in_palette(values, palette)
 
     def compress(model: Any) -> Any:
-        """Palettize the weights of a coremltools model."""
+        """Palettize the weights of a coremltools model with palettes chosen by k-means."""
         import coremltools.optimize as cto
 
         configs = {
@@ -252,7 +252,7 @@ def _write_static(source: Path, destination: Path, plan: Plan) -> None:
     ]
 
     def compress(model: Any) -> Any:
-        """Quantize activations in the measured ranges, then the weights."""
+        """Quantize a coremltools model's activations in the measured ranges, then its weights."""
         import coremltools.optimize as cto
         from coremltools.optimize.coreml import _post_training_quantization as coremltools_quantization
 

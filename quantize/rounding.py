@@ -110,32 +110,32 @@ class Simulation:
 
 
 def per_tensor(values: Tensor) -> Tensor:
-    """Round to 256 steps between the smallest and the largest of all numbers."""
+    """Round to 256 steps between the smallest and the largest number of the tensor, and return floats."""
     return _between_extremes(values, tuple(range(values.ndim)))
 
 
 def per_tensor_around_zero(values: Tensor) -> Tensor:
-    """Round to int8 with zero at zero, one scale for all numbers."""
+    """Round symmetrically to int8 with one scale for the tensor, and return floats."""
     return round_symmetric(values, values.abs().amax())
 
 
 def per_token(values: Tensor) -> Tensor:
-    """Round to 256 steps between the smallest and the largest number of each token, [..., H]."""
+    """Round to 256 steps between the smallest and the largest number of each token [..., H], and return floats."""
     return _between_extremes(values, (-1,))
 
 
 def per_row(values: Tensor) -> Tensor:
-    """Round to int8 with zero at zero, one scale for each index of the first axis: an output channel, a table's row."""
+    """Round symmetrically to int8 with a scale per row (output channel, or word of a table), and return floats."""
     return round_symmetric(values, values.abs().amax(_axes_after_first(values), keepdim=True))
 
 
 def per_row_with_offset(values: Tensor) -> Tensor:
-    """Round to 256 steps between the smallest and the largest number of each index of the first axis."""
+    """Round to 256 steps between the smallest and the largest number of each row, and return floats."""
     return _between_extremes(values, _axes_after_first(values))
 
 
 def per_row_in_fp16(values: Tensor) -> Tensor:
-    """Round as `per_row_with_offset`, in fp16 from the numbers to the scale, as coremltools does with fp16 weights.
+    """Round as `per_row_with_offset`, but computed in fp16 as coremltools does with fp16 weights.
 
     A number that is many steps from zero is divided coarsely in fp16: 2 to 3 % of the numbers go to the next step.
     """
@@ -143,13 +143,13 @@ def per_row_in_fp16(values: Tensor) -> Tensor:
 
 
 def round_symmetric(values: Tensor, largest: Tensor | float) -> Tensor:
-    """Round to int8 with zero at zero; `largest` becomes 127, and larger numbers are clipped to it."""
+    """Round symmetrically to int8, and return floats; `largest` becomes 127, larger numbers are clipped."""
     scale = largest / 127 + _EPSILON
     return (values / scale).round().clamp(-127, 127) * scale
 
 
 def round_between(values: Tensor, low: Tensor | float, high: Tensor | float, steps: int = _STEPS) -> Tensor:
-    """Round to `steps` steps from `low` to `high`, of which zero is one; numbers outside are clipped."""
+    """Round to `steps` steps from `low` to `high`, and return floats; zero is a step, numbers outside are clipped."""
     scale = (high - low) / steps + _EPSILON
     zero = (values.new_zeros(()) - low / scale).round()
     return ((values / scale).round() + zero).clamp(0, steps).sub(zero) * scale
@@ -162,7 +162,7 @@ def _between_extremes(values: Tensor, axes: tuple[int, ...], steps: int = _STEPS
 
 
 def _between_extremes_in_fp16(values: Tensor, axes: tuple[int, ...], lowest: int, highest: int) -> Tensor:
-    """Round to integers from `lowest` to `highest` between the extremes along `axes`, computed in fp16."""
+    """Round to integers `lowest` to `highest` between the extremes along `axes`, computed in fp16; return floats."""
     halves = values.half()
     low, high = halves.amin(axes, keepdim=True).clamp(max=0), halves.amax(axes, keepdim=True).clamp(min=0)
     span = high - low
@@ -181,31 +181,31 @@ def _axes_after_first(values: Tensor) -> tuple[int, ...]:
 
 
 def per_block(values: Tensor) -> Tensor:
-    """Round to int8 with zero at zero, 32 numbers of the last axis sharing a scale, as inputs of MatMulNBits are."""
+    """Round symmetrically to int8 with a scale per 32 numbers of the last axis, as MatMulNBits rounds its inputs."""
     blocks = _split_blocks(values)
     return _join_blocks(round_symmetric(blocks, blocks.abs().amax(-1, keepdim=True)), values)
 
 
 def per_block_with_offset(values: Tensor) -> Tensor:
-    """Round to 16 steps between the smallest and largest of 32 numbers of a row, [rows, columns, ...]."""
+    """Round to 16 steps between the smallest and largest of each 32 numbers of a row, [rows, columns, ...]."""
     rows = values.flatten(1)
     return _join_blocks(_between_extremes(_split_blocks(rows), (-1,), _INT4_STEPS), rows).reshape(values.shape)
 
 
 def per_block_in_fp16(values: Tensor) -> Tensor:
-    """Round as `per_block_with_offset`, in fp16 from the numbers to the scale; see `per_row_in_fp16`."""
+    """Round as `per_block_with_offset`, but computed in fp16; see `per_row_in_fp16`."""
     rows = values.flatten(1)
     rounded = _between_extremes_in_fp16(_split_blocks(rows), (-1,), _INT4_LOW, _INT4_HIGH)
     return _join_blocks(rounded, rows).reshape(values.shape)
 
 
 def onnx_int4_blocks(values: Tensor) -> Tensor:
-    """Round to 4 bits, 32 numbers of the last axis sharing a scale; see `pocketbert.quantize.onnx.tables.in_blocks`."""
+    """Round to 4 bits with a scale per 32 numbers; see `pocketbert.quantize.onnx.tables.quantize_blocks`."""
     return _in_signed_blocks(values, 8)
 
 
 def onnx_int8_blocks(values: Tensor) -> Tensor:
-    """Round to 8 bits, 32 numbers of the last axis sharing a scale; see `pocketbert.quantize.onnx.tables.in_blocks`."""
+    """Round to 8 bits with a scale per 32 numbers; see `pocketbert.quantize.onnx.tables.quantize_blocks`."""
     return _in_signed_blocks(values, 128)
 
 
@@ -222,7 +222,7 @@ def _in_signed_blocks(values: Tensor, middle: int) -> Tensor:
 
 
 def tflite_int4_blocks(values: Tensor) -> Tensor:
-    """Round to 4 bits with zero at zero, 32 numbers of the last axis sharing a scale, as ai-edge-quantizer does.
+    """Round symmetrically to 4 bits with a scale per 32 numbers of the last axis, as ai-edge-quantizer does.
 
     The scale is cut to 8 bits of mantissa, which LiteRT's kernels require, and stored as fp16: the smallest blocks
     become zero.
@@ -258,12 +258,12 @@ _CODES = 1 << 16
 
 
 def palette_of_64(values: Tensor) -> Tensor:
-    """Replace every number by the nearest of a palette of 64; see `choose_palette`."""
+    """Replace every number by the nearest of 64 values chosen for the tensor; see `choose_palette`."""
     return _from_palette(values, 64)
 
 
 def palette_of_16(values: Tensor) -> Tensor:
-    """Replace every number by the nearest of a palette of 16; see `choose_palette`."""
+    """Replace every number by the nearest of 16 values chosen for the tensor; see `choose_palette`."""
     return _from_palette(values, 16)
 
 
@@ -307,7 +307,7 @@ def choose_palette(values: NDArray[Any], size: int) -> NDArray[np.float32]:
 
 
 def nearest_in_palette(values: NDArray[Any], palette: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return the index of the nearest palette number for every value.
+    """Return for every number the index of the nearest value in a palette.
 
     Args:
         values: The numbers of a weight, of any shape.

@@ -78,7 +78,7 @@ class SimulatedPredictor:
             static.choose_ranges()
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run one batch; see `pocketbert.core.predict.predictor.Predictor`."""
+        """Run one batch of inputs with rounding; return its outputs by name."""
         self._mode.start_batch()
         with self._mode:
             return self._exact.run(inputs)

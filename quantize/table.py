@@ -67,12 +67,12 @@ class Plan:
 
     @property
     def left(self) -> frozenset[str]:
-        """Digests of the weights that stay as they were exported."""
+        """Digests of the weights that stay as exported."""
         return frozenset(w.digest for w in self.weights if w.scheme is None)
 
     @property
     def seconds(self) -> dict[Scheme, frozenset[str]]:
-        """Digests of the weights with another scheme than the file's, by scheme."""
+        """Digests of the weights that have another scheme than the file's, by that scheme."""
         others = dict.fromkeys(w.scheme for w in self.weights if w.scheme not in (None, self.scheme))
         return {s: frozenset(w.digest for w in self.weights if w.scheme is s) for s in others if s is not None}
 
@@ -84,7 +84,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class SecondScheme:
-    """A second scheme that some weights of a file can have.
+    """A second scheme that some weights of a file can have, chosen by their role (query, ffn_down, ...).
 
     Attributes:
         roles: Roles whose weights can have it.
@@ -99,7 +99,7 @@ class SecondScheme:
 
 @dataclass(frozen=True)
 class SchemeRow:
-    """One scheme of a format, for all runtimes or for one.
+    """One row of the table of schemes: a format, a scheme, and one runtime or any.
 
     Attributes:
         format: The format.
@@ -128,7 +128,7 @@ class SchemeRow:
 
     @property
     def calibrated(self) -> bool:
-        """Whether a plan must bring calibration rows."""
+        """Whether writing such a file needs calibration rows."""
         return self.write is not None and self.scheme.static
 
     @property
@@ -174,7 +174,7 @@ _READERS: dict[Format, Reader] = {}
 
 
 def register_scheme(row: SchemeRow) -> None:
-    """Add a row to the table; a row with the same format, scheme and runtime is replaced."""
+    """Add a row to the table of schemes; it replaces one with the same format, scheme and runtime."""
     _ROWS[row.format, row.scheme, row.runtime] = row
 
 
@@ -184,7 +184,7 @@ def register_reader(format: Format, reader: Reader) -> None:
 
 
 def list_rows() -> tuple[SchemeRow, ...]:
-    """List every row, in the order of registration."""
+    """Return all rows of the table of schemes, in the order of registration."""
     return tuple(_ROWS.values())
 
 

@@ -23,7 +23,7 @@ _SCALE_BITS = 16
 
 
 class Use(StrEnum):
-    """What a weight is used for."""
+    """What reads a weight: a matrix product or a table lookup."""
 
     MATMUL = "matrix product"
     TABLE = "embedding table"
@@ -94,7 +94,7 @@ class WeightTypes(BaseModel):
 
     @property
     def summary(self) -> str:
-        """One line for people: the weights of each type, and their bytes."""
+        """One line for people: how many weights have each type, and their bytes."""
         types = dict.fromkeys(u.dtype for u in self.uses)
         parts = []
         for dtype in types:

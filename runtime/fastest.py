@@ -183,7 +183,7 @@ class FastestPredictor:
         return [(self.candidates[i].file.path, p) for i, p in self.opened.items()]
 
     def choice(self, folder: Path) -> str:
-        """Describe the result of the race in one sentence: the fastest file at about 32 tokens, and the others' times.
+        """Describe in one sentence which file is fastest at about 32 tokens, with the times of the others.
 
         Args:
             folder: Names of files are relative to it.
@@ -225,7 +225,7 @@ class FastestPredictor:
         return run(inputs)
 
     def _add_route(self, length: int) -> _LengthRoute:
-        """Look up in the plan what each candidate takes at a length. Raises InputError if none takes it."""
+        """Compute and store the costs of all candidates at a length; InputError if no file takes that length."""
         costs = self.plan.costs(length, steady=False)
         fits = frozenset(np.flatnonzero(np.isfinite(costs)).tolist())
         if not fits:
@@ -246,10 +246,10 @@ class FastestPredictor:
 
 @runtime_checkable
 class _PreparesLengths(Protocol):
-    """A predictor that can prepare what rows of one length need; engines of plugins may be one."""
+    """A predictor that can prepare runs of one length in advance, as the TFLite engine does."""
 
     def prepare_run(self, length: int, padding: Padding) -> Run:
-        """Return a function that runs rows of this length."""
+        """Return a function that runs batches of this length."""
         ...
 
 

@@ -64,7 +64,7 @@ def load(
     file: str | None = None,
     cadence: str | None = None,
 ) -> Model:
-    """Open an artefact folder.
+    """Open an artefact folder for prediction.
 
     Args:
         folder: The folder that `pocketbert export` wrote, or the run folder of `pocketbert run`, which holds one.
@@ -272,12 +272,12 @@ class Model:
 
     @property
     def file(self) -> str:
-        """Path of the model file in the folder; with the engine ``open_fastest``, of the first of those that take turns."""
+        """Path of the model file in the folder; with the engine `fastest`, of the first of those that take turns."""
         return self.record.path
 
     @property
     def choice(self) -> str:
-        """With the engine ``open_fastest``, which file is fastest here and what the others take; else empty."""
+        """With the engine `fastest`, a sentence on which file is fastest here and the others' times; else empty."""
         return self.predictor.choice(self.folder) if isinstance(self.predictor, FastestPredictor) else ""
 
     @property
@@ -292,7 +292,7 @@ class Model:
 
     @property
     def head(self) -> Head:
-        """The task, as it turns outputs into answers."""
+        """The task's head: how raw outputs become answers."""
         return self._head
 
     @property

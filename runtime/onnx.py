@@ -1,4 +1,4 @@
-"""The ONNX Runtime engine.
+"""Run ONNX files with ONNX Runtime.
 
 `OnnxPredictor` opens a file on the CPU with the settings of `session_settings`. On x86 processors without VNNI some files cannot be
 opened as they are: `convert_shared_weights_to_uint8` then turns the int8 weights that several products share into uint8, in memory.
@@ -47,7 +47,7 @@ class Spin(StrEnum):
 
 
 class OnnxPredictor:
-    """Runs one ONNX file on the CPU.
+    """Runs one ONNX file with ONNX Runtime on the CPU.
 
     Args:
         path: The file.
@@ -90,7 +90,7 @@ class OnnxPredictor:
         self._one_row = any(s and s[0] == 1 for s in shapes)
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run one batch; see `pocketbert.core.predict.predictor.Predictor`."""
+        """Run one batch of inputs [B, L]; return the outputs by name."""
         try:
             feed = {name: inputs[name] for name in self.inputs}
         except KeyError:

@@ -1,4 +1,4 @@
-"""The OpenVINO engine, which runs the ONNX file that was made for it. openvino is imported when a file is opened.
+"""Run the ONNX file that was made for OpenVINO. openvino is imported when a file is opened.
 
 `OpenVinoPredictor` opens a file; `choose_float_type` chooses the type of its float operations and `int8_settings` the settings of its int8
 products on this CPU.
@@ -28,7 +28,7 @@ _SETTINGS = {"NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}
 
 
 class OpenVinoPredictor:
-    """Runs one ONNX file on the CPU.
+    """Runs one ONNX file with OpenVINO on the CPU.
 
     Args:
         path: The file.
@@ -77,7 +77,7 @@ class OpenVinoPredictor:
         self.inputs, self.outputs = (tuple(p.get_any_name() for p in ports) for ports in self._ports)
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run one batch; see `pocketbert.core.predict.predictor.Predictor`."""
+        """Run one batch of inputs [B, L]; return the outputs by name."""
         missing = [n for n in self.inputs if n not in inputs]
         if missing:
             raise InputError(Problem(str(self.path), f"wants the inputs {', '.join(missing)} too."))

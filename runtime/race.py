@@ -1,4 +1,4 @@
-"""Time files, engines and numbers of threads against each other at each length on this machine.
+"""Time model files, engines and thread counts against each other, at each length, on this machine.
 
 In the order of a run: `race_apart` starts this module as a process of its own, whose `main` calls `race`; its `Plan` holds a
 `Timing` for each `Candidate`. A process of its own, because what the race opens and closes would leave the memory of this
@@ -376,7 +376,7 @@ def _time_mixed_bursts(runner: _Runner, order: np.random.Generator) -> None:
 
 
 def _time_burst(runner: _Runner, n: int) -> None:
-    """Run texts of one length until the caches are warm, then time some more and append their median."""
+    """Run texts of one length until the caches are warm, then time more and append the median."""
     feed, ms = _sample(n, runner.predictor), max(runner.first[n], 0.01)
     if runner.candidate.threads > 1:
         time.sleep(_SETTLE_S)
@@ -426,7 +426,7 @@ def _estimated_timings(runners: Sequence[_Runner]) -> list[Timing]:
 
 
 def _estimate_times(rounds: Sequence[Sequence[float]], otherwise: Sequence[float]) -> list[float]:
-    """Estimate one time for each candidate at one length from rounds in which they took turns.
+    """Estimate each candidate's time at one length from rounds in which candidates took turns.
 
     Args:
         rounds: ms of each round, by candidate; some left early.

@@ -93,7 +93,7 @@ class Padding:
 
 
 class TflitePredictor:
-    """Runs one TFLite file on the CPU.
+    """Runs one TFLite file on the CPU with the first TFLite engine that is installed.
 
     A file has one signature per length; `run` takes exactly these lengths, and rows one after the other.
     `pocketbert.core.predict.predictor.feed` pads to the smallest one that fits.
@@ -146,7 +146,7 @@ class TflitePredictor:
         self._calls = {n: _SignatureCall(runner, self.inputs, self.outputs) for n, runner in self._runners.items()}
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run rows [B, L] one by one, L being one of `lengths`; see `pocketbert.core.predict.predictor.Predictor`.
+        """Run rows [B, L] one by one, L being one of `lengths`; return the outputs by name.
 
         Raises:
             InputError: If no signature has that length, or the engine fails: a damaged file, an id beyond the table.
@@ -160,7 +160,7 @@ class TflitePredictor:
         return self._guarded(call, inputs)
 
     def prepare_run(self, length: int, padding: Padding) -> Run:
-        """Return a function that runs rows [B, `length`] as `run` does, with its memory and padding prepared.
+        """Return a function that runs rows [B, `length`], with memory and padding prepared in advance.
 
         Args:
             length: Tokens of the rows.
@@ -203,7 +203,7 @@ class TflitePredictor:
 
 
 def _installed_engine() -> tuple[_Engine, str] | None:
-    """Return the first of `_ENGINES` that is installed and its version, without importing it; None if none is."""
+    """Return (engine, version) of the first TFLite engine that is installed, without importing it; else None."""
     for engine in _ENGINES:
         for name in engine.distributions:
             version = version_of(name)
@@ -300,7 +300,7 @@ class _SignatureCall:
         self._run_whole = self.prepare_run(int(details[inputs[0]]["shape"][1]), Padding(0, "right"))
 
     def prepare_run(self, length: int, padding: Padding) -> Run:
-        """Allocate memory for rows of one length, and return the function that runs them; see `__call__`.
+        """Allocate memory for rows of one length; return the function that runs such rows.
 
         Each length has its own memory, whose padding is written here and never again: no row can leave values in the
         padding of another one.
@@ -383,7 +383,7 @@ class XnnpackCoverage(BaseModel):
 
     @property
     def summary(self) -> str:
-        """One line for people."""
+        """One line for people: XNNPACK's partitions and operators, and those left outside."""
         left = ", ".join(f"{n} {name}" for name, n in self.outside.items()) or "none"
         noun = "partition" if self.partitions == 1 else "partitions"
         return f"{self.partitions} XNNPACK {noun} with {sum(self.inside.values())} operators; outside: {left}"

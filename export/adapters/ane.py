@@ -107,7 +107,7 @@ class ChannelsFirst(nn.Module):
 
 
 class ChannelNorm(nn.Module):
-    """Layer normalization over axis 1, written as coremltools recognizes it: it becomes one `layer_norm`.
+    """Layer normalization over axis 1, written so that coremltools turns it into one `layer_norm` operation.
 
     For that the bias must be inside, (x + b / w) * w; coremltools folds b / w * w back into b. With a single operation,
     Core ML chooses the precision in which squares are added up, which fp16 does not hold beyond 255 squared. Epsilon
@@ -189,7 +189,7 @@ class ChannelsFirstLayer(nn.Module):
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor, *_: object, first_row: bool = False, **__: object
     ) -> Tensor:
-        """Run the layer; further arguments of the stock encoder are for decoders.
+        """Run the encoder layer on [B, C, 1, L]; further arguments of the stock encoder are ignored.
 
         Args:
             hidden_states: [B, C, 1, L].

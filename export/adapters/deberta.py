@@ -1,4 +1,4 @@
-"""DeBERTa v1, v2 and v3: an encoder of the loaded modules whose relative positions need no gather of scores.
+"""Rewrite the encoders of DeBERTa v1, v2 and v3 for export, without a gather of relative-position scores.
 
 `_disentangled` is the adapter. Disentangled attention (He et al. 2021, DeBERTa) adds scores of content and position.
 Those of a distance depend on i - j only, so the relative table is looked up once for each distance (`Distances`), and
@@ -223,7 +223,7 @@ class MaskedEmbeddings(nn.Module):
         self.word_embeddings = embeddings.word_embeddings  # the fill-mask head takes it from here
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, mask: Tensor, **_: Any) -> Tensor:
-        """Embed tokens.
+        """Look up the embeddings of the tokens; zero those of padding where the model has a convolution.
 
         Args:
             input_ids: [B, L].
@@ -269,7 +269,7 @@ class LeanEncoder(nn.Module):
         self.distances = Distances(_rows_of_distances(base), opaque=format is not Format.ONNX)
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor, **_: Any) -> BaseModelOutput:
-        """Run all layers.
+        """Run all encoder layers, and the convolution behind the first one if the model has it.
 
         Args:
             hidden_states: [B, L, H].
@@ -296,7 +296,7 @@ class DisentangledLayer(PostNormLayer):
         super().__init__(parts, first_row, shape, kind(parts, *tables))
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor, rows: tuple[Tensor, Tensor, Tensor]) -> Tensor:  # type: ignore[override]
-        """Run the layer.
+        """Run the encoder layer with relative positions.
 
         Args:
             hidden_states: [B, L, H].
@@ -395,7 +395,7 @@ def _has(attention: Any, kind: str) -> bool:
 
 
 def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """Return a linear layer with these weights [out, in] and bias [out]."""
+    """Build a linear layer with these weights [out, in] and bias [out]."""
     made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
     made.weight = nn.Parameter(weight.contiguous())
     if bias is not None:

@@ -1,4 +1,4 @@
-"""ERNIE (Tsinghua): a text stream and an entity stream, with entities or without.
+"""Rewrite ERNIE (Tsinghua), which has a text stream and an entity stream, for export with entities or without.
 
 `_two_streams` is the adapter. With entities (`EntityEncoder`), the graph takes the entities' numbers in a table that it
 holds, or their vectors, and runs both streams at all positions. That input decides which positions are open; [CLS]
@@ -63,7 +63,7 @@ class EntityLayer(nn.Module):
     """An encoder layer with a text and an entity stream, computed for all rows or for the first one only."""
 
     def __init__(self, layer: Any, first_row: bool, last: bool, shape: Shape) -> None:
-        """Take over the modules of a stock layer.
+        """Take over text and entity modules of a stock layer.
 
         Args:
             layer: The stock layer.
@@ -88,7 +88,7 @@ class EntityLayer(nn.Module):
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor, entities: Tensor, open_places: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Run the layer.
+        """Run both streams of the layer.
 
         Args:
             hidden_states: [B, L, H].
@@ -162,7 +162,7 @@ class WithVectors(Wrapped):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor, entity_vectors: Tensor
     ) -> tuple[Tensor, ...]:
-        """Run the model; inputs are [B, L], and [B, L, E] of vectors."""
+        """Run the model; inputs are [B, L], entity vectors [B, L, E]."""
         more = {"token_type_ids": token_type_ids, "entity_vectors": entity_vectors}
         return self.run(attention_mask, input_ids=input_ids, **more)
 
@@ -261,7 +261,7 @@ class FusedLayer(nn.Module):
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor, entity: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Run the layer.
+        """Run the layer on the text and the entity row of [CLS].
 
         Args:
             hidden_states: [B, L, H].

@@ -1,4 +1,4 @@
-"""Keep MobileBERT's numbers inside fp16's range, exactly: large tensors are carried as a power of two times themselves.
+"""Scale MobileBERT's large activations down by powers of two, so that fp16 holds them and outputs stay exact.
 
 A trained MobileBERT normalizes nothing inside its encoder (NoNorm is a factor and an offset per channel), and its
 states between the blocks reach 1e5 to 1e6; fp16 ends at 65,504. A tensor between two linear layers may be any multiple
@@ -78,7 +78,7 @@ class Scales:
 
     @property
     def smallest(self) -> float:
-        """The smallest factor; 1 if every tensor stays as it is."""
+        """The smallest factor of all; 1 if no tensor is scaled."""
         inner = [s for x in self.layers for s in (x.narrow, x.shared, x.value, *x.hidden, x.out)]
         return min(self.embedded, self.first, self.transform, *inner)
 

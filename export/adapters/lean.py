@@ -58,7 +58,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Stack:
-    """An encoder that runs its layers more often than it stores them.
+    """An encoder that runs its stored layers several times, as ALBERT's does.
 
     Attributes:
         entry: The module that the embeddings go through first.
@@ -286,7 +286,7 @@ class Shortcut(nn.Module):
         self.register_buffer("factors", None)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return the states as they were before their channels were divided."""
+        """Multiply states by the factors that their channels were divided by, if any."""
         return states if self.factors is None else states * self.factors
 
     def multiply(self, factors: Tensor) -> None:
@@ -321,7 +321,7 @@ class PostNormLayer(nn.Module):
     def forward(
         self, hidden_states: Tensor, attention_mask: Any, *_: Any, first_row: bool = False, **__: Any
     ) -> Tensor:
-        """Run the layer; further arguments of the stock encoder are for decoders.
+        """Run the encoder layer; further arguments of the stock encoder are ignored.
 
         Args:
             hidden_states: [B, L, H].
@@ -353,7 +353,7 @@ class PostNormLayer(nn.Module):
 
 
 class SharedStack(nn.Module):
-    """Runs a few stored layers in a given order, and the last run for the first token only if no head reads more.
+    """An encoder that runs a few stored layers in a given order; the last run may be for the first token only.
 
     Every run uses the same parameters, so that a file holds them once: a run for the first token is another call of a
     layer, not a layer with weights in another form, which `FirstRow` would be.

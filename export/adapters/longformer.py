@@ -1,4 +1,4 @@
-"""Longformer: attention in sliding windows with global tokens, over all pairs of tokens or over blocks.
+"""Rewrite Longformer for export: attention in sliding windows with global tokens, over all pairs or in blocks.
 
 `_with_dense_bands` and `_with_block_bands` are the adapters. The encoder is built from the modules of the loaded model,
 without branches on data: transformers' own code branches on whether a batch has global tokens, and gathers them.
@@ -75,7 +75,7 @@ def _cut_blocks(padded: Tensor, first: int, count: int, size: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Masks:
-    """Masks that layers add to attention scores, and the global tokens.
+    """The masks that layers add to attention scores, and which tokens are global.
 
     Attributes:
         near: By half the window, the keys that a token may attend to, global ones among them. Over all pairs
@@ -331,7 +331,7 @@ class _Banded(nn.Module):
 
 
 class _Embeddings(nn.Module):
-    """Embeddings of words and positions, normalized; the only segment is added to the table of positions."""
+    """Word and position embeddings, added and normalized; the segment embedding is merged into the positions."""
 
     def __init__(self, stock: Any) -> None:
         super().__init__()

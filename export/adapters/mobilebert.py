@@ -1,4 +1,4 @@
-"""MobileBERT: layers with fewer operations, and the split decoder of fill-mask.
+"""Rewrite MobileBERT for export: layers with fewer operations, and the fill-mask decoder as two products.
 
 `_lean_layer` rewrites a layer (NoNorm, a factor and an offset per channel, is folded into the linear layer before it),
 and `_channels_first_layer` does so on activations [B, C, 1, L]. `_lean_head` replaces the decoder. Numbers beyond
@@ -66,7 +66,7 @@ def _fold(dense: nn.Linear, norm: Any) -> None:
 
 
 class ScaledResidual(nn.Module):
-    """A linear layer, a residual and NoNorm: (W x + b + r) * w + v is (wW) x + (wb + v) + w r."""
+    """A linear layer, residual and NoNorm in one: (W x + b + r) * w + v is (wW) x + (wb + v) + w r."""
 
     def __init__(self, dense: nn.Linear, norm: Any) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class ScaledResidual(nn.Module):
         self.dense, self.weight = dense, nn.Parameter(norm.weight.detach())
 
     def forward(self, states: Tensor, residual: Tensor) -> Tensor:
-        """Project [..., D] and add the residual [..., H]."""
+        """Project [..., D] to [..., H] and add the scaled residual [..., H]."""
         change: Tensor = self.dense(states)
         return change + residual * self.weight
 
@@ -116,7 +116,7 @@ class FirstRowBottleneckLayer(nn.Module):
         self.intermediate, self.output = layer.intermediate, layer.output
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor, *_: Any, **__: Any) -> Tensor:
-        """Run the layer, [B, L, H] to [B, 1, H]; `attention_mask` is [B, 1, 1, L]."""
+        """Run the encoder layer for the first token, [B, L, H] to [B, 1, H]; `attention_mask` is [B, 1, 1, L]."""
         first = hidden_states[:, :1]
         keys, values, residual = hidden_states, hidden_states, first
         if self.bottleneck is not None:
@@ -147,7 +147,7 @@ def _lean_head(model: Any) -> Any:
 
 
 class SplitDecoder(nn.Module):
-    """MobileBERT's decoder as the sum of two products.
+    """MobileBERT's fill-mask decoder as the sum of two matrix products.
 
     The stock module concatenates the transposed embedding table and a second matrix before each product. As one
     constant, the table would be stored twice in a file; left to the engine, it is copied in every run and no quantizer
@@ -155,7 +155,7 @@ class SplitDecoder(nn.Module):
     """
 
     def __init__(self, head: Any) -> None:
-        """Take over the two matrices of the stock head."""
+        """Take over the embedding table and the second matrix of the stock head."""
         super().__init__()
         self.transform, self.decoder = head.transform, head.decoder
         more, words = head.dense.weight.shape

@@ -1,4 +1,4 @@
-"""ModernBERT: layers with fewer operations, a mask of padding for global layers and one with a window for local ones.
+"""Rewrite ModernBERT for export: layers with fewer operations, a padding mask and a padding-and-window mask.
 
 `_with_two_masks` is the adapter; `_lean_layer` rewrites a layer to `GatedLayer`, or `FirstRowGatedLayer` where a head
 reads only the first token. Rotary positions are computed in the graph (`RotaryAngles`), or stored as a table for Core
@@ -176,7 +176,7 @@ class GatedLayer(nn.Module):
                 parameter[:width].mul_(own.head_dim**-0.5)
 
     def forward(self, states: Tensor, mask: Tensor, positions: tuple[Tensor, Tensor]) -> Tensor:
-        """Run the layer.
+        """Run the encoder layer: attention with rotary positions, then the gated feed-forward part.
 
         Args:
             states: [B, L, H].
@@ -212,7 +212,7 @@ class FirstRowGatedLayer(GatedLayer):
     """
 
     def __init__(self, layer: Any) -> None:
-        """Take over the modules of a stock layer, and split its fused projection."""
+        """Take over a stock layer's modules; its fused projection is split into query, key and value."""
         super().__init__(layer)
         fused, width = self.qkv, self.qkv.in_features
         del self.qkv
@@ -222,7 +222,7 @@ class FirstRowGatedLayer(GatedLayer):
         """1 where a column belongs to the row's head, [heads, heads * depth]."""
 
     def forward(self, states: Tensor, mask: Tensor, positions: tuple[Tensor, Tensor]) -> Tensor:
-        """Run the layer, [B, L, H] to [B, 1, H]; see `GatedLayer.forward`."""
+        """Run the encoder layer for the first token, [B, L, H] to [B, 1, H]; see `GatedLayer.forward`."""
         normed = self.attn_norm(states)
         query = self._heads(self.query(normed[:, :1]))  # the first position's angle is 0
         key = _rotate(self._heads(self.key(normed)), *positions)

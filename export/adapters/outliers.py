@@ -203,7 +203,7 @@ def _attention_readers(attention: Any) -> tuple[_Reader, ...]:
 
 
 def _head_readers(module: nn.Module, encoder: nn.Module, feed: Sequence[Tensor]) -> tuple[_Reader, ...]:
-    """Return the linear layers of the head that read the last states; none if anything else reads them."""
+    """Return the head's linear layers that read the last hidden states; none if any other function reads them."""
     follower = _Follower()
     hook = encoder.register_forward_hook(follower.follow)
     try:
@@ -257,7 +257,7 @@ class _Follower(TorchFunctionMode):
 
 
 def _flatten(values: Any) -> list[Tensor]:
-    """Return all tensors in nested tuples and lists."""
+    """Return all tensors in nested tuples and lists as one flat list."""
     if isinstance(values, Tensor):
         return [values]
     return [t for v in values for t in _flatten(v)] if isinstance(values, tuple | list) else []

@@ -1,4 +1,4 @@
-"""XLM: an encoder with masks as arithmetic; the language of each token is an input or a constant.
+"""Rewrite XLM for export, with masks as arithmetic; the language of a token is an input or a constant.
 
 `_language_encoder` is the adapter; `LanguageEncoder` and `LanguageLayer` take over the submodules of the stock encoder.
 """
@@ -54,7 +54,7 @@ class LanguageEncoder(nn.Module):
     """
 
     def __init__(self, model: Any, format: Format, first_row: bool, languages: bool) -> None:
-        """Take over the submodules of a stock encoder."""
+        """Take over a stock encoder's modules; a constant language is merged into the position embeddings."""
         super().__init__()
         self.embeddings, self.position_embeddings = model.embeddings, model.position_embeddings
         self.norm = model.layer_norm_emb
@@ -70,7 +70,7 @@ class LanguageEncoder(nn.Module):
         )
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, langs: Tensor | None = None) -> Tensor:
-        """Run the encoder.
+        """Run the encoder on token ids, mask and, if they are inputs, language ids.
 
         Args:
             input_ids: [B, L].
@@ -106,7 +106,7 @@ class LanguageLayer(nn.Module):
         self.attention_out, self.up, self.act, self.down = attention.out_lin, feed.lin1, feed.act, feed.lin2
 
     def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Run the layer, [B, L, H] to [B, L, H] or [B, 1, H]; `mask` is added to the scores, [B, 1, 1, L]."""
+        """Run the encoder layer, [B, L, H] to [B, L, H] or [B, 1, H]; `mask` [B, 1, 1, L] is added to the scores."""
         rows = states[:, :1] if self.first_row else states
         context = self.attention(rows, states, states, mask)
         attended = self.attention_norm(self.attention_out(context) + rows)

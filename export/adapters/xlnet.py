@@ -1,4 +1,4 @@
-"""XLNet's content stream, batch first, without gather in its relative positions.
+"""Rewrite XLNet's encoder for export, batch first and without a gather in its relative positions.
 
 `_relative_encoder` is the adapter; `RelativeEncoder` is built from the parameters of the stock encoder.
 
@@ -96,7 +96,7 @@ class RelativeEncoder(nn.Module):
 
 
 class RelativeLayer(nn.Module):
-    """One layer: relative attention, then the feed-forward part, each with a residual and a norm behind it."""
+    """An XLNet layer: relative attention and a feed-forward part, each followed by a residual and a norm."""
 
     def __init__(self, layer: Any, row: Row, flat: bool) -> None:
         """Take over the parameters of a stock layer; states are computed for the tokens in `row`."""
@@ -110,7 +110,7 @@ class RelativeLayer(nn.Module):
         self.output_norm = feed.layer_norm
 
     def forward(self, states: Tensor, positions: Tensor, other_segment: Tensor, mask: Tensor) -> Tensor:
-        """Run the layer.
+        """Run the encoder layer with relative positions and segments.
 
         Args:
             states: [B, L, H].

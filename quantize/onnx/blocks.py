@@ -208,7 +208,7 @@ class _BlockWriter:
         return self.bits_by_weight.get(name, self.default_bits)
 
     def _add(self, name: str, value: NDArray[Any]) -> None:
-        """Add an initializer to the graph unless it has one of that name."""
+        """Add a stored array to the graph unless it has one of that name."""
         from onnx import numpy_helper
 
         if name not in self.added:

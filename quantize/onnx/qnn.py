@@ -221,7 +221,7 @@ def _value(tensor: Any) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Encoding:
-    """Unsigned integers of a tensor: a number is (integer - zero) times step.
+    """How floats are stored as unsigned integers: a number is (integer - zero) times step.
 
     Attributes:
         bits: 8 or 16.

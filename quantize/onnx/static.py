@@ -340,7 +340,7 @@ class _OpenvinoRewriter:
         return codes, scale
 
     def _store(self, name: str, value: NDArray[np.generic]) -> None:
-        """Add an initializer to the graph unless it has one of that name."""
+        """Add a stored array to the graph unless it has one of that name."""
         from onnx import numpy_helper
 
         if name not in self.added:

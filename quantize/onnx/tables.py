@@ -1,4 +1,4 @@
-"""Embedding tables and weight blocks of quantized ONNX files.
+"""Store embedding tables and weight blocks of quantized ONNX files, and find them again.
 
 - Blocks: `quantize_blocks` rounds rows in blocks of 32 that share a scale, as ONNX Runtime's MatMulNBits and
   GatherBlockQuantized store them.
@@ -64,7 +64,7 @@ class Blocks:
 
     @property
     def packed(self) -> NDArray[np.uint8]:
-        """[rows, blocks, bytes of a block]; of 4-bit codes the first of two is in the low half of a byte."""
+        """The codes as bytes, [rows, blocks, bytes of a block]; the first of two 4-bit codes is in the low half."""
         if self.bits == 8:
             return self.codes
         return np.asarray(self.codes[..., 0::2] | self.codes[..., 1::2] << 4, np.uint8)
@@ -161,7 +161,7 @@ def pack_largest_table(model: Any, digests: frozenset[str] | None = None) -> Non
 
 
 def _store_packed_table(graph: Any, name: str, table: NDArray[np.float32]) -> None:
-    """Store the packed codes [V, H/2] and fp16 scales [V, blocks] of a table, and the block of each column [H]."""
+    """Store a table's 4-bit codes [V, H/2], its fp16 scales [V, blocks] and each column's block [H] in a graph."""
     from onnx import numpy_helper
 
     width = table.shape[1]
@@ -219,7 +219,7 @@ def _replace_node(graph: Any, node: Any, nodes: list[Any]) -> None:
 
 @dataclass(frozen=True)
 class PackedLookup:
-    """A lookup of a 4-bit table as `pack_largest_table` writes it.
+    """The names of the tensors in one lookup of a 4-bit table, as `pack_largest_table` writes it.
 
     Attributes:
         table: Name of the packed codes [V, H/2].

@@ -199,7 +199,7 @@ class _WholeGraph(MeasuredModel):
         return data is not None and len(data) > 0
 
     def _read_with(self, given: set[int], kinds: Sequence[str]) -> dict[Place, Place]:
-        """Find operators of some kinds that combine a result of `given` operators with another result.
+        """Find operators that combine one tensor with results of `given` operators; map their results to that tensor.
 
         Returns:
             The place of the other operand, by the place of the result.
@@ -323,7 +323,7 @@ def count_float_operators(path: Path) -> Counter[str]:
 
 
 def leaves_products(counts: Mapping[str, int]) -> bool:
-    """Return whether a matrix product is among the operators that `count_float_operators` counted."""
+    """Return whether any counted operator is a matrix product."""
     return any(counts.get(kind, 0) for kind in _PRODUCTS)
 
 

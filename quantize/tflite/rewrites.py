@@ -1,4 +1,4 @@
-"""Rewrite TFLite graphs for engines and accelerators that take less than the current runtime.
+"""Rewrite TFLite graphs for older engines and for accelerators, which support less than the current runtime.
 
 - `one_scale_per_tensor` writes int8 weights for TFLite up to 2.16, which computes
   ``y[c] = scale[c] * (q[c] · x) + bias[c]`` wrongly, without an error, in its dynamic kernels: depending on version and
@@ -132,7 +132,7 @@ class _ScaleSplitter:
         return np.asarray(scales / largest, np.float32)
 
     def _add_constant(self, graph: Any, weight: Any, purpose: str, value: NDArray[np.float32]) -> int:
-        """Add an fp32 tensor that belongs to a weight; its buffer is shared with other signatures.
+        """Add an fp32 constant that belongs to a weight; its buffer is shared by all signatures.
 
         Returns:
             The number of the tensor.

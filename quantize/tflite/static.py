@@ -50,7 +50,7 @@ Place = tuple[int, bool, int]
 
 
 def _write(source: Path, destination: Path, plan: Plan) -> None:
-    """Write a static int8 copy of an fp32 file; nothing is written if a range cannot be measured.
+    """Write a static int8 copy of an fp32 TFLite file; nothing is written if a range cannot be measured.
 
     Raises:
         MissingBackendError: If ai-edge-quantizer is not installed.

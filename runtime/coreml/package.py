@@ -47,7 +47,7 @@ class Package:
     opset: int
 
     def weights(self, name: str) -> Path:
-        """Return the path of a weight file from its name in the program, ``@model_path/weights/weight.bin``.
+        """Return the path of a weight file, named ``@model_path/weights/weight.bin`` in the program.
 
         Raises:
             InputError: If the name leads out of the package.
@@ -92,7 +92,7 @@ def read_package(path: Path) -> Package:
 
 
 def _read_manifest(path: Path) -> str:
-    """Return the path of the model that the manifest names, relative to the data folder."""
+    """Return the model's path that the package's manifest names, relative to its data folder."""
     manifest: Any = read_json(path / _MANIFEST, limit_mib=1)
     try:
         relative = manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"]
@@ -178,7 +178,7 @@ class Feature:
     ranges: tuple[tuple[int, int], ...] = ()
 
     def allows(self, shape: tuple[int, ...]) -> bool:
-        """Return whether the model takes an array of that shape."""
+        """Return whether the model takes an array of this shape."""
         if self.shapes:
             return shape in self.shapes
         if self.ranges:

@@ -67,7 +67,7 @@ class CoremlPredictor:
         self.outputs = tuple(sorted(arrays, key=output_sort_key))
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run rows [B, L] one by one; see `pocketbert.core.predict.predictor.Predictor`.
+        """Run rows [B, L] one by one; return the outputs by name.
 
         Raises:
             InputError: If the model does not take that length, or an operation fails: an id beyond the table.

@@ -92,7 +92,7 @@ class Scan:
 
     @property
     def summary(self) -> str:
-        """One line for people."""
+        """One line for people: the first result that fp16 cannot hold, or the largest magnitude."""
         first, top = self.first, self.largest
         if first is not None:
             what = f"reaches {first.largest:.4g}" if first.largest > LARGEST_FP16 else "is NaN or infinite in places"
@@ -137,7 +137,7 @@ class Statistic:
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference between one result computed with rounding and without.
+    """How much rounding or compression changes one operation's result.
 
     Attributes:
         op_type: MIL name of the operation.

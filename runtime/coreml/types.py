@@ -130,7 +130,7 @@ class TensorType:
         return fixed if len(fixed) == len(self.shape) else None
 
     def admits(self, shape: tuple[int, ...]) -> bool:
-        """Return whether a value of that shape has the declared rank and every fixed size."""
+        """Return whether a value of this shape has the declared rank and every fixed size."""
         return len(shape) == len(self.shape) and all(
             declared is None or declared == size for declared, size in zip(self.shape, shape, strict=True)
         )

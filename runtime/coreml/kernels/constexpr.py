@@ -1,4 +1,4 @@
-"""Activations in 8 bits and back, and compressed constants.
+"""Quantize and dequantize activations, and expand compressed constants.
 
 A compressed constant (`constexpr_...`) is expanded once, when a package is opened. MIL has two generations: those of iOS 16 hold
 packed bits and a shape, those of iOS 18 one number per element and scales or palettes by blocks.
@@ -90,7 +90,7 @@ def _constexpr_affine_dequantize(quantized_data: Array, zero_point: Array, scale
 
 @kernel(dtype_named_by("output_dtype"))
 def _constexpr_cast(source_val: Array, output_dtype: str) -> Array:
-    """Convert a constant to another float type."""
+    """Convert a stored constant to another float type."""
     out: Array = source_val.astype(Dtype(output_dtype).storage)
     return out
 

@@ -37,7 +37,7 @@ def _linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
 
 @kernel(dtype_of("x", "y"))
 def _matmul(x: Array, y: Array, transpose_x: bool = False, transpose_y: bool = False) -> Array:
-    """Compute the product x @ y, leading axes broadcast; `transpose_` exchanges an operand's last two axes first."""
+    """Multiply matrices, x @ y, leading axes broadcast; `transpose_` swaps an operand's last two axes first."""
     if transpose_x and x.ndim > 1:
         x = x.swapaxes(-1, -2)
     if transpose_y and y.ndim > 1:

@@ -41,12 +41,12 @@ class Parameter:
 
     @property
     def variadic(self) -> bool:
-        """Whether it takes several values."""
+        """Whether the parameter takes several values."""
         return bool(self.kind == Arrays)
 
     @property
     def tensor(self) -> bool:
-        """Whether the kernel wants arrays, not Python values."""
+        """Whether the kernel takes this parameter as arrays, not as Python values."""
         return bool(self.kind in (Array, Arrays))
 
     def convert(self, value: Any) -> Any:
@@ -121,7 +121,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def kernel(rule: Rule, exact: bool = False) -> Callable[[_F], _F]:
-    """Register the decorated function as the MIL operation of its name, without the underscore in front.
+    """Register the decorated function as a MIL operation; its name without the leading underscore is the operation's.
 
     Args:
         rule: Derives the dtypes of the results.
