@@ -56,7 +56,7 @@ class CoremlForm:
 
     Attributes:
         ios: Oldest iOS that opens it: 16, 17 or 18.
-        shapes: Which lengths it takes.
+        shapes: Whether it takes one length, listed lengths or a range.
         precision: fp16 or fp32, stored and computed.
     """
 
@@ -80,14 +80,14 @@ def export(
     beside ``logits``.
 
     Args:
-        module: A prepared module.
-        family: Names the inputs.
-        task: Names the outputs.
+        module: A module from `pocketbert.export.prepare.prepare`.
+        family: The model's row of the family table; it names the inputs.
+        task: The model's task; it names the outputs.
         lengths: Tokens of the inputs [1, L], int32; a ranged package takes all up to the longest, a fixed one the
             longest.
         path: The folder to write.
-        form: iOS version, lengths and precision.
-        info: Its texts.
+        form: iOS version, kind of lengths and precision.
+        info: Texts to write into the package.
 
     Raises:
         MissingBackendError: If coremltools is not installed.

@@ -36,9 +36,9 @@ def export(
     """Convert a prepared module to an ONNX file with free batch size and length, and check that phones can read it.
 
     Args:
-        module: A prepared module.
-        family: Names the inputs.
-        task: Names the outputs.
+        module: A module from `pocketbert.export.prepare.prepare`.
+        family: The model's row of the family table; it names the inputs.
+        task: The model's task; it names the outputs.
         example: Input arrays [B, L] with B >= 2, so that no axis is treated as a constant 1.
         path: The file to write.
         opset: Operator set, at most 20.

@@ -51,8 +51,8 @@ def prepare(
 
     Args:
         model: A transformers model with the task's head.
-        family: Its row of the family table; names the adapter.
-        task: Names the outputs.
+        family: The model's row of the family table; it names the adapter.
+        task: The model's task; it names the outputs.
         format: Format of the file: the cheapest graph for one engine is not the cheapest for another.
         layout: How activations lie in memory.
         pooling: How `sentence_embedding` is computed, where the task has that output.
@@ -87,8 +87,8 @@ def is_rescaled_to_fp16(
 
     Args:
         model: A transformers model with the task's head.
-        family: Its row of the family table.
-        task: Names the outputs.
+        family: The model's row of the family table.
+        task: The model's task; it names the outputs.
         samples: Inputs [B, L] of real text by name.
     """
     parts = find_layer_parts(family)

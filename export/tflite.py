@@ -31,9 +31,9 @@ def export(module: nn.Module, family: Family, task: Task, lengths: Sequence[int]
     A free length does not convert (litert-torch 0.10 specialises it), so lengths are listed.
 
     Args:
-        module: A prepared module.
-        family: Names the inputs.
-        task: Names the outputs.
+        module: A module from `pocketbert.export.prepare.prepare`.
+        family: The model's row of the family table; it names the inputs.
+        task: The model's task; it names the outputs.
         lengths: Tokens of the inputs [1, L], int32.
         path: The file to write.
 
@@ -51,7 +51,7 @@ def export_mediapipe(module: nn.Module, family: Family, task: Task, length: int,
     The metadata is written afterwards, by `pocketbert.export.tflite_metadata`.
 
     Args:
-        module: A prepared module.
+        module: A module from `pocketbert.export.prepare.prepare`.
         family: Names the inputs that the module takes; the file has a third one even for a family without segments.
         task: text-classification or feature-extraction.
         length: Tokens of the inputs [1, L].

@@ -115,7 +115,7 @@ def write_metadata(model: bytes, info: MediaPipeInfo) -> bytes:
 
     Raises:
         InputError: If this is no TFLite model, or labels or vocabulary cannot be written.
-        GateError: If inputs or outputs are not as above.
+        GateError: If the model has other inputs or outputs.
     """
     loaded = load_model(model)
     raw = encode(info, [METADATA_NAMES[name] for name in _signature_inputs(loaded)])

@@ -57,7 +57,7 @@ class Ranges:
         """Return the range (low, high) of every tensor by name.
 
         Args:
-            title: Name of the quantized file in error messages.
+            title: Name of the quantized file, for error messages.
 
         Raises:
             InputError: If no row was counted.

@@ -311,7 +311,7 @@ def nearest_in_palette(values: NDArray[Any], palette: NDArray[np.float32]) -> ND
 
     Args:
         values: The numbers of a weight, of any shape.
-        palette: In rising order.
+        palette: The values, in rising order.
 
     Returns:
         Indices, flattened.

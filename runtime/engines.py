@@ -39,7 +39,7 @@ class EngineFile(NamedTuple):
 
     Attributes:
         path: The file.
-        format: Its format.
+        format: Format of the file.
         runtime: The runtime it was made for, if it was made for one.
     """
 
@@ -70,7 +70,7 @@ def open_file(path: Path, kind: Format, threads: int | None = None, runtime: Run
 
     Args:
         path: The file.
-        kind: Its format.
+        kind: Format of the file.
         threads: Threads within an operator; default all cores this process may use.
         runtime: The runtime it was made for, if it was made for one.
 

@@ -112,8 +112,8 @@ class Timing(BaseModel):
     """The measured times of one candidate by length.
 
     Attributes:
-        file: Name of the file.
-        threads: Its threads.
+        file: Name of the model file.
+        threads: Number of threads within an operator.
         spin: How its threads waited.
         fixed: Whether it takes the listed lengths only.
         steady: Wall time of one text in ms after others of the same length, by length in tokens.
@@ -143,7 +143,7 @@ class Plan(BaseModel):
     """The result of a race: timings of all candidates on one machine.
 
     Attributes:
-        timings: In the order of the candidates.
+        timings: One per candidate, in their order.
         disturbed: Whether the machine was so busy that the timings are not worth remembering.
     """
 

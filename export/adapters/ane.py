@@ -35,7 +35,7 @@ def rewrite_channels_first(model: Any, family: Family) -> Any:
 
     Args:
         model: A transformers model with a head in eval mode. **It is changed in place**: pass a deep copy.
-        family: Its row of the family table.
+        family: The model's row of the family table.
 
     Returns:
         The model.

@@ -70,7 +70,7 @@ class Distances(nn.Module):
 class DisentangledRows(nn.Module):
     """Disentangled attention of every token: content to content, content to position, position to content.
 
-    Takes over the projections of `parts` and changes the query's in place.
+    Uses the projections of `parts` and changes the query's in place.
     """
 
     def __init__(self, parts: Parts, keys: Tensor | None, queries: Tensor | None) -> None:
@@ -91,7 +91,7 @@ class DisentangledRows(nn.Module):
         Args:
             states: [B, L, H].
             mask: Added to the scores, [B, 1, 1, L].
-            rows: The result of `Distances`.
+            rows: The table rows of all distances, from `Distances`.
 
         Returns:
             Context, the heads next to each other, [B, L, heads * depth].
@@ -135,7 +135,7 @@ class DisentangledFirstRow(nn.Module):
         Args:
             states: [B, L, H].
             mask: Added to the scores, [B, 1, 1, L].
-            rows: The result of `Distances`.
+            rows: The table rows of all distances, from `Distances`.
 
         Returns:
             Context of the first token, [B, 1, heads * depth].
@@ -301,7 +301,7 @@ class DisentangledLayer(PostNormLayer):
         Args:
             hidden_states: [B, L, H].
             attention_mask: Added to attention scores, [B, 1, 1, L].
-            rows: The result of `Distances`.
+            rows: The table rows of all distances, from `Distances`.
 
         Returns:
             [B, L, H], or [B, 1, H] of a first-row layer.
@@ -331,7 +331,7 @@ class Neighbours(nn.Module):
 
         Args:
             embedded: Input of the first layer, padding as zeros, [B, L, H].
-            states: Its result, [B, L, H].
+            states: Output of the first layer, [B, L, H].
 
         Returns:
             [B, L, H].
@@ -430,7 +430,7 @@ _VERSIONS: dict[tuple[str, str], Callable[[Any, Tensor | None], tuple[Parts, _Ta
     (f"{_V1}.DebertaLayer", f"{_V1}.DisentangledSelfAttention"): _take_apart_v1,
     (f"{_V2}.DebertaV2Layer", f"{_V2}.DisentangledSelfAttention"): _take_apart_v2,
 }
-"""How layers are taken apart, by the full names of their class and of that of their attention."""
+"""Functions that return a layer's modules and tables, by the class names of the layer and of its attention."""
 
 
 def _find_version(base: Any) -> Callable[[Any, Tensor | None], tuple[Parts, _Tables]]:

@@ -66,10 +66,10 @@ class EntityLayer(nn.Module):
         """Take over text and entity modules of a stock layer.
 
         Args:
-            layer: The stock layer.
-            first_row: Whether only the first row of its output is read.
-            last: Whether no layer reads its entities.
-            shape: How to write it.
+            layer: The layer of the transformers model.
+            first_row: Whether only the first token's output is used.
+            last: Whether no later layer reads its entity states.
+            shape: Settings of the rewritten layer, which depend on the file format.
         """
         super().__init__()
         parts = bert_layer(layer)
@@ -227,11 +227,11 @@ class FusedLayer(nn.Module):
         """Take over the modules of a stock layer; fold the entity biases and, in the first layer, the constant row.
 
         Args:
-            layer: The stock layer.
-            first_row: Whether only the first row of its output is read.
+            layer: The layer of the transformers model.
+            first_row: Whether only the first token's output is used.
             first: Whether it is the first layer with entities, whose entity row is zero.
-            last: Whether no layer reads its entities.
-            shape: How to write it.
+            last: Whether no later layer reads its entity states.
+            shape: Settings of the rewritten layer, which depend on the file format.
         """
         super().__init__()
         parts = bert_layer(layer)

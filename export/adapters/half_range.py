@@ -46,11 +46,11 @@ class LayerScales:
     """Factors by which the tensors of one MobileBERT layer are multiplied; 1 where fp16 holds them anyway.
 
     Attributes:
-        narrow: Of the residual stream inside the block.
-        shared: Of the states that queries and keys are computed from, where that is a bottleneck of its own.
-        value: Of values and context.
-        hidden: Of the inside of each feed-forward part, the last one's at the end.
-        out: Of the layer's last states.
+        narrow: Factor of the residual stream inside the bottleneck.
+        shared: Factor of the states that queries and keys are computed from, where they have a separate bottleneck.
+        value: Factor of attention values and context.
+        hidden: Factors of the hidden states of each feed-forward part, in order.
+        out: Factor of the layer's output.
     """
 
     narrow: float
@@ -65,10 +65,10 @@ class Scales:
     """Factors by which the tensors of a MobileBERT are multiplied: powers of two, at most 1.
 
     Attributes:
-        embedded: Of the sum of the embeddings, before its NoNorm.
-        first: Of the states that enter the first layer.
-        layers: Of every layer's tensors.
-        transform: Of the inside of the masked-language head, before its normalization.
+        embedded: Factor of the sum of the embeddings, before its NoNorm.
+        first: Factor of the input of the first layer.
+        layers: Factors of every layer's tensors.
+        transform: Factor inside the masked-language head, before its normalization.
     """
 
     embedded: float
@@ -125,7 +125,7 @@ def vocabulary_rows(config: Any, rows: int = 8) -> list[Inputs]:
 
     Args:
         config: The model's configuration.
-        rows: How many rows are spread.
+        rows: How many rows get ids spread over the vocabulary.
 
     Returns:
         One batch [rows + 1, L], L at most 128.

@@ -97,7 +97,7 @@ def rewrite_layers(model: Any, family: Family, format: Format) -> Any:
     Args:
         model: A transformers model in eval mode with a head and eager attention, fed with an additive mask
             [B, 1, 1, L]. **It is changed in place**: pass a deep copy.
-        family: Its row of the family table; a family without layer parts is left as it is.
+        family: The model's row of the family table; a family without layer parts is left as it is.
         format: Format of the file.
 
     Returns:
@@ -144,7 +144,7 @@ def find_layers(base: Any, family: Family, parts: LayerParts | None) -> tuple[st
 
     Args:
         base: A transformers model without its head.
-        family: Its row of the family table.
+        family: The model's row of the family table.
         parts: The registered functions for the family's layers; None if nothing is registered.
     """
     stack, _, name = family.layer_path.partition(".")[2].rpartition(".")
@@ -303,8 +303,8 @@ class PostNormLayer(nn.Module):
 
         Args:
             parts: The modules.
-            first_row: Whether only the first row of the output is read.
-            shape: How to write the layer.
+            first_row: Whether only the first token's output is used.
+            shape: Settings of the rewritten layer, which depend on the file format.
             attention: Computes the context, in place of `AllRows` or `FirstRow`.
         """
         super().__init__()

@@ -98,7 +98,7 @@ def _pair_masks(reaches: Sequence[int], attention_mask: Tensor, wide: Tensor | N
     """Build the masks for attention of every token to every token: padding, and distance beyond the window.
 
     Args:
-        reaches: Half the window of each layer.
+        reaches: Half the window of each layer, in tokens.
         attention_mask: [B, S].
         wide: 1 at global tokens, [B, S]; None where a task has none.
         several: Whether more than the first token may be global.
@@ -121,7 +121,7 @@ def _block_masks(reaches: Sequence[int], attention_mask: Tensor, wide: Tensor | 
     """Build the masks for attention in blocks of half a window, with the global token as last key of each block.
 
     Args:
-        reaches: Half the window of each layer.
+        reaches: Half the window of each layer, in tokens.
         attention_mask: [B, S].
         wide: 1 at the first token, the only global one, [B, S]; None where a task has none.
     """
@@ -164,8 +164,8 @@ class LocalAttention(nn.Module):
         Args:
             parts: The modules of the layer.
             wide: The module with the projections of global attention; None where no token is global.
-            first: Whether the first token alone is global.
-            shape: How to write the layer.
+            first: Whether the first token alone is global (it attends to all tokens, and all to it).
+            shape: Settings of the rewritten layer, which depend on the file format.
         """
         super().__init__()
         self.near = _Near(parts.query, parts.key, parts.value, parts.heads, parts.scaling)
@@ -182,7 +182,7 @@ class LocalAttention(nn.Module):
             queries: States that queries are computed from.
             keys: States that keys are computed from.
             values: States that values are computed from.
-            mask: All masks, and half the window of the layer.
+            mask: (masks of all layers, half this layer's window).
         """
         masks, reach = mask
         context = (
@@ -241,7 +241,7 @@ def _with_block_bands(model: Any, plan: ExportPlan) -> nn.Module:
     """Wrap a Longformer for export with attention in blocks, whose memory grows linearly with the length.
 
     Args:
-        model: A transformers model with a head in eval mode; taken apart.
+        model: A transformers model with a head in eval mode; its modules are reused and changed.
         plan: Settings of the export.
 
     Raises:
@@ -258,7 +258,7 @@ def _with_dense_bands(model: Any, plan: ExportPlan, dense: int | None = None) ->
     """Wrap a Longformer for export with named inputs and plain tensor outputs, and attention over all pairs.
 
     Args:
-        model: A transformers model with a head in eval mode; taken apart.
+        model: A transformers model with a head in eval mode; its modules are reused and changed.
         plan: Settings of the export.
         dense: Longest known length whose attention is over all pairs of tokens; None for any length, known or free.
 
@@ -351,11 +351,11 @@ def _rewrite_layer(layer: Any, first: bool, question: bool, last: bool, shape: S
     """Build a layer for export from a stock layer's modules; the last one computes the first token only, if `first`.
 
     Args:
-        layer: The stock layer.
-        first: Whether the first token alone is global.
+        layer: The layer of the transformers model.
+        first: Whether the first token alone is global (it attends to all tokens, and all to it).
         question: Whether the tokens of the question are global.
-        last: Whether it is the last layer.
-        shape: How to write it.
+        last: Whether it is the last layer of the encoder.
+        shape: Settings of the rewritten layer, which depend on the file format.
     """
     own, out = layer.attention.self, layer.attention.output
     parts = Parts(

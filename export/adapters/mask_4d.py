@@ -39,7 +39,7 @@ class ExportPlan:
 
     Attributes:
         family: The model's row of the family table: names the inputs, and where the layers are.
-        task: Names the outputs.
+        task: The model's task; it names the outputs.
         format: Format of the file: the cheapest graph for one engine is not the cheapest for another.
         layout: How activations lie in memory.
         pooling: How `sentence_embedding` is computed, where the task has that output.

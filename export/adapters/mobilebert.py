@@ -24,9 +24,9 @@ def _lean_layer(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
     """Rewrite one MobileBertLayer in place with fewer operations: folded NoNorms and the shared attention modules.
 
     Args:
-        layer: The stock layer.
-        first_row: Whether only the first row of its output is read.
-        shape: How to write it.
+        layer: The layer of the transformers model.
+        first_row: Whether only the first token's output is used.
+        shape: Settings of the rewritten layer, which depend on the file format.
 
     Returns:
         The layer to put in its place.
@@ -178,7 +178,7 @@ def _channels_first_layer(layer: Any) -> nn.Module:
     NoNorm is folded into the linear layers first, as in the other formats; where it is not, its factors are reshaped.
 
     Args:
-        layer: The stock layer.
+        layer: The layer of the transformers model.
 
     Returns:
         The same layer, on channels-first states, for all tokens.

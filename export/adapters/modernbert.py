@@ -246,8 +246,8 @@ def _lean_layer(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
     """Replace a ModernBertEncoderLayer by a cheaper layer for all tokens or the first one; the same in every format.
 
     Args:
-        layer: The stock layer.
-        first_row: Whether only the first row of its output is read.
+        layer: The layer of the transformers model.
+        first_row: Whether only the first token's output is used.
         shape: Not used.
     """
     return FirstRowGatedLayer(layer) if first_row else GatedLayer(layer)

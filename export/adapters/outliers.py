@@ -50,7 +50,7 @@ class Outliers:
     Attributes:
         name: Path of the module that writes the tensor.
         channels: How many of its channels were divided.
-        of: How many it has.
+        of: How many channels it has.
         ratio: The largest magnitude of its largest channel over that of its median channel, before.
     """
 
@@ -93,7 +93,7 @@ class Place:
     Attributes:
         writers: Layer normalizations and linear layers whose output it is.
         readers: All linear layers that read it.
-        shortcuts: Restore its channels where it is added to another tensor.
+        shortcuts: The residual connections that multiply the channels back.
         name: Path of the last writer.
     """
 
@@ -149,7 +149,7 @@ def find_places(module: nn.Module, feed: Sequence[Tensor]) -> list[Place]:
 
     Args:
         module: A prepared module in eval mode.
-        feed: Its inputs, [B, L].
+        feed: The module's inputs, [B, L].
 
     Returns:
         Nothing for modules with other layers than those of `pocketbert.export.adapters.lean` and
@@ -301,7 +301,7 @@ def measure_channels(
 
     Args:
         module: A prepared module in eval mode.
-        places: Its places.
+        places: The tensors to measure, from `find_places`.
         inputs: Names of its inputs, in their order.
         rows: Inputs [B, L] by name.
     """

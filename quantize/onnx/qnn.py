@@ -112,8 +112,8 @@ class _MaskChain:
         sizes: Names of the tensors that depend on sizes of its inputs only.
 
     Attributes:
-        counts: Float tensors of that part which are whole numbers.
-        units: Those of them which are zeros and ones.
+        counts: Float tensors of that part that hold whole numbers.
+        units: Those of `counts` that are zeros and ones only.
         masks: Float tensors of that part that contain the constant of the mask.
         sources: The scores of every sum of scores and mask, and the other factor of every product with zeros and ones,
             such as states times the mask; by result, in the order of the graph.
@@ -153,8 +153,8 @@ class _MaskChain:
         """Replace the mask's constant, such as -1e4, by the smallest that still keeps masked scores below all others.
 
         Args:
-            ranges: Of scores, and of numbers that counts are multiplied with.
-            title: Name of the quantized file in error messages.
+            ranges: Ranges of attention scores, and of tensors that are multiplied with zeros and ones.
+            title: Name of the quantized file, for error messages.
 
         Returns:
             These ranges, and those of the masks, the sums and the products.
@@ -285,8 +285,8 @@ class _LearnedTensors:
     """Ranges that training learned around products with stored weights, by tensor name.
 
     Attributes:
-        inputs: Of inputs of the products.
-        results: Of their results, offset included.
+        inputs: Ranges of the inputs of products.
+        results: Ranges of the results of products, bias included.
     """
 
     inputs: dict[str, Range]

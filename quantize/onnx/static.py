@@ -55,7 +55,7 @@ def measure_ranges(model: Any, names: Iterable[str], plan: Plan, path: Path, tit
         names: The tensors.
         plan: Calibration rows and method.
         path: Where the copy is written.
-        title: Name of the quantized file in error messages.
+        title: Name of the quantized file, for error messages.
 
     Raises:
         InputError: If the plan has no row.

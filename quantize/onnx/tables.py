@@ -253,7 +253,7 @@ def find_packed_lookups(graph: Any, stored: Mapping[str, NDArray[Any]]) -> Itera
 
     Args:
         graph: An ONNX graph.
-        stored: Its stored arrays by name.
+        stored: The graph's stored arrays by name.
     """
     makers = {name: node for node in graph.node for name in node.output}
     for node in graph.node:

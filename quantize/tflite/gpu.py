@@ -34,9 +34,9 @@ class Refusal:
     """Operators of one kind that the GPU delegate leaves to the CPU for the same reason.
 
     Attributes:
-        operator: Their kind.
-        count: How many there are.
-        reason: Why.
+        operator: Kind of the operators, e.g. ``GATHER``.
+        count: How many operators.
+        reason: Why the delegate refuses them.
     """
 
     operator: str

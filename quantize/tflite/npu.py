@@ -245,7 +245,7 @@ class _WholeGraph(MeasuredModel):
         """Widen measured ranges: downwards for masked scores, in 16 bits also for numbers beyond those measured.
 
         Args:
-            ranges: As measured.
+            ranges: The measured ranges.
             scheme: The scheme of the file.
             learned: Places whose ranges were learned; they get no room.
         """

@@ -118,7 +118,7 @@ class MeasuredModel:
         Args:
             plan: Calibration rows, method, and the ranges that training learned, which replace measured ones.
             path: Where the copy is written.
-            title: Name of the quantized file in error messages.
+            title: Name of the quantized file, for error messages.
 
         Raises:
             InputError: If there are no rows that the file takes.

@@ -66,12 +66,12 @@ class Evaluator:
 
     Attributes:
         path: The package.
-        precision: As given.
+        precision: What results are rounded to.
         inputs: Features an app must give.
         outputs: Features it gets back.
         lengths: Sequence lengths that the model takes, ascending; empty where a range is taken.
         length_range: Smallest and largest length where a range is taken; -1 for no upper bound.
-        labels: Of a classifier; empty otherwise.
+        labels: Label names of a classifier; empty otherwise.
         metadata: The model's own keys, and ``author``, ``license``, ``shortDescription``, ``versionString``.
         specification: Version of the model format.
 

@@ -33,8 +33,8 @@ class Package:
     Attributes:
         path: The folder.
         model_path: Its ``model.mlmodel``.
-        model: The message in it.
-        function: Its only function.
+        model: The protobuf message in that file.
+        function: The model's only function.
         block: The function's body.
         opset: Number in `OPSETS`.
     """
@@ -162,8 +162,8 @@ class Feature:
     """An input or output as the model description announces it to an app.
 
     Attributes:
-        name: Its name.
-        kind: Its kind.
+        name: Name of the input or output.
+        kind: Kind of its value.
         dtype: Element type of an array; None otherwise.
         shape: Default shape of an array.
         shapes: The only shapes allowed, where the model enumerates them.

@@ -50,8 +50,8 @@ class Output:
 
     Attributes:
         slot: Index in the evaluator's list of values.
-        name: Its name.
-        type: As declared.
+        name: Name of the result.
+        type: The declared type.
         sizes: The declared shape where it is fixed.
         rounds: Whether fp16 rounding applies.
     """
@@ -69,12 +69,12 @@ class Operation:
 
     Attributes:
         type: MIL name.
-        name: Its own name.
+        name: Name of the operation.
         kernel: Computes it.
         fixed: Arguments that are constants.
         slots: Parameter, slot and converter of the others; None where the kernel takes the array itself.
         lists: Parameter and entries (slot, or an array) of variadic ones.
-        outputs: Its results.
+        outputs: The results.
         reads: Names of the values it reads, constants left out.
         free: Slots that nothing later reads.
     """
@@ -96,12 +96,12 @@ class Program:
 
     Attributes:
         inputs: Type and slot of each input by name.
-        operations: In order.
+        operations: The operations, in the order in which they run.
         outputs: Slot by name.
         types: Declared type by output name.
         size: Number of slots.
         preset: Values of slots that are constants.
-        labels: Of the classify operation; empty without one.
+        labels: Label names of the classify operation; empty without one.
     """
 
     inputs: dict[str, tuple[TensorType, int]] = field(default_factory=dict)

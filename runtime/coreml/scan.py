@@ -27,11 +27,11 @@ class Range:
         op_type: MIL name of the operation.
         op_name: The operation's own name.
         output: Name of the result.
-        declared: Its declared dtype.
+        declared: The declared dtype of the result.
         largest: Largest finite magnitude.
         underflow: Share of nonzero numbers that are below fp16's smallest one.
-        broken: NaN and infinite elements.
-        broken_declared: The same with the declared rounding.
+        broken: Number of NaN and infinite elements.
+        broken_declared: Number of NaN and infinite elements with the declared rounding.
     """
 
     op_type: str

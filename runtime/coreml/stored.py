@@ -35,12 +35,12 @@ class StoredWeight:
     Attributes:
         name: The name under which it is read.
         reader: MIL name of the operation.
-        parameter: Which of its parameters.
+        parameter: The operation's parameter that it is passed to.
         dtype: Type of the stored numbers.
         numbers: Number of elements.
-        rows: Its first axis: output channels of a matrix, words of a table.
+        rows: Size of its first axis: output channels of a matrix, words of a table.
         scales: Number of scales of a compressed one, or of its palettes; 0 for plain ones.
-        columns: Its second axis: numbers of a row.
+        columns: Size of its second axis: numbers of a row.
         palette: Size of its palette; 0 where it has none.
         static: Whether the operand that it is multiplied with was quantized to 8 bits.
     """

@@ -116,7 +116,7 @@ class TensorType:
     """The declared type of a tensor: dtype and shape.
 
     Attributes:
-        dtype: Of its elements.
+        dtype: Type of the elements.
         shape: Sizes; None for an axis that depends on the input's length.
     """
 
@@ -228,7 +228,7 @@ class Budget:
 
     Args:
         where: The package, for the error.
-        limit: Bytes.
+        limit: Most bytes in all.
     """
 
     def __init__(self, where: str, limit: int = _CONSTANT_BYTES) -> None:

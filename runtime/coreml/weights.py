@@ -42,7 +42,7 @@ class Constant:
     """A constant of a program: its declared type and its value.
 
     Attributes:
-        type: As declared.
+        type: The declared type.
         value: The array in its declared dtype, or a text, or a list of texts.
     """
 
@@ -62,7 +62,7 @@ class ConstantReader:
     """Reads the constants of one package from its program and its weight file.
 
     Args:
-        package: Where weight files are looked for.
+        package: The package whose weight files are read.
         budget: Counts the memory that is allocated.
     """
 
@@ -167,9 +167,9 @@ class _BlobFile:
         """Read one tensor from the weight file, and check its type and size.
 
         Args:
-            offset: Of the blob's metadata, in bytes.
-            dtype: As the program declares.
-            shape: As the program declares.
+            offset: Where the tensor's header begins, in bytes.
+            dtype: The dtype that the program declares.
+            shape: The shape that the program declares.
             budget: Counts the memory of elements that must be unpacked; whole-byte ones stay in the map.
 
         Returns:

@@ -81,7 +81,7 @@ def _sparse(data: str) -> Rule:
 
 @kernel(dtype_of("scale"))
 def _constexpr_affine_dequantize(quantized_data: Array, zero_point: Array, scale: Array, axis: int) -> Array:
-    """Expand an int8 constant to scale * (data - zero_point), by channel along `axis` (iOS 16)."""
+    """Expand an 8-bit constant to scale * (data - zero_point), by channel along `axis` (iOS 16)."""
     out: Array = quantized_data.astype(np.float32)
     out -= _along(zero_point, quantized_data, axis).astype(np.float32)
     out *= _along(scale, quantized_data, axis)
@@ -102,7 +102,7 @@ def _constexpr_blockwise_shift_scale(data: Array, scale: Array, offset: Array | 
     Args:
         data: D.
         scale: As many axes; each size divides D's.
-        offset: As scale.
+        offset: Of the shape of `scale`.
     """
     out: Array = data.astype(np.float32)
     if offset is not None:

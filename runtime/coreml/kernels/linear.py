@@ -123,11 +123,11 @@ def _conv(
         x: [N, C, *D].
         weight: [O, C / groups, *K].
         bias: [O] or absent.
-        strides: By spatial axis; default 1.
+        strides: Stride of each spatial axis; default 1.
         pad_type: ``valid``, ``custom``, ``same`` or ``same_lower``.
         pad: Before and after each spatial axis, for ``custom``.
-        dilations: By spatial axis; default 1.
-        groups: Channels are split into so many.
+        dilations: Dilation of each spatial axis; default 1.
+        groups: Number of groups that channels are split into.
 
     Returns:
         [N, O, *E].
@@ -211,7 +211,7 @@ def _layer_norm(
         x: Any shape.
         axes: Axes of the statistics; None for all.
         gamma: Sizes of `axes`, in ascending order of the axes.
-        beta: As gamma.
+        beta: Of the shape of `gamma`.
         epsilon: Added to the variance.
     """
     over = tuple(range(x.ndim)) if axes is None else tuple(sorted(a % x.ndim for a in axes))

@@ -81,8 +81,8 @@ class Declared:
     """The declared dtypes of an operation's inputs, from which a `Rule` derives those of its results.
 
     Attributes:
-        dtypes: By parameter; several for a variadic one. Parameters left out are absent.
-        constants: Texts by parameter.
+        dtypes: Declared dtypes by parameter; several for a variadic one. Parameters left out are absent.
+        constants: Constant text arguments by parameter.
     """
 
     dtypes: Mapping[str, tuple[Dtype, ...]]
@@ -98,9 +98,9 @@ class Kernel:
     """A MIL operation: its numpy function, its parameters and the dtype rule of its results.
 
     Attributes:
-        name: In MIL.
+        name: Name of the operation in MIL.
         function: Computes it; fp16 arguments arrive as float32.
-        parameters: By name.
+        parameters: The parameters by name.
         rule: Derives the dtypes of the results.
         exact: Whether it only moves or selects values, so that its results need no rounding.
         opset: Whether it has the parameter `OPSET`.

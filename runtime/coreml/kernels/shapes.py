@@ -124,7 +124,7 @@ def _pad(x: Array, pad: Ints, mode: str = "constant", constant_val: float = 0.0)
         x: Any shape.
         pad: Before and after each of the last len(pad) / 2 axes.
         mode: ``constant``, ``reflect`` or ``replicate``.
-        constant_val: For ``constant``.
+        constant_val: The padding value of mode ``constant``.
     """
     if len(pad) % 2 or len(pad) > 2 * x.ndim:
         raise ValueError(f"pad {pad} for rank {x.ndim}")
@@ -186,12 +186,12 @@ def _gather(
     """Pick slices of `x` along `axis` by integer indices.
 
     Args:
-        x: D.
-        indices: N, integers.
-        axis: Which axis the indices count.
+        x: Of shape D.
+        indices: Integers of shape N.
+        axis: The axis of `x` that the indices refer to.
         batch_dims: Leading axes that both share.
-        validate_indices: No difference here.
-        opset: Decides on negative indices.
+        validate_indices: Ignored: indices are always checked.
+        opset: Operation set; from 7 on, negative indices are errors.
 
     Returns:
         D[:axis] + N[batch_dims:] + D[axis + 1:].
@@ -238,11 +238,11 @@ def _gather_nd(
     """Pick slices of `x` at multi-axis positions given by the last axis of `indices`.
 
     Args:
-        x: D.
-        indices: K, integers.
+        x: Of shape D.
+        indices: Integers of shape K.
         batch_dims: Leading axes that both share.
-        validate_indices: No difference here.
-        opset: Decides on negative indices.
+        validate_indices: Ignored: indices are always checked.
+        opset: Operation set; from 7 on, negative indices are errors.
 
     Returns:
         K[:-1] + D[batch_dims + K[-1]:].
