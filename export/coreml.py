@@ -76,7 +76,8 @@ def export(
 ) -> None:
     """Convert a prepared module to a Core ML package (.mlpackage) and write it.
 
-    A classifier also answers with a label's name (``classLabel``) and every label's probability (``classLabel_probs``),
+    A classifier also returns the predicted label's name (``classLabel``) and every label's probability
+    (``classLabel_probs``),
     beside ``logits``.
 
     Args:
@@ -133,7 +134,7 @@ def _export_program(
 def _count_blocks_by_slicing(graph: torch.fx.Graph) -> None:
     """Replace (L + R - 1) // R, the number of blocks of R tokens, by the length of a slice of every Rth token.
 
-    coremltools 9.0 divides in floats.
+    coremltools 9.0 would divide in floats.
     """
     for node in list(graph.nodes):
         if node.target is not operator.floordiv:

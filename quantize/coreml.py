@@ -200,7 +200,7 @@ def _quantize_weights(model: Any, schemes: Mapping[str, Scheme]) -> Any:
 def _write_palettes(source: Path, destination: Path, plan: Plan) -> None:
     """Write a copy of a Core ML package whose weights are indices into a palette of their own.
 
-    Tables other than the largest have the palette of products: one of positions or segments moves every token.
+    Tables other than the largest get the palette size of products: an error in positions affects every token.
     """
     sizes = _PALETTE_SIZES[plan.scheme]
     weights = _large_float_weights(source)
@@ -275,7 +275,7 @@ def _write_static(source: Path, destination: Path, plan: Plan) -> None:
 def _measure_ranges(source: Path, plan: Plan, title: str) -> dict[str, Range]:
     """Run the calibration rows in the evaluator; return each tensor's range over real tokens, by name.
 
-    Each row runs at the shortest length that takes it.
+    Each row is padded to the shortest length of the package that holds it.
     """
     evaluator, axes = Evaluator(source), _ranged_tensors(source)
     ranges, padding = Ranges(axes, plan.calibration, plan.steps), Padding(0, plan.padding_side)

@@ -212,7 +212,7 @@ def onnx_int8_blocks(values: Tensor) -> Tensor:
 def _in_signed_blocks(values: Tensor, middle: int) -> Tensor:
     """Round blocks of 32 to integers of [-middle, middle - 1] times a signed scale.
 
-    The sign of a scale puts the side of its numbers that reaches further below zero.
+    The scale is negative where the largest magnitude is positive, since there is one more negative integer.
     """
     blocks = _split_blocks(values)
     up, down = blocks.amax(-1, keepdim=True), -blocks.amin(-1, keepdim=True)
@@ -245,7 +245,7 @@ def _split_blocks(values: Tensor) -> Tensor:
 
 
 def _join_blocks(blocks: Tensor, like: Tensor) -> Tensor:
-    """Undo `_split_blocks`: join the blocks and cut off the fill, in the shape of `like`."""
+    """Join blocks of 32 along the last axis and cut off the zeros that filled it up, in the shape of `like`."""
     return blocks.flatten(-2)[..., : like.shape[-1]]
 
 

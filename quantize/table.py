@@ -242,7 +242,7 @@ def _missing_row(plan: Plan, rows: list[SchemeRow]) -> Problem:
 
 
 def explain_refused_role(row: SchemeRow, role: Role, scheme: Scheme | None) -> str | None:
-    """Explain why the weights of a role (query, ffn_down, ...) cannot have a scheme in files of a row.
+    """Explain why weights of a role (their place in a layer, e.g. query) cannot have a scheme in files of a row.
 
     Args:
         row: Format, scheme and runtime of the file.

@@ -56,7 +56,7 @@ class EngineFile(NamedTuple):
     def lengths(self) -> tuple[int, ...]:
         """The only lengths that the file takes; empty where it takes any.
 
-        A file of the second kind is not opened for it: a large ONNX file is optimized for seconds.
+        A file that takes any length is not opened to find out: optimizing a large ONNX file takes seconds.
         """
         return self.open(1).lengths if self.lists_lengths else ()
 

@@ -114,7 +114,7 @@ def choose_float_type() -> str:
 def int8_settings() -> dict[str, int]:
     """Return OpenVINO's settings for int8 products on this CPU; empty where they do not saturate.
 
-    Without a group size of 0, OpenVINO may quantize what is read by weights in 8 bits anew: processors with VNNI do.
+    Without a group size of 0, OpenVINO may quantize the inputs of int8 products again at run time, as it does with VNNI.
     """
     return {"LP_TRANSFORMS_MODE": False, "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0} if describe_machine().saturates else {}
 

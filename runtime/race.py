@@ -319,7 +319,7 @@ def _time_first_runs(runner: _Runner, runners: Sequence[_Runner], single: bool) 
 def _drop_slow_candidates(runners: Sequence[_Runner], max_length: int, within: float) -> None:
     """Drop each candidate at the lengths where it takes more than `within` times the best time.
 
-    It stays if it is close by the estimate from all rounds, or by its best time, since one undisturbed inference is enough.
+    It stays if either the estimate from all rounds or its single best time is within that factor.
     """
     at_their_best = []
     for runner in runners:
@@ -344,7 +344,7 @@ def _drop_slow_candidates(runners: Sequence[_Runner], max_length: int, within: f
 def _time_bursts(runners: Sequence[_Runner], undecided: set[int], order: np.random.Generator) -> None:
     """Time one round of the cadence `batch`: each candidate at mixed lengths, then all at one length after another.
 
-    Candidates whose threads spin on run their lengths at the end, and rest once: ten rests would take most of the time there is.
+    Candidates whose threads keep spinning run last, at all their lengths, with one rest for all.
     """
     running = [r for r in runners if undecided.intersection(r.contested)]
     for i in order.permutation(len(running)):

@@ -1,4 +1,4 @@
-"""Encoder layers on channels-first activations [B, C, 1, L], as Apple's Neural Engine prefers them.
+"""Rewrite encoder layers to channels-first activations [B, C, 1, L], which Apple's Neural Engine prefers.
 
 `rewrite_channels_first` rewrites the encoder of a BERT-like model; between embeddings and head, activations are
 channels first. Classes are matched by full name, as in `pocketbert.export.adapters.lean`; a model with any other layer

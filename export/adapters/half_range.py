@@ -84,10 +84,10 @@ class Scales:
 
 
 def rescale_to_fp16(model: Any, outputs: Sequence[str], samples: Sequence[Inputs] = ()) -> float:
-    """Shrink a MobileBERT's activations by powers of two, in its weights, so that fp16 holds them `ROOM` times over.
+    """Shrink a MobileBERT's activations by powers of two, in its weights, to at most fp16's maximum / `ROOM`.
 
     Models that are not MobileBERT with NoNorm, and those whose tensors are small enough, are left as they are.
-    Attention scores, logits and states that are themselves an output cannot be carried as a multiple.
+    Attention scores, logits and states that are themselves an output are not scaled.
 
     Args:
         model: A transformers model with a head in eval mode. **It is changed in place**: pass a deep copy.

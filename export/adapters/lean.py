@@ -6,8 +6,9 @@ or `FirstRow` in the last layer of a model whose head reads nothing but the firs
 `decompose_norms_and_segments` writes normalization and segments as arithmetic. Only rewrites that were measured to be
 faster in the engine of a format are kept.
 
-How a family's layers are taken apart is registered in `LAYER_PARTS` (`find_layer_parts`), which gives `Parts` and
-shared stack as `Stack`. Classes are matched by their full name: a layer of any other class stays as it is.
+`LAYER_PARTS` (see `find_layer_parts`) holds each family's functions that return a layer's modules as `Parts`, and those
+of an encoder with shared layers as `Stack`. Classes are matched by their full name: a layer of any other class stays
+as it is.
 
 Class and attribute names of the modules are part of tensor names in exported files.
 """

@@ -150,7 +150,7 @@ def _real(attention_mask: Tensor) -> tuple[Tensor, Tensor]:
 def _within(reach: int, places: Tensor, others: Tensor) -> Tensor:
     """Return 1 where two positions are at most `reach` apart, else 0.
 
-    Clamped at both ends: Core ML writes infinity for a missing one.
+    Both bounds of the clamp are given, since Core ML writes infinity for a missing one.
     """
     return torch.clamp(reach + 1.0 - torch.abs(places - others), min=0.0, max=1.0)
 

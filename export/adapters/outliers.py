@@ -114,7 +114,7 @@ class Place:
     def divide(self, factors: Tensor) -> None:
         """Divide the channels in the weights that write them, and multiply the weights and shortcuts that read them.
 
-        With powers of two, every answer stays the same bit for bit.
+        If the factors are powers of two, every output stays the same bit for bit.
 
         Args:
             factors: Divisor of each channel, [C].

@@ -189,10 +189,11 @@ class RelativeAttention(nn.Module):
         return pairs[:, :, :1] if self.row is Row.FIRST else pairs[:, :, -1:]
 
     def _shifted(self, scores: Tensor, length: int) -> Tensor:
-        """Select each token pair's score from the scores of all offsets, [B, heads, Q, 2L] to [B, heads, Q, L].
+        """Pick from the scores of all offsets [B, heads, Q, 2L] the one of each pair of tokens, [B, heads, Q, L].
 
         Column c is the offset L - c, so the score of token i and key j is in column L - i + j. In the flattened matrix
-        without its first L numbers, rows of 2L - 1 numbers each begin one column further to the left.
+        without its first L numbers, cut into rows of 2L - 1, each row starts one column earlier, so that the needed
+        scores are its first L.
         """
         if self.row is Row.FIRST:
             return scores[..., length:]

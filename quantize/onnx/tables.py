@@ -79,7 +79,7 @@ def quantize_blocks(values: NDArray[np.float32], bits: int, block: int = BLOCK) 
     """Round rows of numbers to 4 or 8 bits in blocks, each with its own scale.
 
     The scale is negative where the largest magnitude is positive: there is one code more below the middle than above,
-    and it goes to the side that reaches further. No number is clipped.
+    and it is given to the side with the larger magnitude. No number is clipped.
 
     Args:
         values: [rows, width].

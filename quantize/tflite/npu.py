@@ -115,7 +115,7 @@ def _refuse_tied_table(source: Path) -> None:
 
 
 def _quantizer_recipe(scheme: Scheme, wide: Sequence[str], floats: Sequence[str]) -> ModelQuantizationRecipe:
-    """Build the ai-edge-quantizer recipe of an NPU scheme.
+    """Build the ai-edge-quantizer recipe (which operators get which bits) of an NPU scheme.
 
     Args:
         scheme: a16w8 or a8w8.
@@ -218,7 +218,7 @@ class _WholeGraph(MeasuredModel):
     def copied(self) -> dict[Place, Place]:
         """Map masked scores to unmasked ones, and products with mask or segments to the other factor, as places.
 
-        The mask is then in no range of scores. Where no calibration text has two segments, products with them are
+        The ranges of scores then leave the mask out. Where no calibration text has two segments, products with them are
         nothing but zeros.
         """
         return self._masked_scores | self._read_with(self._given, ("MUL",))

@@ -119,7 +119,7 @@ def _check_blocks(source: Path, scheme: Scheme, left: Sequence[str], bits: Mappi
 def _quantizer_recipe(
     scheme: Scheme, tied: Sequence[str] = (), left: Sequence[str] = (), bits: Mapping[str, int] | None = None
 ) -> ModelQuantizationRecipe:
-    """Build the ai-edge-quantizer recipe of a scheme.
+    """Build the ai-edge-quantizer recipe (which operators get which bits) of a scheme.
 
     ``fp16`` casts weights, ``w8`` stores weights as int8, all others compute dynamically in int8; ``small`` and ``w4``
     add block-wise 4-bit weights.

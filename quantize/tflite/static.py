@@ -177,7 +177,7 @@ class MeasuredModel:
     def _token_axes(self) -> dict[Place, list[int]]:
         """Return which axes of each measured tensor count tokens: those whose size differs between signatures.
 
-        In a file with one signature, it is the axis before the last, if that has its length.
+        With a single signature, it is the last axis but one, if its size is the signature's length.
         """
         shapes: dict[int, dict[Place, tuple[int, ...]]] = {}
         for signature in self._model.signatureDefs:

@@ -138,7 +138,7 @@ class Evaluator:
         }
 
     def _run_operation(self, operation: Operation, values: list[Any]) -> int:
-        """Run one operation, store its results in `values` by slot, and return how many bytes they take."""
+        """Run one operation, store its results in `values` by slot (index), and return how many bytes they take."""
         arguments = operation.fixed
         if operation.slots or operation.lists:
             arguments = arguments.copy()

@@ -114,7 +114,7 @@ class CoremlPredictor:
     def _declared_shape(self, name: str) -> Shape:
         """Return the shape that the program declares for an output, None for a free axis.
 
-        A program of enumerated lengths leaves the batch axis open too, though it is always 1: 1 is returned for it.
+        A program with listed lengths leaves the batch axis open too, though it is always 1; this returns 1 for it.
         """
         kind = self._description.types[name]
         shape = kind.shape if isinstance(kind, TensorType) else ()
