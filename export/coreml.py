@@ -74,7 +74,7 @@ def export(
     form: CoremlForm,
     info: CoremlInfo,
 ) -> None:
-    """Convert a prepared module to a Core ML package (.mlpackage) and write it.
+    """Convert a module prepared for export to a Core ML package (.mlpackage) and write it.
 
     A classifier also returns the predicted label's name (``classLabel``) and every label's probability
     (``classLabel_probs``),

@@ -33,7 +33,7 @@ def export(
     path: Path,
     opset: int = _MAX_OPSET,
 ) -> None:
-    """Convert a prepared module to an ONNX file with free batch size and length, and check that phones can read it.
+    """Convert a module prepared for export to an ONNX file with free batch size and length; check that phones read it.
 
     Args:
         module: A module from `pocketbert.export.prepare.prepare`.

@@ -75,7 +75,7 @@ def prepare(
 
 
 def list_divided_outliers(module: nn.Module) -> tuple[Outliers, ...]:
-    """Return which tensors of a prepared module had outlier channels divided, and how many."""
+    """Return which tensors of a module prepared for export had outlier channels divided, and how many."""
     outliers: tuple[Outliers, ...] = getattr(module, "outliers", ())
     return outliers
 

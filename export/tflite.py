@@ -26,7 +26,7 @@ EMBEDDING = "sentence_embedding"
 
 
 def export(module: nn.Module, family: Family, task: Task, lengths: Sequence[int], path: Path) -> None:
-    """Convert a prepared module to a TFLite file with one signature ``seq_N`` per length; all share the weights.
+    """Convert a module prepared for export to a TFLite file with a signature ``seq_N`` per length and shared weights.
 
     A free length does not convert (litert-torch 0.10 specialises it), so lengths are listed.
 
@@ -46,7 +46,7 @@ def export(module: nn.Module, family: Family, task: Task, lengths: Sequence[int]
 
 
 def export_mediapipe(module: nn.Module, family: Family, task: Task, length: int, path: Path) -> None:
-    """Convert a prepared module to a TFLite file for MediaPipe Tasks, without metadata yet.
+    """Convert a module prepared for export to a TFLite file for MediaPipe Tasks, without metadata yet.
 
     The metadata is written afterwards, by `pocketbert.export.tflite_metadata`.
 

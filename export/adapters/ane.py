@@ -84,7 +84,7 @@ def _unknown_encoder(model: Any) -> Problem:
 
 
 class ChannelsFirst(nn.Module):
-    """A stock encoder with channels-first layers: states are transposed before the first and after the last layer."""
+    """A transformers encoder with channels-first layers: states are transposed before them, and back behind them."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class ChannelsFirst(nn.Module):
             attention_mask: Added to attention scores, [B, 1, 1, L].
 
         Returns:
-            The output of the stock encoder, its last hidden state [B, L, C], or [B, 1, C] if no head reads more.
+            The output of the transformers encoder, its last hidden state [B, L, C], or [B, 1, C] if no head reads more.
         """
         states = hidden_states.transpose(1, 2)[:, :, None]
         out = self.encoder(states, attention_mask=attention_mask.transpose(1, 3))
@@ -116,7 +116,7 @@ class ChannelNorm(nn.Module):
     """
 
     def __init__(self, norm: nn.LayerNorm) -> None:
-        """Take over weight, bias and epsilon of a layer normalization."""
+        """Reuse weight, bias and epsilon of a layer normalization."""
         super().__init__()
         gain = norm.weight.detach()
         smallest = _SMALLEST_GAIN * gain.abs().max().clamp(min=1.0)
@@ -177,7 +177,7 @@ class ChannelsFirstLayer(nn.Module):
     """A post-norm layer (BERT, RoBERTa, DistilBERT) on [B, C, 1, L], for all tokens or the first one only."""
 
     def __init__(self, parts: Parts, first_token: bool) -> None:
-        """Turn the modules of a stock layer into 1x1 convolutions and channel norms."""
+        """Turn the modules of a transformers layer into 1x1 convolutions and channel norms."""
         super().__init__()
         self.first_token = first_token
         self.attention = PerHeadAttention(parts.query, parts.key, parts.value, parts.heads, parts.scaling)
@@ -189,7 +189,7 @@ class ChannelsFirstLayer(nn.Module):
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor, *_: object, first_row: bool = False, **__: object
     ) -> Tensor:
-        """Run the encoder layer on [B, C, 1, L]; further arguments of the stock encoder are ignored.
+        """Run the encoder layer on [B, C, 1, L]; further arguments of the transformers encoder are ignored.
 
         Args:
             hidden_states: [B, C, 1, L].

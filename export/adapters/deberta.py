@@ -74,7 +74,7 @@ class DisentangledRows(nn.Module):
     """
 
     def __init__(self, parts: Parts, keys: Tensor | None, queries: Tensor | None) -> None:
-        """Take over a layer's projections and the projected relative-position tables.
+        """Reuse a layer's projections and the projected relative-position tables.
 
         Args:
             parts: Modules of the layer.
@@ -121,7 +121,7 @@ class DisentangledFirstRow(nn.Module):
     """
 
     def __init__(self, parts: Parts, keys: Tensor | None, queries: Tensor | None) -> None:
-        """Take over a layer's projections and position tables; see `DisentangledRows`."""
+        """Reuse a layer's projections and position tables; see `DisentangledRows`."""
         super().__init__()
         self.content = AllRows(parts.query, parts.key, parts.value, parts.heads, parts.scaling)
         self.keys, self.queries = _table(keys), _table(None if queries is None else queries * parts.scaling)
@@ -215,7 +215,7 @@ def _disentangled(model: Any, plan: ExportPlan) -> nn.Module:
 
 
 class MaskedEmbeddings(nn.Module):
-    """The stock embeddings; padded tokens become zeros where the model has a convolution, which would read them."""
+    """The transformers embeddings; padded tokens become zeros where the model has a convolution."""
 
     def __init__(self, embeddings: nn.Module, masks: bool) -> None:
         super().__init__()
@@ -276,8 +276,8 @@ class LeanEncoder(nn.Module):
             attention_mask: Added to attention scores, [B, 1, 1, L].
 
         Returns:
-            The last states, [B, L, H] or [B, 1, H]; also as the only entry of `hidden_states`, where the stock model
-            reads it.
+            The last states, [B, L, H] or [B, 1, H]; also as the only entry of `hidden_states`, where transformers reads
+            it.
         """
         rows = self.distances(attention_mask)
         states = hidden_states
@@ -314,7 +314,7 @@ class Neighbours(nn.Module):
     """The convolution over neighbouring embeddings as one linear layer, whose weight quantizers recognize."""
 
     def __init__(self, stock: Any) -> None:
-        """Take over weight, bias and norm of the stock convolution; its groups become blocks of one matrix."""
+        """Reuse weight, bias and norm of the transformers convolution; its groups become blocks of one matrix."""
         super().__init__()
         conv = stock.conv
         outputs, inputs, size = conv.weight.shape

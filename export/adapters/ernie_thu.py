@@ -40,7 +40,7 @@ class EntityStream(nn.Module):
     """Attention of one layer's entity stream; its results are the entity states that the feed-forward part reads."""
 
     def __init__(self, attention: Any, first_row: bool, shape: Shape) -> None:
-        """Take over the entity attention of a stock layer; a layer without it passes entity states on."""
+        """Reuse the entity attention of a transformers layer; a layer without it passes entity states on."""
         super().__init__()
         self.first_row, self.attends = first_row, hasattr(attention, "self_ent")
         if self.attends:
@@ -63,7 +63,7 @@ class EntityLayer(nn.Module):
     """An encoder layer with a text and an entity stream, computed for all rows or for the first one only."""
 
     def __init__(self, layer: Any, first_row: bool, last: bool, shape: Shape) -> None:
-        """Take over text and entity modules of a stock layer.
+        """Reuse text and entity modules of a transformers layer.
 
         Args:
             layer: The layer of the transformers model.
@@ -117,10 +117,10 @@ class EntityLayer(nn.Module):
 
 
 class EntityEncoder(nn.Module):
-    """All encoder layers with entities at every position, in place of the stock encoder."""
+    """All encoder layers with entities at every position, in place of the transformers encoder."""
 
     def __init__(self, encoder: Any, first_token: bool, shape: Shape) -> None:
-        """Rewrite all layers of the stock encoder; with `first_token`, the last one computes the first token only."""
+        """Rewrite all layers of the loaded encoder; with `first_token`, the last one computes the first token only."""
         super().__init__()
         with_entities = [i for i, layer in enumerate(encoder.layer) if hasattr(layer.intermediate, "dense_ent")]
         end = len(encoder.layer) - 1
@@ -224,7 +224,7 @@ class FusedLayer(nn.Module):
     """An encoder layer whose only entity is that of [CLS], computed for all text rows or for the first one only."""
 
     def __init__(self, layer: Any, first_row: bool, first: bool, last: bool, shape: Shape) -> None:
-        """Take over the modules of a stock layer; fold the entity biases and, in the first layer, the constant row.
+        """Reuse the modules of a transformers layer; fold the entity biases and, in the first layer, the constant row.
 
         Args:
             layer: The layer of the transformers model.
@@ -297,10 +297,10 @@ class FusedLayer(nn.Module):
 
 
 class TextOnlyEncoder(nn.Module):
-    """All encoder layers for texts without entities, in place of the stock encoder."""
+    """All encoder layers for texts without entities, in place of the transformers encoder."""
 
     def __init__(self, encoder: Any, first_token: bool, shape: Shape) -> None:
-        """Rewrite all layers of the stock encoder; with `first_token`, the last one computes the first token only."""
+        """Rewrite all layers of the loaded encoder; with `first_token`, the last one computes the first token only."""
         super().__init__()
         with_entities = [i for i, layer in enumerate(encoder.layer) if hasattr(layer.intermediate, "dense_ent")]
         end = len(encoder.layer) - 1

@@ -1,4 +1,4 @@
-"""Rewrite the stock encoders into cheaper graphs with the same results up to rounding.
+"""Rewrite the transformers encoders into cheaper graphs with the same results up to rounding.
 
 `rewrite_layers` replaces the layers of a model by `PostNormLayer`, or by what a family registered for its own layers;
 ALBERT's stack, which runs a few stored layers several times, becomes a `SharedStack`. Inside, attention is `AllRows`,
@@ -220,7 +220,7 @@ class FirstRow(nn.Module):
     def __init__(
         self, query: nn.Linear, key: nn.Linear, value: nn.Linear, heads: int, scaling: float, opaque: bool = False
     ) -> None:
-        """Take over the query, key and value projections of an attention module.
+        """Reuse the query, key and value projections of an attention module.
 
         Args:
             query: Changed in place: the scale is folded into it.
@@ -300,7 +300,7 @@ class PostNormLayer(nn.Module):
     """A post-norm encoder layer (BERT, RoBERTa, DistilBERT), computed for all tokens or for the first one only."""
 
     def __init__(self, parts: Parts, first_row: bool, shape: Shape, attention: nn.Module | None = None) -> None:
-        """Take over the modules of a stock layer; attention is `AllRows`, or `FirstRow` for the first token only.
+        """Reuse the modules of a transformers layer; attention is `AllRows`, or `FirstRow` for the first token only.
 
         Args:
             parts: The modules.
@@ -322,7 +322,7 @@ class PostNormLayer(nn.Module):
     def forward(
         self, hidden_states: Tensor, attention_mask: Any, *_: Any, first_row: bool = False, **__: Any
     ) -> Tensor:
-        """Run the encoder layer; further arguments of the stock encoder are ignored.
+        """Run the encoder layer; further arguments of the transformers encoder are ignored.
 
         Args:
             hidden_states: [B, L, H].

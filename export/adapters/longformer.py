@@ -159,7 +159,7 @@ class LocalAttention(nn.Module):
     """Attention of every token to its window, combined with attention of the global tokens to all tokens."""
 
     def __init__(self, parts: Parts, wide: Any, first: bool, shape: Shape) -> None:
-        """Take over the local and global query, key and value projections of a stock layer.
+        """Reuse the local and global query, key and value projections of a transformers layer.
 
         Args:
             parts: The modules of the layer.

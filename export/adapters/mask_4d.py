@@ -1,9 +1,9 @@
 """Wrap a model into a module with explicit inputs and plain outputs, ready for torch.export.
 
-`ExportPlan` holds the settings. `with_additive_mask` is the adapter of families whose stock model takes an additive 4-D
+`ExportPlan` holds the settings. `with_additive_mask` is the adapter of families whose model takes an additive 4-D
 mask (BERT, RoBERTa, DistilBERT, MobileBERT and kin): the layers are rewritten by what is registered for the family, and
 `wrap_model` puts the model behind inputs [B, L]. Adapters that write the encoder anew check the model with
-`check_computed` and use `with_own_encoder`: the stock head over another encoder, which takes over the loaded
+`check_computed` and use `with_own_encoder`: the transformers head over another encoder, which takes over the loaded
 submodules. `pool_states` computes sentence embeddings in the graph.
 """
 
@@ -124,7 +124,7 @@ def with_own_encoder(
         model: A transformers model with a head, or without one, in eval mode. **It is changed in place.**
         plan: Settings of the export.
         encoder: Called with the inputs of the family's row by name; returns the last states [B, L, H].
-        output_class: The class of the encoder's output that the stock head expects, called with `last_hidden_state`.
+        output_class: The class of the encoder's output that the loaded head expects, called with `last_hidden_state`.
         wrapper: The class whose signature names the inputs, where they differ from those of most families.
 
     Returns:
@@ -213,7 +213,7 @@ class _WithoutSegments(Wrapped):
 
 
 class Answering(nn.Module):
-    """A rewritten encoder behind the call signature of a stock one; arguments for training are ignored."""
+    """A rewritten encoder behind the call signature of a transformers encoder; arguments for training are ignored."""
 
     def __init__(self, encoder: nn.Module, answer: Any) -> None:
         super().__init__()

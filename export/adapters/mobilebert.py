@@ -92,7 +92,7 @@ class ScaledOutput(nn.Module):
 
 
 class BottleneckAttention(nn.Module):
-    """An attention module of this project behind the call signature of the stock MobileBERT module."""
+    """An attention module of this project behind the call signature of the transformers MobileBERT module."""
 
     def __init__(self, attention: nn.Module) -> None:
         super().__init__()
@@ -149,13 +149,13 @@ def _lean_head(model: Any) -> Any:
 class SplitDecoder(nn.Module):
     """MobileBERT's fill-mask decoder as the sum of two matrix products.
 
-    The stock module concatenates the transposed embedding table and a second matrix before each product. As one
+    The transformers module concatenates the transposed embedding table and a second matrix before each product. As one
     constant, the table would be stored twice in a file; left to the engine, it is copied in every run and no quantizer
     finds a weight. The first product reads the table itself, which the embedding shares.
     """
 
     def __init__(self, head: Any) -> None:
-        """Take over the embedding table and the second matrix of the stock head."""
+        """Reuse the embedding table and the second matrix of the transformers head."""
         super().__init__()
         self.transform, self.decoder = head.transform, head.decoder
         more, words = head.dense.weight.shape
@@ -174,7 +174,7 @@ class SplitDecoder(nn.Module):
 def _channels_first_layer(layer: Any) -> nn.Module:
     """Rewrite one MobileBertLayer in place so that it computes on activations [B, C, 1, L].
 
-    The stock layer only passes states from part to part, whatever their layout, so it stays and its parts are replaced.
+    The transformers layer only passes states from part to part, whatever their layout: only its parts are replaced.
     NoNorm is folded into the linear layers first, as in the other formats; where it is not, its factors are reshaped.
 
     Args:

@@ -24,7 +24,7 @@ class RotaryAngles(nn.Module):
     """Cosines and sines of rotary positions, computed in the graph for any length.
 
     Args:
-        rotary: The stock module: a buffer ``KIND_inv_freq`` for each kind of layer.
+        rotary: The transformers module: a buffer ``KIND_inv_freq`` for each kind of layer.
         kinds: Kinds of layers, such as ``full_attention``.
     """
 
@@ -113,7 +113,7 @@ class _TwoMasks(nn.Module):
     """A ModernBERT with `input_ids` and `attention_mask` as inputs and a tuple of tensors as output."""
 
     def __init__(self, model: Any, plan: ExportPlan) -> None:
-        """Take over a model with rewritten layers; its rotary positions are computed, or stored tables for Core ML."""
+        """Reuse a model with rewritten layers; its rotary positions are computed, or stored tables for Core ML."""
         super().__init__()
         self.model, self.outputs, self.pooling = model, plan.outputs, plan.pooling
         config = model.config
@@ -164,7 +164,7 @@ class GatedLayer(nn.Module):
     """A ModernBERT layer for all tokens; the scale of the scores is multiplied into the query rows of its weights."""
 
     def __init__(self, layer: Any) -> None:
-        """Take over the modules of a stock layer; the query rows of its fused projection are scaled in place."""
+        """Reuse the modules of a transformers layer; the query rows of its fused projection are scaled in place."""
         super().__init__()
         own = layer.attn
         self.attention_type, self.depth = layer.attention_type, own.head_dim
@@ -212,7 +212,7 @@ class FirstRowGatedLayer(GatedLayer):
     """
 
     def __init__(self, layer: Any) -> None:
-        """Take over a stock layer's modules; its fused projection is split into query, key and value."""
+        """Reuse a transformers layer's modules; its fused projection is split into query, key and value."""
         super().__init__(layer)
         fused, width = self.qkv, self.qkv.in_features
         del self.qkv

@@ -142,7 +142,7 @@ def _along_axis(factors: Tensor, weight: Tensor, axis: int) -> Tensor:
 
 
 def find_places(module: nn.Module, feed: Sequence[Tensor]) -> list[Place]:
-    """List the tensors of a prepared module whose channels can be divided, in the order of computation.
+    """List the tensors of a module prepared for export whose channels can be divided, in the order of computation.
 
     Readers of tensors inside the layers are known. The readers of the last states are found by running the module:
     where these are not linear layers only, as when the states are an answer, the last states are left out.
@@ -297,7 +297,7 @@ def _is_changeable(place: Place, uses: Mapping[int, int]) -> bool:
 def measure_channels(
     module: nn.Module, places: Sequence[Place], inputs: Sequence[str], rows: Sequence[_Inputs]
 ) -> list[Tensor]:
-    """Run a module on rows; return the largest magnitude of every channel [C] of each place, padding excluded.
+    """Run a module on rows; return each tensor's largest magnitude per channel [C], padding excluded.
 
     Args:
         module: A prepared module in eval mode.

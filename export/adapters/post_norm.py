@@ -1,6 +1,6 @@
 """Find the modules of post-norm encoder layers: BERT and families with its layers, DistilBERT, ALBERT.
 
-Each function returns the `Parts` of a stock layer, or the `Stack` of ALBERT's encoder, which runs a few stored layers
+Each function returns the `Parts` of a layer, or the `Stack` of ALBERT's encoder, which runs a few stored layers
 several times; they are registered in `LAYER_PARTS` under the keys that the family table names.
 """
 

@@ -1,6 +1,6 @@
 """Rewrite XLM for export, with masks as arithmetic; the language of a token is an input or a constant.
 
-`_language_encoder` is the adapter; `LanguageEncoder` and `LanguageLayer` take over the submodules of the stock encoder.
+`_language_encoder` is the adapter; `LanguageEncoder` and `LanguageLayer` reuse the loaded submodules.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _language_encoder(model: Any, plan: ExportPlan) -> nn.Module:
         The module; its third input is `LANGUAGES` where the family's row names it.
 
     Raises:
-        InputError: If the model is no encoder, or its head is not the stock one.
+        InputError: If the model is no encoder, or its head is not that of transformers.
     """
     from transformers.modeling_outputs import BaseModelOutput
 
@@ -54,7 +54,7 @@ class LanguageEncoder(nn.Module):
     """
 
     def __init__(self, model: Any, format: Format, first_row: bool, languages: bool) -> None:
-        """Take over a stock encoder's modules; a constant language is merged into the position embeddings."""
+        """Reuse a transformers encoder's modules; a constant language is merged into the position embeddings."""
         super().__init__()
         self.embeddings, self.position_embeddings = model.embeddings, model.position_embeddings
         self.norm = model.layer_norm_emb
@@ -96,7 +96,7 @@ class LanguageLayer(nn.Module):
     """One XLM encoder layer, computed for all tokens or for the first one only."""
 
     def __init__(self, parts: tuple[Any, Any, Any, Any], first_row: bool, format: Format) -> None:
-        """Take over a stock layer's (attention, its norm, feed-forward part, its norm)."""
+        """Reuse a transformers layer's (attention, its norm, feed-forward part, its norm)."""
         super().__init__()
         attention, self.attention_norm, feed, self.output_norm = parts
         projections = (attention.q_lin, attention.k_lin, attention.v_lin, attention.n_heads, attention.head_dim**-0.5)

@@ -1,12 +1,12 @@
 """Rewrite XLNet's encoder for export, batch first and without a gather in its relative positions.
 
-`_relative_encoder` is the adapter; `RelativeEncoder` is built from the parameters of the stock encoder.
+`_relative_encoder` is the adapter; `RelativeEncoder` is built from the parameters of the transformers encoder.
 
 With q, k, v the content of a token, R(o) the projected sines and cosines of an offset o, and t its segment:
 
     score_ij = ((q_i + r_w) k_j + (q_i + r_r) R(i - j) + [t_i != t_j] (q_i + r_s) (s_1 - s_0)) / sqrt(d)
 
-The stock model adds s_0 or s_1; s_0 is the same along a row, so softmax drops it.
+The transformers model adds s_0 or s_1; s_0 is the same along a row, so softmax drops it.
 
 Source: Yang et al. 2019 (XLNet), equations of relative attention as in Dai et al. 2019 (Transformer-XL), section 3.3.
 """
@@ -55,7 +55,7 @@ class RelativeEncoder(nn.Module):
     """
 
     def __init__(self, model: Any, longest: int, row: Row, flat: bool) -> None:
-        """Take over the embeddings and layers of a stock encoder, and store sines and cosines of all offsets."""
+        """Reuse the embeddings and layers of a transformers encoder, and store sines and cosines of all offsets."""
         super().__init__()
         self.word_embedding, self.longest = model.word_embedding, longest
         offsets = torch.arange(longest, -longest, -1.0)
@@ -99,7 +99,7 @@ class RelativeLayer(nn.Module):
     """An XLNet layer: relative attention and a feed-forward part, each followed by a residual and a norm."""
 
     def __init__(self, layer: Any, row: Row, flat: bool) -> None:
-        """Take over the parameters of a stock layer; states are computed for the tokens in `row`."""
+        """Reuse the parameters of a transformers layer; states are computed for the tokens in `row`."""
         super().__init__()
         own, feed = layer.rel_attn, layer.ff
         self.row, self.flat = row, flat
@@ -141,7 +141,7 @@ class RelativeAttention(nn.Module):
     """
 
     def __init__(self, own: Any, row: Row) -> None:
-        """Turn the raw parameters of a stock attention module into linear layers."""
+        """Turn the raw parameters of a transformers attention module into linear layers."""
         super().__init__()
         self.row, self.heads, self.depth = row, own.n_head, own.d_head
         query = _matrix(own.q) * own.scale

@@ -181,7 +181,7 @@ class _WholeGraph(MeasuredModel):
             raise InputError(Problem(str(source), what, fix))
 
     def _places(self, graph: Any) -> Iterator[tuple[Place, int]]:
-        """Yield the results of operators only, by place: every input is a result of another operator or stored."""
+        """Yield (place, tensor number) of operator results only, since every input is such a result or stored."""
         return ((place, index) for place, index in super()._places(graph) if not place[1])
 
     def _operators_of_inputs(self, *names: str, without: Container[str] = ()) -> set[int]:

@@ -161,7 +161,7 @@ class MeasuredModel:
         return dump_model(model)
 
     def _places(self, graph: Any) -> Iterator[tuple[Place, int]]:
-        """Yield (place, tensor number) of the float activations that the measured operators read and write."""
+        """Yield (place, tensor number) of measured activations; a place is (operator, whether it reads, index)."""
         for at, operator in enumerate(graph.operators):
             if self.kind(operator) not in self._measured:
                 continue
@@ -197,11 +197,11 @@ class MeasuredModel:
         return axes
 
     def known_ranges(self, predictor: TflitePredictor) -> dict[Place, Range]:
-        """Return ranges that calibration rows cannot show; none here, subclasses may override."""
+        """Return ranges by place that calibration rows cannot show; none here, subclasses may override."""
         return {}
 
     def copied(self) -> dict[Place, Place]:
-        """Return places that take the range of another place; none here, subclasses may override."""
+        """Return places (uses of a tensor) that take the range of another place; none here, subclasses may override."""
         return {}
 
     def learned(self, learned: LearnedRanges | None) -> dict[Place, Range]:
@@ -236,7 +236,7 @@ class MeasuredModel:
 
 
 def place_title(place: Place) -> str:
-    """Describe a place in words; this is also its output's name in the copy that is measured."""
+    """Describe a place (operator, whether it reads, index) in words; its output in the measured copy has this name."""
     at, reads, which = place
     return f"{'input' if reads else 'output'} {which} of operator {at}"
 
