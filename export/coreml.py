@@ -31,7 +31,7 @@ _SHORTEST = 3
 
 @dataclass(frozen=True)
 class CoremlInfo:
-    """Texts of a package.
+    """Texts written into a Core ML package for people: description, author, licence, labels and notes.
 
     Attributes:
         description: One sentence.
@@ -52,11 +52,11 @@ class CoremlInfo:
 
 @dataclass(frozen=True)
 class CoremlForm:
-    """How a package is written.
+    """Settings of a Core ML package: iOS version, lengths and precision.
 
     Attributes:
         ios: Oldest iOS that opens it: 16, 17 or 18.
-        shapes: Which lengths it takes.
+        shapes: Whether it takes one length, listed lengths or a range.
         precision: fp16 or fp32, stored and computed.
     """
 
@@ -74,20 +74,21 @@ def export(
     form: CoremlForm,
     info: CoremlInfo,
 ) -> None:
-    """Write one package.
+    """Convert a module prepared for export to a Core ML package (.mlpackage) and write it.
 
-    A classifier also answers with a label's name (``classLabel``) and every label's probability (``classLabel_probs``),
+    A classifier also returns the predicted label's name (``classLabel``) and every label's probability
+    (``classLabel_probs``),
     beside ``logits``.
 
     Args:
-        module: A prepared module.
-        family: Names the inputs.
-        task: Names the outputs.
+        module: A module from `pocketbert.export.prepare.prepare`.
+        family: The model's row of the family table; it names the inputs.
+        task: The model's task; it names the outputs.
         lengths: Tokens of the inputs [1, L], int32; a ranged package takes all up to the longest, a fixed one the
             longest.
         path: The folder to write.
-        form: iOS version, lengths and precision.
-        info: Its texts.
+        form: iOS version, kind of lengths and precision.
+        info: Texts to write into the package.
 
     Raises:
         MissingBackendError: If coremltools is not installed.
@@ -111,7 +112,7 @@ def export(
 def _export_program(
     module: nn.Module, family: Family, lengths: Sequence[int], shapes: Shapes
 ) -> torch.export.ExportedProgram:
-    """Trace a module with torch.export, and rewrite what coremltools does not convert."""
+    """Trace a module with torch.export into a graph without the operations that coremltools cannot convert."""
     sample = tuple(sample_inputs(family.inputs, lengths[-1], family.extra).values())
     shortest = _SHORTEST if shapes is Shapes.RANGED else lengths[0]
     free: Any = None
@@ -133,7 +134,7 @@ def _export_program(
 def _count_blocks_by_slicing(graph: torch.fx.Graph) -> None:
     """Replace (L + R - 1) // R, the number of blocks of R tokens, by the length of a slice of every Rth token.
 
-    coremltools 9.0 divides in floats.
+    coremltools 9.0 would divide in floats.
     """
     for node in list(graph.nodes):
         if node.target is not operator.floordiv:
@@ -155,7 +156,7 @@ def _convert(
     lengths: Sequence[int],
     form: CoremlForm,
 ) -> Any:
-    """Convert an exported program to a coremltools model."""
+    """Convert an exported program to a coremltools ML Program with the names, lengths and precision of the form."""
     import coremltools as ct
     import numpy as np
 
@@ -165,7 +166,7 @@ def _convert(
         length = ct.RangeDim(_SHORTEST, lengths[-1], min(32, lengths[-1]))
 
     def input_type(name: str) -> Any:
-        """Return the type of an input: its shape for every length, and its number type."""
+        """Return the coremltools type of an input: its shape at every length, and its number type."""
         one = extra.get(name)
         widths = (one.width,) if one is not None and one.width else ()
         shape: Any = (1, length, *widths)
@@ -186,7 +187,7 @@ def _convert(
 
 
 def _describe(spec: Any, info: CoremlInfo, task: Task, family: Family) -> None:
-    """Write the texts of a package and of its inputs and outputs."""
+    """Write description, version, author, licence and notes into a package, and a text for each input and output."""
     features = {**_FEATURES, **{i.name: i.description for i in family.extra}}
     metadata = spec.description.metadata
     metadata.shortDescription, metadata.versionString = info.description, info.version
@@ -221,10 +222,10 @@ _LOGITS = {
 
 
 class _Scored(nn.Module):
-    """A classifier that returns its logits and their softmax."""
+    """A classifier that returns its logits and their softmax probabilities."""
 
     def __init__(self, module: nn.Module, inputs: Sequence[str]) -> None:
-        """Wrap a classifier; `inputs` become the names of the arguments of `forward`."""
+        """Wrap a classifier; `inputs` become the argument names of `forward`, which torch.export reads."""
         super().__init__()
         self.module = module
 

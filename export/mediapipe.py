@@ -1,4 +1,4 @@
-"""The tokenizer of MediaPipe Tasks, and the models that MediaPipe cannot serve.
+"""Reproduce the tokenizer of MediaPipe Tasks, and explain which models MediaPipe cannot run.
 
 TextClassifier and TextEmbedder bring a tokenizer of their own, which equals BERT's for ASCII text only.
 `MediaPipeTokenizer` gives the same ids; `explain_refusal` explains why a model cannot be served; `read_vocabulary` returns the
@@ -67,7 +67,7 @@ class MediaPipeTokenizer(TextTokenizer):
     """
 
     def __init__(self, vocabulary: bytes | Path, max_length: int) -> None:
-        """Build the tokenizer; raises InputError if special tokens are missing or `max_length` is too small."""
+        """Build the tokenizer; InputError if special tokens are missing or `max_length` is too small."""
         raw = vocabulary if isinstance(vocabulary, bytes) else read_vocabulary(vocabulary)
         # a token that is listed twice has the later id, as in MediaPipe
         index = {token: i for i, token in enumerate(_vocabulary_tokens(raw))}
@@ -84,7 +84,7 @@ class MediaPipeTokenizer(TextTokenizer):
         self.max_length, self.pad_id, self.padding_side = max_length, 0, "right"
 
     def encode(self, texts: Sequence[Text], places: bool = False) -> list[Encoded]:
-        """Tokenize texts as MediaPipe does.
+        """Tokenize texts with MediaPipe's rules.
 
         Args:
             texts: Single texts.
@@ -105,7 +105,7 @@ class MediaPipeTokenizer(TextTokenizer):
         ]
 
     def golden(self, text: Text) -> dict[str, Any]:
-        """Return ids and code-point offsets of one text; see `TextTokenizer.golden`."""
+        """Return text, token ids and code-point offsets of one text, for a golden file of recorded results."""
         words = _words(_single(text, 0))
         encoding = self._tokenizer.encode([w for w, _ in words], is_pretokenized=True)
         offsets = []
@@ -117,21 +117,21 @@ class MediaPipeTokenizer(TextTokenizer):
 
 
 def _words(text: str) -> list[tuple[str, tuple[int, int]]]:
-    """Return the words of a text with their code-point ranges; [UNK] in place of words that are too long."""
+    """Split a text into words, each with its code-point range (start, end); too long words become [UNK]."""
     matches = _pattern().finditer(text.split("\0", 1)[0].translate(_LOWER))
     return [(w if len(w.encode()) <= _MAX_WORD_BYTES else _UNKNOWN, m.span()) for m in matches if (w := m.group())]
 
 
 @cache
 def _pattern() -> re.Pattern[str]:
-    """Compile the pattern of a word."""
+    """Compile the regular expression that matches one word or one punctuation mark."""
     marks = "".join(chr(c) for c in range(0x80, 0x20000) if unicodedata.category(chr(c))[0] == "P")
     singles = _SINGLES + marks + _NEWER_MARKS
     return re.compile(f"[{singles}]|[^{_BLANKS}{singles}]+")
 
 
 def _single(text: Text, number: int) -> str:
-    """Return a text, or raise InputError if it is a pair or no Unicode text."""
+    """Return the text; InputError if it is a pair or no Unicode text."""
     if not isinstance(text, str):
         raise InputError(Problem(f"text {number + 1}", f"{text!r} is not a single text; MediaPipe takes no pairs."))
     if not is_unicode(text):
@@ -143,7 +143,7 @@ def _single(text: Text, number: int) -> str:
 
 
 def _vocabulary_tokens(raw: bytes) -> list[str]:
-    r"""Return the tokens of a vocabulary in the order of the ids that MediaPipe gives them.
+    r"""Return the tokens of a vocab.txt in the order of the ids that MediaPipe gives them.
 
     MediaPipe skips empty lines (the next token takes the id), and drops one ``\r`` at a line's end.
 
@@ -161,7 +161,7 @@ def _vocabulary_tokens(raw: bytes) -> list[str]:
 
 
 def read_vocabulary(folder: Path) -> bytes:
-    """Return the vocabulary to pack into a file: vocab.txt, or the vocabulary of tokenizer.json if there is none.
+    """Return the bytes of vocab.txt to pack into a file, made from tokenizer.json if the folder has none.
 
     Args:
         folder: A model folder.
@@ -186,7 +186,7 @@ def read_vocabulary(folder: Path) -> bytes:
 
 
 def _vocabulary_problem(vocabulary: Mapping[str, int]) -> str | None:
-    """Return why a vocabulary (token to id) cannot be written as lines; None if it can."""
+    """Return why a vocabulary (token to id) cannot be written as the lines of vocab.txt; None if it can."""
     if not all(isinstance(i, int) for i in vocabulary.values()) or set(vocabulary.values()) != set(
         range(len(vocabulary))
     ):
@@ -205,7 +205,7 @@ def explain_refusal(
     padding_side: str = "right",
     truncation_side: str = "right",
 ) -> str | None:
-    """Explain in one sentence why MediaPipe Tasks cannot run a model.
+    """Explain in one sentence why MediaPipe Tasks would run a model wrongly or not at all; None if it runs it right.
 
     Args:
         tokenizer: Content of tokenizer.json, or the folder that holds it.
@@ -238,7 +238,7 @@ def explain_refusal(
 
 
 def _settings_refusal(content: Mapping[str, Any]) -> str | None:
-    """Return why MediaPipe's tokenizer differs from the settings of a tokenizer.json; None if none of them differs."""
+    """Return which setting of tokenizer.json MediaPipe's tokenizer does otherwise; None if all agree."""
     model: Mapping[str, Any] = content.get("model") or {}
     kind, vocabulary = model.get("type"), model.get("vocab")
     if kind != "WordPiece" or not isinstance(vocabulary, Mapping):
@@ -256,7 +256,7 @@ def _settings_refusal(content: Mapping[str, Any]) -> str | None:
 
 
 def _ids_refusal(content: Mapping[str, Any]) -> str | None:
-    """Tokenize sentences with both tokenizers, and return the first difference; None without any."""
+    """Tokenize sample sentences with MediaPipe's rules and tokenizer.json; describe the first difference, else None."""
     try:
         model_tokenizer = Tokenizer.from_str(strip_padding_and_truncation(json.dumps(content)))
     except Exception as error:  # the library raises plain Exception
@@ -273,7 +273,7 @@ def _ids_refusal(content: Mapping[str, Any]) -> str | None:
 
 
 def _lower_cases(normalizer: Mapping[str, Any] | None) -> bool:
-    """Return whether a normalizer lower-cases every text."""
+    """Return whether a normalizer of tokenizer.json lower-cases every text."""
     if normalizer is None:
         return False
     if normalizer.get("type") == "Sequence":

@@ -33,12 +33,12 @@ def export(
     path: Path,
     opset: int = _MAX_OPSET,
 ) -> None:
-    """Write one ONNX file with free batch and length.
+    """Convert a module prepared for export to an ONNX file with free batch size and length; check that phones read it.
 
     Args:
-        module: A prepared module.
-        family: Names the inputs.
-        task: Names the outputs.
+        module: A module from `pocketbert.export.prepare.prepare`.
+        family: The model's row of the family table; it names the inputs.
+        task: The model's task; it names the outputs.
         example: Input arrays [B, L] with B >= 2, so that no axis is treated as a constant 1.
         path: The file to write.
         opset: Operator set, at most 20.
@@ -73,7 +73,7 @@ def export(
 
 
 def clean_file(path: Path) -> None:
-    """Remove what no runtime reads from a file: stack traces with paths of this machine, stale shapes."""
+    """Remove stack traces, stale shapes and other metadata that no runtime reads from an ONNX file."""
     import onnx
 
     model = onnx.load(path)
@@ -96,7 +96,7 @@ def clean_file(path: Path) -> None:
 
 
 def _name_axes(model: Any) -> None:
-    """Name the free axes ``batch`` and ``sequence``; the exporter names them s18 and s41."""
+    """Rename the free axes of inputs and outputs to ``batch`` and ``sequence``; the exporter calls them s18 and s41."""
     free = [d.dim_param for d in model.graph.input[0].type.tensor_type.shape.dim]
     names = dict(zip(free, ("batch", "sequence"), strict=False))
     for value in (*model.graph.input, *model.graph.output):
@@ -106,7 +106,7 @@ def _name_axes(model: Any) -> None:
 
 
 def check_readable(path: Path) -> None:
-    """Check IR version and operator set of a file.
+    """Raise GateError if an ONNX file's IR version or operator set is newer than phone builds in use can read.
 
     Raises:
         GateError: If phone builds in use could not read the file.

@@ -47,12 +47,12 @@ def prepare(
     samples: Sequence[Mapping[str, NDArray[np.int64]]] = (),
     sentences: Sequence[Mapping[str, NDArray[np.int64]]] = (),
 ) -> nn.Module:
-    """Return a copy of a model that is rewritten for export; the model itself stays as it is.
+    """Copy a model and rewrite the copy for export, with named inputs and plain tensor outputs.
 
     Args:
         model: A transformers model with the task's head.
-        family: Its row of the family table; names the adapter.
-        task: Names the outputs.
+        family: The model's row of the family table; it names the adapter.
+        task: The model's task; it names the outputs.
         format: Format of the file: the cheapest graph for one engine is not the cheapest for another.
         layout: How activations lie in memory.
         pooling: How `sentence_embedding` is computed, where the task has that output.
@@ -75,7 +75,7 @@ def prepare(
 
 
 def list_divided_outliers(module: nn.Module) -> tuple[Outliers, ...]:
-    """List the tensors of a prepared module whose outlier channels were divided."""
+    """Return which tensors of a module prepared for export had outlier channels divided, and how many."""
     outliers: tuple[Outliers, ...] = getattr(module, "outliers", ())
     return outliers
 
@@ -83,12 +83,12 @@ def list_divided_outliers(module: nn.Module) -> tuple[Outliers, ...]:
 def is_rescaled_to_fp16(
     model: Any, family: Family, task: Task, samples: Sequence[Mapping[str, NDArray[np.int64]]] = ()
 ) -> bool:
-    """Return whether the adapter of a family multiplies tensors of a model by powers of two; see `half_range`.
+    """Return whether export would shrink a model's activations by powers of two so that fp16 holds them.
 
     Args:
         model: A transformers model with the task's head.
-        family: Its row of the family table.
-        task: Names the outputs.
+        family: The model's row of the family table.
+        task: The model's task; it names the outputs.
         samples: Inputs [B, L] of real text by name.
     """
     parts = find_layer_parts(family)
@@ -101,7 +101,7 @@ def is_rescaled_to_fp16(
 
 
 def sample_inputs(inputs: Sequence[str], length: int, extra: Sequence[GraphInput] = ()) -> dict[str, Tensor]:
-    """Build the inputs that a converter traces a module with.
+    """Build example inputs of one row, with which a converter traces a module.
 
     Args:
         inputs: Names of the inputs.
@@ -121,7 +121,7 @@ def sample_inputs(inputs: Sequence[str], length: int, extra: Sequence[GraphInput
 
 
 class PreparedPredictor:
-    """A prepared module behind the predictor protocol, so that it can be compared like any engine."""
+    """A prepared torch module with the interface of an engine, so that its outputs can be compared with a file's."""
 
     engine = "torch-prepared"
     lengths: tuple[int, ...] = ()
@@ -131,7 +131,7 @@ class PreparedPredictor:
         self.engine_version = version_of("torch") or "unknown"
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run one batch; see `pocketbert.core.predict.predictor.Predictor`."""
+        """Run one batch of inputs [B, L]; return its outputs as numpy arrays by name."""
         feed = [torch.from_numpy(np.ascontiguousarray(inputs[name])) for name in self.inputs]
         with torch.inference_mode():
             out = self.module(*feed)

@@ -26,14 +26,14 @@ EMBEDDING = "sentence_embedding"
 
 
 def export(module: nn.Module, family: Family, task: Task, lengths: Sequence[int], path: Path) -> None:
-    """Write one file with a signature ``seq_N`` for every length; they share their weights.
+    """Convert a module prepared for export to a TFLite file with a signature ``seq_N`` per length and shared weights.
 
     A free length does not convert (litert-torch 0.10 specialises it), so lengths are listed.
 
     Args:
-        module: A prepared module.
-        family: Names the inputs.
-        task: Names the outputs.
+        module: A module from `pocketbert.export.prepare.prepare`.
+        family: The model's row of the family table; it names the inputs.
+        task: The model's task; it names the outputs.
         lengths: Tokens of the inputs [1, L], int32.
         path: The file to write.
 
@@ -46,12 +46,12 @@ def export(module: nn.Module, family: Family, task: Task, lengths: Sequence[int]
 
 
 def export_mediapipe(module: nn.Module, family: Family, task: Task, length: int, path: Path) -> None:
-    """Write a file for MediaPipe Tasks: one signature, three int32 inputs, probabilities or one embedding.
+    """Convert a module prepared for export to a TFLite file for MediaPipe Tasks, without metadata yet.
 
     The metadata is written afterwards, by `pocketbert.export.tflite_metadata`.
 
     Args:
-        module: A prepared module.
+        module: A module from `pocketbert.export.prepare.prepare`.
         family: Names the inputs that the module takes; the file has a third one even for a family without segments.
         task: text-classification or feature-extraction.
         length: Tokens of the inputs [1, L].
@@ -62,7 +62,7 @@ def export_mediapipe(module: nn.Module, family: Family, task: Task, length: int,
 
 
 def _convert(signatures: Mapping[str, tuple[nn.Module, dict[str, Tensor]]], path: Path) -> None:
-    """Convert modules with sample inputs, by the key of their signature, and write them to one file."""
+    """Convert (module, sample inputs) of each signature key with litert-torch, and write them to one TFLite file."""
     if version_of("litert-torch") is None:
         raise MissingBackendError("litert-torch", "pip install 'pocketbert[tflite]'")
     with silence_output():
@@ -75,7 +75,7 @@ def _convert(signatures: Mapping[str, tuple[nn.Module, dict[str, Tensor]]], path
 
 
 class _Named(nn.Module):
-    """A module with outputs by name: the keys of the returned dictionary become the names of a file's outputs."""
+    """A module that returns its outputs as a dictionary, whose keys become the output names of the TFLite file."""
 
     def __init__(self, module: nn.Module, outputs: tuple[str, ...]) -> None:
         super().__init__()
@@ -86,14 +86,14 @@ class _Named(nn.Module):
 
 
 class _MediaPipe(nn.Module):
-    """A module with probabilities or one embedding as output, and a third input even for a model without segments."""
+    """A module as MediaPipe needs it: three inputs, and probabilities or one embedding as the only output."""
 
     def __init__(self, module: nn.Module, inputs: tuple[str, ...], task: Task) -> None:
         super().__init__()
         self.module, self.inputs, self.task = module, inputs, task
 
     def forward(self, **inputs: Tensor) -> dict[str, Tensor]:
-        """Return the embedding, or the probabilities, under the name of the output; inputs are [1, L]."""
+        """Return {output name: the embedding or the probabilities}; inputs are [1, L]."""
         values = self.module(**{name: inputs[name] for name in self.inputs})
         outputs = dict(zip(self.task.outputs, values, strict=True))
         result = outputs.get(EMBEDDING)

@@ -46,7 +46,7 @@ _EMPTY: Mapping[int, int] = {}
 
 @dataclass(frozen=True)
 class MediaPipeInfo:
-    """The metadata to write.
+    """The metadata to write into a TFLite file: texts for people, labels and vocabulary.
 
     Attributes:
         name: The model's name.
@@ -70,14 +70,14 @@ class MediaPipeInfo:
 
     @property
     def files(self) -> dict[str, bytes]:
-        """The files to pack, to append again after a tool dropped them."""
+        """The files to pack behind the model, content by name."""
         files = {VOCABULARY_FILE: self.vocabulary}
         return {LABELS_FILE: labels_file(self.labels), **files} if self.labels else files
 
 
 @dataclass(frozen=True)
 class Metadata:
-    """The metadata of a file.
+    """The metadata read from a TFLite file, as far as MediaPipe's text tasks use it.
 
     Attributes:
         inputs: Names of the inputs, in the order of the graph's inputs.
@@ -101,7 +101,7 @@ class Metadata:
 
 
 def write_metadata(model: bytes, info: MediaPipeInfo) -> bytes:
-    """Add metadata and packed files to a model, or replace those that it has.
+    """Add MediaPipe's metadata, labels and vocabulary to a TFLite model, or replace those that it has.
 
     Weights stored behind the flatbuffer (ai-edge-quantizer) are moved inside, and nothing else changes.
 
@@ -115,7 +115,7 @@ def write_metadata(model: bytes, info: MediaPipeInfo) -> bytes:
 
     Raises:
         InputError: If this is no TFLite model, or labels or vocabulary cannot be written.
-        GateError: If inputs or outputs are not as above.
+        GateError: If the model has other inputs or outputs.
     """
     loaded = load_model(model)
     raw = encode(info, [METADATA_NAMES[name] for name in _signature_inputs(loaded)])
@@ -124,7 +124,7 @@ def write_metadata(model: bytes, info: MediaPipeInfo) -> bytes:
 
 
 def read_metadata(model: bytes) -> Metadata | None:
-    """Read the metadata of a file.
+    """Read the MediaPipe metadata of a TFLite file.
 
     Args:
         model: A .tflite file.
@@ -140,7 +140,7 @@ def read_metadata(model: bytes) -> Metadata | None:
 
 
 def metadata_problems(model: bytes, labels: Sequence[str], vocabulary: bytes) -> list[str]:
-    """List what is wrong with a file for MediaPipe; empty if it may be shipped.
+    """List why MediaPipe would refuse or misread a TFLite file; empty if it may be shipped.
 
     Args:
         model: A .tflite file.
@@ -183,7 +183,7 @@ def metadata_problems(model: bytes, labels: Sequence[str], vocabulary: bytes) ->
 
 
 def labels_file(labels: Sequence[str]) -> bytes:
-    """Return the content of labels.txt.
+    """Return the content of labels.txt: one label a line.
 
     Raises:
         InputError: If a label is empty or has a line break: the next ones would take its place.
@@ -198,12 +198,12 @@ def labels_file(labels: Sequence[str]) -> bytes:
 
 
 def load_model(model: bytes) -> Any:
-    """Read a model with or without packed files; see `pocketbert.core.model_files.load_model`."""
+    """Parse a TFLite file to a `ModelT`, without the files packed behind it."""
     return tflite_objects.load_model(_without_files(model))
 
 
 def _graph_problems(model: Any) -> list[str]:
-    """List why MediaPipe could not run a graph, leaving metadata aside; empty if it can.
+    """List why MediaPipe could not run a TFLite graph, apart from its metadata; empty if it can.
 
     Args:
         model: A `ModelT`.
@@ -235,7 +235,7 @@ def _graph_problems(model: Any) -> list[str]:
 
 
 def _signature_inputs(model: Any) -> list[str]:
-    """Return the signature's input names in the order of the graph's inputs, which is not the signature's own.
+    """Return the signature's input names in the order of the graph's inputs, which may differ from the signature's.
 
     Raises:
         GateError: If MediaPipe could not run the graph.
@@ -247,7 +247,7 @@ def _signature_inputs(model: Any) -> list[str]:
 
 
 def _input_names(model: Any) -> dict[int, str]:
-    """Return the signature's name of each input tensor: tensor names have a prefix, signature names do not."""
+    """Map the tensor number of each graph input to its name in the signature; empty unless there is one signature."""
     signatures = model.signatureDefs or []
     if len(signatures) != 1:
         return {}
@@ -261,7 +261,7 @@ def _integers(values: Any) -> list[int]:
 
 
 def _inner_metadata(model: bytes, name: bytes) -> bytes | None:
-    """Return a metadata buffer inside the flatbuffer, the only place where MediaPipe looks.
+    """Return the bytes of a metadata entry stored inside the flatbuffer, the only place where MediaPipe looks.
 
     Args:
         model: A .tflite file.
@@ -286,7 +286,7 @@ def _inner_metadata(model: bytes, name: bytes) -> bytes | None:
 
 
 def _set_metadata_buffer(model: Any, raw: bytes) -> None:
-    """Store the metadata in a model, in the buffer of its old metadata if it has some."""
+    """Store metadata bytes in a model, in the buffer of its old metadata if it has one."""
     import numpy as np
     from ai_edge_litert import schema_py_generated as schema
 
@@ -305,7 +305,7 @@ def _set_metadata_buffer(model: Any, raw: bytes) -> None:
 
 
 def pack_files(model: bytes, files: Mapping[str, bytes]) -> bytes:
-    """Append files to a model, in place of those that it carries already.
+    """Append a zip archive with these files to a TFLite model, in place of an older archive.
 
     Entries are stored, not deflated: MediaPipe maps them in place and refuses anything else.
 
@@ -336,7 +336,7 @@ def pack_files(model: bytes, files: Mapping[str, bytes]) -> bytes:
 
 
 def read_files(model: bytes) -> dict[str, bytes]:
-    """Read the files packed into a model.
+    """Read the files from the zip archive behind a TFLite model.
 
     Args:
         model: A .tflite file.
@@ -370,7 +370,7 @@ def read_files(model: bytes) -> dict[str, bytes]:
 
 
 def _without_files(model: bytes) -> bytes:
-    """Return the model without the archive behind it.
+    """Return the TFLite model without the zip archive behind it.
 
     Raises:
         InputError: If there is an archive that cannot be read.
@@ -400,7 +400,7 @@ def _archive_error(what: str) -> InputError:
 
 
 def encode(info: MediaPipeInfo, inputs: Sequence[str]) -> bytes:
-    """Encode metadata as a flatbuffer; comments name the schema's tables.
+    """Encode MediaPipe metadata as a flatbuffer; comments name the schema's tables.
 
     Args:
         info: The metadata.
@@ -414,7 +414,7 @@ def encode(info: MediaPipeInfo, inputs: Sequence[str]) -> bytes:
     b = flatbuffers.Builder(1024)
 
     def table(texts: Mapping[int, str], offsets: Mapping[int, int] = _EMPTY, small: Mapping[int, int] = _EMPTY) -> int:
-        """Write a table of texts, offsets and bytes by slot, and return its offset."""
+        """Write a flatbuffers table with texts, offsets and bytes by slot number; return its offset."""
         strings = {slot: b.CreateString(text) for slot, text in texts.items() if text}
         b.StartObject(max([*texts, *offsets, *small]) + 1)
         for slot, offset in {**strings, **offsets}.items():
@@ -451,7 +451,7 @@ def encode(info: MediaPipeInfo, inputs: Sequence[str]) -> bytes:
 
 
 def decode(raw: bytes) -> Metadata:
-    """Decode a flatbuffer that `encode`, or MediaPipe's own writer, wrote.
+    """Decode a metadata flatbuffer, written by `encode` or by MediaPipe's own writer.
 
     Args:
         raw: Content of the buffer.
@@ -471,7 +471,7 @@ def decode(raw: bytes) -> Metadata:
 
 
 def _decode_tables(raw: bytes) -> Metadata:
-    """Read the tables of the first subgraph; a damaged buffer raises whatever the flatbuffers library raises."""
+    """Read the metadata of the first subgraph; a damaged buffer raises what the flatbuffers library raises."""
     root = _Table(raw, int.from_bytes(raw[:4], "little"))
     graph = next(iter(root.children(3)), None)
     outputs = graph.children(3) if graph else []
@@ -494,7 +494,7 @@ def _decode_tables(raw: bytes) -> Metadata:
 
 
 class _Table:
-    """A flatbuffers table read by slot; missing slots are "", 0, None or empty."""
+    """A flatbuffers table whose fields are read by slot number; missing ones are "", 0, None or empty."""
 
     def __init__(self, raw: bytes, position: int) -> None:
         from flatbuffers.table import Table
@@ -518,7 +518,7 @@ class _Table:
         return _Table(self.table.Bytes, int(self.table.Indirect(at))) if at else None
 
     def children(self, slot: int) -> list[_Table]:
-        """Return the tables of a vector, at most `_MAX_CHILDREN`."""
+        """Return the tables in the vector at a slot, at most `_MAX_CHILDREN`."""
         if not (offset := int(self.table.Offset(4 + 2 * slot))):
             return []
         start, count = int(self.table.Vector(offset)), int(self.table.VectorLen(offset))

@@ -34,7 +34,7 @@ _FRACTIONS = np.linspace(0.2, 1.0, 81)
 
 
 class Ranges:
-    """Measures the ranges of several tensors, row by row.
+    """Measures the ranges of several tensors on calibration rows, one row at a time.
 
     Args:
         names: The tensors.
@@ -48,16 +48,16 @@ class Ranges:
         self._rows = 0
 
     def add(self, row: Mapping[str, NDArray[Any]]) -> None:
-        """Count the numbers of every tensor in one row, which has no padding."""
+        """Add one unpadded row's values of every tensor to its histogram."""
         self._rows += 1
         for name, histogram in self._histograms.items():
             histogram.add(row[name], count=self._method is not Calibration.MINMAX)
 
     def chosen(self, title: str) -> dict[str, Range]:
-        """Return the range of every tensor.
+        """Return the range (low, high) of every tensor by name.
 
         Args:
-            title: Name of the quantized file in error messages.
+            title: Name of the quantized file, for error messages.
 
         Raises:
             InputError: If no row was counted.
@@ -82,7 +82,7 @@ class Ranges:
 
 
 class Histogram:
-    """Counts of the numbers of one tensor, in bins over [-r, r]; r doubles when a number lies outside.
+    """A histogram of one tensor's numbers, in bins over [-r, r]; r doubles when a number lies outside.
 
     Attributes:
         low: Smallest number, or 0.
@@ -95,7 +95,7 @@ class Histogram:
         self._counts = np.zeros(BINS, np.int64)
 
     def add(self, values: NDArray[np.floating], count: bool = True) -> None:
-        """Count the numbers of an array; NaN and infinity end up in `low` and `high` and are not counted.
+        """Count the numbers of an array; NaN and infinity only show in `low` and `high`.
 
         Args:
             values: The numbers, of any shape.
@@ -122,7 +122,7 @@ class Histogram:
         self._counts += np.bincount(np.clip(bins, 0, BINS - 1), minlength=BINS)
 
     def range(self, method: Calibration, steps: int = STEPS) -> Range:
-        """Return the range that a method chooses.
+        """Return the range (low, high) that a calibration method chooses.
 
         Args:
             method: The method.
@@ -142,7 +142,7 @@ class Histogram:
         return np.asarray(((np.arange(BINS) + 0.5) / (BINS / 2) - 1) * self._limit, np.float64)
 
     def percentile(self, kept: float = KEPT) -> Range:
-        """Return the range that leaves out an equal share of the numbers at each end; zero lies inside.
+        """Return the range that cuts off an equal share of the numbers at each end, with zero inside.
 
         Args:
             kept: Share of the numbers inside the range.
@@ -153,7 +153,7 @@ class Histogram:
         return max(self.low, min(0.0, float(low))), min(self.high, max(0.0, float(high)))
 
     def least_error(self, steps: int = STEPS) -> Range:
-        """Return the part of the full range in which rounding to equal steps has the least mean squared error.
+        """Return the part of the full range in which rounding has the least mean squared error.
 
         Args:
             steps: Steps between both ends of the range.

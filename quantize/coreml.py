@@ -100,7 +100,7 @@ _PALETTE_SIZES = {
 
 
 def write_compressed(source: Path, destination: Path, compress: Callable[[Any], Any]) -> None:
-    """Write a copy of a package that was compressed by a function of coremltools.optimize.
+    """Write a copy of a Core ML package, compressed by a function of coremltools.optimize.
 
     Args:
         source: A float package.
@@ -131,7 +131,7 @@ def write_compressed(source: Path, destination: Path, compress: Callable[[Any], 
 
 
 def _write_linear(source: Path, destination: Path, plan: Plan) -> None:
-    """Write a copy with int8 or 4-bit weights.
+    """Write a copy of a Core ML package with int8 or 4-bit weights (w8, w4).
 
     Raises:
         MissingBackendError: If coremltools is not installed.
@@ -148,13 +148,13 @@ def _write_linear(source: Path, destination: Path, plan: Plan) -> None:
 
 
 def _weight_schemes(source: Path, left: frozenset[str], scheme: Scheme) -> dict[str, Scheme]:
-    """Give a scheme to every float weight of a package that is worth compressing and has none of the digests `left`."""
+    """Map each float weight worth compressing to `scheme`, except those with a digest in `left`."""
     names_left = _digests_by_name(source, left)
     return {w.name: scheme for w, _ in _large_float_weights(source) if w.name not in names_left}
 
 
 def _digests_by_name(source: Path, digests: frozenset[str]) -> dict[str, str]:
-    """Find the constants of a package with one of some digests."""
+    """Map the names of stored constants whose digest is in `digests` to that digest."""
     if not digests:
         return {}
     stored = ((name, matrix_digest(numbers)) for name, numbers in read_stored_numbers(source))
@@ -162,7 +162,7 @@ def _digests_by_name(source: Path, digests: frozenset[str]) -> dict[str, str]:
 
 
 def _block_problems(source: Path, schemes: Mapping[str, Scheme]) -> list[Problem]:
-    """List the weights that blocks of w4 do not divide, and an iOS version of the package that has no blocks."""
+    """List the weights that 4-bit blocks do not divide, and a package for an iOS version without blocks."""
     problems = [
         Problem(
             name,
@@ -180,12 +180,12 @@ def _block_problems(source: Path, schemes: Mapping[str, Scheme]) -> list[Problem
 
 
 def _oldest_ios(source: Path) -> int:
-    """Return the oldest iOS version that opens a package."""
+    """Return the oldest iOS version that can open a package."""
     return read_package(source).opset + 10
 
 
 def _quantize_weights(model: Any, schemes: Mapping[str, Scheme]) -> Any:
-    """Quantize the named weights of a coremltools model to w8 or w4."""
+    """Quantize the named weights of a coremltools model, each to w8 or w4."""
     import coremltools.optimize as cto
 
     configs = {
@@ -198,9 +198,9 @@ def _quantize_weights(model: Any, schemes: Mapping[str, Scheme]) -> Any:
 
 
 def _write_palettes(source: Path, destination: Path, plan: Plan) -> None:
-    """Write weights as places in palettes, one for each tensor.
+    """Write a copy of a Core ML package whose weights are indices into a palette of their own.
 
-    Tables other than the largest have the palette of products: one of positions or segments moves every token.
+    Tables other than the largest get the palette size of products: an error in positions affects every token.
     """
     sizes = _PALETTE_SIZES[plan.scheme]
     weights = _large_float_weights(source)
@@ -213,7 +213,7 @@ def _write_palettes(source: Path, destination: Path, plan: Plan) -> None:
         return palette.astype(values.dtype), nearest_in_palette(values, palette)
 
     def compress(model: Any) -> Any:
-        """Palettize the weights of a coremltools model."""
+        """Palettize the weights of a coremltools model with palettes chosen by k-means."""
         import coremltools.optimize as cto
 
         configs = {
@@ -231,7 +231,7 @@ def _write_palettes(source: Path, destination: Path, plan: Plan) -> None:
 
 
 def _write_static(source: Path, destination: Path, plan: Plan) -> None:
-    """Write a copy with int8 weights and activations; nothing is written if a range cannot be measured.
+    """Write a copy of a Core ML package with int8 weights and activations; nothing is written if a range is missing.
 
     Raises:
         MissingBackendError: If coremltools is not installed.
@@ -252,7 +252,7 @@ def _write_static(source: Path, destination: Path, plan: Plan) -> None:
     ]
 
     def compress(model: Any) -> Any:
-        """Quantize activations in the measured ranges, then the weights."""
+        """Quantize a coremltools model's activations in the measured ranges, then its weights."""
         import coremltools.optimize as cto
         from coremltools.optimize.coreml import _post_training_quantization as coremltools_quantization
 
@@ -273,9 +273,9 @@ def _write_static(source: Path, destination: Path, plan: Plan) -> None:
 
 
 def _measure_ranges(source: Path, plan: Plan, title: str) -> dict[str, Range]:
-    """Run the plan's rows and choose the ranges of real tokens by tensor name.
+    """Run the calibration rows in the evaluator; return each tensor's range over real tokens, by name.
 
-    Each row runs at the shortest length that takes it.
+    Each row is padded to the shortest length of the package that holds it.
     """
     evaluator, axes = Evaluator(source), _ranged_tensors(source)
     ranges, padding = Ranges(axes, plan.calibration, plan.steps), Padding(0, plan.padding_side)
@@ -292,7 +292,7 @@ def _measure_ranges(source: Path, plan: Plan, title: str) -> dict[str, Range]:
 def _run_for_values(
     evaluator: Evaluator, inputs: Mapping[str, NDArray[Any]], axes: Mapping[str, int], real_tokens: range, length: int
 ) -> dict[str, NDArray[Any]]:
-    """Run one padded row, and return the values of some tensors without those of padding."""
+    """Run one padded row in the evaluator; return the values of the named tensors with padding cut off."""
     values: dict[str, NDArray[Any]] = {}
 
     def keep(step: Step) -> None:
@@ -306,7 +306,7 @@ def _run_for_values(
 
 
 def _ranged_tensors(source: Path) -> dict[str, int]:
-    """Return the axis of tokens of every tensor that a product with a weight reads or writes, by the tensor's name.
+    """Map the tensors that products with weights read or write to their token axis.
 
     The result of an activation function behind a product is included: coremltools quantizes that instead of the
     product's.
@@ -341,7 +341,7 @@ def _learned_ranges(source: Path, learned: LearnedRanges | None) -> dict[str, Ra
 
 
 def _weight_products(source: Path) -> Iterator[tuple[Any, str]]:
-    """Yield the operations that multiply with a weight, each with the weight's name."""
+    """Yield (operation, name of its weight) for every operation that multiplies with a weight."""
     for operation in read_package(source).block.operations:
         if operation.type in _TOKEN_AXES:
             yield operation, operation.inputs["weight"].arguments[0].name
@@ -351,7 +351,7 @@ def _weight_products(source: Path) -> Iterator[tuple[Any, str]]:
 
 
 def _large_float_weights(path: Path) -> list[tuple[StoredWeight, Use]]:
-    """List the float weights that are worth compressing, once for each operation that reads one; tables first."""
+    """List (weight, use) of the float weights worth compressing, once per operation that reads one, tables first."""
     weights = [
         (w, _WEIGHT_INPUTS[w.reader][1])
         for w in StoredTensors(path).weights()
@@ -361,7 +361,7 @@ def _large_float_weights(path: Path) -> list[tuple[StoredWeight, Use]]:
 
 
 def read_weight_types(path: Path) -> WeightTypes:
-    """Read the types of all weights in a package; without coremltools."""
+    """Read the storage type of every weight in a Core ML package, without coremltools."""
     stored = StoredTensors(path)
     uses = []
     for weight in stored.weights():
@@ -392,7 +392,7 @@ def read_weight_types(path: Path) -> WeightTypes:
 
 
 def read_stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:
-    """Yield name and value of everything stored in a package, scales of compressed tensors included."""
+    """Yield (name, value) of every array stored in a Core ML package, scales of compressed ones included."""
     yield from StoredTensors(path).arrays()
 
 
@@ -400,7 +400,7 @@ def read_stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]
 
 
 def _register() -> None:
-    """Register the reader of the format, and the rows of its schemes."""
+    """Register the reader and the schemes of Core ML."""
     register_reader(Format.COREML, Reader(read_weight_types, read_stored_numbers))
     for scheme, dtype in ((Scheme.FP32, "float32"), (Scheme.FP16, "float16")):
         register_scheme(

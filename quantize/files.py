@@ -24,7 +24,7 @@ from pocketbert.quantize.weights import ExpectedForm, Use, WeightTypes, WeightUs
 
 
 def quantize(source: Path, destination: Path, plan: Plan) -> WeightTypes:
-    """Write a quantized copy of an exported file, and check the weight types in it.
+    """Write a quantized copy of an exported file, and check how every weight in it is stored.
 
     Args:
         source: A file with the weights that the exporter wrote.
@@ -50,19 +50,19 @@ def quantize(source: Path, destination: Path, plan: Plan) -> WeightTypes:
 
 
 def read_weight_types(path: Path, format: Format) -> WeightTypes:
-    """Read the types of all weights in a file."""
+    """Read the storage type of every weight in a file of this format."""
     return find_reader(format).weight_types(path)
 
 
 def read_stored_numbers(path: Path, format: Format) -> Iterator[tuple[str, NDArray[np.generic]]]:
-    """Read name and value of everything stored in a file."""
+    """Yield (name, value) of every array stored in a file of this format."""
     yield from find_reader(format).stored_numbers(path)
 
 
 def find_weight_problems(
     path: Path, row: SchemeRow, types: WeightTypes, name: str, weights: Sequence[WeightRole] = ()
 ) -> list[str]:
-    """List the differences between the weights of a file and their planned types.
+    """List how the weights stored in a file differ from the plan.
 
     A weight that was left float is identified by the digest of its numbers, all of which must equal those of the torch
     module.
@@ -95,7 +95,7 @@ def find_weight_problems(
 def _mixed_scheme_problems(
     row: SchemeRow, types: WeightTypes, name: str, weights: Sequence[WeightRole], left: frozenset[str]
 ) -> list[str]:
-    """List what is wrong with the weight types of a file with several schemes, scheme by scheme.
+    """List how the weights of a file with several schemes differ from the plan, scheme by scheme.
 
     The scheme of a stored weight is inferred from its type. Quantizers rename weights, so they are counted by size: of
     each size the file must have as many weights of each scheme as the plan.
@@ -106,7 +106,7 @@ def _mixed_scheme_problems(
     largest_table = max(tables, default=0)
 
     def form(weight: ExpectedForm | WeightUse) -> tuple[str, bool]:
-        """Return what distinguishes schemes: the type, and whether the other operand has a stored range."""
+        """Return what tells schemes apart: the type, and whether the other operand has a stored range."""
         return weight.dtype, weight.bits is not None
 
     def infer_scheme(use: WeightUse) -> Scheme:

@@ -1,4 +1,4 @@
-"""How engines and quantizers round numbers, as functions of torch tensors, and the palettes of Core ML.
+"""Round torch tensors as engines and quantizers do, and choose Core ML's palettes.
 
 A rounding returns the numbers of a tensor as fp32 after they went through fewer bits. `Simulation` names the roundings
 of a scheme; `pocketbert.quantize.simulated` runs a torch module with them, which gives the answers of a correct file
@@ -39,7 +39,7 @@ _EPSILON = 1e-30
 
 
 class ModulePredictor(Predictor, Protocol):
-    """A torch module behind the predictor protocol.
+    """A predictor (engine interface) that runs a torch module.
 
     Attributes:
         module: The module.
@@ -50,7 +50,7 @@ class ModulePredictor(Predictor, Protocol):
 
 @dataclass(frozen=True)
 class Simulation:
-    """How a scheme rounds; `pocketbert.quantize.simulated.SimulatedPredictor` computes so.
+    """The rounding functions and rules of a scheme, with which `SimulatedPredictor` imitates its files in torch.
 
     Attributes:
         weights: Rounds the weight of a linear layer or a convolution, output channels first.
@@ -96,13 +96,13 @@ class Simulation:
     seconds: tuple[tuple[frozenset[str], Simulation], ...] = ()
 
     def made_from(self, base: Scheme) -> Simulation:
-        """Return the simulation of files that are quantized from a file with numbers of the type `base`."""
+        """Return the simulation for files quantized from numbers of the type `base`; fp16 may have its own rounding."""
         if base is not Scheme.FP16 or self.halves is None:
             return self
         return replace(self, weights=self.halves, tables=self.halves)
 
     def of_lengths(self, count: int) -> Simulation:
-        """Return the simulation of files that take `count` lengths."""
+        """Return the simulation for files that take `count` lengths."""
         return replace(self, fixed_positions=False) if self.one_graph and count > 1 else self
 
 
@@ -110,32 +110,32 @@ class Simulation:
 
 
 def per_tensor(values: Tensor) -> Tensor:
-    """Round to 256 steps between the smallest and the largest of all numbers."""
+    """Round to 256 steps between the smallest and the largest number of the tensor, and return floats."""
     return _between_extremes(values, tuple(range(values.ndim)))
 
 
 def per_tensor_around_zero(values: Tensor) -> Tensor:
-    """Round to int8 with zero at zero, one scale for all numbers."""
+    """Round symmetrically to int8 with one scale for the tensor, and return floats."""
     return round_symmetric(values, values.abs().amax())
 
 
 def per_token(values: Tensor) -> Tensor:
-    """Round to 256 steps between the smallest and the largest number of each token, [..., H]."""
+    """Round to 256 steps between the smallest and the largest number of each token [..., H], and return floats."""
     return _between_extremes(values, (-1,))
 
 
 def per_row(values: Tensor) -> Tensor:
-    """Round to int8 with zero at zero, one scale for each index of the first axis: an output channel, a table's row."""
+    """Round symmetrically to int8 with a scale per row (output channel, or word of a table), and return floats."""
     return round_symmetric(values, values.abs().amax(_axes_after_first(values), keepdim=True))
 
 
 def per_row_with_offset(values: Tensor) -> Tensor:
-    """Round to 256 steps between the smallest and the largest number of each index of the first axis."""
+    """Round to 256 steps between the smallest and the largest number of each row, and return floats."""
     return _between_extremes(values, _axes_after_first(values))
 
 
 def per_row_in_fp16(values: Tensor) -> Tensor:
-    """Round as `per_row_with_offset`, in fp16 from the numbers to the scale, as coremltools does with fp16 weights.
+    """Round as `per_row_with_offset`, but computed in fp16 as coremltools does with fp16 weights.
 
     A number that is many steps from zero is divided coarsely in fp16: 2 to 3 % of the numbers go to the next step.
     """
@@ -143,26 +143,26 @@ def per_row_in_fp16(values: Tensor) -> Tensor:
 
 
 def round_symmetric(values: Tensor, largest: Tensor | float) -> Tensor:
-    """Round to int8 with zero at zero; `largest` becomes 127, and larger numbers are clipped to it."""
+    """Round symmetrically to int8, and return floats; `largest` becomes 127, larger numbers are clipped."""
     scale = largest / 127 + _EPSILON
     return (values / scale).round().clamp(-127, 127) * scale
 
 
 def round_between(values: Tensor, low: Tensor | float, high: Tensor | float, steps: int = _STEPS) -> Tensor:
-    """Round to `steps` steps from `low` to `high`, of which zero is one; numbers outside are clipped."""
+    """Round to `steps` steps from `low` to `high`, and return floats; zero is a step, numbers outside are clipped."""
     scale = (high - low) / steps + _EPSILON
     zero = (values.new_zeros(()) - low / scale).round()
     return ((values / scale).round() + zero).clamp(0, steps).sub(zero) * scale
 
 
 def _between_extremes(values: Tensor, axes: tuple[int, ...], steps: int = _STEPS) -> Tensor:
-    """Round to steps between the smallest and the largest number along some axes, zero included."""
+    """Round to equal steps between the smallest and the largest number along some axes, zero included."""
     low, high = values.amin(axes, keepdim=True).clamp(max=0), values.amax(axes, keepdim=True).clamp(min=0)
     return round_between(values, low, high, steps)
 
 
 def _between_extremes_in_fp16(values: Tensor, axes: tuple[int, ...], lowest: int, highest: int) -> Tensor:
-    """Round to integers from `lowest` to `highest` between the extremes along `axes`, computed in fp16."""
+    """Round to integers `lowest` to `highest` between the extremes along `axes`, computed in fp16; return floats."""
     halves = values.half()
     low, high = halves.amin(axes, keepdim=True).clamp(max=0), halves.amax(axes, keepdim=True).clamp(min=0)
     span = high - low
@@ -181,38 +181,38 @@ def _axes_after_first(values: Tensor) -> tuple[int, ...]:
 
 
 def per_block(values: Tensor) -> Tensor:
-    """Round to int8 with zero at zero, 32 numbers of the last axis sharing a scale, as inputs of MatMulNBits are."""
+    """Round symmetrically to int8 with a scale per 32 numbers of the last axis, as MatMulNBits rounds its inputs."""
     blocks = _split_blocks(values)
     return _join_blocks(round_symmetric(blocks, blocks.abs().amax(-1, keepdim=True)), values)
 
 
 def per_block_with_offset(values: Tensor) -> Tensor:
-    """Round to 16 steps between the smallest and largest of 32 numbers of a row, [rows, columns, ...]."""
+    """Round to 16 steps between the smallest and largest of each 32 numbers of a row, [rows, columns, ...]."""
     rows = values.flatten(1)
     return _join_blocks(_between_extremes(_split_blocks(rows), (-1,), _INT4_STEPS), rows).reshape(values.shape)
 
 
 def per_block_in_fp16(values: Tensor) -> Tensor:
-    """Round as `per_block_with_offset`, in fp16 from the numbers to the scale; see `per_row_in_fp16`."""
+    """Round as `per_block_with_offset`, but computed in fp16; see `per_row_in_fp16`."""
     rows = values.flatten(1)
     rounded = _between_extremes_in_fp16(_split_blocks(rows), (-1,), _INT4_LOW, _INT4_HIGH)
     return _join_blocks(rounded, rows).reshape(values.shape)
 
 
 def onnx_int4_blocks(values: Tensor) -> Tensor:
-    """Round to 4 bits, 32 numbers of the last axis sharing a scale; see `pocketbert.quantize.onnx.tables.in_blocks`."""
+    """Round to 4 bits with a scale per 32 numbers; see `pocketbert.quantize.onnx.tables.quantize_blocks`."""
     return _in_signed_blocks(values, 8)
 
 
 def onnx_int8_blocks(values: Tensor) -> Tensor:
-    """Round to 8 bits, 32 numbers of the last axis sharing a scale; see `pocketbert.quantize.onnx.tables.in_blocks`."""
+    """Round to 8 bits with a scale per 32 numbers; see `pocketbert.quantize.onnx.tables.quantize_blocks`."""
     return _in_signed_blocks(values, 128)
 
 
 def _in_signed_blocks(values: Tensor, middle: int) -> Tensor:
-    """Round blocks to integers of [-middle, middle - 1].
+    """Round blocks of 32 to integers of [-middle, middle - 1] times a signed scale.
 
-    The sign of a scale puts the side of its numbers that reaches further below zero.
+    The scale is negative where the largest magnitude is positive, since there is one more negative integer.
     """
     blocks = _split_blocks(values)
     up, down = blocks.amax(-1, keepdim=True), -blocks.amin(-1, keepdim=True)
@@ -222,7 +222,7 @@ def _in_signed_blocks(values: Tensor, middle: int) -> Tensor:
 
 
 def tflite_int4_blocks(values: Tensor) -> Tensor:
-    """Round to 4 bits with zero at zero, 32 numbers of the last axis sharing a scale, as ai-edge-quantizer does.
+    """Round symmetrically to 4 bits with a scale per 32 numbers of the last axis, as ai-edge-quantizer does.
 
     The scale is cut to 8 bits of mantissa, which LiteRT's kernels require, and stored as fp16: the smallest blocks
     become zero.
@@ -236,7 +236,7 @@ def tflite_int4_blocks(values: Tensor) -> Tensor:
 
 
 def _split_blocks(values: Tensor) -> Tensor:
-    """Split the last axis into [..., blocks, 32], filled up with zeros."""
+    """Split the last axis into blocks of 32, [..., blocks, 32], filled up with zeros."""
     missing = -values.shape[-1] % _BLOCK
     filled = values if not missing else values.new_zeros(*values.shape[:-1], values.shape[-1] + missing)
     if missing:
@@ -245,7 +245,7 @@ def _split_blocks(values: Tensor) -> Tensor:
 
 
 def _join_blocks(blocks: Tensor, like: Tensor) -> Tensor:
-    """Join the blocks of a tensor that was split along its last axis, in the shape of `like`."""
+    """Join blocks of 32 along the last axis and cut off the zeros that filled it up, in the shape of `like`."""
     return blocks.flatten(-2)[..., : like.shape[-1]]
 
 
@@ -258,17 +258,17 @@ _CODES = 1 << 16
 
 
 def palette_of_64(values: Tensor) -> Tensor:
-    """Replace every number by the nearest of a palette of 64; see `choose_palette`."""
+    """Replace every number by the nearest of 64 values chosen for the tensor; see `choose_palette`."""
     return _from_palette(values, 64)
 
 
 def palette_of_16(values: Tensor) -> Tensor:
-    """Replace every number by the nearest of a palette of 16; see `choose_palette`."""
+    """Replace every number by the nearest of 16 values chosen for the tensor; see `choose_palette`."""
     return _from_palette(values, 16)
 
 
 def _from_palette(values: Tensor, size: int) -> Tensor:
-    """Replace every number by the nearest of a palette that is chosen for this tensor."""
+    """Replace every number by the nearest value of a palette of `size` values chosen for this tensor."""
     import torch
 
     palette = torch.from_numpy(choose_palette(values.detach().numpy(), size))
@@ -276,7 +276,7 @@ def _from_palette(values: Tensor, size: int) -> Tensor:
 
 
 def choose_palette(values: NDArray[Any], size: int) -> NDArray[np.float32]:
-    """Choose the numbers that replace all numbers of a weight with the least squared error (k-means).
+    """Choose the `size` values that represent a weight with the least squared error (k-means).
 
     Lloyd's algorithm (Lloyd, "Least squares quantization in PCM", 1982) runs on the values as fp16, of which there are
     few, until nothing changes, from two starts: equal steps, and steps that are as narrow as the third root of the
@@ -307,11 +307,11 @@ def choose_palette(values: NDArray[Any], size: int) -> NDArray[np.float32]:
 
 
 def nearest_in_palette(values: NDArray[Any], palette: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return the index of the nearest palette number for every value.
+    """Return for every number the index of the nearest value in a palette.
 
     Args:
         values: The numbers of a weight, of any shape.
-        palette: In rising order.
+        palette: The values, in rising order.
 
     Returns:
         Indices, flattened.
@@ -325,7 +325,7 @@ def nearest_in_palette(values: NDArray[Any], palette: NDArray[np.float32]) -> ND
 
 
 def _levels_by_density(points: NDArray[np.float64], weights: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    """Return levels between which lie equal parts of the third root of the density."""
+    """Return starting levels for k-means, spaced by the third root of the numbers' density."""
     bins, edges = np.histogram(points, _DENSITY_BINS, weights=weights)
     share = np.concatenate([[0.0], np.cumsum(np.cbrt(bins))])
     quantiles = (np.arange(size) + 0.5) / size * share[-1]
@@ -335,7 +335,7 @@ def _levels_by_density(points: NDArray[np.float64], weights: NDArray[np.float64]
 def _lloyd(
     points: NDArray[np.float64], weights: NDArray[np.float64], levels: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Move levels to the means of the points that are nearest to them until nothing changes."""
+    """Run Lloyd's k-means in one dimension: move levels to the means of their nearest points until nothing changes."""
     mass = np.concatenate([[0.0], np.cumsum(weights)])
     moment = np.concatenate([[0.0], np.cumsum(weights * points)])
     previous: NDArray[np.int64] | None = None

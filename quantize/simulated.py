@@ -45,7 +45,7 @@ _PRESCRIBED = dict.fromkeys((*_SOFTMAX, torch.sigmoid), _PROBABILITY_RANGE) | di
 
 
 class SimulatedPredictor:
-    """A module that answers as a correct file of a scheme does: products and lookups of stored weights are rounded.
+    """Runs a torch module with its weights and activations rounded as in a quantized file of a scheme.
 
     Dynamic ranges are those of the whole batch, as in the engines: run one unpadded row at a time.
 
@@ -67,7 +67,7 @@ class SimulatedPredictor:
         learned: LearnedRanges | None = None,
         method: Calibration = Calibration.MINMAX,
     ) -> None:
-        """Prepare the rounding; static schemes run all rows and choose ranges."""
+        """Prepare the rounding; for a static scheme, run all calibration rows and choose ranges."""
         self.engine_version, self.lengths = exact.engine_version, exact.lengths
         self.inputs, self.outputs, self._exact = exact.inputs, exact.outputs, exact
         self._mode: _RoundedWeights = _RoundedWeights(simulation, exact.module)
@@ -78,17 +78,17 @@ class SimulatedPredictor:
             static.choose_ranges()
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run one batch; see `pocketbert.core.predict.predictor.Predictor`."""
+        """Run one batch of inputs with rounding; return its outputs by name."""
         self._mode.start_batch()
         with self._mode:
             return self._exact.run(inputs)
 
 
 class _RoundedWeights(TorchFunctionMode):
-    """Rounds stored weights, and their inputs in dynamic ranges, in the functions of torch that read them."""
+    """A torch function mode that rounds stored weights, and their inputs, in every product and lookup."""
 
     def __init__(self, simulation: Simulation, module: nn.Module) -> None:
-        """Note the weights of a module by their memory, which functions of torch read."""
+        """Index the module's weights by memory address, by which torch functions are matched to them."""
         super().__init__()
         self.simulation = simulation
         parameters = list(module.named_parameters())
@@ -109,10 +109,10 @@ class _RoundedWeights(TorchFunctionMode):
         }
 
     def start_batch(self) -> None:
-        """Prepare for another batch."""
+        """Do nothing; subclasses reset their state before each batch."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a function of torch, or its replacement."""
+        """Run a torch function, or the rounded version of a product or lookup."""
         return self._replacements.get(func, func)(*args, **(kwargs or {}))
 
     def _weight_product(
@@ -126,7 +126,7 @@ class _RoundedWeights(TorchFunctionMode):
         return product(self._round_input(values, weight), rounded, *more, **named)
 
     def _lookup(self, indices: Tensor, table: Tensor, *more: Any, **named: Any) -> Tensor:
-        """Look up rows of a rounded table."""
+        """Look up rows of an embedding table that is rounded first."""
         is_constant = self.simulation.fixed_positions and _storage(indices) in self._constants
         if table.data_ptr() in self._left or is_constant:
             return F.embedding(indices, table, *more, **named)
@@ -137,16 +137,16 @@ class _RoundedWeights(TorchFunctionMode):
         return F.embedding(indices, self._round_weight(table, kind), *more, **named)
 
     def _simulation_of(self, weight: Tensor) -> Simulation:
-        """Return the simulation of the scheme that rounds a weight."""
+        """Return the simulation that rounds a weight: that of its second scheme, or the file's."""
         return self._seconds.get(weight.data_ptr(), self.simulation)
 
     def _round_input(self, values: Tensor, weight: Tensor) -> Tensor:
-        """Round the numbers that a weight is multiplied with."""
+        """Round the activations that a weight is multiplied with."""
         inputs = self._simulation_of(weight).inputs
         return values if inputs is None else inputs(values)
 
     def _round_weight(self, weight: Tensor, kind: Rounding) -> Tensor:
-        """Round a stored weight, once for all batches."""
+        """Round a stored weight; the result is kept for later batches."""
         if weight.numel() <= self.simulation.small:
             return weight
         key = (weight.data_ptr(), kind.__name__)
@@ -156,7 +156,7 @@ class _RoundedWeights(TorchFunctionMode):
 
 
 class _StaticRanges(_RoundedWeights):
-    """Rounds inputs of products, and results where the scheme does, in ranges that were measured on calibration rows.
+    """Rounds activations in ranges measured on calibration rows, as files of static schemes do.
 
     A range belongs to a position in the order of the module's products, which is the same for every row.
 
@@ -167,7 +167,7 @@ class _StaticRanges(_RoundedWeights):
     def __init__(
         self, simulation: Simulation, module: nn.Module, learned: LearnedRanges | None, method: Calibration
     ) -> None:
-        """Begin to measure ranges; `choose_ranges` ends that."""
+        """Start in measuring mode; `choose_ranges` ends it."""
         super().__init__(simulation, module)
         self.measuring = True
         self._method = method
@@ -186,14 +186,14 @@ class _StaticRanges(_RoundedWeights):
         self._position = 0
 
     def choose_ranges(self) -> None:
-        """End the measuring, and choose the range of every position."""
+        """End the measuring mode, and choose the range of every position."""
         self._ranges = {at: histogram.range(self._method) for at, histogram in self._histograms.items()}
         self.measuring = False
 
     def _weight_product(
         self, product: Callable[..., Tensor], values: Tensor, weight: Tensor, *more: Any, **named: Any
     ) -> Tensor:
-        """Compute a product with a stored weight, with inputs and, if the scheme has them, results in static ranges."""
+        """Compute a product with a stored weight, with inputs and, if the scheme says so, results in static ranges."""
         if weight.data_ptr() in self._left or not self._simulation_of(weight).static:
             return super()._weight_product(product, values, weight, *more, **named)
         if product is F.linear and not self.simulation.narrowing and weight.shape[0] < weight.shape[1]:
@@ -212,7 +212,7 @@ class _StaticRanges(_RoundedWeights):
         return values if self.measuring else super()._round_input(values, weight)
 
     def _learned_ranges(self, weight: Tensor) -> ProductRanges:
-        """Return the ranges that training learned for a product; none while ranges are measured."""
+        """Return the ranges that training learned for a weight's product; empty while ranges are measured."""
         if self._learned is None or self.measuring:
             return ProductRanges()
         if weight.data_ptr() not in self._learned_by_weight:
@@ -220,23 +220,23 @@ class _StaticRanges(_RoundedWeights):
         return self._learned_by_weight[weight.data_ptr()]
 
     def _activation_product(self, left: Tensor, right: Tensor) -> Tensor:
-        """Multiply two activations in int8 with zero at zero, unless one of them holds probabilities."""
+        """Multiply two activations rounded to int8, unless one of them holds probabilities."""
         if not any(_is_probability(v) for v in (left, right)):
             left, right = self._round_symmetric(left), self._round_symmetric(right)
         return torch.matmul(left, right)
 
     def _softmax(self, values: Tensor, *more: Any, **named: Any) -> Tensor:
-        """Compute softmax of scores in a range that has room for masked ones."""
+        """Compute softmax of scores that are rounded in a range with room for masked ones."""
         low, high = self._next_range(values[values > _LOWEST_SCORE])
         scores = values if self.measuring else rounding.round_between(values, low - _ROOM_FOR_MASK, high)
         return self._round_result(F.softmax, scores, *more, **named)
 
     def _round_result(self, func: Callable[..., Tensor], *more: Any, **named: Any) -> Tensor:
-        """Run a function and round its result."""
+        """Run a torch function and round its result in a static range."""
         return self._round_in_range(func(*more, **named), _PRESCRIBED.get(func))
 
     def _round_in_range(self, values: Tensor, known: Range | None) -> Tensor:
-        """Round to 256 steps of a learned or prescribed range, or of the measured one of this position."""
+        """Round to 256 steps of the known range (learned or prescribed), or of the range measured at this position."""
         low, high = self._next_range(values)
         if known is not None:
             self._ranges[self._position] = low, high = known
@@ -247,7 +247,7 @@ class _StaticRanges(_RoundedWeights):
         return values if self.measuring else rounding.round_symmetric(values, max(-low, high))
 
     def _next_range(self, values: Tensor) -> Range:
-        """Go to the next position and return its range, widened by `values` while ranges are measured."""
+        """Advance to the next position and return its range; while measuring, widen it by `values` first."""
         self._position += 1
         if self.measuring:
             histogram = self._histograms.setdefault(self._position, Histogram())
@@ -257,7 +257,7 @@ class _StaticRanges(_RoundedWeights):
 
 
 def _is_probability(values: Tensor) -> bool:
-    """Return whether rows are non-negative and sum to 1, as results of softmax."""
+    """Return whether all rows are non-negative and sum to 1, as softmax results do."""
     return bool((values >= 0).all()) and bool(((values.sum(-1) - 1).abs() < 1e-3).all())
 
 
@@ -272,7 +272,7 @@ def measure_product_ranges(
     method: Calibration = Calibration.MINMAX,
     steps: int = STEPS,
 ) -> dict[str, list[ProductRanges]]:
-    """Measure the ranges of a module's products with stored weights; all of them hold zero.
+    """Measure the input and result ranges of all products with stored weights in a torch module.
 
     Args:
         exact: The module.
@@ -302,7 +302,7 @@ def measure_product_ranges(
 
 
 class _MeasuredProducts(TorchFunctionMode):
-    """Measures inputs and results of the functions of torch that multiply with a stored weight.
+    """A torch function mode that records inputs and results of all products with stored weights.
 
     Args:
         module: The module.
@@ -315,7 +315,7 @@ class _MeasuredProducts(TorchFunctionMode):
     """
 
     def __init__(self, module: nn.Module, count: bool) -> None:
-        """Note the paths of a module's parameters."""
+        """Index the module's parameters by memory address."""
         super().__init__()
         self.weights = dict(module.named_parameters())
         self.names: dict[str, None] = {}
@@ -326,7 +326,7 @@ class _MeasuredProducts(TorchFunctionMode):
         self._paths = {w.data_ptr(): name for name, w in self.weights.items()}
 
     def ranges(self, name: str, method: Calibration, steps: int) -> list[ProductRanges]:
-        """Return the ranges that a method chooses for the products with a weight."""
+        """Return the ranges of all products that read a weight, chosen by a calibration method."""
         chosen = list[ProductRanges]()
         for histograms in (each for (path, _), each in self._histograms.items() if path == name):
             part, whole, *results = (histogram.range(method, steps) for histogram in histograms)
@@ -335,7 +335,7 @@ class _MeasuredProducts(TorchFunctionMode):
         return list(dict.fromkeys(chosen))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a function of torch, and count the numbers of its input and of its result."""
+        """Run a torch function; if it is a product with a stored weight, record its input and result."""
         out = func(*args, **(kwargs or {}))
         if func in (F.linear, F.conv2d) and len(args) > 1 and args[1].data_ptr() in self._paths:
             values, name = args[0], self._paths[args[1].data_ptr()]

@@ -31,7 +31,7 @@ WEIGHTED_ROLES = frozenset(r for r in Role if r.weighs)
 
 @dataclass(frozen=True)
 class Plan:
-    """Settings of one quantized file.
+    """Settings of one quantized file to write.
 
     Attributes:
         format: Format of the source and of the written file.
@@ -67,12 +67,12 @@ class Plan:
 
     @property
     def left(self) -> frozenset[str]:
-        """Digests of the weights that stay as they were exported."""
+        """Digests of the weights that stay as exported."""
         return frozenset(w.digest for w in self.weights if w.scheme is None)
 
     @property
     def seconds(self) -> dict[Scheme, frozenset[str]]:
-        """Digests of the weights with another scheme than the file's, by scheme."""
+        """Digests of the weights that have another scheme than the file's, by that scheme."""
         others = dict.fromkeys(w.scheme for w in self.weights if w.scheme not in (None, self.scheme))
         return {s: frozenset(w.digest for w in self.weights if w.scheme is s) for s in others if s is not None}
 
@@ -84,7 +84,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class SecondScheme:
-    """A second scheme that some weights of a file can have.
+    """A second scheme that some weights of a file can have, chosen by their role (query, ffn_down, ...).
 
     Attributes:
         roles: Roles whose weights can have it.
@@ -99,7 +99,7 @@ class SecondScheme:
 
 @dataclass(frozen=True)
 class SchemeRow:
-    """One scheme of a format, for all runtimes or for one.
+    """One row of the table of schemes: a format, a scheme, and one runtime or any.
 
     Attributes:
         format: The format.
@@ -128,7 +128,7 @@ class SchemeRow:
 
     @property
     def calibrated(self) -> bool:
-        """Whether a plan must bring calibration rows."""
+        """Whether writing such a file needs calibration rows."""
         return self.write is not None and self.scheme.static
 
     @property
@@ -137,16 +137,16 @@ class SchemeRow:
         return Plan(self.format, self.scheme, self.runtime).title
 
     def scheme_of(self, role: Role) -> Scheme:
-        """Return the scheme of a role's weights for which the recipe chooses none."""
+        """Return the scheme of a role's weights if the recipe chooses none; a role is a weight's place, e.g. query."""
         return self.usual.get(role, self.scheme)
 
     def expected(self, scheme: Scheme | None) -> ExpectedWeights:
-        """Return the types that weights of the file's scheme, or of one of its second schemes, must be stored in."""
+        """Return the types in which weights of the file's scheme, or of a second scheme, must be stored."""
         second = self.seconds.get(scheme) if scheme is not None else None
         return self.weights if second is None else second.weights
 
     def problems(self, types: WeightTypes, name: str, left: frozenset[str] = frozenset()) -> list[str]:
-        """List the differences between the weight types of a file and those of this row.
+        """List how the weight types of a file differ from those that this row expects.
 
         Args:
             types: The weight types read from the file.
@@ -174,7 +174,7 @@ _READERS: dict[Format, Reader] = {}
 
 
 def register_scheme(row: SchemeRow) -> None:
-    """Add a row to the table; a row with the same format, scheme and runtime is replaced."""
+    """Add a row to the table of schemes; it replaces one with the same format, scheme and runtime."""
     _ROWS[row.format, row.scheme, row.runtime] = row
 
 
@@ -184,12 +184,12 @@ def register_reader(format: Format, reader: Reader) -> None:
 
 
 def list_rows() -> tuple[SchemeRow, ...]:
-    """List every row, in the order of registration."""
+    """Return all rows of the table of schemes, in the order of registration."""
     return tuple(_ROWS.values())
 
 
 def find_reader(format: Format) -> Reader:
-    """Return the reader of a format.
+    """Return the functions that read files of a format.
 
     Raises:
         InputError: If none is registered.
@@ -200,7 +200,7 @@ def find_reader(format: Format) -> Reader:
 
 
 def find_row(format: Format, scheme: Scheme, runtime: Runtime | None = None) -> SchemeRow:
-    """Return the row of a file, whether an exporter or a quantizer writes it.
+    """Return the table row of a format, scheme and runtime, whether an exporter or a quantizer writes its file.
 
     Raises:
         InputError: If there is none; the message lists the rows of the format.
@@ -212,7 +212,7 @@ def find_row(format: Format, scheme: Scheme, runtime: Runtime | None = None) -> 
 
 
 def find_row_for_plan(plan: Plan) -> SchemeRow:
-    """Return the row that writes the file of a plan.
+    """Return the table row that writes the file of a plan, after checking the plan's calibration rows.
 
     Raises:
         InputError: If there is none, or the plan lacks calibration rows or has some that the scheme does not read.
@@ -234,7 +234,7 @@ def find_row_for_plan(plan: Plan) -> SchemeRow:
 
 
 def _missing_row(plan: Plan, rows: list[SchemeRow]) -> Problem:
-    """Build the problem of a plan without a row; it lists the rows that could be chosen instead."""
+    """Build the error for a plan that no row of the table matches; it lists the rows to choose from."""
     order = list(Scheme)
     rows = sorted(rows, key=lambda r: (order.index(r.scheme), r.runtime or ""))
     allowed = ", ".join(r.title for r in rows) or "nothing"
@@ -242,7 +242,7 @@ def _missing_row(plan: Plan, rows: list[SchemeRow]) -> Problem:
 
 
 def explain_refused_role(row: SchemeRow, role: Role, scheme: Scheme | None) -> str | None:
-    """Explain why the weights of a role cannot have a scheme in the files of a row.
+    """Explain why weights of a role (their place in a layer, e.g. query) cannot have a scheme in files of a row.
 
     Args:
         row: Format, scheme and runtime of the file.
@@ -269,7 +269,7 @@ def explain_refused_role(row: SchemeRow, role: Role, scheme: Scheme | None) -> s
 
 
 def repeat_tokens(rows: Rows, length: int) -> Rows:
-    """Repeat the tokens of each row up to a length; longer rows stay as they are.
+    """Yield the calibration rows with their tokens repeated up to a length; longer rows stay as they are.
 
     Used where a whole graph with one length is quantized: which axes hold tokens is unknown there, so padding could not
     be excluded from the ranges.

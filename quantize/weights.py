@@ -23,14 +23,14 @@ _SCALE_BITS = 16
 
 
 class Use(StrEnum):
-    """What a weight is used for."""
+    """What reads a weight: a matrix product or a table lookup."""
 
     MATMUL = "matrix product"
     TABLE = "embedding table"
 
 
 class WeightUse(BaseModel):
-    """One operator that reads a stored weight.
+    """One operator's use of a stored weight, and how the weight is stored.
 
     Attributes:
         name: The weight's name.
@@ -94,7 +94,7 @@ class WeightTypes(BaseModel):
 
     @property
     def summary(self) -> str:
-        """One line for people: the weights of each type, and their bytes."""
+        """One line for people: how many weights have each type, and their bytes."""
         types = dict.fromkeys(u.dtype for u in self.uses)
         parts = []
         for dtype in types:
@@ -111,7 +111,7 @@ _USE_TITLES = {Use.MATMUL: "matrix product", Use.TABLE: "table"}
 
 @dataclass(frozen=True)
 class ExpectedForm:
-    """The form in which the weights of one use must be stored.
+    """How the weights of one use (products or tables) must be stored.
 
     Attributes:
         dtype: Their type.
@@ -134,7 +134,7 @@ class ExpectedForm:
 
 @dataclass(frozen=True)
 class ExpectedWeights:
-    """The form in which all weights of a file must be stored.
+    """How all weights of a file must be stored for a scheme.
 
     Attributes:
         products: Weights of matrix products.
@@ -152,7 +152,7 @@ class ExpectedWeights:
     whole: bool = field(default=False, kw_only=True)
 
     def of(self, use: Use, largest: bool) -> ExpectedForm:
-        """Return the expected form of a weight.
+        """Return how a weight of this use must be stored.
 
         Args:
             use: What the weight is used for.
@@ -164,7 +164,7 @@ class ExpectedWeights:
 
 
 def bits_per_number(dtype: str, block: int | None) -> float:
-    """Return the bits of one stored number, its share of a block's fp16 scale included.
+    """Return the bits that one stored number takes, including its share of a block's fp16 scale.
 
     Args:
         dtype: A type whose name ends with its bits; others count as 32.
@@ -177,7 +177,7 @@ def bits_per_number(dtype: str, block: int | None) -> float:
 def find_type_problems(
     types: WeightTypes, name: str, expected: ExpectedWeights, left: frozenset[str] = frozenset(), whole: bool = True
 ) -> list[str]:
-    """List the differences between the weight types of a file and those of a scheme; empty for a correct file.
+    """List how the weights of a file differ from what a scheme expects; empty for a correct file.
 
     A table that a product reads too may have the type of the product's weight.
 
@@ -193,7 +193,7 @@ def find_type_problems(
     largest = max((u.numbers for u in types.uses if u.use is Use.TABLE), default=0)
 
     def wanted(use: WeightUse) -> ExpectedForm:
-        """Return the form that the scheme expects of a weight in this use."""
+        """Return how the scheme expects a weight to be stored in this use."""
         if use.use is Use.TABLE and use.dtype != expected.tables.dtype and use.name in multiplied:
             return tied_table
         if use.use is Use.TABLE and use.dtype == expected.tables.dtype:
@@ -222,7 +222,7 @@ def find_type_problems(
 
 
 def _operator_problems(types: WeightTypes, name: str, whole: bool) -> list[str]:
-    """List operators that compute in the wrong kind of number, and attention scores with too large steps."""
+    """List operators that compute in floats instead of integers or the reverse, and too coarse attention scores."""
     problems = []
     if whole and not types.integers:
         problems.append(
@@ -245,7 +245,7 @@ def _operator_problems(types: WeightTypes, name: str, whole: bool) -> list[str]:
 
 
 def _form_problems(uses: list[tuple[WeightUse, ExpectedForm]], name: str, whole: bool) -> list[str]:
-    """List the weights of the right type that differ from the expected form in scales, ranges or blocks."""
+    """List the weights of the right type whose scales, ranges or blocks differ from what is expected."""
     problems = []
     dequantized = [u for u, w in uses if u.dequantized is not w.dequantized]
     if dequantized:

@@ -22,7 +22,7 @@ from pocketbert.runtime.tflite import TflitePredictor
 
 
 class FilePredictor(Predictor, Protocol):
-    """A predictor that runs a model file."""
+    """A predictor (engine interface) that runs one model file."""
 
     @property
     def signature(self) -> Signature:
@@ -35,11 +35,11 @@ Opener = Callable[[Path, int | None], FilePredictor]
 
 
 class EngineFile(NamedTuple):
-    """A model file, and what decides its engine.
+    """A model file with the format and runtime that decide which engine opens it.
 
     Attributes:
         path: The file.
-        format: Its format.
+        format: Format of the file.
         runtime: The runtime it was made for, if it was made for one.
     """
 
@@ -49,19 +49,19 @@ class EngineFile(NamedTuple):
 
     @property
     def lists_lengths(self) -> bool:
-        """Whether it takes listed lengths only: files of some formats do, and those for a chip, which takes fixed shapes."""
+        """Whether the file takes listed lengths only, as some formats do and all files for an accelerator."""
         return FORMATS[self.format].fixed_lengths or (self.runtime is not None and self.runtime.accelerator)
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """The only lengths that it takes; empty where it takes any.
+        """The only lengths that the file takes; empty where it takes any.
 
-        A file of the second kind is not opened for it: a large ONNX file is optimized for seconds.
+        A file that takes any length is not opened to find out: optimizing a large ONNX file takes seconds.
         """
         return self.open(1).lengths if self.lists_lengths else ()
 
     def open(self, threads: int | None = None) -> FilePredictor:
-        """Open it; see `open_file`."""
+        """Open the file with its engine; see `open_file`."""
         return open_file(self.path, self.format, threads, self.runtime)
 
 
@@ -70,7 +70,7 @@ def open_file(path: Path, kind: Format, threads: int | None = None, runtime: Run
 
     Args:
         path: The file.
-        kind: Its format.
+        kind: Format of the file.
         threads: Threads within an operator; default all cores this process may use.
         runtime: The runtime it was made for, if it was made for one.
 
@@ -82,7 +82,7 @@ def open_file(path: Path, kind: Format, threads: int | None = None, runtime: Run
 
 
 def register_engine(format: Format, opener: Opener) -> None:
-    """Register the engine that opens the files of a format.
+    """Register the function that opens the files of a format.
 
     Raises:
         ValueError: If the format has one.
@@ -114,7 +114,7 @@ _RUNTIME_ENGINES: dict[Runtime, Opener] = {Runtime.OPENVINO: _open_openvino}
 
 
 def add_missing_inputs(predictor: FilePredictor, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Add zeros for the inputs that a file takes beyond those of every text: language 0, no entities.
+    """Add zeros for inputs that a file takes beyond those of every text, such as language ids or entity vectors.
 
     Args:
         predictor: The opened file.

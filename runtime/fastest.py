@@ -47,7 +47,7 @@ def open_fastest(
     opened: Mapping[EngineFile, FilePredictor] | None = None,
     cadence: Cadence = Cadence.BATCH,
 ) -> FastestPredictor:
-    """Race files of one model against each other, or read the stored plan of an earlier race, and open the winners.
+    """Time files of one model against each other, or read stored timings, and open the fastest for each length.
 
     Args:
         files: Files that may be chosen, of one scheme.
@@ -86,7 +86,7 @@ def open_fastest(
 
 
 def _plan_key(candidates: Sequence[Candidate], max_length: int, cadence: Cadence) -> str:
-    """Return the digest of everything that a race's plan depends on: machine, engine versions, files and settings."""
+    """Return the digest of all that a race's timings depend on: machine, engine versions, files and settings."""
     from pocketbert.core.formats import FORMATS
     from pocketbert.core.host.system import installed_versions
 
@@ -99,7 +99,7 @@ def _plan_key(candidates: Sequence[Candidate], max_length: int, cadence: Cadence
 
 
 def _read_plan(path: Path, candidates: int) -> Plan | None:
-    """Read a stored plan; None if there is none, or it is damaged or of another number of candidates."""
+    """Read the stored timings of an earlier race; None if there are none, or they do not fit the candidates."""
     if not path.is_file():
         return None
     try:
@@ -111,7 +111,7 @@ def _read_plan(path: Path, candidates: int) -> Plan | None:
 
 @dataclass(eq=False, slots=True)
 class _LengthRoute:
-    """What is the same for every text of one length, computed for the first one: a short text takes less than a millisecond.
+    """What routing needs for texts of one length, computed for the first of them.
 
     Attributes:
         steady: The candidate for a text after others of its own length.
@@ -128,7 +128,7 @@ class _LengthRoute:
 
 @dataclass(slots=True)
 class FastestPredictor:
-    """Runs every batch with the file, engine and thread count that the plan expects to be fastest.
+    """Routes every batch to the file, engine and thread count that is expected to be fastest for it.
 
     After `_STEADY` more inputs of one length it is the fastest at that length. Inputs of mixed lengths all go to one
     candidate, the one that is expected to need least time for the last `_RECENT` of them: two that take turns would have to
@@ -165,7 +165,7 @@ class FastestPredictor:
     _repeats: int = 0
 
     def __post_init__(self) -> None:
-        """Open the candidates that are fastest at some usual length, and close those opened earlier that are not."""
+        """Open the candidates that are fastest at some usual length; close those opened before that are not."""
         longest = max(n for t in self.plan.timings for n in t.steady)  # a file that only wins beyond it is not opened
         usual = [n for n in sorted({min(n, longest) for n in LENGTHS}) if self._fits(n)]
         used = {self.plan.best([n]) for n in usual} | {self.plan.best(usual, steady=False)}
@@ -183,7 +183,7 @@ class FastestPredictor:
         return [(self.candidates[i].file.path, p) for i, p in self.opened.items()]
 
     def choice(self, folder: Path) -> str:
-        """Describe the result of the race in one sentence: the fastest file at about 32 tokens, and the others' times.
+        """Describe in one sentence which file is fastest at about 32 tokens, with the times of the others.
 
         Args:
             folder: Names of files are relative to it.
@@ -203,7 +203,7 @@ class FastestPredictor:
         return f"fastest at {length} tokens{called}: {ranked[0]}{others}{disturbed}"
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run one batch of any length; see `pocketbert.core.predict.predictor.Predictor`."""
+        """Run one batch of any length with the candidate chosen for it."""
         length = inputs[self._first_input].shape[1]
         route = self._routes.get(length) or self._add_route(length)
         if length == self._last_length:
@@ -225,7 +225,7 @@ class FastestPredictor:
         return run(inputs)
 
     def _add_route(self, length: int) -> _LengthRoute:
-        """Look up in the plan what each candidate takes at a length. Raises InputError if none takes it."""
+        """Compute and store the costs of all candidates at a length; InputError if no file takes that length."""
         costs = self.plan.costs(length, steady=False)
         fits = frozenset(np.flatnonzero(np.isfinite(costs)).tolist())
         if not fits:
@@ -246,10 +246,10 @@ class FastestPredictor:
 
 @runtime_checkable
 class _PreparesLengths(Protocol):
-    """A predictor that can prepare what rows of one length need; engines of plugins may be one."""
+    """A predictor that can prepare runs of one length in advance, as the TFLite engine does."""
 
     def prepare_run(self, length: int, padding: Padding) -> Run:
-        """Return a function that runs rows of this length."""
+        """Return a function that runs batches of this length."""
         ...
 
 

@@ -64,7 +64,7 @@ def load(
     file: str | None = None,
     cadence: str | None = None,
 ) -> Model:
-    """Open an artefact folder.
+    """Open an artefact folder for prediction.
 
     Args:
         folder: The folder that `pocketbert export` wrote, or the run folder of `pocketbert run`, which holds one.
@@ -110,7 +110,7 @@ def load(
 
 
 def _load_fastest(path: Path, artefacts: Artefacts, scheme: str | None, threads: int | None, cadence: Cadence) -> Model:
-    """Race the files of one scheme that an engine installed here computes right; by default also those for one runtime."""
+    """Open a folder with the engine `fastest`: check the scheme's files, time them, and open the fastest."""
     default = _choose_file(artefacts, scheme, None, None)
     records = [
         r for r in artefacts.models() if r.for_toolkit and FORMATS[r.format].timed and _has_scheme(r, default, scheme)
@@ -148,7 +148,7 @@ def _load_fastest(path: Path, artefacts: Artefacts, scheme: str | None, threads:
 
 
 def _choose_file(artefacts: Artefacts, scheme: str | None, format: str | None, file: str | None) -> ModelRecord:
-    """Return the record of the file at a path, or of the first file with a scheme and format, by default the default file's.
+    """Return the record of the file that path, scheme and format name; by default the folder's default file.
 
     Raises:
         InputError: If the folder has none, naming the nearest ones that it has.
@@ -185,7 +185,7 @@ def _choose_file(artefacts: Artefacts, scheme: str | None, format: str | None, f
 
 
 def _has_scheme(record: ModelRecord, default: ModelRecord, scheme: str | None) -> bool:
-    """Return whether a file has the scheme of that name, or, without a name, a scheme like the default file's."""
+    """Return whether a file has the named scheme or, without a name, one equivalent to the default file's."""
     if scheme is None and record.runtime is not None:  # its scheme is what that runtime is fast with
         return default.scheme not in (Scheme.FP32, FORMATS[default.format].base)
     if scheme is None:
@@ -195,7 +195,7 @@ def _has_scheme(record: ModelRecord, default: ModelRecord, scheme: str | None) -
 
 
 def _equivalent_schemes(default: ModelRecord, format: Format) -> set[Scheme]:
-    """Return the default file's scheme as another format names it: int8 is w8 in Core ML, and Core ML's fp16 is fp32 elsewhere."""
+    """Return what another format calls the default file's scheme: int8 is w8 in Core ML, its fp16 is fp32 elsewhere."""
     scheme, info = default.scheme, FORMATS[default.format]
     if scheme in (Scheme.FP32, info.base):
         return {Scheme.FP32, FORMATS[format].base}
@@ -204,7 +204,7 @@ def _equivalent_schemes(default: ModelRecord, format: Format) -> set[Scheme]:
 
 
 def _check_file(path: Path, record: FileRecord) -> str:
-    """Refuse a file that is not the listed one before an engine opens it: damaged ones end the process in native code.
+    """Check existence, size and sha256 of a file against the folder's list, before an engine opens it.
 
     Returns:
         Its digest, which the self-test needs anyway.
@@ -226,7 +226,7 @@ def _check_file(path: Path, record: FileRecord) -> str:
 
 
 def _check_description(path: Path, artefacts: Artefacts) -> int | None:
-    """Refuse another tokenizer, padding id or label names: few golden rows may not show that some words have become others.
+    """Check tokenizer, padding id and label names of a folder against its list of files.
 
     Returns:
         Rows of the model's embedding table; None where config.json has no such number.
@@ -241,7 +241,7 @@ def _check_description(path: Path, artefacts: Artefacts) -> int | None:
 
 
 def _check_token_ids(path: Path, tokenizer: TextTokenizer, table_rows: int | None) -> None:
-    """Refuse a tokenizer with ids beyond the embedding table: they would end the process inside its engine."""
+    """Raise InputError if the tokenizer has ids beyond the embedding table, which would crash the engine."""
     largest = tokenizer.largest_id
     if table_rows is not None and largest >= table_rows:
         what = f"its largest token id is {largest:,}, the model has {table_rows:,} rows: it belongs to another model."
@@ -249,7 +249,7 @@ def _check_token_ids(path: Path, tokenizer: TextTokenizer, table_rows: int | Non
 
 
 class Model:
-    """An artefact folder that was opened for prediction; `load` makes it."""
+    """An artefact folder opened for prediction; `load` opens one."""
 
     def __init__(self, folder: Path, artefacts: Artefacts, record: ModelRecord, predictor: Predictor) -> None:
         self.folder, self.artefacts, self.record, self.predictor = folder, artefacts, record, predictor
@@ -272,12 +272,12 @@ class Model:
 
     @property
     def file(self) -> str:
-        """Path of the model file in the folder; with the engine ``open_fastest``, of the first of those that take turns."""
+        """Path of the model file in the folder; with the engine `fastest`, of the first of those that take turns."""
         return self.record.path
 
     @property
     def choice(self) -> str:
-        """With the engine ``open_fastest``, which file is fastest here and what the others take; else empty."""
+        """With the engine `fastest`, a sentence on which file is fastest here and the others' times; else empty."""
         return self.predictor.choice(self.folder) if isinstance(self.predictor, FastestPredictor) else ""
 
     @property
@@ -292,7 +292,7 @@ class Model:
 
     @property
     def head(self) -> Head:
-        """The task, as it turns outputs into answers."""
+        """The task's head: how raw outputs become answers."""
         return self._head
 
     @property
@@ -301,7 +301,7 @@ class Model:
         return dict(self.artefacts.processing.prompts)
 
     def outputs(self, texts: Sequence[Text], label: str = "", prompt: str | None = None) -> list[Matrix]:
-        """Compute the raw outputs of texts, without padding.
+        """Compute the raw outputs (logits or states) of texts, without padding.
 
         Args:
             texts: N texts or pairs; the task decides which.
@@ -315,7 +315,7 @@ class Model:
         return self._run(self._prepare(texts, prompt), label)
 
     def predict(self, texts: Sequence[Text] | str, progress: str = "", prompt: str | None = None) -> list[Answer]:
-        """Answer texts.
+        """Predict an answer for each text.
 
         Args:
             texts: Texts, or pairs as tuples; a single string is one text. Question-answering takes (question, context). Where the
@@ -347,7 +347,7 @@ class Model:
         return mark_unknown_answers(answers, [self._thresholds.get(file_by_row[row]) for row in range(len(answers))])
 
     def _prepare(self, texts: Sequence[Text], prompt: str | None) -> Prepared:
-        """Check texts and tokenize them with a prompt in front."""
+        """Check texts, put the prompt in front and tokenize them."""
         tokenizer = self.tokenizer.with_prompt(prompt)
         check_texts(self._head.task, texts)
         if self.tokenizer.reader is not None:
@@ -356,7 +356,7 @@ class Model:
         return self._head.prepare(examples, tokenizer, "texts", labelled=False)
 
     def _run(self, prepared: Prepared, label: str, reduce: Reduce | None = None) -> list[Matrix]:
-        """Run tokenized rows in batches. Raises InputError if the outputs have another width than the task or labels."""
+        """Run tokenized rows in batches; return one output matrix per row."""
         task, batching = self._head.task, Batching(_BATCH, _SLACK)
         out = run_rows(self.predictor, self.tokenizer, prepared.encoded, task, batching, label, reduce=reduce)
         width = out[0].shape[1] if out else None
@@ -370,7 +370,7 @@ class Model:
 
 
 def check_texts(task: Task, texts: Sequence[Text]) -> None:
-    """Refuse what is no text, single texts where a task takes pairs, and pairs where it takes single texts.
+    """Raise InputError for anything but texts or pairs, and for pairs or single texts that the task does not take.
 
     Raises:
         InputError: Naming the first that does not fit.

@@ -1,4 +1,4 @@
-"""The ONNX Runtime engine.
+"""Run ONNX files with ONNX Runtime.
 
 `OnnxPredictor` opens a file on the CPU with the settings of `session_settings`. On x86 processors without VNNI some files cannot be
 opened as they are: `convert_shared_weights_to_uint8` then turns the int8 weights that several products share into uint8, in memory.
@@ -47,7 +47,7 @@ class Spin(StrEnum):
 
 
 class OnnxPredictor:
-    """Runs one ONNX file on the CPU.
+    """Runs one ONNX file with ONNX Runtime on the CPU.
 
     Args:
         path: The file.
@@ -90,7 +90,7 @@ class OnnxPredictor:
         self._one_row = any(s and s[0] == 1 for s in shapes)
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run one batch; see `pocketbert.core.predict.predictor.Predictor`."""
+        """Run one batch of inputs [B, L]; return the outputs by name."""
         try:
             feed = {name: inputs[name] for name in self.inputs}
         except KeyError:
@@ -103,7 +103,7 @@ class OnnxPredictor:
         return self._run_session(feed)
 
     def _run_session(self, feed: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Call ONNX Runtime; its exceptions become an InputError that names the file."""
+        """Run the ONNX Runtime session; its exceptions become an InputError that names the file."""
         try:
             results = self._session.run(self.outputs, feed)
         except Exception as error:  # an id beyond the table; the library's own exception classes are private
@@ -131,7 +131,7 @@ def _tensor(node: onnxruntime.NodeArg) -> Tensor:
 
 
 def session_settings(saturates: bool, spin: Spin = Spin.NO) -> dict[str, str]:
-    """Return ONNX Runtime's settings of a session, by its own names.
+    """Return ONNX Runtime's session settings, keys and values as it names them.
 
     Args:
         saturates: Whether int8 products of the processor saturate (`Machine.saturates`).
@@ -145,7 +145,7 @@ def session_settings(saturates: bool, spin: Spin = Spin.NO) -> dict[str, str]:
 
 
 def _open_session(path: Path, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
-    """Open a file.
+    """Open an ONNX file as a session; shared int8 weights become uint8 where this processor needs that.
 
     On processors that need `PRECISE_INT8_SETTING`, ONNX Runtime 1.31 cannot open a file with it in which several products read an int8
     weight, as in ALBERT's: it gets the same numbers in uint8. Where the products read them through DequantizeLinear, as in
@@ -182,7 +182,7 @@ _FIELDS: dict[str, dict[str, tuple[int, int, int, str | None]]] = {
 
 
 def convert_shared_weights_to_uint8(path: Path) -> bytes | None:
-    """Read an ONNX file, and make the int8 weights that several of its integer products share uint8 with the zero point 128.
+    """Convert int8 weights that several integer products of an ONNX file share to uint8 with zero point 128.
 
     Int8 products saturate on x86 processors without VNNI unless ONNX Runtime makes weights uint8 (`PRECISE_INT8_SETTING`), and it cannot
     (1.31) where one weight has several readers, as the layers of ALBERT. Files keep int8: two uint8 operands take several times

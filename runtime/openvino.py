@@ -1,4 +1,4 @@
-"""The OpenVINO engine, which runs the ONNX file that was made for it. openvino is imported when a file is opened.
+"""Run the ONNX file that was made for OpenVINO. openvino is imported when a file is opened.
 
 `OpenVinoPredictor` opens a file; `choose_float_type` chooses the type of its float operations and `int8_settings` the settings of its int8
 products on this CPU.
@@ -28,7 +28,7 @@ _SETTINGS = {"NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}
 
 
 class OpenVinoPredictor:
-    """Runs one ONNX file on the CPU.
+    """Runs one ONNX file with OpenVINO on the CPU.
 
     Args:
         path: The file.
@@ -77,7 +77,7 @@ class OpenVinoPredictor:
         self.inputs, self.outputs = (tuple(p.get_any_name() for p in ports) for ports in self._ports)
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run one batch; see `pocketbert.core.predict.predictor.Predictor`."""
+        """Run one batch of inputs [B, L]; return the outputs by name."""
         missing = [n for n in self.inputs if n not in inputs]
         if missing:
             raise InputError(Problem(str(self.path), f"wants the inputs {', '.join(missing)} too."))
@@ -95,14 +95,14 @@ class OpenVinoPredictor:
         return Signature(inputs=inputs, outputs=outputs)
 
     def _problem(self, what: str, error: Exception) -> InputError:
-        """Make an InputError from OpenVINO's message: the place in its own sources comes first and the reason last."""
+        """Build an InputError from the last line of OpenVINO's message, which holds the reason."""
         lines = [line for line in str(error).splitlines() if line.strip()]
         reason = (lines or ["no reason given"])[-1].strip()
         return InputError(Problem(str(self.path), f"OpenVINO {self.engine_version} {what}: {reason}"))
 
 
 def choose_float_type() -> str:
-    """Return the type that OpenVINO computes in on this CPU where the file is not int8: ``bf16`` or ``f32``.
+    """Return the number type for OpenVINO's float operations on this CPU, ``bf16`` or ``f32``.
 
     With AVX-512 BF16 alone, bf16 takes less time on long texts and adds less error than int8 has. With AMX, where it is
     OpenVINO's default too, it adds three to four times the error of int8 (tests/quantize/test_onnx_static.py).
@@ -112,15 +112,15 @@ def choose_float_type() -> str:
 
 
 def int8_settings() -> dict[str, int]:
-    """Return OpenVINO's settings of int8 products. Where they would saturate, it computes them in fp32: right, and faster there.
+    """Return OpenVINO's settings for int8 products on this CPU; empty where they do not saturate.
 
-    Without a group size of 0, OpenVINO may quantize what is read by weights in 8 bits anew: processors with VNNI do.
+    Without a group size of 0, OpenVINO may quantize the inputs of int8 products again at run time, as it does with VNNI.
     """
     return {"LP_TRANSFORMS_MODE": False, "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0} if describe_machine().saturates else {}
 
 
 def _tensor(port: Any) -> Tensor:
-    """Describe an input or output; free axes are called ``batch`` and ``sequence``, as OpenVINO drops the file's names."""
+    """Describe name, type and shape of an input or output; free axes are called ``batch`` and ``sequence``."""
     axis_names = dict(enumerate(("batch", "sequence")))
     shape = port.get_partial_shape()
     return Tensor(

@@ -1,4 +1,4 @@
-"""Time files, engines and numbers of threads against each other at each length on this machine.
+"""Time model files, engines and thread counts against each other, at each length, on this machine.
 
 In the order of a run: `race_apart` starts this module as a process of its own, whose `main` calls `race`; its `Plan` holds a
 `Timing` for each `Candidate`. A process of its own, because what the race opens and closes would leave the memory of this
@@ -89,7 +89,7 @@ all lengths are, the race is over."""
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model file with the settings to open it.
+    """A model file with the thread settings to open it; candidates are timed against each other.
 
     Attributes:
         file: The file.
@@ -109,11 +109,11 @@ class Candidate:
 
 
 class Timing(BaseModel):
-    """Times of one candidate.
+    """The measured times of one candidate by length.
 
     Attributes:
-        file: Name of the file.
-        threads: Its threads.
+        file: Name of the model file.
+        threads: Number of threads within an operator.
         spin: How its threads waited.
         fixed: Whether it takes the listed lengths only.
         steady: Wall time of one text in ms after others of the same length, by length in tokens.
@@ -129,7 +129,7 @@ class Timing(BaseModel):
     mixed: dict[int, float]
 
     def expected_ms(self, length: int, steady: bool = True) -> float:
-        """Return the expected milliseconds for one text of a length; infinite where it does not fit."""
+        """Return the expected milliseconds for one text of a length, interpolated; infinite where it does not fit."""
         ms_by_length = self.steady if steady else self.mixed
         known = sorted(ms_by_length)
         if self.fixed:
@@ -140,10 +140,10 @@ class Timing(BaseModel):
 
 
 class Plan(BaseModel):
-    """Timings of all candidates on one machine.
+    """The result of a race: timings of all candidates on one machine.
 
     Attributes:
-        timings: In the order of the candidates.
+        timings: One per candidate, in their order.
         disturbed: Whether the machine was so busy that the timings are not worth remembering.
     """
 
@@ -151,7 +151,7 @@ class Plan(BaseModel):
     disturbed: bool = False
 
     def costs(self, length: int, steady: bool = True) -> NDArray[np.float64]:
-        """Return the cost of one text for each candidate: its expected ms, more where threads spin on; shape [candidates].
+        """Return each candidate's cost of one text, shape [candidates]: its expected ms, more where threads spin on.
 
         Args:
             length: Tokens.
@@ -161,7 +161,7 @@ class Plan(BaseModel):
         return np.array([t.expected_ms(length, steady) * p for t, p in zip(self.timings, prices, strict=True)])
 
     def best(self, lengths: Sequence[int], steady: bool = True) -> int:
-        """Return the index of the candidate with the lowest cost for texts of these lengths, one after the other.
+        """Return the index of the candidate with the lowest total cost for texts of these lengths.
 
         Args:
             lengths: Tokens of each text.
@@ -171,7 +171,7 @@ class Plan(BaseModel):
 
 
 class _Request(BaseModel):
-    """The arguments of `race`, as JSON on the standard input of the process that runs it."""
+    """The arguments of `race`, sent as JSON to the process that runs it."""
 
     candidates: list[Candidate]
     max_length: int
@@ -181,7 +181,7 @@ class _Request(BaseModel):
 
 @dataclass
 class _Runner:
-    """An open candidate and its measured ms by length.
+    """An opened candidate and the milliseconds measured so far, by length.
 
     Attributes:
         candidate: What is timed.
@@ -204,7 +204,7 @@ class _Runner:
 
 
 def race_apart(candidates: Sequence[Candidate], max_length: int, cadence: Cadence = Cadence.BATCH) -> Plan:
-    """Run `race` in a separate process, or in this one if no Python with these packages can be started.
+    """Run `race` in a separate process, or in this one if no Python can be started; return its timings.
 
     Raises:
         MachineError: If the process crashes or hangs, as this one then would.
@@ -240,7 +240,7 @@ def race_apart(candidates: Sequence[Candidate], max_length: int, cadence: Cadenc
 def race(
     candidates: Sequence[Candidate], max_length: int, rounds: int = _ROUNDS, cadence: Cadence = Cadence.BATCH
 ) -> Plan:
-    """Time the candidates at all lengths in rounds, until each length is decided or the time is spent.
+    """Time the candidates at all lengths in rounds, until each length has a winner or the time is spent.
 
     Args:
         candidates: What to time.
@@ -280,7 +280,7 @@ def race(
 
 
 def _lengths_to_time(predictor: FilePredictor, max_length: int, grid: Sequence[int]) -> list[int]:
-    """Return the file's own lengths up to the first that holds `max_length`, or those of the grid if it takes any length."""
+    """Return the lengths at which to time a file: its own, or those of the grid if it takes any length."""
     listed = [
         n for n in predictor.lengths if n <= max_length or n == smallest_fitting_length(predictor.lengths, max_length)
     ]
@@ -288,7 +288,7 @@ def _lengths_to_time(predictor: FilePredictor, max_length: int, grid: Sequence[i
 
 
 def _time_first_runs(runner: _Runner, runners: Sequence[_Runner], single: bool) -> None:
-    """Run a candidate once at each length, untimed, which plans its memory and packs its weights; then take a first time.
+    """Run a candidate at each length untimed, to warm it up, then take its first time there.
 
     Single calls are timed after an idle time each. A candidate with fewer threads stops at the length where more threads pay.
     """
@@ -317,9 +317,9 @@ def _time_first_runs(runner: _Runner, runners: Sequence[_Runner], single: bool) 
 
 
 def _drop_slow_candidates(runners: Sequence[_Runner], max_length: int, within: float) -> None:
-    """Take each candidate out of the race at the lengths where it needs more than `within` times the best time.
+    """Drop each candidate at the lengths where it takes more than `within` times the best time.
 
-    It stays if it is close by the estimate from all rounds, or by its best time, since one undisturbed inference is enough.
+    It stays if either the estimate from all rounds or its single best time is within that factor.
     """
     at_their_best = []
     for runner in runners:
@@ -329,7 +329,7 @@ def _drop_slow_candidates(runners: Sequence[_Runner], max_length: int, within: f
     estimates = [_estimated_timings(runners), at_their_best]
 
     def is_close(number: int, n: int) -> bool:
-        """Return whether a candidate's estimate at a length is within a factor of the best one."""
+        """Return whether a candidate's estimate at a length is within the factor of the best estimate."""
         length = min(n, max_length)
         return any(
             timings[number].expected_ms(length, steady) <= within * min(t.expected_ms(length, steady) for t in timings)
@@ -342,9 +342,9 @@ def _drop_slow_candidates(runners: Sequence[_Runner], max_length: int, within: f
 
 
 def _time_bursts(runners: Sequence[_Runner], undecided: set[int], order: np.random.Generator) -> None:
-    """Run one round of the cadence `batch`: each candidate at mixed lengths, then all of them at one length after the other.
+    """Time one round of the cadence `batch`: each candidate at mixed lengths, then all at one length after another.
 
-    Candidates whose threads spin on run their lengths at the end, and rest once: ten rests would take most of the time there is.
+    Candidates whose threads keep spinning run last, at all their lengths, with one rest for all.
     """
     running = [r for r in runners if undecided.intersection(r.contested)]
     for i in order.permutation(len(running)):
@@ -361,7 +361,7 @@ def _time_bursts(runners: Sequence[_Runner], undecided: set[int], order: np.rand
 
 
 def _time_mixed_bursts(runner: _Runner, order: np.random.Generator) -> None:
-    """Time texts of alternating lengths, sentences and documents apart; append each length's median without the first cycle."""
+    """Time texts of alternating lengths, short and long ones apart; append the median time of each length."""
     quick = [n for n in order.permutation(runner.contested).tolist() if runner.first[n] < _MIXED_MS]
     groups = [n for n in quick if n <= _SENTENCE], [n for n in quick if n > _SENTENCE]
     several = [lengths for lengths in groups if len(lengths) > 1]
@@ -376,7 +376,7 @@ def _time_mixed_bursts(runner: _Runner, order: np.random.Generator) -> None:
 
 
 def _time_burst(runner: _Runner, n: int) -> None:
-    """Run texts of one length until the caches are warm, then time some more and append their median."""
+    """Run texts of one length until the caches are warm, then time more and append the median."""
     feed, ms = _sample(n, runner.predictor), max(runner.first[n], 0.01)
     if runner.candidate.threads > 1:
         time.sleep(_SETTLE_S)
@@ -387,7 +387,7 @@ def _time_burst(runner: _Runner, n: int) -> None:
 
 
 def _time_single_calls(runners: Sequence[_Runner], undecided: set[int], order: np.random.Generator) -> None:
-    """Run one round of the cadence `interactive`: calls after an idle time each, at mixed lengths and then at each length."""
+    """Time one round of the cadence `interactive`: calls after an idle time, at mixed lengths, then at each length."""
     running = [r for r in runners if undecided.intersection(r.contested)]
     for i in order.permutation(len(running)):
         _time_mixed_singles(running[i], order)
@@ -402,7 +402,7 @@ def _time_single_calls(runners: Sequence[_Runner], undecided: set[int], order: n
 
 
 def _time_mixed_singles(runner: _Runner, order: np.random.Generator) -> None:
-    """Time one call of each sentence's length, each after a call of another length: LiteRT's weights of it are in no cache then."""
+    """Time one call per sentence length after an idle time, each after a call of another length."""
     lengths = [n for n in order.permutation(runner.contested).tolist() if n <= _SENTENCE]
     if len(lengths) < 2:
         return
@@ -412,7 +412,7 @@ def _time_mixed_singles(runner: _Runner, order: np.random.Generator) -> None:
 
 
 def _estimated_timings(runners: Sequence[_Runner]) -> list[Timing]:
-    """Estimate the times of all candidates from the rounds so far, or from the first runs where there was no round."""
+    """Estimate the times of all candidates from the rounds so far, or from their first runs."""
     steady: list[dict[int, float]] = [{} for _ in runners]
     mixed: list[dict[int, float]] = [{} for _ in runners]
     for n in sorted({n for r in runners for n in r.first}):
@@ -426,7 +426,7 @@ def _estimated_timings(runners: Sequence[_Runner]) -> list[Timing]:
 
 
 def _estimate_times(rounds: Sequence[Sequence[float]], otherwise: Sequence[float]) -> list[float]:
-    """Estimate one time for each candidate at one length from rounds in which they took turns.
+    """Estimate each candidate's time at one length from rounds in which candidates took turns.
 
     Args:
         rounds: ms of each round, by candidate; some left early.
@@ -455,14 +455,14 @@ def _estimate_times(rounds: Sequence[Sequence[float]], otherwise: Sequence[float
 
 
 def _timing(runner: _Runner, steady: dict[int, float], mixed: dict[int, float]) -> Timing:
-    """Make the timing of a candidate from its ms by length."""
+    """Build the `Timing` of a candidate from its milliseconds by length."""
     candidate, fixed = runner.candidate, bool(runner.predictor.lengths)
     name, threads, spin = candidate.file.path.name, candidate.threads, candidate.spin
     return Timing(file=name, threads=threads, spin=spin, fixed=fixed, steady=steady, mixed=mixed)
 
 
 def _measure_core_share(runner: _Runner) -> float:
-    """Return the share of a core that one thread gets now: CPU time over wall time of some short texts."""
+    """Return the share of a core that one thread gets now: CPU time over wall time of a few short texts."""
     shortest = min(runner.first)
     feed = _sample(shortest, runner.predictor)
     count = int(np.clip(_BURST_MS / max(runner.first[shortest], 0.01), 1, _MOST))
@@ -473,7 +473,7 @@ def _measure_core_share(runner: _Runner) -> float:
 
 
 def _rest(runner: _Runner) -> None:
-    """Sleep until threads that wait busily are asleep: they would take the next candidate's core."""
+    """Sleep until a candidate's busily waiting threads are asleep and leave the core to the next candidate."""
     if runner.candidate.spin is Spin.ON:
         time.sleep(_REST_S)
 
@@ -490,14 +490,14 @@ def _time_after_idle(predictor: FilePredictor, feed: Mapping[str, NDArray[np.gen
 
 
 def _sample(length: int, predictor: FilePredictor) -> dict[str, NDArray[Any]]:
-    """Make one row of `length` tokens with every input that the file has."""
+    """Make one input row of `length` tokens with every input that the file takes."""
     ids = (np.arange(length, dtype=np.int64) * 7 % 97)[None, :]  # any small ids: every vocabulary has them
     mask, types = np.ones_like(ids), np.zeros_like(ids)
     return add_missing_inputs(predictor, {"input_ids": ids, "attention_mask": mask, "token_type_ids": types})
 
 
 def main() -> None:
-    """Read a request from stdin, run the race and print its plan as JSON on the last line of stdout."""
+    """Read the arguments of a race from stdin, run it, and print the timings as JSON on the last line of stdout."""
     request = _Request.model_validate_json(sys.stdin.read())
     print(race(request.candidates, request.max_length, request.rounds, request.cadence).model_dump_json())
 

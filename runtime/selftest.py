@@ -1,4 +1,4 @@
-"""Run a few golden rows before a file is first used, and refuse an engine that computes it wrongly on this machine.
+"""Run golden rows (recorded inputs with expected outputs) before a file is first used; refuse an engine that errs.
 
 `self_test` does so once per machine, engine version and file: a pass is stored in the user's cache folder, in the file that
 `result_cache_file` names.
@@ -37,7 +37,7 @@ def self_test(
     task: Task,
     digest: str | None = None,
 ) -> None:
-    """Run up to `_ROWS` golden rows unless this machine, engine version and file passed before.
+    """Run golden rows (recorded inputs with expected outputs) on a file, unless it passed here before.
 
     Args:
         predictor: The opened file.
@@ -85,7 +85,7 @@ def self_test(
 
 
 def result_cache_file(kind: str, key: str) -> Path | None:
-    """Return the path of the file for a result of this machine; the file need not exist yet.
+    """Return the path in the user's cache folder for a result about this machine; it need not exist yet.
 
     Args:
         kind: Kind of the result, a folder name.
@@ -107,7 +107,7 @@ def result_cache_file(kind: str, key: str) -> Path | None:
 
 
 def _choose_rows(rows: Sequence[tuple[int, GoldenRow]]) -> list[tuple[int, GoldenRow]]:
-    """Return the shortest row of each of `_ROWS` equal stretches of a file, shortest first; all rows where there are fewer."""
+    """Choose up to `_ROWS` golden rows: the shortest of each of as many equal stretches of the file."""
     parts = min(_ROWS, len(rows))
     edges = [len(rows) * i // parts for i in range(parts + 1)]
     chosen = [min(rows[a:b], key=_count_letters) for a, b in pairwise(edges)]
@@ -120,13 +120,13 @@ def _count_letters(row: tuple[int, GoldenRow]) -> int:
 
 
 def _golden_difference(predictor: Predictor, tokenizer: TextTokenizer, row: GoldenRow, path: str, task: Task) -> float:
-    """Return the largest absolute difference between a predictor's outputs and those of a golden row; NaN if any is NaN."""
+    """Run one golden row; return the largest absolute difference from its expected outputs, NaN if any is NaN."""
     answer = run_rows(predictor, tokenizer, tokenizer.encode([row.input]), task)[0]
     return worst_difference(row.pick(answer), row.expected(path))
 
 
 def _suggest_fix(predictor: Predictor, record: ModelRecord) -> str:
-    """Return what a user can do about a file that is computed wrongly: older TFLite engines have known faults."""
+    """Return advice for a file that an engine computes wrongly; older TFLite engines have known faults."""
     if record.format is not Format.TFLITE or predictor.engine == _LITERT:
         return "Use another engine or version, or another file of the folder."
     if record.scheme is Scheme.INT8 and record.plain:

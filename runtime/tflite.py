@@ -57,7 +57,7 @@ Run = Callable[[_Rows], Arrays]
 
 @dataclass(frozen=True)
 class Padding:
-    """What rows are padded with, and where.
+    """The token id and the side with which rows are padded.
 
     Attributes:
         pad_id: Id of the padding token; every other input is padded with 0.
@@ -68,16 +68,16 @@ class Padding:
     side: str
 
     def value(self, name: str) -> int:
-        """Return the number that an input is padded with."""
+        """Return the number that fills the padding of the named input."""
         return self.pad_id if name == "input_ids" else 0
 
     def place(self, length: int, wide: int) -> slice:
-        """Return where the values of a row of `length` tokens are in the row padded to `wide` tokens."""
+        """Return the slice that a row of `length` tokens takes in a row padded to `wide` tokens."""
         start = 0 if self.side == "right" else wide - length
         return slice(start, start + length)
 
     def widened(self, inputs: Mapping[str, NDArray[np.generic]], wide: int) -> dict[str, NDArray[np.generic]]:
-        """Pad a batch; the arrays are new ones.
+        """Return the inputs padded to `wide` tokens, as new arrays.
 
         Args:
             inputs: [B, L, ...] arrays by name.
@@ -93,7 +93,7 @@ class Padding:
 
 
 class TflitePredictor:
-    """Runs one TFLite file on the CPU.
+    """Runs one TFLite file on the CPU with the first TFLite engine that is installed.
 
     A file has one signature per length; `run` takes exactly these lengths, and rows one after the other.
     `pocketbert.core.predict.predictor.feed` pads to the smallest one that fits.
@@ -146,7 +146,7 @@ class TflitePredictor:
         self._calls = {n: _SignatureCall(runner, self.inputs, self.outputs) for n, runner in self._runners.items()}
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run rows [B, L] one by one, L being one of `lengths`; see `pocketbert.core.predict.predictor.Predictor`.
+        """Run rows [B, L] one by one, L being one of `lengths`; return the outputs by name.
 
         Raises:
             InputError: If no signature has that length, or the engine fails: a damaged file, an id beyond the table.
@@ -160,7 +160,7 @@ class TflitePredictor:
         return self._guarded(call, inputs)
 
     def prepare_run(self, length: int, padding: Padding) -> Run:
-        """Return a function that runs rows [B, `length`] as `run` does, with its memory and padding prepared.
+        """Return a function that runs rows [B, `length`], with memory and padding prepared in advance.
 
         Args:
             length: Tokens of the rows.
@@ -203,7 +203,7 @@ class TflitePredictor:
 
 
 def _installed_engine() -> tuple[_Engine, str] | None:
-    """Return the first of `_ENGINES` that is installed and its version, without importing it; None if none is."""
+    """Return (engine, version) of the first TFLite engine that is installed, without importing it; else None."""
     for engine in _ENGINES:
         for name in engine.distributions:
             version = version_of(name)
@@ -217,7 +217,7 @@ _announced: set[str] = set()
 
 @contextlib.contextmanager
 def _first_time_quiet() -> Iterator[None]:
-    """Silence stderr while the first file of the process is opened.
+    """Silence stderr while the first TFLite file of the process is opened.
 
     The engine announces its XNNPACK delegate on stderr, once per process; an application's output is left alone after that.
     """
@@ -230,7 +230,7 @@ def _first_time_quiet() -> Iterator[None]:
 
 
 def _signatures(interpreter: Any) -> dict[int, tuple[str, Any]]:
-    """Return names and runners of the signatures whose inputs all have the shape [1, length, ...], by length."""
+    """Return {length: (key, runner)} of the signatures whose inputs all have the shape [1, length, ...]."""
     out = {}
     for key in interpreter.get_signature_list():
         runner = interpreter.get_signature_runner(key)
@@ -241,7 +241,7 @@ def _signatures(interpreter: Any) -> dict[int, tuple[str, Any]]:
 
 
 def _tensor(name: str, details: Mapping[str, Any], free_length: int | None) -> Tensor:
-    """Describe a tensor; its second axis is called ``sequence`` where it has `free_length` elements."""
+    """Describe name, type and shape of a tensor; the axis of `free_length` elements is called ``sequence``."""
     shape = [int(n) for n in details["shape"]]
     return Tensor(
         name=name,
@@ -251,7 +251,7 @@ def _tensor(name: str, details: Mapping[str, Any], free_length: int | None) -> T
 
 
 class _InputBuffer(NamedTuple):
-    """Memory for the values of one input.
+    """Prepared memory for the values of one input, padding included.
 
     Attributes:
         name: The input.
@@ -269,7 +269,7 @@ class _InputBuffer(NamedTuple):
 
 
 class _SignatureCall:
-    """Runs rows through a signature of fixed shapes, one by one.
+    """Runs rows through one signature of fixed shapes, one by one, with prepared memory.
 
     The engine's runner gives every input its shape and plans the memory of the signature before each run. The shapes never
     change here, so that this is done once, by the first run; the later ones hand over the values and read the answers. For a
@@ -300,7 +300,7 @@ class _SignatureCall:
         self._run_whole = self.prepare_run(int(details[inputs[0]]["shape"][1]), Padding(0, "right"))
 
     def prepare_run(self, length: int, padding: Padding) -> Run:
-        """Allocate memory for rows of one length, and return the function that runs them; see `__call__`.
+        """Allocate memory for rows of one length; return the function that runs such rows.
 
         Each length has its own memory, whose padding is written here and never again: no row can leave values in the
         padding of another one.
@@ -352,14 +352,14 @@ class _SignatureCall:
 
 
 def _allocate(name: str, details: Mapping[str, Any], length: int, padding: Padding) -> _InputBuffer:
-    """Allocate the padded memory of one input for rows of `length` tokens."""
+    """Allocate the padded input array for rows of `length` tokens."""
     buffer = np.full(tuple(details["shape"]), padding.value(name), details["dtype"])
     values = buffer[:, padding.place(length, buffer.shape[1])]
     return _InputBuffer(name, values.shape, values, buffer, details["index"])
 
 
 def _run_each(rows: _Rows, buffers: Sequence[_InputBuffer], run: Run) -> Arrays:
-    """Run a batch row by row and join the outputs. Raises ValueError if a single row has another shape."""
+    """Run a batch row by row and join the outputs; ValueError if a single row has another shape than prepared."""
     count = len(rows[buffers[0].name])
     if count < 2:
         name, shape = next((b.name, b.shape) for b in buffers if rows[b.name].shape != b.shape)
@@ -369,7 +369,7 @@ def _run_each(rows: _Rows, buffers: Sequence[_InputBuffer], run: Run) -> Arrays:
 
 
 class XnnpackCoverage(BaseModel):
-    """Operators of a TFLite graph by what runs them.
+    """How many operators of a TFLite graph XNNPACK runs, and which it leaves.
 
     Attributes:
         partitions: Pieces that XNNPACK runs; every further piece costs a hand-over.
@@ -383,7 +383,7 @@ class XnnpackCoverage(BaseModel):
 
     @property
     def summary(self) -> str:
-        """One line for people."""
+        """One line for people: XNNPACK's partitions and operators, and those left outside."""
         left = ", ".join(f"{n} {name}" for name, n in self.outside.items()) or "none"
         noun = "partition" if self.partitions == 1 else "partitions"
         return f"{self.partitions} XNNPACK {noun} with {sum(self.inside.values())} operators; outside: {left}"
@@ -393,7 +393,7 @@ _DELEGATE = "DELEGATE"
 
 
 def count_xnnpack_operators(interpreter: Any) -> XnnpackCoverage | None:
-    """Count the operators of an interpreter's first subgraph that XNNPACK runs, and those that it leaves.
+    """Count the operators of an interpreter's first subgraph that XNNPACK runs and those that it leaves.
 
     The interpreter lists the original operators and, after them, one DELEGATE node per partition with the tensors it
     reads and writes. What lies between those tensors is inside.

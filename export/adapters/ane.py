@@ -1,4 +1,4 @@
-"""Encoder layers on channels-first activations [B, C, 1, L], as Apple's Neural Engine prefers them.
+"""Rewrite encoder layers to channels-first activations [B, C, 1, L], which Apple's Neural Engine prefers.
 
 `rewrite_channels_first` rewrites the encoder of a BERT-like model; between embeddings and head, activations are
 channels first. Classes are matched by full name, as in `pocketbert.export.adapters.lean`; a model with any other layer
@@ -31,11 +31,11 @@ _SMALLEST_GAIN = 1e-9
 
 
 def rewrite_channels_first(model: Any, family: Family) -> Any:
-    """Rewrite the encoder of a model to work channels first; the results stay the same up to rounding.
+    """Replace a model's encoder layers by ones on activations [B, C, 1, L]; same results up to rounding.
 
     Args:
         model: A transformers model with a head in eval mode. **It is changed in place**: pass a deep copy.
-        family: Its row of the family table.
+        family: The model's row of the family table.
 
     Returns:
         The model.
@@ -68,7 +68,7 @@ def _has_rewrite(parts: LayerParts | None) -> bool:
 
 
 def _unknown_encoder(model: Any) -> Problem:
-    """Build the problem of an encoder without a rewrite; it lists the families that have one."""
+    """Build the error that the layout `ane` is not available for a model; it lists the families that have it."""
     kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
     names = [
         f.name
@@ -84,21 +84,21 @@ def _unknown_encoder(model: Any) -> Problem:
 
 
 class ChannelsFirst(nn.Module):
-    """A stock encoder whose layers work channels first: states and mask are transposed once, and the result back."""
+    """A transformers encoder with channels-first layers: states are transposed before them, and back behind them."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
         self.encoder = encoder
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor, **_: Any) -> Any:
-        """Run the encoder.
+        """Run the encoder on states [B, L, C], transposed for its layers and back.
 
         Args:
             hidden_states: [B, L, C].
             attention_mask: Added to attention scores, [B, 1, 1, L].
 
         Returns:
-            The output of the stock encoder, its last hidden state [B, L, C], or [B, 1, C] if no head reads more.
+            The output of the transformers encoder, its last hidden state [B, L, C], or [B, 1, C] if no head reads more.
         """
         states = hidden_states.transpose(1, 2)[:, :, None]
         out = self.encoder(states, attention_mask=attention_mask.transpose(1, 3))
@@ -107,7 +107,7 @@ class ChannelsFirst(nn.Module):
 
 
 class ChannelNorm(nn.Module):
-    """Layer normalization over axis 1, written as coremltools recognizes it: it becomes one `layer_norm`.
+    """Layer normalization over axis 1, written so that coremltools turns it into one `layer_norm` operation.
 
     For that the bias must be inside, (x + b / w) * w; coremltools folds b / w * w back into b. With a single operation,
     Core ML chooses the precision in which squares are added up, which fp16 does not hold beyond 255 squared. Epsilon
@@ -116,7 +116,7 @@ class ChannelNorm(nn.Module):
     """
 
     def __init__(self, norm: nn.LayerNorm) -> None:
-        """Take over weight, bias and epsilon of a layer normalization."""
+        """Reuse weight, bias and epsilon of a layer normalization."""
         super().__init__()
         gain = norm.weight.detach()
         smallest = _SMALLEST_GAIN * gain.abs().max().clamp(min=1.0)
@@ -133,10 +133,10 @@ class ChannelNorm(nn.Module):
 
 
 class PerHeadAttention(nn.Module):
-    """Attention as two products per head; only the keys are transposed."""
+    """Attention on [B, C, 1, L] computed head by head as two products; only the keys are transposed."""
 
     def __init__(self, query: nn.Linear, key: nn.Linear, value: nn.Linear, heads: int, scaling: float) -> None:
-        """Take over projections.
+        """Turn query, key and value projections into 1x1 convolutions.
 
         Args:
             query: Copied, its weights multiplied with `scaling`.
@@ -152,7 +152,7 @@ class PerHeadAttention(nn.Module):
             setattr(self.query, name, nn.Parameter(parameter.detach() * scaling))
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """Compute the context of the queries.
+        """Compute the attention output of the queries.
 
         Args:
             queries: States that queries are computed from, [B, D, 1, Q].
@@ -174,10 +174,10 @@ class PerHeadAttention(nn.Module):
 
 
 class ChannelsFirstLayer(nn.Module):
-    """A layer of BERT, RoBERTa or DistilBERT, for all tokens or for the first one only."""
+    """A post-norm layer (BERT, RoBERTa, DistilBERT) on [B, C, 1, L], for all tokens or the first one only."""
 
     def __init__(self, parts: Parts, first_token: bool) -> None:
-        """Take over the modules of a stock layer; `first_token` for the first token only."""
+        """Turn the modules of a transformers layer into 1x1 convolutions and channel norms."""
         super().__init__()
         self.first_token = first_token
         self.attention = PerHeadAttention(parts.query, parts.key, parts.value, parts.heads, parts.scaling)
@@ -189,7 +189,7 @@ class ChannelsFirstLayer(nn.Module):
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor, *_: object, first_row: bool = False, **__: object
     ) -> Tensor:
-        """Run the layer; further arguments of the stock encoder are for decoders.
+        """Run the encoder layer on [B, C, 1, L]; further arguments of the transformers encoder are ignored.
 
         Args:
             hidden_states: [B, C, 1, L].
@@ -212,7 +212,7 @@ def _norm(norm: nn.Module) -> ChannelNorm:
 
 
 def to_pointwise(dense: nn.Linear) -> nn.Conv2d:
-    """Return a linear layer as a 1x1 convolution on the same weights, [B, in, 1, L] to [B, out, 1, L]."""
+    """Convert a linear layer to a 1x1 convolution with the same weights, [B, in, 1, L] to [B, out, 1, L]."""
     conv = nn.Conv2d(dense.in_features, dense.out_features, 1, bias=dense.bias is not None, device="meta")
     conv.weight = nn.Parameter(dense.weight.detach()[:, :, None, None])
     if dense.bias is not None:

@@ -1,4 +1,4 @@
-"""DeBERTa v1, v2 and v3: an encoder of the loaded modules whose relative positions need no gather of scores.
+"""Rewrite the encoders of DeBERTa v1, v2 and v3 for export, without a gather of relative-position scores.
 
 `_disentangled` is the adapter. Disentangled attention (He et al. 2021, DeBERTa) adds scores of content and position.
 Those of a distance depend on i - j only, so the relative table is looked up once for each distance (`Distances`), and
@@ -33,10 +33,10 @@ from pocketbert.export.adapters.mask_4d import MASK_VALUE, ExportPlan, wrap_mode
 
 
 class Distances(nn.Module):
-    """The row of the relative tables for each distance i - j between a query i and a key j."""
+    """The rows of the relative-position tables that belong to each distance i - j of query i and key j."""
 
     def __init__(self, rows: Tensor, opaque: bool) -> None:
-        """Store the rows in both orders.
+        """Store the table row of each distance, ordered from the largest distance down and from the smallest up.
 
         Args:
             rows: Row of each distance from -R to R, [2 R + 1]; R is larger than the longest input, which torch.export
@@ -52,7 +52,7 @@ class Distances(nn.Module):
         """Rows of the distances -R to R - 1."""
 
     def forward(self, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the rows for a length.
+        """Return the table rows of all distances that occur in a text of the mask's length.
 
         Args:
             mask: Added to the scores, [B, 1, 1, L], nowhere above 0.
@@ -70,11 +70,11 @@ class Distances(nn.Module):
 class DisentangledRows(nn.Module):
     """Disentangled attention of every token: content to content, content to position, position to content.
 
-    Takes over the projections of `parts` and changes the query's in place.
+    Uses the projections of `parts` and changes the query's in place.
     """
 
     def __init__(self, parts: Parts, keys: Tensor | None, queries: Tensor | None) -> None:
-        """Take over the projections of a layer.
+        """Reuse a layer's projections and the projected relative-position tables.
 
         Args:
             parts: Modules of the layer.
@@ -86,12 +86,12 @@ class DisentangledRows(nn.Module):
         self.keys, self.queries = _table(keys), _table(None if queries is None else queries * parts.scaling)
 
     def forward(self, states: Tensor, mask: Tensor, rows: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        """Compute the context of every token.
+        """Compute the attention output of every token.
 
         Args:
             states: [B, L, H].
             mask: Added to the scores, [B, 1, 1, L].
-            rows: The result of `Distances`.
+            rows: The table rows of all distances, from `Distances`.
 
         Returns:
             Context, the heads next to each other, [B, L, heads * depth].
@@ -108,20 +108,20 @@ class DisentangledRows(nn.Module):
         return torch.matmul(weights, value).transpose(1, 2).flatten(2)
 
     def _heads(self, table: Tensor) -> Tensor:
-        """Split the heads of a table, [n, heads * depth] to [1, heads, depth, n]."""
+        """Split a position table into heads, [n, heads * depth] to [1, heads, depth, n]."""
         count, width = table.shape
         heads = self.content.heads
         return table.view(1, count, heads, width // heads).permute(0, 2, 3, 1)
 
 
 class DisentangledFirstRow(nn.Module):
-    """Disentangled attention of the first token: needs the keys of all tokens, but no values of the others.
+    """Disentangled attention of the first token only; values of the other tokens are not computed.
 
     (q + Q_j)·k_j + q·K_j for each key j, where K and Q are the tables of the distance -j.
     """
 
     def __init__(self, parts: Parts, keys: Tensor | None, queries: Tensor | None) -> None:
-        """Take over the projections of a layer; see `DisentangledRows`."""
+        """Reuse a layer's projections and position tables; see `DisentangledRows`."""
         super().__init__()
         self.content = AllRows(parts.query, parts.key, parts.value, parts.heads, parts.scaling)
         self.keys, self.queries = _table(keys), _table(None if queries is None else queries * parts.scaling)
@@ -130,12 +130,12 @@ class DisentangledFirstRow(nn.Module):
         """1 where a column belongs to the row's head, [heads, heads * depth]."""
 
     def forward(self, states: Tensor, mask: Tensor, rows: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        """Compute the context of the first token.
+        """Compute the attention output of the first token.
 
         Args:
             states: [B, L, H].
             mask: Added to the scores, [B, 1, 1, L].
-            rows: The result of `Distances`.
+            rows: The table rows of all distances, from `Distances`.
 
         Returns:
             Context of the first token, [B, 1, heads * depth].
@@ -153,7 +153,7 @@ class DisentangledFirstRow(nn.Module):
 
 
 def shift_diagonals(products: Tensor) -> Tensor:
-    """Turn columns of distances into columns of tokens.
+    """Turn scores per distance, [.., L, 2 L], into scores per pair of tokens, [.., L, L].
 
     Args:
         products: [B, heads, L, 2 L]; column c of row i belongs to token i + c - L.
@@ -168,7 +168,7 @@ def shift_diagonals(products: Tensor) -> Tensor:
 
 
 def _table(rows: Tensor | None) -> nn.Embedding | None:
-    """Return rows as an embedding table."""
+    """Return an embedding table with these rows; None for None."""
     if rows is None:
         return None
     made = nn.Embedding(rows.shape[0], rows.shape[1], device="meta")
@@ -181,7 +181,7 @@ _Tables = tuple[Tensor | None, Tensor | None]
 
 
 def _disentangled(model: Any, plan: ExportPlan) -> nn.Module:
-    """Rewrite a DeBERTa model for export.
+    """Rewrite a DeBERTa model for export and wrap it with named inputs and plain tensor outputs.
 
     Args:
         model: A transformers model with a head in eval mode; it is changed in place.
@@ -215,7 +215,7 @@ def _disentangled(model: Any, plan: ExportPlan) -> nn.Module:
 
 
 class MaskedEmbeddings(nn.Module):
-    """The stock embeddings; padding becomes zeros for the convolution, attention never reads it."""
+    """The transformers embeddings; padded tokens become zeros where the model has a convolution."""
 
     def __init__(self, embeddings: nn.Module, masks: bool) -> None:
         super().__init__()
@@ -223,7 +223,7 @@ class MaskedEmbeddings(nn.Module):
         self.word_embeddings = embeddings.word_embeddings  # the fill-mask head takes it from here
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, mask: Tensor, **_: Any) -> Tensor:
-        """Embed tokens.
+        """Look up the embeddings of the tokens; zero those of padding where the model has a convolution.
 
         Args:
             input_ids: [B, L].
@@ -238,7 +238,7 @@ class MaskedEmbeddings(nn.Module):
 
 
 class TiedHead(nn.Module):
-    """The fill-mask head, its product with the embedding table as a linear layer, which exporters recognize as tied."""
+    """The fill-mask head as a linear layer that shares the embedding table, so that exporters store it once."""
 
     def __init__(self, head: Any, words: nn.Embedding) -> None:
         super().__init__()
@@ -253,10 +253,10 @@ class TiedHead(nn.Module):
 
 
 class LeanEncoder(nn.Module):
-    """The encoder; its last layer computes only the first token if no head reads more."""
+    """The rewritten encoder; its last layer computes only the first token if no head reads more."""
 
     def __init__(self, base: Any, layers: list[tuple[Parts, _Tables]], only_first: bool, format: Format) -> None:
-        """Build the layers from their parts and tables; `only_first` lets the last one compute the first token only."""
+        """Build the layers from their modules and position tables; `only_first` limits the last to the first token."""
         super().__init__()
         shape = Shape(flat_ffn=format is Format.ONNX)
         last = len(layers) - 1
@@ -269,15 +269,15 @@ class LeanEncoder(nn.Module):
         self.distances = Distances(_rows_of_distances(base), opaque=format is not Format.ONNX)
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor, **_: Any) -> BaseModelOutput:
-        """Run all layers.
+        """Run all encoder layers, and the convolution behind the first one if the model has it.
 
         Args:
             hidden_states: [B, L, H].
             attention_mask: Added to attention scores, [B, 1, 1, L].
 
         Returns:
-            The last states, [B, L, H] or [B, 1, H]; also as the only entry of `hidden_states`, where the stock model
-            reads it.
+            The last states, [B, L, H] or [B, 1, H]; also as the only entry of `hidden_states`, where transformers reads
+            it.
         """
         rows = self.distances(attention_mask)
         states = hidden_states
@@ -289,19 +289,19 @@ class LeanEncoder(nn.Module):
 
 
 class DisentangledLayer(PostNormLayer):
-    """A post-norm layer with disentangled attention."""
+    """A post-norm encoder layer with disentangled attention."""
 
     def __init__(self, parts: Parts, tables: _Tables, first_row: bool, shape: Shape) -> None:
         kind = DisentangledFirstRow if first_row else DisentangledRows
         super().__init__(parts, first_row, shape, kind(parts, *tables))
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor, rows: tuple[Tensor, Tensor, Tensor]) -> Tensor:  # type: ignore[override]
-        """Run the layer.
+        """Run the encoder layer with relative positions.
 
         Args:
             hidden_states: [B, L, H].
             attention_mask: Added to attention scores, [B, 1, 1, L].
-            rows: The result of `Distances`.
+            rows: The table rows of all distances, from `Distances`.
 
         Returns:
             [B, L, H], or [B, 1, H] of a first-row layer.
@@ -311,10 +311,10 @@ class DisentangledLayer(PostNormLayer):
 
 
 class Neighbours(nn.Module):
-    """The convolution over the embeddings as one product, whose weight quantizers recognize."""
+    """The convolution over neighbouring embeddings as one linear layer, whose weight quantizers recognize."""
 
     def __init__(self, stock: Any) -> None:
-        """Take over weights and norm of the stock convolution; groups become blocks of one matrix."""
+        """Reuse weight, bias and norm of the transformers convolution; its groups become blocks of one matrix."""
         super().__init__()
         conv = stock.conv
         outputs, inputs, size = conv.weight.shape
@@ -327,11 +327,11 @@ class Neighbours(nn.Module):
         self.dense.weight, self.dense.bias = nn.Parameter(dense.flatten(1)), conv.bias
 
     def forward(self, embedded: Tensor, states: Tensor) -> Tensor:
-        """Add the convolution over the neighbours of each token.
+        """Add the convolution of the embeddings to the states, and normalize.
 
         Args:
             embedded: Input of the first layer, padding as zeros, [B, L, H].
-            states: Its result, [B, L, H].
+            states: Output of the first layer, [B, L, H].
 
         Returns:
             [B, L, H].
@@ -351,7 +351,7 @@ def _activation(name: str) -> nn.Module:
 
 
 def _rows_of_distances(base: Any) -> Tensor:
-    """Return the row of the relative table for each distance from -R to R, as in the stock encoder."""
+    """Return the relative-table row of each distance from -R to R, R being the longest input + 1."""
     encoder, largest = base.encoder, base.config.max_position_embeddings + 1
     if not encoder.relative_attention:
         return torch.zeros(2 * largest + 1, dtype=torch.int64)
@@ -364,14 +364,14 @@ def _rows_of_distances(base: Any) -> Tensor:
 
 
 def _plain_norm(norm: Any) -> nn.LayerNorm:
-    """Return the normalization that v1 computes step by step as nn.LayerNorm, which every exporter recognizes."""
+    """Convert DeBERTa v1's own normalization to nn.LayerNorm, which every exporter recognizes."""
     made = nn.LayerNorm(len(norm.weight), eps=norm.variance_epsilon)
     made.weight, made.bias = norm.weight, norm.bias
     return made
 
 
 def _take_apart_v1(layer: Any, relative: Tensor | None) -> tuple[Parts, _Tables]:
-    """Return modules and tables of a layer of v1, whose only projection makes queries, keys and values head by head."""
+    """Return a DeBERTa v1 layer's modules and projected position tables; its fused projection is split in three."""
     own = layer.attention.self
     weights = own.in_proj.weight.view(own.num_attention_heads, 3, own.attention_head_size, -1)
     query, key, value = (_linear(weights[:, i].flatten(0, 1), b) for i, b in enumerate((own.q_bias, None, own.v_bias)))
@@ -381,7 +381,7 @@ def _take_apart_v1(layer: Any, relative: Tensor | None) -> tuple[Parts, _Tables]
 
 
 def _take_apart_v2(layer: Any, relative: Tensor | None) -> tuple[Parts, _Tables]:
-    """Return modules and tables of a layer of v2 and v3, whose positions may share the projections of the content."""
+    """Return a DeBERTa v2 or v3 layer's modules and position tables; query and key may project positions too."""
     own = layer.attention.self
     kinds = [kind for kind in ("c2p", "p2c") if kind in own.pos_att_type]
     shared = own.share_att_key
@@ -395,7 +395,7 @@ def _has(attention: Any, kind: str) -> bool:
 
 
 def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """Return a linear layer with these weights [out, in] and bias [out]."""
+    """Build a linear layer with these weights [out, in] and bias [out]."""
     made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
     made.weight = nn.Parameter(weight.contiguous())
     if bias is not None:
@@ -404,7 +404,7 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 
 
 def _parts(layer: Any, projections: tuple[nn.Linear, nn.Linear, nn.Linear], terms: int) -> Parts:
-    """Return the modules of a layer whose scores are the sum of some terms."""
+    """Return a layer's modules as `Parts`; its scores are the sum of `terms` products, which sets their scale."""
     attention = layer.attention.self
     query, key, value = projections
     out = layer.attention.output
@@ -430,11 +430,11 @@ _VERSIONS: dict[tuple[str, str], Callable[[Any, Tensor | None], tuple[Parts, _Ta
     (f"{_V1}.DebertaLayer", f"{_V1}.DisentangledSelfAttention"): _take_apart_v1,
     (f"{_V2}.DebertaV2Layer", f"{_V2}.DisentangledSelfAttention"): _take_apart_v2,
 }
-"""How layers are taken apart, by the full names of their class and of that of their attention."""
+"""Functions that return a layer's modules and tables, by the class names of the layer and of its attention."""
 
 
 def _find_version(base: Any) -> Callable[[Any, Tensor | None], tuple[Parts, _Tables]]:
-    """Return how the layers of a model are taken apart.
+    """Return the function that takes this model's layers apart: that of DeBERTa v1, or that of v2 and v3.
 
     Raises:
         InputError: If the model has other layers, or computes what the rewrite does not.

@@ -1,4 +1,4 @@
-"""ERNIE (Tsinghua): a text stream and an entity stream, with entities or without.
+"""Rewrite ERNIE (Tsinghua), which has a text stream and an entity stream, for export with entities or without.
 
 `_two_streams` is the adapter. With entities (`EntityEncoder`), the graph takes the entities' numbers in a table that it
 holds, or their vectors, and runs both streams at all positions. That input decides which positions are open; [CLS]
@@ -37,10 +37,10 @@ _IDS = "entity_ids"
 
 
 class EntityStream(nn.Module):
-    """The entity states that the feed-forward part of a layer reads."""
+    """Attention of one layer's entity stream; its results are the entity states that the feed-forward part reads."""
 
     def __init__(self, attention: Any, first_row: bool, shape: Shape) -> None:
-        """Take over the entity attention of a stock layer, if it has one."""
+        """Reuse the entity attention of a transformers layer; a layer without it passes entity states on."""
         super().__init__()
         self.first_row, self.attends = first_row, hasattr(attention, "self_ent")
         if self.attends:
@@ -51,7 +51,7 @@ class EntityStream(nn.Module):
             self.dense, self.norm = out.dense, out.LayerNorm
 
     def forward(self, entities: Tensor, open_places: Tensor) -> Tensor:
-        """Compute them, [B, L, E] and the mask [B, L] to [B, L, E], or to [B, 1, E] if the first row is read."""
+        """Compute the layer's entity states [B, L, E], zero where no entity is; [B, 1, E] if only the first is read."""
         rows = entities[:, :1] if self.first_row else entities
         if self.attends:
             closed = (1.0 - open_places[:, None, None, :]) * MASK_VALUE
@@ -60,16 +60,16 @@ class EntityStream(nn.Module):
 
 
 class EntityLayer(nn.Module):
-    """A layer with entities, for all rows or for the first one only."""
+    """An encoder layer with a text and an entity stream, computed for all rows or for the first one only."""
 
     def __init__(self, layer: Any, first_row: bool, last: bool, shape: Shape) -> None:
-        """Take over the modules of a stock layer.
+        """Reuse text and entity modules of a transformers layer.
 
         Args:
-            layer: The stock layer.
-            first_row: Whether only the first row of its output is read.
-            last: Whether no layer reads its entities.
-            shape: How to write it.
+            layer: The layer of the transformers model.
+            first_row: Whether only the first token's output is used.
+            last: Whether no later layer reads its entity states.
+            shape: Settings of the rewritten layer, which depend on the file format.
         """
         super().__init__()
         parts = bert_layer(layer)
@@ -88,7 +88,7 @@ class EntityLayer(nn.Module):
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor, entities: Tensor, open_places: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Run the layer.
+        """Run both streams of the layer.
 
         Args:
             hidden_states: [B, L, H].
@@ -110,17 +110,17 @@ class EntityLayer(nn.Module):
         return states, self.entity_norm(self._project(self.down_entity, hidden) + given)
 
     def _project(self, dense: nn.Module, hidden: Tensor) -> Tensor:
-        """Project the hidden states of the feed-forward part, flattened where the layer is written so."""
+        """Apply the second feed-forward projection; for ONNX to states flattened to [B * L, I]."""
         if not self.flat_ffn:
             return dense(hidden)  # type: ignore[no-any-return]
         return dense(hidden.flatten(0, 1)).view(*hidden.shape[:2], -1)  # type: ignore[no-any-return]
 
 
 class EntityEncoder(nn.Module):
-    """All layers, in place of the stock encoder."""
+    """All encoder layers with entities at every position, in place of the transformers encoder."""
 
     def __init__(self, encoder: Any, first_token: bool, shape: Shape) -> None:
-        """Rewrite all layers of the stock encoder; with `first_token`, the last one for the first token only."""
+        """Rewrite all layers of the loaded encoder; with `first_token`, the last one computes the first token only."""
         super().__init__()
         with_entities = [i for i, layer in enumerate(encoder.layer) if hasattr(layer.intermediate, "dense_ent")]
         end = len(encoder.layer) - 1
@@ -135,7 +135,7 @@ class EntityEncoder(nn.Module):
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor, entity_vectors: Tensor, entity_mask: Tensor, **_: Any
     ) -> BaseModelOutput:
-        """Run all layers, [B, L, H] with an additive mask [B, 1, 1, L], vectors [B, L, E] and their mask [B, L]."""
+        """Run all layers on [B, L, H], a mask to add [B, 1, 1, L], entity vectors [B, L, E] and their mask [B, L]."""
         first = entity_mask[:, :1] * 0.0 + 1.0  # [CLS]; not ones_like, which Core ML turns into an operation of its own
         open_places, entities = torch.cat([first, entity_mask[:, 1:]], 1), entity_vectors
         for layer in self.layer:
@@ -147,7 +147,7 @@ class EntityEncoder(nn.Module):
 
 
 class WithIds(Wrapped):
-    """Inputs of every text, and the number of each entity."""
+    """The exported model with the usual inputs of a text and `entity_ids`, the number of the entity at each token."""
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor, entity_ids: Tensor
@@ -157,12 +157,12 @@ class WithIds(Wrapped):
 
 
 class WithVectors(Wrapped):
-    """Inputs of every text, and the vector of each entity."""
+    """The exported model with the usual inputs of a text and `entity_vectors`, the entity's vector at each token."""
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor, entity_vectors: Tensor
     ) -> tuple[Tensor, ...]:
-        """Run the model; inputs are [B, L], and [B, L, E] of vectors."""
+        """Run the model; inputs are [B, L], entity vectors [B, L, E]."""
         more = {"token_type_ids": token_type_ids, "entity_vectors": entity_vectors}
         return self.run(attention_mask, input_ids=input_ids, **more)
 
@@ -173,7 +173,7 @@ _FIRST_TOKEN = f"{_CODE}.ErnieThuForSequenceClassification"
 
 
 def _two_streams(model: Any, plan: ExportPlan) -> nn.Module:
-    """Make a model exportable, without entities or with those of the plan's form.
+    """Wrap an ERNIE (Tsinghua) model for export, without entities or with entity ids or vectors as an input.
 
     Args:
         model: One of the classes of ERNIE (Tsinghua) in eval mode. **It is changed in place.**
@@ -206,7 +206,7 @@ def _two_streams(model: Any, plan: ExportPlan) -> nn.Module:
 
 
 class FirstTokenEntity(nn.Module):
-    """The entity state that the feed-forward part of a layer reads if only the first position is open, [B, 1, E]."""
+    """The entity state [B, 1, E] that a layer's feed-forward part reads if only [CLS] has one."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
@@ -216,22 +216,22 @@ class FirstTokenEntity(nn.Module):
             self.projection, self.norm = _fuse(out.dense, value), out.LayerNorm
 
     def forward(self, entity: Tensor) -> Tensor:
-        """Compute it by attention to the entity itself."""
+        """Compute the entity state by attention to itself, a linear projection; unchanged without attention."""
         return self.norm(self.projection(entity) + entity) if self.attends else entity
 
 
 class FusedLayer(nn.Module):
-    """A layer with one row of entities, for all rows of the text or for the first one only."""
+    """An encoder layer whose only entity is that of [CLS], computed for all text rows or for the first one only."""
 
     def __init__(self, layer: Any, first_row: bool, first: bool, last: bool, shape: Shape) -> None:
-        """Take over the modules of a stock layer and change some of them.
+        """Reuse the modules of a transformers layer; fold the entity biases and, in the first layer, the constant row.
 
         Args:
-            layer: The stock layer.
-            first_row: Whether only the first row of its output is read.
+            layer: The layer of the transformers model.
+            first_row: Whether only the first token's output is used.
             first: Whether it is the first layer with entities, whose entity row is zero.
-            last: Whether no layer reads its entities.
-            shape: How to write it.
+            last: Whether no later layer reads its entity states.
+            shape: Settings of the rewritten layer, which depend on the file format.
         """
         super().__init__()
         parts = bert_layer(layer)
@@ -261,7 +261,7 @@ class FusedLayer(nn.Module):
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor, entity: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Run the layer.
+        """Run the layer on the text and the entity row of [CLS].
 
         Args:
             hidden_states: [B, L, H].
@@ -290,17 +290,17 @@ class FusedLayer(nn.Module):
         return states, self.entity_norm(own if given is None else own + given)
 
     def _add_to_first(self, inner: Tensor, change: Tensor) -> Tensor:
-        """Add a change to the first row."""
+        """Add `change` to the first row of the feed-forward input."""
         if self.first_row:
             return inner + change
         return torch.cat([inner[:, :1] + change, inner[:, 1:]], 1)
 
 
 class TextOnlyEncoder(nn.Module):
-    """All layers, in place of the stock encoder."""
+    """All encoder layers for texts without entities, in place of the transformers encoder."""
 
     def __init__(self, encoder: Any, first_token: bool, shape: Shape) -> None:
-        """Rewrite all layers of the stock encoder; with `first_token`, the last one for the first token only."""
+        """Rewrite all layers of the loaded encoder; with `first_token`, the last one computes the first token only."""
         super().__init__()
         with_entities = [i for i, layer in enumerate(encoder.layer) if hasattr(layer.intermediate, "dense_ent")]
         end = len(encoder.layer) - 1
@@ -312,7 +312,7 @@ class TextOnlyEncoder(nn.Module):
         )
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor, **_: Any) -> BaseModelOutput:
-        """Run all layers, [B, L, H] with an additive mask [B, 1, 1, L]."""
+        """Run all layers on hidden states [B, L, H] and an additive mask [B, 1, 1, L]."""
         entity: Tensor | None = None
         for layer in self.layer:
             if isinstance(layer, FusedLayer):
@@ -323,7 +323,7 @@ class TextOnlyEncoder(nn.Module):
 
 
 def _fuse(second: nn.Linear, first: nn.Linear) -> nn.Linear:
-    """Return two linear layers, one behind the other, as one."""
+    """Multiply two linear layers that follow one another into one layer."""
     made = nn.Linear(first.in_features, second.out_features, device="meta")
     made.weight = nn.Parameter((second.weight @ first.weight).detach())
     made.bias = nn.Parameter((second.weight @ first.bias + second.bias).detach())

@@ -1,4 +1,4 @@
-"""Keep MobileBERT's numbers inside fp16's range, exactly: large tensors are carried as a power of two times themselves.
+"""Scale MobileBERT's large activations down by powers of two, so that fp16 holds them and outputs stay exact.
 
 A trained MobileBERT normalizes nothing inside its encoder (NoNorm is a factor and an offset per channel), and its
 states between the blocks reach 1e5 to 1e6; fp16 ends at 65,504. A tensor between two linear layers may be any multiple
@@ -43,14 +43,14 @@ Inputs = Mapping[str, NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class LayerScales:
-    """Factors of one layer's tensors; 1 where fp16 holds them anyway.
+    """Factors by which the tensors of one MobileBERT layer are multiplied; 1 where fp16 holds them anyway.
 
     Attributes:
-        narrow: Of the residual stream inside the block.
-        shared: Of the states that queries and keys are computed from, where that is a bottleneck of its own.
-        value: Of values and context.
-        hidden: Of the inside of each feed-forward part, the last one's at the end.
-        out: Of the layer's last states.
+        narrow: Factor of the residual stream inside the bottleneck.
+        shared: Factor of the states that queries and keys are computed from, where they have a separate bottleneck.
+        value: Factor of attention values and context.
+        hidden: Factors of the hidden states of each feed-forward part, in order.
+        out: Factor of the layer's output.
     """
 
     narrow: float
@@ -62,13 +62,13 @@ class LayerScales:
 
 @dataclass(frozen=True)
 class Scales:
-    """Factors of a model's tensors, powers of two up to 1.
+    """Factors by which the tensors of a MobileBERT are multiplied: powers of two, at most 1.
 
     Attributes:
-        embedded: Of the sum of the embeddings, before its NoNorm.
-        first: Of the states that enter the first layer.
-        layers: Of every layer's tensors.
-        transform: Of the inside of the masked-language head, before its normalization.
+        embedded: Factor of the sum of the embeddings, before its NoNorm.
+        first: Factor of the input of the first layer.
+        layers: Factors of every layer's tensors.
+        transform: Factor inside the masked-language head, before its normalization.
     """
 
     embedded: float
@@ -78,16 +78,16 @@ class Scales:
 
     @property
     def smallest(self) -> float:
-        """The smallest factor; 1 if every tensor stays as it is."""
+        """The smallest factor of all; 1 if no tensor is scaled."""
         inner = [s for x in self.layers for s in (x.narrow, x.shared, x.value, *x.hidden, x.out)]
         return min(self.embedded, self.first, self.transform, *inner)
 
 
 def rescale_to_fp16(model: Any, outputs: Sequence[str], samples: Sequence[Inputs] = ()) -> float:
-    """Bring a model's tensors into fp16's range divided by `ROOM`.
+    """Shrink a MobileBERT's activations by powers of two, in its weights, to at most fp16's maximum / `ROOM`.
 
     Models that are not MobileBERT with NoNorm, and those whose tensors are small enough, are left as they are.
-    Attention scores, logits and states that are themselves an output cannot be carried as a multiple.
+    Attention scores, logits and states that are themselves an output are not scaled.
 
     Args:
         model: A transformers model with a head in eval mode. **It is changed in place**: pass a deep copy.
@@ -121,11 +121,11 @@ def _has_no_norm(model: Any) -> bool:
 
 
 def vocabulary_rows(config: Any, rows: int = 8) -> list[Inputs]:
-    """Build inputs without a tokenizer: the first ids (special tokens) and ids spread over the vocabulary.
+    """Make input rows without a tokenizer: the first ids (special tokens) and ids spread over the vocabulary.
 
     Args:
         config: The model's configuration.
-        rows: How many rows are spread.
+        rows: How many rows get ids spread over the vocabulary.
 
     Returns:
         One batch [rows + 1, L], L at most 128.
@@ -140,7 +140,7 @@ def vocabulary_rows(config: Any, rows: int = 8) -> list[Inputs]:
 
 
 def measure_scales(model: Any, samples: Sequence[Inputs], pooled_states: bool = False) -> Scales:
-    """Run a model and choose a factor for every tensor.
+    """Run a model on sample rows and choose the factor of every tensor from its largest magnitude.
 
     Args:
         model: MobileBERT with NoNorm, in eval mode; left as it is.
@@ -176,7 +176,7 @@ def measure_scales(model: Any, samples: Sequence[Inputs], pooled_states: bool = 
 
 
 def _watch_layer(ranges: _ActivationRange, prefix: str, layer: Any) -> None:
-    """Watch the tensors of one layer."""
+    """Register hooks that measure the tensors of one layer, under names that start with `prefix`."""
     if layer.use_bottleneck:
         ranges.watch_residual(prefix + "narrow", layer.bottleneck.input)
         if hasattr(layer.bottleneck, "attention"):
@@ -192,7 +192,7 @@ def _watch_layer(ranges: _ActivationRange, prefix: str, layer: Any) -> None:
 
 
 def _layer_scales(scale: Callable[[str], float], layers: Sequence[Any], keep_last: bool) -> tuple[LayerScales, ...]:
-    """Choose the factors of every layer's tensors; the last states keep theirs at 1 if `keep_last`."""
+    """Choose the factors of every layer's tensors; the last layer's output keeps factor 1 if `keep_last`."""
     layer_scales = []
     for i, layer in enumerate(layers):
         hidden = tuple(
@@ -205,14 +205,14 @@ def _layer_scales(scale: Callable[[str], float], layers: Sequence[Any], keep_las
 
 
 def _power_of_two(largest: float) -> float:
-    """Return 1, or the largest power of two that brings a number below fp16's end divided by `ROOM`."""
+    """Return the largest power of two, at most 1, that brings `largest` below fp16's maximum divided by `ROOM`."""
     if not 0 < largest < math.inf:
         return 1.0  # unused, or broken in fp32 as well: parity reports that
     return min(1.0, 2.0 ** -math.ceil(math.log2(largest * ROOM / LARGEST_FP16)))
 
 
 class _ActivationRange:
-    """Largest magnitudes by name, measured by hooks while a model runs.
+    """Largest magnitudes of named tensors, measured by hooks while a model runs.
 
     Results of NoNorm are measured as the exported graph computes them, the folded product and the residual each: two
     numbers that cancel must fit into a type too.
@@ -223,21 +223,21 @@ class _ActivationRange:
         self._hooks: list[Any] = []
 
     def largest(self, name: str) -> float:
-        """Return the largest magnitude; infinite if any number was infinite or NaN, 0 without any."""
+        """Return the largest magnitude measured under a name: infinite after infinite or NaN numbers, 0 without any."""
         return self._largest.get(name, 0.0)
 
     def update(self, name: str, *values: Tensor) -> None:
-        """Measure tensors."""
+        """Raise the largest magnitude stored under a name to that of the given tensors."""
         for value in values:
             largest = float(value.abs().max())
             self._largest[name] = max(self.largest(name), largest if math.isfinite(largest) else math.inf)
 
     def watch_linear(self, name: str, dense: nn.Module) -> None:
-        """Measure the results of a module."""
+        """Register a hook that measures the output of a module."""
         self._hooks.append(dense.register_forward_hook(lambda _, __, out: self.update(name, out)))
 
     def watch_norm(self, before: str, after: str, norm: Any) -> None:
-        """Measure a NoNorm that is not folded: its inputs as `before`, its results as `after`."""
+        """Measure a NoNorm that stays in the graph: its inputs under the name `before`, its results under `after`."""
 
         def measure(_: nn.Module, args: tuple[Tensor], out: Tensor) -> None:
             self.update(before, args[0])
@@ -246,7 +246,7 @@ class _ActivationRange:
         self._hooks.append(norm.register_forward_hook(measure))
 
     def watch_residual(self, name: str, part: Any) -> None:
-        """Measure a linear layer `dense` and NoNorm `LayerNorm` over its result, with or without a residual."""
+        """Measure the output of `part.dense` followed by NoNorm `part.LayerNorm`, with or without a residual."""
         products: list[Tensor] = []
 
         def measure(_: nn.Module, args: tuple[Tensor], out: Tensor) -> None:
@@ -258,7 +258,7 @@ class _ActivationRange:
         self._hooks.append(part.LayerNorm.register_forward_hook(measure))
 
     def remove(self) -> None:
-        """Remove all hooks."""
+        """Remove all hooks from the model."""
         for hook in self._hooks:
             hook.remove()
 
@@ -267,7 +267,7 @@ class _ActivationRange:
 
 
 def apply_scales(model: Any, scales: Scales) -> None:
-    """Multiply weights so that every tensor becomes its factor times itself, and every output stays what it was.
+    """Multiply a model's weights so that its tensors shrink by the given factors and its outputs stay the same.
 
     Args:
         model: MobileBERT with NoNorm. **It is changed in place.**
@@ -294,7 +294,7 @@ def apply_scales(model: Any, scales: Scales) -> None:
 
 
 def _apply_to_layer(layer: Any, own: LayerScales, entering: float) -> None:
-    """Multiply the weights of one layer, whose input is `entering` times the original."""
+    """Multiply the weights of one layer by its factors; its input arrives multiplied by `entering`."""
     attention, outer = layer.attention, entering
     keys = values = entering
     if layer.use_bottleneck:
@@ -320,14 +320,14 @@ def _apply_to_layer(layer: Any, own: LayerScales, entering: float) -> None:
 
 
 def _rescale(dense: nn.Linear, entering: float, leaving: float) -> None:
-    """Let a linear layer read states that are `entering` times the original, and write `leaving` times the original."""
+    """Change a linear layer's weights for an input multiplied by `entering` and an output multiplied by `leaving`."""
     dense.weight.mul_(leaving / entering)
     if dense.bias is not None:
         dense.bias.mul_(leaving)
 
 
 def _rescale_residual(part: Any, entering: float, residual: float, leaving: float) -> None:
-    """Rescale a linear layer, a residual (carried as `residual` times itself) and NoNorm over their sum."""
+    """Rescale a linear layer and the NoNorm behind it, where the residual is multiplied by `residual`."""
     _rescale(part.dense, entering, residual)
     part.LayerNorm.weight.mul_(leaving / residual)
     part.LayerNorm.bias.mul_(leaving)
@@ -337,12 +337,12 @@ def _rescale_residual(part: Any, entering: float, residual: float, leaving: floa
 
 
 def _feed_forward_parts(layer: Any) -> list[Any]:
-    """Return the feed-forward parts, each with `intermediate` and `output`; the last one is the layer itself."""
+    """Return the modules with `intermediate` and `output` of a layer: its extra feed-forward networks, then itself."""
     return [*(layer.ffn if layer.num_feedforward_networks > 1 else ()), layer]
 
 
 def _state_reader(model: Any) -> Any:
-    """Return the only linear layer that reads the last states; None if they are an output, or the head is unknown."""
+    """Return the only linear layer that reads the last hidden states; None if they are an output or it is unknown."""
     kind = class_path(model).removeprefix(_MODEL)
     if kind not in _HEADS:
         return None
@@ -351,7 +351,7 @@ def _state_reader(model: Any) -> Any:
 
 
 def _transform(model: Any) -> Any:
-    """Return the first half of the masked-language head if its activation is homogeneous; else None."""
+    """Return the dense block of the masked-language head if its activation is ReLU, else None."""
     if class_path(model) != f"{_MODEL}ForMaskedLM":
         return None
     transform = model.cls.predictions.transform

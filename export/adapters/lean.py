@@ -1,4 +1,4 @@
-"""Rewrite the stock encoders into cheaper graphs with the same results up to rounding.
+"""Rewrite the transformers encoders into cheaper graphs with the same results up to rounding.
 
 `rewrite_layers` replaces the layers of a model by `PostNormLayer`, or by what a family registered for its own layers;
 ALBERT's stack, which runs a few stored layers several times, becomes a `SharedStack`. Inside, attention is `AllRows`,
@@ -6,8 +6,9 @@ or `FirstRow` in the last layer of a model whose head reads nothing but the firs
 `decompose_norms_and_segments` writes normalization and segments as arithmetic. Only rewrites that were measured to be
 faster in the engine of a format are kept.
 
-How a family's layers are taken apart is registered in `LAYER_PARTS` (`find_layer_parts`), which gives `Parts` and
-`Stack`. Classes are matched by their full name: a layer of any other class stays as it is.
+`LAYER_PARTS` (see `find_layer_parts`) holds each family's functions that return a layer's modules as `Parts`, and those
+of an encoder with shared layers as `Stack`. Classes are matched by their full name: a layer of any other class stays
+as it is.
 
 Class and attribute names of the modules are part of tensor names in exported files.
 """
@@ -27,7 +28,7 @@ from pocketbert.core.types import Format
 
 @dataclass(frozen=True)
 class Parts:
-    """Modules of one post-norm encoder layer.
+    """The modules of one post-norm encoder layer, by their part in it.
 
     Attributes:
         query: Projection to queries.
@@ -58,7 +59,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Stack:
-    """An encoder that runs its layers more often than it stores them.
+    """An encoder that runs its stored layers several times, as ALBERT's does.
 
     Attributes:
         entry: The module that the embeddings go through first.
@@ -73,7 +74,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class Shape:
-    """How layers are written.
+    """How rewritten layers compute, where engines differ in what is fast.
 
     Attributes:
         flat_ffn: Run the feed-forward part on [B * L, H]. ONNX Runtime then cannot prove that its output has the shape
@@ -87,7 +88,7 @@ class Shape:
 
 
 def rewrite_layers(model: Any, family: Family, format: Format) -> Any:
-    """Rewrite the encoder of a model for export.
+    """Replace the encoder layers of a model by cheaper ones with the same results.
 
     In every format, the attention scale is folded into the query's weights and NoNorm into the linear layer before it,
     and where the head reads nothing but the first token, the last layer computes nothing but that (`FirstRow`, or the
@@ -97,7 +98,7 @@ def rewrite_layers(model: Any, family: Family, format: Format) -> Any:
     Args:
         model: A transformers model in eval mode with a head and eager attention, fed with an additive mask
             [B, 1, 1, L]. **It is changed in place**: pass a deep copy.
-        family: Its row of the family table; a family without layer parts is left as it is.
+        family: The model's row of the family table; a family without layer parts is left as it is.
         format: Format of the file.
 
     Returns:
@@ -129,7 +130,7 @@ def rewrite_layers(model: Any, family: Family, format: Format) -> Any:
 
 
 def find_layer_parts(family: Family) -> LayerParts | None:
-    """Return how a family's layers are taken apart; None if its row names no layer parts.
+    """Return the registered functions that rewrite a family's layers; None if its row names none.
 
     Raises:
         InputError: If the row names parts that are not registered.
@@ -140,12 +141,12 @@ def find_layer_parts(family: Family) -> LayerParts | None:
 
 
 def find_layers(base: Any, family: Family, parts: LayerParts | None) -> tuple[str, nn.ModuleList | None]:
-    """Return the path of the encoder's stack and its list of layers; None unless all are of the registered class.
+    """Return the path of the encoder and its list of layers; None for the list if a layer is of an unknown class.
 
     Args:
         base: A transformers model without its head.
-        family: Its row of the family table.
-        parts: How layers of the family are taken apart; None if nothing is registered.
+        family: The model's row of the family table.
+        parts: The registered functions for the family's layers; None if nothing is registered.
     """
     stack, _, name = family.layer_path.partition(".")[2].rpartition(".")
     try:
@@ -159,7 +160,7 @@ def find_layers(base: Any, family: Family, parts: LayerParts | None) -> tuple[st
 
 
 def reads_first_token(model: Any, family: Family, parts: LayerParts) -> bool:
-    """Return whether the outputs of a model depend only on the first token's last state."""
+    """Return whether a model's head reads the last hidden state of the first token only."""
     module = parts.layer.rpartition(".")[0]
     if getattr(model.config, "classifier_pooling", "cls") != "cls":
         return False
@@ -167,7 +168,7 @@ def reads_first_token(model: Any, family: Family, parts: LayerParts) -> bool:
 
 
 def class_path(module: Any) -> str:
-    """Return the full name of an object's class, by which classes are matched: a subclass is another layer."""
+    """Return the full name of an object's class, by which layers are matched: a subclass is another layer."""
     return f"{type(module).__module__}.{type(module).__qualname__}"
 
 
@@ -175,7 +176,7 @@ def class_path(module: Any) -> str:
 
 
 class AllRows(nn.Module):
-    """Attention of every token, with the scale folded into the query's weights, which are changed in place."""
+    """Multi-head attention of all tokens; the scale of the scores is multiplied into the query's weights, in place."""
 
     def __init__(self, query: nn.Linear, key: nn.Linear, value: nn.Linear, heads: int, scaling: float) -> None:
         super().__init__()
@@ -183,7 +184,7 @@ class AllRows(nn.Module):
         _fold_scale(query, scaling)
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """Compute the context of every token.
+        """Compute the attention output of every token.
 
         Args:
             queries: States that queries are computed from, [B, L, D].
@@ -203,13 +204,13 @@ class AllRows(nn.Module):
         return torch.matmul(weights, value).transpose(1, 2).flatten(2)
 
     def split(self, states: Tensor) -> Tensor:
-        """Split the heads, [B, L, heads * depth] to [B, heads, L, depth]."""
+        """Split states into heads, [B, L, heads * depth] to [B, heads, L, depth]."""
         batch, length, width = states.shape
         return states.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
 
 
 class FirstRow(nn.Module):
-    """Attention of the first token, without keys and values of the others.
+    """Multi-head attention of the first token only, which needs no keys and values of the others.
 
     A single query q lets both large projections act on one row per head instead of one per token: q·(K x + k) is
     (Kᵀ q)·x plus a number that is the same for all tokens, which softmax drops; and the mean of V x + v under weights
@@ -219,7 +220,7 @@ class FirstRow(nn.Module):
     def __init__(
         self, query: nn.Linear, key: nn.Linear, value: nn.Linear, heads: int, scaling: float, opaque: bool = False
     ) -> None:
-        """Take over the projections of an attention module.
+        """Reuse the query, key and value projections of an attention module.
 
         Args:
             query: Changed in place: the scale is folded into it.
@@ -242,7 +243,7 @@ class FirstRow(nn.Module):
         self.probing = nn.Buffer(torch.cat([own, own[:1]]) if opaque else own)
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """Compute the context of the first token.
+        """Compute the attention output of the first token.
 
         Args:
             queries: The first token, [B, 1, D].
@@ -261,7 +262,7 @@ class FirstRow(nn.Module):
 
 
 def _fold_scale(query: nn.Linear, scaling: float) -> None:
-    """Multiply weights and bias of a projection by the scale of attention scores."""
+    """Multiply weight and bias of the query projection by the scale of the scores, in place."""
     with torch.no_grad():
         query.weight.mul_(scaling)
         if query.bias is not None:
@@ -272,7 +273,7 @@ def _fold_scale(query: nn.Linear, scaling: float) -> None:
 
 
 class Shortcut(nn.Module):
-    """The residual of a post-norm layer, multiplied channel by channel where its channels were divided before.
+    """The residual connection of a post-norm layer; multiplies channels back that were divided as outliers.
 
     Args:
         channels_first: Whether states are [B, C, 1, L]; else [B, L, C].
@@ -286,25 +287,25 @@ class Shortcut(nn.Module):
         self.register_buffer("factors", None)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return the states as they were before their channels were divided."""
+        """Multiply states by the factors that their channels were divided by, if any."""
         return states if self.factors is None else states * self.factors
 
     def multiply(self, factors: Tensor) -> None:
-        """Multiply by further factors, [C]."""
+        """Multiply the channels by further factors, [C]."""
         more = factors[:, None, None] if self.channels_first else factors
         self.factors = more.clone() if self.factors is None else self.factors * more
 
 
 class PostNormLayer(nn.Module):
-    """A layer of BERT, RoBERTa or DistilBERT, for all rows or for the first one only."""
+    """A post-norm encoder layer (BERT, RoBERTa, DistilBERT), computed for all tokens or for the first one only."""
 
     def __init__(self, parts: Parts, first_row: bool, shape: Shape, attention: nn.Module | None = None) -> None:
-        """Take over the modules of a stock layer.
+        """Reuse the modules of a transformers layer; attention is `AllRows`, or `FirstRow` for the first token only.
 
         Args:
             parts: The modules.
-            first_row: Whether only the first row of the output is read.
-            shape: How to write the layer.
+            first_row: Whether only the first token's output is used.
+            shape: Settings of the rewritten layer, which depend on the file format.
             attention: Computes the context, in place of `AllRows` or `FirstRow`.
         """
         super().__init__()
@@ -321,7 +322,7 @@ class PostNormLayer(nn.Module):
     def forward(
         self, hidden_states: Tensor, attention_mask: Any, *_: Any, first_row: bool = False, **__: Any
     ) -> Tensor:
-        """Run the layer; further arguments of the stock encoder are for decoders.
+        """Run the encoder layer; further arguments of the transformers encoder are ignored.
 
         Args:
             hidden_states: [B, L, H].
@@ -335,7 +336,7 @@ class PostNormLayer(nn.Module):
         return self.after(self.attention(rows, hidden_states, hidden_states, attention_mask), rows)
 
     def after(self, context: Tensor, rows: Tensor) -> Tensor:
-        """Run the part of the layer behind the attention.
+        """Run the layer from the attention's output on: projection, norm, feed-forward part, norm.
 
         Args:
             context: [B, L, H], or [B, 1, H] of a first-row layer.
@@ -353,7 +354,7 @@ class PostNormLayer(nn.Module):
 
 
 class SharedStack(nn.Module):
-    """Runs a few stored layers in a given order, and the last run for the first token only if no head reads more.
+    """An encoder that runs a few stored layers in a given order; the last run may be for the first token only.
 
     Every run uses the same parameters, so that a file holds them once: a run for the first token is another call of a
     layer, not a layer with weights in another form, which `FirstRow` would be.
@@ -373,7 +374,7 @@ class SharedStack(nn.Module):
         self.first_row, self.channels_first = first_row, channels_first
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor, **_: Any) -> tuple[Tensor]:
-        """Run the encoder.
+        """Run the stored layers in the given order, some several times.
 
         Args:
             hidden_states: Embeddings, [B, L, E].
@@ -395,7 +396,7 @@ class SharedStack(nn.Module):
 
 
 def decompose_norms_and_segments(model: Any) -> None:
-    """Write layer normalizations and embeddings of two segments as arithmetic; the model is changed in place."""
+    """Replace layer normalizations and the embedding of two segments by plain arithmetic, in place, for TFLite."""
     embeddings: Any = getattr(getattr(model, "base_model", model), "embeddings", None)
     segments = getattr(embeddings, "token_type_embeddings", None)
     positions = getattr(embeddings, "position_embeddings", None)
@@ -407,7 +408,7 @@ def decompose_norms_and_segments(model: Any) -> None:
 
 
 def decompose_norms(model: nn.Module) -> None:
-    """Replace every layer normalization of a model by `SpelledNorm`."""
+    """Replace every layer normalization of a model by `SpelledNorm`, in place."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.LayerNorm and child.elementwise_affine:
@@ -415,7 +416,7 @@ def decompose_norms(model: nn.Module) -> None:
 
 
 class SpelledNorm(nn.Module):
-    """Layer normalization as arithmetic over the last axis.
+    """Layer normalization over the last axis as subtractions, products and a mean, for TFLite.
 
     litert-torch's own lowering takes one pass over the tensor more, and its converter folds weight and bias into the
     linear layers behind, which then lose precision in int8: the factors differ between the inputs of a channel, and
@@ -435,7 +436,7 @@ class SpelledNorm(nn.Module):
 
 
 class SpelledSegments(nn.Module):
-    """Embedding of segments 0 and 1 as their difference times the id.
+    """The embedding of segment ids 0 and 1 as the id times the difference of the two vectors.
 
     TFLite looks up int8 rows one number at a time; two vectors need no table. The embedding of segment 0 is every
     token's, so it is added to the position table.
@@ -446,5 +447,5 @@ class SpelledSegments(nn.Module):
         self.difference = nn.Parameter((segments.weight[1] - segments.weight[0]).detach().clone())
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return the vectors to add to those of positions, [B, L] to [B, L, H]."""
+        """Return the vectors to add to the position embeddings, [B, L] to [B, L, H]."""
         return ids[:, :, None].to(self.difference.dtype) * self.difference

@@ -1,4 +1,4 @@
-"""Longformer: attention in sliding windows with global tokens, over all pairs of tokens or over blocks.
+"""Rewrite Longformer for export: attention in sliding windows with global tokens, over all pairs or in blocks.
 
 `_with_dense_bands` and `_with_block_bands` are the adapters. The encoder is built from the modules of the loaded model,
 without branches on data: transformers' own code branches on whether a batch has global tokens, and gathers them.
@@ -26,7 +26,7 @@ from pocketbert.export.adapters.mask_4d import MASK_VALUE, ExportPlan, pool_stat
 
 
 def _own_blocks(states: Tensor, size: int) -> Tensor:
-    """Cut rows into blocks.
+    """Cut the token states of a text into blocks of `size` tokens, filled up with zeros.
 
     Args:
         states: [B, L, W].
@@ -39,7 +39,9 @@ def _own_blocks(states: Tensor, size: int) -> Tensor:
 
 
 def _near_blocks(states: Tensor, size: int, front: bool) -> Tensor:
-    """Return for each block its rows and those of both neighbours, and behind them the first row of all.
+    """Return for each block the rows of the block before, the block itself and the block after, side by side.
+
+    With `front`, the first row of the whole text is appended to every block.
 
     Args:
         states: [B, L, W].
@@ -57,7 +59,7 @@ def _near_blocks(states: Tensor, size: int, front: bool) -> Tensor:
 
 
 def _join_blocks(blocks: Tensor, length: int) -> Tensor:
-    """Return blocks [B, N, size, W] as rows [B, L, W]."""
+    """Join blocks [B, N, size, W] to rows [B, L, W], without the rows that filled up the last block."""
     return blocks.flatten(1, 2)[:, :length]
 
 
@@ -66,14 +68,14 @@ def _block_count(states: Tensor, size: int) -> int:
 
 
 def _cut_blocks(padded: Tensor, first: int, count: int, size: int) -> Tensor:
-    """Return `count` blocks from block number `first` on, [B, count, size, W]."""
+    """Cut `count` blocks of `size` rows out of padded rows, from block number `first` on: [B, count, size, W]."""
     part = padded[:, first * size : (first + count) * size]
     return part.reshape(padded.shape[0], count, size, padded.shape[2])
 
 
 @dataclass(frozen=True)
 class Masks:
-    """Masks that layers add to attention scores, and the global tokens.
+    """The masks that layers add to attention scores, and which tokens are global.
 
     Attributes:
         near: By half the window, the keys that a token may attend to, global ones among them. Over all pairs
@@ -93,10 +95,10 @@ class Masks:
 
 
 def _pair_masks(reaches: Sequence[int], attention_mask: Tensor, wide: Tensor | None, several: bool) -> Masks:
-    """Build the masks of attention over all pairs of tokens.
+    """Build the masks for attention of every token to every token: padding, and distance beyond the window.
 
     Args:
-        reaches: Half the window of each layer.
+        reaches: Half the window of each layer, in tokens.
         attention_mask: [B, S].
         wide: 1 at global tokens, [B, S]; None where a task has none.
         several: Whether more than the first token may be global.
@@ -116,10 +118,10 @@ def _pair_masks(reaches: Sequence[int], attention_mask: Tensor, wide: Tensor | N
 
 
 def _block_masks(reaches: Sequence[int], attention_mask: Tensor, wide: Tensor | None) -> Masks:
-    """Build the masks of attention over blocks of half a window; the global token comes once, behind the blocks.
+    """Build the masks for attention in blocks of half a window, with the global token as last key of each block.
 
     Args:
-        reaches: Half the window of each layer.
+        reaches: Half the window of each layer, in tokens.
         attention_mask: [B, S].
         wide: 1 at the first token, the only global one, [B, S]; None where a task has none.
     """
@@ -139,31 +141,31 @@ def _block_masks(reaches: Sequence[int], attention_mask: Tensor, wide: Tensor | 
 
 
 def _real(attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return 1 at real tokens, and the positions of tokens, [B, S]."""
+    """Return the attention mask as floats, 1 at real tokens, and each token's position, counted from 1: both [B, S]."""
     real = attention_mask.to(torch.float32)
     # counted instead of numbered: a constant of all pairs would be stored in files of fixed lengths
     return real, torch.cumsum(real, 1)
 
 
 def _within(reach: int, places: Tensor, others: Tensor) -> Tensor:
-    """Return 1 for positions at most `reach` apart, else 0.
+    """Return 1 where two positions are at most `reach` apart, else 0.
 
-    Clamped at both ends: Core ML writes infinity for a missing one.
+    Both bounds of the clamp are given, since Core ML writes infinity for a missing one.
     """
     return torch.clamp(reach + 1.0 - torch.abs(places - others), min=0.0, max=1.0)
 
 
 class LocalAttention(nn.Module):
-    """Attention within the window, and of the global tokens to all."""
+    """Attention of every token to its window, combined with attention of the global tokens to all tokens."""
 
     def __init__(self, parts: Parts, wide: Any, first: bool, shape: Shape) -> None:
-        """Take over the projections of a layer.
+        """Reuse the local and global query, key and value projections of a transformers layer.
 
         Args:
             parts: The modules of the layer.
             wide: The module with the projections of global attention; None where no token is global.
-            first: Whether the first token alone is global.
-            shape: How to write the layer.
+            first: Whether the first token alone is global (it attends to all tokens, and all to it).
+            shape: Settings of the rewritten layer, which depend on the file format.
         """
         super().__init__()
         self.near = _Near(parts.query, parts.key, parts.value, parts.heads, parts.scaling)
@@ -174,13 +176,13 @@ class LocalAttention(nn.Module):
             self.wide = FirstRow(*projections, opaque=shape.opaque) if first else AllRows(*projections)
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, mask: tuple[Masks, int]) -> Tensor:
-        """Compute the context, [B, S, D] to [B, S, D].
+        """Compute the attention output of all tokens, [B, S, D] to [B, S, D].
 
         Args:
             queries: States that queries are computed from.
             keys: States that keys are computed from.
             values: States that values are computed from.
-            mask: All masks, and half the window of the layer.
+            mask: (masks of all layers, half this layer's window).
         """
         masks, reach = mask
         context = (
@@ -198,7 +200,7 @@ class LocalAttention(nn.Module):
 
 
 class FirstOnly(nn.Module):
-    """Attention of the first token, which is global, to all."""
+    """Attention of the first token, which is global, to all tokens: all that the last layer of a classifier needs."""
 
     def __init__(self, wide: Any, heads: int, scaling: float, shape: Shape) -> None:
         super().__init__()
@@ -206,16 +208,16 @@ class FirstOnly(nn.Module):
         self.wide = FirstRow(*projections, heads, scaling, opaque=shape.opaque)
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, mask: tuple[Masks, int]) -> Tensor:
-        """Compute the context, [B, 1, D] and [B, S, D] to [B, 1, D]; see `LocalAttention`."""
+        """Compute the attention output [B, 1, D] of the first token; see `LocalAttention`."""
         context: Tensor = self.wide(queries, keys, values, mask[0].real)
         return context
 
 
 class _Near(AllRows):
-    """Local attention, over all pairs of tokens or over blocks of them."""
+    """Attention within the window, computed over all pairs of tokens or in blocks of half a window."""
 
     def of_blocks(self, states: Tensor, masks: Masks, reach: int) -> Tensor:
-        """Compute the context within blocks of half a window, [B, S, D] to [B, S, D]."""
+        """Compute attention within the window in blocks of half a window, [B, S, D] to [B, S, D]."""
         query = self._heads(_own_blocks(self.query(states), reach))
         key, value = (
             self._heads(_near_blocks(project(states), reach, masks.front)) for project in (self.key, self.value)
@@ -225,7 +227,7 @@ class _Near(AllRows):
         return _join_blocks(context.reshape(states.shape[0], -1, reach, context.shape[2]), states.shape[1])
 
     def _heads(self, blocks: Tensor) -> Tensor:
-        """Split the heads, [B, N, R, heads * depth] to [B * N, heads, R, depth]."""
+        """Split projected blocks into heads, [B, N, R, heads * depth] to [B * N, heads, R, depth]."""
         return self.split(blocks.flatten(0, 1))
 
 
@@ -236,10 +238,10 @@ DENSE = 1024
 
 
 def _with_block_bands(model: Any, plan: ExportPlan) -> nn.Module:
-    """Wrap a model into a module whose memory grows with the length of a text, not with its square.
+    """Wrap a Longformer for export with attention in blocks, whose memory grows linearly with the length.
 
     Args:
-        model: A transformers model with a head in eval mode; taken apart.
+        model: A transformers model with a head in eval mode; its modules are reused and changed.
         plan: Settings of the export.
 
     Raises:
@@ -253,10 +255,10 @@ def _with_block_bands(model: Any, plan: ExportPlan) -> nn.Module:
 
 
 def _with_dense_bands(model: Any, plan: ExportPlan, dense: int | None = None) -> nn.Module:
-    """Wrap a model into a module with explicit named inputs and plain tensor outputs, ready for torch.export.
+    """Wrap a Longformer for export with named inputs and plain tensor outputs, and attention over all pairs.
 
     Args:
-        model: A transformers model with a head in eval mode; taken apart.
+        model: A transformers model with a head in eval mode; its modules are reused and changed.
         plan: Settings of the export.
         dense: Longest known length whose attention is over all pairs of tokens; None for any length, known or free.
 
@@ -279,10 +281,10 @@ def _with_dense_bands(model: Any, plan: ExportPlan, dense: int | None = None) ->
 
 
 class _Banded(nn.Module):
-    """A Longformer with plain inputs and outputs."""
+    """A Longformer with `input_ids` and `attention_mask` as inputs and a tuple of tensors as output."""
 
     def __init__(self, model: Any, plan: ExportPlan, dense: int | None) -> None:
-        """Take over the parts of a transformers model whose attention is computed over bands."""
+        """Build the module from the embeddings, layers and head of a transformers Longformer."""
         super().__init__()
         self.dense = dense
         kind = type(model).__name__
@@ -302,7 +304,7 @@ class _Banded(nn.Module):
         self.head = next((getattr(model, n) for n in names if hasattr(model, n)), None)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
-        """Compute the outputs in the task's order; inputs are [B, S]."""
+        """Run the model on inputs [B, S]; return the task's outputs in order."""
         wide = self._global_tokens(input_ids, attention_mask)
         masks = self._masks(attention_mask, wide)
         states = self.embeddings(input_ids)
@@ -315,7 +317,7 @@ class _Banded(nn.Module):
         return tuple(answer.unbind(-1)) if self.question else (answer,)
 
     def _global_tokens(self, ids: Tensor, attention_mask: Tensor) -> Tensor | None:
-        """Return 1 at global tokens, [B, S]; None if the task has none."""
+        """Mark the global tokens with 1, [B, S]: the first one, or the whole question; None if the task has none."""
         real = attention_mask.to(torch.float32)
         if self.question:
             return real * torch.clamp(1.0 - torch.cumsum(_equal(ids, self.separator), 1), min=0.0, max=1.0)
@@ -329,7 +331,7 @@ class _Banded(nn.Module):
 
 
 class _Embeddings(nn.Module):
-    """Embeddings of words and positions, normalized; the only segment is added to the table of positions."""
+    """Word and position embeddings, added and normalized; the segment embedding is merged into the positions."""
 
     def __init__(self, stock: Any) -> None:
         super().__init__()
@@ -346,14 +348,14 @@ class _Embeddings(nn.Module):
 
 
 def _rewrite_layer(layer: Any, first: bool, question: bool, last: bool, shape: Shape) -> PostNormLayer:
-    """Rewrite a stock layer.
+    """Build a layer for export from a stock layer's modules; the last one computes the first token only, if `first`.
 
     Args:
-        layer: The stock layer.
-        first: Whether the first token alone is global.
+        layer: The layer of the transformers model.
+        first: Whether the first token alone is global (it attends to all tokens, and all to it).
         question: Whether the tokens of the question are global.
-        last: Whether it is the last layer.
-        shape: How to write it.
+        last: Whether it is the last layer of the encoder.
+        shape: Settings of the rewritten layer, which depend on the file format.
     """
     own, out = layer.attention.self, layer.attention.output
     parts = Parts(
@@ -377,7 +379,7 @@ def _rewrite_layer(layer: Any, first: bool, question: bool, last: bool, shape: S
 
 
 def _equal(ids: Tensor, id: int) -> Tensor:
-    """Return 1 where ids equal an id, else 0."""
+    """Return 1 where a token id equals `id`, else 0, as floats."""
     return 1.0 - torch.clamp(torch.abs(ids - id), min=0, max=1).to(torch.float32)
 
 

@@ -1,9 +1,9 @@
 """Wrap a model into a module with explicit inputs and plain outputs, ready for torch.export.
 
-`ExportPlan` holds the settings. `with_additive_mask` is the adapter of families whose stock model takes an additive 4-D
+`ExportPlan` holds the settings. `with_additive_mask` is the adapter of families whose model takes an additive 4-D
 mask (BERT, RoBERTa, DistilBERT, MobileBERT and kin): the layers are rewritten by what is registered for the family, and
 `wrap_model` puts the model behind inputs [B, L]. Adapters that write the encoder anew check the model with
-`check_computed` and use `with_own_encoder`: the stock head over another encoder, which takes over the loaded
+`check_computed` and use `with_own_encoder`: the transformers head over another encoder, which takes over the loaded
 submodules. `pool_states` computes sentence embeddings in the graph.
 """
 
@@ -39,7 +39,7 @@ class ExportPlan:
 
     Attributes:
         family: The model's row of the family table: names the inputs, and where the layers are.
-        task: Names the outputs.
+        task: The model's task; it names the outputs.
         format: Format of the file: the cheapest graph for one engine is not the cheapest for another.
         layout: How activations lie in memory.
         pooling: How `sentence_embedding` is computed, where the task has that output.
@@ -63,7 +63,7 @@ class ExportPlan:
 
 
 def with_additive_mask(model: Any, plan: ExportPlan) -> nn.Module:
-    """Rewrite a model's layers and wrap it into a module with explicit named inputs and plain tensor outputs.
+    """Rewrite a model's layers for a format and wrap it with named inputs [B, L] and plain tensor outputs.
 
     Args:
         model: A transformers model with a head in eval mode; switched to eager attention and changed in place by what
@@ -93,7 +93,7 @@ def with_additive_mask(model: Any, plan: ExportPlan) -> nn.Module:
 
 
 def check_computed(model: Any, plan: ExportPlan) -> None:
-    """Refuse a model with settings that its rewritten encoder does not compute.
+    """Raise InputError if config.json or the plan asks for something that the rewritten encoder does not compute.
 
     Args:
         model: A transformers model.
@@ -118,13 +118,13 @@ def check_computed(model: Any, plan: ExportPlan) -> None:
 def with_own_encoder(
     model: Any, plan: ExportPlan, encoder: nn.Module, output_class: Any, wrapper: type[Wrapped] | None = None
 ) -> nn.Module:
-    """Replace a model's encoder by another one, and wrap the whole into a module with plain inputs and outputs.
+    """Replace a model's encoder by a rewritten one, keep its head, and wrap both for export.
 
     Args:
         model: A transformers model with a head, or without one, in eval mode. **It is changed in place.**
         plan: Settings of the export.
         encoder: Called with the inputs of the family's row by name; returns the last states [B, L, H].
-        output_class: The class of the encoder's output that the stock head expects, called with `last_hidden_state`.
+        output_class: The class of the encoder's output that the loaded head expects, called with `last_hidden_state`.
         wrapper: The class whose signature names the inputs, where they differ from those of most families.
 
     Returns:
@@ -144,7 +144,7 @@ def with_own_encoder(
 def wrap_model(
     model: Any, plan: ExportPlan, factor: float = 1.0, wrapper: type[Wrapped] | None = None, additive: bool = True
 ) -> Wrapped:
-    """Give a model explicit inputs and plain outputs.
+    """Wrap a model into a module with named inputs [B, L] and a tuple of tensors as output.
 
     Args:
         model: A model with a head, rewritten for export.
@@ -161,7 +161,7 @@ def wrap_model(
 
 
 class Wrapped(nn.Module):
-    """A model behind a two-dimensional mask; a subclass names its inputs.
+    """A model for export that takes a two-dimensional attention mask; subclasses name its inputs in `forward`.
 
     Args:
         model: The model.
@@ -182,7 +182,7 @@ class Wrapped(nn.Module):
         self.one_segment = additive and plan.format is Format.COREML and has_one_segment
 
     def run(self, attention_mask: Tensor, **inputs: Tensor) -> tuple[Tensor, ...]:
-        """Compute the outputs in the task's order; inputs are [B, L]."""
+        """Run the model on its kind of mask; return the task's outputs in order, a sentence vector pooled here."""
         mask = attention_mask
         if self.additive:
             mask = (1.0 - attention_mask[:, None, None, :].to(torch.float32)) * MASK_VALUE
@@ -213,7 +213,7 @@ class _WithoutSegments(Wrapped):
 
 
 class Answering(nn.Module):
-    """An encoder behind the signature of a stock one; arguments for training and decoding are ignored."""
+    """A rewritten encoder behind the call signature of a transformers encoder; arguments for training are ignored."""
 
     def __init__(self, encoder: nn.Module, answer: Any) -> None:
         super().__init__()
@@ -227,7 +227,7 @@ class Answering(nn.Module):
         langs: Tensor | None = None,
         **_: Any,
     ) -> Any:
-        """Run the encoder; all inputs are [B, L]."""
+        """Run the encoder on inputs [B, L] and return its states as a transformers output object."""
         optional = {"token_type_ids": token_type_ids, "langs": langs}
         more = {name: value for name, value in optional.items() if value is not None}
         return self.answer(last_hidden_state=self.encoder(input_ids, attention_mask, **more))
@@ -260,7 +260,7 @@ def pool_states(states: Tensor, attention_mask: Tensor, pooling: Pooling) -> Ten
 
 
 def _at_least(values: Tensor, least: float) -> Tensor:
-    """Raise smaller numbers to `least`.
+    """Raise numbers that are smaller than `least` to it.
 
     Not by `clamp`: Core ML's has an upper end too, and infinity is refused as a weight.
     """
@@ -268,7 +268,7 @@ def _at_least(values: Tensor, least: float) -> Tensor:
 
 
 def computed_zero(values: Tensor) -> Tensor:
-    """Return a zero [1] that no converter recognizes as one, computed from numbers [B, L] that are 0 or more.
+    """Return a zero [1] computed from an input [B, L] of 0 or more, so that no converter recognizes it as constant.
 
     A converter computes in advance whatever does not depend on an input. What is added to this zero stays in the graph:
     a table is stored once for all lengths, and compressed as any other.

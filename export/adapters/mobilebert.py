@@ -1,4 +1,4 @@
-"""MobileBERT: layers with fewer operations, and the split decoder of fill-mask.
+"""Rewrite MobileBERT for export: layers with fewer operations, and the fill-mask decoder as two products.
 
 `_lean_layer` rewrites a layer (NoNorm, a factor and an offset per channel, is folded into the linear layer before it),
 and `_channels_first_layer` does so on activations [B, C, 1, L]. `_lean_head` replaces the decoder. Numbers beyond
@@ -21,12 +21,12 @@ _MODULE = "transformers.models.mobilebert.modeling_mobilebert"
 
 
 def _lean_layer(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
-    """Rewrite one MobileBertLayer, which is changed in place.
+    """Rewrite one MobileBertLayer in place with fewer operations: folded NoNorms and the shared attention modules.
 
     Args:
-        layer: The stock layer.
-        first_row: Whether only the first row of its output is read.
-        shape: How to write it.
+        layer: The layer of the transformers model.
+        first_row: Whether only the first token's output is used.
+        shape: Settings of the rewritten layer, which depend on the file format.
 
     Returns:
         The layer to put in its place.
@@ -41,7 +41,7 @@ def _lean_layer(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
 
 
 def _fold_norms(layer: Any) -> None:
-    """Fold every NoNorm of a layer into the linear layer before it; other normalizations stay as they are."""
+    """Fold every NoNorm of a layer into the linear layer before it; a layer with LayerNorm stays as it is."""
     attention, output = layer.attention, layer.output
     if class_path(output.LayerNorm) != f"{_MODULE}.NoNorm":
         return
@@ -58,7 +58,7 @@ def _fold_norms(layer: Any) -> None:
 
 
 def _fold(dense: nn.Linear, norm: Any) -> None:
-    """Fold factor and offset of a NoNorm into a linear layer."""
+    """Multiply a linear layer's weight and bias by a NoNorm's factor, and add its offset."""
     weight, bias = norm.weight.detach(), norm.bias.detach()
     with torch.no_grad():
         dense.weight.mul_(weight[:, None])
@@ -66,7 +66,7 @@ def _fold(dense: nn.Linear, norm: Any) -> None:
 
 
 class ScaledResidual(nn.Module):
-    """A linear layer, a residual and NoNorm: (W x + b + r) * w + v is (wW) x + (wb + v) + w r."""
+    """A linear layer, residual and NoNorm in one: (W x + b + r) * w + v is (wW) x + (wb + v) + w r."""
 
     def __init__(self, dense: nn.Linear, norm: Any) -> None:
         super().__init__()
@@ -74,25 +74,25 @@ class ScaledResidual(nn.Module):
         self.dense, self.weight = dense, nn.Parameter(norm.weight.detach())
 
     def forward(self, states: Tensor, residual: Tensor) -> Tensor:
-        """Project [..., D] and add the residual [..., H]."""
+        """Project [..., D] to [..., H] and add the scaled residual [..., H]."""
         change: Tensor = self.dense(states)
         return change + residual * self.weight
 
 
 class ScaledOutput(nn.Module):
-    """`ScaledResidual` followed by the bottleneck that leads out of a layer."""
+    """The end of a layer: the last feed-forward projection, then the projection back to the width of the model."""
 
     def __init__(self, inner: ScaledResidual, bottleneck: nn.Module) -> None:
         super().__init__()
         self.inner, self.bottleneck = inner, bottleneck
 
     def forward(self, states: Tensor, residual: Tensor, layer_input: Tensor) -> Tensor:
-        """Run the end of the last feed-forward part, then that of the layer."""
+        """Project the feed-forward states and add their residual, then widen them and add the layer's input."""
         return self.bottleneck(self.inner(states, residual), layer_input)  # type: ignore[no-any-return]
 
 
 class BottleneckAttention(nn.Module):
-    """Another attention behind the signature of the stock module."""
+    """An attention module of this project behind the call signature of the transformers MobileBERT module."""
 
     def __init__(self, attention: nn.Module) -> None:
         super().__init__()
@@ -101,12 +101,12 @@ class BottleneckAttention(nn.Module):
     def forward(
         self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, *_: Any, **__: Any
     ) -> tuple[Tensor, None]:
-        """Compute the context; there are no attention weights to return."""
+        """Return the attention output, and None in place of the attention weights."""
         return self.attention(queries, keys, values, mask), None
 
 
 class FirstRowBottleneckLayer(nn.Module):
-    """The last layer, for the first row only."""
+    """The last MobileBERT layer, computed for the first token only."""
 
     def __init__(self, layer: Any, attention: FirstRow) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class FirstRowBottleneckLayer(nn.Module):
         self.intermediate, self.output = layer.intermediate, layer.output
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor, *_: Any, **__: Any) -> Tensor:
-        """Run the layer, [B, L, H] to [B, 1, H]; `attention_mask` is [B, 1, 1, L]."""
+        """Run the encoder layer for the first token, [B, L, H] to [B, 1, H]; `attention_mask` is [B, 1, 1, L]."""
         first = hidden_states[:, :1]
         keys, values, residual = hidden_states, hidden_states, first
         if self.bottleneck is not None:
@@ -131,7 +131,7 @@ class FirstRowBottleneckLayer(nn.Module):
 
 
 def _lean_head(model: Any) -> Any:
-    """Replace MobileBERT's decoder by `SplitDecoder`, in every format.
+    """Replace the decoder of a fill-mask MobileBERT by `SplitDecoder`, in every format.
 
     Args:
         model: A transformers model with a head in eval mode. **It is changed in place**: pass a deep copy.
@@ -147,15 +147,15 @@ def _lean_head(model: Any) -> Any:
 
 
 class SplitDecoder(nn.Module):
-    """MobileBERT's decoder as the sum of two products.
+    """MobileBERT's fill-mask decoder as the sum of two matrix products.
 
-    The stock module concatenates the transposed embedding table and a second matrix before each product. As one
+    The transformers module concatenates the transposed embedding table and a second matrix before each product. As one
     constant, the table would be stored twice in a file; left to the engine, it is copied in every run and no quantizer
     finds a weight. The first product reads the table itself, which the embedding shares.
     """
 
     def __init__(self, head: Any) -> None:
-        """Take over the two matrices of the stock head."""
+        """Reuse the embedding table and the second matrix of the transformers head."""
         super().__init__()
         self.transform, self.decoder = head.transform, head.decoder
         more, words = head.dense.weight.shape
@@ -172,13 +172,13 @@ class SplitDecoder(nn.Module):
 
 
 def _channels_first_layer(layer: Any) -> nn.Module:
-    """Rewrite one MobileBertLayer, which is changed in place, to channels-first activations.
+    """Rewrite one MobileBertLayer in place so that it computes on activations [B, C, 1, L].
 
-    The stock layer only passes states from part to part, whatever their layout, so it stays and its parts are replaced.
+    The transformers layer only passes states from part to part, whatever their layout: only its parts are replaced.
     NoNorm is folded into the linear layers first, as in the other formats; where it is not, its factors are reshaped.
 
     Args:
-        layer: The stock layer.
+        layer: The layer of the transformers model.
 
     Returns:
         The same layer, on channels-first states, for all tokens.

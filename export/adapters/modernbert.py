@@ -1,4 +1,4 @@
-"""ModernBERT: layers with fewer operations, a mask of padding for global layers and one with a window for local ones.
+"""Rewrite ModernBERT for export: layers with fewer operations, a padding mask and a padding-and-window mask.
 
 `_with_two_masks` is the adapter; `_lean_layer` rewrites a layer to `GatedLayer`, or `FirstRowGatedLayer` where a head
 reads only the first token. Rotary positions are computed in the graph (`RotaryAngles`), or stored as a table for Core
@@ -21,10 +21,10 @@ from pocketbert.export.adapters.mask_4d import MASK_VALUE, ExportPlan, pool_stat
 
 
 class RotaryAngles(nn.Module):
-    """Cosines and sines of positions, computed in the graph for any length.
+    """Cosines and sines of rotary positions, computed in the graph for any length.
 
     Args:
-        rotary: The stock module: a buffer ``KIND_inv_freq`` for each kind of layer.
+        rotary: The transformers module: a buffer ``KIND_inv_freq`` for each kind of layer.
         kinds: Kinds of layers, such as ``full_attention``.
     """
 
@@ -35,7 +35,7 @@ class RotaryAngles(nn.Module):
             self.register_buffer(kind, getattr(rotary, f"{kind}_inv_freq").detach().float(), persistent=False)
 
     def forward(self, length: int) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return cosines and sines, each [1, 1, L, head size / 2], by kind of layer.
+        """Return (cosines, sines), each [1, 1, L, head size / 2], for each kind of layer.
 
         Args:
             length: Tokens L, which may be symbolic.
@@ -48,7 +48,7 @@ class RotaryAngles(nn.Module):
 
 
 class RotaryTable(nn.Module):
-    """Cosines and sines from tables.
+    """Cosines and sines of rotary positions, read from stored tables.
 
     In fp16, in which Core ML computes, the angle of the 300th position is off by a tenth.
 
@@ -65,7 +65,7 @@ class RotaryTable(nn.Module):
                 self.register_buffer(f"{kind}_{name}", table.detach().clone(), persistent=False)
 
     def forward(self, length: int) -> dict[str, tuple[Tensor, Tensor]]:
-        """See `RotaryAngles.forward`."""
+        """Return (cosines, sines) of the first `length` positions by kind of layer; see `RotaryAngles.forward`."""
         return {
             kind: (self.get_buffer(f"{kind}_cos")[:, :, :length], self.get_buffer(f"{kind}_sin")[:, :, :length])
             for kind in self.kinds
@@ -73,7 +73,7 @@ class RotaryTable(nn.Module):
 
 
 def _rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate each pair of numbers by its position's angle, [B, H, L, d] to [B, H, L, d].
+    """Apply rotary positions: rotate each pair of numbers by its position's angle, [B, H, L, d] to [B, H, L, d].
 
     Source: Su et al. 2021 (RoFormer, arXiv 2104.09864), section 3.4.2; the pairs are number i and number i + d / 2.
     """
@@ -86,7 +86,7 @@ _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 
 
 def _with_two_masks(model: Any, plan: ExportPlan) -> nn.Module:
-    """Wrap a ModernBERT into a module with explicit named inputs and plain tensor outputs, ready for torch.export.
+    """Wrap a ModernBERT for export, with masks for global and local layers, named inputs and tensor outputs.
 
     Args:
         model: A transformers model with a head in eval mode; rewritten in place.
@@ -110,10 +110,10 @@ def _with_two_masks(model: Any, plan: ExportPlan) -> nn.Module:
 
 
 class _TwoMasks(nn.Module):
-    """A ModernBERT with plain inputs and outputs."""
+    """A ModernBERT with `input_ids` and `attention_mask` as inputs and a tuple of tensors as output."""
 
     def __init__(self, model: Any, plan: ExportPlan) -> None:
-        """Take over a model with rewritten layers, which get one mask for local and one for global attention."""
+        """Reuse a model with rewritten layers; its rotary positions are computed, or stored tables for Core ML."""
         super().__init__()
         self.model, self.outputs, self.pooling = model, plan.outputs, plan.pooling
         config = model.config
@@ -125,7 +125,7 @@ class _TwoMasks(nn.Module):
         self.classified = Pooling(kind=PoolingKind(kind), normalize=False)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
-        """Compute the outputs in the task's order; inputs are [B, L]."""
+        """Run encoder and head on inputs [B, L]; return the task's outputs in order."""
         states = self._encode(input_ids, attention_mask)
         if "sentence_embedding" in self.outputs:
             return states, pool_states(states, attention_mask, self.pooling)
@@ -140,7 +140,7 @@ class _TwoMasks(nn.Module):
         return ((self.model.classifier if decoder is None else decoder)(self.model.head(states)),)
 
     def _encode(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return the last states, [B, L, H] or [B, 1, H]."""
+        """Run embeddings and layers; return the last hidden states, [B, L, H] or [B, 1, H]."""
         base, masks = self.model.base_model, self._masks(attention_mask)
         positions = self.rotary(input_ids.shape[1])
         states: Tensor = base.embeddings(input_ids)
@@ -149,7 +149,7 @@ class _TwoMasks(nn.Module):
         return base.final_norm(states)  # type: ignore[no-any-return]
 
     def _masks(self, attention_mask: Tensor) -> dict[str, Tensor]:
-        """Return what is added to scores: [B, 1, 1, L] for padding, [B, 1, L, L] for padding and the window."""
+        """Return the masks added to attention scores by kind of layer: [B, 1, 1, L] global, [B, 1, L, L] local."""
         real = attention_mask[:, None, None, :].to(torch.float32)
         places = torch.arange(attention_mask.shape[1], dtype=torch.float32)
         distance = (places[:, None] - places[None, :]).abs()
@@ -161,10 +161,10 @@ ADAPTERS.add("two-masks", _with_two_masks)
 
 
 class GatedLayer(nn.Module):
-    """A ModernBertEncoderLayer for all rows, with the scale folded into the query's rows of the fused weights."""
+    """A ModernBERT layer for all tokens; the scale of the scores is multiplied into the query rows of its weights."""
 
     def __init__(self, layer: Any) -> None:
-        """Take over the modules of a stock layer; the fused weights are changed in place."""
+        """Reuse the modules of a transformers layer; the query rows of its fused projection are scaled in place."""
         super().__init__()
         own = layer.attn
         self.attention_type, self.depth = layer.attention_type, own.head_dim
@@ -176,7 +176,7 @@ class GatedLayer(nn.Module):
                 parameter[:width].mul_(own.head_dim**-0.5)
 
     def forward(self, states: Tensor, mask: Tensor, positions: tuple[Tensor, Tensor]) -> Tensor:
-        """Run the layer.
+        """Run the encoder layer: attention with rotary positions, then the gated feed-forward part.
 
         Args:
             states: [B, L, H].
@@ -205,14 +205,14 @@ class GatedLayer(nn.Module):
 
 
 class FirstRowGatedLayer(GatedLayer):
-    """The last layer, for the first row only: keys of all tokens, but one query, and values of their weighted means.
+    """The last ModernBERT layer for the first token only: all tokens have keys, but one query is computed.
 
     The mean of V x under weights that sum to 1 is V (mean of x). A key is rotated by its own position, so that keys
     cannot be left out in the same way; see `pocketbert.export.adapters.lean.FirstRow`.
     """
 
     def __init__(self, layer: Any) -> None:
-        """Take over the modules of a stock layer, and split its fused projection."""
+        """Reuse a transformers layer's modules; its fused projection is split into query, key and value."""
         super().__init__(layer)
         fused, width = self.qkv, self.qkv.in_features
         del self.qkv
@@ -222,7 +222,7 @@ class FirstRowGatedLayer(GatedLayer):
         """1 where a column belongs to the row's head, [heads, heads * depth]."""
 
     def forward(self, states: Tensor, mask: Tensor, positions: tuple[Tensor, Tensor]) -> Tensor:
-        """Run the layer, [B, L, H] to [B, 1, H]; see `GatedLayer.forward`."""
+        """Run the encoder layer for the first token, [B, L, H] to [B, 1, H]; see `GatedLayer.forward`."""
         normed = self.attn_norm(states)
         query = self._heads(self.query(normed[:, :1]))  # the first position's angle is 0
         key = _rotate(self._heads(self.key(normed)), *positions)
@@ -233,7 +233,7 @@ class FirstRowGatedLayer(GatedLayer):
 
 
 def _part(fused: nn.Linear, start: int, rows: int) -> nn.Linear:
-    """Return a linear layer with some of the rows of another one."""
+    """Return a linear layer with `rows` output rows of a fused one, from row `start` on."""
     biased = fused.bias is not None
     part = nn.Linear(fused.in_features, rows, bias=biased, device="meta")
     part.weight = nn.Parameter(fused.weight.detach()[start : start + rows].clone())
@@ -243,11 +243,11 @@ def _part(fused: nn.Linear, start: int, rows: int) -> nn.Linear:
 
 
 def _lean_layer(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
-    """Rewrite one ModernBertEncoderLayer, which is changed in place; its graph is the same in every format.
+    """Replace a ModernBertEncoderLayer by a cheaper layer for all tokens or the first one; the same in every format.
 
     Args:
-        layer: The stock layer.
-        first_row: Whether only the first row of its output is read.
+        layer: The layer of the transformers model.
+        first_row: Whether only the first token's output is used.
         shape: Not used.
     """
     return FirstRowGatedLayer(layer) if first_row else GatedLayer(layer)

@@ -1,4 +1,4 @@
-"""Divide the outlier channels of a model, and multiply what reads them.
+"""Divide the outlier channels of a model, and multiply the weights that read them.
 
 The answers stay the same, and int8 can hold the ranges.
 
@@ -45,12 +45,12 @@ _Reader = tuple[nn.Module, int]
 
 @dataclass(frozen=True)
 class Outliers:
-    """The outlier channels of one tensor that were divided.
+    """The outlier channels of one tensor that were divided, for the report.
 
     Attributes:
         name: Path of the module that writes the tensor.
         channels: How many of its channels were divided.
-        of: How many it has.
+        of: How many channels it has.
         ratio: The largest magnitude of its largest channel over that of its median channel, before.
     """
 
@@ -61,7 +61,7 @@ class Outliers:
 
 
 def divide_outliers(module: nn.Module, inputs: Sequence[str], rows: Sequence[_Inputs]) -> tuple[Outliers, ...]:
-    """Find the outlier channels of a prepared module and divide them.
+    """Measure a module's activations, divide the outlier channels and multiply the weights that read them.
 
     Args:
         module: A prepared module in eval mode. **It is changed in place**; in fp32 its answers stay the same.
@@ -88,12 +88,12 @@ def divide_outliers(module: nn.Module, inputs: Sequence[str], rows: Sequence[_In
 
 @dataclass(frozen=True)
 class Place:
-    """A tensor, or several that must have the same factors.
+    """A tensor whose channels can be divided, or several that must share the factors.
 
     Attributes:
         writers: Layer normalizations and linear layers whose output it is.
         readers: All linear layers that read it.
-        shortcuts: Restore its channels where it is added to another tensor.
+        shortcuts: The residual connections that multiply the channels back.
         name: Path of the last writer.
     """
 
@@ -112,9 +112,9 @@ class Place:
         return torch.stack(sizes).amax(0)
 
     def divide(self, factors: Tensor) -> None:
-        """Divide the channels, and multiply all that reads them.
+        """Divide the channels in the weights that write them, and multiply the weights and shortcuts that read them.
 
-        With powers of two, every answer stays the same bit for bit.
+        If the factors are powers of two, every output stays the same bit for bit.
 
         Args:
             factors: Divisor of each channel, [C].
@@ -134,7 +134,7 @@ class Place:
 
 
 def _along_axis(factors: Tensor, weight: Tensor, axis: int) -> Tensor:
-    """Return factors [C] in the shape that multiplies one axis of a weight."""
+    """Reshape factors [C] so that they multiply one axis of a weight."""
     return factors.view([-1 if i == axis else 1 for i in range(weight.ndim)])
 
 
@@ -142,14 +142,14 @@ def _along_axis(factors: Tensor, weight: Tensor, axis: int) -> Tensor:
 
 
 def find_places(module: nn.Module, feed: Sequence[Tensor]) -> list[Place]:
-    """List the places of a prepared module, in the order in which they are computed.
+    """List the tensors of a module prepared for export whose channels can be divided, in the order of computation.
 
     Readers of tensors inside the layers are known. The readers of the last states are found by running the module:
     where these are not linear layers only, as when the states are an answer, the last states are left out.
 
     Args:
         module: A prepared module in eval mode.
-        feed: Its inputs, [B, L].
+        feed: The module's inputs, [B, L].
 
     Returns:
         Nothing for modules with other layers than those of `pocketbert.export.adapters.lean` and
@@ -183,7 +183,10 @@ def find_places(module: nn.Module, feed: Sequence[Tensor]) -> list[Place]:
 
 
 def _find_layers(module: nn.Module) -> tuple[list[Any], SharedStack | None]:
-    """Return the layers of a module in their order if all are known, and the stack if they run several times."""
+    """Return a module's encoder layers in order, and the `SharedStack` that runs them several times, or None.
+
+    The list is empty if a layer is of an unknown class.
+    """
     for inner in module.modules():
         stack = inner if isinstance(inner, SharedStack) else None
         layers: Any = inner.layers if stack is not None else inner
@@ -195,12 +198,12 @@ def _find_layers(module: nn.Module) -> tuple[list[Any], SharedStack | None]:
 
 
 def _attention_readers(attention: Any) -> tuple[_Reader, ...]:
-    """Return what reads the states of all tokens or of the first one; of a transposed key projection, the rows."""
+    """Return the projections that read a layer's input, each with the weight axis of the input channels."""
     return (attention.query, 1), (attention.key, 0 if isinstance(attention, FirstRow) else 1), (attention.value, 1)
 
 
 def _head_readers(module: nn.Module, encoder: nn.Module, feed: Sequence[Tensor]) -> tuple[_Reader, ...]:
-    """Return the linear layers of the head that read the last states; none if anything else reads them."""
+    """Return the head's linear layers that read the last hidden states; none if any other function reads them."""
     follower = _Follower()
     hook = encoder.register_forward_hook(follower.follow)
     try:
@@ -216,7 +219,7 @@ def _head_readers(module: nn.Module, encoder: nn.Module, feed: Sequence[Tensor])
 
 
 class _Follower(TorchFunctionMode):
-    """Finds the functions of torch that read the output of a module, or a view of it such as the first token.
+    """Records which torch functions read the output of one module, or a view of it such as the first token.
 
     Attributes:
         weights: Ids of the weights of linear layers that read it.
@@ -229,17 +232,17 @@ class _Follower(TorchFunctionMode):
         self._followed: Tensor | None = None  # kept: memory that is freed could be another tensor's
 
     def follow(self, _: nn.Module, __: Any, out: Any) -> None:
-        """Begin to follow the output of a module, and forget what was followed before."""
+        """Start to watch the output of a module (a forward hook); forget what was recorded before."""
         (self._followed,) = _flatten(out)
         self.weights, self.has_other_readers = set(), False
 
     def is_followed(self, tensor: Tensor) -> bool:
-        """Return whether a tensor is the followed one, or a view of it."""
+        """Return whether a tensor is the watched output, or a view of it."""
         followed = self._followed
         return followed is not None and (tensor.untyped_storage().data_ptr() == followed.untyped_storage().data_ptr())
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
-        """Run a function of torch, and note whether it read the followed tensor."""
+        """Run a torch function, and record whether it read the watched output."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         name = getattr(func, "__name__", str(func))
@@ -254,14 +257,14 @@ class _Follower(TorchFunctionMode):
 
 
 def _flatten(values: Any) -> list[Tensor]:
-    """Return all tensors in nested tuples and lists."""
+    """Return all tensors in nested tuples and lists as one flat list."""
     if isinstance(values, Tensor):
         return [values]
     return [t for v in values for t in _flatten(v)] if isinstance(values, tuple | list) else []
 
 
 def _find_writer(module: nn.Module, layer: nn.Module, feed: Sequence[Tensor]) -> nn.Module | None:
-    """Return the module whose output is the input of the first layer; None if another function computes it."""
+    """Return the module whose output is the first layer's input; None if no linear layer or norm computes it."""
     inputs: list[Tensor] = []
     outputs: list[tuple[nn.Module, Tensor]] = []
     writers = [m for m in module.modules() if _is_writer(m)]
@@ -283,7 +286,7 @@ def _is_writer(module: nn.Module) -> bool:
 
 
 def _is_changeable(place: Place, uses: Mapping[int, int]) -> bool:
-    """Return whether no other module has the parameters of a place: a table of words may be a linear layer, too."""
+    """Return whether no module outside a place shares its parameters, as a fill-mask head shares the word table."""
     modules = (*place.writers, *(m for m, _ in place.readers))
     return all(_is_writer(m) for m in place.writers) and all(uses[id(p)] == 1 for m in modules for p in m.parameters())
 
@@ -294,11 +297,11 @@ def _is_changeable(place: Place, uses: Mapping[int, int]) -> bool:
 def measure_channels(
     module: nn.Module, places: Sequence[Place], inputs: Sequence[str], rows: Sequence[_Inputs]
 ) -> list[Tensor]:
-    """Measure the largest magnitude of every channel [C] of each place, without padding.
+    """Run a module on rows; return each tensor's largest magnitude per channel [C], padding excluded.
 
     Args:
         module: A prepared module in eval mode.
-        places: Its places.
+        places: The tensors to measure, from `find_places`.
         inputs: Names of its inputs, in their order.
         rows: Inputs [B, L] by name.
     """
@@ -306,7 +309,7 @@ def measure_channels(
     mask: list[Tensor] = []
 
     def measure(number: int, states: Tensor) -> None:
-        """Raise the largest magnitudes of a tensor's channels to those of these states; padded rows count as zero."""
+        """Raise the stored maxima of tensor `number` to those of these states; padded tokens count as zero."""
         if states.ndim == 4:
             states = states[:, :, 0].transpose(1, 2)
         if states.shape[:-1] == mask[0].shape:
@@ -331,7 +334,7 @@ def measure_channels(
 
 
 def _choose_factors(sizes: Tensor, place: Place) -> Tensor | None:
-    """Return the powers of two [C] to divide channels by, 1 except for outliers; None without outliers."""
+    """Return a power of two per channel to divide by, [C], 1 except for outliers; None if there are no outliers."""
     median = sizes.median()
     if not torch.isfinite(sizes).all() or not 0 < median < RATIO**-1 * sizes.max():
         return None  # NaN and infinity are reported by parity

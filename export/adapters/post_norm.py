@@ -1,6 +1,6 @@
-"""How post-norm encoder layers are taken apart: BERT and families with its layers, DistilBERT, ALBERT.
+"""Find the modules of post-norm encoder layers: BERT and families with its layers, DistilBERT, ALBERT.
 
-Each function returns the `Parts` of a stock layer, or the `Stack` of ALBERT's encoder, which runs a few stored layers
+Each function returns the `Parts` of a layer, or the `Stack` of ALBERT's encoder, which runs a few stored layers
 several times; they are registered in `LAYER_PARTS` under the keys that the family table names.
 """
 
@@ -17,7 +17,7 @@ _MODELS = "transformers.models."
 
 
 def bert_layer(layer: Any) -> Parts:
-    """Return the modules of a layer with BERT's names, such as ``attention.self`` and ``intermediate``."""
+    """Return the projections, norms and feed-forward modules of a layer with BERT's attribute names."""
     attention, out = layer.attention.self, layer.attention.output
     return Parts(
         query=attention.query,
@@ -35,7 +35,7 @@ def bert_layer(layer: Any) -> Parts:
 
 
 def _distilbert_layer(layer: Any) -> Parts:
-    """Return the modules of DistilBERT's layer."""
+    """Return the projections, norms and feed-forward modules of DistilBERT's layer."""
     attention = layer.attention
     return Parts(
         query=attention.q_lin,
@@ -53,7 +53,7 @@ def _distilbert_layer(layer: Any) -> Parts:
 
 
 def _albert_layer(layer: Any) -> Parts:
-    """Return the modules of an AlbertLayer."""
+    """Return the projections, norms and feed-forward modules of an AlbertLayer."""
     attention = layer.attention
     return Parts(
         query=attention.query,
@@ -71,7 +71,7 @@ def _albert_layer(layer: Any) -> Parts:
 
 
 def _albert_stack(encoder: Any) -> Stack:
-    """Return the layers of an AlbertTransformer in the order in which they run.
+    """Return the stored layers of an AlbertTransformer and the order in which they run, some several times.
 
     Each of ``num_hidden_layers`` steps runs one group, the first steps the first group and so on; a group runs its
     inner layers in turn.
@@ -88,7 +88,7 @@ def _albert_stack(encoder: Any) -> Stack:
 
 
 def _fold_task_embedding(model: Any) -> Any:
-    """Add the vector of task 0, which ERNIE gives every token, to the vectors of segments.
+    """Add the embedding of task 0, which ERNIE adds to every token, to the segment embeddings and drop its table.
 
     Args:
         model: An ERNIE model in eval mode, changed in place.

@@ -1,6 +1,6 @@
-"""XLM: an encoder with masks as arithmetic; the language of each token is an input or a constant.
+"""Rewrite XLM for export, with masks as arithmetic; the language of a token is an input or a constant.
 
-`_language_encoder` is the adapter; `LanguageEncoder` and `LanguageLayer` take over the submodules of the stock encoder.
+`_language_encoder` is the adapter; `LanguageEncoder` and `LanguageLayer` reuse the loaded submodules.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LANGUAGES = "langs"
 
 
 def _language_encoder(model: Any, plan: ExportPlan) -> nn.Module:
-    """Wrap an XLM model into a module with plain inputs and outputs, ready for torch.export.
+    """Wrap an XLM model for export, with named inputs and plain tensor outputs.
 
     Args:
         model: A transformers model in eval mode. **It is changed in place.**
@@ -30,7 +30,7 @@ def _language_encoder(model: Any, plan: ExportPlan) -> nn.Module:
         The module; its third input is `LANGUAGES` where the family's row names it.
 
     Raises:
-        InputError: If the model is no encoder, or its head is not the stock one.
+        InputError: If the model is no encoder, or its head is not that of transformers.
     """
     from transformers.modeling_outputs import BaseModelOutput
 
@@ -44,7 +44,7 @@ def _language_encoder(model: Any, plan: ExportPlan) -> nn.Module:
 
 
 class LanguageEncoder(nn.Module):
-    """Embeddings, then post-norm layers over the loaded submodules.
+    """XLM's embeddings and post-norm layers, built from the submodules of a loaded model.
 
     Args:
         model: An `XLMModel` in eval mode; its submodules are taken over.
@@ -54,7 +54,7 @@ class LanguageEncoder(nn.Module):
     """
 
     def __init__(self, model: Any, format: Format, first_row: bool, languages: bool) -> None:
-        """Take over the submodules of a stock encoder."""
+        """Reuse a transformers encoder's modules; a constant language is merged into the position embeddings."""
         super().__init__()
         self.embeddings, self.position_embeddings = model.embeddings, model.position_embeddings
         self.norm = model.layer_norm_emb
@@ -70,7 +70,7 @@ class LanguageEncoder(nn.Module):
         )
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, langs: Tensor | None = None) -> Tensor:
-        """Run the encoder.
+        """Run the encoder on token ids, mask and, if they are inputs, language ids.
 
         Args:
             input_ids: [B, L].
@@ -93,10 +93,10 @@ class LanguageEncoder(nn.Module):
 
 
 class LanguageLayer(nn.Module):
-    """One layer, for all tokens or for the first one only."""
+    """One XLM encoder layer, computed for all tokens or for the first one only."""
 
     def __init__(self, parts: tuple[Any, Any, Any, Any], first_row: bool, format: Format) -> None:
-        """Take over attention, its norm, feed-forward part and its norm of a stock layer."""
+        """Reuse a transformers layer's (attention, its norm, feed-forward part, its norm)."""
         super().__init__()
         attention, self.attention_norm, feed, self.output_norm = parts
         projections = (attention.q_lin, attention.k_lin, attention.v_lin, attention.n_heads, attention.head_dim**-0.5)
@@ -106,7 +106,7 @@ class LanguageLayer(nn.Module):
         self.attention_out, self.up, self.act, self.down = attention.out_lin, feed.lin1, feed.act, feed.lin2
 
     def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Run the layer, [B, L, H] to [B, L, H] or [B, 1, H]; `mask` is added to the scores, [B, 1, 1, L]."""
+        """Run the encoder layer, [B, L, H] to [B, L, H] or [B, 1, H]; `mask` [B, 1, 1, L] is added to the scores."""
         rows = states[:, :1] if self.first_row else states
         context = self.attention(rows, states, states, mask)
         attended = self.attention_norm(self.attention_out(context) + rows)

@@ -1,12 +1,12 @@
-"""XLNet's content stream, batch first, without gather in its relative positions.
+"""Rewrite XLNet's encoder for export, batch first and without a gather in its relative positions.
 
-`_relative_encoder` is the adapter; `RelativeEncoder` is built from the parameters of the stock encoder.
+`_relative_encoder` is the adapter; `RelativeEncoder` is built from the parameters of the transformers encoder.
 
 With q, k, v the content of a token, R(o) the projected sines and cosines of an offset o, and t its segment:
 
     score_ij = ((q_i + r_w) k_j + (q_i + r_r) R(i - j) + [t_i != t_j] (q_i + r_s) (s_1 - s_0)) / sqrt(d)
 
-The stock model adds s_0 or s_1; s_0 is the same along a row, so softmax drops it.
+The transformers model adds s_0 or s_1; s_0 is the same along a row, so softmax drops it.
 
 Source: Yang et al. 2019 (XLNet), equations of relative attention as in Dai et al. 2019 (Transformer-XL), section 3.3.
 """
@@ -31,21 +31,21 @@ from pocketbert.export.adapters.mask_4d import (
 
 
 class Row(Enum):
-    """The tokens of which the last layer computes states."""
+    """The tokens whose states the last layer computes: all, the first or the last."""
 
     ALL = "all"
     FIRST = "first"
     LAST = "last"
 
     def of(self, states: Tensor) -> Tensor:
-        """Return the states of these tokens, [B, L, H] to [B, L, H] or [B, 1, H]."""
+        """Select the states of these tokens, [B, L, H] to [B, L, H] or [B, 1, H]."""
         if self is Row.ALL:
             return states
         return states[:, :1] if self is Row.FIRST else states[:, -1:]
 
 
 class RelativeEncoder(nn.Module):
-    """An encoder with relative positions for up to `longest` tokens.
+    """XLNet's encoder with relative positions, for texts of up to `longest` tokens.
 
     Args:
         model: An `XLNetModel` in eval mode; its parameters are taken over.
@@ -55,7 +55,7 @@ class RelativeEncoder(nn.Module):
     """
 
     def __init__(self, model: Any, longest: int, row: Row, flat: bool) -> None:
-        """Take over the parameters of a stock encoder."""
+        """Reuse the embeddings and layers of a transformers encoder, and store sines and cosines of all offsets."""
         super().__init__()
         self.word_embedding, self.longest = model.word_embedding, longest
         offsets = torch.arange(longest, -longest, -1.0)
@@ -70,7 +70,7 @@ class RelativeEncoder(nn.Module):
         )
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """Run the encoder.
+        """Run the encoder on token ids, mask and segment ids.
 
         Args:
             input_ids: [B, L].
@@ -96,10 +96,10 @@ class RelativeEncoder(nn.Module):
 
 
 class RelativeLayer(nn.Module):
-    """One layer: relative attention, then the feed-forward part, each with a residual and a norm behind it."""
+    """An XLNet layer: relative attention and a feed-forward part, each followed by a residual and a norm."""
 
     def __init__(self, layer: Any, row: Row, flat: bool) -> None:
-        """Take over the parameters of a stock layer; `row` are the tokens whose states are computed."""
+        """Reuse the parameters of a transformers layer; states are computed for the tokens in `row`."""
         super().__init__()
         own, feed = layer.rel_attn, layer.ff
         self.row, self.flat = row, flat
@@ -110,7 +110,7 @@ class RelativeLayer(nn.Module):
         self.output_norm = feed.layer_norm
 
     def forward(self, states: Tensor, positions: Tensor, other_segment: Tensor, mask: Tensor) -> Tensor:
-        """Run the layer.
+        """Run the encoder layer with relative positions and segments.
 
         Args:
             states: [B, L, H].
@@ -132,7 +132,7 @@ class RelativeLayer(nn.Module):
 
 
 class RelativeAttention(nn.Module):
-    """Attention whose scores are content, offset and segment; the scale is folded into the queries' weights.
+    """Attention with scores for content, offset and segment; the scale is multiplied into the queries' weights.
 
     Args:
         own: An `XLNetRelativeAttention`; its raw parameters [H, heads, depth] become linear layers, so that weights are
@@ -141,7 +141,7 @@ class RelativeAttention(nn.Module):
     """
 
     def __init__(self, own: Any, row: Row) -> None:
-        """Turn the raw parameters of a stock attention into linear layers."""
+        """Turn the raw parameters of a transformers attention module into linear layers."""
         super().__init__()
         self.row, self.heads, self.depth = row, own.n_head, own.d_head
         query = _matrix(own.q) * own.scale
@@ -155,7 +155,7 @@ class RelativeAttention(nn.Module):
         """Computes what each head of a token adds to the scores of keys of another segment."""
 
     def forward(self, rows: Tensor, states: Tensor, positions: Tensor, other_segment: Tensor, mask: Tensor) -> Tensor:
-        """Compute the context.
+        """Compute the attention output of the query tokens.
 
         Args:
             rows: States that queries are computed from, [B, Q, H]; Q is L or 1.
@@ -183,16 +183,17 @@ class RelativeAttention(nn.Module):
         return states.view(batch, length, self.heads, self.depth).transpose(1, 2)
 
     def _query_rows(self, pairs: Tensor) -> Tensor:
-        """Return the rows of the computed queries, of pairs [B, 1, L, L]."""
+        """Select the rows of the tokens whose queries are computed from a matrix over pairs of tokens [B, 1, L, L]."""
         if self.row is Row.ALL:
             return pairs
         return pairs[:, :, :1] if self.row is Row.FIRST else pairs[:, :, -1:]
 
     def _shifted(self, scores: Tensor, length: int) -> Tensor:
-        """Select the score of each pair's offset, [B, heads, Q, 2L] to [B, heads, Q, L].
+        """Pick from the scores of all offsets [B, heads, Q, 2L] the one of each pair of tokens, [B, heads, Q, L].
 
         Column c is the offset L - c, so the score of token i and key j is in column L - i + j. In the flattened matrix
-        without its first L numbers, rows of 2L - 1 numbers each begin one column further to the left.
+        without its first L numbers, cut into rows of 2L - 1, each row starts one column earlier, so that the needed
+        scores are its first L.
         """
         if self.row is Row.FIRST:
             return scores[..., length:]
@@ -203,19 +204,19 @@ class RelativeAttention(nn.Module):
 
 
 def sines(offsets: Tensor, width: int) -> Tensor:
-    """Return sines, then cosines, of offsets times falling frequencies, [n] to [n, width]."""
+    """Return sinusoidal position encodings of offsets: all sines, then all cosines, [n] to [n, width]."""
     frequencies = 1.0 / torch.pow(10000, torch.arange(0, width, 2.0) / width)
     angles = offsets[:, None] * frequencies
     return torch.cat([torch.sin(angles), torch.cos(angles)], -1)
 
 
 def _matrix(parameter: Tensor) -> Tensor:
-    """Return a parameter [H, heads, depth] as the weight of a linear layer, [heads * depth, H]."""
+    """Reshape a parameter [H, heads, depth] to the weight of a linear layer, [heads * depth, H]."""
     return parameter.detach().flatten(1).t().contiguous()
 
 
 def _linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
-    """Return a linear layer with these weights [out, in] and bias [out], without initializing others first."""
+    """Build a linear layer with these weights [out, in] and bias [out], without a random initialization."""
     made = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
     made.weight = nn.Parameter(weight)
     if bias is not None:
@@ -228,7 +229,7 @@ _ROWS = {"last": Row.LAST, "cls_index": Row.LAST, "first": Row.FIRST}
 
 
 def _relative_encoder(model: Any, plan: ExportPlan) -> nn.Module:
-    """Wrap an XLNet model into a module with plain inputs and outputs, ready for torch.export.
+    """Wrap an XLNet model for export, with named inputs and plain tensor outputs.
 
     Args:
         model: A transformers model in eval mode. **It is changed in place.**

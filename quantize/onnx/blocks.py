@@ -37,7 +37,7 @@ _ACCURACY_LEVEL = 4
 
 
 def _write(bits: int, source: Path, destination: Path, plan: Plan) -> None:
-    """Write a copy of an fp32 file with weights in blocks.
+    """Write a copy of an fp32 ONNX file whose weights are rounded in blocks of 32 to `bits` bits.
 
     Raises:
         MissingBackendError: If onnx is not installed.
@@ -57,7 +57,7 @@ def _write(bits: int, source: Path, destination: Path, plan: Plan) -> None:
 
 
 class _BlockWriter:
-    """Replaces products and lookups of stored weights in a model.
+    """Replaces products and lookups in an ONNX model by operators that read weights in blocks.
 
     Args:
         model: The fp32 model; changed by `run`.
@@ -66,7 +66,7 @@ class _BlockWriter:
     """
 
     def __init__(self, model: Any, bits: int, plan: Plan) -> None:
-        """Untie tables, and find the weights and the bits of each."""
+        """Find the weights to quantize and the bits of each; tied tables get a transposed copy first."""
         tables_by_matrix = untie_embeddings(model, plan.left)
         self.graph = model.graph
         self.left = find_weights_left(self.graph, plan.left)
@@ -81,7 +81,7 @@ class _BlockWriter:
         self.bits_by_weight |= dict.fromkeys(small_tables, 8)
 
     def run(self) -> None:
-        """Rewrite the graph, and remove the fp32 weights that no node reads any more."""
+        """Rewrite all nodes of the graph, and remove the fp32 weights that no node reads any more."""
         nodes: list[Any] = []
         for node in self.graph.node:
             nodes += self._replace(node)
@@ -92,7 +92,7 @@ class _BlockWriter:
             field.extend(values)
 
     def _replace(self, node: Any) -> list[Any]:
-        """Return the nodes that take the place of one: itself if it reads no weight that is quantized."""
+        """Return the nodes that replace a node: the node itself if it reads no weight that is quantized."""
         if self.left.intersection(node.input):
             return [node]
         if node.op_type in ("MatMul", "Gemm") and self._is_matrix(node.input[1]):
@@ -106,7 +106,7 @@ class _BlockWriter:
         return tensor is not None and len(tensor.dims) == 2 and tensor.data_type == 1
 
     def _product(self, node: Any) -> list[Any]:
-        """Build the MatMulNBits of a product, and the Add of its bias; a Gemm with other factors than 1 stays."""
+        """Return a MatMulNBits for a product, and an Add for its bias; a Gemm with factors other than 1 stays."""
         from onnx import helper, numpy_helper
 
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
@@ -138,7 +138,7 @@ class _BlockWriter:
         return [*nodes, product, *([helper.make_node("Add", [out, bias], node.output)] if bias else [])]
 
     def _tied_weight(self, table: str) -> tuple[list[Any], str, str]:
-        """Let a product read the codes of a table.
+        """Make a product read the stored codes of the embedding table that it shares.
 
         Returns:
             The Reshape that gives them the shape of a product's weight (empty if it was written before; ONNX Runtime
@@ -158,7 +158,7 @@ class _BlockWriter:
         return nodes, codes, scales
 
     def _lookup(self, node: Any) -> Any:
-        """Build the GatherBlockQuantized of a lookup."""
+        """Build the GatherBlockQuantized that replaces a table lookup."""
         from onnx import helper
 
         codes, scales = self._store_table(node.input[0])
@@ -175,7 +175,7 @@ class _BlockWriter:
         )
 
     def _store_table(self, name: str) -> tuple[str, str]:
-        """Store the codes [V, bytes of a row] and scales [V, blocks] of a table, and return their names.
+        """Store the codes [V, bytes of a row] and scales [V, blocks] of a table; return both names.
 
         Raises:
             InputError: If no block size divides its width.
@@ -195,7 +195,7 @@ class _BlockWriter:
         return self._store_blocks(name, values, block, flat=True)
 
     def _store_blocks(self, name: str, rows: NDArray[np.float32], block: int, flat: bool) -> tuple[str, str]:
-        """Store rows in blocks unless they are stored already, and return the names of codes and scales."""
+        """Store a weight's codes and scales in blocks unless already stored; return both names."""
         bits = self._bits(name)
         codes, scales = f"{name}_int{bits}", f"{name}_scales"
         if codes not in self.added:
@@ -208,7 +208,7 @@ class _BlockWriter:
         return self.bits_by_weight.get(name, self.default_bits)
 
     def _add(self, name: str, value: NDArray[Any]) -> None:
-        """Add an initializer to the graph unless it has one of that name."""
+        """Add a stored array to the graph unless it has one of that name."""
         from onnx import numpy_helper
 
         if name not in self.added:
@@ -217,7 +217,7 @@ class _BlockWriter:
 
 
 def _scheme_parts(bits: int, rounding: Rounding) -> SecondScheme:
-    """Return the expected weights and the simulation of a scheme."""
+    """Return the expected weights and the simulation of a block scheme with `bits` bits."""
     wanted = ExpectedForm(f"int{bits}", per_channel=True, block=BLOCK)
     return SecondScheme(
         WEIGHTED_ROLES,

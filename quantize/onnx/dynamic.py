@@ -33,7 +33,7 @@ from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights
 
 
 def _write_int8(source: Path, destination: Path, plan: Plan) -> None:
-    """Write a dynamic int8 copy of an fp32 file, with the table of words in 4 bits where the plan gives it `w4`.
+    """Write a dynamic int8 copy of an fp32 ONNX file; the word table gets 4 bits if the plan gives it `w4`.
 
     Raises:
         MissingBackendError: If onnx is not installed.
@@ -46,14 +46,14 @@ def _write_int8(source: Path, destination: Path, plan: Plan) -> None:
 
 
 def _write_small(source: Path, destination: Path, plan: Plan) -> None:
-    """Write a copy of an fp32 file with int8 products and a 4-bit table of words."""
+    """Write a copy of an fp32 ONNX file with dynamic int8 products and a 4-bit word table."""
     model = load_for_quantizer(source)
     pack_largest_table(model)
     write_dynamic(model, destination)
 
 
 def load_for_quantizer(source: Path) -> Any:
-    """Load an exported file for a quantizer.
+    """Load an exported ONNX file without its stored shapes, which quantizers trip over.
 
     Raises:
         MissingBackendError: If onnx is not installed.
@@ -68,7 +68,7 @@ def load_for_quantizer(source: Path) -> Any:
 
 
 def write_dynamic(model: Any, destination: Path, left: frozenset[str] = frozenset()) -> None:
-    """Write a dynamic int8 copy of an fp32 model.
+    """Quantize an fp32 ONNX model to dynamic int8 and write it.
 
     Args:
         model: The model from `load_for_quantizer`; changed in place.
@@ -102,7 +102,7 @@ def write_dynamic(model: Any, destination: Path, left: frozenset[str] = frozense
 
 
 def _store_shared_weights_transposed(model: Any) -> None:
-    """Transpose weights that several Gemm nodes read with `transB`, as layers do that run more than once.
+    """Transpose weights that several Gemm nodes read with `transB`, as those of layers that run more than once.
 
     ONNX Runtime's quantizer writes each Gemm as a MatMul and transposes its weight in the file, once for each node: a
     weight of several nodes would be transposed back and forth.
@@ -121,7 +121,7 @@ def _store_shared_weights_transposed(model: Any) -> None:
 
 
 def find_readers(graph: Any, names: Container[str]) -> dict[str, list[Any]]:
-    """Return the nodes that read each of some tensors; a node that reads one twice is listed twice.
+    """Return the nodes that read each of the named tensors; a node that reads one twice is listed twice.
 
     Args:
         graph: The graph.
@@ -137,7 +137,7 @@ def find_readers(graph: Any, names: Container[str]) -> dict[str, list[Any]]:
 
 @contextlib.contextmanager
 def _quiet_root_logger() -> Iterator[None]:
-    """Hide the advice of ONNX Runtime's quantizer, which goes to the root logger that belongs to the application."""
+    """Silence the root logger, on which ONNX Runtime's quantizer prints advice, while the block runs."""
     root = logging.getLogger()
     level = root.level
     root.setLevel(logging.ERROR)

@@ -63,7 +63,7 @@ _MARGIN = 16.0
 
 
 def _write(source: Path, destination: Path, plan: Plan, product_bits: int) -> None:
-    """Write a copy of an fp32 file in integers; nothing is written if a range cannot be measured.
+    """Write an all-integer copy of an fp32 ONNX file for Qualcomm's NPU; nothing is written if a range is missing.
 
     Raises:
         MissingBackendError: If onnx is not installed.
@@ -92,7 +92,7 @@ def _write(source: Path, destination: Path, plan: Plan, product_bits: int) -> No
 
 
 def _float_tensors(model: Any) -> set[str]:
-    """Return the names of the computed float tensors of a model."""
+    """Return the names of the computed (not stored) float tensors of an ONNX model."""
     import onnx
 
     graph = onnx.shape_inference.infer_shapes(model).graph
@@ -104,7 +104,7 @@ def _float_tensors(model: Any) -> set[str]:
 
 
 class _MaskChain:
-    """The part of a graph that is computed from masks, segments, ids and positions, without tables and weights.
+    """The part of an ONNX graph that computes the attention mask and positions, without tables and weights.
 
     Args:
         graph: An ONNX graph, which `lower` changes.
@@ -112,15 +112,15 @@ class _MaskChain:
         sizes: Names of the tensors that depend on sizes of its inputs only.
 
     Attributes:
-        counts: Float tensors of that part which are whole numbers.
-        units: Those of them which are zeros and ones.
+        counts: Float tensors of that part that hold whole numbers.
+        units: Those of `counts` that are zeros and ones only.
         masks: Float tensors of that part that contain the constant of the mask.
         sources: The scores of every sum of scores and mask, and the other factor of every product with zeros and ones,
             such as states times the mask; by result, in the order of the graph.
     """
 
     def __init__(self, graph: Any, floats: set[str], sizes: set[str]) -> None:
-        """Follow the graph from its inputs, and note what is computed from them alone."""
+        """Walk the graph from its inputs, and note the tensors that are computed from mask, segments and ids alone."""
         self._stored = {t.name: t for t in graph.initializer}
         self._floats, self._matrices = floats, find_matrices(graph)
         self._constants: list[Any] = []
@@ -150,11 +150,11 @@ class _MaskChain:
         self.units = self.counts & units
 
     def lower(self, ranges: Mapping[str, Range], title: str) -> dict[str, Range]:
-        """Set the constant of the mask to the smallest one that keeps masked scores below all others by the margin.
+        """Replace the mask's constant, such as -1e4, by the smallest that still keeps masked scores below all others.
 
         Args:
-            ranges: Of scores, and of numbers that counts are multiplied with.
-            title: Name of the quantized file in error messages.
+            ranges: Ranges of attention scores, and of tensors that are multiplied with zeros and ones.
+            title: Name of the quantized file, for error messages.
 
         Returns:
             These ranges, and those of the masks, the sums and the products.
@@ -184,7 +184,7 @@ class _MaskChain:
         return known | dict.fromkeys(self.masks, (-depth, 0.0)) | lowered
 
     def _is_whole(self, name: str, whole: set[str]) -> bool:
-        """Return whether a tensor is known to hold whole numbers."""
+        """Return whether a tensor is known to hold whole numbers only."""
         if name not in self._stored:
             return name in whole or name not in self._floats
         if name in self._matrices and self._stored[name].data_type == 1:
@@ -193,7 +193,7 @@ class _MaskChain:
         return bool(value.dtype.kind != "f" or np.array_equal(value, np.rint(value)))
 
     def _is_unit(self, node: Any, units: set[str]) -> bool:
-        """Return whether a node that reads whole numbers makes zeros and ones."""
+        """Return whether a node makes nothing but zeros and ones from whole numbers."""
         computed = [n for n in node.input if n and n not in self._stored]
         ends = [_value(self._stored[n]) for n in node.input[1:] if n in self._stored]
         if node.op_type == "Clip":
@@ -221,7 +221,7 @@ def _value(tensor: Any) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Encoding:
-    """Unsigned integers of a tensor: a number is (integer - zero) times step.
+    """How floats are stored as unsigned integers: a number is (integer - zero) times step.
 
     Attributes:
         bits: 8 or 16.
@@ -235,14 +235,14 @@ class Encoding:
 
     @classmethod
     def of_range(cls, bits: int, low: float, high: float) -> Encoding:
-        """Return the encoding of a range, widened to hold zero."""
+        """Return the encoding whose integers span a range, widened to hold zero."""
         low, high, top = min(low, 0.0), max(high, 0.0), (1 << bits) - 1
         step = max((high - low) / top, _SMALLEST_STEP)
         return cls(bits, step, int(np.clip(round(-low / step), 0, top)))
 
     @classmethod
     def of_counts(cls) -> Encoding:
-        """Return the encoding of whole numbers from -4,096 to 4,095, each of which is exact in 16 bits.
+        """Return the 16-bit encoding for whole numbers from -4,096 to 4,095, all of them exact.
 
         Coarser steps, which reach further, are multiplied coarsely in the emulator of Qualcomm's NPU.
         """
@@ -250,7 +250,7 @@ class Encoding:
 
     @classmethod
     def of_constants(cls, bits: int, values: NDArray[np.floating]) -> Encoding:
-        """Return the encoding of constants; factors such as 1, 2 and 4 are exact in a step that is a power of two."""
+        """Return the encoding of stored constants; factors such as 1, 2 and 4 stay exact where the step allows it."""
         low, high = min(float(values.min()), 0.0), max(float(values.max()), 0.0)
         step = 2.0 ** np.ceil(np.log2(max((high - low) / ((1 << bits) - 1), _SMALLEST_STEP)))
         if not np.array_equal(np.rint(values / step) * step, values):
@@ -259,7 +259,7 @@ class Encoding:
 
     @classmethod
     def prescribed(cls, op_type: str, bits: int) -> Encoding | None:
-        """Return the encoding that the compiler prescribes for results of an operator; None without one."""
+        """Return the fixed encoding that Qualcomm's compiler demands for an operator's results; None without one."""
         if op_type in ("Softmax", "Sigmoid"):
             return cls(bits, 2.0**-bits, 0)
         return cls(bits, 2.0 ** (1 - bits), 1 << (bits - 1)) if op_type == "Tanh" else None
@@ -275,18 +275,18 @@ class Encoding:
         return -self.zero * self.step, ((1 << self.bits) - 1 - self.zero) * self.step
 
     def to_integers(self, values: NDArray[np.floating]) -> NDArray[np.unsignedinteger]:
-        """Round numbers to integers; numbers outside the range are clipped."""
+        """Round numbers to this encoding's integers; those outside its range are clipped."""
         rounded = np.rint(values / np.float32(self.step)) + self.zero
         return np.asarray(np.clip(rounded, 0, (1 << self.bits) - 1), self.dtype)
 
 
 @dataclass(frozen=True)
 class _LearnedTensors:
-    """Learned ranges of tensors around products with stored weights, by tensor.
+    """Ranges that training learned around products with stored weights, by tensor name.
 
     Attributes:
-        inputs: Of inputs of the products.
-        results: Of their results, offset included.
+        inputs: Ranges of the inputs of products.
+        results: Ranges of the results of products, bias included.
     """
 
     inputs: dict[str, Range]
@@ -294,7 +294,7 @@ class _LearnedTensors:
 
 
 def _find_learned_tensors(graph: Any, learned: LearnedRanges | None) -> _LearnedTensors:
-    """Find the tensors of an fp32 graph that training learned ranges for."""
+    """Map tensors around products of an fp32 graph to the ranges that training learned for them."""
     inputs, results = dict[str, Range](), dict[str, Range]()
     stored, products = {tensor.name for tensor in graph.initializer}, [*learned_products(graph, learned)]
     readers = find_readers(graph, {product.output[0] for product, _, _ in products})
@@ -317,7 +317,7 @@ _Encoded = tuple[str, Encoding]
 
 
 class _IntegerWriter:
-    """Rewrites one graph.
+    """Rewrites an fp32 ONNX graph so that every float tensor passes through QuantizeLinear and DequantizeLinear.
 
     Args:
         graph: The graph, with fp32 numbers; changed by `run`.
@@ -341,7 +341,7 @@ class _IntegerWriter:
         product_bits: int,
         learned: _LearnedTensors,
     ) -> None:
-        """Note the graph and the ranges; `run` rewrites the graph."""
+        """Store the graph and the ranges; `run` rewrites the graph."""
         self.graph, self._floats, self._bits = graph, floats, product_bits
         self._later_constants, self._chain = constants, chain
         self._ranges = {**ranges, **learned.results}
@@ -354,7 +354,7 @@ class _IntegerWriter:
         self._nodes: list[Any] = []
 
     def run(self) -> None:
-        """Rewrite the graph, and remove the weights that nothing reads any more."""
+        """Rewrite all nodes, and remove the fp32 weights that no node reads any more."""
         for node in [*self.graph.node]:
             copy = type(node)()
             copy.CopyFrom(node)
@@ -371,7 +371,7 @@ class _IntegerWriter:
             field.extend(values)
 
     def _encode_operands(self, copy: Any, node: Any) -> Encoding | None:
-        """Replace the operands of a node's copy by encoded ones.
+        """Replace the inputs of a node's copy by their quantized and dequantized versions.
 
         Returns:
             The encoding of its result; None if that is no float.
@@ -403,7 +403,7 @@ class _IntegerWriter:
         return Encoding.prescribed(node.op_type, _WIDE) or self._encoding_of(out, _WIDE)
 
     def _encode_product(self, copy: Any, node: Any) -> Encoding:
-        """Encode a product with a stored weight: int8 with a scale for each output channel, bias in 32 bits."""
+        """Quantize a product's operands (weight int8 per output channel, bias int32); return the result's encoding."""
         transposed = any(a.name == "transB" and a.i for a in node.attribute)
         terms, results = self._stored[node.input[1]].dims[:: -1 if transposed else 1]
         bits = _WIDE if results < terms else self._bits
@@ -414,7 +414,7 @@ class _IntegerWriter:
         return self._encoding_of(node.output[0], bits)
 
     def _encode_norm(self, copy: Any, node: Any) -> None:
-        """Encode the operands of a layer norm; the compiler refuses 16-bit factors."""
+        """Quantize the operands of a LayerNormalization; its factors get 8 bits, since the compiler refuses 16."""
         copy.input[0], data = self._in_bits(node.input[0], _WIDE)
         copy.input[1], factors = self._encode_constant(node.input[1], _NARROW)
         if len(node.input) > 2:
@@ -422,7 +422,7 @@ class _IntegerWriter:
             copy.input[2] = self._encode_bias(node.input[2], scale, node.output[0])
 
     def _encode_results(self, node: Any, encoding: Encoding) -> None:
-        """Quantize all results of a node; an output of the graph keeps its name."""
+        """Add QuantizeLinear and DequantizeLinear behind a node's results; an output of the graph keeps its name."""
         for at, name in enumerate([*node.output]):
             if name in self._outputs:
                 node.output[at] = f"{name}_exact"
@@ -430,7 +430,7 @@ class _IntegerWriter:
             self._encoded[name] = self._add_quantization(node.output[at], name, encoding, out)
 
     def _encoding_of(self, name: str, bits: int) -> Encoding:
-        """Return the encoding of a computed tensor: of zeros and ones, of whole numbers, or of its range."""
+        """Return the encoding of a computed tensor: that of zeros and ones, of whole numbers, or of its range."""
         if name in self._chain.units:
             return Encoding.of_range(_WIDE, 0.0, 1.0)
         if name in self._chain.counts:
@@ -440,7 +440,7 @@ class _IntegerWriter:
         return Encoding.of_range(bits, room * low, room * high)
 
     def _in_bits(self, name: str, bits: int) -> _Encoded:
-        """Return a computed tensor in 8 or 16 bits: as it was encoded, or converted."""
+        """Return a computed tensor's dequantized name and encoding in 8 or 16 bits; it is converted if needed."""
         source, encoding = self._encoded[name]
         if encoding.bits == bits:
             return source, encoding
@@ -452,7 +452,7 @@ class _IntegerWriter:
         return self._converted[name, bits]
 
     def _add_quantization(self, source: str, stem: str, encoding: Encoding, out: str | None) -> _Encoded:
-        """Write QuantizeLinear and DequantizeLinear behind a tensor."""
+        """Add QuantizeLinear and DequantizeLinear behind a tensor; return the result's name and the encoding."""
         from onnx import helper
 
         small, out = f"{stem}_u{encoding.bits}", out or f"{stem}_u{encoding.bits}_fp32"
@@ -465,7 +465,7 @@ class _IntegerWriter:
         return name in self._stored and self._stored[name].data_type == 1
 
     def _encode_constant(self, name: str, bits: int) -> _Encoded:
-        """Store a constant in 8 or 16 bits."""
+        """Store a constant in 8 or 16 bits; return the name of its dequantized numbers and the encoding."""
         value = self._fp32(name)
         encoding = Encoding.of_constants(bits, value)
         zero = np.array(encoding.zero, encoding.dtype)
@@ -473,7 +473,7 @@ class _IntegerWriter:
         return self._add_dequantization(f"{name}_u{bits}", integers, np.float32(encoding.step), zero), encoding
 
     def _encode_weight(self, name: str, axis: int) -> tuple[str, NDArray[np.float32]]:
-        """Store a weight in int8, and return the name of its dequantized numbers, and its scales."""
+        """Store a weight in int8; return the name of its dequantized numbers, and its scales."""
         value = self._fp32(name)
         largest = np.abs(value).max(1 - axis, keepdims=True)
         scales = (np.maximum(largest, np.finfo(np.float32).tiny * 127) / 127).astype(np.float32)
@@ -482,7 +482,7 @@ class _IntegerWriter:
         return self._add_dequantization(f"{name}_s8", integers, scales.ravel(), zeros, axis), scales.ravel()
 
     def _encode_bias(self, name: str, scale: NDArray[np.float32] | np.float32, reader: str) -> str:
-        """Store an offset in 32 bits, in the units of its reader's sums, and return the name of its fp32 numbers."""
+        """Store a bias in int32 with the scale of its product's sums; return the name of its dequantized numbers."""
         ends = np.iinfo(np.int32)
         integers = np.clip(np.rint(self._fp32(name).astype(np.float64) / scale), ends.min, ends.max).astype(np.int32)
         zeros = np.zeros(np.shape(scale), np.int32)
@@ -492,7 +492,7 @@ class _IntegerWriter:
     def _add_dequantization(
         self, stem: str, integers: NDArray[Any], scale: Any, zero: NDArray[Any], axis: int | None = None
     ) -> str:
-        """Store integers, write the DequantizeLinear behind them, and return the name of its result."""
+        """Store integers and add a DequantizeLinear behind them; return the name of its result."""
         from onnx import helper
 
         out = f"{stem}_fp32"
@@ -524,7 +524,7 @@ class _IntegerWriter:
 
 
 def fix_shape(path: Path, length: int) -> None:
-    """Set batch and length of an ONNX file with free axes, since an NPU takes fixed shapes only.
+    """Set batch size 1 and a fixed length in an ONNX file with free axes, since an NPU takes fixed shapes only.
 
     Args:
         path: The file; it is replaced.
@@ -548,7 +548,7 @@ def fix_shape(path: Path, length: int) -> None:
 
 
 def _row(scheme: Scheme, bits: int, simulation: Simulation) -> SchemeRow:
-    """Build the row of a scheme: `bits` are those around products; operators of every role compute in integers."""
+    """Build the table row of a QNN scheme with `bits` bits around products; operators of all roles use integers."""
     weights = ExpectedWeights(
         products=ExpectedForm("int8", per_channel=True, bits=bits, fused=True),
         tables=ExpectedForm("int8", dequantized=True),

@@ -35,7 +35,7 @@ _UNCOUNTED = ("QuantizeLinear", "DynamicQuantizeLinear", "Shape", "Constant", "G
 
 
 def read_weight_types(path: Path) -> WeightTypes:
-    """Read the types of all weights in a graph."""
+    """Read the storage type of every weight in an ONNX file."""
     import onnx
     from onnx import numpy_helper
 
@@ -54,7 +54,7 @@ def read_weight_types(path: Path) -> WeightTypes:
 
 
 def read_stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:
-    """Yield name and value of everything stored in a file."""
+    """Yield (name, value) of every array stored in an ONNX file."""
     import onnx
     from onnx import numpy_helper
 
@@ -66,7 +66,7 @@ def read_stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]
 
 
 def _weight_uses(graph: Any) -> Iterator[WeightUse]:
-    """Yield every use of a stored weight, in the order of the nodes."""
+    """Yield a `WeightUse` for each operator that reads a stored weight, in the order of the nodes."""
     from onnx import numpy_helper
 
     weights = {t.name: t for t in graph.initializer}
@@ -90,7 +90,7 @@ def _weight_uses(graph: Any) -> Iterator[WeightUse]:
 def _standard_uses(
     node: Any, weights: Mapping[str, Any], makers: Mapping[str, Any], row_scales: str | None
 ) -> Iterator[WeightUse]:
-    """Yield the stored weights that a standard operator reads.
+    """Yield the stored weights that a standard operator such as MatMul or Gather reads.
 
     Args:
         node: The operator.
@@ -124,7 +124,7 @@ def _standard_uses(
 
 
 def _block_weight_use(node: Any, weights: Mapping[str, Any], makers: Mapping[str, Any]) -> WeightUse:
-    """Describe the weight of an operator of ONNX Runtime with blocks."""
+    """Describe the weight of a MatMulNBits or GatherBlockQuantized node."""
     attributes = {a.name: a.i for a in node.attribute}
     bits, is_table = attributes["bits"], node.op_type == "GatherBlockQuantized"
     name = next(n for n, _ in _stored_sources([node.input[0 if is_table else 1]], makers))
@@ -139,7 +139,7 @@ def _block_weight_use(node: Any, weights: Mapping[str, Any], makers: Mapping[str
 
 
 def _packed_table_use(weights: Mapping[str, Any], lookup: PackedLookup) -> WeightUse:
-    """Describe a table in 4 bits that is looked up with standard operators."""
+    """Describe a 4-bit table that standard operators look up."""
     rows, width = weights[lookup.table].dims[0], 2 * weights[lookup.table].dims[1]
     block = width // weights[lookup.scales].dims[1]
     return WeightUse(
@@ -148,7 +148,7 @@ def _packed_table_use(weights: Mapping[str, Any], lookup: PackedLookup) -> Weigh
 
 
 def _is_per_channel(scales: Any, tensor: Any) -> bool | None:
-    """Return whether a weight has a scale for each output channel; None if it has only one channel."""
+    """Return whether a weight has one scale per output channel; None if it has a single channel."""
     if scales is None:
         return False
     if scales.dims and scales.dims[0] > 1:
@@ -157,7 +157,7 @@ def _is_per_channel(scales: Any, tensor: Any) -> bool | None:
 
 
 def _activation_bits(operands: Iterable[str], makers: Mapping[str, Any], weights: Mapping[str, Any]) -> int:
-    """Return the bits of the dequantized operand that is not stored."""
+    """Return the bits, 8 or 16, of the operand that is a dequantized activation."""
     nodes = [_dequantizing_node(name, makers) for name in operands]
     zeros = [weights[n.input[2]] for n in nodes if n is not None and n.input[0] not in weights and len(n.input) > 2]
     return 16 if any(z.data_type in (_UINT16, _INT16) for z in zeros) else 8
@@ -167,7 +167,7 @@ def _activation_bits(operands: Iterable[str], makers: Mapping[str, Any], weights
 
 
 def _computed_operators(graph: Any) -> dict[str, list[str]]:
-    """List the operators between integers and those with floats, as the fields of `WeightTypes`.
+    """List the operators that compute in integers and those that compute with floats, as `WeightTypes` fields.
 
     An operator computes in integers if engines can fuse it with the DequantizeLinear before its inputs and the
     QuantizeLinear behind its result. Products with weights and lookups count as neither, nor do operators that move
@@ -192,7 +192,7 @@ def _computed_operators(graph: Any) -> dict[str, list[str]]:
 
 
 def _whole_number_tensors(graph: Any) -> set[str]:
-    """Name whole numbers and truth values that were not rounded from floats: ids, masks, and positions made of them."""
+    """Return the names of tensors with whole numbers or booleans not rounded from floats: ids, masks, positions."""
     names = {t.name for t in graph.initializer if t.data_type in _WHOLE_NUMBERS}
     names |= {v.name for v in graph.input if v.type.tensor_type.elem_type in _WHOLE_NUMBERS}
     for node in graph.node:
@@ -208,7 +208,7 @@ def _whole_number_tensors(graph: Any) -> set[str]:
 
 
 def _coarse_scores(graph: Any) -> list[str]:
-    """Name inputs of softmax, and their summands, that were integers with steps in which probabilities are lost."""
+    """Name attention scores stored as integers whose steps are so large that softmax loses probabilities."""
     from onnx import numpy_helper
 
     stored = {t.name: t for t in graph.initializer}
@@ -232,7 +232,7 @@ def _coarse_scores(graph: Any) -> list[str]:
 
 
 def find_size_tensors(graph: Any) -> set[str]:
-    """Name the tensors that depend on sizes of the inputs, and on nothing that the inputs hold.
+    """Return the names of the tensors that depend only on the inputs' sizes, not on their contents.
 
     Rows of a table are not among them, since a table is a weight whatever is looked up; nor are results of
     DequantizeLinear, which operators read as integers.
@@ -254,13 +254,13 @@ def find_size_tensors(graph: Any) -> set[str]:
 
 
 def find_read_elsewhere(graph: Any, names: set[str]) -> list[str]:
-    """Return those of some tensors that are read by nodes whose results are not among them."""
+    """Return those of the named tensors that are read by a node whose results are not among the names."""
     readers = (node for node in graph.node if names.isdisjoint(node.output))
     return list(dict.fromkeys(n for node in readers for n in node.input if n in names))
 
 
 def find_matrices(graph: Any) -> set[str]:
-    """Name the stored tensors with more than one axis of more than one number."""
+    """Return the names of the stored tensors that have at least two axes of more than one number."""
     return {t.name for t in graph.initializer if sum(size > 1 for size in t.dims) > 1}
 
 
@@ -269,7 +269,7 @@ def _node_by_output(graph: Any) -> dict[str, Any]:
 
 
 def _stored_sources(names: Iterable[str], makers: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """Yield the tensors behind operands that are only moved or dequantized, and whether they are dequantized."""
+    """Yield (tensor, whether it is dequantized) behind operands that are only moved or dequantized."""
     for name in names:
         node = makers.get(name)
         if node is None:
@@ -282,13 +282,13 @@ def _stored_sources(names: Iterable[str], makers: Mapping[str, Any]) -> Iterator
 
 
 def _dequantizing_scale(name: str, makers: Mapping[str, Any]) -> str | None:
-    """Return the name of the scale with which an operand was dequantized; None if it was fp32 from the start."""
+    """Return the name of the scale with which an operand is dequantized; None if it is not dequantized."""
     node = _dequantizing_node(name, makers)
     return None if node is None else str(node.input[1])
 
 
 def _dequantizing_node(name: str, makers: Mapping[str, Any]) -> Any:
-    """Return the DequantizeLinear behind an operand, through operators that only move; None if there is none."""
+    """Return the DequantizeLinear that an operand comes from, through nodes that only move numbers; else None."""
     node = makers.get(name)
     while node is not None and node.op_type in _MOVES and node.op_type != "DequantizeLinear":
         node = makers.get(node.input[0])

@@ -44,7 +44,7 @@ _LAST_AXIS = "last_axis"
 
 
 def measure_ranges(model: Any, names: Iterable[str], plan: Plan, path: Path, title: str) -> dict[str, Range]:
-    """Run a copy of a model that has some tensors as outputs on the plan's calibration rows, and choose their ranges.
+    """Run an fp32 model on the calibration rows and choose the range of each named tensor.
 
     By default nothing is clipped: the largest numbers belong to the first token and the separators, in which texts are
     summed up. With the largest 1e-5 of each row left out, a teacher's error grew from 0.07 to 0.15 of its logits'
@@ -55,7 +55,7 @@ def measure_ranges(model: Any, names: Iterable[str], plan: Plan, path: Path, tit
         names: The tensors.
         plan: Calibration rows and method.
         path: Where the copy is written.
-        title: Name of the quantized file in error messages.
+        title: Name of the quantized file, for error messages.
 
     Raises:
         InputError: If the plan has no row.
@@ -78,7 +78,7 @@ def measure_ranges(model: Any, names: Iterable[str], plan: Plan, path: Path, tit
 
 
 def learned_products(graph: Any, learned: LearnedRanges | None) -> Iterator[tuple[Any, int, ProductRanges]]:
-    """Find the products with stored weights that training learned ranges for.
+    """Yield the products with stored weights, with the ranges that training learned for them.
 
     Args:
         graph: The graph of the fp32 model.
@@ -105,7 +105,7 @@ def learned_products(graph: Any, learned: LearnedRanges | None) -> Iterator[tupl
 
 
 def _write(source: Path, destination: Path, plan: Plan) -> None:
-    """Write a static int8 copy of an fp32 file; nothing is written if a range cannot be measured.
+    """Write a static int8 copy of an fp32 ONNX file for any runtime; nothing is written if a range is missing.
 
     Raises:
         MissingBackendError: If onnx is not installed.
@@ -151,7 +151,7 @@ def _store_ranges(graph: Any, ranges: Mapping[str, Range]) -> None:
 
 
 def _write_openvino(source: Path, destination: Path, plan: Plan) -> None:
-    """Write a static int8 copy of an fp32 file for OpenVINO; nothing is written if a range cannot be measured.
+    """Write a static int8 copy of an fp32 ONNX file for OpenVINO; nothing is written if a range is missing.
 
     Raises:
         MissingBackendError: If onnx is not installed.
@@ -172,7 +172,7 @@ def _write_openvino(source: Path, destination: Path, plan: Plan) -> None:
 
 
 class _OpenvinoRewriter:
-    """Replaces the operands of a graph's products, and its tables, by quantized ones.
+    """Quantizes the operands of an ONNX graph's products, and its tables, in the form that OpenVINO computes in int8.
 
     Attributes:
         weights: For each weight of a product: the node that reads it, at which input, and the axis of its scales.
@@ -183,7 +183,7 @@ class _OpenvinoRewriter:
     """
 
     def __init__(self, graph: Any) -> None:
-        """Find all operands of products that will be quantized; `run` rewrites the graph."""
+        """Find all operands of products to quantize; `run` rewrites the graph."""
         self.graph = graph
         self.stored = {t.name: t for t in graph.initializer}
         self.makers = {name: node for node in graph.node for name in node.output}
@@ -200,7 +200,7 @@ class _OpenvinoRewriter:
         self.added: set[str] = set()
 
     def _plan_product(self, product: Any) -> None:
-        """Note the operands of a product that will be quantized."""
+        """Record the operands of a product that will be quantized; products with probabilities stay fp32."""
         is_stored = [self._is_weight(name) for name in product.input[:2]]
         if not any(is_stored) and any(self._is_probability(name) for name in product.input[:2]):
             return
@@ -213,21 +213,21 @@ class _OpenvinoRewriter:
             self.product_inputs[product.output[0]] = reader.input[at]
 
     def _is_weight(self, name: str) -> bool:
-        """Return whether an operand is a stored matrix, perhaps transposed."""
+        """Return whether an operand is a stored matrix, directly or transposed."""
         maker = self.makers.get(name)
         if maker is not None and maker.op_type == "Transpose":
             name = maker.input[0]
         return name in self.stored and len(self.stored[name].dims) > 1
 
     def _is_probability(self, name: str) -> bool:
-        """Return whether an operand comes from a softmax, through operators that move or mask it."""
+        """Return whether an operand comes from a Softmax through nodes that move or mask it."""
         maker = self.makers.get(name)
         if maker is None or maker.op_type not in (*_LAYOUT, "Softmax", "Where"):
             return False
         return maker.op_type == "Softmax" or any(self._is_probability(n) for n in maker.input)
 
     def _find_origin(self, reader: Any, at: int) -> tuple[Any, int]:
-        """Return the node and the input that read an operand first, before it is moved for this reader only."""
+        """Walk back from an operand through nodes that only move it; return the node and input to quantize at."""
         while self.read_count[reader.input[at]] == 1:
             maker = self.makers.get(reader.input[at])
             if maker is None or maker.op_type not in _LAYOUT:
@@ -236,7 +236,7 @@ class _OpenvinoRewriter:
         return reader, at
 
     def _find_weight(self, product: Any, at: int) -> tuple[Any, int, int]:
-        """Return the node that reads a product's weight, at which input, and the axis that is not summed over.
+        """Return the node that reads a product's weight, the number of that input, and the output-channel axis.
 
         A weight that is transposed for the product (a table that lookups read too) is dequantized before it is
         transposed: OpenVINO multiplies in fp32 where int8 numbers are transposed first.
@@ -250,11 +250,11 @@ class _OpenvinoRewriter:
         return transpose, 0, transpose.attribute[0].ints[-1 if last else -2]
 
     def quantized_tensors(self) -> list[str]:
-        """Return the names of the tensors whose ranges `run` needs."""
+        """Return the names of the activations whose ranges `run` needs."""
         return list(dict.fromkeys(reader.input[at] for reader, at, _ in self.activations))
 
     def learned_ranges(self, learned: LearnedRanges | None) -> dict[str, Range]:
-        """Return the ranges that training learned, by the tensor that is quantized in them."""
+        """Return the ranges that training learned, by the name of the tensor that is quantized."""
         return {
             self.product_inputs[product.output[0]]: known.inputs
             for product, _, known in learned_products(self.graph, learned)
@@ -262,7 +262,7 @@ class _OpenvinoRewriter:
         }
 
     def run(self, ranges: Mapping[str, Range], learned: Mapping[str, Range]) -> None:
-        """Rewrite the graph.
+        """Rewrite the graph with activations and weights quantized.
 
         Args:
             ranges: The range of each of `quantized_tensors`.
@@ -282,7 +282,7 @@ class _OpenvinoRewriter:
         self._set_nodes([*self.first_nodes, *nodes])
 
     def _quantize_activation(self, name: str, signed: bool, measured: Range) -> str:
-        """Write QuantizeLinear and DequantizeLinear behind a tensor, and return the name of the result."""
+        """Add QuantizeLinear and DequantizeLinear behind a tensor; return the name of the dequantized result."""
         from onnx import helper
 
         stem = f"{name}_{'int8' if signed else 'uint8'}"
@@ -306,7 +306,7 @@ class _OpenvinoRewriter:
         return out
 
     def _quantize_weight(self, name: str, axis: int) -> str:
-        """Store a weight in int8 with a DequantizeLinear before all nodes, and return the name of the result."""
+        """Store a weight in int8 with a DequantizeLinear; return the name of its result."""
         from onnx import helper
 
         codes, scale = self._store_int8(name, axis)
@@ -323,13 +323,13 @@ class _OpenvinoRewriter:
         return table is not None and len(table.dims) == 2 and table.data_type == 1 and is_lookup(node, node.input[0])
 
     def _lookup(self, node: Any) -> list[Any]:
-        """Look up rows [..., H] of an int8 table, each times its own scale: only rows that are read become fp32."""
+        """Build the nodes that look up rows of an int8 table and multiply each with its scale."""
         codes, scale = self._store_int8(node.input[0], 0)
         self._store(_LAST_AXIS, np.array([-1], np.int64))
         return int8_lookup_nodes(node, codes, scale, _LAST_AXIS)
 
     def _store_int8(self, name: str, axis: int) -> tuple[str, str]:
-        """Store a weight in int8 with a scale for each index of an axis, and return the names of both."""
+        """Store a weight in int8 with one scale per index of `axis`; return the names of both."""
         from onnx import numpy_helper
 
         codes, scale = f"{name}_axis{axis}_int8", f"{name}_axis{axis}_scale"
@@ -340,7 +340,7 @@ class _OpenvinoRewriter:
         return codes, scale
 
     def _store(self, name: str, value: NDArray[np.generic]) -> None:
-        """Add an initializer to the graph unless it has one of that name."""
+        """Add a stored array to the graph unless it has one of that name."""
         from onnx import numpy_helper
 
         if name not in self.added:
@@ -348,7 +348,7 @@ class _OpenvinoRewriter:
             self.graph.initializer.append(numpy_helper.from_array(value, name))
 
     def _set_nodes(self, nodes: list[Any]) -> None:
-        """Set the nodes of the graph, without those whose results are unused, and without their fp32 weights."""
+        """Replace the graph's nodes, dropping those whose results are unused and stored tensors that none reads."""
         kept: list[Any] = []
         read = {o.name for o in self.graph.output}
         for node in reversed(nodes):  # a node comes before its readers

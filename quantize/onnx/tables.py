@@ -1,4 +1,4 @@
-"""Embedding tables and weight blocks of quantized ONNX files.
+"""Store embedding tables and weight blocks of quantized ONNX files, and find them again.
 
 - Blocks: `quantize_blocks` rounds rows in blocks of 32 that share a scale, as ONNX Runtime's MatMulNBits and
   GatherBlockQuantized store them.
@@ -50,7 +50,7 @@ _QUANTIZED, _SCALE, _ZERO_POINT = "_quantized", "_scale", "_zero_point"
 
 @dataclass(frozen=True)
 class Blocks:
-    """Rows of numbers in blocks.
+    """Rows of numbers rounded in blocks, each of which has its own scale.
 
     Attributes:
         codes: [rows, blocks, numbers of a block], uint8; the last block of a row is padded with the code of zero.
@@ -64,22 +64,22 @@ class Blocks:
 
     @property
     def packed(self) -> NDArray[np.uint8]:
-        """[rows, blocks, bytes of a block]; of 4-bit codes the first of two is in the low half of a byte."""
+        """The codes as bytes, [rows, blocks, bytes of a block]; the first of two 4-bit codes is in the low half."""
         if self.bits == 8:
             return self.codes
         return np.asarray(self.codes[..., 0::2] | self.codes[..., 1::2] << 4, np.uint8)
 
 
 def block_size_of(width: int) -> int | None:
-    """Return the block size for tables with rows of a width: 32, or 16 where 32 does not divide it, else None."""
+    """Return the block size for table rows of this width: 32, else 16, else None."""
     return next((size for size in (BLOCK, _SMALLEST_BLOCK) if width % size == 0), None)
 
 
 def quantize_blocks(values: NDArray[np.float32], bits: int, block: int = BLOCK) -> Blocks:
-    """Round rows of numbers to few bits, each block with its own scale.
+    """Round rows of numbers to 4 or 8 bits in blocks, each with its own scale.
 
     The scale is negative where the largest magnitude is positive: there is one code more below the middle than above,
-    and it goes to the side that reaches further. No number is clipped.
+    and it is given to the side with the larger magnitude. No number is clipped.
 
     Args:
         values: [rows, width].
@@ -101,7 +101,7 @@ def quantize_blocks(values: NDArray[np.float32], bits: int, block: int = BLOCK) 
 
 
 def unpack_codes(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """Return the codes behind `Blocks.packed`; of 4 bits, twice as many numbers on the last axis."""
+    """Unpack the codes from bytes packed as by `Blocks.packed`; 4 bits give twice as many numbers on the last axis."""
     if bits == 8:
         return packed
     codes = np.empty((*packed.shape[:-1], packed.shape[-1] * 2), np.uint8)
@@ -113,7 +113,7 @@ def unpack_codes(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
 
 
 def find_largest_table(graph: Any) -> str | None:
-    """Return the name of the largest table whose rows are gathered; None if a graph has none.
+    """Return the name of the largest embedding table; None if the graph looks nothing up.
 
     Only this one is worth 4 bits: an error of a position or a segment is the same for every text, and moves the answers
     as much as the rounding of all words (measured on the demo's student: 0.048, 0.046 and 0.047 of the logits' spread).
@@ -127,14 +127,14 @@ def find_largest_table(graph: Any) -> str | None:
 
 
 def is_lookup(node: Any, table: str) -> bool:
-    """Return whether a node gathers rows of a table."""
+    """Return whether a node is a Gather of rows of this table."""
     return bool(
         node.op_type == "Gather" and node.input[0] == table and not any(a.i for a in node.attribute if a.name == "axis")
     )
 
 
 def pack_largest_table(model: Any, digests: frozenset[str] | None = None) -> None:
-    """Store the largest table in 4 bits, unless a product reads it too (the head of fill-mask).
+    """Store the largest table of a model in 4 bits, unless a product reads it too (fill-mask).
 
     Args:
         model: An fp32 ONNX model; changed in place.
@@ -161,7 +161,7 @@ def pack_largest_table(model: Any, digests: frozenset[str] | None = None) -> Non
 
 
 def _store_packed_table(graph: Any, name: str, table: NDArray[np.float32]) -> None:
-    """Store the packed codes [V, H/2] and fp16 scales [V, blocks] of a table, and the block of each column [H]."""
+    """Store a table's 4-bit codes [V, H/2], its fp16 scales [V, blocks] and each column's block [H] in a graph."""
     from onnx import numpy_helper
 
     width = table.shape[1]
@@ -185,7 +185,7 @@ def _store_packed_table(graph: Any, name: str, table: NDArray[np.float32]) -> No
 
 
 def _packed_lookup_nodes(gather: Any, table: str) -> list[Any]:
-    """Build the nodes that look up rows of a packed table, in place of a Gather."""
+    """Build the standard nodes that look up rows of a 4-bit table, in place of a Gather."""
     from onnx import TensorProto, helper
 
     out, indices = gather.output[0], gather.input[1]
@@ -210,7 +210,7 @@ def _packed_lookup_nodes(gather: Any, table: str) -> list[Any]:
 
 
 def _replace_node(graph: Any, node: Any, nodes: list[Any]) -> None:
-    """Write nodes in the place of one; the graph stays sorted."""
+    """Put nodes in the place of one node; the graph stays sorted."""
     place = list(graph.node).index(node)
     graph.node.remove(node)
     for i, new in enumerate(nodes):
@@ -219,7 +219,7 @@ def _replace_node(graph: Any, node: Any, nodes: list[Any]) -> None:
 
 @dataclass(frozen=True)
 class PackedLookup:
-    """A lookup of a 4-bit table as `pack_largest_table` writes it.
+    """The names of the tensors in one lookup of a 4-bit table, as `pack_largest_table` writes it.
 
     Attributes:
         table: Name of the packed codes [V, H/2].
@@ -238,7 +238,7 @@ class PackedLookup:
     inside: frozenset[str]
 
     def values(self, stored: Mapping[str, NDArray[Any]]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the table's codes less 8 [V, H], and the scale of each of them.
+        """Return the table's codes minus 8, [V, H], and the scale of each code.
 
         Args:
             stored: The file's stored arrays.
@@ -249,11 +249,11 @@ class PackedLookup:
 
 
 def find_packed_lookups(graph: Any, stored: Mapping[str, NDArray[Any]]) -> Iterator[PackedLookup]:
-    """Find every lookup of a 4-bit table whose operators and constants are all as `pack_largest_table` writes them.
+    """Yield every lookup of a 4-bit table in a graph, recognized by its operators and constants.
 
     Args:
         graph: An ONNX graph.
-        stored: Its stored arrays by name.
+        stored: The graph's stored arrays by name.
     """
     makers = {name: node for node in graph.node for name in node.output}
     for node in graph.node:
@@ -265,7 +265,7 @@ def find_packed_lookups(graph: Any, stored: Mapping[str, NDArray[Any]]) -> Itera
 def _match_packed_lookup(
     product: Any, makers: Mapping[str, Any], stored: Mapping[str, NDArray[Any]]
 ) -> PackedLookup | None:
-    """Follow the operators of a 4-bit look-up backwards from its last one; return None if one of them differs."""
+    """Match the operators of a 4-bit lookup backwards from its last product; return None if one differs."""
 
     def inputs(name: str, op_type: str) -> list[str] | None:
         node = makers.get(name)
@@ -301,7 +301,7 @@ def _match_packed_lookup(
 
 
 def pack_tables_int8(model: Any, left: frozenset[str] = frozenset(), tied: Collection[str] = ()) -> None:
-    """Store every fp32 table that only lookups read in int8 with a scale for each row.
+    """Store every fp32 table that is only looked up in int8, with a scale per row.
 
     Args:
         model: An ONNX model; changed in place.
@@ -326,7 +326,7 @@ def pack_tables_int8(model: Any, left: frozenset[str] = frozenset(), tied: Colle
 
 
 def quantize_int8(value: NDArray[np.float32], axis: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Round numbers to int8, with a scale for each index of an axis; zero stays zero.
+    """Round numbers to int8 symmetrically, with a scale for each index of an axis.
 
     Args:
         value: The numbers; a table's rows are [V, H], along axis 0.
@@ -342,7 +342,7 @@ def quantize_int8(value: NDArray[np.float32], axis: int) -> tuple[NDArray[np.int
 
 
 def int8_lookup_nodes(gather: Any, table: str, scales: str, last_axis: str | None = None) -> list[Any]:
-    """Build the nodes that look up int8 rows and multiply them with their scales.
+    """Build the nodes that look up int8 rows of a table and multiply each with its scale.
 
     Args:
         gather: The Gather of a table [V, H] that they replace.
@@ -365,7 +365,7 @@ def int8_lookup_nodes(gather: Any, table: str, scales: str, last_axis: str | Non
 
 
 def find_row_scales(graph: Any) -> dict[str, str]:
-    """Find the scales of every lookup that is written as by `int8_lookup_nodes`.
+    """Find all int8 lookups with row scales, as `int8_lookup_nodes` writes them.
 
     Args:
         graph: An ONNX graph.
@@ -376,7 +376,7 @@ def find_row_scales(graph: Any) -> dict[str, str]:
     makers = {name: node for node in graph.node for name in node.output}
 
     def find_gather(name: str, through: str) -> Any:
-        """Return the Gather that made a tensor, directly or through one operator."""
+        """Return the Gather that made a tensor, directly or through one operator of the type `through`; else None."""
         node = makers.get(name)
         node = makers.get(node.input[0]) if node is not None and node.op_type == through else node
         return node if node is not None and node.op_type == "Gather" else None
@@ -395,7 +395,7 @@ def find_row_scales(graph: Any) -> dict[str, str]:
 
 
 def untie_embeddings(model: Any, left: frozenset[str] = frozenset()) -> dict[str, str]:
-    """Store the transpose of every table that a product reads, so that the quantizer finds it.
+    """Store a transposed copy of every embedding table that a product reads, so that the quantizer finds a matrix.
 
     Args:
         model: An ONNX model; changed in place.
@@ -428,7 +428,7 @@ def untie_embeddings(model: Any, left: frozenset[str] = frozenset()) -> dict[str
 
 
 def retie_embeddings(model: Any, tables_by_matrix: Mapping[str, str]) -> None:
-    """Let tables read the numbers of their quantized matrix.
+    """Replace tied tables by the transpose of their quantized matrix, so that a file holds the numbers once.
 
     Args:
         model: The model that ONNX Runtime's quantizer made of the result of `untie_embeddings`; changed in place.
@@ -462,7 +462,7 @@ def retie_embeddings(model: Any, tables_by_matrix: Mapping[str, str]) -> None:
 
 
 def find_weights_left(graph: Any, left: frozenset[str]) -> set[str]:
-    """Return the names of the stored weights of a graph that have one of the digests `left`."""
+    """Return the names of the stored fp32 weights whose digest is in `left`."""
     from onnx import TensorProto, numpy_helper
 
     floats = [t for t in graph.initializer if t.data_type == TensorProto.FLOAT] if left else []
@@ -470,7 +470,7 @@ def find_weights_left(graph: Any, left: frozenset[str]) -> set[str]:
 
 
 def find_nodes_left(graph: Any, left: frozenset[str]) -> list[str]:
-    """Return the names of the nodes that read such weights, and the names that the quantizer gives Gemms as MatMuls."""
+    """Return the names of nodes that read weights with a digest in `left`, and the quantizer's new names for Gemms."""
     weights = find_weights_left(graph, left)
     names = [n.name for n in graph.node if weights.intersection(n.input)]
     return [*names, *(f"{name}_MatMul" for name in names)]

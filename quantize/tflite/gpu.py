@@ -31,12 +31,12 @@ _Rule = Callable[[Sequence[Tensor], Sequence[Tensor]], str]
 
 @dataclass(frozen=True)
 class Refusal:
-    """Operators that the delegate leaves to the CPU.
+    """Operators of one kind that the GPU delegate leaves to the CPU for the same reason.
 
     Attributes:
-        operator: Their kind.
-        count: How many there are.
-        reason: Why.
+        operator: Kind of the operators, e.g. ``GATHER``.
+        count: How many operators.
+        reason: Why the delegate refuses them.
     """
 
     operator: str
@@ -45,7 +45,7 @@ class Refusal:
 
 
 def _write(source: Path, destination: Path, plan: Plan) -> None:
-    """Write a file of the longest signature, with equal ranks and fp16 numbers."""
+    """Write an fp16 TFLite file for the GPU: only the longest signature, with operands of equal rank."""
     model = load_model(source.read_bytes())
     keep_longest(model)
     level_ranks(model, model.subgraphs[0])
@@ -56,7 +56,7 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
 
 
 def list_gpu_refusals(path: Path) -> list[Refusal]:
-    """List the operators of a file that LiteRT's GPU delegate leaves to the CPU, most first."""
+    """List the operators of a TFLite file that LiteRT's GPU delegate leaves to the CPU, most frequent first."""
     counts = Counter[tuple[str, str]]()
     for tensors, operators in TfliteGraph(path).signatures():
         for op in operators:
@@ -73,7 +73,7 @@ def list_gpu_refusals(path: Path) -> list[Refusal]:
 
 
 def leaves_products(refusals: Sequence[Refusal]) -> bool:
-    """Return whether a matrix product stays on the CPU: a GPU is then of no use."""
+    """Return whether any refused operator is a matrix product, which makes a GPU useless."""
     return any(refusal.operator in _PRODUCTS for refusal in refusals)
 
 

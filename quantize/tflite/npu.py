@@ -64,7 +64,7 @@ _PRODUCTS = ("FULLY_CONNECTED", "BATCH_MATMUL")
 
 
 def _write(source: Path, destination: Path, plan: Plan) -> None:
-    """Write a copy in integers; nothing is written if a range cannot be measured.
+    """Write an all-integer TFLite file of one length for an NPU; nothing is written if a range cannot be measured.
 
     Raises:
         MissingBackendError: If ai-edge-quantizer is not installed.
@@ -98,7 +98,7 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
 
 
 def _refuse_tied_table(source: Path) -> None:
-    """Raise InputError if a product reads a table that is looked up too."""
+    """Raise InputError if a matrix product also reads the word-embedding table, as a fill-mask head does."""
     graph = TfliteGraph(source)
     tables, weights = (
         {graph.tensors[op.inputs[1]].buffer for op in graph.operators if op.name == kind}
@@ -115,7 +115,7 @@ def _refuse_tied_table(source: Path) -> None:
 
 
 def _quantizer_recipe(scheme: Scheme, wide: Sequence[str], floats: Sequence[str]) -> ModelQuantizationRecipe:
-    """Build the ai-edge-quantizer recipe of a scheme.
+    """Build the ai-edge-quantizer recipe (which operators get which bits) of an NPU scheme.
 
     Args:
         scheme: a16w8 or a8w8.
@@ -141,14 +141,14 @@ def _quantizer_recipe(scheme: Scheme, wide: Sequence[str], floats: Sequence[str]
 
 
 class _AllKinds:
-    """A container that holds every kind of operator."""
+    """A container that holds every kind of operator, for `MeasuredModel`."""
 
     def __contains__(self, _: object) -> bool:
         return True
 
 
 class _WholeGraph(MeasuredModel):
-    """A file whose every float result gets a range.
+    """A TFLite model in which the float result of every operator gets a range.
 
     Operators are numbered as in the first signature; all signatures have the same.
 
@@ -157,7 +157,7 @@ class _WholeGraph(MeasuredModel):
     """
 
     def __init__(self, content: bytes) -> None:
-        """Find the operators that depend on masks and segments only."""
+        """Load the model, and find the operators that compute from attention mask and segment ids only."""
         super().__init__(content, _AllKinds())
         signature = self._model.signatureDefs[0]
         self._first = self._model.subgraphs[signature.subgraphIndex]
@@ -170,7 +170,7 @@ class _WholeGraph(MeasuredModel):
         self._masked_scores = self._read_with(self._masked, ("ADD", "SUB"))
 
     def check_equal_operators(self, source: Path) -> None:
-        """Refuse a file whose graphs have different operators for different lengths: their ranges differ, too.
+        """Raise InputError if graphs for different lengths have different operators, so that their ranges differ too.
 
         Raises:
             InputError: If they do, as Longformer's below and above its window.
@@ -181,11 +181,11 @@ class _WholeGraph(MeasuredModel):
             raise InputError(Problem(str(source), what, fix))
 
     def _places(self, graph: Any) -> Iterator[tuple[Place, int]]:
-        """Yield results only: everything that an operator reads is a result, or stored."""
+        """Yield (place, tensor number) of operator results only, since every input is such a result or stored."""
         return ((place, index) for place, index in super()._places(graph) if not place[1])
 
     def _operators_of_inputs(self, *names: str, without: Container[str] = ()) -> set[int]:
-        """Return the operators whose result depends on the named inputs only, without some kinds of operators."""
+        """Return the operators that compute from the named inputs only; the walk stops at the kinds in `without`."""
         known, operators = {self._inputs[name] for name in names if name in self._inputs}, set()
         for at, op in enumerate(self._first.operators):
             computed = [int(i) for i in op.inputs if i >= 0 and not self._is_stored(int(i))]
@@ -199,7 +199,7 @@ class _WholeGraph(MeasuredModel):
         return data is not None and len(data) > 0
 
     def _read_with(self, given: set[int], kinds: Sequence[str]) -> dict[Place, Place]:
-        """Find operators of some kinds that combine a result of `given` operators with another result.
+        """Find operators that combine one tensor with results of `given` operators; map their results to that tensor.
 
         Returns:
             The place of the other operand, by the place of the result.
@@ -216,15 +216,15 @@ class _WholeGraph(MeasuredModel):
         return others_by_result
 
     def copied(self) -> dict[Place, Place]:
-        """Map masked scores to the scores, and products with masks or segments to the other factor.
+        """Map masked scores to unmasked ones, and products with mask or segments to the other factor, as places.
 
-        The mask is then in no range of scores. Where no calibration text has two segments, products with them are
+        The ranges of scores then leave the mask out. Where no calibration text has two segments, products with them are
         nothing but zeros.
         """
         return self._masked_scores | self._read_with(self._given, ("MUL",))
 
     def known_ranges(self, predictor: TflitePredictor) -> dict[Place, Range]:
-        """Return the ranges of masks, segments and positions, from rows with much padding, some and none."""
+        """Measure the ranges of mask, segment and position tensors on made-up rows with much padding, some and none."""
         ranges = {place: (0.0, 0.0) for place, _ in self._places(self._first) if place[0] in self._given}
         mask_operators = self._mask_operators(self._first)
         positions = np.arange(max(predictor.lengths))
@@ -242,10 +242,10 @@ class _WholeGraph(MeasuredModel):
         return ranges
 
     def add_room(self, ranges: Mapping[Place, Range], scheme: Scheme, learned: Container[Place]) -> dict[Place, Range]:
-        """Return the ranges with room for masked scores, and in 16 bits for numbers that no row reached.
+        """Widen measured ranges: downwards for masked scores, in 16 bits also for numbers beyond those measured.
 
         Args:
-            ranges: As measured.
+            ranges: The measured ranges.
             scheme: The scheme of the file.
             learned: Places whose ranges were learned; they get no room.
         """
@@ -257,13 +257,13 @@ class _WholeGraph(MeasuredModel):
         return widened
 
     def keep_longest(self) -> bytes:
-        """Remove all signatures but the longest, and return the file."""
+        """Remove all signatures but the longest, and return the bytes of the TFLite file."""
         keep_longest(self._model)
         self.content = dump_model(self._model)
         return self.content
 
     def results_in_16_bits(self) -> list[str]:
-        """Return the names of the results that have 16 bits in a8w8.
+        """Return the names of the operator results that are stored in 16 bits in a8w8 instead of 8.
 
         These are results of norms and sums, without masks and masked scores; of products with fewer results than terms;
         and of operators that move them.
@@ -283,7 +283,7 @@ class _WholeGraph(MeasuredModel):
         return names
 
     def float_mask_results(self) -> list[str]:
-        """Return the names of results that masks are made of and that must stay floats.
+        """Return the names of the mask operators' results that must stay float, empty for most models.
 
         There are some if the graph counts or compares positions, or divides by the constant of the mask. LiteRT counts
         in floats only. Rounded positions of two neighbours can no longer be compared, and dividing by the constant of
@@ -297,7 +297,7 @@ class _WholeGraph(MeasuredModel):
         return [_text(graph.tensors[int(op.outputs[0])].name) for op in operators]
 
     def _mask_operators(self, graph: Any) -> set[int]:
-        """Return the operators that compute what is added to scores."""
+        """Return the numbers of the operators that compute the mask that is added to attention scores."""
         needed = {int(i) for at, _, _ in self._masked_scores for i in graph.operators[at].inputs}
         operators = set[int]()
         for at in sorted(self._masked, reverse=True):
@@ -307,13 +307,13 @@ class _WholeGraph(MeasuredModel):
         return operators
 
     def _is_narrowing(self, graph: Any, op: Any) -> bool:
-        """Return whether an operator is a product with fewer results than terms."""
+        """Return whether an operator is a matrix product with fewer outputs than inputs per token."""
         shape = graph.tensors[op.inputs[1]].shape if self.kind(op) == "FULLY_CONNECTED" else (0, 0)
         return bool(shape[0] < shape[1])
 
 
 def count_float_operators(path: Path) -> Counter[str]:
-    """Count the operators that an NPU leaves to the CPU: those that read or write floats or 32-bit integers."""
+    """Count, by kind, the operators of a TFLite file that an NPU leaves to the CPU: those with floats or int32."""
     graph, counts = TfliteGraph(path), Counter[str]()
     for op in graph.operators:
         read = [i for i in op.inputs if i >= 0 and not graph.tensors[i].stored]
@@ -323,7 +323,7 @@ def count_float_operators(path: Path) -> Counter[str]:
 
 
 def leaves_products(counts: Mapping[str, int]) -> bool:
-    """Return whether a matrix product is among the operators that `count_float_operators` counted."""
+    """Return whether any counted operator is a matrix product."""
     return any(counts.get(kind, 0) for kind in _PRODUCTS)
 
 
@@ -332,7 +332,7 @@ def _text(name: bytes | str) -> str:
 
 
 def _register(scheme: Scheme, bits: int, simulation: Simulation) -> None:
-    """Register a scheme: `bits` are those of products; operators of every role compute in integers."""
+    """Register an NPU scheme: int8 weights, `bits` bits for most inputs of products, all operators in integers."""
     weights = ExpectedWeights(
         ExpectedForm("int8", per_channel=True, bits=bits), ExpectedForm("int8", per_channel=False), whole=True
     )

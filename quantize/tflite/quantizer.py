@@ -44,7 +44,7 @@ _WITH_INT4 = {Scheme.W4: (_PRODUCT, _LOOKUP), Scheme.SMALL: (_LOOKUP,)}
 
 
 def write_quantized(source: Path, destination: Path, plan: Plan) -> None:
-    """Write a quantized copy of an fp32 file.
+    """Write a quantized copy of an fp32 TFLite file with ai-edge-quantizer.
 
     For TFLite 2.14 and 2.16 the int8 numbers are the same; the per-channel scales, which their kernels ignore without
     an error, get operators of their own.
@@ -78,7 +78,7 @@ def write_quantized(source: Path, destination: Path, plan: Plan) -> None:
 
 
 def _check_blocks(source: Path, scheme: Scheme, left: Sequence[str], bits: Mapping[str, int]) -> list[str]:
-    """Check that blocks divide all 4-bit weights, and return the lookups in tables that a product reads too.
+    """Check that blocks of 32 divide all 4-bit weights; return the lookups whose table a product reads too.
 
     Args:
         source: The fp32 file.
@@ -119,7 +119,7 @@ def _check_blocks(source: Path, scheme: Scheme, left: Sequence[str], bits: Mappi
 def _quantizer_recipe(
     scheme: Scheme, tied: Sequence[str] = (), left: Sequence[str] = (), bits: Mapping[str, int] | None = None
 ) -> ModelQuantizationRecipe:
-    """Build the ai-edge-quantizer recipe of a scheme.
+    """Build the ai-edge-quantizer recipe (which operators get which bits) of a scheme.
 
     ``fp16`` casts weights, ``w8`` stores weights as int8, all others compute dynamically in int8; ``small`` and ``w4``
     add block-wise 4-bit weights.
@@ -159,7 +159,7 @@ def _quantizer_recipe(
 
 
 def rename_results(model: Any) -> None:
-    """Give every operator's result a name that no other tensor has; inputs and outputs of the graphs keep theirs.
+    """Give every operator's result in a TFLite model a unique name; inputs and outputs of graphs keep theirs.
 
     The converter's names are those of modules; they repeat, and some belong to another module.
 
@@ -175,14 +175,14 @@ def rename_results(model: Any) -> None:
 
 
 def find_results_reading(content: bytes, digests: frozenset[str]) -> list[str]:
-    """Return the results of the operators that read fp32 weights with one of some digests, in every signature."""
+    """Return the result names of operators that read an fp32 weight with one of these digests, in all signatures."""
     if not digests:
         return []
     model, fp32 = load_model(content), tflite_schema().TensorType.FLOAT32
     digest_by_buffer: dict[int, str | None] = {}
 
     def digest(tensor: Any) -> str | None:
-        """Return the digest of a stored fp32 tensor; None of any other."""
+        """Return the digest of a stored fp32 tensor; None for any other tensor."""
         data = model.buffers[tensor.buffer].data
         if tensor.type != fp32 or data is None or not len(data):
             return None
@@ -200,12 +200,12 @@ def find_results_reading(content: bytes, digests: frozenset[str]) -> list[str]:
 
 
 def result_pattern(result: str) -> str:
-    """Return the pattern by which ai-edge-quantizer finds the operator with a result."""
+    """Return the regular expression by which ai-edge-quantizer selects the operator with this result."""
     return f"^{re.escape(result)}(;|$)"
 
 
 def leave_float(manager: RecipeManager, results: Sequence[str]) -> None:
-    """Exclude the operators with some results from a recipe; to be called after all other settings."""
+    """Exclude the operators with these results from quantization; to be called after all other settings."""
     from ai_edge_quantizer.algorithm_manager import AlgorithmName
     from ai_edge_quantizer.qtyping import TFLOperationName
 
@@ -222,7 +222,7 @@ DYNAMIC_SIMULATION = Simulation(weights=per_row, tables=per_row, inputs=per_toke
 
 
 def _register() -> None:
-    """Register the rows of this module's schemes."""
+    """Register the TFLite schemes of this module: fp16, w8, int8, small, w4, and int8 for TFLite 2.16."""
 
     def register(scheme: Scheme, weights: ExpectedWeights, simulation: Simulation | None = None, **more: Any) -> None:
         register_scheme(SchemeRow(Format.TFLITE, scheme, weights, write_quantized, simulation=simulation, **more))

@@ -38,7 +38,7 @@ _INTEGER_BITS = {"int8": 8, "int16": 16}
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor of a subgraph.
+    """A tensor of a TFLite subgraph, without its numbers.
 
     Attributes:
         name: Its name.
@@ -68,7 +68,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator: its name, and the numbers of the tensors that it reads and writes."""
+    """An operator of a TFLite subgraph: its kind, and the numbers of the tensors that it reads and writes."""
 
     name: str
     inputs: tuple[int, ...]
@@ -76,7 +76,7 @@ class Operator:
 
 
 class TfliteGraph:
-    """The first subgraph of a file, and everything that all subgraphs store.
+    """A TFLite file opened for reading: its first subgraph, and the numbers that all subgraphs store.
 
     Args:
         path: The file.
@@ -91,7 +91,7 @@ class TfliteGraph:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open a file and read its first subgraph."""
+        """Open a TFLite file and read tensors and operators of its first subgraph."""
         if version_of("ai-edge-litert") is None:
             raise MissingBackendError("ai-edge-litert", "pip install 'pocketbert[tflite-runtime]'")
         from ai_edge_litert import schema_py_generated as schema
@@ -112,17 +112,17 @@ class TfliteGraph:
         return int(self._model.SubgraphsLength())
 
     def signatures(self) -> Iterator[tuple[list[Tensor], list[Operator]]]:
-        """Yield tensors and operators of every subgraph."""
+        """Yield (tensors, operators) of every subgraph, the first one first."""
         yield self.tensors, self.operators
         for number in range(1, self.subgraphs):
             yield self._read_tensors(number), self._read_operators(number)
 
     def operator_counts(self) -> dict[str, int]:
-        """Return the number of operators of the first subgraph by name."""
+        """Count the operators of the first subgraph by kind."""
         return dict(Counter(o.name for o in self.operators))
 
     def stored(self) -> Iterator[tuple[str, NDArray[np.generic]]]:
-        """Yield name and value of every stored tensor, each buffer once, and the scales of quantized ones."""
+        """Yield (name, value) of every stored tensor, each buffer once, and of the scales of quantized ones."""
         seen = set()
         for number, (tensors, _) in enumerate(self.signatures()):
             subgraph = self._model.Subgraphs(number)
@@ -141,7 +141,7 @@ class TfliteGraph:
                     yield f"{tensor.name} scale", subgraph.Tensors(index).Quantization().ScaleAsNumpy()
 
     def stored_bytes(self, *dtypes: str) -> int:
-        """Return the bytes of stored values of some types, without the scales in the flatbuffer."""
+        """Return the bytes of all stored tensors of these types, without scales in the flatbuffer."""
         sizes = {}
         for tensors, _ in self.signatures():
             for tensor in tensors:
@@ -150,14 +150,14 @@ class TfliteGraph:
         return sum(sizes.values())
 
     def _buffer(self, number: int) -> NDArray[np.uint8]:
-        """Return the bytes of a buffer."""
+        """Return the bytes of a buffer, which may lie behind the flatbuffer."""
         entry = self._model.Buffers(number)
         if entry.Offset() > 1:  # the quantizer writes weights behind the flatbuffer
             return self._bytes[entry.Offset() : entry.Offset() + entry.Size()]
         return np.asarray(entry.DataAsNumpy(), np.uint8)
 
     def _read_tensors(self, subgraph: int) -> list[Tensor]:
-        """Read the tensors of a subgraph."""
+        """Read name, type, shape and scales of the tensors of a subgraph."""
         graph = self._model.Subgraphs(subgraph)
         tensors = []
         for i in range(graph.TensorsLength()):
@@ -181,7 +181,7 @@ class TfliteGraph:
         return tensors
 
     def _read_scales(self, graph: Any, quantization: Any) -> tuple[int, int | None]:
-        """Return how many scales a tensor has, and how many numbers of a channel share one where not all of them do."""
+        """Return a tensor's number of scales, and its block size; None where a scale serves a whole channel."""
         if quantization is None:
             return 0, None
         if quantization.DetailsType() != self._schema.QuantizationDetails.BlockwiseQuantization:
@@ -191,7 +191,7 @@ class TfliteGraph:
         return int(np.prod(graph.Tensors(blocks.Scales()).ShapeAsNumpy())), blocks.BlockSize()
 
     def _read_operators(self, subgraph: int) -> list[Operator]:
-        """Read the operators of a subgraph."""
+        """Read kind, inputs and outputs of the operators of a subgraph."""
         graph = self._model.Subgraphs(subgraph)
         operators = []
         for i in range(graph.OperatorsLength()):
@@ -205,7 +205,7 @@ class TfliteGraph:
 
 
 def read_weight_types(path: Path) -> WeightTypes:
-    """Read the types of all weights in a file; those of the first signature, which the others share."""
+    """Read the storage type of every weight in a TFLite file, from the first signature; all share their weights."""
     graph = TfliteGraph(path)
     makers = {o: op for op in graph.operators for o in op.outputs}
     uses = []
@@ -248,12 +248,12 @@ def read_weight_types(path: Path) -> WeightTypes:
 
 
 def read_stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:
-    """Yield name and value of everything stored in a file, scales of quantized tensors included."""
+    """Yield (name, value) of everything stored in a TFLite file, scales of quantized tensors included."""
     yield from TfliteGraph(path).stored()
 
 
 def _coarse_scores(graph: TfliteGraph) -> list[str]:
-    """Name inputs of softmax, and their summands, that are integers with steps in which probabilities are lost."""
+    """Name attention scores stored as integers whose steps are so large that softmax loses probabilities."""
     makers = {o: op for op in graph.operators for o in op.outputs}
     coarse = []
     for op in graph.operators:

@@ -1,4 +1,4 @@
-"""Rewrite TFLite graphs for engines and accelerators that take less than the current runtime.
+"""Rewrite TFLite graphs for older engines and for accelerators, which support less than the current runtime.
 
 - `one_scale_per_tensor` writes int8 weights for TFLite up to 2.16, which computes
   ``y[c] = scale[c] * (q[c] · x) + bias[c]`` wrongly, without an error, in its dynamic kernels: depending on version and
@@ -31,7 +31,7 @@ _ASYMMETRIC_VERSION = 9
 
 
 def one_scale_per_tensor(content: bytes) -> bytes:
-    """Move per-channel scales out of matrix products and lookups, and quantize their inputs as LiteRT does.
+    """Replace per-channel scales in a TFLite file by one per tensor and a multiplication, for TFLite 2.14 to 2.16.
 
     Products get the flag ``asymmetric_quantize_inputs``: without it the older kernels round activations to a symmetric
     range, which costs accuracy and lets their answers differ from LiteRT's, whose kernels ignore the flag.
@@ -48,7 +48,7 @@ def one_scale_per_tensor(content: bytes) -> bytes:
 
 
 class _ScaleSplitter:
-    """Splits every product and lookup with per-channel scales into one with one scale and a multiplication."""
+    """Splits each product or lookup with per-channel scales into one with a single scale and a multiplication."""
 
     def __init__(self, model: Any) -> None:
         self.model, self.schema = model, tflite_schema()
@@ -58,7 +58,7 @@ class _ScaleSplitter:
         self.multiplication = _operator_code_index(model, names.MUL)
 
     def run(self) -> None:
-        """Rewrite all signatures of the model."""
+        """Rewrite the operators of all signatures in place."""
         for graph in self.model.subgraphs:
             # read before anything changes: a tied table serves a lookup and a product
             scales = [self._int8_scales(t) for t in graph.tensors]
@@ -76,7 +76,7 @@ class _ScaleSplitter:
             graph.operators = operators
 
     def _int8_scales(self, tensor: Any) -> NDArray[np.float32] | None:
-        """Return the scales of an int8 weight; None for anything else."""
+        """Return the scales of an int8 weight; None for any other tensor."""
         quantization = tensor.quantization
         if tensor.type != self.schema.TensorType.INT8 or quantization is None or quantization.scale is None:
             return None
@@ -84,13 +84,13 @@ class _ScaleSplitter:
         return np.asarray(quantization.scale, np.float32)
 
     def _set_asymmetric_inputs(self, op: Any) -> None:
-        """Set the flag of a product, and the version of its operator code that has it."""
+        """Set a product's flag for asymmetric input quantization, and the operator version that has it."""
         op.builtinOptions.asymmetricQuantizeInputs = True
         code = self.model.operatorCodes[op.opcodeIndex]
         code.version = max(code.version, _ASYMMETRIC_VERSION)
 
     def _split_product(self, graph: Any, op: Any, scales: NDArray[np.float32]) -> list[Any]:
-        """Return a product with one scale, and the multiplication with the ratio of each channel's scale to it."""
+        """Return the product with one scale, and a multiplication by each channel's ratio to it."""
         if scales.size == 1:
             return [op]
         weight = graph.tensors[op.inputs[1]]
@@ -109,7 +109,7 @@ class _ScaleSplitter:
         return [op, self._multiplication(op.outputs[0], factor, result, activation)]
 
     def _split_lookup(self, graph: Any, op: Any, scales: NDArray[np.float32]) -> list[Any]:
-        """Return a lookup with one scale, a lookup of each row's ratio to it, and their multiplication."""
+        """Return the lookup with one scale, a second lookup of each row's ratio to it, and their multiplication."""
         if scales.size == 1:
             return [op]
         table = graph.tensors[op.inputs[1]]
@@ -124,7 +124,7 @@ class _ScaleSplitter:
         return [op, ratio_lookup, self._multiplication(op.outputs[0], row_ratio, result)]
 
     def _set_one_scale(self, weight: Any, scales: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Give a weight the largest of its scales, and return the ratios of all scales to it."""
+        """Give a weight the largest of its scales only; return the ratio of each scale to it."""
         largest = scales.max()
         quantization = self.schema.QuantizationParametersT()
         quantization.scale, quantization.zeroPoint = np.array([largest], np.float32), np.zeros(1, np.int64)
@@ -132,7 +132,7 @@ class _ScaleSplitter:
         return np.asarray(scales / largest, np.float32)
 
     def _add_constant(self, graph: Any, weight: Any, purpose: str, value: NDArray[np.float32]) -> int:
-        """Add an fp32 tensor that belongs to a weight; its buffer is shared with other signatures.
+        """Add an fp32 constant that belongs to a weight; its buffer is shared by all signatures.
 
         Returns:
             The number of the tensor.
@@ -147,14 +147,14 @@ class _ScaleSplitter:
         return len(graph.tensors) - 1
 
     def _add_like(self, graph: Any, number: int, ending: str) -> int:
-        """Add an activation like another one, and return its number."""
+        """Add a tensor of the same type and shape as another one, with `ending` in its name; return its number."""
         tensor = copy.copy(graph.tensors[number])
         tensor.name = f"{_text(tensor.name)}_{ending}"
         graph.tensors.append(tensor)
         return len(graph.tensors) - 1
 
     def _multiplication(self, left: int, right: int, result: int, activation: int = 0) -> Any:
-        """Build a MUL of two tensors."""
+        """Build a MUL operator of two tensors, with a fused activation function."""
         op, options = self.schema.OperatorT(), self.schema.MulOptionsT()
         options.fusedActivationFunction = activation
         op.opcodeIndex, op.inputs, op.outputs = self.multiplication, [left, right], [result]
@@ -166,7 +166,7 @@ class _ScaleSplitter:
 
 
 def keep_longest(model: Any) -> None:
-    """Remove every signature but the longest, and the stored numbers that only the others read."""
+    """Remove every signature but the longest from a TFLite model, and the stored numbers that only others read."""
 
     def length(signature: Any) -> int:
         tensors = model.subgraphs[signature.subgraphIndex].tensors
@@ -182,7 +182,7 @@ def keep_longest(model: Any) -> None:
 
 
 def level_ranks(model: Any, graph: Any) -> None:
-    """Insert a RESHAPE before every operand of a sum or product with fewer axes than the other one; scalars stay.
+    """Insert a RESHAPE where the operands of a sum or product have different numbers of axes; scalars stay.
 
     The converter leaves axes of size 1 to broadcasting: a product of [tokens, width] is added to [1, tokens, width].
 
@@ -206,7 +206,7 @@ def level_ranks(model: Any, graph: Any) -> None:
 
 
 def _add_leading_axes(model: Any, graph: Any, index: int, rank: int) -> tuple[Any, int]:
-    """Return a RESHAPE that puts axes of size 1 in front of a tensor, and the number of its result."""
+    """Build a RESHAPE that puts axes of size 1 in front of a tensor; return it and the number of its result."""
     schema, tensor = tflite_schema(), graph.tensors[index]
 
     def add_tensor(name: str, shape: list[int], type_: int) -> int:
@@ -236,7 +236,7 @@ def operator_code(model: Any, op: Any) -> int:
 
 
 def _operator_code_index(model: Any, builtin: int) -> int:
-    """Return the place of a kind of operator in the model's list, added where it is missing."""
+    """Return the index of an operator kind in the model's list of codes; it is appended if missing."""
     for place, code in enumerate(model.operatorCodes):
         if _builtin_code(code) == builtin:
             return place
@@ -252,7 +252,7 @@ def _builtin_code(code: Any) -> int:
 
 
 def _add_buffer(model: Any, data: bytes) -> int:
-    """Store bytes in a model, and return the number of their buffer."""
+    """Append a buffer with these bytes to a model; return its number."""
     buffer = tflite_schema().BufferT()
     buffer.data, buffer.offset, buffer.size = np.frombuffer(data, np.uint8), 0, 0
     model.buffers.append(buffer)

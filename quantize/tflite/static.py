@@ -50,7 +50,7 @@ Place = tuple[int, bool, int]
 
 
 def _write(source: Path, destination: Path, plan: Plan) -> None:
-    """Write a static int8 copy of an fp32 file; nothing is written if a range cannot be measured.
+    """Write a static int8 copy of an fp32 TFLite file; nothing is written if a range cannot be measured.
 
     Raises:
         MissingBackendError: If ai-edge-quantizer is not installed.
@@ -74,7 +74,7 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
 
 
 def _quantizer_recipe(content: bytes, plan: Plan) -> ModelQuantizationRecipe:
-    """Build the ai-edge-quantizer recipe: static products, except those of the plan that are dynamic or stay float."""
+    """Build the recipe for static int8 products; those that the plan makes dynamic or leaves float are excepted."""
     from ai_edge_quantizer.qtyping import TFLOperationName
     from ai_edge_quantizer.recipe_manager import RecipeManager
 
@@ -88,7 +88,7 @@ def _quantizer_recipe(content: bytes, plan: Plan) -> ModelQuantizationRecipe:
 
 
 class MeasuredModel:
-    """Measures ranges in a file whose results get unique names, since ranges are handed over by name.
+    """Measures activation ranges of a TFLite file, whose results get unique names: the quantizer takes ranges by name.
 
     Args:
         content: The file.
@@ -110,7 +110,7 @@ class MeasuredModel:
         return str(self._names[operator_code(self._model, operator)])
 
     def measure(self, plan: Plan, path: Path, title: str) -> dict[Place, Range]:
-        """Run a copy that has the measured tensors as outputs on the calibration rows, and choose ranges.
+        """Measure the range of every selected tensor on the calibration rows.
 
         Each row runs in the shortest signature that takes it, and values of padding are cut off: with them, the
         smallest number behind the first norm of a trained model was -7.0 instead of -2.7.
@@ -118,7 +118,7 @@ class MeasuredModel:
         Args:
             plan: Calibration rows, method, and the ranges that training learned, which replace measured ones.
             path: Where the copy is written.
-            title: Name of the quantized file in error messages.
+            title: Name of the quantized file, for error messages.
 
         Raises:
             InputError: If there are no rows that the file takes.
@@ -147,7 +147,7 @@ class MeasuredModel:
         return measured | {place: own for place, own in self.learned(plan.learned).items() if place in measured}
 
     def _with_outputs(self) -> bytes:
-        """Return a copy of the file that has the measured tensors as outputs."""
+        """Return the bytes of a copy of the model with all measured tensors as additional outputs."""
         model = load_model(self.content)
         for signature in model.signatureDefs:
             graph = model.subgraphs[signature.subgraphIndex]
@@ -161,7 +161,7 @@ class MeasuredModel:
         return dump_model(model)
 
     def _places(self, graph: Any) -> Iterator[tuple[Place, int]]:
-        """Yield the float activations that measured operators read and write, by place."""
+        """Yield (place, tensor number) of measured activations; a place is (operator, whether it reads, index)."""
         for at, operator in enumerate(graph.operators):
             if self.kind(operator) not in self._measured:
                 continue
@@ -175,9 +175,9 @@ class MeasuredModel:
         return tensor.type == self._schema.TensorType.FLOAT32 and (data is None or not len(data))
 
     def _token_axes(self) -> dict[Place, list[int]]:
-        """Return the axes of tokens of each measured tensor: their size differs from signature to signature.
+        """Return which axes of each measured tensor count tokens: those whose size differs between signatures.
 
-        In a file with one signature, it is the axis before the last, if that has its length.
+        With a single signature, it is the last axis but one, if its size is the signature's length.
         """
         shapes: dict[int, dict[Place, tuple[int, ...]]] = {}
         for signature in self._model.signatureDefs:
@@ -197,15 +197,15 @@ class MeasuredModel:
         return axes
 
     def known_ranges(self, predictor: TflitePredictor) -> dict[Place, Range]:
-        """Return ranges that rows without padding cannot show; a subclass may have some."""
+        """Return ranges by place that calibration rows cannot show; none here, subclasses may override."""
         return {}
 
     def copied(self) -> dict[Place, Place]:
-        """Return places whose range is that of another place; a subclass may have some."""
+        """Return places (uses of a tensor) that take the range of another place; none here, subclasses may override."""
         return {}
 
     def learned(self, learned: LearnedRanges | None) -> dict[Place, Range]:
-        """Return the ranges that training learned for inputs and results of products with stored weights."""
+        """Return the ranges that training learned for inputs and results of products with stored weights, by place."""
         ranges: dict[Place, Range] = {}
         if learned is None:
             return ranges
@@ -225,7 +225,7 @@ class MeasuredModel:
         return ranges
 
     def statistics(self, ranges: Mapping[Place, Range]) -> dict[str, dict[str, NDArray[np.float32]]]:
-        """Return ranges by the names of tensors, for every signature, as ai-edge-quantizer takes them."""
+        """Return {tensor name: {"min", "max"}} for all signatures, the form in which ai-edge-quantizer takes ranges."""
         statistics = {}
         for graph in self._model.subgraphs:
             for place, index in self._places(graph):
@@ -236,13 +236,13 @@ class MeasuredModel:
 
 
 def place_title(place: Place) -> str:
-    """Return a description of a place, which is also the name of its output in the measured copy."""
+    """Describe a place (operator, whether it reads, index) in words; its output in the measured copy has this name."""
     at, reads, which = place
     return f"{'input' if reads else 'output'} {which} of operator {at}"
 
 
 def _cut(values: NDArray[Any], axes: Sequence[int], padding: int, left: bool = False) -> NDArray[np.floating]:
-    """Return the values of real tokens; an axis may have a token less than the input, where neighbours are joined."""
+    """Cut the values of padding off a tensor's token axes; an axis may have one token less than the input."""
     for axis in axes:
         size = values.shape[axis]
         kept = max(1, size - padding)

@@ -36,7 +36,7 @@ class Precision(StrEnum):
 
 @dataclass(frozen=True)
 class Step:
-    """One result, as it is made.
+    """One result of an operation, handed to the `trace` function right after it was computed.
 
     Attributes:
         op_type: MIL name of the operation.
@@ -56,7 +56,7 @@ class Step:
 
 
 class Evaluator:
-    """An evaluator that computes an ``.mlpackage`` on any system.
+    """Computes an ``.mlpackage`` in numpy, on any system.
 
     Every result's rank, sizes and dtype are compared with the declared ones, as Core ML's loader does.
 
@@ -66,12 +66,12 @@ class Evaluator:
 
     Attributes:
         path: The package.
-        precision: As given.
+        precision: What results are rounded to.
         inputs: Features an app must give.
         outputs: Features it gets back.
         lengths: Sequence lengths that the model takes, ascending; empty where a range is taken.
         length_range: Smallest and largest length where a range is taken; -1 for no upper bound.
-        labels: Of a classifier; empty otherwise.
+        labels: Label names of a classifier; empty otherwise.
         metadata: The model's own keys, and ``author``, ``license``, ``shortDescription``, ``versionString``.
         specification: Version of the model format.
 
@@ -94,7 +94,7 @@ class Evaluator:
     def run(
         self, inputs: Mapping[str, NDArray[np.generic]], trace: Callable[[Step], None] | None = None
     ) -> dict[str, Result]:
-        """Run the program once.
+        """Run the program once on one set of inputs.
 
         Args:
             inputs: Arrays by name, of a shape and dtype that the model takes; integers may have any integer dtype.
@@ -138,7 +138,7 @@ class Evaluator:
         }
 
     def _run_operation(self, operation: Operation, values: list[Any]) -> int:
-        """Run one operation, write its results to their slots in `values`, and return the bytes that they take."""
+        """Run one operation, store its results in `values` by slot (index), and return how many bytes they take."""
         arguments = operation.fixed
         if operation.slots or operation.lists:
             arguments = arguments.copy()
@@ -160,7 +160,7 @@ class Evaluator:
         return result_bytes
 
     def _checked_result(self, operation: Operation, output: Output, value: Any) -> Any:
-        """Compare the shape of a kernel's result with the declared one, then convert and round it to the declared dtype."""
+        """Check a result's shape against the declared one, and convert and round it to the declared dtype."""
         kind = output.type
         if not isinstance(kind, TensorType) or kind.dtype is Dtype.STRING:
             return value
@@ -176,12 +176,12 @@ class Evaluator:
         return round_half(value) if output.rounds else value
 
     def _in_declared_dtype(self, value: Any, kind: ValueType) -> Any:
-        """Return a value in the dtype that the program declares: fp16 numbers are held in float32 while it runs."""
+        """Convert a value to its declared dtype: fp16 numbers are kept in float32 while the program runs."""
         narrow = self.precision is Precision.DECLARED and isinstance(kind, TensorType) and kind.dtype is Dtype.FP16
         return value.astype(np.float16) if narrow else value
 
     def _convert_inputs(self, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[Any]]:
-        """Check names, shapes and lengths of the inputs, and convert them to their declared dtypes."""
+        """Check names, shapes and lengths of the inputs; return them in their declared dtypes."""
         names = {f.name for f in self.inputs}
         if set(inputs) != names:
             received, expected = ", ".join(sorted(inputs)) or "none", ", ".join(sorted(names))
@@ -201,7 +201,7 @@ class Evaluator:
         return out
 
     def _convert_input(self, feature: Feature, value: NDArray[Any]) -> NDArray[Any]:
-        """Convert an input to its declared dtype. Raises InputError for floats where integers are declared, and overflow."""
+        """Convert one input to its declared dtype; InputError for floats in place of integers, and for overflow."""
         dtype = feature.dtype
         assert dtype is not None
         kinds = "fiub" if dtype.is_float else "iub"

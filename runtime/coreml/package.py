@@ -28,13 +28,13 @@ OPSETS = {"CoreML5": 5, "CoreML6": 6, "CoreML7": 7, "CoreML8": 8, "CoreML9": 9}
 
 @dataclass(frozen=True)
 class Package:
-    """A package whose manifest and model were read.
+    """An opened ``.mlpackage``: its paths, its parsed model and the program in it.
 
     Attributes:
         path: The folder.
         model_path: Its ``model.mlmodel``.
-        model: The message in it.
-        function: Its only function.
+        model: The protobuf message in that file.
+        function: The model's only function.
         block: The function's body.
         opset: Number in `OPSETS`.
     """
@@ -47,7 +47,7 @@ class Package:
     opset: int
 
     def weights(self, name: str) -> Path:
-        """Return the path of a weight file from its name in the program, ``@model_path/weights/weight.bin``.
+        """Return the path of a weight file, named ``@model_path/weights/weight.bin`` in the program.
 
         Raises:
             InputError: If the name leads out of the package.
@@ -59,7 +59,7 @@ class Package:
 
 
 def read_package(path: Path) -> Package:
-    """Open a package and check everything but the operations.
+    """Open a package: read the manifest and parse the model, and check everything but the operations.
 
     Args:
         path: The ``.mlpackage`` folder.
@@ -92,7 +92,7 @@ def read_package(path: Path) -> Package:
 
 
 def _read_manifest(path: Path) -> str:
-    """Return the path of the model that the manifest names, relative to the data folder."""
+    """Return the model's path that the package's manifest names, relative to its data folder."""
     manifest: Any = read_json(path / _MANIFEST, limit_mib=1)
     try:
         relative = manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"]
@@ -104,7 +104,7 @@ def _read_manifest(path: Path) -> str:
 
 
 def _only_function(model: pb.Model, where: Path) -> pb.Function:
-    """Return the function of an ML program. Raises InputError for other models, several functions, and models with a state."""
+    """Return the only function of an ML program; InputError for other models, several functions, or a state."""
     kind = model.WhichOneof("Type")
     if kind != "mlProgram":
         raise _problem(where, "is no ML program (older Core ML kinds are not read)")
@@ -118,7 +118,7 @@ def _only_function(model: pb.Model, where: Path) -> pb.Function:
 
 
 def _parse_model(data: bytes) -> pb.Model:
-    """Parse the protobuf message in the bytes of ``model.mlmodel``.
+    """Parse the bytes of ``model.mlmodel`` to a protobuf message.
 
     Raises:
         MissingBackendError: If protobuf is not installed.
@@ -149,7 +149,7 @@ _ARRAY_TYPES = {65568: Dtype.FP32, 65600: Dtype.FP64, 131104: Dtype.INT32, 13108
 
 
 class FeatureKind(StrEnum):
-    """Kinds of inputs and outputs."""
+    """The kinds of values that an app passes to a model or gets back."""
 
     ARRAY = "array"
     TEXT = "text"
@@ -159,11 +159,11 @@ class FeatureKind(StrEnum):
 
 @dataclass(frozen=True)
 class Feature:
-    """One input or output.
+    """An input or output as the model description announces it to an app.
 
     Attributes:
-        name: Its name.
-        kind: Its kind.
+        name: Name of the input or output.
+        kind: Kind of its value.
         dtype: Element type of an array; None otherwise.
         shape: Default shape of an array.
         shapes: The only shapes allowed, where the model enumerates them.
@@ -178,7 +178,7 @@ class Feature:
     ranges: tuple[tuple[int, int], ...] = ()
 
     def allows(self, shape: tuple[int, ...]) -> bool:
-        """Return whether the model takes an array of that shape."""
+        """Return whether the model takes an array of this shape."""
         if self.shapes:
             return shape in self.shapes
         if self.ranges:
@@ -199,7 +199,7 @@ class Feature:
 
 @dataclass(frozen=True)
 class Description:
-    """The inputs and outputs of a package, from its model description and its program.
+    """The inputs and outputs of a package and its texts, read from the model description.
 
     Attributes:
         inputs: Features that an app must give.
@@ -221,7 +221,7 @@ class Description:
 
 
 def read_description(package: Package) -> Description:
-    """Read a package's features, and compare them with the inputs and outputs of its program.
+    """Read the inputs and outputs that a package announces, and check that its program has the same.
 
     Raises:
         InputError: If the two differ, or a feature is nothing that an encoder has.
@@ -250,7 +250,7 @@ def read_description(package: Package) -> Description:
 
 
 def _read_feature(message: pb.FeatureDescription) -> Feature:
-    """Read the feature in a message.
+    """Read one input or output of the model description.
 
     Raises:
         ValueError: For kinds that no encoder has (images, sequences, states), and unknown element types.
@@ -278,7 +278,7 @@ def _read_feature(message: pb.FeatureDescription) -> Feature:
 
 
 def _compare_features(features: tuple[Feature, ...], program: dict[str, ValueType], what: str) -> None:
-    """Compare the names, kinds, dtypes and shapes of features with the program's types. Raises ValueError if they differ."""
+    """Raise ValueError if announced inputs or outputs differ from the program's in name, kind, dtype or shape."""
     names = [f.name for f in features]
     if set(names) != set(program) or len(names) != len(program):
         raise ValueError(f"describes the {what}s {sorted(names)}; the program has {sorted(program)}")
@@ -300,7 +300,7 @@ def _compare_features(features: tuple[Feature, ...], program: dict[str, ValueTyp
 
 
 def _matches_kind(feature: FeatureKind, kind: ValueType) -> bool:
-    """Return whether a program's value can be returned as a text, number or dictionary feature."""
+    """Return whether a program's value can be an output of this kind: text, number or dictionary."""
     if feature is FeatureKind.DICTIONARY:
         return isinstance(kind, DictionaryType)
     dtype = Dtype.STRING if feature is FeatureKind.TEXT else Dtype.INT64
@@ -308,7 +308,7 @@ def _matches_kind(feature: FeatureKind, kind: ValueType) -> bool:
 
 
 def _lengths(inputs: tuple[Feature, ...]) -> tuple[tuple[int, ...], tuple[int, int] | None]:
-    """Return the lengths, or their range, of the first input of shape [rows, length]."""
+    """Return (listed lengths, None) or ((), (shortest, longest)) of the first input of shape [rows, length]."""
     for feature in inputs:
         if len(feature.ranges) == 2:
             low, high = feature.ranges[1]

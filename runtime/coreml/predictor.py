@@ -32,7 +32,7 @@ SWITCH = "POCKETBERT_COREML_REFERENCE"
 
 
 class CoremlPredictor:
-    """A predictor that runs one ``.mlpackage``.
+    """Runs one ``.mlpackage``: with Core ML on macOS, else with the reference evaluator.
 
     On macOS with coremltools Core ML itself computes; elsewhere the reference evaluator, whose time means nothing (see
     `pocketbert.runtime.coreml.EVALUATOR_LIMITS`).
@@ -67,7 +67,7 @@ class CoremlPredictor:
         self.outputs = tuple(sorted(arrays, key=output_sort_key))
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run rows [B, L] one by one; see `pocketbert.core.predict.predictor.Predictor`.
+        """Run rows [B, L] one by one; return the outputs by name.
 
         Raises:
             InputError: If the model does not take that length, or an operation fails: an id beyond the table.
@@ -112,9 +112,9 @@ class CoremlPredictor:
         )
 
     def _declared_shape(self, name: str) -> Shape:
-        """Return the declared shape of an output.
+        """Return the shape that the program declares for an output, None for a free axis.
 
-        A program of enumerated lengths leaves the batch axis open too, though it is always 1: 1 is returned for it.
+        A program with listed lengths leaves the batch axis open too, though it is always 1; this returns 1 for it.
         """
         kind = self._description.types[name]
         shape = kind.shape if isinstance(kind, TensorType) else ()
@@ -124,7 +124,7 @@ class CoremlPredictor:
 
 
 class _Reference:
-    """A package opened with the evaluator, whose matrix products use `threads` threads."""
+    """A package opened with the reference evaluator, whose matrix products use `threads` threads."""
 
     def __init__(self, path: Path, threads: int | None) -> None:
         self._evaluator = Evaluator(path)
@@ -141,7 +141,7 @@ class _Reference:
 
 
 class _Device:
-    """A package opened with Core ML itself."""
+    """A package opened with Core ML itself, by coremltools on macOS."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -153,7 +153,7 @@ class _Device:
             raise self._problem("refuses the file", error) from error
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Mapping[str, Any]:
-        """Run the package in Core ML; an error of the library becomes an InputError."""
+        """Run the package in Core ML; errors of the library become an InputError."""
         try:
             # packages take int32 or float32
             feed = {n: v.astype(np.float32 if v.dtype.kind == "f" else np.int32) for n, v in inputs.items()}

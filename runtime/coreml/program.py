@@ -1,4 +1,4 @@
-"""Read the program of a package so that it is ready to run.
+"""Read the program of a package into checked operations that the evaluator can run.
 
 `read_program` goes through the operations in order: it resolves constants, expands compressed ones, finds the kernel of each
 other operation, checks parameters and dtypes against it, and gives each value a slot. `Operation` and `Program` are what the
@@ -46,12 +46,12 @@ _Arguments = Mapping[str, list[Constant | str]]
 
 @dataclass(frozen=True)
 class Output:
-    """One result of an operation.
+    """One declared result of an operation, and where the evaluator stores it.
 
     Attributes:
         slot: Index in the evaluator's list of values.
-        name: Its name.
-        type: As declared.
+        name: Name of the result.
+        type: The declared type.
         sizes: The declared shape where it is fixed.
         rounds: Whether fp16 rounding applies.
     """
@@ -65,16 +65,16 @@ class Output:
 
 @dataclass
 class Operation:
-    """One operation with what is known before it runs.
+    """One checked operation: its kernel, its constant arguments, and where the others are stored.
 
     Attributes:
         type: MIL name.
-        name: Its own name.
+        name: Name of the operation.
         kernel: Computes it.
         fixed: Arguments that are constants.
         slots: Parameter, slot and converter of the others; None where the kernel takes the array itself.
         lists: Parameter and entries (slot, or an array) of variadic ones.
-        outputs: Its results.
+        outputs: The results.
         reads: Names of the values it reads, constants left out.
         free: Slots that nothing later reads.
     """
@@ -92,16 +92,16 @@ class Operation:
 
 @dataclass
 class Program:
-    """A whole program.
+    """A checked program, ready to run.
 
     Attributes:
         inputs: Type and slot of each input by name.
-        operations: In order.
+        operations: The operations, in the order in which they run.
         outputs: Slot by name.
         types: Declared type by output name.
         size: Number of slots.
         preset: Values of slots that are constants.
-        labels: Of the classify operation; empty without one.
+        labels: Label names of the classify operation; empty without one.
     """
 
     inputs: dict[str, tuple[TensorType, int]] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class Program:
 
 
 def read_program(package: Package, rounds: bool) -> Program:
-    """Resolve a package's program.
+    """Read and check a package's program: resolve constants, find kernels, and assign a slot to each value.
 
     Args:
         package: What `read_package` returned.
@@ -128,7 +128,7 @@ def read_program(package: Package, rounds: bool) -> Program:
 
 
 class _ProgramReader:
-    """Reads one program: values and constants that earlier operations defined are looked up by name."""
+    """Reads one program; constants and values of earlier operations are looked up by name."""
 
     def __init__(self, package: Package, rounds: bool) -> None:
         self._package, self._rounds = package, rounds
@@ -141,7 +141,7 @@ class _ProgramReader:
         self._uses: dict[str, set[tuple[str, str]]] = {}  # operation types and parameters that read a name
 
     def read(self) -> Program:
-        """Read inputs, operations and outputs, in this order."""
+        """Read inputs, operations and outputs of the program, in this order."""
         block, program = self._package.block, self._program
         for declared in self._package.function.inputs:
             with self._errors_at(declared.name):
@@ -168,7 +168,7 @@ class _ProgramReader:
         return program
 
     def _read_operation(self, message: pb.Operation) -> None:
-        """Keep the value of a constant, or check an operation against its kernel and add it to the program."""
+        """Store a constant, expand a compressed one, or check any other operation and add it to the program."""
         if message.blocks:
             raise ValueError("nested blocks are not supported")
         if message.type == _CONST:
@@ -197,7 +197,7 @@ class _ProgramReader:
             self._program.labels = tuple(operation.fixed["classes"])
 
     def _read_arguments(self, message: pb.Operation, kernel: Kernel) -> dict[str, list[Constant | str]]:
-        """Read constants, or names of values, by parameter. Raises ValueError for unknown, doubled or missing parameters."""
+        """Return the constants or value names of each parameter; ValueError for unknown, doubled or missing ones."""
         arguments: dict[str, list[Constant | str]] = {}
         for parameter, argument in message.inputs.items():
             arguments[parameter] = [self._read_argument(b) for b in argument.arguments]
@@ -215,7 +215,7 @@ class _ProgramReader:
         return arguments
 
     def _read_argument(self, binding: pb.Argument.Binding) -> Constant | str:
-        """Return the constant of an argument, or the name of the value that an earlier operation makes."""
+        """Return an argument's constant, or the name of the value that an earlier operation computes."""
         if binding.WhichOneof("binding") == "value":
             return self._constant_reader.read(binding.value)
         if binding.name in self._constants:
@@ -225,7 +225,7 @@ class _ProgramReader:
         return str(binding.name)
 
     def _check_dtypes(self, kernel: Kernel, arguments: _Arguments, declared: list[ValueType]) -> None:
-        """Compare the declared dtypes of the results with those that follow from the arguments."""
+        """Raise ValueError if the declared dtypes of the results do not follow from those of the arguments."""
         dtypes: dict[str, tuple[Dtype, ...]] = {}
         texts: dict[str, str] = {}
         for parameter, values in arguments.items():
@@ -245,7 +245,7 @@ class _ProgramReader:
     def _expand_constant(
         self, message: pb.Operation, kernel: Kernel, arguments: _Arguments, types: list[ValueType]
     ) -> None:
-        """Compute a compressed constant now, and keep its results as constants."""
+        """Compute a compressed constant now, and store its results as constants."""
         plain_arguments: dict[str, Any] = {}
         for parameter, (value, *_) in arguments.items():
             if not isinstance(value, Constant):
@@ -269,7 +269,7 @@ class _ProgramReader:
             self._define_constant(output.name, Constant(kind, self._stored(value, kind, kernel.exact, output.name)))
 
     def _stored(self, value: Any, kind: TensorType, exact: bool, name: str) -> Any:
-        """Return an expanded constant as it is kept: rounded where declared fp16, in fp16 where it is only gathered from."""
+        """Return an expanded constant in the form to keep: rounded if fp16, held in fp16 if rows are only gathered."""
         if kind.dtype is not Dtype.FP16:
             return value.astype(kind.dtype.numpy, copy=False)
         rounded = value if exact or not self._rounds else round_half(np.ascontiguousarray(value, np.float32))
@@ -285,7 +285,7 @@ class _ProgramReader:
     def _make_operation(
         self, message: pb.Operation, kernel: Kernel, arguments: _Arguments, types: list[ValueType]
     ) -> Operation:
-        """Sort arguments into constants, slots and lists of both, and give each result a slot."""
+        """Build an `Operation`: arguments sorted into constants, slots and lists of both; each result gets a slot."""
         fixed: dict[str, Any] = {OPSET: self._package.opset} if kernel.opset else {}
         slots: list[tuple[str, int, Callable[[Any], Any] | None]] = []
         lists: list[tuple[str, tuple[Any, ...]]] = []
@@ -311,14 +311,14 @@ class _ProgramReader:
         return Operation(message.type, _own_name(message), kernel, fixed, slots, lists, tuple(outputs), reads)
 
     def _plain_value(self, constant: Constant, names: set[str]) -> Any:
-        """Return a constant as kernels take it: fp16 as float32, except for a table that is only gathered from."""
+        """Return a constant as kernels take it: fp16 as float32, except a table that is only gathered from."""
         stays_narrow = any(self._constants.get(n) is constant and self._only_gathered(n) for n in names)
         return constant.value if stays_narrow else constant.widened(self._budget)
 
     # --- names and errors ---
 
     def _new_slot(self, name: str, kind: ValueType) -> int:
-        """Return the number of a new value's place in memory; raise InputError if the name is taken."""
+        """Assign the next slot (index of stored value) to a name; InputError if the name is taken."""
         if name in self._slots or (name in self._constants and name not in self._package.block.outputs):
             raise self._problem(name, "defined twice")
         slot = self._program.size
@@ -333,7 +333,7 @@ class _ProgramReader:
 
     @contextmanager
     def _errors_at(self, where: str) -> Iterator[None]:
-        """Turn whatever a damaged program makes go wrong in the block into an InputError that names the place."""
+        """Turn any exception in the block into an InputError that names the place in the program."""
         try:
             with np.errstate(all="ignore"):
                 yield
@@ -349,7 +349,7 @@ class _ProgramReader:
 
 
 def _mark_last_uses(program: Program) -> None:
-    """Note after which operation each value is no longer needed."""
+    """List on each operation the slots whose values no later operation needs, so that their memory is freed."""
     needed_later = set(program.outputs.values())
     for operation in reversed(program.operations):
         used = {slot for _, slot, _ in operation.slots}
@@ -360,7 +360,7 @@ def _mark_last_uses(program: Program) -> None:
 
 
 def _own_name(message: pb.Operation) -> str:
-    """Return the name attribute of an operation, else the name of its first result."""
+    """Return the operation's name attribute, or the name of its first result."""
     if _NAME in message.attributes:
         values = message.attributes[_NAME].immediateValue.tensor.strings.values
         if values:

@@ -21,17 +21,17 @@ Inputs = Mapping[str, NDArray[np.generic]]
 
 @dataclass
 class Range:
-    """Magnitudes of one operation's result over all inputs, computed in fp32.
+    """The magnitudes of one operation's result over all inputs, computed in fp32.
 
     Attributes:
         op_type: MIL name of the operation.
         op_name: The operation's own name.
         output: Name of the result.
-        declared: Its declared dtype.
+        declared: The declared dtype of the result.
         largest: Largest finite magnitude.
         underflow: Share of nonzero numbers that are below fp16's smallest one.
-        broken: NaN and infinite elements.
-        broken_declared: The same with the declared rounding.
+        broken: Number of NaN and infinite elements.
+        broken_declared: Number of NaN and infinite elements with the declared rounding.
     """
 
     op_type: str
@@ -57,7 +57,7 @@ class Range:
         return narrow or self.broken > 0 or self.broken_declared > 0
 
     def add(self, value: NDArray[np.generic]) -> None:
-        """Take one more fp32 result into account."""
+        """Update the range with the result of one more run."""
         magnitude = np.abs(np.asarray(value, np.float32))
         finite = magnitude[np.isfinite(magnitude)]
         self.broken += magnitude.size - finite.size
@@ -92,7 +92,7 @@ class Scan:
 
     @property
     def summary(self) -> str:
-        """One line for people."""
+        """One line for people: the first result that fp16 cannot hold, or the largest magnitude."""
         first, top = self.first, self.largest
         if first is not None:
             what = f"reaches {first.largest:.4g}" if first.largest > LARGEST_FP16 else "is NaN or infinite in places"
@@ -105,7 +105,7 @@ class Scan:
 
 @dataclass
 class Statistic:
-    """Statistics of one result over all inputs.
+    """Minimum, maximum and mean magnitude of one operation's result over all inputs.
 
     Attributes:
         op_type: MIL name of the operation; empty for inputs.
@@ -124,7 +124,7 @@ class Statistic:
     count: int = 0
 
     def add(self, value: NDArray[np.generic]) -> None:
-        """Take one more result into account."""
+        """Update the statistics with the result of one more run."""
         array = np.asarray(value, np.float32)
         if not array.size:
             return
@@ -137,7 +137,7 @@ class Statistic:
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference between one result computed with rounding and without.
+    """How much rounding or compression changes one operation's result.
 
     Attributes:
         op_type: MIL name of the operation.
@@ -157,7 +157,7 @@ class Difference:
 
 
 def overflow_scan(path: Path, inputs: Iterable[Inputs]) -> Scan:
-    """Run a package in fp32 and as declared, and find results that fp16 cannot hold.
+    """Run a package in fp32 and with declared rounding, and report which results fp16 cannot hold.
 
     Args:
         path: The package.
@@ -170,7 +170,7 @@ def overflow_scan(path: Path, inputs: Iterable[Inputs]) -> Scan:
     ranges: dict[str, Range] = {}
 
     def add_range(step: Step) -> None:
-        """Extend the range of an operation's float result by its value."""
+        """Update the range of a float result with its value."""
         if isinstance(step.type, TensorType) and step.type.dtype.is_float:
             result_range = ranges.setdefault(
                 step.output, Range(step.op_type, step.op_name, step.output, step.type.dtype)
@@ -193,7 +193,7 @@ def overflow_scan(path: Path, inputs: Iterable[Inputs]) -> Scan:
 def activation_statistics(
     path: Path, inputs: Iterable[Inputs], precision: Precision = Precision.DECLARED
 ) -> dict[str, Statistic]:
-    """Measure the ranges of all floating-point results, for calibration; memory does not grow with the inputs.
+    """Measure minimum, maximum and mean magnitude of all float results of a package.
 
     Args:
         path: The package.
@@ -219,7 +219,7 @@ def activation_statistics(
 
 
 def layer_differences(path: Path, inputs: Inputs, other: Path | None = None) -> list[Difference]:
-    """Find the operations where rounding, or compression, changes the results.
+    """List the operations of a package by how much rounding or compression changes their results.
 
     Args:
         path: The package that is run with the declared precision.
@@ -241,7 +241,7 @@ def layer_differences(path: Path, inputs: Inputs, other: Path | None = None) -> 
             reference[step.output] = np.array(step.value, np.float32)
 
     def compare(step: Step) -> None:
-        """Append the difference of a result from the reference of the same name."""
+        """Append the difference between a result and the reference result of the same name."""
         expected = reference.pop(step.output, None)
         if expected is None:
             return

@@ -30,17 +30,17 @@ _DATA = {"quantized_data", "data", "nonzero_data", "indices"}
 
 @dataclass(frozen=True)
 class StoredWeight:
-    """A stored tensor that an operation reads.
+    """A stored tensor together with one operation that reads it.
 
     Attributes:
         name: The name under which it is read.
         reader: MIL name of the operation.
-        parameter: Which of its parameters.
+        parameter: The operation's parameter that it is passed to.
         dtype: Type of the stored numbers.
         numbers: Number of elements.
-        rows: Its first axis: output channels of a matrix, words of a table.
+        rows: Size of its first axis: output channels of a matrix, words of a table.
         scales: Number of scales of a compressed one, or of its palettes; 0 for plain ones.
-        columns: Its second axis: numbers of a row.
+        columns: Size of its second axis: numbers of a row.
         palette: Size of its palette; 0 where it has none.
         static: Whether the operand that it is multiplied with was quantized to 8 bits.
     """
@@ -58,7 +58,7 @@ class StoredWeight:
 
 
 class StoredTensors:
-    """The constants of one package.
+    """The constants stored in one package, read without running it.
 
     Args:
         path: The package.
@@ -74,7 +74,7 @@ class StoredTensors:
         self._made_by = {o.name: op for op in self._package.block.operations for o in op.outputs}
 
     def operators(self) -> dict[str, int]:
-        """Count operations by MIL name, constants left out."""
+        """Count the package's operations by MIL name, without those of constants."""
         out: dict[str, int] = {}
         for operation in self._package.block.operations:
             if operation.type != "const" and not operation.type.startswith(CONSTEXPR_PREFIX):
@@ -82,7 +82,7 @@ class StoredTensors:
         return out
 
     def labels(self) -> list[str]:
-        """Return the label names of a classifier; empty where it is none."""
+        """Return the label names of a classifier; empty for any other model."""
         for operation in self._package.block.operations:
             if operation.type == "classify":
                 classes = self._read(operation.inputs["classes"].arguments[0].value, "classes").value
@@ -90,7 +90,7 @@ class StoredTensors:
         return []
 
     def weights(self) -> Iterator[StoredWeight]:
-        """Yield every stored tensor that an operation reads, once for each operation that reads it."""
+        """Yield a `StoredWeight` for every operation that reads a stored tensor."""
         for operation in self._package.block.operations:
             if operation.type == "const" or operation.type.startswith(CONSTEXPR_PREFIX):
                 continue
@@ -108,20 +108,20 @@ class StoredTensors:
                             yield replace(weight, static=bool(dequantized - {parameter}))
 
     def arrays(self) -> Iterator[tuple[str, NDArray[np.generic]]]:
-        """Yield name and value of every stored array: constants, scales and tables of compressed ones, operands written in place."""
+        """Yield (name, value) of every stored array: constants, scales, palettes, and operands within operations."""
         for name, constant in self._constants():
             if isinstance(constant.value, np.ndarray):
                 yield name, constant.value
 
     def sizes(self) -> Iterator[tuple[bool, int]]:
-        """Yield for every stored array whether its elements are floats, and how many bytes they take."""
+        """Yield (whether its elements are floats, bytes) of every stored array."""
         for _, constant in self._constants():
             if isinstance(constant.value, np.ndarray):
                 dtype = _dtype(constant)
                 yield dtype.is_float, (constant.value.size * dtype.bits + 7) // 8
 
     def _read_weights(self, producer: pb.Operation, name: str, reader: str, parameter: str) -> Iterator[StoredWeight]:
-        """Yield the tensor that a constant or a compressed constant stores, or nothing if `producer` is neither."""
+        """Yield the stored tensor that `producer` makes if it is a constant, compressed or not; else nothing."""
         if producer.type == "const":
             constant = self._read(producer.attributes["val"], name)
             if isinstance(constant.value, np.ndarray):
@@ -145,7 +145,7 @@ class StoredTensors:
             yield weight
 
     def _operands(self, operation: pb.Operation, named: bool = True) -> Iterator[tuple[str, Constant]]:
-        """Yield the stored operands of an operation by parameter; those that are constants of their own only if `named`."""
+        """Yield (parameter, constant) of an operation's stored operands; those named elsewhere only if `named`."""
         for parameter, value in operation.attributes.items():
             if parameter != "name":
                 yield parameter, self._read(value, parameter)
@@ -157,7 +157,7 @@ class StoredTensors:
                     yield parameter, self._read(producer.attributes["val"], parameter)
 
     def _constants(self) -> Iterator[tuple[str, Constant]]:
-        """Yield every stored constant by name; operands written in place are called ``<result>.<parameter>``."""
+        """Yield (name, constant) of everything stored; operands in an operation are called ``<result>.<parameter>``."""
         for operation in self._package.block.operations:
             name = operation.outputs[0].name if operation.outputs else operation.type
             if operation.type == "const" and "val" in operation.attributes:

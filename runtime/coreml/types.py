@@ -113,10 +113,10 @@ Shape = tuple[int | None, ...]
 
 @dataclass(frozen=True)
 class TensorType:
-    """The type of a tensor.
+    """The declared type of a tensor: dtype and shape.
 
     Attributes:
-        dtype: Of its elements.
+        dtype: Type of the elements.
         shape: Sizes; None for an axis that depends on the input's length.
     """
 
@@ -130,7 +130,7 @@ class TensorType:
         return fixed if len(fixed) == len(self.shape) else None
 
     def admits(self, shape: tuple[int, ...]) -> bool:
-        """Return whether a value of that shape has the declared rank and every fixed size."""
+        """Return whether a value of this shape has the declared rank and every fixed size."""
         return len(shape) == len(self.shape) and all(
             declared is None or declared == size for declared, size in zip(self.shape, shape, strict=True)
         )
@@ -142,7 +142,7 @@ class TensorType:
 
 @dataclass(frozen=True)
 class ListType:
-    """A list, in practice the labels of a classifier."""
+    """The declared type of a list; in practice the labels of a classifier."""
 
     dtype: Dtype
 
@@ -153,7 +153,7 @@ class ListType:
 
 @dataclass(frozen=True)
 class DictionaryType:
-    """A dictionary, in practice label to probability."""
+    """The declared type of a dictionary; in practice probability by label."""
 
     key: Dtype
     value: Dtype
@@ -167,7 +167,7 @@ ValueType = TensorType | ListType | DictionaryType
 
 
 def read_type(message: pb.ValueType) -> ValueType:
-    """Read the type that a protobuf message declares.
+    """Read a value's declared type from a protobuf message.
 
     Raises:
         ValueError: For types that no program of this project has: tuples, states, variadic ranks, exotic floats.
@@ -194,7 +194,7 @@ def _read_dtype(code: int) -> Dtype:
 
 
 def _read_size(dimension: pb.Dimension) -> int | None:
-    """Return the size of an axis; None where the program leaves it open."""
+    """Return the declared size of an axis; None where the program leaves it open."""
     kind = dimension.WhichOneof("dimension")
     if kind == "constant":
         return int(dimension.constant.size)
@@ -204,7 +204,7 @@ def _read_size(dimension: pb.Dimension) -> int | None:
 
 
 def _read_scalar_dtype(message: pb.ValueType) -> Dtype:
-    """Return the dtype of the items of a list or dictionary, which have to be scalars."""
+    """Return the dtype of the items of a list or dictionary, which must be scalars."""
     inner = read_type(message)
     if not isinstance(inner, TensorType) or inner.shape:
         raise ValueError(f"a list or dictionary of {inner}")
@@ -224,11 +224,11 @@ RUN_BYTES = 8 << 30
 
 
 class Budget:
-    """Memory that the constants of one package may still take.
+    """Limits the memory that the constants of one package may take.
 
     Args:
         where: The package, for the error.
-        limit: Bytes.
+        limit: Most bytes in all.
     """
 
     def __init__(self, where: str, limit: int = _CONSTANT_BYTES) -> None:
@@ -236,7 +236,7 @@ class Budget:
         self._left = limit
 
     def take(self, size: int) -> None:
-        """Account for `size` bytes that are about to be allocated.
+        """Subtract `size` bytes, about to be allocated, from the budget.
 
         Raises:
             InputError: If the package's constants would take more than the limit.
@@ -248,7 +248,7 @@ class Budget:
 
 
 def check_elements(shape: Sequence[int]) -> None:
-    """Refuse a result that is too large, before numpy allocates it.
+    """Raise ValueError for a result that would be too large, before numpy allocates it.
 
     Raises:
         ValueError: For negative sizes, and for results above `RESULT_ELEMENTS`.
@@ -272,7 +272,7 @@ _MAGIC = np.uint32((13 << 23) | (1 << 22))  # times 1.5 * 2**13
 
 
 def round_half(value: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Round to the nearest fp16 numbers, halves to even, held in float32.
+    """Round float32 numbers to the nearest fp16 numbers, halves to even, still held in float32.
 
     numpy's own conversion takes six times as long, and as long again to go back.
 

@@ -39,10 +39,10 @@ _Value = NDArray[Any] | str | tuple[str, ...]
 
 @dataclass
 class Constant:
-    """A value that is known before the program runs.
+    """A constant of a program: its declared type and its value.
 
     Attributes:
-        type: As declared.
+        type: The declared type.
         value: The array in its declared dtype, or a text, or a list of texts.
     """
 
@@ -50,7 +50,7 @@ class Constant:
     value: _Value
 
     def widened(self, budget: Budget) -> _Value:
-        """Return the value as kernels take it: fp16 becomes float32, once, and replaces the fp16 array."""
+        """Return the value as kernels take it: fp16 arrays are converted to float32 once and kept so."""
         if isinstance(self.value, np.ndarray) and self.value.dtype == np.float16:
             budget.take(self.value.size * 4)
             self.value = self.value.astype(np.float32)
@@ -59,10 +59,10 @@ class Constant:
 
 
 class ConstantReader:
-    """Reads the constants of one package.
+    """Reads the constants of one package from its program and its weight file.
 
     Args:
-        package: Where weight files are looked for.
+        package: The package whose weight files are read.
         budget: Counts the memory that is allocated.
     """
 
@@ -71,7 +71,7 @@ class ConstantReader:
         self._files: dict[str, _BlobFile] = {}
 
     def read(self, message: pb.Value) -> Constant:
-        """Read the constant in a message.
+        """Read the constant that a protobuf message holds or refers to.
 
         Raises:
             InputError: If the weight file does not hold it.
@@ -95,7 +95,7 @@ class ConstantReader:
 
 
 def _read_immediate(message: pb.TensorValue, dtype: Dtype, shape: tuple[int, ...]) -> _Value:
-    """Read a tensor whose elements are in the message. Raises ValueError if their field or number is another."""
+    """Read a tensor stored in the message itself; ValueError if its field or number of elements is wrong."""
     field = _FIELDS.get(dtype, "bytes")
     if message.WhichOneof("value") != field:
         raise ValueError(f"{dtype} elements in the field {message.WhichOneof('value')}")
@@ -139,7 +139,7 @@ _CODES = {
 
 
 class _BlobFile:
-    """A weight file. Every number read from it is compared with its length before it is used.
+    """A package's weight file, ``weight.bin``, read through a memory map.
 
     Args:
         path: ``weight.bin``.
@@ -164,12 +164,12 @@ class _BlobFile:
             raise self._problem(f"is not a weight file of version {_VERSION} (it says {header['version']})")
 
     def read(self, offset: int, dtype: Dtype, shape: tuple[int, ...], budget: Budget) -> NDArray[np.generic]:
-        """Read one tensor.
+        """Read one tensor from the weight file, and check its type and size.
 
         Args:
-            offset: Of the blob's metadata, in bytes.
-            dtype: As the program declares.
-            shape: As the program declares.
+            offset: Where the tensor's header begins, in bytes.
+            dtype: The dtype that the program declares.
+            shape: The shape that the program declares.
             budget: Counts the memory of elements that must be unpacked; whole-byte ones stay in the map.
 
         Returns:
@@ -200,7 +200,7 @@ class _BlobFile:
         return np.asarray(data).view(dtype.numpy.newbyteorder("<")).reshape(shape)
 
     def _metadata(self, offset: int) -> np.void:
-        """Read the header of the blob at an offset. Raises InputError if there is none."""
+        """Read the 64-byte header of the tensor at an offset; InputError if there is none."""
         if offset % _ALIGNMENT or offset + _ALIGNMENT > self._bytes.size:
             raise self._problem(
                 f"has {self._bytes.size} bytes; there is no blob at offset {offset} (aligned to {_ALIGNMENT})"
@@ -215,7 +215,7 @@ class _BlobFile:
 
 
 def unpack_bits(data: NDArray[np.uint8], dtype: Dtype, elements: int) -> NDArray[np.generic]:
-    """Unpack elements of 1, 2, 3, 4 or 6 bits, packed from the least significant bit on.
+    """Unpack numbers of 1, 2, 3, 4 or 6 bits from bytes, least significant bit first.
 
     Args:
         data: The bytes, at least `elements` × bits / 8 of them.

@@ -1,4 +1,4 @@
-"""Activations in 8 bits and back, and compressed constants.
+"""Quantize and dequantize activations, and expand compressed constants.
 
 A compressed constant (`constexpr_...`) is expanded once, when a package is opened. MIL has two generations: those of iOS 16 hold
 packed bits and a shape, those of iOS 18 one number per element and scales or palettes by blocks.
@@ -54,7 +54,7 @@ def _dequantize(input: Array, scale: Array, zero_point: Array | None = None, axi
 
 
 def _along(value: Array, data: Array, axis: int | None) -> Array:
-    """Reshape a scalar or vector `value` so that it broadcasts along `axis` of `data`.
+    """Reshape a scale or zero point, scalar or vector, so that it broadcasts along `axis` of `data`.
 
     Raises:
         ValueError: If a vector has another length than that axis.
@@ -71,7 +71,7 @@ def _along(value: Array, data: Array, axis: int | None) -> Array:
 
 
 def _sparse(data: str) -> Rule:
-    """Return the rule for two results: the mask, and values of the dtype of the parameter `data`."""
+    """Make a rule for two results: a bit mask, and values of the dtype of the parameter `data`."""
 
     def rule(declared: Declared) -> tuple[Dtype, ...]:
         return (Dtype.UINT1, declared.dtypes[data][0])
@@ -81,7 +81,7 @@ def _sparse(data: str) -> Rule:
 
 @kernel(dtype_of("scale"))
 def _constexpr_affine_dequantize(quantized_data: Array, zero_point: Array, scale: Array, axis: int) -> Array:
-    """Expand to scale * (quantized_data - zero_point), by channel along `axis` (iOS 16)."""
+    """Expand an 8-bit constant to scale * (data - zero_point), by channel along `axis` (iOS 16)."""
     out: Array = quantized_data.astype(np.float32)
     out -= _along(zero_point, quantized_data, axis).astype(np.float32)
     out *= _along(scale, quantized_data, axis)
@@ -90,19 +90,19 @@ def _constexpr_affine_dequantize(quantized_data: Array, zero_point: Array, scale
 
 @kernel(dtype_named_by("output_dtype"))
 def _constexpr_cast(source_val: Array, output_dtype: str) -> Array:
-    """Convert a constant to another float type."""
+    """Convert a stored constant to another float type."""
     out: Array = source_val.astype(Dtype(output_dtype).storage)
     return out
 
 
 @kernel(dtype_of("scale"))
 def _constexpr_blockwise_shift_scale(data: Array, scale: Array, offset: Array | None = None) -> Array:
-    """Expand to scale * (data - offset), each scale serving a block of elements (iOS 18).
+    """Expand a constant to scale * (data - offset), with a scale for each block of elements (iOS 18).
 
     Args:
         data: D.
         scale: As many axes; each size divides D's.
-        offset: As scale.
+        offset: Of the shape of `scale`.
     """
     out: Array = data.astype(np.float32)
     if offset is not None:
@@ -115,7 +115,7 @@ def _constexpr_blockwise_shift_scale(data: Array, scale: Array, offset: Array | 
 def _constexpr_lut_to_dense(
     indices: Array, lut: Array, shape: Ints | None = None, vector_axis: int | None = None
 ) -> Array:
-    """Look up each index in a palette.
+    """Expand a constant of palette indices to the palette's numbers.
 
     Args:
         indices: iOS 16: packed bits; iOS 18: one index per element (or vector).
@@ -139,7 +139,7 @@ def _constexpr_lut_to_dense(
 
 @kernel(dtype_of("nonzero_data"), exact=True)
 def _constexpr_sparse_to_dense(nonzero_data: Array, mask: Array, shape: Ints | None = None) -> Array:
-    """Write values where a mask is set, and 0 elsewhere.
+    """Expand a sparse constant: its values where the mask is set, 0 elsewhere.
 
     Args:
         nonzero_data: [number of set bits].
@@ -158,7 +158,7 @@ def _constexpr_sparse_to_dense(nonzero_data: Array, mask: Array, shape: Ints | N
 def _constexpr_sparse_blockwise_shift_scale(
     data_mask: Array, nonzero_data: Array, scale: Array, offset: Array | None = None
 ) -> tuple[Array, Array]:
-    """Expand the stored values to scale * (data - offset); return the mask and them."""
+    """Expand a sparse constant's values to scale * (data - offset); return (mask, values)."""
     dense = _constexpr_blockwise_shift_scale(_to_dense(nonzero_data, data_mask), scale, offset)
     return data_mask, dense[data_mask != 0]
 
@@ -167,7 +167,7 @@ def _constexpr_sparse_blockwise_shift_scale(
 def _constexpr_lut_to_sparse(
     indices_mask: Array, indices_nonzero_data: Array, lut: Array, vector_axis: int | None = None
 ) -> tuple[Array, Array]:
-    """Look up the stored indices in a palette; return the mask and the values."""
+    """Expand a sparse constant of palette indices; return (mask, values)."""
     dense = _look_up(_to_dense(indices_nonzero_data, indices_mask), lut, vector_axis)
     mask = indices_mask
     if lut.shape[-1] > 1 and vector_axis is not None:
@@ -176,7 +176,7 @@ def _constexpr_lut_to_sparse(
 
 
 def _to_dense(values: Array, mask: Array) -> Array:
-    """Write values where a mask is set, and 0 elsewhere. Raises ValueError if they are not as many as the set bits."""
+    """Write values where a mask is set, 0 elsewhere; ValueError if they are not as many as the set bits."""
     is_set = mask != 0
     if values.ndim != 1 or np.count_nonzero(is_set) != values.size:
         raise ValueError(f"{values.size} values for {np.count_nonzero(is_set)} set bits")
@@ -186,7 +186,7 @@ def _to_dense(values: Array, mask: Array) -> Array:
 
 
 def _repeat_blocks(value: Array, shape: tuple[int, ...]) -> Array:
-    """Repeat `value` along each axis up to `shape`; size 1 is left to broadcasting."""
+    """Repeat one number per block along each axis up to `shape`; axes of size 1 are left to broadcasting."""
     if value.ndim != len(shape):
         raise ValueError(f"{value.shape} blocks of {shape}")
     for axis, (blocks, size) in enumerate(zip(value.shape, shape, strict=True)):
@@ -198,7 +198,7 @@ def _repeat_blocks(value: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _look_up(indices: Array, lut: Array, vector_axis: int | None) -> Array:
-    """Look up indices in the palette of their block; vectors of several numbers are laid out along `vector_axis`."""
+    """Replace indices by the numbers of their block's palette; vector entries are laid out along `vector_axis`."""
     rank, (palette, vector) = indices.ndim, lut.shape[-2:]
     blocks = lut.shape[:-2]
     if len(blocks) != rank or any(b < 1 or n % b for n, b in zip(indices.shape, blocks, strict=True)):

@@ -26,14 +26,14 @@ from pocketbert.runtime.coreml.types import RESULT_ELEMENTS, Dtype, check_elemen
 
 
 def _check_broadcast(*operands: Array) -> None:
-    """Refuse a broadcast that would be absurdly large, before numpy allocates it."""
+    """Raise ValueError if operands would broadcast to an absurdly large result, before numpy allocates it."""
     product = math.prod(operand.size for operand in operands)
     if product > RESULT_ELEMENTS:  # the result cannot be larger than the product, which is cheap to know
         check_elements(np.broadcast_shapes(*(o.shape for o in operands)))
 
 
 def _binary(name: str, function: Callable[[Any, Any], Any], boolean: bool = False, exact: bool = False) -> None:
-    """Register a numpy function of x and y, whose result has their dtype, or bool if `boolean`."""
+    """Register a numpy function of x and y as a MIL operation; its result has their dtype, or bool if `boolean`."""
 
     def run(x: Array, y: Array) -> Array:
         _check_broadcast(x, y)
@@ -50,7 +50,7 @@ def _binary(name: str, function: Callable[[Any, Any], Any], boolean: bool = Fals
 
 
 def _unary(name: str, function: Callable[[Any], Any], exact: bool = False) -> None:
-    """Register a numpy function of x, whose result has its dtype."""
+    """Register a numpy function of x as a MIL operation; its result has x's dtype."""
 
     def run(x: Array) -> Array:
         result: Array = function(x)
@@ -253,7 +253,7 @@ def _classify(probabilities: Array, classes: Texts) -> tuple[str, dict[str, floa
 
 
 def _reduction(name: str, function: Callable[..., Any], exact: bool = False) -> None:
-    """Register a numpy reduction over `axes`, None for all."""
+    """Register a numpy reduction as a MIL operation; it reduces the given axes, or all if they are None."""
 
     def run(x: Array, axes: Ints | None = None, keep_dims: bool = False) -> Array:
         result: Array = function(x, axis=axes, keepdims=keep_dims)

@@ -37,7 +37,7 @@ def _linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
 
 @kernel(dtype_of("x", "y"))
 def _matmul(x: Array, y: Array, transpose_x: bool = False, transpose_y: bool = False) -> Array:
-    """Compute the product x @ y, leading axes broadcast; `transpose_` exchanges an operand's last two axes first."""
+    """Multiply matrices, x @ y, leading axes broadcast; `transpose_` swaps an operand's last two axes first."""
     if transpose_x and x.ndim > 1:
         x = x.swapaxes(-1, -2)
     if transpose_y and y.ndim > 1:
@@ -88,7 +88,7 @@ def _einsum(values: Arrays, equation: str) -> Array:
 
 
 def _sum_unshared_axes(value: Array, letters: str, others: str) -> tuple[Array, str]:
-    """Sum over the axes whose letters are not in `others`; return the sum and its letters."""
+    """Sum over the axes whose letters are not in `others`; return (sum, remaining letters)."""
     unshared = tuple(i for i, t in enumerate(letters) if t not in others)
     if not unshared:
         return value, letters
@@ -96,7 +96,7 @@ def _sum_unshared_axes(value: Array, letters: str, others: str) -> tuple[Array, 
 
 
 def _to_matrices(value: Array, letters: str, groups: list[list[str]], sizes: dict[str, int]) -> Array:
-    """Bring `value` into the form of a stack of matrices, one axis per group of letters."""
+    """Transpose and reshape a tensor to a stack of matrices, one axis per group of letters."""
     # a size of 1 is broadcast to the other operand's
     check_elements([sizes[t] for t in letters])
     value = np.broadcast_to(value, [sizes[t] for t in letters])
@@ -123,11 +123,11 @@ def _conv(
         x: [N, C, *D].
         weight: [O, C / groups, *K].
         bias: [O] or absent.
-        strides: By spatial axis; default 1.
+        strides: Stride of each spatial axis; default 1.
         pad_type: ``valid``, ``custom``, ``same`` or ``same_lower``.
         pad: Before and after each spatial axis, for ``custom``.
-        dilations: By spatial axis; default 1.
-        groups: Channels are split into so many.
+        dilations: Dilation of each spatial axis; default 1.
+        groups: Number of groups that channels are split into.
 
     Returns:
         [N, O, *E].
@@ -161,7 +161,7 @@ def _conv(
 
 
 def _convolve_windows(x: Array, weight: Array, steps: Ints, spread: Ints, span: Ints, groups: int) -> Array:
-    """Compute a convolution of any kernel size as products of the sliding windows of padded `x`, group by group."""
+    """Compute a convolution as products of the weight with the sliding windows of padded `x`, group by group."""
     axes = len(steps)
     windows = sliding_window_view(x, span, axis=tuple(range(2, x.ndim)))
     places = tuple(slice(None, None, s) for s in steps)
@@ -180,7 +180,7 @@ def _convolve_windows(x: Array, weight: Array, steps: Ints, spread: Ints, span: 
 
 
 def _margins(sizes: tuple[int, ...], span: Ints, steps: Ints, pad_type: str, pad: Ints) -> list[tuple[int, int]]:
-    """Return the padding before and after each spatial axis; `span` is the kernel's extent with dilation."""
+    """Return the padding (before, after) of each spatial axis; `span` is the kernel's extent with dilation."""
     if pad_type == "valid":
         return [(0, 0)] * len(sizes)
     if pad_type == "custom":
@@ -211,7 +211,7 @@ def _layer_norm(
         x: Any shape.
         axes: Axes of the statistics; None for all.
         gamma: Sizes of `axes`, in ascending order of the axes.
-        beta: As gamma.
+        beta: Of the shape of `gamma`.
         epsilon: Added to the variance.
     """
     over = tuple(range(x.ndim)) if axes is None else tuple(sorted(a % x.ndim for a in axes))

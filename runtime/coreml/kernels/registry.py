@@ -29,7 +29,7 @@ OPSET = "opset"
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of an operation.
+    """One parameter of a MIL operation: its Python type, and whether it is required.
 
     Attributes:
         kind: The annotation: `Array`, `Arrays`, `Ints`, `Flags`, `Texts`, int, float, bool or str.
@@ -41,16 +41,16 @@ class Parameter:
 
     @property
     def variadic(self) -> bool:
-        """Whether it takes several values."""
+        """Whether the parameter takes several values."""
         return bool(self.kind == Arrays)
 
     @property
     def tensor(self) -> bool:
-        """Whether the kernel wants arrays, not Python values."""
+        """Whether the kernel takes this parameter as arrays, not as Python values."""
         return bool(self.kind in (Array, Arrays))
 
     def convert(self, value: Any) -> Any:
-        """Convert an argument to what the kernel takes: the array itself, Python numbers, or texts.
+        """Convert an argument to what the kernel takes: an array, Python numbers, or texts.
 
         Raises:
             ValueError: If the array does not fit.
@@ -78,11 +78,11 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Declared:
-    """The declared dtypes of one operation's inputs, from which a `Rule` derives those of its results.
+    """The declared dtypes of an operation's inputs, from which a `Rule` derives those of its results.
 
     Attributes:
-        dtypes: By parameter; several for a variadic one. Parameters left out are absent.
-        constants: Texts by parameter.
+        dtypes: Declared dtypes by parameter; several for a variadic one. Parameters left out are absent.
+        constants: Constant text arguments by parameter.
     """
 
     dtypes: Mapping[str, tuple[Dtype, ...]]
@@ -95,12 +95,12 @@ Rule = Callable[[Declared], tuple[Dtype, ...]]
 
 @dataclass(frozen=True)
 class Kernel:
-    """An operation.
+    """A MIL operation: its numpy function, its parameters and the dtype rule of its results.
 
     Attributes:
-        name: In MIL.
+        name: Name of the operation in MIL.
         function: Computes it; fp16 arguments arrive as float32.
-        parameters: By name.
+        parameters: The parameters by name.
         rule: Derives the dtypes of the results.
         exact: Whether it only moves or selects values, so that its results need no rounding.
         opset: Whether it has the parameter `OPSET`.
@@ -121,7 +121,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def kernel(rule: Rule, exact: bool = False) -> Callable[[_F], _F]:
-    """Register the decorated function as the MIL operation of its name, without the underscore in front.
+    """Register the decorated function as a MIL operation; its name without the leading underscore is the operation's.
 
     Args:
         rule: Derives the dtypes of the results.
@@ -136,7 +136,7 @@ def kernel(rule: Rule, exact: bool = False) -> Callable[[_F], _F]:
 
 
 def register(name: str, function: Callable[..., Any], rule: Rule, exact: bool = False) -> None:
-    """Put an operation into the table; parameters and defaults are read from the function's signature."""
+    """Add an operation to the table `KERNELS`; its parameters are read from the function's signature."""
     hints = get_type_hints(function)
     signature = inspect.signature(function).parameters
     parameters = {
@@ -148,7 +148,7 @@ def register(name: str, function: Callable[..., Any], rule: Rule, exact: bool = 
 
 
 def dtype_of(*names: str) -> Rule:
-    """Return the rule for a result with the dtype of the parameters `names`, which must all have the same."""
+    """Make a rule: results have the dtype of the parameters `names`, which must agree."""
 
     def rule(declared: Declared) -> tuple[Dtype, ...]:
         dtypes = [d for n in names for d in declared.dtypes.get(n, ())]
@@ -160,12 +160,12 @@ def dtype_of(*names: str) -> Rule:
 
 
 def fixed_dtypes(*dtypes: Dtype) -> Rule:
-    """Return the rule for results with these dtypes."""
+    """Make a rule: results have these dtypes."""
     return lambda declared: dtypes
 
 
 def dtype_named_by(parameter: str, default: Dtype | None = None) -> Rule:
-    """Return the rule for a result with the dtype that a text parameter names."""
+    """Make a rule: the result has the dtype that a text parameter names, or the default."""
 
     def rule(declared: Declared) -> tuple[Dtype, ...]:
         text = declared.constants.get(parameter)

@@ -12,7 +12,7 @@ from pocketbert.runtime.coreml.types import Dtype, check_elements
 
 @kernel(dtype_of("x"), exact=True)
 def _reshape(x: Array, shape: Ints) -> Array:
-    """Change the sizes of a tensor; 0 copies a size, -1 stands for the remaining elements."""
+    """Reshape a tensor; a size of 0 copies the old one, -1 takes the remaining elements."""
     if 0 in shape and x.size:
         shape = tuple(x.shape[i] if n == 0 else n for i, n in enumerate(shape))
     return x.reshape(shape)
@@ -20,7 +20,7 @@ def _reshape(x: Array, shape: Ints) -> Array:
 
 @kernel(dtype_of("x"), exact=True)
 def _transpose(x: Array, perm: Ints) -> Array:
-    """Bring the axes into the order `perm`."""
+    """Permute the axes into the order `perm`."""
     return x.transpose(perm)
 
 
@@ -32,13 +32,13 @@ def _expand_dims(x: Array, axes: Ints) -> Array:
 
 @kernel(dtype_of("x"), exact=True)
 def _squeeze(x: Array, axes: Ints | None = None) -> Array:
-    """Remove all axes of size 1, or those named."""
+    """Remove the named axes of size 1, or all of them."""
     return np.squeeze(x, axis=axes)
 
 
 @kernel(dtype_of("x"), exact=True)
 def _split(x: Array, axis: int, num_splits: int | None = None, split_sizes: Ints | None = None) -> Arrays:
-    """Split along `axis` into equal pieces, or into those of `split_sizes`.
+    """Split a tensor along `axis` into `num_splits` equal pieces, or into pieces of `split_sizes`.
 
     Raises:
         ValueError: If they do not add up.
@@ -55,7 +55,7 @@ def _split(x: Array, axis: int, num_splits: int | None = None, split_sizes: Ints
 
 @kernel(dtype_of("values"), exact=True)
 def _concat(values: Arrays, axis: int, interleave: bool = False) -> Array:
-    """Join values along `axis`, one after the other, or element by element if `interleave`."""
+    """Concatenate tensors along `axis`, one after the other, or element by element if `interleave`."""
     total = sum(v.size for v in values)
     check_elements((total,))
     # numbers are joined to a list, as in a shape that is put together from sizes
@@ -69,14 +69,14 @@ def _concat(values: Arrays, axis: int, interleave: bool = False) -> Array:
 
 @kernel(dtype_of("values"), exact=True)
 def _stack(values: Arrays, axis: int) -> Array:
-    """Join values along a new axis."""
+    """Stack tensors along a new axis."""
     check_elements((sum(v.size for v in values),))
     return np.stack(values, axis=axis)
 
 
 @kernel(dtype_of("x"), exact=True)
 def _tile(x: Array, reps: Ints) -> Array:
-    """Repeat `x` along each axis."""
+    """Repeat a tensor `reps` times along each axis."""
     if len(reps) != x.ndim:
         raise ValueError(f"{len(reps)} repetitions for rank {x.ndim}")
     check_elements([n * r for n, r in zip(x.shape, reps, strict=True)])
@@ -93,7 +93,7 @@ def _slice_by_index(
     end_mask: Flags | None = None,
     squeeze_mask: Flags | None = None,
 ) -> Array:
-    """Return x[begin:end:stride] by axis; a mask drops a bound, or the axis."""
+    """Slice a tensor, x[begin:end:stride] on each axis; a mask ignores a bound, or picks one index of the axis."""
     index: list[slice | int] = []
     for i in range(x.ndim):
         if squeeze_mask is not None and squeeze_mask[i]:
@@ -108,7 +108,7 @@ def _slice_by_index(
 
 @kernel(dtype_of("x"), exact=True)
 def _slice_by_size(x: Array, begin: Ints, size: Ints) -> Array:
-    """Return `size` elements from `begin` on by axis; -1 for all that follow."""
+    """Slice `size` elements from `begin` on along each axis; -1 takes all that follow."""
     ends = [n if s == -1 else b + s for n, b, s in zip(x.shape, begin, size, strict=True)]
     if any(b < 0 or e > n for n, b, e in zip(x.shape, begin, ends, strict=True)):
         raise ValueError(f"{size} from {begin} of {x.shape}")
@@ -118,13 +118,13 @@ def _slice_by_size(x: Array, begin: Ints, size: Ints) -> Array:
 
 @kernel(dtype_of("x"), exact=True)
 def _pad(x: Array, pad: Ints, mode: str = "constant", constant_val: float = 0.0) -> Array:
-    """Pad the last axes with a constant, the mirror image, or the edge.
+    """Pad the last axes with a constant, a mirror image or the edge value.
 
     Args:
         x: Any shape.
         pad: Before and after each of the last len(pad) / 2 axes.
         mode: ``constant``, ``reflect`` or ``replicate``.
-        constant_val: For ``constant``.
+        constant_val: The padding value of mode ``constant``.
     """
     if len(pad) % 2 or len(pad) > 2 * x.ndim:
         raise ValueError(f"pad {pad} for rank {x.ndim}")
@@ -143,13 +143,13 @@ def _pad(x: Array, pad: Ints, mode: str = "constant", constant_val: float = 0.0)
 
 @kernel(dtype_named_by("output_dtype", Dtype.INT32), exact=True)
 def _shape(x: Array, output_dtype: str = "int32") -> Array:
-    """Return the sizes of `x`."""
+    """Return the sizes of a tensor's axes as integers."""
     return np.asarray(x.shape, Dtype(output_dtype).storage)
 
 
 @kernel(dtype_of("value"), exact=True)
 def _fill(shape: Ints, value: Array | None = None) -> Array:
-    """Return a tensor filled with one value."""
+    """Return a tensor of a given shape filled with one value."""
     check_elements(shape)
     if value is None:
         return np.zeros(shape, np.float32)
@@ -158,7 +158,7 @@ def _fill(shape: Ints, value: Array | None = None) -> Array:
 
 @kernel(dtype_of("start", "end", "step"))
 def _range_1d(end: Array, start: Array, step: Array) -> Array:
-    """Return start, start + step, ... below (or above) end."""
+    """Return the numbers start, start + step, ... up to but not including end."""
     first, last, by = start.item(), end.item(), step.item()
     if not by or not math.isfinite(first + last + by):
         raise ValueError(f"from {first} to {last} by {by}")
@@ -183,15 +183,15 @@ def _gather(
     validate_indices: bool = False,
     opset: int = _NO_NEGATIVE,
 ) -> Array:
-    """Pick slices of `x` along `axis`.
+    """Pick slices of `x` along `axis` by integer indices.
 
     Args:
-        x: D.
-        indices: N, integers.
-        axis: Which axis the indices count.
+        x: Of shape D.
+        indices: Integers of shape N.
+        axis: The axis of `x` that the indices refer to.
         batch_dims: Leading axes that both share.
-        validate_indices: No difference here.
-        opset: Decides on negative indices.
+        validate_indices: Ignored: indices are always checked.
+        opset: Operation set; from 7 on, negative indices are errors.
 
     Returns:
         D[:axis] + N[batch_dims:] + D[axis + 1:].
@@ -213,7 +213,7 @@ def _gather(
 def _gather_along_axis(
     x: Array, indices: Array, axis: int = 0, validate_indices: bool = False, opset: int = _NO_NEGATIVE
 ) -> Array:
-    """Pick elements of `x` along `axis`; `indices` has x's rank and sizes but for that axis.
+    """Pick single elements of `x` along `axis`; `indices` has x's shape except on that axis.
 
     Raises:
         ValueError: If other sizes differ.
@@ -235,14 +235,14 @@ def _gather_nd(
     validate_indices: bool = False,
     opset: int = _NO_NEGATIVE,
 ) -> Array:
-    """Pick slices of `x` at positions given by the last axis of `indices`.
+    """Pick slices of `x` at multi-axis positions given by the last axis of `indices`.
 
     Args:
-        x: D.
-        indices: K, integers.
+        x: Of shape D.
+        indices: Integers of shape K.
         batch_dims: Leading axes that both share.
-        validate_indices: No difference here.
-        opset: Decides on negative indices.
+        validate_indices: Ignored: indices are always checked.
+        opset: Operation set; from 7 on, negative indices are errors.
 
     Returns:
         K[:-1] + D[batch_dims + K[-1]:].
@@ -259,7 +259,7 @@ def _gather_nd(
 
 
 def _checked_indices(indices: Array, size: int, opset: int) -> Array:
-    """Return integer indices that are all inside an axis of `size`. Raises IndexError for others."""
+    """Return the indices if all are integers inside an axis of `size`; IndexError or ValueError if not."""
     if indices.dtype.kind not in "iu":
         raise ValueError(f"indices of {indices.dtype}")
     if indices.size:
