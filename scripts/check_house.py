@@ -22,12 +22,12 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("src/pocketbert", "distill", "export", "quantize", "runtime", "benchmarks")
 LIMITS = {
     "files": 354,
-    "longest file": 602,
-    "lines in a file, 90th percentile": 455,
+    "longest file": 600,
+    "lines in a file, 90th percentile": 456,
     "lines of code": 44000,
     "public names per 1,000 lines of code": 39,
     "import lines in 100": 7,
-    "public names with a single using module in 100": 39,
+    "public names with a single using module in 100": 38,
 }
 """The most that a measure may be."""
 LEAST = {"lines in a file, median": 240, "lines in a function body, median": 5}

@@ -203,7 +203,7 @@ class AgentChannel:
         return MachineError(f"{self.where}: the connection was lost{': ' + last[0] if last else ''}. Measure again.")
 
     def _collect_messages(self) -> None:
-        """Keep the last lines of the process's standard error in `_messages`; runs in a thread."""
+        """Keep the last lines of the other process's standard error; runs in a thread."""
         assert self._process.stderr is not None
         with contextlib.suppress(ValueError, OSError):
             for line in self._process.stderr:

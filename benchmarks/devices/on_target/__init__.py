@@ -1,1 +1,1 @@
-"""TODO: say what the package on_target holds."""
+"""Programs that run on the measured machine, each a single file that is copied there and imports nothing of PocketBERT."""
