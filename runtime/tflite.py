@@ -359,7 +359,7 @@ def _allocate(name: str, details: Mapping[str, Any], length: int, padding: Paddi
 
 
 def _run_each(rows: _Rows, buffers: Sequence[_InputBuffer], run: Run) -> Arrays:
-    """Run a batch row by row and join the outputs; ValueError if a single row has another shape than prepared."""
+    """Run a batch row by row and join the outputs; ValueError if it is one row, whose shape is not the prepared one."""
     count = len(rows[buffers[0].name])
     if count < 2:
         name, shape = next((b.name, b.shape) for b in buffers if rows[b.name].shape != b.shape)

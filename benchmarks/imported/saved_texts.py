@@ -141,7 +141,7 @@ def parse_fact(written: str) -> Fact:
 
 
 def is_text(path: Path) -> bool:
-    """Return whether a file is plain text, not JSON; False also if it cannot be opened."""
+    """Return whether a file does not begin like JSON, with ``[`` or ``{``; False also if it cannot be opened."""
     try:
         with open_regular(path) as stream:
             head = stream.read(256) or b""

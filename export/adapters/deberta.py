@@ -351,7 +351,7 @@ def _activation(name: str) -> nn.Module:
 
 
 def _rows_of_distances(base: Any) -> Tensor:
-    """Return the relative-table row of each distance from -R to R, R being the longest input + 1."""
+    """Return the row number in the relative table for each distance from -R to R, R being the longest input + 1."""
     encoder, largest = base.encoder, base.config.max_position_embeddings + 1
     if not encoder.relative_attention:
         return torch.zeros(2 * largest + 1, dtype=torch.int64)

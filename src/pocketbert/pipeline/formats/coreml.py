@@ -408,7 +408,7 @@ class _ConstantReader:
         self.tracker.keep(op.outputs[0].name, self._name(op, "input"))
 
     def on_quantize(self, op: pb.Operation) -> None:
-        """Report the quantization of an activation to the constant tracker, with the range of its integers."""
+        """Report an activation's quantization to the tracker and, for a single scale, the range of numbers it can hold."""
         self.on_dequantize(op)
         scale, zero = (self._value(op, name) for name in ("scale", "zero_point"))
         if scale is not None and np.size(scale) == 1:
