@@ -24,7 +24,7 @@ from pocketbert.core.artefacts import (
 from pocketbert.core.data.examples import unlabelled_example
 from pocketbert.core.disk.files import path_bytes, sha256_path
 from pocketbert.core.errors import GateError, InputError, MissingBackendError, PocketBertError, Problem, suggest_allowed
-from pocketbert.core.families.config import CONFIG_FILE as CONFIG_FILE
+from pocketbert.core.families.config import CONFIG_FILE
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.predict.answers import Answer, mark_unknown_answers

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from pocketbert.pipeline.run_folder.folder import RunResult
 
 
-# --- data ---
-# Verbs on a recipe's data, without training.
+# --- verbs on a recipe's data, without training ---
 
 
 def data_check(recipe: Recipe) -> DataReport | None:
@@ -87,8 +86,7 @@ def data_demo(output: str | Path) -> dict[str, Path]:
     return write_corpus(Path(output))
 
 
-# --- folders ---
-# Verbs that make an artefact folder of a model, of another folder or of a run.
+# --- verbs that make an artefact folder of a model, of another folder or of a run ---
 
 
 def export(
@@ -167,8 +165,7 @@ def pack(run: str | Path, output: str | Path, overwrite: bool = False, platform:
     return pack_run(Path(run), Path(output), overwrite, platform)
 
 
-# --- judging ---
-# Verbs that answer, check, measure and report what a folder holds.
+# --- verbs that answer, check, measure and report what a folder holds ---
 
 
 def verify(
@@ -312,8 +309,7 @@ def report(run: str | Path, output: str | Path, overwrite: bool = False, baselin
     return write_report(Path(run), Path(output), overwrite, None if baseline is None else Path(baseline))
 
 
-# --- machine ---
-# What this machine has.
+# --- what this machine has ---
 
 
 def doctor() -> Diagnosis:
@@ -323,8 +319,7 @@ def doctor() -> Diagnosis:
     return diagnose()
 
 
-# --- recipes ---
-# Verbs that follow a recipe: the whole chain, parts of it, and what it would do.
+# --- verbs that follow a recipe: the whole chain, parts of it, and what it would do ---
 
 
 def load_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:

@@ -11,7 +11,7 @@ import typer
 from pocketbert.cli import options
 from pocketbert.cli.commands import STEPS, add
 from pocketbert.cli.options import listed, numbers, sets
-from pocketbert.cli.output import print_folder, print_json, print_table
+from pocketbert.cli.output import NO_VALUE, print_folder, print_json, print_table
 from pocketbert.core.data.streams import DEFAULT_LINE_MB, DEFAULT_MAX_ROWS
 from pocketbert.core.errors import GateError, InputError, Problem
 from pocketbert.pipeline.options import CONFIDENCE_KEYS, AnswerOptions, CalibrationOptions, ExportOptions
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 
 _DEFAULT = ExportOptions()
-_NO_VALUE = "-"
-"""A table's cell without a figure."""
 
 Scheme = Annotated[
     str,
@@ -178,9 +176,7 @@ def export(
     from pocketbert import api
     from pocketbert.core.recipe.file import parse_option_values
 
-    def rows(path: Path | None) -> DataSource | None:
-        return options.rows(path, text, text_pair, label, header, max_line_mb, max_rows) if path is not None else None
-
+    columns = (text, text_pair, label, header, max_line_mb, max_rows)
     chosen = ExportOptions(
         task=task,
         revision=revision,
@@ -202,9 +198,9 @@ def export(
         precision=precision,
         layout=layout,
         answer=cast(AnswerOptions, parse_option_values(answer or (), "--answer")),
-        calibrate=rows(calibrate),
+        calibrate=options.optional_rows(calibrate, *columns),
         calibration=calibration,
-        data=rows(data),
+        data=options.optional_rows(data, *columns),
         benchmark=benchmark,
         name=name,
         description=description,
@@ -279,14 +275,12 @@ def quantize(
     """
     from pocketbert import api
 
-    def rows(path: Path | None) -> DataSource | None:
-        return options.rows(path, text, text_pair, label, header, max_line_mb, max_rows) if path is not None else None
-
-    budget_options = _parse_budget_options(budget, rows(data), formats, answer or ())
+    columns = (text, text_pair, label, header, max_line_mb, max_rows)
+    budget_options = _parse_budget_options(budget, options.optional_rows(data, *columns), formats, answer or ())
     output = _quantized_folder(model, output, budget_options is not None)
     schemes = listed(scheme) if scheme is not None else None
     role_schemes = options.choices(roles)
-    calibration_options = CalibrationOptions(rows=rows(calibrate), method=calibration)
+    calibration_options = CalibrationOptions(rows=options.optional_rows(calibrate, *columns), method=calibration)
     folder = api.quantize(
         model, output, schemes, listed(runtime), overwrite, calibration_options, budget_options, role_schemes
     )
@@ -329,7 +323,7 @@ def verify(
     """Check that files give right answers; exit code 3 if not."""
     from pocketbert import api
 
-    rows = options.rows(data, text, text_pair, label, header, max_line_mb, max_rows) if data is not None else None
+    rows = options.optional_rows(data, text, text_pair, label, header, max_line_mb, max_rows)
     result = api.verify(model, rows, max_drop=max_drop, record=record)
     if json:
         print(result.model_dump_json())
@@ -384,7 +378,7 @@ def _parse_budget_options(
     """
     from pocketbert.core.recipe.budget import parse_budget
     from pocketbert.core.recipe.file import parse_option_values
-    from pocketbert.pipeline.options import AnswerOptions, BudgetOptions
+    from pocketbert.pipeline.options import BudgetOptions
 
     if budget is None:
         budget_flags = {"--data": data, "--format": formats, "--answer": answer or None}
@@ -437,9 +431,9 @@ def _candidate_row(candidate: Candidate) -> list[str]:
     """Return a candidate file's table cells: name, size, errors, latency, whether it fits the budget, and a note."""
 
     def shown(value: float | None, form: str) -> str:
-        return _NO_VALUE if value is None else f"{value:{form}}"
+        return NO_VALUE if value is None else f"{value:{form}}"
 
-    inside = _NO_VALUE if candidate.inside is None else "yes" if candidate.inside else "no"
+    inside = NO_VALUE if candidate.inside is None else "yes" if candidate.inside else "no"
     return [
         candidate.name,
         shown(None if candidate.bytes is None else candidate.bytes / 1e6, ".2f"),

@@ -11,10 +11,10 @@ import typer
 from pocketbert.cli import options
 from pocketbert.cli.commands import RESULTS, add
 from pocketbert.cli.options import listed, numbers, preset_defaults, sets
-from pocketbert.cli.output import print_json, print_table
-from pocketbert.core.data.streams import DEFAULT_LINE_MB, DEFAULT_MAX_ROWS
-from pocketbert.core.devices import LOCAL
-from pocketbert.core.errors import InputError, Problem
+from pocketbert.cli.output import NO_VALUE, print_json, print_table
+from pocketbert.core.data.streams import DEFAULT_LINE_MB, DEFAULT_MAX_ROWS, read_texts
+from pocketbert.core.devices import ADB, LOCAL
+from pocketbert.core.errors import GateError, InputError, Problem
 from pocketbert.core.recipe.presets import MLPERF_RUNS, MLPERF_S, PRESETS, Preset
 from pocketbert.pipeline.options import CalibrationOptions
 
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from pocketbert.benchmarks.imported.saved_texts import Fact
     from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult
     from pocketbert.core.artefacts import Sensitivity
-
-_NO_VALUE = "-"
-"""A table's cell without a figure."""
 
 
 def register(app: typer.Typer) -> None:
@@ -198,8 +195,6 @@ def benchmark(
     from pocketbert.benchmarks.measurement import BenchmarkResult
     from pocketbert.benchmarks.report.comparison import check_repeats, compare_benchmarks
     from pocketbert.benchmarks.report.output import check_output, write_result
-    from pocketbert.core.data.streams import read_texts
-    from pocketbert.core.errors import GateError
 
     folders, files = model or [], imports or []
     if not folders and not files:
@@ -222,7 +217,7 @@ def benchmark(
             benchmark_options,
             devices=[name for name in names if local or name != LOCAL],
             app=app,
-            data=options.rows(data, None, None, None) if data else None,
+            data=options.optional_rows(data),
         ),
         texts=texts,
         imports=files,
@@ -250,7 +245,6 @@ def _app_settings(
 ) -> tuple[int, str]:
     """Return the number of repeats and idle times for the demo app: those given, else the app's fixed values."""
     from pocketbert.benchmarks.imported.android_app import REPEATS
-    from pocketbert.core.devices import ADB
 
     if budget is not None and all(name.partition(":")[0] == ADB for name in device_names):
         what = "with --app: the demo app makes all runs, whatever they take."
@@ -399,11 +393,7 @@ def sensitivity(
     """
     from pocketbert import api
 
-    rows = (
-        options.rows(calibrate, text, text_pair, label, header, max_line_mb, max_rows)
-        if calibrate is not None
-        else None
-    )
+    rows = options.optional_rows(calibrate, text, text_pair, label, header, max_line_mb, max_rows)
     schemes = listed(scheme) if scheme is not None else None
     measured = api.sensitivity(model, CalibrationOptions(rows=rows, method=calibration), schemes, record=record)
     if json:
@@ -427,16 +417,16 @@ def _sensitivity_rows(result: Sensitivity) -> list[list[str]]:
     rows = [
         [
             role.role.value,
-            _NO_VALUE if role.rel is None else f"{role.rel:.4f}",
-            _NO_VALUE if (share := result.share(role)) is None else f"{share:.0%}",
+            NO_VALUE if role.rel is None else f"{role.rel:.4f}",
+            NO_VALUE if (share := result.share(role)) is None else f"{share:.0%}",
             f"{role.saved / 1e6:.2f}",
             role.note,
         ]
         for role in result.roles
     ]
-    predicted, whole = (_NO_VALUE if value is None else f"{value:.4f}" for value in (result.predicted, result.whole))
+    predicted, whole = (NO_VALUE if value is None else f"{value:.4f}" for value in (result.predicted, result.whole))
     return [
         *rows,
-        ["all, predicted", predicted, _NO_VALUE, _NO_VALUE, "root of the sum of squares"],
-        ["all, measured", whole, _NO_VALUE, f"{result.saved / 1e6:.2f}", ""],
+        ["all, predicted", predicted, NO_VALUE, NO_VALUE, "root of the sum of squares"],
+        ["all, measured", whole, NO_VALUE, f"{result.saved / 1e6:.2f}", ""],
     ]

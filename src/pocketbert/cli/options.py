@@ -81,6 +81,19 @@ def rows(
     return DataSource.at(str(path), text, text_pair, label, header, max_line_mb=max_line_mb, max_rows=max_rows)
 
 
+def optional_rows(
+    path: Path | None,
+    text: str | None = None,
+    text_pair: str | None = None,
+    label: str | None = None,
+    header: bool | None = None,
+    max_line_mb: float = DEFAULT_LINE_MB,
+    max_rows: int = DEFAULT_MAX_ROWS,
+) -> DataSource | None:
+    """Return the data source that a command's options name; None if they name no file."""
+    return None if path is None else rows(path, text, text_pair, label, header, max_line_mb, max_rows)
+
+
 def choices(text: str) -> dict[str, str]:
     """Parse the value of --roles, ``ROLE=SCHEME,...``, to schemes by role (place of a weight in a layer) or module.
 

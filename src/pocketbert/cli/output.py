@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pocketbert.core.disk.files import is_unicode
 from pocketbert.core.host.terminal import escape_control_characters, escape_separators
 
 if TYPE_CHECKING:
     from pocketbert.core.artefacts import Artefacts
 
+NO_VALUE = "-"
+"""A table's cell without a figure."""
 _FIGURE = re.compile(r"[-+–]?\d|[-–]?$")
 """Matches the start of a cell that holds a number, or a cell without one."""
 
@@ -27,6 +28,8 @@ def print_json(value: Any) -> None:
 
 def json_text(value: Any) -> str:
     """Return a value as JSON text, non-ASCII characters unescaped unless one is half a surrogate pair."""
+    from pocketbert.core.disk.files import is_unicode
+
     text = json.dumps(value, ensure_ascii=False)
     return text if is_unicode(text) else json.dumps(value)
 

@@ -5,8 +5,6 @@ Texts come from arguments, stdin or a file; answers go to stdout, or with -o int
 
 from __future__ import annotations
 
-import codecs
-import csv
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +16,7 @@ import typer
 from pocketbert.cli import options
 from pocketbert.cli.commands import RESULTS, add
 from pocketbert.cli.output import json_text, print_answer, print_json
-from pocketbert.core.data.streams import DEFAULT_LINE_MB, DEFAULT_MAX_ROWS, Limits
-from pocketbert.core.disk.destination import resolve_output_file
-from pocketbert.core.disk.files import open_atomic
+from pocketbert.core.data.streams import DEFAULT_LINE_MB, DEFAULT_MAX_ROWS, Limits, read_texts, read_texts_of_stream
 from pocketbert.core.errors import InputError, Problem, suggest_allowed
 from pocketbert.core.host.terminal import escape_separators
 
@@ -219,7 +215,6 @@ def _read_inputs(
     from pocketbert.core.data.columns import guess_columns
     from pocketbert.core.data.examples import read_examples
     from pocketbert.core.data.files import read_rows
-    from pocketbert.core.data.streams import read_texts
     from pocketbert.core.data.tables import BadRows
     from pocketbert.core.host.progress import print_note
     from pocketbert.core.tasks import LabelKind
@@ -256,8 +251,6 @@ def _read_inputs(
 
 def _read_stdin(limits: Limits) -> list[str]:
     """Return the texts of stdin, one per line; raise InputError if it is a terminal or cannot be read."""
-    from pocketbert.core.data.streams import read_texts_of_stream
-
     if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
         raise InputError(Problem("predict", "got no text.", "Give texts as arguments, --file FILE, or pipe them in."))
     try:
@@ -281,6 +274,8 @@ def _check_answer_file(path: Path, overwrite: bool, *read: Path) -> Path:
     Raises:
         InputError: If its suffix is not one of `_ANSWER_FILES`, or it exists.
     """
+    from pocketbert.core.disk.destination import resolve_output_file
+
     if path.suffix not in _ANSWER_FILES:
         what = f"'{path.suffix}' is no kind of file for answers; {suggest_allowed(path.suffix, _ANSWER_FILES)}."
         raise InputError(Problem("-o/--output", what, f"Name it for example {path.stem or 'answers'}.csv."))
@@ -315,6 +310,11 @@ def _write_answers(path: Path, rows: Sequence[Mapping[str, Any]], answers: Itera
         answers: One for each row.
         top: Number of alternatives that are written.
     """
+    import codecs
+    import csv
+
+    from pocketbert.core.disk.files import open_atomic
+
     path.parent.mkdir(parents=True, exist_ok=True)
     with open_atomic(path) as file:
         # another column may hold half of a surrogate pair

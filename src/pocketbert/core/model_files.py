@@ -1,4 +1,7 @@
-"""Core ML packages: writing one reproducibly (`save_package`), adding and removing the classifier operator.
+"""Edit and write model files: Core ML packages and .tflite files.
+
+`save_package` writes a Core ML package reproducibly. `load_model` reads a .tflite file as an object that can be changed, and
+`dump_model` writes it again.
 
 `add_classifier` and `remove_classifier` edit a converted program. `coremltools.ClassifierConfig` cannot be used:
 coremltools 9.0 stops with an IndexError if a classifier has a further output in fp16, and `coremltools.optimize`
@@ -148,8 +151,7 @@ def _copy_outputs_except(description: Any, *names: str) -> list[Any]:
     return [type(o).FromString(o.SerializeToString()) for o in description.output if o.name not in names]
 
 
-# --- tflite_file ---
-# Reading a .tflite file as an object that can be changed (`load_model`), and writing it again (`dump_model`).
+# --- .tflite files ---
 
 
 IDENTIFIER = b"TFL3"

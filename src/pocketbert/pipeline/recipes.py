@@ -121,7 +121,7 @@ _MEASURED_TEXTS = 4_000
 _SHARE_OF_TEXTS = 0.99
 """Share of these texts that the longest input holds without a cut."""
 _LENGTH_STEP, _SHORTEST, _LONGEST = 16, 32, 256
-_STARTING_HEADER = "# A start with your own data"
+_RECIPE_HEADER = "# A start with your own data"
 """Begin of the comment line that introduces a shipped start."""
 _EPOCHS = re.compile(r"\bepochs: ([\d.]+)")
 _PLAIN_WORD = re.compile(r"[A-Za-z][\w-]*")
@@ -247,7 +247,7 @@ def _format_data_lines(files: DataFiles, columns: Columns, task: TaskName) -> Ma
     header = f", header: {str(source.header).lower()}" if source.header is not None else ""
     made = f"made by `pocketbert run --data {source.title}`. To change it, edit a copy and run the copy."
     lines = {
-        _STARTING_HEADER: made,
+        _RECIPE_HEADER: made,
         "name": _make_run_name(str(files.data)),
         "  train": f"{{path: {_quote(source.title)}{named}{header}}}",
     }

@@ -17,8 +17,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pocketbert.core.artefacts.records import ARTEFACTS_FILE as FOLDER_FILE_NAME
-from pocketbert.core.artefacts.records import SCHEMA_VERSION, Artefacts, FileRecord, Kind, ModelRecord
+from pocketbert.core.artefacts.records import ARTEFACTS_FILE, SCHEMA_VERSION, Artefacts, FileRecord, Kind, ModelRecord
 from pocketbert.core.disk.files import check_schema, path_bytes, read_json, safe_join, sha256_path, write_json
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import FORM_KEY, all_families
@@ -51,7 +50,7 @@ _TASKS_OF_ENTRY: dict[str, tuple[TaskName, ...]] = {
 def find_artefact_folder(folder: Path) -> Path:
     """Return the artefact folder inside a run folder; an artefact folder is returned as it is."""
     packed = folder / _PACKED_FOLDER
-    is_run = not (folder / FOLDER_FILE_NAME).is_file() and (packed / FOLDER_FILE_NAME).is_file()
+    is_run = not (folder / ARTEFACTS_FILE).is_file() and (packed / ARTEFACTS_FILE).is_file()
     return packed if is_run else folder
 
 
@@ -61,9 +60,9 @@ def read_artefacts(folder: Path) -> Artefacts:
     Raises:
         InputError: If it is missing, of another major schema, wrong, or names paths outside the folder.
     """
-    path = folder / FOLDER_FILE_NAME
+    path = folder / ARTEFACTS_FILE
     if not path.is_file():
-        what = f"is not an artefact folder: it has no {FOLDER_FILE_NAME}."
+        what = f"is not an artefact folder: it has no {ARTEFACTS_FILE}."
         raise InputError(Problem(str(folder), what, "Make one with: pocketbert export -m MODEL -o FOLDER"))
     content = read_json(path, _MAX_LIST_MIB)
     check_schema(path, content, SCHEMA_VERSION, "Update PocketBERT.")
@@ -83,7 +82,7 @@ def read_artefacts(folder: Path) -> Artefacts:
 
 def write_artefacts(folder: Path, artefacts: Artefacts) -> None:
     """Write ``artifacts.json``, the list of an artefact folder's files and settings, as the folder's last file."""
-    write_json(folder / FOLDER_FILE_NAME, artefacts.model_dump(mode="json", exclude_none=True))
+    write_json(folder / ARTEFACTS_FILE, artefacts.model_dump(mode="json", exclude_none=True))
 
 
 # --- contradictions in the list ------------------------------------------------------------
@@ -288,7 +287,7 @@ def list_foreign_files(folder: Path) -> list[str]:
 
 def _unlisted_files(folder: Path, artefacts: Artefacts) -> list[str]:
     """List the files of an artefact folder that its artifacts.json does not list."""
-    listed = {f.path for f in artefacts.files} | {FOLDER_FILE_NAME}
+    listed = {f.path for f in artefacts.files} | {ARTEFACTS_FILE}
     names = []
     for path in sorted(p for p in folder.rglob("*") if p.is_symlink() or not p.is_dir()):
         relative = path.relative_to(folder)

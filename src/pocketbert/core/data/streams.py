@@ -4,13 +4,13 @@
 - `open_bounded` opens a file, plain or gzip, as a stream that refuses to be longer; `read_lines` decodes its lines.
 - `read_texts` and `read_texts_of_stream` read one text per line; `check_encoding` finds the line that is not UTF-8.
 
-This module imports neither numpy nor pydantic, because the command line imports it for every command.
+This module imports neither numpy nor pydantic, and files and archives only when one is opened, because the command line
+imports it for every command.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gzip
 import io
 import os
 import zlib
@@ -20,7 +20,6 @@ from itertools import count
 from pathlib import Path
 from typing import IO, Any, cast
 
-from pocketbert.core.disk.files import open_regular
 from pocketbert.core.errors import InputError, Problem
 
 MIB = 1 << 20
@@ -119,6 +118,10 @@ def open_bounded(path: Path, title: str, limits: Limits) -> Iterator[io.Buffered
     Raises:
         InputError: If it is no regular file, is larger than `limits` allow, or is a broken gzip file.
     """
+    import gzip
+
+    from pocketbert.core.disk.files import open_regular
+
     with open_regular(path, title) as raw:
         size = os.fstat(raw.fileno()).st_size
         try:
@@ -137,6 +140,8 @@ def _check_padding(raw: io.RawIOBase, size: int) -> None:
     if size > _BUFFER:
         raw.seek(size - _BUFFER)
         if not any(raw.read(_BUFFER) or b""):
+            import gzip
+
             raise gzip.BadGzipFile("zeros after the end of the data")
         raw.seek(0)
 

@@ -13,7 +13,6 @@ import io
 import logging
 import os
 import sys
-import tempfile
 import warnings
 from collections.abc import Iterator, MutableMapping
 from typing import TextIO
@@ -42,6 +41,8 @@ def silence_output() -> Iterator[None]:
     `sys.stdout` and `sys.stderr`, which are something else in a notebook. Nothing else of the process may print
     meanwhile.
     """
+    import tempfile  # here: `import pocketbert` imports this module
+
     logging_level, root = logging.root.level, logging.getLogger()
     sys.stdout.flush()
     sys.stderr.flush()

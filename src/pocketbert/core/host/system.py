@@ -6,7 +6,6 @@ Only the standard library is imported: the command line uses this module before 
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import threading
 from functools import cache
@@ -79,6 +78,8 @@ def _answers(address: str) -> bool:
 
     def connect() -> None:
         """Try to connect to the server, and record whether it accepted."""
+        import socket  # here: the command line imports this module for every command
+
         try:
             port = parts.port or (80 if parts.scheme == "http" else 443)
             socket.create_connection((parts.hostname or "", port), _TIMEOUT_S).close()

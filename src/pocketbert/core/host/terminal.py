@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from unicodedata import category
 
@@ -96,6 +95,8 @@ def html_table(
         title: Text above the table.
         link: A page with more about it, which is linked below.
     """
+    from html import escape  # here: the command line imports this module for every command
+
     heads = "".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in header)
     body = "".join(
         f"<tr>{''.join(f'<td style=text-align:left>{escape(str(c))}</td>' for c in row)}</tr>" for row in rows

@@ -30,7 +30,7 @@ from pocketbert.core.families.table import choose_row, suggest_row
 from pocketbert.core.host.system import check_hub, expand_home, version_of
 from pocketbert.core.models.tokenizers import SENTENCE_FILE, apply_settings, write_tokenizer_folder
 from pocketbert.core.predict.sentence_settings import MODULES_FILE, is_cross_encoder, read_prompts, read_settings
-from pocketbert.core.predict.tokenizer_file import MAX_TOKENIZER_MIB as MAX_TOKENIZER_MIB
+from pocketbert.core.predict.tokenizer_file import MAX_TOKENIZER_MIB
 from pocketbert.core.tasks import TASKS, ScoreFunction, Task, TaskName
 from pocketbert.core.types import Attention
 

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from pocketbert.core.disk.files import read_json
 from pocketbert.core.errors import InputError, Problem, suggest_allowed
 from pocketbert.core.families import FORM_KEY, ExportForm, GraphInput, Meaning, family_of
-from pocketbert.core.families.config import CONFIG_FILE as CONFIG_FILE
-from pocketbert.core.families.config import read_config
+from pocketbert.core.families.config import CONFIG_FILE, read_config
 
 Text = str | tuple[str, str]
 """One text, or a pair of texts."""

@@ -22,8 +22,7 @@ from tokenizers import Encoding
 from pocketbert.core.disk.files import is_unicode, read_json
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import family_of
-from pocketbert.core.families.config import CONFIG_FILE as CONFIG_FILE
-from pocketbert.core.families.config import read_config
+from pocketbert.core.families.config import CONFIG_FILE, read_config
 from pocketbert.core.predict.inputs import (
     ColumnReader,
     Encoded,

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.benchmarks.imported.mac import MAC_SCRIPT_NAME as FILE_NAME_ON_MAC
-from pocketbert.benchmarks.imported.mac import mac_script
+from pocketbert.benchmarks.imported.mac import MAC_SCRIPT_NAME, mac_script
 from pocketbert.core.artefacts import Artefacts, Kind, Requirements
 from pocketbert.core.compare.evaluate import worst_difference
 from pocketbert.core.compare.golden import GoldenRow
@@ -56,8 +55,8 @@ from pocketbert.pipeline.formats.snippets.parts import (
 )
 from pocketbert.pipeline.results import Gate, Subject, skipped_gate_without_reader
 from pocketbert.runtime.coreml.kernels.constexpr import CONSTEXPR_PREFIX
-from pocketbert.runtime.coreml.package import read_package
-from pocketbert.runtime.coreml.types import Budget, Dtype
+from pocketbert.runtime.coreml.package import OPSETS, read_package
+from pocketbert.runtime.coreml.types import LARGEST_FP16, Budget, Dtype
 from pocketbert.runtime.coreml.weights import Constant as Stored
 from pocketbert.runtime.coreml.weights import ConstantReader, unpack_bits
 
@@ -67,7 +66,7 @@ if TYPE_CHECKING:
     from pocketbert.runtime.coreml.proto import mlpackage_pb2 as pb
 
 
-MAC_SCRIPT = f"{Format.COREML}/{FILE_NAME_ON_MAC}"
+MAC_SCRIPT = f"{Format.COREML}/{MAC_SCRIPT_NAME}"
 _LAYOUT_NOTE = "pocketbert.layout"
 """Entry of a package's metadata with its layout."""
 _SCANNED_ROWS = 6
@@ -185,8 +184,6 @@ class CoremlPlace(FormatPlace):
 
     def minimum(self, file: ModelFile, path: Path) -> Requirements | None:
         """Return the oldest iOS version that has all operations of a package."""
-        from pocketbert.runtime.coreml.package import OPSETS, read_package
-
         opset = read_package(path).opset
         return Requirements(ios=opset + 10 if opset < max(OPSETS.values()) else 26)
 
@@ -277,7 +274,6 @@ def _check_classifier(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np
 def _check_overflow(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.generic]]]) -> Gate:
     """Return the gate that fails if an intermediate result on golden rows is too large for its declared type."""
     from pocketbert.runtime.coreml.scan import overflow_scan
-    from pocketbert.runtime.coreml.types import LARGEST_FP16
 
     scan = overflow_scan(subject.path, inputs)
     largest = scan.largest.largest if scan.largest else 0.0

@@ -40,7 +40,7 @@ from pocketbert.core.tasks import TASKS, Level, ScoreFunction, TaskName
 from pocketbert.core.types import Client
 from pocketbert.pipeline.results import Gate, Subject
 
-FILE_NAME = "selftest.json"
+SELFTEST_FILE = "selftest.json"
 HELD_OUT = "holdout"
 """The set that is fitted on: rows that trained nothing and do not decide the score."""
 _NO_ROWS = "no training rows are held out (data.holdout)"
@@ -266,7 +266,9 @@ def write_selftest(folder: Path, artefacts: Artefacts) -> None:
         for row in chosen
     ]
     values: Literal["probabilities", "outputs"] = "probabilities" if as_probabilities else "outputs"
-    write_json(folder / FILE_NAME, AppSelfTest(task=artefacts.task, values=values, rows=rows).model_dump(mode="json"))
+    write_json(
+        folder / SELFTEST_FILE, AppSelfTest(task=artefacts.task, values=values, rows=rows).model_dump(mode="json")
+    )
 
 
 def _text_key(text: object) -> tuple[str, ...]:
@@ -343,7 +345,7 @@ def _read_selftest(folder: Path) -> AppSelfTest:
     Raises:
         InputError: If the file is missing, too long, no JSON or no self-test.
     """
-    path = folder / FILE_NAME
+    path = folder / SELFTEST_FILE
     try:
         return AppSelfTest.model_validate(read_json(path))
     except ValidationError as error:
@@ -365,7 +367,7 @@ def check_temperatures(folder: Path, artefacts: Artefacts) -> list[Gate]:
     Returns:
         A gate for each file with a temperature; none if the folder has no ``selftest.json``.
     """
-    if artefacts.task is not TaskName.TEXT_CLASSIFICATION or not (folder / FILE_NAME).is_file():
+    if artefacts.task is not TaskName.TEXT_CLASSIFICATION or not (folder / SELFTEST_FILE).is_file():
         return []
     test, golden = _read_selftest(folder), read_golden(folder / GOLDEN_FILE)
     if test.values != "probabilities":
@@ -385,9 +387,9 @@ def check_temperatures(folder: Path, artefacts: Artefacts) -> list[Gate]:
         if record.temperature == 1 and is_right:
             continue
         detail = (
-            f"temperature {record.temperature:g} gives the probabilities of {FILE_NAME}."
+            f"temperature {record.temperature:g} gives the probabilities of {SELFTEST_FILE}."
             if is_right
-            else f"temperature {record.temperature:g} gives other probabilities than {FILE_NAME} has: they differ by "
+            else f"temperature {record.temperature:g} gives other probabilities than {SELFTEST_FILE} has: they differ by "
             f"{worst:.3g}, allowed {_ROUNDED:.0e}. It belongs to another file, or was changed. Copy the folder again."
         )
         gates.append(

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pocketbert.core.artefacts import ARTEFACTS_FILE as ARTEFACTS_FILE
 from pocketbert.core.artefacts import (
+    ARTEFACTS_FILE,
     Artefacts,
     ModelRecord,
     list_changed_files,
@@ -39,8 +39,7 @@ from pocketbert.core.compare.golden import (
 )
 from pocketbert.core.disk.files import sha256_path
 from pocketbert.core.errors import MissingBackendError
-from pocketbert.core.families.config import CONFIG_FILE as CONFIG_FILE
-from pocketbert.core.families.config import label_names, read_config
+from pocketbert.core.families.config import CONFIG_FILE, label_names, read_config
 from pocketbert.core.heads import Head
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.predict.predictor import Matrix, Predictor, TorchPredictor, check_outputs
@@ -65,9 +64,9 @@ from pocketbert.pipeline.gates.checks import (
     open_torch_model,
     record_engine,
 )
-from pocketbert.pipeline.gates.confidence import FILE_NAME as SELFTEST_FILE
 from pocketbert.pipeline.gates.confidence import (
     FIT_TEMPERATURE,
+    SELFTEST_FILE,
     KnownConfidence,
     check_temperatures,
     check_unknown_threshold,

@@ -23,10 +23,7 @@ from pocketbert.core.artefacts import (
     read_checked_config,
     write_artefacts,
 )
-from pocketbert.core.compare.golden import GOLDEN_FILE as GOLDEN_FILE
-from pocketbert.core.compare.golden import LIBRARY_FILE as LIBRARY_FILE
-from pocketbert.core.compare.golden import SIMULATED_FILE as SIMULATED_FILE
-from pocketbert.core.compare.golden import read_library, read_simulated
+from pocketbert.core.compare.golden import LIBRARY_FILE, SIMULATED_FILE, read_library, read_simulated
 from pocketbert.core.disk.files import copy_path, path_bytes, sha256_path, write_json
 from pocketbert.core.errors import GateError
 from pocketbert.core.heads.table import label_thresholds
@@ -54,8 +51,7 @@ from pocketbert.pipeline.formats.base import (
     format_place,
 )
 from pocketbert.pipeline.formats.weight_roles import resolve_file_weights
-from pocketbert.pipeline.gates.confidence import FILE_NAME as SELFTEST_FILE
-from pocketbert.pipeline.gates.confidence import write_selftest
+from pocketbert.pipeline.gates.confidence import SELFTEST_FILE, write_selftest
 from pocketbert.pipeline.gates.verify import open_artefact_file
 from pocketbert.pipeline.learn.finishing import read_training
 from pocketbert.pipeline.make.library import library_gates

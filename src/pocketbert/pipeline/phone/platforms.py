@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pocketbert.core.artefacts import ARTEFACTS_FILE as LIST_FILE
 from pocketbert.core.artefacts import (
+    ARTEFACTS_FILE,
     Artefacts,
     FileRecord,
     Kind,
@@ -24,20 +24,20 @@ from pocketbert.core.artefacts import (
     write_artefacts,
 )
 from pocketbert.core.artefacts.folder import choose_file, requested_scheme
-from pocketbert.core.compare.golden import GOLDEN_FILE as GOLDEN_FILE
 from pocketbert.core.compare.golden import (
+    GOLDEN_FILE,
     GOLDEN_TOKENS_FILE,
     LEAST_GOLDEN_ROWS,
+    SIMULATED_FILE,
     read_golden,
     read_simulated,
     write_golden,
     write_simulated,
 )
-from pocketbert.core.compare.golden import SIMULATED_FILE as SIMULATED_FILE
 from pocketbert.core.disk.files import copy_path
 from pocketbert.core.disk.ownership import temporary_folder
 from pocketbert.core.errors import InputError, Problem, suggest_allowed
-from pocketbert.core.families.config import CONFIG_FILE as CONFIG_FILE
+from pocketbert.core.families.config import CONFIG_FILE
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.system import version_of
 from pocketbert.core.models.tokenizers import TOKENIZER_FILES
@@ -46,8 +46,7 @@ from pocketbert.core.predict.sentence_settings import MODULES_FILE, POOLING_FILE
 from pocketbert.core.types import Format, Runtime, Scheme, Status
 from pocketbert.pipeline.formats.onnx import TRANSFORMERS_JS_FILE
 from pocketbert.pipeline.formats.snippets.parts import CHECKED_SCHEMES
-from pocketbert.pipeline.gates.confidence import FILE_NAME as SELFTEST_FILE
-from pocketbert.pipeline.gates.confidence import write_selftest
+from pocketbert.pipeline.gates.confidence import SELFTEST_FILE, write_selftest
 
 
 @dataclass(frozen=True)
@@ -355,7 +354,7 @@ def earlier_pack(platform: AppPlatform, output: Path) -> Artefacts | None:
     Raises:
         InputError: If the folder's list was not written by a pack for this platform.
     """
-    path = output / LIST_FILE
+    path = output / ARTEFACTS_FILE
     if not path.exists() and not path.is_symlink():
         return None
     try:
@@ -363,7 +362,9 @@ def earlier_pack(platform: AppPlatform, output: Path) -> Artefacts | None:
     except InputError:
         earlier = None
     if earlier is None or earlier.packed_for != platform.name:
-        what = f"holds a {LIST_FILE} that 'pocketbert pack --for {platform.name}' did not write; nothing was written."
+        what = (
+            f"holds a {ARTEFACTS_FILE} that 'pocketbert pack --for {platform.name}' did not write; nothing was written."
+        )
         raise InputError(Problem(str(output), what, "Choose a new folder with -o/--output."))
     return earlier
 

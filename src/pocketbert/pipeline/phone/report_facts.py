@@ -15,10 +15,7 @@ from pocketbert.core.artefacts import (
     BudgetSearch,
     RoleRow,
 )
-from pocketbert.core.compare.golden import GOLDEN_FILE as GOLDEN_FILE
-from pocketbert.core.compare.golden import LIBRARY_FILE as LIBRARY_FILE
-from pocketbert.core.compare.golden import SIMULATED_FILE as SIMULATED_FILE
-from pocketbert.core.compare.golden import read_golden
+from pocketbert.core.compare.golden import GOLDEN_FILE, read_golden
 from pocketbert.core.data_report import DataReport
 from pocketbert.core.disk.files import path_bytes, read_json, sha256_path
 from pocketbert.core.families import Family
