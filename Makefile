@@ -16,26 +16,40 @@ export OMP_WAIT_POLICY := PASSIVE
 # Compiled once at installation: where PYTHONDONTWRITEBYTECODE is set, every process would compile torch anew.
 export UV_COMPILE_BYTECODE := 1
 
-.PHONY: demo test test-android test-all matrix check fuzz bench study tools dev latest lock clean reference
+.PHONY: demo test test-android test-all next-shard matrix check fuzz bench study tools dev latest lock clean reference
 
 demo: $(VENV)/.installed ## the whole chain on real weights; TEXT="a sentence" to have yours classified
 	$(VENV)/bin/pocketbert demo -o runs/demo --overwrite $(if $(TEXT),--text "$$TEXT")
 
-test: $(VENV)/.installed ## the test suite, on the installed wheel
-	$(IN_VENV) bin/pytest -c ../pyproject.toml --rootdir .. -n 2 -m "not slow" ../tests
-	android_demo/test.sh $(PY)
+# ORDER=7 runs the tests in a random order with that seed.
+ORDER ?=
+PYTEST = bin/pytest -c ../pyproject.toml --rootdir .. -n 2 $(if $(ORDER),-p randomly --randomly-seed=$(ORDER))
+
+test: $(VENV)/.installed ## the test suite without the slow matrices, on the installed wheel
+	$(IN_VENV) $(PYTEST) -m "not slow" ../tests
 
 ARTEFACTS ?=
 test-android: $(VENV)/.installed ## the Android demo: build, tests, screens, signed APK; ARTEFACTS=FOLDER carries that model
 	android_demo/test.sh $(PY) $(ARTEFACTS)
 
-test-all: $(VENV)/.installed ## the slow matrices too
-	$(IN_VENV) bin/pytest -c ../pyproject.toml --rootdir .. -n 2 ../tests
-
-SHARD ?= 1/1
+# The slow tests in shards of at most 12 minutes on two cores; .ci/run takes another one at each commit.
+SHARDS := 16
+SHARD  ?=
 export SHARD
+test-all: $(VENV)/.installed ## all tests and the Android demo; SHARD=3/16 is a sixteenth of the slow ones, the first with the Android demo
+	$(IN_VENV) $(PYTEST) $(if $(SHARD),-m slow) ../tests
+ifneq ($(filter-out 1/%,$(SHARD)),$(SHARD))
+	android_demo/test.sh $(PY)
+else ifeq ($(SHARD),)
+	android_demo/test.sh $(PY)
+endif
+
+next-shard: ## the shard that is this commit's turn
+	@test "$$(git rev-parse --is-shallow-repository)" = true && number=$$((0x$$(git rev-parse --short=7 HEAD))) || number=$$(git rev-list --count HEAD); \
+	echo $$((number % $(SHARDS) + 1))/$(SHARDS)
+
 matrix: $(VENV)/.installed ## every system x task x format x scheme, in parts: SHARD=1/4; what has passed is not run again
-	$(IN_VENV) bin/pytest -c ../pyproject.toml --rootdir .. -n 2 ../tests/families/matrix
+	$(IN_VENV) $(PYTEST) ../tests/families/matrix
 
 check: $(VENV)/.installed ## lint, types, import rules, and the shape of the code
 	$(VENV)/bin/ruff check .

@@ -33,6 +33,12 @@ from pocketbert.core.families import find_family
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from support import canaries
+from support.shards import (  # hooks of pytest
+    pytest_collection_modifyitems,
+    pytest_runtest_logreport,
+    pytest_sessionfinish,
+    pytest_xdist_node_collection_finished,
+)
 from support.tiny import EXPORTED, tiny_classifier
 from support.tiny_tokenizers import MAX_LENGTH, WORDS, write_tokenizer
 
