@@ -49,13 +49,9 @@ class Stopped(KeyboardInterrupt):
         self.exit_code = exit_code
 
 
-_WITH_RUN_FOLDER = {"run", "finetune", "distill", "demo"}
-"""Commands whose finished steps lie in the folder that the user named."""
-
-
-def _stopped_message(code: ExitCode, command: str, error: BaseException) -> str:
+def _stopped_message(code: ExitCode, error: BaseException) -> str:
     """Return the line that a command prints when Ctrl-C or SIGTERM has ended it: whether the same one continues."""
-    kept = command in _WITH_RUN_FOLDER or any(n.startswith(KEPT_NOTE) for n in getattr(error, "__notes__", ()))
+    kept = any(note.startswith(KEPT_NOTE) for note in getattr(error, "__notes__", ()))
     after = "Finished work is kept; run the same command to continue." if kept else "The same command starts anew."
     return f"Stopped by {_SIGNAL_NAMES[code]}. {after}"
 
@@ -137,7 +133,7 @@ def _guard(command: Callable[..., None]) -> Callable[..., None]:
             raise
         except KeyboardInterrupt as error:
             code = error.exit_code if isinstance(error, Stopped) else ExitCode.INTERRUPTED
-            _end(_stopped_message(code, command.__name__, error), code, debug)
+            _end(_stopped_message(code, error), code, debug)
         except (InputError, GateError) as error:
             _end(_all_problems(error), error.exit_code, debug)
         except PocketBertError as error:
