@@ -502,11 +502,12 @@ def _is_fine(stored: StoredTensor, value: Floats) -> NDArray[np.bool_] | bool:
         ratio = float((np.abs(value) / np.broadcast_to(stored.step, value.shape)).max())
         return bool(ratio * 1.01 >= levels)
     steps, groups = np.unique(stored.step, return_inverse=True)
-    groups = np.broadcast_to(groups.reshape(stored.step.shape), value.shape)
+    groups = groups.reshape((1,) * (value.ndim - stored.step.ndim) + stored.step.shape)
+    shared = tuple(axis for axis in range(value.ndim) if groups.shape[axis] == 1)  # first along them: `at` is slow
     largest = np.zeros(steps.shape, np.float32)
-    np.maximum.at(largest, groups.reshape(-1), np.abs(value).reshape(-1))
+    np.maximum.at(largest, groups.reshape(-1), np.abs(value).max(shared, keepdims=True).reshape(-1))
     fine = (steps <= largest / levels * 1.01) | (largest == 0)
-    return np.asarray(fine[groups], bool)
+    return np.broadcast_to(np.asarray(fine[groups], bool), value.shape)
 
 
 # --- comparing ranges and schemes -------------------------------------------------------------------------------------
