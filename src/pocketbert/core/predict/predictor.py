@@ -51,6 +51,9 @@ class Predictor(Protocol):
         inputs: Names of the inputs it takes.
         outputs: Names of the outputs it returns; the first one decides the task's metric.
         lengths: The only lengths it takes, ascending; empty if any length is taken.
+
+    An engine that computes the rows of a batch one by one, so that none can change another's numbers, also has the
+    attribute ``computes_rows_apart = True``.
     """
 
     engine: str
@@ -120,6 +123,7 @@ class Batching:
 
 
 _UNPADDED = Batching()
+_ONE_LENGTH = Batching(rows=32, slack=0.0)
 _REMEMBERED = 256 << 20
 """Bytes of inputs and outputs that a torch model remembers at most."""
 _EMPTY = np.empty((0, 0), np.float32)
@@ -154,6 +158,8 @@ def run_rows(
         One matrix per row.
     """
     outputs = tuple(names) or answer_outputs(task, predictor)
+    if batching.rows == 1 and getattr(predictor, "computes_rows_apart", False):
+        batching = _ONE_LENGTH  # the same numbers, and the engine may compute rows at the same time
     result: list[Matrix] = [_EMPTY] * len(encoded)
     with Meter(label, len(encoded)) as meter:
         for batch in _length_batches([len(e) for e in encoded], batching.rows, batching.slack):
