@@ -1,6 +1,6 @@
 """The ONNX exporter: torch.onnx by the dynamo path, weights inside the file, readable by phone builds in use.
 
-`export` writes a file, removes what no runtime reads from it, and checks its versions (`check_readable`).
+`export` converts a module, removes what no runtime reads, checks the versions and writes the file.
 """
 
 from __future__ import annotations
@@ -50,33 +50,35 @@ def export(
     for name in ("onnx", "onnxscript"):
         if version_of(name) is None:
             raise MissingBackendError(name, "pip install 'pocketbert[onnx]'")
+    import onnx
+
     free = torch.export.Dim.DYNAMIC
     inputs = {name: torch.from_numpy(example[name]) for name in family.inputs}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-        torch.onnx.export(
+        program = torch.onnx.export(
             module,
             (),
-            str(path),
             kwargs=inputs,
             dynamo=True,
-            external_data=False,
             opset_version=opset,
             input_names=list(inputs),
             output_names=list(task.outputs),
             verbose=False,
             dynamic_shapes={name: {0: free, 1: free} for name in inputs},
         )
-    clean_file(path)
-    check_readable(path)
+    if program is None:  # only the old exporter, which writes a file itself, returns nothing
+        raise RuntimeError("torch.onnx.export returned no program")
+    model = program.model_proto
+    del program  # the weights are in `model` now, a second time
+    _clean_model(model)
+    _check_model(model, path.name)
+    onnx.save(model, path)
 
 
-def clean_file(path: Path) -> None:
-    """Remove stack traces, stale shapes and other metadata that no runtime reads from an ONNX file."""
-    import onnx
-
-    model = onnx.load(path)
+def _clean_model(model: Any) -> None:
+    """Remove stack traces, stale shapes and other metadata that no runtime reads from an ONNX model."""
     del model.graph.value_info[:]
     del model.metadata_props[:]
     del model.graph.metadata_props[:]
@@ -92,7 +94,6 @@ def clean_file(path: Path) -> None:
     _name_axes(model)
     model.ir_version = min(model.ir_version, _MAX_IR)
     model.producer_name = "pocketbert"
-    onnx.save(model, path)
 
 
 def _name_axes(model: Any) -> None:
@@ -113,10 +114,16 @@ def check_readable(path: Path) -> None:
     """
     import onnx
 
-    model = onnx.load(path, load_external_data=False)
+    _check_model(onnx.load(path, load_external_data=False), path.name)
+
+
+def _check_model(model: Any, name: str) -> None:
+    """Raise GateError, naming the file, if phones could not read a model; onnx's own checks raise errors of theirs."""
+    import onnx
+
     newest = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
     if model.ir_version > _MAX_IR or newest > _MAX_OPSET:
         raise GateError(
-            [f"{path.name}: IR {model.ir_version}, opset {newest}; phones read IR {_MAX_IR}, opset {_MAX_OPSET}."]
+            [f"{name}: IR {model.ir_version}, opset {newest}; phones read IR {_MAX_IR}, opset {_MAX_OPSET}."]
         )
     onnx.checker.check_model(model)

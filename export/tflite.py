@@ -71,7 +71,8 @@ def _convert(signatures: Mapping[str, tuple[nn.Module, dict[str, Tensor]]], path
         converter = litert_torch.Converter()
         for name, (module, sample) in signatures.items():
             converter.signature(name, module, sample_kwargs=sample)
-        converter.convert().export(str(path))
+        # constants of 4 MB and more stay out of the graph until the file is written: less time and memory, the same file
+        converter.convert(lightweight_conversion=True).export(str(path))
 
 
 class _Named(nn.Module):

@@ -42,17 +42,18 @@ class Stopped(KeyboardInterrupt):
 
     Attributes:
         exit_code: Exit code of the command.
-        message: The line that is printed.
     """
 
     def __init__(self, exit_code: ExitCode) -> None:
         super().__init__()
-        self.exit_code, self.message = exit_code, _stopped_message(exit_code)
+        self.exit_code = exit_code
 
 
-def _stopped_message(code: ExitCode) -> str:
-    """Return the line that a command prints when Ctrl-C or SIGTERM has ended it."""
-    return f"Stopped by {_SIGNAL_NAMES[code]}. Finished work is kept; run the same command to continue."
+def _stopped_message(code: ExitCode, error: BaseException) -> str:
+    """Return the line that a command prints when Ctrl-C or SIGTERM has ended it: whether the same one continues."""
+    kept = any(note.startswith(KEPT_NOTE) for note in getattr(error, "__notes__", ()))
+    after = "Finished work is kept; run the same command to continue." if kept else "The same command starts anew."
+    return f"Stopped by {_SIGNAL_NAMES[code]}. {after}"
 
 
 @contextmanager
@@ -87,7 +88,7 @@ def signals() -> Iterator[None]:
     try:
         yield
     except Stopped as error:  # outside of any command: while options are read, or at the end
-        print(error.message, file=sys.stderr)
+        print(f"Stopped by {_SIGNAL_NAMES[error.exit_code]}.", file=sys.stderr)
         sys.exit(error.exit_code)
     except SystemExit:
         if seen:  # typer has a code of its own for Ctrl-C
@@ -132,7 +133,7 @@ def _guard(command: Callable[..., None]) -> Callable[..., None]:
             raise
         except KeyboardInterrupt as error:
             code = error.exit_code if isinstance(error, Stopped) else ExitCode.INTERRUPTED
-            _end(_stopped_message(code), code, debug)
+            _end(_stopped_message(code, error), code, debug)
         except (InputError, GateError) as error:
             _end(_all_problems(error), error.exit_code, debug)
         except PocketBertError as error:

@@ -68,9 +68,13 @@ def print_family_choice(folder: ModelFolder) -> None:
 
 
 def load_reference_model(folder: ModelFolder, task: Task, model: torch.nn.Module | None = None) -> TorchPredictor:
-    """Return a folder's torch model as a predictor for a task; `model` is used if it is loaded already."""
+    """Return a folder's torch model as a predictor for a task; `model` is used if it is loaded already.
+
+    It remembers its outputs, so its weights must not change afterwards.
+    """
     loaded = load_model(folder, task) if model is None else model
-    return TorchPredictor(loaded, task, folder.family.inputs, read_pooling(folder.path) or DEFAULT_POOLING)
+    pooling = read_pooling(folder.path) or DEFAULT_POOLING
+    return TorchPredictor(loaded, task, folder.family.inputs, pooling, remember=True)
 
 
 def word_table(reference: TorchPredictor) -> torch.nn.Embedding:

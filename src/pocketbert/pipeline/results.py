@@ -90,6 +90,7 @@ class Subject:
     simulated: float | None = None
     ranges: Mapping[str, Sequence[ProductRanges]] = field(default_factory=dict)
     weights: Sequence[WeightRole] = ()
+    _known: dict[object, Matrix] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def output(self) -> str:
@@ -102,9 +103,18 @@ class Subject:
         return self.scheme in (Scheme.FP32, FORMATS[self.format].base)
 
     def answers(self, rows: Sequence[GoldenRow]) -> list[Matrix]:
-        """Run the file on golden rows, one at a time; return the parts of each output that golden rows record."""
-        encoded = self.tokenizer.encode([r.input for r in rows])
-        return run_rows(self.predictor, self.tokenizer, encoded, self.task, reduce=lambda i, m: rows[i].pick(m))
+        """Run the file on golden rows, one at a time; return the parts of each output that golden rows record.
+
+        Several gates ask for them; each row is run once.
+        """
+        keys = [(row.input, tuple(row.places), tuple(row.columns)) for row in rows]
+        new = [i for i, key in enumerate(keys) if key not in self._known]
+        encoded = self.tokenizer.encode([rows[i].input for i in new])
+        matrices = run_rows(
+            self.predictor, self.tokenizer, encoded, self.task, reduce=lambda i, matrix: rows[new[i]].pick(matrix)
+        )
+        self._known.update(zip((keys[i] for i in new), matrices, strict=True))
+        return [self._known[key] for key in keys]
 
     def recorded(self, row: GoldenRow, values: list[float]) -> Matrix:
         """Return recorded torch logits of a row as a matrix, turned into probabilities if this file outputs those."""

@@ -120,6 +120,11 @@ class RunSteps:
         """The model that is exported; its folder must have been written."""
         return open_run_model(self.recipe, self.path, self.weights, self.length)
 
+    @cached_property
+    def reference(self) -> TorchPredictor:
+        """The same in torch, whose outputs every format is compared with."""
+        return load_reference_model(self.exported.folder, self.exported.task)
+
     @property
     def files(self) -> Sequence[ModelFile]:
         """Model files of the recipe; the model that is exported must have been written."""
@@ -396,7 +401,7 @@ class RunSteps:
 
     def _make_export(self, format: Format, at: StepPaths) -> Sequence[str]:
         files = [file for file in self.files if file.step == format.value]
-        return model_files.make_export(self.exported, files, self.texts(), at.output, self.ready)
+        return model_files.make_export(self.exported, self.reference, files, self.texts(), at.output, self.ready)
 
     def _make_quantized(self, format: Format, scheme: Scheme, at: StepPaths) -> Sequence[str]:
         files = self.files
@@ -429,7 +434,7 @@ class RunSteps:
     def _make_golden(self, at: StepPaths) -> Sequence[str]:
         """Write golden rows, outputs of the checkpoint's library and simulated errors of schemes to `at.output`."""
         model = self.exported
-        reference = load_reference_model(model.folder, model.task)
+        reference = self.reference
         failures = golden.make_golden(model, reference, self.texts(golden.SEARCHED), at.output, self.files)
         if failures:
             return failures
@@ -521,7 +526,8 @@ class RunSteps:
     def _make_teacher_file(self, at: StepPaths) -> Sequence[str]:
         texts, file = self.texts(), measuring.teacher_file(self.recipe)
         teacher = open_model_in_run(self.recipe, self.path, self.path / "teacher", self.length)
-        return model_files.make_export(teacher, [file], texts, at.output)
+        reference = load_reference_model(teacher.folder, teacher.task)
+        return model_files.make_export(teacher, reference, [file], texts, at.output)
 
     def _benchmark_step(self, measured: tuple[str, ...]) -> Step:
         """Return the step that measures the latencies of model files; `measured` names the steps that write them."""

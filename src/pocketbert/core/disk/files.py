@@ -21,6 +21,7 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from io import BufferedReader, FileIO
 from itertools import islice
@@ -269,10 +270,24 @@ def check_writable(folder: Path) -> None:
 # --- hashing, measuring, copying ------------------------------------------------------------
 
 
+_digests: dict[tuple[int, ...], str] = {}
+"""Digests of large files by device, inode, size and times of change: model files are hashed at every step of a run."""
+_LARGE = 1 << 20
+_SETTLED_NS = 2_000_000_000
+"""Age from which on a file's times tell whether it changed since: clocks of file systems tick in up to two seconds."""
+
+
 def sha256_file(path: Path) -> str:
-    """Return the sha256 of a regular file as hexadecimal text."""
+    """Return the sha256 of a regular file as hexadecimal text; a large one is not read twice unless it changed."""
     with open_regular(path) as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        found = os.fstat(stream.fileno())
+        key = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        if key in _digests:
+            return _digests[key]
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        if found.st_size >= _LARGE and time.time_ns() - max(found.st_mtime_ns, found.st_ctime_ns) > _SETTLED_NS:
+            _digests[key] = digest
+        return digest
 
 
 def sha256_path(path: Path) -> str:

@@ -51,6 +51,9 @@ class Predictor(Protocol):
         inputs: Names of the inputs it takes.
         outputs: Names of the outputs it returns; the first one decides the task's metric.
         lengths: The only lengths it takes, ascending; empty if any length is taken.
+
+    An engine that computes the rows of a batch one by one, so that none can change another's numbers, also has the
+    attribute ``computes_rows_apart = True``.
     """
 
     engine: str
@@ -120,6 +123,9 @@ class Batching:
 
 
 _UNPADDED = Batching()
+_ONE_LENGTH = Batching(rows=32, slack=0.0)
+_REMEMBERED = 256 << 20
+"""Bytes of inputs and outputs that a torch model remembers at most."""
 _EMPTY = np.empty((0, 0), np.float32)
 
 
@@ -152,6 +158,8 @@ def run_rows(
         One matrix per row.
     """
     outputs = tuple(names) or answer_outputs(task, predictor)
+    if batching.rows == 1 and getattr(predictor, "computes_rows_apart", False):
+        batching = _ONE_LENGTH  # the same numbers, and the engine may compute rows at the same time
     result: list[Matrix] = [_EMPTY] * len(encoded)
     with Meter(label, len(encoded)) as meter:
         for batch in _length_batches([len(e) for e in encoded], batching.rows, batching.slack):
@@ -280,20 +288,41 @@ class TorchPredictor:
         task: Names the outputs.
         inputs: Names of the inputs that its family takes.
         pooling: How sentence embeddings are made, if they are an output.
+        remember: Keep the outputs of each batch and return them when it comes again, for a model that does not change:
+            files of several formats are compared with it on the same texts.
     """
 
     engine = "torch"
     lengths: tuple[int, ...] = ()
 
     def __init__(
-        self, model: torch.nn.Module, task: Task, inputs: tuple[str, ...], pooling: Pooling = DEFAULT_POOLING
+        self,
+        model: torch.nn.Module,
+        task: Task,
+        inputs: tuple[str, ...],
+        pooling: Pooling = DEFAULT_POOLING,
+        remember: bool = False,
     ) -> None:
         self.engine_version = version_of("torch") or "unknown"
         self.model = model.eval()
         self.task, self.inputs, self.outputs, self.pooling = task, inputs, task.outputs, pooling
+        self._known: dict[tuple[object, ...], Arrays] = {}
+        self._left = _REMEMBERED if remember else 0
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
         """Run one batch through the torch model and return its outputs by name; see `Predictor.run`."""
+        batch = [np.ascontiguousarray(inputs[n]) for n in (*self.inputs, "attention_mask") if n in inputs]
+        key = tuple((array.shape, array.tobytes()) for array in batch)
+        if key not in self._known:
+            outputs = self._run(inputs)
+            size = sum(array.nbytes for array in (*batch, *outputs.values()))
+            if size > self._left:
+                return outputs
+            self._known[key], self._left = outputs, self._left - size
+        return {name: array.copy() for name, array in self._known[key].items()}
+
+    def _run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
+        """Compute the outputs of one batch."""
         import torch
 
         device = next(self.model.parameters()).device

@@ -184,11 +184,12 @@ def check_padding(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
     encoded = subject.tokenizer.encode([r.input for r in rows], places=True)
     longest = subject.tokenizer.max_length
     short = [i for i, e in enumerate(encoded) if len(e) < longest]
-    torch_difference, pick = None, None
+    torch_difference, pick, alone = None, None, None
     if len(short) < 2:  # a length so small that the golden rows fill it: make room for one padding token
         inputs = [truncate_row(e, longest - 1) for e in encoded]
     else:
         inputs, chosen = [encoded[i] for i in short], [rows[i] for i in short]
+        alone = subject.answers(chosen)
 
         def pick(i: int, matrix: Matrix) -> Matrix:
             return chosen[i].pick(matrix)
@@ -196,7 +197,9 @@ def check_padding(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
         if all(r.padded for r in chosen):
             padded = join_texts([subject.recorded(r, r.padded) for r in chosen])
             torch_difference = padded - join_texts(subject.reference(chosen))
-    moved = measure_padding_effect(subject.predictor, subject.tokenizer, inputs, subject.task, torch_difference, pick)
+    moved = measure_padding_effect(
+        subject.predictor, subject.tokenizer, inputs, subject.task, torch_difference, pick, alone
+    )
     difference = f"{moved:.3g} of their spread more than the torch model's, allowed {bound:g}"
     end = "." if moved <= bound else ": is the attention mask ignored?"
     return _error_gate("padding", subject.name, moved, bound, f"padding moves the logits by {difference}{end}")

@@ -208,6 +208,7 @@ class ReferenceConstants:
             for j in _bits(constant.upstream):
                 self.downstream[j] |= 1 << i
         self._matches: dict[tuple[ConstantRole, int], list[int]] = {}
+        self._largest: dict[int, float] = {}
         self._looked_up: list[StoredTensor] = []  # kept alive, so that no other tensor gets their id
 
     def add_lengths(self, lengths: Sequence[int]) -> None:
@@ -238,11 +239,17 @@ class ReferenceConstants:
             return True
         if not self.multiples or not expected.is_float:
             return False
-        largest = np.array([np.abs(t.value).max() for t in (expected, stored)], np.float64)
+        largest = np.array([self._largest_magnitude(t) for t in (expected, stored)], np.float64)
         if not largest.all():
             return False
-        factor = 2.0 ** np.round(np.log2(largest[0] / largest[1]))
-        return _is_equal(stored.multiply(StoredTensor(np.array(factor, np.float32))), expected)
+        return _is_equal(stored, expected, 2.0 ** np.round(np.log2(largest[0] / largest[1])))
+
+    def _largest_magnitude(self, tensor: StoredTensor) -> float:
+        """Return the largest magnitude of a tensor, which is looked for once."""
+        if id(tensor) not in self._largest:
+            self._looked_up.append(tensor)
+            self._largest[id(tensor)] = float(np.abs(tensor.value).max())
+        return self._largest[id(tensor)]
 
     def _tables_with_first_rows(self, stored: StoredTensor) -> list[int]:
         """Return indices of the module's tables that begin with an array: exporters look up known positions in advance.
@@ -435,30 +442,24 @@ _SAMPLED = 64
 """Numbers of a tensor that are compared first, because most pairs of tensors differ everywhere."""
 
 
-def _is_equal(stored: StoredTensor, expected: StoredTensor) -> bool:
-    """Return whether a file's tensor equals the module's within quantization rounding; a sample is compared first."""
+def _is_equal(stored: StoredTensor, expected: StoredTensor, factor: float = 1.0) -> bool:
+    """Return whether a file's tensor times a factor equals the module's within quantization rounding.
+
+    A sample is compared first: each tensor of a file meets all of its shape in the model, and most differ everywhere.
+    """
     value = expected.value
     if not expected.is_float or not stored.is_float:
         return bool(np.array_equal(stored.value, value))
-    if stored.step is None and np.array_equal(stored.value, value):
-        return True
+    scale = StoredTensor(np.array(factor, np.float32))
     places = np.unique(np.linspace(0, value.size - 1, min(_SAMPLED, value.size)).astype(np.int64))
     spots = np.unravel_index(places, value.shape)
-
-    def at_spots(numbers: Floats) -> Floats:
-        return np.broadcast_to(numbers, value.shape)[spots]
-
-    ends = stored.palette_ends
-    sample = replace(
-        stored,
-        value=stored.value[spots],
-        magnitude_sum=stored.magnitude[spots],
-        step=None if stored.step is None else at_spots(stored.step),
-        palette_ends=ends and (at_spots(ends[0]), at_spots(ends[1])),
-    )
-    if not _is_near(sample, StoredTensor(value[spots], magnitude_sum=expected.magnitude[spots])).all():
+    sample, wanted = stored.transform(lambda v: v[spots]).multiply(scale), expected.transform(lambda v: v[spots])
+    if not (_is_near(sample, wanted) | (sample.value == wanted.value)).all():
         return False
-    return bool(_is_within_bounds(stored, expected).all())
+    whole = stored if factor == 1.0 else stored.multiply(scale)
+    if whole.step is None and np.array_equal(whole.value, value):
+        return True
+    return bool(_is_within_bounds(whole, expected).all())
 
 
 def _is_within_bounds(stored: StoredTensor, expected: StoredTensor) -> NDArray[np.bool_]:
@@ -501,11 +502,12 @@ def _is_fine(stored: StoredTensor, value: Floats) -> NDArray[np.bool_] | bool:
         ratio = float((np.abs(value) / np.broadcast_to(stored.step, value.shape)).max())
         return bool(ratio * 1.01 >= levels)
     steps, groups = np.unique(stored.step, return_inverse=True)
-    groups = np.broadcast_to(groups.reshape(stored.step.shape), value.shape)
+    groups = groups.reshape((1,) * (value.ndim - stored.step.ndim) + stored.step.shape)
+    shared = tuple(axis for axis in range(value.ndim) if groups.shape[axis] == 1)  # first along them: `at` is slow
     largest = np.zeros(steps.shape, np.float32)
-    np.maximum.at(largest, groups.reshape(-1), np.abs(value).reshape(-1))
+    np.maximum.at(largest, groups.reshape(-1), np.abs(value).max(shared, keepdims=True).reshape(-1))
     fine = (steps <= largest / levels * 1.01) | (largest == 0)
-    return np.asarray(fine[groups], bool)
+    return np.broadcast_to(np.asarray(fine[groups], bool), value.shape)
 
 
 # --- comparing ranges and schemes -------------------------------------------------------------------------------------

@@ -382,7 +382,7 @@ def _first_line(error: Exception) -> str:
 # --- gates ---
 
 LIBRARY_TEXT_GATE, _ANSWER_GATE = "text", "answer"
-_PADDED = Batching(rows=8, slack=1.0)
+_PADDED = Batching(rows=8, slack=0.5)
 """Texts of all lengths together: an answer must not depend on the padding next to it."""
 _EXPORTED = 2e-3
 """Largest difference of an exported file's answers, as a share of their range; the rounding of fp32 makes about 1e-6."""

@@ -51,7 +51,6 @@ from pocketbert.pipeline.make.golden import blank_row
 from pocketbert.pipeline.reference import (
     check_spread,
     draw_inputs,
-    load_reference_model,
     project_text_batches,
     project_texts,
     takes_texts_and_pairs,
@@ -82,6 +81,7 @@ _SHOWN_OUTLIERS = 6
 
 def make_export(
     model: RunModel,
+    reference: TorchPredictor,
     files: Sequence[ModelFile],
     texts: Sequence[Text],
     destination: Path,
@@ -91,6 +91,7 @@ def make_export(
 
     Args:
         model: The model.
+        reference: The same in torch.
         files: The files to write, all of one format.
         texts: Texts of the data.
         destination: Folder to write into.
@@ -105,7 +106,6 @@ def make_export(
     from pocketbert.export.prepare import PreparedPredictor, prepare
 
     place, family = format_place(files[0].format), model.folder.family
-    reference = load_reference_model(model.folder, model.task)
     pairs = sample_pairs()[:8] if family.uses_segments and takes_texts_and_pairs(model.task) else ()
     probe_texts = [*texts[:16], *project_texts(model.task, model.tokenizer), *pairs]
     name = "student" if model.recipe.student else model.recipe.teacher.model
