@@ -50,11 +50,7 @@ def test_commands_that_keep_to_their_output_pass(tmp_path: Path) -> None:
 
 
 def test_outputs_are_found_in_command_lines() -> None:
-    assert outputs_of(["run", "r.yaml", "-o", "a", "--output", "b", "--output=c"]) == [
-        Path("a"),
-        Path("b"),
-        Path("c"),
-    ]
+    assert outputs_of(["run", "r.yaml", "-o", "a", "--output", "b", "--output=c"]) == [Path("a"), Path("b"), Path("c")]
     assert outputs_of(["doctor", "-o"]) == []
 
 

@@ -98,12 +98,7 @@ def test_export_and_predict_from_python(tmp_path: Path, tiny_model: Callable[...
 
 
 def test_export_example_tells_what_is_wrong(tmp_path: Path) -> None:
-    script = [
-        sys.executable,
-        str(EXAMPLES / "export_ready_model.py"),
-        str(tmp_path / "none"),
-        str(tmp_path / "phone"),
-    ]
+    script = [sys.executable, str(EXAMPLES / "export_ready_model.py"), str(tmp_path / "none"), str(tmp_path / "phone")]
     done = subprocess.run(script, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 1
     assert "no model folder" in done.stderr

@@ -135,14 +135,4 @@ def test_import_rules_hold_the_wings_apart() -> None:
 
 def test_core_dependencies_bring_no_training_library() -> None:
     core = {d.split(">")[0].split("[")[0].strip().lower() for d in PROJECT["project"]["dependencies"]}
-    assert core == {
-        "numpy",
-        "onnxruntime",
-        "tokenizers",
-        "pydantic",
-        "pyyaml",
-        "typer",
-        "rich",
-        "filelock",
-        "psutil",
-    }
+    assert core == {"numpy", "onnxruntime", "tokenizers", "pydantic", "pyyaml", "typer", "rich", "filelock", "psutil"}

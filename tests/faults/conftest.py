@@ -16,13 +16,7 @@ from support.folders import once
 from support.mutations import mutations
 
 FORMATS = ["onnx", "tflite", "coreml"]
-COUNTS = {
-    "recipe": (96, 320),
-    "data": (85, 255),
-    "folder": (80, 240),
-    "model": (77, 231),
-    "source": (24, 120),
-}
+COUNTS = {"recipe": (96, 320), "data": (85, 255), "folder": (80, 240), "model": (77, 231), "source": (24, 120)}
 """Mutations by kind: in the usual suite, and beyond it."""
 
 

@@ -108,8 +108,7 @@ SETS = {
     ),
     "qemu": Set(("qemu-user", "libcapstone4", "liburing2")),
     "python3.9": Set(
-        ("libmpdec3", "libpython3.9-minimal", "libpython3.9-stdlib", "python3.9-minimal"),
-        f"deb {MIRROR} bullseye main",
+        ("libmpdec3", "libpython3.9-minimal", "libpython3.9-stdlib", "python3.9-minimal"), f"deb {MIRROR} bullseye main"
     ),
     "arm64": Set(
         (

@@ -37,10 +37,7 @@ class Victim:
     def running(self) -> Iterator[subprocess.Popen[str]]:
         """The command, killed at the end of the block at the latest."""
         process = subprocess.Popen(
-            one_core(command(*self.arguments)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            one_core(command(*self.arguments)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         try:
             yield process

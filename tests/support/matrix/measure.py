@@ -188,14 +188,7 @@ def differences(model: Model, column: str, predictor: Predictor) -> tuple[float,
     drawn = draw_inputs(model.reference, model.tokenizer, segments, model.task, longest)
     for names in model.task.compared:
         probe = build_probe(
-            model.reference,
-            model.tokenizer,
-            model.texts(column),
-            ASKED,
-            model.task,
-            names,
-            predictor.lengths,
-            drawn,
+            model.reference, model.tokenizer, model.texts(column), ASKED, model.task, names, predictor.lengths, drawn
         )
         scale = logit_scale(join_texts(probe.expected))
         for batch, expected in zip(probe.batches, probe.expected, strict=True):
