@@ -10,10 +10,11 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from fuzz.campaign import Campaign, endless
+from fuzz.campaign import Campaign
 from fuzz.report import summary
 from fuzz.runner import Limits, Runner
-from fuzz.seeds import warm, warm_light, write_rows
+from fuzz.seeds import warm, warm_light, write_recipe
+from fuzz.targets import endless
 
 from support.tiny import write_bert
 from support.tiny_texts import LABELS
@@ -33,7 +34,7 @@ def campaign(trio: Path, tmp_path: Path) -> Iterator[Campaign]:
     seeds.mkdir()
     shutil.copytree(trio / "phone", seeds / "phone")
     write_bert(seeds / "model", LABELS)
-    write_rows(seeds)
+    write_recipe(seeds)
     runner = Runner(Path(sys.executable), tmp_path / "runner", Limits())
     yield Campaign(runner, seeds, tmp_path / "work", tmp_path / "report")
     runner.close()
