@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,7 @@ from typing import Any
 import pytest
 
 from support.commander import GROWTH, one_message, run_command, tree
-from support.commands import completed_run
-from support.fixtures import finished, task
-from support.folders import once
+from support.fixtures import finished, finished_run, task
 from support.mutations import Mutation, mutations
 
 COUNTS = {"recipe": (96, 320), "data": (85, 255), "folder": (80, 240), "model": (77, 231), "source": (24, 120)}
@@ -22,11 +19,7 @@ COUNTS = {"recipe": (96, 320), "data": (85, 255), "folder": (80, 240), "model": 
 @pytest.fixture(scope="session")
 def trio(task: Any, finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run folder of the tiny task in three formats, all gates passed; read-only by convention."""
-    with once(tmp_path_factory, "tiny-run-trio") as (folder, there):
-        if not there:
-            shutil.copytree(finished, folder)
-            completed_run(folder, task.recipe, "export.formats=[onnx, tflite, coreml]", "--overwrite")
-    return folder
+    return finished_run(tmp_path_factory, task, "tiny-run-trio", finished, "export.formats=[onnx, tflite, coreml]")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -17,11 +17,8 @@ from pocketbert.core.disk.files import path_bytes, sha256_path
 from pocketbert.core.types import Format
 
 ONNX, ONNX_INT8 = "onnx/model.onnx", "onnx/model_int8.onnx"
-TFLITE, TFLITE_INT8, TFLITE_OLD = (
-    "tflite/model.tflite",
-    "tflite/model_int8.tflite",
-    "tflite/model_int8_tflite216.tflite",
-)
+TFLITE, TFLITE_INT8 = "tflite/model.tflite", "tflite/model_int8.tflite"
+TFLITE_OLD = "tflite/model_int8_tflite216.tflite"
 MEDIAPIPE, MEDIAPIPE_INT8 = "tflite/mediapipe.tflite", "tflite/mediapipe_int8.tflite"
 COREML, COREML_W8 = "coreml/Model.mlpackage", "coreml/Model_w8.mlpackage"
 FILES = {
@@ -31,22 +28,13 @@ FILES = {
 }
 """Model files of the finished runs' artefact folders; of each format the exported file is the first."""
 STEPS = {
-    ONNX_INT8: "onnx-int8",
-    TFLITE_INT8: "tflite-int8",
-    MEDIAPIPE_INT8: "tflite-int8",
-    TFLITE_OLD: "tflite-int8",
-    COREML_W8: "coreml-w8",
+    **{ONNX_INT8: "onnx-int8", COREML_W8: "coreml-w8"},
+    **dict.fromkeys((TFLITE_INT8, MEDIAPIPE_INT8, TFLITE_OLD), "tflite-int8"),
 }
 """Folder of the run folder where a smaller file lies; the others lie in the folder named like their format."""
 VERBS = (
-    "rewrite",
-    "ignore_mask",
-    "swap_labels",
-    "always_the_same",
-    "a_little_more",
-    "one_nan",
-    "one_hidden_nan",
-    "one_nan_scale",
+    *("rewrite", "ignore_mask", "swap_labels", "always_the_same", "a_little_more"),
+    *("one_nan", "one_hidden_nan", "one_nan_scale"),
 )
 """What the module of every format can do to a model; `rewrite` changes the file and breaks nothing."""
 NEEDS = {Format.TFLITE: "ai_edge_quantizer", Format.COREML: "coremltools"}

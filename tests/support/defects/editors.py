@@ -100,18 +100,15 @@ class Editor(ABC):
             return False
         if like.shape != raw.shape or like.shape[0] != like.shape[1]:
             return like.shape != raw.shape
-        numbers = raw.astype(np.float64)
-        return abs(np.corrcoef(numbers.T.ravel(), like.ravel())[0, 1]) > abs(
-            np.corrcoef(numbers.ravel(), like.ravel())[0, 1]
-        )
+        as_is, turned = (abs(np.corrcoef(v.astype(np.float64).ravel(), like.ravel())[0, 1]) for v in (raw, raw.T))
+        return bool(turned > as_is)
 
     @abstractmethod
     def scales(self, constant: Constant) -> Array:
         """The scales of a compressed matrix, one for each output channel."""
 
     @abstractmethod
-    def replace_scales(self, constant: Constant, scales: Array) -> None:
-        """Store other scales."""
+    def replace_scales(self, constant: Constant, scales: Array) -> None: ...
 
     @abstractmethod
     def _raw(self, name: str) -> Array: ...
@@ -126,17 +123,11 @@ class Editor(ABC):
 
 @dataclass(frozen=True)
 class _Packing:
-    """How an ONNX file stores codes of few bits.
+    """How an ONNX file stores codes of few bits."""
 
-    Attributes:
-        bits: Bits of a code, which is stored with half of its range added.
-        width: Numbers of a row; None where all that is stored counts.
-        halves: Whether a byte holds column j and column j + half, not two neighbours.
-    """
-
-    bits: int
-    width: int | None
-    halves: bool
+    bits: int  # of a code, which is stored with half of its range added
+    width: int | None  # numbers of a row; None where all that is stored counts
+    halves: bool  # whether a byte holds column j and column j + half, not two neighbours
 
     def read(self, raw: Array) -> Array:
         """Signed codes [rows, width]."""
@@ -203,21 +194,18 @@ class OnnxEditor(Editor):
             return f"{name}_scale"
         return name.replace("_quantized", "_scale") if "_quantized" in name else name.replace("_int8", "_scale")
 
-    def _in_blocks(self, constant: Constant) -> bool:
-        return self._packing(constant.tensor.name) is not None
-
     def scales(self, constant: Constant) -> Array:
         """Scales [out]; of blocks [blocks, out]."""
         from onnx import numpy_helper
 
         found = numpy_helper.to_array(self.tensors[self._scale_name(constant)])
-        return found.T if self._in_blocks(constant) else found
+        return found.T if self._packing(constant.tensor.name) else found
 
     def replace_scales(self, constant: Constant, scales: Array) -> None:
         from onnx import numpy_helper
 
         name = self._scale_name(constant)
-        value = np.ascontiguousarray(scales.T if self._in_blocks(constant) else scales)
+        value = np.ascontiguousarray(scales.T if self._packing(constant.tensor.name) else scales)
         self.tensors[name].CopyFrom(numpy_helper.from_array(value, name))
 
     def write(self) -> None:
