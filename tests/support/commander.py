@@ -119,16 +119,18 @@ def _memory(key: str) -> int:
 
 
 def tree(folder: Path) -> dict[str, str]:
-    """Everything below a folder, hidden things included: digests of files, targets of links."""
+    """Everything below a folder, hidden things included: digests of files (of huge ones the size), targets of links."""
     out = {}
     for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if path.is_symlink():
+        found, name = path.lstat(), path.relative_to(folder).as_posix()
+        if stat.S_ISLNK(found.st_mode):
             out[name] = f"-> {path.readlink()}"
-        elif stat.S_ISREG(path.lstat().st_mode):
-            out[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-        else:
+        elif not stat.S_ISREG(found.st_mode):
             out[name] = ""
+        elif found.st_size > 64 * MIB:
+            out[name] = f"{found.st_size} bytes"
+        else:
+            out[name] = hashlib.sha256(path.read_bytes()).hexdigest()
     return out
 
 
