@@ -114,13 +114,7 @@ def left(case: Case, place: Path) -> dict[str, bytes]:
 
 
 class Campaign:
-    """Kills the commands of some cases.
-
-    Args:
-        root: Folder for everything.
-        cases: What is killed.
-        seed: Of the random moments.
-    """
+    """Kills the commands of some cases."""
 
     def __init__(self, root: Path, cases: list[Case], seed: int) -> None:
         self.root, self.cases, self.draw = root, cases, random.Random(seed)
@@ -133,8 +127,7 @@ class Campaign:
 
     def reference(self, case: Case) -> None:
         """Run a case that nobody kills."""
-        place = self._place(case, "reference")
-        began = time.monotonic()
+        place, began = self._place(case, "reference"), time.monotonic()
         code = forked(case.arguments(place), self._log)
         if code != 0:
             raise SystemExit(f"{case.name}: exit {code}: {self._log.read_text()[-2000:]}")

@@ -1,4 +1,4 @@
-"""Recipes and overrides: keys of the schema with wrong and with odd values, and YAML itself."""
+"""Recipes and overrides: keys of the schema with wrong and with odd values; broken YAML is in `damage`."""
 
 from __future__ import annotations
 
@@ -71,42 +71,6 @@ def changed_tree(draw: random.Random, place: Place) -> None:
     content = read(place)
     for _ in range(draw.choice([1, 1, 3])):
         content = changed(draw, content)
-    write(place, content)
-
-
-@mutator("recipe", verdict=Verdict.BAD)
-def unknown_keys(draw: random.Random, place: Place) -> None:
-    """Keys that no section has: one, or thousands of them."""
-    count, key = draw.choice([1, 50, 3000]), draw.choice(["steps", "x" * 300, "a.b", "\x1b[2J", "é", "Name"])
-    write(place, {**read(place), **{f"{key}{i}": i for i in range(count)}})
-
-
-@mutator("recipe", verdict=Verdict.BAD)
-def broken_yaml(draw: random.Random, place: Place) -> None:
-    """Text that is no YAML, or YAML that is no recipe."""
-    raw = read_plain(place.recipe)
-    bomb = b"a: &a [x,x,x,x,x,x,x,x,x]\n"
-    for i in range(97, 106):
-        bomb += b"%c: &%c [%s]\n" % (i + 1, i + 1, b",".join([b"*%c" % i] * 9))
-    ends = [
-        *(b"\xff", b"\n\t- x", b"name: again\n", b"x: !!python/object/apply:os.system ['touch owned']\n"),
-        *(b"x: " + b"{a: " * 60 + b"1" + b"}" * 60, b"description: '" + b"x" * 300_000 + b"'\n", b"? " * 2000 + b"\n"),
-    ]
-    starts = [bomb, b"%YAML 9.9\n---\n", b"---\n" * 500]
-    whole = [b"", b"\0", b"[]", b"5", b"- a\n- b\n", b"[" * 100_000, b"name: [\n" * 3000]
-    other = [b"\xff\xfe" + raw.decode().encode("utf-16-le"), raw.replace(b":", b"", 3)]
-    place.recipe.write_bytes(draw.choice([*whole, *other, *(s + raw for s in starts), *(raw + e for e in ends)]))
-
-
-@mutator("recipe", verdict=Verdict.BAD, verbs=["check", "dry-run"])
-def wrong_paths(draw: random.Random, place: Place) -> None:
-    """Data and models that are devices, folders, or nowhere."""
-    content = read(place)
-    bad = [
-        *("/dev/zero", "/dev/stdin", "/proc/self/mem", "/proc/kmsg", "/", ".", "nowhere.jsonl", "x" * 5000, "a\0b"),
-        *("~nobodyatall/x.jsonl", "/dev/full", "rows", "", "\ud800.jsonl"),
-    ]
-    put(content, ("data", draw.choice(["train", "eval"]), "path"), draw.choice(bad))
     write(place, content)
 
 

@@ -180,11 +180,8 @@ def wrong_tokenizer(draw: random.Random, folder: Path) -> None:
         changes = draw.choice(
             [
                 *(words({}), {"model": {"type": "Nothing"}}, {"version": "9"}, None, {"post_processor": {"type": "x"}}),
-                *(
-                    words({"a": -1}),
-                    words({f"w{i}": i for i in range(5000)}),
-                    words({"[UNK]": 10**9, "[CLS]": 4 * 10**9}),
-                ),
+                *(words({"a": -1}), words({f"w{i}": i for i in range(5000)})),
+                words({"[UNK]": 10**9, "[CLS]": 4 * 10**9}),
                 {"added_tokens": [{"id": 10**9, "content": "the", "normalized": True, **plain}]},
             ]
         )

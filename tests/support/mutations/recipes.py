@@ -142,17 +142,8 @@ def odd_scalars(draw: random.Random) -> str:
             *("!!int x", "!!int ''", "0x_", "0b_", "0b", "!!float x", "!!bool perhaps", "!!timestamp 2024-99-99"),
             *("2024-13-45", "2024-01-01T99:99:99Z", "!!binary '*'", "!!python/object/apply:os.system ['touch owned']"),
             *("!!python/name:os.system", "!custom x", "!!set {a, b}", "!!omap [a: 1]", "!!null x", "!!str [1]"),
-            *(
-                "!!seq x",
-                "!!map x",
-                "99:99:99",
-                "1" + ":59" * 3000,
-                "_",
-                "0o99",
-                '"\\uD800"',
-                '"\\0"',
-                "!!pairs [a: 1]",
-            ),
+            *("!!seq x", "!!map x", "99:99:99", "1" + ":59" * 3000, "_", "0o99", '"\\uD800"', '"\\0"'),
+            "!!pairs [a: 1]",
             *("._", "-.inf"),
         ]
     )
@@ -201,16 +192,8 @@ def odd_paths(draw: random.Random, content: Any) -> None:
     keys = draw.choice([("data", "train", "path"), ("data", "eval", "path"), ("teacher", "model")])
     section_of(content, keys)[keys[-1]] = draw.choice(
         [
-            *(
-                "a\0b",
-                "\0",
-                "x" * 5000,
-                "~nobody-of-that-name/x.jsonl",
-                "/",
-                "/dev/null",
-                "/dev/zero",
-                "/proc/self/mem",
-            ),
+            *("a\0b", "\0", "x" * 5000, "~nobody-of-that-name/x.jsonl", "/", "/dev/null", "/dev/zero"),
+            "/proc/self/mem",
             *(".", "..", "x/" * 3000, "http://localhost/x.jsonl", "nowhere.jsonl", "\n", "a\nb.jsonl", " ", "*.jsonl"),
             *("/etc/passwd", "~", "con/\x07.csv", "../" * 400 + "etc/passwd", "./" + "ä" * 200 + ".jsonl"),
         ]
