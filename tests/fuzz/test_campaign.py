@@ -129,9 +129,15 @@ def kinds(campaign: Campaign, case: Case) -> list[str]:
 
 @pytest.mark.parametrize("word", [pytest.param(w, marks=pytest.mark.slow) if w == "work" else w for w in FAULTS])
 def test_planted_faults_are_found_and_made_small(
-    planted: Callable[..., Campaign], plant: Callable[..., Case], word: str, tmp_path: Path
+    planted: Callable[..., Campaign],
+    plant: Callable[..., Case],
+    word: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     campaign, kind = planted(tmp_path), FAULTS[word]
+    if kind in ("time", "memory"):  # every trial takes as long, or as much, as the command may
+        monkeypatch.setattr("fuzz.shrink.SECONDS", 3.0)
     assert kinds(campaign, plant(word)) == [kind], summary(campaign.tally)
     (kept,) = campaign.tally.kept.values()
     assert [s.mutator for s in kept.case.steps] == ["recipe.plant"]

@@ -9,13 +9,14 @@ import resource
 import signal
 import stat
 import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
+
+from fuzz.server import call
 
 MIB = 1 << 20
 HEADROOM = 2048 * MIB
@@ -37,29 +38,14 @@ class Ended:
 
 def run_command(folder: Path, *arguments: object, bounded: bool = True) -> Ended:
     """Run a command; its outputs go through files in a folder."""
-    out, err = folder / "stdout", folder / "stderr"
+    out, err, argv = folder / "stdout", folder / "stderr", sys.argv
     with _written_to(out, err), _patience(), _headroom(HEADROOM if bounded else None):
         Path("/proc/self/clear_refs").write_text("5")  # VmHWM counts from here
         before = _memory("VmRSS")
-        code = _call([str(a) for a in arguments])
+        code = call([str(a) for a in arguments])
         grown = _memory("VmHWM") - before
+    sys.argv = argv
     return Ended(code, *(p.read_text(encoding="utf-8", errors="replace") for p in (out, err)), grown)
-
-
-def _call(arguments: list[str]) -> int:
-    from pocketbert.cli.main import main
-
-    given, sys.argv = sys.argv, ["pocketbert", *arguments]
-    try:
-        main()
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        traceback.print_exc()
-        return 1
-    finally:
-        sys.argv = given
-    return 0
 
 
 @contextmanager
