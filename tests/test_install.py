@@ -111,11 +111,13 @@ def python_of(version: str) -> str:
     pytest.skip(f"needs Python {version}")
 
 
-def same_answers(python: Path, phone: Path, *options: str) -> bool:
-    """Whether a command of an environment answers as this one does."""
+def same_answers(python: Path, phone: Path, format: str | None = None) -> bool:
+    """Whether the command of an environment answers as this process does."""
+    options = ["--format", format] if format else []
     command = [python.with_name("pocketbert"), "predict", "-m", phone, *options, "one two", "three"]
     there = run(*command, cwd=python.parent).stdout.splitlines()
-    return [line.split("\t")[0] for line in there] == [p.label for p in api.predict(phone, ["one two", "three"])]
+    here = api.predict(phone, ["one two", "three"], format=format)
+    return [line.split("\t")[0] for line in there] == [p.label for p in here]
 
 
 @pytest.mark.slow
@@ -144,7 +146,7 @@ def test_core_only_predicts_and_verifies(core_only: Path, phone: Path, tmp_path:
 def test_the_runtime_extra_runs_tflite_files_without_torch(built: dict[str, Path], phone: Path, tmp_path: Path) -> None:
     python = install(tmp_path, f"{built['wheel']}[tflite-runtime]")
     assert run(python, "-c", "import importlib.util as u; print(u.find_spec('torch'))", cwd=tmp_path).stdout == "None\n"
-    assert same_answers(python, phone, "--format", "tflite")
+    assert same_answers(python, phone, "tflite")
     verified = run(python.with_name("pocketbert"), "verify", "-m", phone, cwd=tmp_path).stdout
     assert not re.search("tflite.* types", verified)  # every gate could be checked
 
