@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+from onnx import numpy_helper
 
 from pocketbert.core.types import Format
 from pocketbert.pipeline.formats.base import format_place
@@ -140,14 +142,13 @@ class _Packing:
 
     def write(self, value: Array, like: Array) -> Array:
         """Codes as they were stored, in the shape of `like`."""
-        per_byte = 8 // self.bits
-        rows = np.full((len(like), like[0].size * per_byte), 2 ** (self.bits - 1), np.uint8)
-        rows[:, : value.shape[1]] = (value + 2 ** (self.bits - 1)).astype(np.uint8)
-        if self.bits == 4 and self.halves:
+        zero = 2 ** (self.bits - 1)
+        rows = np.full((len(like), like[0].size * 8 // self.bits), zero, np.uint8)
+        rows[:, : value.shape[1]] = (value + zero).astype(np.uint8)
+        if self.bits == 4:
             half = rows.shape[1] // 2
-            rows = rows[:, :half] | rows[:, half:] << 4
-        elif self.bits == 4:
-            rows = rows[:, 0::2] | rows[:, 1::2] << 4
+            low, high = (rows[:, :half], rows[:, half:]) if self.halves else (rows[:, 0::2], rows[:, 1::2])
+            rows = low | high << 4
         return np.ascontiguousarray(rows.reshape(like.shape))
 
 
@@ -155,22 +156,16 @@ class OnnxEditor(Editor):
     """An ONNX file."""
 
     def __init__(self, path: Path, reference: ReferenceConstants) -> None:
-        import onnx
-
         super().__init__(path, reference)
         self.model = onnx.load(path)
         self.tensors = {t.name: t for t in self.model.graph.initializer}
 
     def _raw(self, name: str) -> Array:
-        from onnx import numpy_helper
-
         found = numpy_helper.to_array(self.tensors[name])
         packing = self._packing(name)
         return found if packing is None else packing.read(found)
 
     def _store(self, name: str, value: Array) -> None:
-        from onnx import numpy_helper
-
         packing = self._packing(name)
         if packing is not None:
             value = packing.write(value, numpy_helper.to_array(self.tensors[name]))
@@ -186,8 +181,7 @@ class OnnxEditor(Editor):
         )
         return _Packing(int(end[-1]), width, name.removesuffix(end) + "_columns" in self.tensors)
 
-    def _scale_name(self, constant: Constant) -> str:
-        name = constant.tensor.name
+    def _scale_name(self, name: str) -> str:
         if self._packing(name) is not None:
             return f"{name[: -len('_int8')]}_scales"
         if f"{name}_scale" in self.tensors:
@@ -196,21 +190,15 @@ class OnnxEditor(Editor):
 
     def scales(self, constant: Constant) -> Array:
         """Scales [out]; of blocks [blocks, out]."""
-        from onnx import numpy_helper
-
-        found = numpy_helper.to_array(self.tensors[self._scale_name(constant)])
+        found = numpy_helper.to_array(self.tensors[self._scale_name(constant.tensor.name)])
         return found.T if self._packing(constant.tensor.name) else found
 
     def replace_scales(self, constant: Constant, scales: Array) -> None:
-        from onnx import numpy_helper
-
-        name = self._scale_name(constant)
+        name = self._scale_name(constant.tensor.name)
         value = np.ascontiguousarray(scales.T if self._packing(constant.tensor.name) else scales)
         self.tensors[name].CopyFrom(numpy_helper.from_array(value, name))
 
     def write(self) -> None:
-        import onnx
-
         onnx.save(self.model, self.path)
 
 
