@@ -34,11 +34,11 @@ def campaign(*arguments: object) -> str:
     return ended.stdout
 
 
-def test_pack_and_verify_killed_nine_times(finished: Path, tmp_path: Path) -> None:
+def test_pack_and_verify_killed_right_before_a_rename_or_fsync(finished: Path, tmp_path: Path) -> None:
     (tmp_path / "k").mkdir()
-    said = campaign("--kills", 9, "--finished", finished, "-o", tmp_path / "k")
-    assert "'pack call'" in said
-    assert "'pack-in-place call'" in said
+    said = campaign("--kills", 4, "--finished", finished, "-o", tmp_path / "k")
+    for case in ("pack", "verify", "record", "pack-in-place"):
+        assert f"'{case} call'" in said
 
 
 @pytest.mark.slow
@@ -75,7 +75,7 @@ def test_a_run_of_three_formats_killed_in_each(task: Any, finished: Path, trio: 
     run = Path(shutil.copytree(finished, tmp_path / "run"))
     victim = Victim(["run", task.recipe, FORMATS, "--overwrite", "-o", run], run)
     draw = random.Random(17)
-    for step, most in (("tflite", 2.0), ("coreml-w8", 0.1), ("golden", 0.5)):
+    for step, most in (("tflite", 2.0), ("coreml-w8", 0.1)):
         late, said = STEPS[STEPS.index(step) :], len((run / "run.log").read_text("utf-8"))
         # a step that an earlier process finished is skipped: the next one is hit
         assert victim.kill(lambda late=late, said=said: {*late} & {*steps_begun(run, said)}, draw.uniform(0, most)), (

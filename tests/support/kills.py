@@ -181,10 +181,11 @@ class Campaign:
         for case in self.cases:
             share = -(-kills // len(self.cases))
             calls = [i for i, name in enumerate(self.points[case.name]) if every or name in MOVES]
-            chosen = calls if every else sorted(self.draw.sample(calls, min(len(calls), share // 2)))
+            at_calls = (share + 1) // 2
+            chosen = calls if every else sorted(self.draw.sample(calls, min(len(calls), at_calls)))
             for call in chosen:
                 yield case, [call]
-            times = [self.draw.uniform(0, self.seconds[case.name]) for _ in range(share - share // 2)]
+            times = [self.draw.uniform(0, self.seconds[case.name]) for _ in range(share - at_calls)]
             for first in range(0, len(times), 3):
                 yield case, [*times[first : first + 3]]
 
