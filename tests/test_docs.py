@@ -1,4 +1,4 @@
-"""What the documentation says is there: links, commands, options, recipes, names."""
+"""What the documentation says is there: links, commands, options, recipes, messages, names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pocketbert.pipeline.recipes import shipped_names as shipped_recipes
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
-IDS = [p.name for p in PAGES]
+of_every_page = pytest.mark.parametrize("page", PAGES, ids=[p.name for p in PAGES])
 
 
 @cache
@@ -32,23 +32,24 @@ def fences(page: Path) -> list[tuple[str, str]]:
     return re.findall(r"^```(\w*)[^\n]*\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
+def prose(page: Path) -> str:
+    """What stands outside of fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
 # links
 
 
 def anchors(page: Path) -> set[str]:
     """Anchors of a page's headings, as GitHub makes them."""
-    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
-    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    titles = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", t.strip().lower()).replace(" ", "-") for t in titles}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=IDS)
+@of_every_page
 def test_every_relative_link_leads_somewhere(page: Path) -> None:
-    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
     broken = []
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if re.match(r"[a-z]+:", target):
-            continue
+    for target in re.findall(r"\]\((?![a-z]+:)([^)\s]+)\)", prose(page)):
         name, _, anchor = target.partition("#")
         there = (page.parent / name).resolve() if name else page
         if not there.exists() or (anchor and anchor not in anchors(there)):
@@ -58,9 +59,8 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
 
 def test_the_index_names_every_page() -> None:
     index = (ROOT / "docs/README.md").read_text("utf-8")
-    assert [
-        p.name for p in PAGES if p.parent.name == "docs" and p.name != "README.md" and f"]({p.name}" not in index
-    ] == []
+    pages = [p.name for p in PAGES if p.parent.name == "docs" and p.name != "README.md"]
+    assert [name for name in pages if f"]({name}" not in index] == []
 
 
 # commands
@@ -68,11 +68,9 @@ def test_the_index_names_every_page() -> None:
 
 def command_lines(page: Path) -> Iterator[list[str]]:
     """Every `pocketbert ...` line of code, split as a shell does it."""
-    text = page.read_text("utf-8")
     blocks = [body.replace("\\\n", " ") for language, body in fences(page) if language in ("", "bash", "sh", "console")]
     lines = [line for body in blocks for line in body.splitlines()]
-    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
-    lines += re.findall(r"`((?:[\w./=-]+ )*pocketbert [^`\n]+)`", prose)
+    lines += re.findall(r"`((?:[\w./=-]+ )*pocketbert [^`\n]+)`", prose(page))
     for line in lines:
         line = re.sub(r"(?<=\s)\S*-m pocketbert\.cli\.main", " pocketbert", line.removeprefix("$ "))
         if re.search(r"(^|[ /])pocketbert +[a-z-]", line) is None or re.search(r"pip install|import |from ", line):
@@ -86,9 +84,8 @@ def command_lines(page: Path) -> Iterator[list[str]]:
             yield [w for w in words[at + 1 :] if w not in ("|", ">", "&")]
 
 
-def known_options(command: Any) -> dict[str, Any]:
-    """Options of a command by flag."""
-    return {flag: p for p in command.params for flag in (*p.opts, *p.secondary_opts) if flag.startswith("-")}
+def options_of(command: Any) -> set[str]:
+    return {"--help", *(flag for p in command.params for flag in (*p.opts, *p.secondary_opts) if flag[0] == "-")}
 
 
 def problems_of(words: list[str]) -> list[str]:
@@ -98,45 +95,38 @@ def problems_of(words: list[str]) -> list[str]:
     while rest and hasattr(node, "commands"):
         name = rest.pop(0)
         if name.startswith("-"):
-            return [] if name in (*known_options(node), "--help") else [f"pocketbert {name}"]
+            return [] if name in options_of(node) else [f"pocketbert {name}"]
         if name not in node.commands:
             return [f"no command '{name}' in: {' '.join(words)}"]
         node = node.commands[name]
-    options = {**known_options(node), "--help": None}
-    return [
-        f"{node.name} has no option {flag}: {' '.join(words)}"
-        for flag in (w.split("=", 1)[0] for w in rest if re.match(r"--?[A-Za-z]", w))
-        if flag not in options
-    ]
+    flags = [w.split("=", 1)[0] for w in rest if re.match(r"--?[A-Za-z]", w)]
+    return [f"{node.name} has no option {f}: {' '.join(words)}" for f in flags if f not in options_of(node)]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=IDS)
-def test_every_command_and_option_exists(page: Path) -> None:
+@of_every_page
+def test_every_command_option_and_recipe_key_exists(page: Path) -> None:
     assert [p for words in command_lines(page) for p in problems_of(words)] == []
-
-
-def test_commands_are_found_at_all() -> None:
-    assert sum(1 for page in PAGES for _ in command_lines(page)) > 40
-    assert problems_of(["export", "-m", "x", "--layuot", "ane"]) == [
-        "export has no option --layuot: export -m x --layuot ane"
-    ]
-    assert problems_of(["dta", "check"]) == ["no command 'dta' in: dta check"]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=IDS)
-def test_every_recipe_key_on_a_command_line_exists(page: Path) -> None:
     for words in command_lines(page):
-        given = [w for w in words[1:] if re.match(r"[a-z_]+(\.\w+)*=", w)]
-        before = {b: a for a, b in pairwise(words)}
-        given = [w for w in given if not before[w].startswith("--")]
+        values = {after for before, after in pairwise(words) if before.startswith("--")}
+        given = [w for w in words[1:] if re.match(r"[a-z_]+(\.\w+)*=", w) and w not in values]
         shipped = next((w for w in words if w in shipped_recipes()), None)
         if given and shipped and words[0] in ("run", "distill", "finetune", "recipes", "data"):
             api.load_recipe(shipped, given)
 
 
+def test_commands_are_found_at_all() -> None:
+    assert sum(1 for page in PAGES for _ in command_lines(page)) > 40
+    lost = problems_of(["export", "-m", "x", "--layuot", "ane"])
+    assert lost == ["export has no option --layuot: export -m x --layuot ane"]
+    assert problems_of(["dta", "check"]) == ["no command 'dta' in: dta check"]
+
+
 # recipes
 
 WHOLE = {"schema": 1, "name": "docs", "task": "text-classification", "teacher": {"model": "minilm-l6"}}
+ROWS = {"train": {"path": "train.jsonl"}, "eval": {"path": "dev.jsonl"}}
+GENERAL = {"distilbert", "tinybert-general", "minilm", "mobilebert"}
+"""Methods that learn from a corpus."""
 
 
 def recipes(page: Path) -> Iterator[dict[str, Any]]:
@@ -144,41 +134,33 @@ def recipes(page: Path) -> Iterator[dict[str, Any]]:
     for language, body in fences(page):
         if language not in ("yaml", "yml"):
             continue
-        block = yaml.safe_load(body)
-        whole = {**WHOLE, **block}
-        if "distill" in whole and "student" not in whole:
-            whole["student"] = {"layers": 2}
+        whole = {**WHOLE, **yaml.safe_load(body)}
+        data = {**whole.get("data", {})}
         if "student" in whole and "distill" not in whole:
             whole["distill"] = [{"method": "task", "steps": 1}]
         methods = {s["method"] for s in whole.get("distill", [])}
-        data = {**whole.get("data", {})}
-        general = methods & {"distilbert", "tinybert-general", "minilm", "mobilebert"}
-        if methods - general or "finetune" in whole["teacher"]:
-            data = {"train": {"path": "train.jsonl"}, "eval": {"path": "dev.jsonl"}, **data}
-        if "corpus" in data and not general:
+        if "corpus" in data and not methods & GENERAL:
             whole["distill"] = [{"method": "distilbert", "steps": 1}, {"method": "task", "steps": 1}]
+            methods = {"distilbert", "task"}
+        if "distill" in whole:
             whole.setdefault("student", {"layers": 2})
-            data = {"train": {"path": "train.jsonl"}, "eval": {"path": "dev.jsonl"}, **data}
-        if general and "corpus" not in data:
-            data["corpus"] = {"sources": [{"path": "text.jsonl"}]}
+        if methods - GENERAL or "finetune" in whole["teacher"]:
+            data = {**ROWS, **data}
+        if methods & GENERAL:
+            data.setdefault("corpus", {"sources": [{"path": "text.jsonl"}]})
         yield {**whole, "data": data}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=IDS)
-def test_every_recipe_validates(page: Path) -> None:
-    for recipe in recipes(page):
-        recipe_from_values(recipe, page.name)
-
-
-def test_recipes_are_found_at_all() -> None:
-    assert sum(1 for page in PAGES for _ in recipes(page)) > 4
+def test_every_recipe_validates() -> None:
+    found = [(recipe, page.name) for page in PAGES for recipe in recipes(page)]
+    assert len(found) > 4
+    for recipe, name in found:
+        recipe_from_values(recipe, name)
 
 
 # messages
 
-SOURCES = [
-    p for top in ("src", "benchmarks", "distill", "export", "quantize", "runtime") for p in (ROOT / top).rglob("*.py")
-]
+TOPS = ("src", "benchmarks", "distill", "export", "quantize", "runtime")
 VALUE = "\0"
 """Stands for what a message fills in."""
 
@@ -205,26 +187,19 @@ def literal(node: ast.AST) -> str:
 def source_texts() -> tuple[str, str]:
     """Every string of the package that is no docstring: as written, and as plain words; a line for each."""
     texts: set[str] = set()
-    for path in SOURCES:
-        if "peers" in path.parts:
-            continue
+    for path in (p for top in TOPS for p in (ROOT / top).rglob("*.py") if "peers" not in p.parts):
         nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
         docstrings = {id(n.value) for n in nodes if isinstance(n, ast.Expr)}
-        texts |= {
-            literal(n)
-            for n in nodes
-            if isinstance(n, ast.Constant | ast.JoinedStr | ast.BinOp) and id(n) not in docstrings
-        }
+        strings = [n for n in nodes if isinstance(n, ast.Constant | ast.JoinedStr | ast.BinOp)]
+        texts |= {literal(n) for n in strings if id(n) not in docstrings}
     return "\n".join(texts), "\n".join(f" {' '.join(plain_words(t))} " for t in texts)
 
 
 def quoted_messages(page: Path) -> list[str]:
     """Code in bold type that is a sentence (in troubleshooting.md: all of it), and other code of four words or more."""
-    prose = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
-    bold = re.findall(r"\*\*`([^`\n]+)`\*\*", prose)
-    if page.name != "troubleshooting.md":
-        bold = [b for b in bold if len(plain_words(b)) >= 3]
-    code = [c for c in re.findall(r"`([^`\n]+)`", prose) if len(plain_words(c)) >= 4]
+    least = 0 if page.name == "troubleshooting.md" else 3
+    bold = [b for b in re.findall(r"\*\*`([^`\n]+)`\*\*", prose(page)) if len(plain_words(b)) >= least]
+    code = [c for c in re.findall(r"`([^`\n]+)`", prose(page)) if len(plain_words(c)) >= 4]
     no_message = re.compile(r"^(pocketbert|python|pip|make|git|uv) |^\[|[{}=·]| / ")  # commands, shapes, formulas
     return [m for m in dict.fromkeys([*bold, *code]) if m in bold or not no_message.search(m)]
 
@@ -232,23 +207,23 @@ def quoted_messages(page: Path) -> list[str]:
 def parts_not_in_source(message: str) -> list[str]:
     """Parts of a quoted message, split at each `…`, that no string of the package contains."""
     as_written, as_words = source_texts()
+
+    def known(part: str) -> bool:
+        words = plain_words(part)
+        return f" {' '.join(words)} " in as_words if words else part in as_written
+
     parts = [part.strip(" ,;:.()[]") for part in message.split("…")]
-    return [
-        part
-        for part in filter(None, parts)
-        if (f" {' '.join(words)} " not in as_words if (words := plain_words(part)) else part not in as_written)
-    ]
+    return [part for part in parts if part and not known(part)]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=IDS)
-def test_every_quoted_message_exists_in_the_code(page: Path) -> None:
-    if page.name == "api-reference.md":
-        return  # generated from the code
-    assert {m: parts for m in quoted_messages(page) if (parts := parts_not_in_source(m))} == {}
+def test_every_quoted_message_exists_in_the_code() -> None:
+    written = [p for p in PAGES if p.name != "api-reference.md"]  # that one is generated from the code
+    quoted = [(page.name, m) for page in written for m in quoted_messages(page)]
+    assert len(quoted) > 50
+    assert {m: parts for m in quoted if (parts := parts_not_in_source(m[1]))} == {}
 
 
-def test_messages_are_found_at_all_and_made_up_ones_are_seen(tmp_path: Path) -> None:
-    assert len(quoted_messages(ROOT / "docs/troubleshooting.md")) > 50
+def test_made_up_messages_are_seen(tmp_path: Path) -> None:
     assert parts_not_in_source("the student is 64 wide, the teacher 384") == []
     assert parts_not_in_source("the student is 64 tall, the teacher 384") == ["the student is 64 tall, the teacher 384"]
     assert parts_not_in_source("gate 'drop' failed … and nobody noticed it") == ["and nobody noticed it"]
@@ -270,9 +245,8 @@ def package() -> Any:
 
     import pocketbert
 
-    return griffe.load(
-        "pocketbert", search_paths=[str(Path(pocketbert.__file__).parents[1])], docstring_parser="google"
-    )
+    places = [str(Path(pocketbert.__file__).parents[1])]
+    return griffe.load("pocketbert", search_paths=places, docstring_parser="google")
 
 
 def test_the_api_reference_is_current(package: Any) -> None:
@@ -282,34 +256,25 @@ def test_the_api_reference_is_current(package: Any) -> None:
 
 def test_every_public_name_has_a_docstring(package: Any) -> None:
     silent = []
-    for names in PUBLIC["public_names"](package).values():
-        for name in names:
-            node = package[name]
-            inside = node.members.values() if node.is_class else ()
-            own = [m for m in inside if m.is_function and not m.name.startswith("_")]
-            silent += [n.path for n in (node, *own) if n.docstring is None]
+    for node in (package[name] for names in PUBLIC["public_names"](package).values() for name in names):
+        inside = node.members.values() if node.is_class else ()
+        own = [m for m in inside if m.is_function and not m.name.startswith("_")]
+        silent += [n.path for n in (node, *own) if n.docstring is None]
     assert silent == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=IDS)
-def test_functions_that_pages_name_exist(page: Path, package: Any) -> None:
+@of_every_page
+def test_functions_that_a_page_names_and_imports_exist(page: Path, package: Any) -> None:
     # without the package in front, `export.lengths` and `distill.0.steps` are keys of a recipe
-    pattern = (
-        r"`(?:pocketbert\.((?:core|distill|export|pipeline|quantize|runtime|api)\.[\w.]+)|(distill\.[a-z_]+\.\w+))[`(]"
-    )
+    wings = "core|distill|export|pipeline|quantize|runtime|api"
+    pattern = rf"`(?:pocketbert\.((?:{wings})\.[\w.]+)|(distill\.[a-z_]+\.\w+))[`(]"
     named = {a or b for a, b in re.findall(pattern, page.read_text("utf-8"))}
-    assert [name for name in sorted(named) if not has(package, name)] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=IDS)
-def test_python_in_pages_is_python_and_imports_what_exists(page: Path, package: Any) -> None:
-    for language, body in fences(page):
-        if language != "python" or page.name == "api-reference.md":
-            continue
-        for node in ast.walk(ast.parse(body)):
+    for language, body in fences(page) if page.name != "api-reference.md" else ():
+        for node in ast.walk(ast.parse(body)) if language == "python" else ():
             if isinstance(node, ast.ImportFrom) and str(node.module).startswith("pocketbert"):
                 inside = str(node.module).removeprefix("pocketbert").lstrip(".")
-                assert [a.name for a in node.names if not has(package, f"{inside}.{a.name}".lstrip("."))] == []
+                named |= {f"{inside}.{a.name}".lstrip(".") for a in node.names}
+    assert [name for name in sorted(named) if not has(package, name)] == []
 
 
 def has(package: Any, name: str) -> bool:

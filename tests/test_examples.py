@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import runpy
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,44 +64,41 @@ def test_predict_from_python_with_pairs(
     assert answer.split("'")[1] in context
 
 
-def test_export_and_predict_from_python(tmp_path: Path, tiny_model: Callable[..., Path]) -> None:
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[str, str]]:
+    """`example(name, *arguments)`: run a script as the command line does; what it wrote to stdout and stderr."""
+
+    def run(name: str, *arguments: object) -> tuple[str, str]:
+        monkeypatch.setattr("sys.argv", [name, *map(str, arguments)])
+        capfd.readouterr()
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+        return tuple(capfd.readouterr())
+
+    return run
+
+
+def test_export_and_predict_from_python(
+    tmp_path: Path, tiny_model: Callable[..., Path], example: Callable[..., tuple[str, str]]
+) -> None:
     phone = tmp_path / "phone"
-    export = [sys.executable, str(EXAMPLES / "export_ready_model.py"), str(tiny_model("bert", 1)), str(phone)]
-    made = subprocess.run(export, capture_output=True, text=True, cwd=tmp_path)
-    assert made.returncode == 0, made.stderr
-    assert "Prediction(label=" in made.stdout
-    assert "litert_torch" not in made.stderr
-    models = {
-        p.relative_to(phone).as_posix() for p in phone.rglob("*") if p.suffix in (".onnx", ".tflite", ".mlpackage")
-    }
+    out, err = example("export_ready_model", tiny_model("bert", 1), phone)
+    assert "Prediction(label=" in out
+    assert "litert_torch" not in err
+    suffixes = (".onnx", ".tflite", ".mlpackage")
+    models = {p.relative_to(phone).as_posix() for p in phone.rglob("*") if p.suffix in suffixes}
     assert models == {
-        "onnx/model.onnx",
-        "onnx/model_int8.onnx",
-        "onnx/model_quantized.onnx",
-        "tflite/model.tflite",
-        "tflite/model_int8.tflite",
-        "tflite/mediapipe.tflite",
-        "tflite/mediapipe_int8.tflite",
-        "coreml/Model.mlpackage",
-        "coreml/Model_w8.mlpackage",
+        *("onnx/model.onnx", "onnx/model_int8.onnx", "onnx/model_quantized.onnx"),
+        *("tflite/model.tflite", "tflite/model_int8.tflite", "tflite/mediapipe.tflite", "tflite/mediapipe_int8.tflite"),
+        *("coreml/Model.mlpackage", "coreml/Model_w8.mlpackage"),
     }
     assert pocketbert.load(phone).record.path == "onnx/model_int8.onnx"  # the first format's smallest
-    predict = [sys.executable, str(EXAMPLES / "predict.py"), str(phone), "a text", "another one"]
-    answers = subprocess.run(predict, capture_output=True, text=True, cwd=tmp_path, check=True).stdout
+    answers, _ = example("predict", phone, "a text", "another one")
     assert len(answers.splitlines()) == 2
-    look = [sys.executable, str(EXAMPLES / "check_coreml_package.py"), str(phone), "a text", "another one"]
-    seen = subprocess.run(look, capture_output=True, text=True, cwd=tmp_path, check=True).stdout
+    seen, _ = example("check_coreml_package", phone, "a text", "another one")
     assert seen.count("below the largest fp16 number") == 2
     assert seen.count("rounding grows at") == 6
 
 
-def test_export_example_tells_what_is_wrong(tmp_path: Path) -> None:
-    script = [
-        sys.executable,
-        str(EXAMPLES / "export_ready_model.py"),
-        str(tmp_path / "none"),
-        str(tmp_path / "phone"),
-    ]
-    done = subprocess.run(script, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 1
-    assert "no model folder" in done.stderr
+def test_export_example_tells_what_is_wrong(tmp_path: Path, example: Callable[..., tuple[str, str]]) -> None:
+    with pytest.raises(SystemExit, match="no model folder"):
+        example("export_ready_model", tmp_path / "none", tmp_path / "phone")

@@ -1,8 +1,7 @@
 """One installed package adds a family, a method, a format with its schemes, and a device: no file of PocketBERT changes.
 
-What each of them does is tested where it belongs (tests/families/test_from_outside.py, tests/distill/methods/test_own_method.py,
-tests/pipeline/formats/test_outside_format.py, tests/benchmarks/devices/test_table.py); here one entry point brings all, through
-the names of `pocketbert.plugins`, and the commands list them.
+What each of them does is tested where it belongs; here one entry point brings all, through the names of
+`pocketbert.plugins`, and the commands list them.
 """
 
 from __future__ import annotations
@@ -67,20 +66,26 @@ FREE = {key: bounds for key, bounds in FORMATS[Format.ONNX].bounds.items() if ke
 '''
 
 
-def run(site: Path, *words: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-m", "pocketbert.cli.main", *words]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+COMMANDS = """
+import json, sys
+from typer.testing import CliRunner
+from pocketbert.cli.main import app
+print(json.dumps([json.loads(CliRunner().invoke(app, [verb, "--json"]).stdout) for verb in sys.argv[1:]]))
+"""
 
 
 def test_one_package_adds_one_of_each(tmp_path: Path) -> None:
-    site = tmp_path / "site"
-    install(site, "extra_parts", PACKAGE)
-    (plugin,) = json.loads(run(site, "doctor", "--json"))["plugins"]
+    install(tmp_path / "site", "extra_parts", PACKAGE)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")]),
+    }
+    command = [sys.executable, "-c", COMMANDS, "doctor", "families", "devices"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    doctor, families, devices = json.loads(done.stdout)
+    (plugin,) = doctor["plugins"]
     assert plugin["error"] == ""
     assert {"family extra-family", "method extra", "format extra", "device extra-device"} <= set(plugin["registered"])
-    assert "extra-family" in {row["name"] for row in json.loads(run(site, "families", "--json"))}
-    assert "extra-device" in {row["name"] for row in json.loads(run(site, "devices", "--json"))}
-    assert "extra-family" not in run(tmp_path, "families")  # without the package
+    assert "extra-family" in {row["name"] for row in families}
+    assert "extra-device" in {row["name"] for row in devices}

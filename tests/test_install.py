@@ -14,23 +14,25 @@ from pathlib import Path
 
 import pytest
 
+from pocketbert import ExportOptions, api
 from support.packages import build_packages, run, uv
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = (
-    "torch",
-    "transformers",
-    "onnx",
-    "onnxscript",
-    "datasets",
-    "accelerate",
-    "safetensors",
-    "matplotlib",
-    "jinja2",
-    "litert_torch",
-    "ai_edge_quantizer",
-    "ai_edge_litert",
+    *("torch", "transformers", "onnx", "onnxscript", "datasets", "accelerate", "safetensors", "matplotlib", "jinja2"),
+    *("litert_torch", "ai_edge_quantizer", "ai_edge_litert"),
 )
+WINGS = ("core", "distill", "distill/capture", "export", "quantize", "runtime", "benchmarks", "cli", "pipeline")
+DATA = """
+recipes/text-classification/demo.yaml recipes/text-classification/sst2.yaml recipes/recipe.schema.json
+benchmarks/report/comparison.html.j2 benchmarks/report/report.html.j2 benchmarks/report/style.css.j2
+pipeline/phone/tokenizers/java.md pipeline/phone/tokenizers/swift.md
+pipeline/phone/tokenizers/swift/Tokenizer.swift
+pipeline/phone/tokenizers/java/java/org/pocketbert/text/Batch.java
+pipeline/phone/tokenizers/java/java/org/pocketbert/tokenizers/regex/Regex.java
+pipeline/phone/tokenizers/java/resources/org/pocketbert/tokenizers/unicode.bin
+py.typed
+""".split()
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 VERSIONS = [c.rsplit(" ", 1)[1] for c in PROJECT["classifiers"] if re.search(r"Python :: 3\.\d+$", c)]
@@ -43,46 +45,32 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return build_packages(tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist"))
 
 
+def install(folder: Path, wheel: str | Path, python: str = sys.executable) -> Path:
+    """Install a wheel into a new virtual environment; its interpreter."""
+    run(python, "-m", "venv", "--without-pip", folder / "venv", cwd=folder)
+    made = folder / "venv" / "bin" / "python"
+    run(uv(), "pip", "install", "--python", made, "-c", ROOT / "constraints.txt", wheel, cwd=folder)
+    return made
+
+
 @pytest.fixture(scope="session")
 def core_only(built: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with the wheel and the core dependencies, nothing else."""
-    folder = tmp_path_factory.mktemp("core-only")
-    run(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder)
-    python = folder / "venv" / "bin" / "python"
-    run(uv(), "pip", "install", "--python", python, "-c", ROOT / "constraints.txt", built["wheel"], cwd=folder)
-    return python
+    return install(tmp_path_factory.mktemp("core-only"), built["wheel"])
+
+
+@pytest.fixture(scope="session")
+def phone(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An artefact folder with ONNX and TFLite files."""
+    options = ExportOptions(formats=["onnx", "tflite"], max_length=32)
+    return api.export(str(tiny_model("bert")), tmp_path_factory.mktemp("phone") / "phone", options)
 
 
 def test_wheel_holds_every_wing_and_data_file(built: dict[str, Path]) -> None:
     names = zipfile.ZipFile(built["wheel"]).namelist()
-    for wing in (
-        "core",
-        "distill",
-        "distill/capture",
-        "export",
-        "quantize",
-        "runtime",
-        "benchmarks",
-        "cli",
-        "pipeline",
-    ):
+    for wing in WINGS:
         assert any(re.fullmatch(rf"pocketbert/{wing}/\w+\.py", n) for n in names), wing
-    for name in (
-        "recipes/text-classification/demo.yaml",
-        "recipes/text-classification/sst2.yaml",
-        "recipes/recipe.schema.json",
-        "benchmarks/report/comparison.html.j2",
-        "benchmarks/report/report.html.j2",
-        "benchmarks/report/style.css.j2",
-        "pipeline/phone/tokenizers/java.md",
-        "pipeline/phone/tokenizers/swift.md",
-        "pipeline/phone/tokenizers/swift/Tokenizer.swift",
-        "pipeline/phone/tokenizers/java/java/org/pocketbert/text/Batch.java",
-        "pipeline/phone/tokenizers/java/java/org/pocketbert/tokenizers/regex/Regex.java",
-        "pipeline/phone/tokenizers/java/resources/org/pocketbert/tokenizers/unicode.bin",
-        "py.typed",
-    ):
-        assert f"pocketbert/{name}" in names
+    assert {f"pocketbert/{name}" for name in DATA} <= set(names)
     assert not [n for n in names if n.startswith(("tests/", "pocketbert/benchmarks/peers"))]
 
 
@@ -90,48 +78,31 @@ def test_sdist_installs_and_works_outside_the_checkout(built: dict[str, Path], t
     with tarfile.open(built["sdist"]) as archive:
         assert any(n.endswith("/LICENSE") for n in archive.getnames())
     target = tmp_path / "site"
-    run(
-        uv(),
-        "pip",
-        "install",
-        "--python",
-        sys.executable,
-        "--no-deps",
-        "--target",
-        target,
-        built["sdist"],
-        cwd=tmp_path,
-    )
+    into = ["--python", sys.executable, "--no-deps", "--target", target]
+    run(uv(), "pip", "install", *into, built["sdist"], cwd=tmp_path)
     code = f"import sys; sys.path.insert(0, {str(target)!r}); sys.argv = ['pocketbert', 'recipes', 'ls']\n"
-    code += "import pocketbert; assert pocketbert.__file__.startswith(sys.path[0]); from pocketbert.cli.main import main; main()"
-    done = run(sys.executable, "-c", code, cwd=tmp_path)
-    assert "sst2" in done.stdout
-
-
-def test_core_only_environment_lacks_the_heavy_libraries(core_only: Path) -> None:
-    code = f"import importlib.util as u; print([n for n in {HEAVY!r} if u.find_spec(n)])"
-    assert run(core_only, "-c", code, cwd=core_only.parent).stdout.strip() == "[]"
+    code += "import pocketbert; assert pocketbert.__file__.startswith(sys.path[0])\n"
+    code += "from pocketbert.cli.main import main; main()"
+    assert "sst2" in run(sys.executable, "-c", code, cwd=tmp_path).stdout
 
 
 def test_core_and_runtime_import_with_core_dependencies_only(core_only: Path) -> None:
-    code = """
-import importlib, pkgutil, pocketbert.core, pocketbert.runtime
+    code = f"""
+import importlib, importlib.util, pkgutil, pocketbert.core, pocketbert.runtime
 for module in pkgutil.walk_packages(pocketbert.core.__path__, "pocketbert.core."):
     importlib.import_module(module.name)
 for module in pkgutil.iter_modules(pocketbert.runtime.__path__, "pocketbert.runtime."):
     importlib.import_module(module.name)
 import pocketbert.api
-print("all imported")
+print("heavy:", [n for n in {HEAVY!r} if importlib.util.find_spec(n)])
 """
-    assert "all imported" in run(core_only, "-c", code, cwd=core_only.parent).stdout
+    assert run(core_only, "-c", code, cwd=core_only.parent).stdout == "heavy: []\n"
 
 
 def python_of(version: str) -> str:
     """An interpreter of that version, on the path or of pyenv; skips the test where there is none."""
-    candidates = [
-        shutil.which(f"python{version}"),
-        *sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python")),
-    ]
+    pyenv = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
+    candidates = [shutil.which(f"python{version}"), *pyenv]
     for candidate in filter(None, candidates):
         code = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
         done = subprocess.run([str(candidate), "-c", code], capture_output=True, text=True)
@@ -140,30 +111,28 @@ def python_of(version: str) -> str:
     pytest.skip(f"needs Python {version}")
 
 
-@pytest.mark.parametrize("version", [v if v == CURRENT else pytest.param(v, marks=pytest.mark.slow) for v in VERSIONS])
-def test_the_wheel_installs_and_predicts_on_every_python_of_the_classifiers(
-    built: dict[str, Path], tiny_model: Callable[..., Path], tmp_path: Path, version: str
-) -> None:
-    from pocketbert import ExportOptions, api
+def same_answers(python: Path, phone: Path, format: str | None = None) -> bool:
+    """Whether the command of an environment answers as this process does."""
+    options = ["--format", format] if format else []
+    command = [python.with_name("pocketbert"), "predict", "-m", phone, *options, "one two", "three"]
+    there = run(*command, cwd=python.parent).stdout.splitlines()
+    here = api.predict(phone, ["one two", "three"], format=format)
+    return [line.split("\t")[0] for line in there] == [p.label for p in here]
 
-    interpreter = python_of(version)
-    phone = api.export(str(tiny_model("bert")), tmp_path / "phone", ExportOptions(formats=["onnx"], max_length=32))
-    run(interpreter, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)
-    python = tmp_path / "venv" / "bin" / "python"
-    run(uv(), "pip", "install", "--python", python, "-c", ROOT / "constraints.txt", built["wheel"], cwd=tmp_path)
-    out = run(python.with_name("pocketbert"), "predict", "-m", phone, "one two", cwd=tmp_path).stdout
-    assert out.split("\t")[0] == api.predict(phone, ["one two"])[0].label
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", [v for v in VERSIONS if v != CURRENT])
+def test_the_wheel_installs_and_predicts_on_every_other_python_of_the_classifiers(
+    built: dict[str, Path], phone: Path, tmp_path: Path, version: str
+) -> None:
+    python = install(tmp_path, built["wheel"], python_of(version))
+    assert same_answers(python, phone)
     assert "pip install 'pocketbert[train]'" in run(python.with_name("pocketbert"), "doctor", cwd=tmp_path).stdout
 
 
-def test_core_only_predicts_and_verifies(core_only: Path, tiny_model: Callable[..., Path], tmp_path: Path) -> None:
-    from pocketbert import ExportOptions, api
-
-    phone = api.export(str(tiny_model("bert")), tmp_path / "phone", ExportOptions(max_length=32))
+def test_core_only_predicts_and_verifies(core_only: Path, phone: Path, tmp_path: Path) -> None:
     command = core_only.with_name("pocketbert")
-    here = api.predict(phone, ["one two", "three"])
-    there = run(command, "predict", "-m", phone, "one two", "three", cwd=tmp_path).stdout.splitlines()
-    assert [line.split("\t")[0] for line in there] == [p.label for p in here]
+    assert same_answers(core_only, phone)
     verified = run(command, "verify", "-m", phone, cwd=tmp_path)
     assert "passed" in verified.stdout
     assert "not checked: onnx is not installed" in verified.stderr
@@ -174,20 +143,12 @@ def test_core_only_predicts_and_verifies(core_only: Path, tiny_model: Callable[.
     assert "pocketbert[tflite-runtime]" in refused.stderr
 
 
-def test_the_runtime_extra_runs_tflite_files_without_torch(
-    built: dict[str, Path], tiny_model: Callable[..., Path], tmp_path: Path
-) -> None:
-    from pocketbert import ExportOptions, api
-
-    phone = api.export(str(tiny_model("bert")), tmp_path / "phone", ExportOptions(formats=["tflite"], max_length=32))
-    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)
-    python, wheel = tmp_path / "venv" / "bin" / "python", f"{built['wheel']}[tflite-runtime]"
-    run(uv(), "pip", "install", "--python", python, "-c", ROOT / "constraints.txt", wheel, cwd=tmp_path)
+def test_the_runtime_extra_runs_tflite_files_without_torch(built: dict[str, Path], phone: Path, tmp_path: Path) -> None:
+    python = install(tmp_path, f"{built['wheel']}[tflite-runtime]")
     assert run(python, "-c", "import importlib.util as u; print(u.find_spec('torch'))", cwd=tmp_path).stdout == "None\n"
-    command, here = python.with_name("pocketbert"), api.predict(phone, ["one two", "three"])
-    there = run(command, "predict", "-m", phone, "one two", "three", cwd=tmp_path).stdout.splitlines()
-    assert [line.split("\t")[0] for line in there] == [p.label for p in here]
-    assert "types" not in run(command, "verify", "-m", phone, cwd=tmp_path).stdout  # every gate could be checked
+    assert same_answers(python, phone, "tflite")
+    verified = run(python.with_name("pocketbert"), "verify", "-m", phone, cwd=tmp_path).stdout
+    assert not re.search("tflite.* types", verified)  # every gate could be checked
 
 
 @pytest.mark.parametrize(

@@ -20,14 +20,7 @@ DATA = {"pocketbert.pipeline.phone.tokenizers.java": "android_demo/core/src/main
 """Folders without Python that are installed, as packages of data."""
 
 
-def _root() -> Path:
-    for parent in Path(__file__).resolve().parents:
-        if (parent / "pyproject.toml").is_file() and (parent / "src" / "pocketbert").is_dir():
-            return parent
-    raise AssertionError("the tests are not inside a checkout")
-
-
-ROOT = _root()
+ROOT = Path(__file__).resolve().parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
@@ -73,13 +66,8 @@ def test_every_data_file_is_listed() -> None:
 
 
 def test_no_source_file_is_longer_than_600_lines() -> None:
-    files = [
-        *sources(),
-        *(ROOT / "tests").rglob("*.py"),
-        *(ROOT / "benchmarks" / "peers").rglob("*.py"),
-        *(ROOT / "scripts").rglob("*.py"),
-    ]
-    lines = {p.relative_to(ROOT).as_posix(): len(p.read_text(encoding="utf-8").splitlines()) for p in files}
+    more = [p for top in ("tests", "benchmarks/peers", "scripts") for p in (ROOT / top).rglob("*.py")]
+    lines = {p.relative_to(ROOT).as_posix(): p.read_text("utf-8").count("\n") for p in (*sources(), *more)}
     assert {p: n for p, n in lines.items() if n > LONGEST} == {}
 
 
@@ -120,29 +108,13 @@ def test_import_rules_hold_the_wings_apart() -> None:
         "pocketbert.runtime",
         "pocketbert.core",
     ]
-    forbidden = {
-        m
-        for c in contracts
-        if c["type"] == "forbidden" and "pocketbert.runtime" in c["source_modules"]
-        for m in c["forbidden_modules"]
-    }
-    assert {"torch", "transformers", "onnx"} <= forbidden
-    distill = next(
-        c for c in contracts if c["source_modules" if "source_modules" in c else "name"] == ["pocketbert.distill"]
-    )
+    runtime = [c for c in contracts if c["type"] == "forbidden" and "pocketbert.runtime" in c["source_modules"]]
+    assert {"torch", "transformers", "onnx"} <= {m for c in runtime for m in c["forbidden_modules"]}
+    [distill] = [c for c in contracts if c.get("source_modules") == ["pocketbert.distill"]]
     assert "pocketbert.runtime" in distill["forbidden_modules"]
 
 
 def test_core_dependencies_bring_no_training_library() -> None:
     core = {d.split(">")[0].split("[")[0].strip().lower() for d in PROJECT["project"]["dependencies"]}
-    assert core == {
-        "numpy",
-        "onnxruntime",
-        "tokenizers",
-        "pydantic",
-        "pyyaml",
-        "typer",
-        "rich",
-        "filelock",
-        "psutil",
-    }
+    small = {"numpy", "onnxruntime", "tokenizers", "pydantic", "pyyaml", "typer", "rich", "filelock", "psutil"}
+    assert core == small

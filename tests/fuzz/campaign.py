@@ -2,50 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from fuzz.case import Case, draw_case, prepared
-from fuzz.judge import Finding, judge, snapshot
-from fuzz.mutation import Place, Verdict
-from fuzz.report import Reproduction, write_reproduction
+from fuzz.judge import Finding, Seen, judge, snapshot
+from fuzz.mutation import Case, Place
+from fuzz.report import Reproduction, Tally, write_reproduction
 from fuzz.runner import Ended, Runner
 from fuzz.shrink import smaller
-from fuzz.targets import TARGETS, stdin_of
+from fuzz.targets import TARGETS
 
 TOLD_EVERY_S = 15.0
-NEIGHBOURS = (
-    "neighbour/thesis.txt",
-    "neighbour/.out.run/thesis.txt",
-    "here/.out.old/thesis.txt",
-    "here/.out.run.d/thesis.txt",
-)
-
-
-@dataclass
-class Tally:
-    """What a campaign did.
-
-    Attributes:
-        mutants: Commands that ran.
-        by_target: The same by target and command.
-        exits: The same by exit status.
-        findings: How often each signature was seen.
-        kept: The first case of each signature.
-        seconds: How long it took.
-    """
-
-    mutants: int = 0
-    by_target: Counter[str] = field(default_factory=Counter)
-    exits: Counter[int] = field(default_factory=Counter)
-    findings: Counter[str] = field(default_factory=Counter)
-    kept: dict[str, Reproduction] = field(default_factory=dict)
-    seconds: float = 0.0
+NEIGHBOURS = ("neighbour/", "neighbour/.out.run/", "here/.out.old/", "here/.out.run.d/")
 
 
 class Campaign:
@@ -73,23 +45,29 @@ class Campaign:
     def run(self, cases: Iterator[Case], until: Callable[[], float]) -> Tally:
         """Run cases until none are left or `until` returns no more seconds."""
         began = told = time.monotonic()
+        tally = self.tally
         for case in cases:
             left = until()
             if left <= 0:
                 break
             finding, _ = self.try_case(case)
-            self.tally.mutants += 1
-            self.tally.by_target[f"{case.target} {case.verb}"] += 1
+            tally.mutants += 1
+            tally.by_target[f"{case.target} {case.verb}"] += 1
             if finding is not None:
                 self._keep(case, finding, left)
             if time.monotonic() - told > TOLD_EVERY_S:
                 told = time.monotonic()
-                self.tell(
-                    f"fuzz: {self.tally.mutants} mutants, {sum(self.tally.findings.values())} findings of "
-                    f"{len(self.tally.findings)} signatures, {int(left) // 60}:{int(left) % 60:02d} left"
-                )
-        self.tally.seconds = time.monotonic() - began
-        return self.tally
+                found = f"{sum(tally.findings.values())} findings of {len(tally.findings)} signatures"
+                self.tell(f"fuzz: {tally.mutants} mutants, {found}, {int(left) // 60}:{int(left) % 60:02d} left")
+        tally.seconds = time.monotonic() - began
+        return tally
+
+    def sandbox(self) -> Path:
+        """An empty folder for the input of a case, and the files of a stranger around it."""
+        sandbox = self.work / "sandbox"
+        remove(sandbox)
+        sandbox.mkdir(parents=True)
+        return sandbox
 
     def try_case(
         self, case: Case, cold: bool = False, change: Callable[[Place], None] | None = None
@@ -102,34 +80,23 @@ class Campaign:
             change: A further change of the mutated input.
         """
         sandbox = self.sandbox()
-        place, verdict = prepared(case, self.seeds, sandbox / "here")
+        place = TARGETS[case.target].prepare(self.seeds, sandbox / "here")
+        verdict = case.apply(place)
         if change is not None:
             change(place)
-        return self._run(case, place, verdict, sandbox, cold)
-
-    def sandbox(self) -> Path:
-        """An empty folder with files of a stranger."""
-        sandbox = self.work / "sandbox"
-        remove(sandbox)
-        sandbox.mkdir(parents=True)
-        return sandbox
-
-    def _run(
-        self, case: Case, place: Place, verdict: Verdict, sandbox: Path, cold: bool
-    ) -> tuple[Finding | None, Ended]:
         for name in NEIGHBOURS:
-            path = sandbox / name
+            path = sandbox / name / "thesis.txt"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("precious")
-        argv = TARGETS[case.target].commands[case.verb](place)
-        self.last_argv = argv
-        home = self.runner.folder / "home"
-        before = snapshot(sandbox) | {f"home/{n}": w for n, w in snapshot(home).items()}
-        ended = self.runner.run(argv, place.here, stdin_of(place), cold=cold)
-        after = snapshot(sandbox) | {f"home/{n}": w for n, w in snapshot(home).items()}
+        self.last_argv = TARGETS[case.target].commands[case.verb](place)
+        before = self._seen(sandbox)
+        ended = self.runner.run(self.last_argv, place.here, place.stdin or os.devnull, cold=cold)
         if not cold:
             self.tally.exits[ended.code] += 1
-        return judge(case.verb, verdict, ended, self.runner.limits, before, after), ended
+        return judge(case.verb, verdict, ended, self.runner.limits, before, self._seen(sandbox)), ended
+
+    def _seen(self, sandbox: Path) -> Seen:
+        return snapshot(sandbox) | {f"home/{n}": w for n, w in snapshot(self.runner.folder / "home").items()}
 
     def _keep(self, case: Case, finding: Finding, left: float) -> None:
         signature = finding.signature
@@ -143,13 +110,13 @@ class Campaign:
             self.tally.findings[signature] -= 1
             self.tell(f"fuzz: not seen again in a new process: {case.name} {signature}")
             return
-        small, change, place = smaller(self, case, finding, left)
+        small, change, shrunk = smaller(self, case, finding, left)
         kept = Reproduction(small, finding, again, ended, self.last_argv)
         self.tally.kept[signature] = kept
         self.tell(f"fuzz: {finding.kind}: {small.verb} {[s.mutator for s in small.steps]} {finding.about[:150]!r}")
         if self.report is not None:
             self.try_case(small, change=change)
-            write_reproduction(self.report, kept, self.work / "sandbox/here", self.runner, place)
+            write_reproduction(self.report, kept, self.work / "sandbox/here", self.runner, shrunk)
 
 
 def remove(folder: Path) -> None:
@@ -159,11 +126,3 @@ def remove(folder: Path) -> None:
             if not path.is_symlink() and path.is_dir():
                 path.chmod(0o755)
         shutil.rmtree(folder)
-
-
-def endless(seed: int, targets: tuple[str, ...] = tuple(TARGETS)) -> Iterator[Case]:
-    """The cases of a seed, without end."""
-    number = 0
-    while True:
-        yield draw_case(seed, number, targets)
-        number += 1

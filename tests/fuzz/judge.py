@@ -9,19 +9,21 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from fuzz.files import read_plain
 from fuzz.mutation import Verdict
-from fuzz.plain import read_plain
 from fuzz.runner import Ended, Limits
 from fuzz.targets import OUT
 
 LINES, COLUMNS = 40, 200
 """The longest error, and its longest line."""
-_WHOLE = 1 << 22
+WHOLE = 1 << 22
 """Files up to this size are compared by their bytes, others by size and time."""
-_MEMORY = re.compile(
+MEMORY = re.compile(
     r"MemoryError|bad_alloc|Cannot allocate|[Uu]nable to allocate|[Ff]ailed to allocate|out of memory|ArrowMemoryError"
 )
-_VARIES = re.compile(r"'[^']*'|\"[^\"]*\"|\d+|/\S+|[^\x20-\x7e]|\\x\w\w")
+VARIES = re.compile(r"'[^']*'|\"[^\"]*\"|\d+|/\S+|[^\x20-\x7e]|\\x\w\w")
+Seen = dict[str, str]
+Fault = tuple[str, str] | None
 
 
 @dataclass(frozen=True)
@@ -39,27 +41,25 @@ class Finding:
     signature: str
 
 
-def snapshot(folder: Path) -> dict[str, str]:
+def snapshot(folder: Path) -> Seen:
     """Everything below a folder: kind, size and digest."""
     out = {}
     for base, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            path = Path(base) / name
+        for path in (Path(base) / name for name in (*folders, *files)):
             seen = path.lstat()
             if stat.S_ISLNK(seen.st_mode):
                 what = f"-> {path.readlink()}"
-            elif stat.S_ISREG(seen.st_mode):
-                small = seen.st_size <= _WHOLE
-                what = hashlib.sha256(read_plain(path)).hexdigest() if small else f"{seen.st_size} {seen.st_mtime_ns}"
-            else:
+            elif not stat.S_ISREG(seen.st_mode):
                 what = oct(stat.S_IFMT(seen.st_mode))
+            elif seen.st_size <= WHOLE:
+                what = hashlib.sha256(read_plain(path)).hexdigest()
+            else:
+                what = f"{seen.st_size} {seen.st_mtime_ns}"
             out[str(path.relative_to(folder))] = what
     return out
 
 
-def judge(
-    verb: str, verdict: Verdict, ended: Ended, limits: Limits, before: dict[str, str], after: dict[str, str]
-) -> Finding | None:
+def judge(verb: str, verdict: Verdict, ended: Ended, limits: Limits, before: Seen, after: Seen) -> Finding | None:
     """The worst thing that is wrong with the end of a command, if anything is.
 
     Args:
@@ -71,46 +71,42 @@ def judge(
         after: What lies there now.
     """
     last = (ended.err.strip().splitlines() or [""])[-1]
-    found = _taken(ended, limits) or _crashed(ended, last) or _touched(ended, before, after)
+    found = _taken(ended, limits, last) or _crashed(ended, last) or _touched(ended, before, after)
     if found is None and ended.code not in verdict.value:
-        kind = "exit 1" if ended.code == 1 else "accepted" if ended.code == 0 else "refused"
-        kind = f"exit {ended.code}" if ended.code not in (0, 1, 2, 3) else kind
-        found = kind, last or f"exit {ended.code}"
+        kinds = {0: "accepted", 2: "refused", 3: "refused"}
+        found = kinds.get(ended.code, f"exit {ended.code}"), last or f"exit {ended.code}"
     found = found or _message(verb, ended)
     if found is None:
         return None
     kind, about = found
-    shape = "" if kind in ("time", "memory", "accepted", "leftover", "foreign") else _VARIES.sub("~", about)[:70]
+    shape = "" if kind in ("time", "memory", "accepted", "leftover", "foreign") else VARIES.sub("~", about)[:70]
     return Finding(kind, about[:300], f"{kind} | {verb} | {shape}")
 
 
-def _taken(ended: Ended, limits: Limits) -> tuple[str, str] | None:
+def _taken(ended: Ended, limits: Limits, last: str) -> Fault:
     if ended.killed == "memory":
         return "memory", f"{ended.resident >> 20} MiB resident after {ended.seconds:.0f} s"
-    if ended.code and _MEMORY.search(ended.err):
-        return "memory", "memory ran out: " + (ended.err.strip().splitlines() or [""])[-1]
-    if ended.killed:
-        waits = "waits for something that never comes" if ended.killed == "idle" else "works on"
-        return "time", f"{waits} after {ended.seconds:.0f} s"
-    return ("time", f"took {ended.seconds:.0f} s") if ended.seconds > limits.seconds else None
-
-
-def _crashed(ended: Ended, last: str) -> tuple[str, str] | None:
-    if ended.code < 0:
-        return "crash", f"signal {-ended.code}: {last}"
-    texts = ended.out + ended.err
-    if "Traceback (most recent call last)" in texts or "panicked at" in texts:
-        return "traceback", next((x for x in reversed(ended.err.strip().splitlines()) if x.strip()), "")
+    if ended.code and MEMORY.search(ended.err):
+        return "memory", f"memory ran out: {last}"
+    if ended.killed or ended.seconds > limits.seconds:
+        how = {"idle": "waits for something that never comes", "time": "works on"}.get(ended.killed, "ended")
+        return "time", f"{how} after {ended.seconds:.0f} s"
     return None
 
 
-def _touched(ended: Ended, before: dict[str, str], after: dict[str, str]) -> tuple[str, str] | None:
+def _crashed(ended: Ended, last: str) -> Fault:
+    if ended.code < 0:
+        return "crash", f"signal {-ended.code}: {last}"
+    texts = ended.out + ended.err
+    return ("traceback", last) if "Traceback (most recent call last)" in texts or "panicked at" in texts else None
+
+
+def _touched(ended: Ended, before: Seen, after: Seen) -> Fault:
     gone = sorted(n for n, what in before.items() if after.get(n) != what)
+    new = sorted(n for n in after if n not in before)
+    strange = [n for n in new if not n.startswith(("here/" + OUT, "here/." + OUT))]
     if gone:
         return "foreign", f"changed or removed: {', '.join(gone)[:200]}"
-    new = sorted(n for n in after if n not in before)
-    ours = ("here/" + OUT, "here/." + OUT)
-    strange = [n for n in new if not n.startswith(ours)]
     if strange:
         return "foreign", f"written beside the output: {', '.join(strange)[:200]}"
     return (
@@ -118,20 +114,20 @@ def _touched(ended: Ended, before: dict[str, str], after: dict[str, str]) -> tup
     )
 
 
-def _message(verb: str, ended: Ended) -> tuple[str, str] | None:
+def _message(verb: str, ended: Ended) -> Fault:
     """An error without text, too long, or with characters that a terminal obeys."""
     if ended.code == 0:
         lines = ended.out.count("\n")
         return ("message", f"{lines} lines for one text") if verb == "predict-model-file" and lines != 1 else None
-    lines = ended.err.rstrip("\n").split("\n")
-    starts = [i for i, x in enumerate(lines) if x.startswith(("Error:", "Usage:")) or x.endswith("problems:")]
-    if not starts or lines[starts[0]].strip() in ("Error:", ""):
+    texts = ended.err.rstrip("\n").split("\n")
+    starts = [i for i, x in enumerate(texts) if x.startswith(("Error:", "Usage:")) or x.endswith("problems:")]
+    if not starts or texts[starts[0]].strip() in ("Error:", ""):
         return "message", "an error without text"
-    shown = lines[starts[0] :]
+    shown = texts[starts[0] :]
     if len(shown) > LINES:
         return "message", f"an error of more than {LINES} lines"
     if max(map(len, shown)) > COLUMNS or ended.err_bytes > len(ended.err) + 10**6:
         return "message", f"an error with a line of more than {COLUMNS} columns"
-    if any(not (c.isprintable() or c == "\n") for c in "\n".join(shown)):
+    if not all(c.isprintable() or c == "\n" for c in "\n".join(shown)):
         return "message", "an error with control characters"
     return None

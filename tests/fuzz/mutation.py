@@ -1,12 +1,14 @@
-"""Mutators: ways to change an input, and what the commands that read it may answer."""
+"""Mutators, ways to change an input, and cases: one mutated input and the command that reads it."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
+
+from fuzz.files import odd_things
 
 
 class Verdict(Enum):
@@ -22,37 +24,15 @@ class Verdict(Enum):
 
 @dataclass
 class Place:
-    """The copy of the sound inputs that one case may change.
-
-    Attributes:
-        here: Working folder of the command, with the inputs.
-        overrides: Further arguments: overrides of the recipe.
-        stdin: File that is the command's stdin; "closed" for none; empty for an empty one.
-    """
+    """The copy of the sound inputs that one case may change; `here` is the working folder of the command."""
 
     here: Path
-    overrides: list[str] = field(default_factory=list)
-    stdin: str = ""
+    overrides: list[str] = field(default_factory=list)  # of the recipe
+    stdin: str = ""  # a file; "closed" for none; empty for an empty one
 
-    @property
-    def phone(self) -> Path:
-        """The artefact folder."""
-        return self.here / "phone"
-
-    @property
-    def model(self) -> Path:
-        """The model folder."""
-        return self.here / "model"
-
-    @property
-    def recipe(self) -> Path:
-        """The recipe."""
-        return self.here / "recipe.yaml"
-
-    @property
-    def rows(self) -> Path:
-        """The folder of the training rows."""
-        return self.here / "rows"
+    def __post_init__(self) -> None:
+        self.phone, self.model = self.here / "phone", self.here / "model"
+        self.recipe, self.rows = self.here / "recipe.yaml", self.here / "rows"
 
 
 Change = Callable[[random.Random, Place], Verdict | None]
@@ -85,20 +65,13 @@ class Mutator:
 MUTATORS: dict[str, Mutator] = {}
 
 
-def mutator(*targets: str, verdict: Verdict = Verdict.ANY, verbs: Collection[str] = ()) -> Callable[[Change], Change]:
-    """Register a way to change inputs of some targets.
-
-    Args:
-        targets: Names of targets.
-        verdict: What commands may answer.
-        verbs: Commands that the verdict is about; default all.
-    """
+def mutator(target: str, verdict: Verdict = Verdict.ANY, verbs: Collection[str] = ()) -> Callable[[Change], Change]:
+    """Register a way to change inputs of a target; see `Mutator`."""
 
     def register(change: Change) -> Change:
-        for target in targets:
-            name = f"{target}.{change.__name__}"  # type: ignore[attr-defined]
-            assert name not in MUTATORS, name
-            MUTATORS[name] = Mutator(name, target, change, verdict, frozenset(verbs))
+        name = f"{target}.{change.__name__}"  # type: ignore[attr-defined]
+        assert name not in MUTATORS, name
+        MUTATORS[name] = Mutator(name, target, change, verdict, frozenset(verbs))
         return change
 
     return register
@@ -107,3 +80,49 @@ def mutator(*targets: str, verdict: Verdict = Verdict.ANY, verbs: Collection[str
 def mutators_of(target: str) -> list[Mutator]:
     """The mutators of a target, in the order of their registration."""
     return [m for m in MUTATORS.values() if m.target == target]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One change of the input: the name of a mutator, and the seed of its random choices."""
+
+    mutator: str
+    seed: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """A mutated input and a command, made from the seed of a campaign and a number, the same each time."""
+
+    seed: int
+    number: int
+    target: str
+    verb: str
+    steps: tuple[Step, ...]
+
+    @property
+    def name(self) -> str:
+        """A name for folders and messages."""
+        return f"{self.seed}-{self.number}-{self.verb}"
+
+    def apply(self, place: Place) -> Verdict:
+        """Change the input; return what the command may answer.
+
+        A step reads and writes the input, so none is taken any more once that holds a pipe, a device or a huge file.
+        """
+        found: list[Verdict] = []
+        for step in self.steps:
+            if found and odd_things(place.here):
+                found.append(Verdict.ANY)
+                break
+            try:
+                found.append(MUTATORS[step.mutator].apply(step.seed, place, self.verb))
+            except Exception:
+                if not found:
+                    raise
+                found.append(Verdict.ANY)  # an earlier step left nothing that this one could change
+        return found[0] if len(found) == 1 else Verdict.FINE if set(found) == {Verdict.FINE} else Verdict.ANY
+
+    def without(self, number: int) -> Case:
+        """The case without one of its steps."""
+        return replace(self, steps=self.steps[:number] + self.steps[number + 1 :])

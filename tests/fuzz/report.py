@@ -6,17 +6,14 @@ import json
 import os
 import shlex
 import shutil
-from dataclasses import asdict, dataclass
+from collections import Counter
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fuzz.case import Case
+from fuzz.files import is_plain, read_plain
 from fuzz.judge import Finding
-from fuzz.plain import is_plain, read_plain
+from fuzz.mutation import Case
 from fuzz.runner import Ended, Runner
-
-if TYPE_CHECKING:
-    from fuzz.campaign import Tally
 
 LARGEST = 1 << 22
 """Bytes of a file that is copied into a reproduction; of a larger one the size is noted."""
@@ -24,24 +21,28 @@ LARGEST = 1 << 22
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A finding as it is kept.
+    """A finding as it is kept."""
 
-    Attributes:
-        case: The smallest case that shows it.
-        finding: What was found.
-        cold: What was found in a new process.
-        ended: How the command ended there.
-        argv: Its arguments.
-    """
-
-    case: Case
+    case: Case  # the smallest that shows it
     finding: Finding
-    cold: Finding
-    ended: Ended
+    cold: Finding  # what was found in a new process
+    ended: Ended  # how the command ended there
     argv: list[str]
 
 
-def write_reproduction(report: Path, kept: Reproduction, here: Path, runner: Runner, shrunk: str) -> Path:
+@dataclass
+class Tally:
+    """What a campaign did."""
+
+    mutants: int = 0  # commands that ran
+    by_target: Counter[str] = field(default_factory=Counter)  # and command
+    exits: Counter[int] = field(default_factory=Counter)
+    findings: Counter[str] = field(default_factory=Counter)  # by signature
+    kept: dict[str, Reproduction] = field(default_factory=dict)  # the first of each signature
+    seconds: float = 0.0
+
+
+def write_reproduction(report: Path, kept: Reproduction, here: Path, runner: Runner, shrunk: str) -> None:
     """Write the input, the command line and what was seen into a new folder.
 
     Args:
@@ -55,36 +56,22 @@ def write_reproduction(report: Path, kept: Reproduction, here: Path, runner: Run
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     left_out = _copy(here, folder / "input")
-    limits = runner.limits
-    stdin = (
-        "<&-"
-        if kept.case.steps[0].mutator == "stdin.closed"
-        else "< stdin"
-        if is_plain(here / "stdin", LARGEST)
-        else "< /dev/null"
-    )
+    closed = kept.case.steps[0].mutator == "stdin.closed"
+    stdin = "<&-" if closed else "< stdin" if is_plain(here / "stdin", LARGEST) else "< /dev/null"
     line = " ".join(shlex.quote(a) for a in kept.argv)
     (folder / "reproduce.sh").write_text(
         "#!/bin/bash\n# POCKETBERT: the command to test\n"
-        f'cd "$(dirname "$0")/input" && ulimit -v {20 << 20} && timeout {limits.seconds:.0f} '
-        f"${{POCKETBERT:-pocketbert}} {line} {stdin}\n"
-        'echo "exit $?"\n'
+        f'cd "$(dirname "$0")/input" && ulimit -v {20 << 20} && timeout {runner.limits.seconds:.0f} '
+        f'${{POCKETBERT:-pocketbert}} {line} {stdin}\necho "exit $?"\n'
     )
     about = {
-        "case": asdict(kept.case),
-        "finding": asdict(kept.finding),
-        "in_a_new_process": asdict(kept.cold),
-        "exit": kept.ended.code,
-        "seconds": round(kept.ended.seconds, 1),
-        "resident_mib": kept.ended.resident >> 20,
-        "limits": asdict(limits),
-        "made_smaller": shrunk,
-        "left_out": left_out,
-        "python": str(runner.python),
+        **{"case": asdict(kept.case), "finding": asdict(kept.finding), "in_a_new_process": asdict(kept.cold)},
+        **{"exit": kept.ended.code, "seconds": round(kept.ended.seconds, 1)},
+        **{"resident_mib": kept.ended.resident >> 20, "limits": asdict(runner.limits)},
+        **{"made_smaller": shrunk, "left_out": left_out, "python": str(runner.python)},
     }
     (folder / "finding.json").write_text(json.dumps(about, indent=1))
     (folder / "stderr.txt").write_text(kept.ended.err[-20_000:], encoding="utf-8", errors="replace")
-    return folder
 
 
 def _copy(source: Path, target: Path) -> list[str]:
@@ -108,15 +95,12 @@ def _copy(source: Path, target: Path) -> list[str]:
 
 def summary(tally: Tally) -> str:
     """What a campaign did and found, for people."""
+    targets = ", ".join(f"{name} {n}" for name, n in sorted(tally.by_target.items()))
     exits = ", ".join(f"{code}: {n}" for code, n in sorted(tally.exits.items()))
-    lines = [
-        f"fuzz: {tally.mutants} mutants in {tally.seconds:.0f} s ({', '.join(f'{k} {n}' for k, n in sorted(tally.by_target.items()))})",
-        f"fuzz: exits {exits}",
-    ]
+    lines = [f"{tally.mutants} mutants in {tally.seconds:.0f} s ({targets})", f"exits {exits}"]
     for signature, kept in sorted(tally.kept.items()):
         steps = " + ".join(s.mutator for s in kept.case.steps)
-        lines.append(
-            f"  {tally.findings[signature]:4d} x {kept.finding.kind:10} {kept.case.verb:18} {steps}: {kept.finding.about[:160]!r}"
-        )
-    lines.append(f"fuzz: {sum(tally.findings.values())} findings of {len(tally.kept)} signatures")
-    return "\n".join(lines)
+        about = f"{kept.finding.kind:10} {kept.case.verb:18} {steps}: {kept.finding.about[:160]!r}"
+        lines.append(f"  {tally.findings[signature]:4d} x {about}")
+    lines.append(f"{sum(tally.findings.values())} findings of {len(tally.kept)} signatures")
+    return "\n".join(f"fuzz: {line}" for line in lines)

@@ -14,44 +14,35 @@ from fuzz.server import Request
 MIB = 1 << 20
 SHOWN = 1 << 20
 """Bytes of an output that are kept."""
+ALWAYS = {
+    **dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"), "1"),
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+    **{"TOKENIZERS_PARALLELISM": "false", "ORT_DISABLE_TELEMETRY": "1", "LANG": "C.UTF-8", "COLUMNS": "80"},
+    "PYTHONIOENCODING": "utf-8:strict",  # C.UTF-8 lets any bytes through stdin, other locales do not
+}
+"""Variables of every command: one thread, no network."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one command may take.
-
-    Attributes:
-        seconds: Longest time.
-        idle: Longest time without using a processor.
-        memory: Most resident memory in bytes.
-    """
+    """What one command may take."""
 
     seconds: float = 60.0
-    idle: float = 10.0
-    memory: int = 2048 * MIB
+    idle: float = 10.0  # seconds without using a processor
+    memory: int = 2048 * MIB  # resident bytes
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended.
+    """How a command ended."""
 
-    Attributes:
-        code: Exit status; negative: the signal that ended it.
-        killed: "time", "idle" or "memory" where a limit was passed.
-        seconds: How long it took.
-        resident: Peak of its resident memory in bytes.
-        out: The beginning of its stdout.
-        err: The beginning of its stderr.
-        err_bytes: Length of its stderr.
-    """
-
-    code: int
-    killed: str
+    code: int  # exit status; negative: the signal that ended it
+    killed: str  # "time", "idle" or "memory" where a limit was passed
     seconds: float
-    resident: int
-    out: str
-    err: str
-    err_bytes: int
+    resident: int  # peak, in bytes
+    out: str  # the beginning of its stdout
+    err: str  # and of its stderr
+    err_bytes: int  # length of its stderr
 
 
 class Runner:
@@ -66,12 +57,8 @@ class Runner:
 
     def __init__(self, python: Path, folder: Path, limits: Limits, packages: Path | None = None) -> None:
         self.python, self.folder, self.limits, self.packages = python, folder, limits, packages
-        self.count = 0
         for name in ("home", "cache", "temporary"):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        self._start()
-
-    def _start(self) -> None:
         mine, theirs = os.pipe()
         self._answers = os.fdopen(mine, "rb")
         self._process = subprocess.Popen(
@@ -85,27 +72,12 @@ class Runner:
         os.close(theirs)
 
     def environment(self) -> dict[str, str]:
-        """Variables of every command: its own home and caches, one thread, no network."""
+        """Variables of every command, with a home and caches of its own."""
         kept = {k: v for k, v in os.environ.items() if k in ("PATH", "LD_LIBRARY_PATH")}
-        offline = dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"), "1")
-        single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         first = {"PYTHONPATH": str(self.packages)} if self.packages else {}
-        return {
-            **kept,
-            **first,
-            **offline,
-            **single,
-            "HOME": str(self.folder / "home"),
-            "TMPDIR": str(self.folder / "temporary"),
-            "POCKETBERT_CACHE": str(self.folder / "cache"),
-            "HF_HOME": str(self.folder / "cache/hf"),
-            "MPLCONFIGDIR": str(self.folder / "cache/mpl"),
-            "TOKENIZERS_PARALLELISM": "false",
-            "ORT_DISABLE_TELEMETRY": "1",
-            "LANG": "C.UTF-8",
-            "PYTHONIOENCODING": "utf-8:strict",  # C.UTF-8 lets any bytes through stdin, other locales do not
-            "COLUMNS": "80",
-        }
+        own = {"HOME": "home", "TMPDIR": "temporary", "POCKETBERT_CACHE": "cache", "HF_HOME": "cache/hf"}
+        folders = {k: str(self.folder / name) for k, name in {**own, "MPLCONFIGDIR": "cache/mpl"}.items()}
+        return {**kept, **first, **ALWAYS, **folders}
 
     def warm(self, argv: Sequence[str], cwd: Path) -> Ended:
         """Run a command, and import into the warm process what it imported."""
@@ -114,30 +86,18 @@ class Runner:
     def run(
         self, argv: Sequence[str], cwd: Path, stdin: str = os.devnull, cold: bool = False, learn: str = ""
     ) -> Ended:
-        """Run one command.
-
-        Args:
-            argv: Arguments of `pocketbert`.
-            cwd: Working folder.
-            stdin: File that is its stdin; "closed" for none.
-            cold: In a new interpreter.
-            learn: File for the names of the modules that it imported.
-        """
+        """Run one command; see `Request`."""
         out, err = self.folder / "stdout", self.folder / "stderr"
         limits = Limits(900.0, 300.0, 8 << 30) if learn else self.limits
-        request = Request(
-            list(argv), str(cwd), stdin, str(out), str(err), limits.seconds, limits.idle, limits.memory, cold, learn
-        )
-        self.count += 1
+        request = Request(list(argv), str(cwd), stdin, str(out), str(err), *asdict(limits).values(), cold, learn)
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(asdict(request)) + "\n")
         self._process.stdin.flush()
         line = self._answers.readline()
         if not line:
             raise RuntimeError(f"the fuzz server died: {(self.folder / 'server.log').read_text()[-2000:]}")
-        answer = json.loads(line)
-        texts = [_head(path) for path in (out, err)]
-        return Ended(**answer, out=texts[0], err=texts[1], err_bytes=err.stat().st_size)
+        texts = [path.open("rb").read(SHOWN).decode("utf-8", errors="replace") for path in (out, err)]
+        return Ended(**json.loads(line), out=texts[0], err=texts[1], err_bytes=err.stat().st_size)
 
     def close(self) -> None:
         """End the warm process."""
@@ -145,8 +105,3 @@ class Runner:
             self._process.stdin.close()
         self._process.wait()
         self._answers.close()
-
-
-def _head(path: Path) -> str:
-    with path.open("rb") as stream:
-        return stream.read(SHOWN).decode("utf-8", errors="replace")

@@ -28,16 +28,15 @@ write_bert(Path(sys.argv[1]), LABELS)
 """
 
 
-def write_seeds(folder: Path, runner: Runner) -> Path:
+def write_seeds(folder: Path, runner: Runner) -> None:
     """Write the sound inputs into a new folder, and warm the runner with the commands that make them."""
     folder.mkdir(parents=True)
     tests = str(Path(__file__).resolve().parents[1])
     code = [sys.executable, "-c", _MODEL, str(folder / "model")]
     subprocess.run(code, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": tests})
-    write_rows(folder)
+    write_recipe(folder)
     _good(runner.warm(["export", "-m", "model", "-o", "phone", "--format", FORMATS, "-q"], folder))
     warm_light(folder, runner)
-    return folder
 
 
 def warm_light(seeds: Path, runner: Runner) -> None:
@@ -49,9 +48,8 @@ def warm_light(seeds: Path, runner: Runner) -> None:
 
 def warm(seeds: Path, work: Path, runner: Runner) -> None:
     """Let the warm process import what commands import, with sound inputs that are there already."""
-    _good(
-        runner.warm(["export", "-m", str(seeds / "model"), "-o", str(work / "warm"), "--format", "onnx", "-q"], seeds)
-    )
+    export = ["export", "-m", str(seeds / "model"), "-o", str(work / "warm"), "--format", "onnx", "-q"]
+    _good(runner.warm(export, seeds))
     warm_light(seeds, runner)
 
 
@@ -60,20 +58,25 @@ def _good(ended: Ended) -> Ended:
     return ended
 
 
-def write_rows(folder: Path) -> None:
-    """Write rows of every kind of file, texts, and a recipe that names them."""
-    rows = task_rows(90, 7)
-    (folder / "rows").mkdir()
-    raw = write_lines(folder / "rows/rows.jsonl", rows).read_bytes()
-    (folder / "rows/rows.jsonl.gz").write_bytes(gzip.compress(raw, mtime=0))
-    for name, tab in (("rows.csv", ","), ("rows.tsv", "\t")):
-        lines = [f"text{tab}label", *(f"{r['text']}{tab}{r['label']}" for r in rows)]
-        (folder / "rows" / name).write_text("\n".join(lines) + "\n")
+def write_rows(folder: Path, count: int) -> list[dict[str, str]]:
+    """Write the same valid rows in every kind of file into a new folder; return them."""
     import pyarrow
     import pyarrow.parquet
 
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "rows/rows.parquet")
-    write_lines(folder / "train.jsonl", rows)
+    rows = task_rows(count, 7)
+    folder.mkdir()
+    raw = write_lines(folder / "rows.jsonl", rows).read_bytes()
+    (folder / "rows.jsonl.gz").write_bytes(gzip.compress(raw, mtime=0))
+    for name, tab in (("rows.csv", ","), ("rows.tsv", "\t")):
+        cells = [("text", "label"), *((r["text"], r["label"]) for r in rows)]
+        (folder / name).write_text("".join(f"{text}{tab}{label}\n" for text, label in cells))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "rows.parquet")
+    return rows
+
+
+def write_recipe(folder: Path) -> None:
+    """Write rows, texts, and a recipe that names the rows."""
+    write_lines(folder / "train.jsonl", write_rows(folder / "rows", 90))
     write_lines(folder / "eval.jsonl", task_rows(30, 2))
     changes = {"teacher": {"model": "./model"}, "data": {"labels": list(LABELS)}}
     (folder / "recipe.yaml").write_text(yaml.safe_dump(merged(RECIPE, changes), sort_keys=False))

@@ -19,7 +19,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,48 +28,18 @@ COLD = ["-m", "pocketbert.cli.main"]
 
 @dataclass
 class Request:
-    """What to run, and how much it may take.
+    """What to run, and how much it may take."""
 
-    Attributes:
-        argv: Arguments of `pocketbert`.
-        cwd: Working folder.
-        stdin: File that is its stdin; "closed" for none at all.
-        out: File for what it writes to stdout.
-        err: File for what it writes to stderr.
-        seconds: Longest time.
-        idle: Longest time in which it uses no processor: something that never comes is awaited.
-        memory: Most resident memory in bytes.
-        cold: Run it in a new interpreter.
-        learn: File for the names of the modules that it imported.
-    """
-
-    argv: list[str]
+    argv: list[str]  # of `pocketbert`
     cwd: str
-    stdin: str
-    out: str
+    stdin: str  # a file; "closed" for none at all
+    out: str  # files for what it writes
     err: str
     seconds: float
-    idle: float
-    memory: int
-    cold: bool = False
-    learn: str = ""
-
-
-@dataclass
-class Answer:
-    """How it ended.
-
-    Attributes:
-        code: Exit status; negative: the signal that ended it.
-        killed: "time", "idle" or "memory" where this process ended it.
-        seconds: How long it took.
-        resident: Peak of its resident memory in bytes.
-    """
-
-    code: int
-    killed: str
-    seconds: float
-    resident: int
+    idle: float  # longest time in which it uses no processor: something that never comes is awaited
+    memory: int  # most resident bytes
+    cold: bool = False  # in a new interpreter
+    learn: str = ""  # file for the names of the modules that it imported
 
 
 def call(argv: Sequence[str]) -> int:
@@ -92,10 +62,9 @@ def child(request: Request) -> None:
     os.setsid()
     os.chdir(request.cwd)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for path, descriptor, flags in (
-        (request.stdin, 0, os.O_RDONLY),
-        (request.out, 1, os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
-        (request.err, 2, os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
+    written = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    for descriptor, (path, flags) in enumerate(
+        ((request.stdin, os.O_RDONLY), (request.out, written), (request.err, written))
     ):
         if path == "closed":
             os.close(descriptor)
@@ -111,14 +80,9 @@ def child(request: Request) -> None:
         most = mapped + request.memory + (request.memory >> 1)
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
     closed = request.stdin == "closed"
-    sys.stdin = None if closed else io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")  # type: ignore[arg-type, assignment]
-    sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), encoding="utf-8")  # type: ignore[arg-type]
-    sys.stderr = io.TextIOWrapper(
-        io.FileIO(2, "w", closefd=False),  # type: ignore[arg-type]
-        encoding="utf-8",
-        errors="backslashreplace",
-        line_buffering=True,
-    )
+    sys.stdin = None if closed else _stream(0, "r")  # type: ignore[assignment]
+    sys.stdout = _stream(1, "w")
+    sys.stderr = _stream(2, "w", errors="backslashreplace", line_buffering=True)
     code = call(request.argv)
     with contextlib.suppress(Exception):
         atexit._run_exitfuncs()
@@ -129,6 +93,10 @@ def child(request: Request) -> None:
         names = [n for n, m in sys.modules.items() if getattr(m, "__spec__", None) is not None]
         Path(request.learn).write_text(json.dumps(names))
     os._exit(code & 0xFF)
+
+
+def _stream(descriptor: int, mode: str, **options: Any) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.FileIO(descriptor, mode, closefd=False), encoding="utf-8", **options)  # type: ignore[arg-type]
 
 
 def family(pid: int) -> list[int]:
@@ -150,14 +118,13 @@ def used(pids: Sequence[int]) -> tuple[int, int]:
     for pid in pids:
         with contextlib.suppress(OSError, IndexError, ValueError):
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-            ticks += fields[0] == "R"
+            ticks += int(fields[11]) + int(fields[12]) + (fields[0] == "R")
             resident += int(fields[21]) * resource.getpagesize()
     return ticks, resident
 
 
-def watch(pid: int, request: Request) -> Answer:
-    """Wait for a child, and kill it where it takes more than it may."""
+def watch(pid: int, request: Request) -> dict[str, Any]:
+    """Wait for a child, and kill it where it takes more than it may; how it ended, as `runner.Ended` has it."""
     began = time.monotonic()
     moved, ticks, killed, pause = began, -1, "", 0.002
     while True:
@@ -169,20 +136,17 @@ def watch(pid: int, request: Request) -> Answer:
             before = ticks
             ticks, resident = used(family(pid))
             moved = now if ticks != before else moved
-            if now - began > request.seconds:
-                killed = "time"
-            elif now - moved > request.idle:
-                killed = "idle"
-            elif resident > request.memory:
-                killed = "memory"
+            over = {"time": now - began > request.seconds, "idle": now - moved > request.idle}
+            killed = next((k for k, much in {**over, "memory": resident > request.memory}.items() if much), "")
             if killed:
                 end(pid)
         time.sleep(pause)
         pause = min(pause * 1.5, 0.1)
     end(pid)
-    code = os.waitstatus_to_exitcode(status)
     resident = usage.ru_maxrss << 10
-    return Answer(code, killed or ("memory" if resident > request.memory else ""), now - began, resident)
+    killed = killed or ("memory" if resident > request.memory else "")
+    code = os.waitstatus_to_exitcode(status)
+    return {"code": code, "killed": killed, "seconds": now - began, "resident": resident}
 
 
 def end(pid: int) -> None:
@@ -208,8 +172,7 @@ def serve(answers: int) -> None:
     requests = os.fdopen(os.dup(0), "rb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for line in requests:
-        given: dict[str, Any] = json.loads(line)
-        request = Request(**given)
+        request = Request(**json.loads(line))
         pid = os.fork()
         if pid == 0:
             try:
@@ -222,7 +185,7 @@ def serve(answers: int) -> None:
         answer = watch(pid, request)
         if request.learn:
             load(json.loads(Path(request.learn).read_text()) if Path(request.learn).is_file() else [])
-        os.write(answers, (json.dumps(asdict(answer)) + "\n").encode())
+        os.write(answers, (json.dumps(answer) + "\n").encode())
 
 
 if __name__ == "__main__":

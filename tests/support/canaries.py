@@ -16,32 +16,14 @@ import pytest
 from typer.testing import CliRunner
 
 BESIDE = (
-    ".{}.run",
-    ".{}.old",
-    ".{}.partial",
-    ".{}.work",
-    ".{}.new",
-    ".{}.tmp",
-    ".{}.lock.d",
-    ".{}.abcdefgh",
-    "{}.old",
-    "{}.bak",
-    "{}-other",
+    *(".{}.run", ".{}.old", ".{}.partial", ".{}.work", ".{}.new", ".{}.tmp", ".{}.lock.d", ".{}.abcdefgh"),
+    *("{}.old", "{}.bak", "{}-other"),
 )
 """Names of sibling folders; the first four are those that PocketBERT itself once gave to temporary folders."""
 _TEXT = b"precious"
 _VERBS = (
-    "run",
-    "finetune",
-    "distill",
-    "export",
-    "quantize",
-    "pack",
-    "report",
-    "data_prepare",
-    "data_augment",
-    "data_demo",
-    "demo",
+    *("run", "finetune", "distill", "export", "quantize", "pack", "report", "demo"),
+    *("data_prepare", "data_augment", "data_demo"),
 )
 
 
@@ -53,14 +35,10 @@ def outputs_of(arguments: Sequence[object]) -> list[Path]:
 
 
 class Canaries:
-    """The canaries around an output.
-
-    Args:
-        output: What a command will write.
-    """
+    """The canaries around what a command will write."""
 
     def __init__(self, output: Path) -> None:
-        self._alive: dict[Path, bytes] = {}
+        self._alive: list[Path] = []
         self._folders: list[Path] = []
         name = f"canary-{os.getpid()}.keep"
         with suppress(OSError, ValueError):  # names that no file system takes are the command's to refuse
@@ -76,46 +54,45 @@ class Canaries:
             if not path.parent.exists():
                 path.parent.mkdir()
                 self._folders.append(path.parent)
-            if path.exists():
-                return  # of a command around this one
-            path.write_bytes(_TEXT)
-            self._alive[path] = _TEXT
+            if not path.exists():  # else of a command around this one
+                path.write_bytes(_TEXT)
+                self._alive.append(path)
 
     def collect(self) -> list[str]:
         """Take the canaries away again; those that are gone or changed."""
-        dead = [str(p) for p, text in self._alive.items() if not _holds(p, text)]
+        dead = [str(p) for p in self._alive if not _is_whole(p)]
         for path in self._alive:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
         for folder in self._folders:
             with suppress(OSError):
                 folder.rmdir()
-        self._alive, self._folders = {}, []
+        self._alive, self._folders = [], []
         return dead
 
 
-def _holds(path: Path, text: bytes) -> bool:
-    """Whether a regular file, and no link to something endless, has this content."""
+def _is_whole(path: Path) -> bool:
+    """Whether a canary is still the regular file that it was, and no link to something endless."""
     with suppress(OSError):
         found = path.lstat()
-        return stat.S_ISREG(found.st_mode) and found.st_size == len(text) and path.read_bytes() == text
+        return stat.S_ISREG(found.st_mode) and found.st_size == len(_TEXT) and path.read_bytes() == _TEXT
     return False
+
+
+def _fail_if_dead(planted: list[Canaries]) -> None:
+    dead = [path for own in planted for path in own.collect()]
+    if dead:
+        pytest.fail(f"the command removed or changed what is not its own: {', '.join(dead)}")
 
 
 @contextmanager
 def canaries(outputs: Sequence[Path]) -> Iterator[None]:
-    """Canaries around the outputs of a command, which must all survive it.
-
-    Raises:
-        pytest.fail.Exception: Naming those that did not.
-    """
+    """Canaries around the outputs of a command, which fails the test if one does not survive it."""
     planted = [Canaries(output) for output in outputs]
     try:
         yield
-    finally:
-        dead = [path for own in planted for path in own.collect()]
-    if dead:
-        pytest.fail(f"the command removed or changed what is not its own: {', '.join(dead)}")
+    finally:  # also where the command refuses
+        _fail_if_dead(planted)
 
 
 def guard(patch: pytest.MonkeyPatch) -> None:
@@ -164,8 +141,6 @@ class _GuardedPopen(subprocess.Popen):  # type: ignore[type-arg]
     def communicate(self, *args: Any, **options: Any) -> Any:
         """Also count the canaries, where the process has ended."""
         out = super().communicate(*args, **options)
-        dead = [path for own in self._planted for path in own.collect()]
-        self._planted = []
-        if dead:
-            pytest.fail(f"the process removed or changed what is not its own: {', '.join(dead)}")
+        planted, self._planted = self._planted, []
+        _fail_if_dead(planted)
         return out

@@ -1,24 +1,26 @@
-"""Commands in a process of their own that may die: one that lives long, and a new one after each death."""
+"""Commands in this process, as the console script runs them: bounded memory, and all that they write caught."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
-import select
+import resource
+import signal
 import stat
-import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import FileIO, TextIOWrapper
 from pathlib import Path
+from typing import Any
 
-from support.canaries import canaries, outputs_of
+from fuzz.server import call
 
 MIB = 1 << 20
 HEADROOM = 2048 * MIB
-"""Address space that one command may map beyond what the warm libraries hold."""
+"""Address space that one command may map beyond what this process holds, its libraries loaded."""
 GROWTH = 384 * MIB
 """Resident memory that one command may take for a while, all inputs being tiny."""
 PATIENCE_S = 120
@@ -26,102 +28,95 @@ PATIENCE_S = 120
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended.
-
-    Attributes:
-        code: Exit status; negative: the signal that killed the process.
-        out: What it wrote to stdout.
-        err: What it and all native libraries wrote to stderr.
-        grown: Peak of the resident memory beyond that before the command, in bytes.
-    """
+    """How a command ended."""
 
     code: int
     out: str
-    err: str
-    grown: int
+    err: str  # of native libraries too
+    grown: int  # peak of the resident memory beyond that before the command, in bytes
 
 
-class Commander:
-    """Runs commands in a worker process.
+def run_command(folder: Path, *arguments: object, bounded: bool = True) -> Ended:
+    """Run a command; its outputs go through files in a folder."""
+    out, err, argv = folder / "stdout", folder / "stderr", sys.argv
+    with _written_to(out, err), _patience(), _headroom(HEADROOM if bounded else None):
+        Path("/proc/self/clear_refs").write_text("5")  # VmHWM counts from here
+        before = _memory("VmRSS")
+        code = call([str(a) for a in arguments])
+        grown = _memory("VmHWM") - before
+    sys.argv = argv
+    return Ended(code, *(p.read_text(encoding="utf-8", errors="replace") for p in (out, err)), grown)
 
-    Args:
-        folder: Scratch folder, also for what PocketBERT remembers of this machine.
-        warm: Commands to run before the memory is bounded, so that libraries are loaded.
-    """
 
-    def __init__(self, folder: Path, warm: Sequence[Sequence[object]] = ()) -> None:
-        self.folder, self.warm = folder, warm
-        self.deaths = 0
-        self._process: subprocess.Popen[str] | None = None
+@contextmanager
+def _written_to(out: Path, err: Path) -> Iterator[None]:
+    """Let the descriptors 1 and 2, and Python's streams on them, lead to two files."""
+    streams = sys.stdout, sys.stderr
+    kept = [os.dup(1), os.dup(2)]
+    for stream in streams:
+        stream.flush()
+    for descriptor, path in ((1, out), (2, err)):
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(handle, descriptor)
+        os.close(handle)
+    sys.stdout, sys.stderr = (
+        TextIOWrapper(FileIO(d, "w", closefd=False), "utf-8", how, write_through=True)  # type: ignore[arg-type]
+        for d, how in ((1, "strict"), (2, "backslashreplace"))
+    )
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = streams
+        for descriptor, before in enumerate(kept, 1):
+            os.dup2(before, descriptor)
+            os.close(before)
 
-    def _start(self) -> None:
-        mine, theirs = os.pipe()
-        self._answers = os.fdopen(mine, "rb", buffering=0)
-        environment = {**os.environ, "POCKETBERT_CACHE": str(self.folder / "cache"), "PYTHONFAULTHANDLER": ""}
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("worker.py")), str(theirs), str(self._out), str(self._err)],
-            stdin=subprocess.PIPE,
-            text=True,
-            pass_fds=(theirs,),
-            env=environment,
-        )
-        os.close(theirs)
-        for arguments in self.warm:
-            ended = self._ask(arguments, None)
-            assert ended.code == 0, ended
 
-    @property
-    def _out(self) -> Path:
-        return self.folder / "stdout"
+@contextmanager
+def _patience() -> Iterator[None]:
+    """Interrupt a command that takes much too long."""
 
-    @property
-    def _err(self) -> Path:
-        return self.folder / "stderr"
+    def interrupt(*_: Any) -> None:
+        raise TimeoutError(f"no end after {PATIENCE_S} s")
 
-    def run(self, *arguments: object) -> Ended:
-        """Run one command."""
-        if self._process is None:
-            self._start()
-        with canaries(outputs_of(arguments)):
-            return self._ask(arguments, HEADROOM)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.alarm(PATIENCE_S)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
-    def _ask(self, arguments: Sequence[object], headroom: int | None) -> Ended:
-        process = self._process
-        assert process is not None
-        assert process.stdin is not None
-        process.stdin.write(json.dumps({"arguments": [str(a) for a in arguments], "headroom": headroom}) + "\n")
-        process.stdin.flush()
-        ready, _, _ = select.select([self._answers], [], [], PATIENCE_S)
-        line = self._answers.readline() if ready else b""
-        if not line:
-            process.kill()
-            self.close()
-            self.deaths += 1
-            answer = {"code": process.returncode, "grown": 0}
-        else:
-            answer = json.loads(line)
-        texts = [p.read_text(encoding="utf-8", errors="replace") for p in (self._out, self._err)]
-        return Ended(answer["code"], *texts, answer["grown"])
 
-    def close(self) -> None:
-        """End the worker."""
-        if self._process is not None:
-            self._process.communicate()
-            self._answers.close()
-            self._process = None
+@contextmanager
+def _headroom(size: int | None) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = soft if size is None else _memory("VmSize") + size
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _memory(key: str) -> int:
+    """A value of /proc/self/status in bytes."""
+    return int(re.findall(rf"^{key}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)[0]) << 10
 
 
 def tree(folder: Path) -> dict[str, str]:
-    """Everything below a folder, hidden things included: digests of files, targets of links."""
+    """Everything below a folder, hidden things included: digests of files (of huge ones the size), targets of links."""
     out = {}
     for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if path.is_symlink():
+        found, name = path.lstat(), path.relative_to(folder).as_posix()
+        if stat.S_ISLNK(found.st_mode):
             out[name] = f"-> {path.readlink()}"
-        elif stat.S_ISREG(path.lstat().st_mode):
-            out[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-        else:
+        elif not stat.S_ISREG(found.st_mode):
             out[name] = ""
+        elif found.st_size > 64 * MIB:
+            out[name] = f"{found.st_size} bytes"
+        else:
+            out[name] = hashlib.sha256(path.read_bytes()).hexdigest()
     return out
 
 

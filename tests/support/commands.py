@@ -35,10 +35,7 @@ def command(*args: object) -> list[str]:
 def completed_run(folder: Path, recipe: Path, *arguments: str) -> None:
     """`pocketbert run` on one core; what it printed lies beside the folder."""
     run = subprocess.run(
-        one_core(command("run", recipe, *arguments, "-o", folder)),
-        capture_output=True,
-        text=True,
-        check=False,
+        one_core(command("run", recipe, *arguments, "-o", folder)), capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
     folder.with_suffix(".stdout").write_text(run.stdout)

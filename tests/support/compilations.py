@@ -9,21 +9,12 @@ REASON = LeftNodes(op_type="GELU", nodes=3, reason="Unsupported IFM type: Int16"
 
 
 def compilation(device: str, length: int = 64, **changes: object) -> Compilation:
+    times = {"clock_mhz": 500, "time_ms": 20.47, "cycles": 10_235_000, "npu_cycles": 7_500_000}
+    sizes = {"sram_bytes": 442_000, "dram_bytes": 0, "flash_bytes": 5_500_000}
+    traffic = {"sram_traffic": 38_000_000, "dram_traffic": 0, "flash_traffic": 7_000_000}
     estimate = Estimate(
-        system="A_System",
-        memory="A_Mode",
-        clock_mhz=500,
-        time_ms=20.47,
-        cycles=10_235_000,
-        npu_cycles=7_500_000,
-        sram_bytes=442_000,
-        dram_bytes=0,
-        flash_bytes=5_500_000,
-        sram_traffic=38_000_000,
-        dram_traffic=0,
-        flash_traffic=7_000_000,
+        **{"system": "A_System", "memory": "A_Mode", "products_left": 2, **times, **sizes, **traffic},
         operators=[OperatorCycles(op_type="SOFTMAX", cycles=900), OperatorCycles(op_type="ADD", cycles=100)],
-        products_left=2,
         provenance=Provenance.ESTIMATED,
     )
     given = Compilation(

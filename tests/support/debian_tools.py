@@ -22,109 +22,38 @@ MIRROR = "http://deb.debian.org/debian"
 
 @dataclass(frozen=True)
 class Set:
-    """Packages that are unpacked into one folder.
+    """Packages that are unpacked into one folder."""
 
-    Attributes:
-        packages: Their names.
-        line: Line of a list of packages that the system's own lists need not contain; empty for the system's.
-        arch: Another architecture than this machine's.
-    """
-
-    packages: tuple[str, ...]
-    line: str = ""
-    arch: str = ""
+    packages: str  # their names
+    line: str = ""  # of a list of packages that the system's own lists need not contain; empty for the system's
+    arch: str = ""  # another architecture than this machine's
 
 
 SETS = {
-    "ssh": Set(("openssh-server", "libwrap0")),
-    "adb": Set(
-        (
-            "adb",
-            "android-libbase",
-            "android-libboringssl",
-            "android-libcutils",
-            "android-liblog",
-            "libprotobuf32",
-            "libusb-1.0-0",
-        )
-    ),
+    "ssh": Set("openssh-server libwrap0"),
+    "adb": Set("adb android-libbase android-libboringssl android-libcutils android-liblog libprotobuf32 libusb-1.0-0"),
     "apk": Set(  # what android_demo/test.sh builds the app with
-        (
-            "aapt",
-            "android-libaapt",
-            "android-libandroidfw",
-            "android-libart",
-            "android-libbacktrace",
-            "android-libbase",
-            "android-libcutils",
-            "android-liblog",
-            "android-libnativebridge",
-            "android-libnativeloader",
-            "android-libutils",
-            "android-libziparchive",
-            "apksigner",
-            "dexdump",
-            "libapksig-java",
-            "libatomic1",
-            "libexpat1",
-            "liblz4-1",
-            "libpng16-16",
-            "libprotobuf-lite32",
-            "libzopfli1",
-            "p7zip",
-            "p7zip-full",
-            "zipalign",
-        )
+        "aapt android-libaapt android-libandroidfw android-libart android-libbacktrace android-libbase "
+        "android-libcutils android-liblog android-libnativebridge android-libnativeloader android-libutils "
+        "android-libziparchive apksigner dexdump libapksig-java libatomic1 libexpat1 liblz4-1 libpng16-16 "
+        "libprotobuf-lite32 libzopfli1 p7zip p7zip-full zipalign"
     ),
     "adbd": Set(
-        (
-            "adbd",
-            "android-libbase",
-            "android-libboringssl",
-            "android-libcutils",
-            "android-liblog",
-            "android-libziparchive",
-        ),
+        "adbd android-libbase android-libboringssl android-libcutils android-liblog android-libziparchive",
         f"deb {MIRROR} bookworm-backports main",
     ),
     "cross": Set(
-        (
-            "binutils-aarch64-linux-gnu",
-            "binutils-common",
-            "cpp-12-aarch64-linux-gnu",
-            "gcc-12-aarch64-linux-gnu",
-            "libbinutils",
-            "libc6-arm64-cross",
-            "libc6-dev-arm64-cross",
-            "libgcc-12-dev-arm64-cross",
-            "libgcc-s1-arm64-cross",
-            "libgmp10",
-            "libisl23",
-            "libjansson4",
-            "libmpc3",
-            "libmpfr6",
-            "linux-libc-dev-arm64-cross",
-        )
+        "binutils-aarch64-linux-gnu binutils-common cpp-12-aarch64-linux-gnu gcc-12-aarch64-linux-gnu libbinutils "
+        "libc6-arm64-cross libc6-dev-arm64-cross libgcc-12-dev-arm64-cross libgcc-s1-arm64-cross libgmp10 libisl23 "
+        "libjansson4 libmpc3 libmpfr6 linux-libc-dev-arm64-cross"
     ),
-    "qemu": Set(("qemu-user", "libcapstone4", "liburing2")),
+    "qemu": Set("qemu-user libcapstone4 liburing2"),
     "python3.9": Set(
-        ("libmpdec3", "libpython3.9-minimal", "libpython3.9-stdlib", "python3.9-minimal"),
-        f"deb {MIRROR} bullseye main",
+        "libmpdec3 libpython3.9-minimal libpython3.9-stdlib python3.9-minimal", f"deb {MIRROR} bullseye main"
     ),
     "arm64": Set(
-        (
-            "libbz2-1.0",
-            "libc6",
-            "libexpat1",
-            "libffi8",
-            "libgcc-s1",
-            "liblzma5",
-            "libpython3.11-minimal",
-            "libpython3.11-stdlib",
-            "libstdc++6",
-            "python3.11-minimal",
-            "zlib1g",
-        ),
+        "libbz2-1.0 libc6 libexpat1 libffi8 libgcc-s1 liblzma5 libpython3.11-minimal libpython3.11-stdlib libstdc++6 "
+        "python3.11-minimal zlib1g",
         f"deb [arch=arm64] {MIRROR} bookworm main",
         "arm64",
     ),
@@ -169,14 +98,14 @@ def unpack(wanted: Set, destination: Path) -> None:
     """Download packages and unpack them into a folder."""
     with tempfile.TemporaryDirectory(prefix="pocketbert-tools-") as name:
         folder = Path(name)
-        call("apt-get", *own_list(wanted, folder), "-q", "download", *wanted.packages, folder=folder)
+        call("apt-get", *own_list(wanted, folder), "-q", "download", *wanted.packages.split(), folder=folder)
         files = sorted(folder.glob("*.deb"))
         for file in files:
             call("dpkg-deb", "-x", str(file), str(destination), folder=folder)
     for path in list(destination.rglob("*")):
         if path.is_symlink() and not path.exists():  # into packages that are not needed, such as documentation
             remove(path)
-    lines = [" ".join(wanted.packages), *(file.stem for file in files)]
+    lines = [wanted.packages, *(file.stem for file in files)]
     (destination / LIST).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
@@ -188,7 +117,7 @@ def lacking() -> Iterator[str]:
             return
     for name, wanted in SETS.items():
         listed = TOOLS / name / LIST
-        if listed.is_file() and listed.read_text(encoding="utf-8").startswith(" ".join(wanted.packages) + "\n"):
+        if listed.is_file() and listed.read_text(encoding="utf-8").startswith(f"{wanted.packages}\n"):
             continue
         try:
             with build_folder(TOOLS / name, FolderContents(LIST, ("*",))) as folder:

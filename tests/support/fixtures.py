@@ -27,63 +27,53 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     return Task(folder)
 
 
+def finished_run(factory: pytest.TempPathFactory, task: Task, name: str, before: Path | None, *changes: str) -> Path:
+    """A run folder, made once for all processes: of the tiny task, or an earlier one that is changed."""
+    with once(factory, name) as (folder, there):
+        if not there:
+            if before is not None:
+                shutil.copytree(before, folder)
+            completed_run(folder, task.recipe, *changes, *(["--overwrite"] if before else []))
+    return folder
+
+
 @pytest.fixture(scope="session")
 def finished(task: Task, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run folder of the tiny task, all gates passed; read-only by convention. Beside it what the command printed."""
-    with once(tmp_path_factory, "tiny-run") as (folder, there):
-        if not there:
-            completed_run(folder, task.recipe)
-    return folder
+    return finished_run(tmp_path_factory, task, "tiny-run", None)
 
 
 @pytest.fixture(scope="session")
 def finished_tflite(task: Task, finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same run with TFLite first, for MediaPipe and for an old runtime too; read-only by convention.
-
-    Teacher, student and ONNX files are those of `finished`. Beside it what the command printed.
-    """
-    with once(tmp_path_factory, "tiny-run-tflite") as (folder, there):
-        if not there:
-            shutil.copytree(finished, folder)
-            changes = ["export.formats=[tflite, onnx]", "quantize={files: [int8, {scheme: int8, runtime: tflite216}]}"]
-            completed_run(folder, task.recipe, *changes, "--overwrite")
-    return folder
-
-
-@pytest.fixture
-def tflite_copy(finished_tflite: Path, tmp_path: Path) -> Path:
-    """A copy of that run folder, to be broken."""
-    return Path(shutil.copytree(finished_tflite, tmp_path / "run"))
+    """The same run with TFLite first, for MediaPipe and for an old runtime too; its ONNX files are those of `finished`."""
+    schemes = "quantize={files: [int8, {scheme: int8, runtime: tflite216}]}"
+    return finished_run(tmp_path_factory, task, "tiny-run-tflite", finished, "export.formats=[tflite, onnx]", schemes)
 
 
 @pytest.fixture(scope="session")
 def finished_coreml(task: Task, finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same run with Core ML first; read-only by convention.
+    """The same run with Core ML first; its ONNX files are those of `finished`."""
+    return finished_run(tmp_path_factory, task, "tiny-run-coreml", finished, "export.formats=[coreml, onnx]")
 
-    Teacher, student and ONNX files are those of `finished`. Beside it what the command printed.
-    """
-    with once(tmp_path_factory, "tiny-run-coreml") as (folder, there):
-        if not there:
-            shutil.copytree(finished, folder)
-            completed_run(folder, task.recipe, "export.formats=[coreml, onnx]", "--overwrite")
-    return folder
+
+@pytest.fixture
+def tflite_copy(finished_tflite: Path, tmp_path: Path) -> Path:
+    """A copy of that run folder, to be broken; the same below."""
+    return Path(shutil.copytree(finished_tflite, tmp_path / "run"))
 
 
 @pytest.fixture
 def coreml_copy(finished_coreml: Path, tmp_path: Path) -> Path:
-    """A copy of that run folder, to be broken."""
     return Path(shutil.copytree(finished_coreml, tmp_path / "run"))
 
 
 @pytest.fixture
 def run_copy(finished: Path, tmp_path: Path) -> Path:
-    """A copy of the finished run folder, to be broken."""
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
 @pytest.fixture
 def phone(finished: Path, tmp_path: Path) -> Path:
-    """A copy of the packed artefact folder, to be broken."""
     return Path(shutil.copytree(finished / "phone", tmp_path / "phone"))
 
 
@@ -115,12 +105,10 @@ def refused(cli: Callable[..., Any], tmp_path: Path) -> Callable[..., list[str]]
         result = json.loads(verified.stdout.splitlines()[-1])
         failed = [f"{g['file']} {g['name']}" for g in result["gates"] if not g["passed"]]
         assert set(expected) <= set(failed), failed
-        for name in expected:
-            file, gate = name.rsplit(" ", 1)
+        for file, gate in (name.rsplit(" ", 1) for name in expected):
             assert f"{file}: gate '{gate}' failed:" in verified.stderr
         assert result["status"] == "failed"
-        mark = json.loads((run / ".steps" / "verify.json").read_text())
-        assert mark["status"] == "failed"
+        assert json.loads((run / ".steps" / "verify.json").read_text())["status"] == "failed"
         packed = cli("pack", "-m", run, "-o", target)
         assert packed.exit_code == 3, packed.output
         assert "nothing was packed" in packed.stderr.lower()

@@ -26,10 +26,10 @@ from pocketbert.export.adapters.half_range import LayerScales, Scales
 
 FAMILY = family_of("mobilebert")
 CLASSIFY, EMBED = TASKS[TaskName.TEXT_CLASSIFICATION], TASKS[TaskName.FEATURE_EXTRACTION]
-HEADS = [
-    TASKS[n] for n in (TaskName.TEXT_CLASSIFICATION, TaskName.TOKEN_CLASSIFICATION, TaskName.QUESTION_ANSWERING,
-                       TaskName.FILL_MASK, TaskName.FEATURE_EXTRACTION)
-]  # fmt: skip
+TOKENS, QUESTIONS, WORDS = (
+    TASKS[n] for n in (TaskName.TOKEN_CLASSIFICATION, TaskName.QUESTION_ANSWERING, TaskName.FILL_MASK)
+)
+HEADS = [CLASSIFY, TOKENS, QUESTIONS, WORDS, EMBED]
 SHAPES: list[dict[str, Any]] = [
     {},
     {"use_bottleneck": False},
@@ -52,10 +52,10 @@ def ordinary(task: Task = CLASSIFY, seed: int = 0, **changes: Any) -> Any:
     import transformers
 
     sizes = {
-        "vocab_size": 300, "hidden_size": 32, "embedding_size": 16, "intra_bottleneck_size": 16, "num_hidden_layers": 3,
-        "num_attention_heads": 4, "intermediate_size": 48, "num_feedforward_networks": 3, "max_position_embeddings": 64,
-        "num_labels": 2 if task.name is TaskName.QUESTION_ANSWERING else 3,
-    }  # fmt: skip
+        **{"vocab_size": 300, "hidden_size": 32, "embedding_size": 16, "intra_bottleneck_size": 16},
+        **{"num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48, "num_feedforward_networks": 3},
+        **{"max_position_embeddings": 64, "num_labels": 2 if task.name is TaskName.QUESTION_ANSWERING else 3},
+    }
     config = transformers.MobileBertConfig(**{**sizes, **changes})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

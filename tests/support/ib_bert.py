@@ -16,15 +16,9 @@ MASK = (IDS != 0).long()
 
 def config(**changes: Any) -> IbBertConfig:
     sizes = {
-        "vocab_size": VOCABULARY,
-        "hidden_size": WIDTH,
-        "num_hidden_layers": DEPTH,
-        "num_attention_heads": HEADS,
-        "intra_bottleneck_size": INSIDE,
-        "intermediate_size": 40,
-        "embedding_size": EMBEDDING,
-        "max_position_embeddings": 20,
-        "initializer_range": 0.2,
+        **{"vocab_size": VOCABULARY, "hidden_size": WIDTH, "num_hidden_layers": DEPTH, "num_attention_heads": HEADS},
+        **{"intra_bottleneck_size": INSIDE, "intermediate_size": 40, "embedding_size": EMBEDDING},
+        **{"max_position_embeddings": 20, "initializer_range": 0.2},
     }
     return IbBertConfig(**{**sizes, **changes})
 

@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,58 +38,31 @@ PATIENCE_S = 300
 
 @dataclass(frozen=True)
 class Case:
-    """A command, and what it leaves.
-
-    Attributes:
-        name: What it is called in the table.
-        arguments: Of the command line, for a place to work in.
-        output: What it writes there.
-        prepare: Fills the place before the first kill.
-        ignored: Files of the output that hold times.
-    """
+    """A command, and what it leaves."""
 
     name: str
-    arguments: Callable[[Path], list[object]]
-    output: str
-    prepare: Callable[[Path], None]
-    ignored: frozenset[str] = frozenset()
+    arguments: Callable[[Path], list[object]]  # of the command line, for a place to work in
+    output: str  # what it writes there
+    prepare: Callable[[Path], object] = lambda _: None  # fills the place before the first kill
+    ignored: frozenset[str] = frozenset()  # files of the output that hold times
 
 
-@dataclass
-class Tally:
-    """What a campaign counted.
+def forked(arguments: list[object], log: Path, deadly: int | None = None, seconds: float = PATIENCE_S) -> int | None:
+    """Run a command in a forked process, its prints in a log; its exit status, None where it was killed.
 
-    Attributes:
-        kills: Kills by case and kind.
-        points: Calls that each case makes when nobody kills it.
-        problems: What was wrong.
-    """
-
-    kills: Counter[str] = field(default_factory=Counter)
-    points: dict[str, list[str]] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-
-
-def forked(arguments: list[object], log: Path, deadly: int | None = None, seconds: float | None = None) -> int | None:
-    """Run a command in a forked process; its exit status, None where it was killed.
-
-    Args:
-        arguments: Of the command line.
-        log: File for what it prints.
-        deadly: Number of the call that kills it, from 0.
-        seconds: Time after which it is killed.
+    It is killed right before its call number `deadly`, or after some seconds.
     """
     child = os.fork()
     if child == 0:
         _become(arguments, log, deadly)
-    end = time.monotonic() + (PATIENCE_S if seconds is None else seconds)
-    while time.monotonic() < end:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+    end = time.monotonic() + seconds
+    ended, status = 0, 0
+    while not ended and time.monotonic() < end:
         time.sleep(0.002)
-    os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
+        ended, status = os.waitpid(child, os.WNOHANG)
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
     return None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
@@ -140,37 +113,27 @@ def left(case: Case, place: Path) -> dict[str, bytes]:
     }
 
 
-def strangers(place: Path, known: set[str]) -> list[str]:
-    """What lies beside an output and should not."""
-    return sorted({p.name for p in place.iterdir()} - known)
-
-
 class Campaign:
-    """Kills the commands of some cases.
-
-    Args:
-        root: Folder for everything.
-        cases: What is killed.
-        seed: Of the random moments.
-    """
+    """Kills the commands of some cases."""
 
     def __init__(self, root: Path, cases: list[Case], seed: int) -> None:
         self.root, self.cases, self.draw = root, cases, random.Random(seed)
-        self.tally = Tally()
+        self.kills: Counter[str] = Counter()  # by case and kind
+        self.points: dict[str, list[str]] = {}  # calls that each case makes when nobody kills it
+        self.problems: list[str] = []
+        self.seconds: dict[str, float] = {}
         self._wanted: dict[str, dict[str, bytes]] = {}
-        self._seconds: dict[str, float] = {}
         self._log = root / "log"
 
     def reference(self, case: Case) -> None:
         """Run a case that nobody kills."""
-        place = self._place(case, "reference")
-        began = time.monotonic()
+        place, began = self._place(case, "reference"), time.monotonic()
         code = forked(case.arguments(place), self._log)
         if code != 0:
             raise SystemExit(f"{case.name}: exit {code}: {self._log.read_text()[-2000:]}")
-        self._seconds[case.name] = time.monotonic() - began
+        self.seconds[case.name] = time.monotonic() - began
         self._wanted[case.name] = left(case, place)
-        self.tally.points[case.name] = Path(f"{self._log}.calls").read_text().split()
+        self.points[case.name] = Path(f"{self._log}.calls").read_text().split()
 
     def _place(self, case: Case, name: str) -> Path:
         place = self.root / f"{case.name}-{name}"
@@ -181,13 +144,11 @@ class Campaign:
     def round(self, case: Case, moments: list[int | float]) -> None:
         """Kill one command at some moments, one after the other, then let it end and compare.
 
-        Args:
-            case: The command.
-            moments: Numbers of calls (int) or seconds (float), each counted from the start of a process.
+        Moments are numbers of calls (int) or seconds (float), each counted from the start of a process.
         """
         from support.canaries import Canaries
 
-        place = self._place(case, f"{self.tally.kills.total()}")
+        place = self._place(case, f"{self.kills.total()}")
         known = {case.output, *(p.name for p in place.iterdir())}
         planted = Canaries(place / case.output)
         known |= {p.name for p in place.iterdir()}
@@ -198,33 +159,33 @@ class Campaign:
                 self._blame(case, moments, f"exit {code} instead of a kill: {self._log.read_text()[-600:]}")
             if code is not None:
                 break  # it ended before the moment came
-            self.tally.kills[f"{case.name} {'call' if isinstance(moment, int) else 'time'}"] += 1
+            self.kills[f"{case.name} {'call' if isinstance(moment, int) else 'time'}"] += 1
         code = forked(case.arguments(place), self._log)
-        if code != 0:
-            self._blame(case, moments, f"continued with exit {code}: {self._log.read_text()[-600:]}")
         got, wanted = left(case, place), self._wanted[case.name]
-        differing = sorted(n for n in got.keys() | wanted.keys() if got.get(n) != wanted.get(n))
-        if differing:
-            self._blame(case, moments, f"other bytes in {differing[:5]}")
-        if more := strangers(place, known):
-            self._blame(case, moments, f"left behind: {more}")
-        if dead := planted.collect():
-            self._blame(case, moments, f"removed what is not its own: {dead}")
+        for what, found in (
+            (f"continued with exit {code}", [self._log.read_text()[-600:]] if code != 0 else []),
+            ("other bytes in", sorted(n for n in got.keys() | wanted.keys() if got.get(n) != wanted.get(n))[:5]),
+            ("left behind", sorted({p.name for p in place.iterdir()} - known)),
+            ("removed what is not its own", planted.collect()),
+        ):
+            if found:
+                self._blame(case, moments, f"{what}: {found}")
         shutil.rmtree(place)
 
     def _blame(self, case: Case, moments: list[int | float], what: str) -> None:
-        self.tally.problems.append(f"{case.name}, killed at {moments}: {what}")
-        print(self.tally.problems[-1], flush=True)
+        self.problems.append(f"{case.name}, killed at {moments}: {what}")
+        print(self.problems[-1], flush=True)
 
     def plan(self, kills: int, every: bool) -> Iterator[tuple[Case, list[int | float]]]:
         """Which case is killed when: a share of the kills for each, half at calls and half at random times."""
         for case in self.cases:
             share = -(-kills // len(self.cases))
-            calls = [i for i, name in enumerate(self.tally.points[case.name]) if every or name in MOVES]
-            chosen = calls if every else sorted(self.draw.sample(calls, min(len(calls), share // 2)))
+            calls = [i for i, name in enumerate(self.points[case.name]) if every or name in MOVES]
+            at_calls = (share + 1) // 2
+            chosen = calls if every else sorted(self.draw.sample(calls, min(len(calls), at_calls)))
             for call in chosen:
                 yield case, [call]
-            times = [self.draw.uniform(0, self._seconds[case.name]) for _ in range(share - share // 2)]
+            times = [self.draw.uniform(0, self.seconds[case.name]) for _ in range(share - at_calls)]
             for first in range(0, len(times), 3):
                 yield case, [*times[first : first + 3]]
 
@@ -252,35 +213,34 @@ def cases(root: Path, finished: Path | None = None) -> list[Case]:
             raise SystemExit((root / "log").read_text())
     timed = frozenset({f"phone/{name}" for name in TIMED})
     return [
-        Case("export", lambda p: [*source, p / "phone"], "phone", lambda _: None),
-        Case("run", lambda p: ["run", recipe, "-o", p / "run"], "run", lambda _: None, timed),
-        Case("quantize", lambda p: ["quantize", "-m", phone, "-o", p / "phone"], "phone", lambda _: None),
+        Case("export", lambda p: [*source, p / "phone"], "phone"),
+        Case("run", lambda p: ["run", recipe, "-o", p / "run"], "run", ignored=timed),
+        Case("quantize", lambda p: ["quantize", "-m", phone, "-o", p / "phone"], "phone"),
         *_of_run(made),
     ]
 
 
 def _of_run(made: Path) -> list[Case]:
+    def pack(place: Path) -> list[object]:
+        return ["pack", "-m", made, "-o", place / "phone"]
+
     return [
-        Case("pack", lambda p: ["pack", "-m", made, "-o", p / "phone"], "phone", lambda _: None),
-        Case("verify", lambda p: ["verify", "-m", p / "run"], "run", lambda p: _copy(made, p / "run")),
+        Case("pack", pack, "phone"),
+        Case("verify", lambda p: ["verify", "-m", p / "run"], "run", lambda p: shutil.copytree(made, p / "run")),
         Case("record", _recording, "phone", lambda p: _with_rows(made / "phone", p)),
-        Case("pack-in-place", lambda p: ["pack", "-m", made, "-o", p / "phone"], "phone", _enter),
+        Case("pack-in-place", pack, "phone", _enter),
     ]
 
 
 def _with_rows(phone: Path, place: Path) -> None:
     from support.tiny_texts import task_rows, write_lines
 
-    _copy(phone, place / "phone")
+    shutil.copytree(phone, place / "phone")
     write_lines(place / "rows.jsonl", task_rows(300, 7))
 
 
 def _recording(place: Path) -> list[object]:
     return ["verify", "-m", place / "phone", "--data", place / "rows.jsonl", "--max-drop", "0.5", "--record"]
-
-
-def _copy(source: Path, destination: Path) -> None:
-    shutil.copytree(source, destination)
 
 
 def _enter(place: Path) -> None:
@@ -289,22 +249,21 @@ def _enter(place: Path) -> None:
     os.chdir(place / "phone")
 
 
-def run(root: Path, kills: int, seed: int, every: bool = False, finished: Path | None = None) -> Tally:
-    """Run a campaign and print what it counted."""
+def run(root: Path, kills: int, seed: int, every: bool = False, finished: Path | None = None) -> list[str]:
+    """Run a campaign and print what it counted; the problems."""
     os.environ["POCKETBERT_CACHE"] = str(root / "cache")
     campaign = Campaign(root, cases(root, finished), seed)
     for case in campaign.cases:
         campaign.reference(case)
-        points = Counter(campaign.tally.points[case.name])
-        print(f"{case.name}: {campaign._seconds[case.name]:.1f} s, {dict(points)}", flush=True)
+        points = Counter(campaign.points[case.name])
+        print(f"{case.name}: {campaign.seconds[case.name]:.1f} s, {dict(points)}", flush=True)
     began = time.monotonic()
     for case, moments in campaign.plan(kills, every):
         os.chdir(root)
         campaign.round(case, moments)
-    tally = campaign.tally
-    print(f"{tally.kills.total()} kills in {time.monotonic() - began:.0f} s, seed {seed}: {dict(tally.kills)}")
-    print(f"{len(tally.problems)} problems")
-    return tally
+    print(f"{campaign.kills.total()} kills in {time.monotonic() - began:.0f} s, seed {seed}: {dict(campaign.kills)}")
+    print(f"{len(campaign.problems)} problems")
+    return campaign.problems
 
 
 def main() -> None:
@@ -328,7 +287,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         root = given.output or Path(temporary)
         root.mkdir(exist_ok=True)
-        sys.exit(bool(run(root, given.kills, given.seed, given.every, given.finished).problems))
+        sys.exit(bool(run(root, given.kills, given.seed, given.every, given.finished)))
 
 
 if __name__ == "__main__":

@@ -29,12 +29,7 @@ def uv() -> Path:
 
 
 def build_packages(source: Path, out: Path) -> dict[str, Path]:
-    """Build wheel and sdist from a copy, so that the checkout stays clean.
-
-    Args:
-        source: An empty folder for the copy.
-        out: An empty folder for what is built.
-    """
+    """Build wheel and sdist in `out` from a copy in the empty folder `source`, so that the checkout stays clean."""
     uv()
     listing = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).stdout.splitlines()
     for name in listing:

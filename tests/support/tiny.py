@@ -34,35 +34,20 @@ NAMES = ("negative", "neutral", "positive")
 
 @dataclass(frozen=True)
 class TinyFamily:
-    """What the tests need to know of a family, in addition to its row.
+    """What the tests need to know of a family, in addition to its row."""
 
-    Attributes:
-        shapes: Sizes and switches that no default has; its graphs must give the same numbers with each of them.
-        noise: Width of random weights; small where no normalization keeps numbers from growing from layer to layer.
-        normalized: Whether its layers have LayerNorm.
-        head_size: Numbers of one attention head of its tiny model.
-        even: Changes with which each layer takes the same work.
-        saved: Share of a layer's work that is not done where only the first row is read.
-        position_table: Whether its positions are rows of a table, so that there is a longest input.
-        separator: Id that stands between the texts of a pair in its tiny model, where the model looks for it.
-        copied: Whether a student may start from any of its teacher's layers, each of which is stored by itself.
-        all_pairs: Whether transformers returns attention between all pairs of tokens.
-        resized: Whether a random student of the family takes the sizes that the section `student` names.
-        sentencepiece: Class of its tokenizer where that is SentencePiece: one of `support.tiny_sentencepiece.LAYOUTS`.
-    """
-
-    shapes: tuple[dict[str, Any], ...] = ()
-    noise: float = 2.0
-    normalized: bool = True
-    head_size: int = 8
-    even: dict[str, Any] = field(default_factory=dict)
-    saved: float = 0.85
-    position_table: bool = True
-    separator: int | None = None
-    copied: bool = True
-    all_pairs: bool = True
-    resized: bool = True
-    sentencepiece: str = "XLMRobertaTokenizer"
+    shapes: tuple[dict[str, Any], ...] = ()  # sizes and switches that no default has; its graphs compute with each
+    noise: float = 2.0  # width of random weights; small where no normalization keeps numbers from growing
+    normalized: bool = True  # whether its layers have LayerNorm
+    head_size: int = 8  # numbers of one attention head of its tiny model
+    even: dict[str, Any] = field(default_factory=dict)  # changes with which each layer takes the same work
+    saved: float = 0.85  # share of a layer's work that is not done where only the first row is read
+    position_table: bool = True  # whether its positions are rows of a table, so that there is a longest input
+    separator: int | None = None  # id between the texts of a pair in its tiny model, where the model looks for it
+    copied: bool = True  # whether a student may start from any of its teacher's layers, each stored by itself
+    all_pairs: bool = True  # whether transformers returns attention between all pairs of tokens
+    resized: bool = True  # whether a random student takes the sizes that the section `student` names
+    sentencepiece: str = "XLMRobertaTokenizer"  # class of its tokenizer: one of `tiny_sentencepiece.LAYOUTS`
 
 
 ENTRIES = {

@@ -17,17 +17,11 @@ PIECES = 700
 
 @dataclass(frozen=True)
 class Layout:
-    """How a family uses SentencePiece.
+    """How a family uses SentencePiece."""
 
-    Attributes:
-        file: Name of the model file.
-        ids: Options of the trainer that give special pieces their ids.
-        control: Further special pieces, which follow these.
-    """
-
-    file: str
-    ids: dict[str, Any]
-    control: tuple[str, ...] = ()
+    file: str  # name of the model file
+    ids: dict[str, Any]  # options of the trainer that give special pieces their ids
+    control: tuple[str, ...] = ()  # further special pieces, which follow these
 
 
 LAYOUTS = {
@@ -55,13 +49,7 @@ LAYOUTS = {
 
 
 def train_pieces(layout: Layout, texts: Iterable[str], **options: Any) -> bytes:
-    """A SentencePiece model of some texts, as its library writes it; unigram where the options name no other kind.
-
-    Args:
-        layout: Special pieces.
-        texts: What to learn pieces from.
-        options: Further options of the trainer.
-    """
+    """A SentencePiece model of some texts, as its library writes it; unigram where the options name no other kind."""
     import sentencepiece
 
     made = io.BytesIO()
@@ -80,7 +68,7 @@ def train_pieces(layout: Layout, texts: Iterable[str], **options: Any) -> bytes:
 def write_sentencepiece(
     folder: Path, tokenizer_class: str, words: Sequence[str] = (), fast: bool = True, **options: Any
 ) -> int:
-    """Write a tiny SentencePiece tokenizer: the model file, tokenizer_config.json and, as transformers converts it, tokenizer.json.
+    """Write a tiny SentencePiece tokenizer, as transformers converts it; return the number of tokens.
 
     Args:
         folder: Where to write.
@@ -88,9 +76,6 @@ def write_sentencepiece(
         words: Words that it must know, in addition to the sample texts.
         fast: Whether to write tokenizer.json; without it the folder is as the authors publish it.
         options: Further options of the trainer.
-
-    Returns:
-        The number of tokens.
     """
     import transformers
 

@@ -46,12 +46,7 @@ def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 class Task:
-    """The tiny task on disk.
-
-    Attributes:
-        folder: Holds train.jsonl, eval.jsonl, teacher/ and recipe.yaml.
-        recipe: The recipe file.
-    """
+    """The tiny task on disk: train.jsonl, eval.jsonl, teacher/ and recipe.yaml in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.recipe = folder, folder / "recipe.yaml"

@@ -14,11 +14,10 @@ KEYWORDS = {
     "music": ("song", "tune", "album", "band", "melody"),
     "timer": ("timer", "minutes", "alarm", "wake", "countdown"),
 }
-FILLERS = (
-    "please", "could", "you", "now", "the", "a", "my", "in", "on", "at", "for", "with", "kitchen",
-    "bedroom", "hall", "today", "later", "again", "just", "then", "some", "more", "less", "very", "nice", "old",
-    "new", "big", "small", "friend", "house", "room", "door", "table", "chair", "quick", "slow",
-)  # fmt: skip
+FILLERS = tuple(
+    "please could you now the a my in on at for with kitchen bedroom hall today later again just then some more less very "
+    "nice old new big small friend house room door table chair quick slow".split()
+)
 LENGTH = 40
 
 

@@ -32,16 +32,13 @@ def vocabulary(pad_id: int) -> list[str]:
 
 
 def write_wordpiece(folder: Path, tokens: Sequence[str], max_length: int | None = None, baked_in: bool = False) -> int:
-    """Write a lower-casing WordPiece tokenizer: tokenizer.json, tokenizer_config.json and vocab.txt.
+    """Write a lower-casing WordPiece tokenizer of some tokens, those of BERT among them; return their number.
 
     Args:
-        folder: Where to write.
-        tokens: Its vocabulary, the special tokens of BERT among them.
+        folder: Where to write tokenizer.json, tokenizer_config.json and vocab.txt.
+        tokens: Its vocabulary.
         max_length: Longest input that tokenizer_config.json names; none by default.
         baked_in: Whether tokenizer.json has padding and truncation, as all-MiniLM-L6-v2 has them.
-
-    Returns:
-        The number of tokens.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
@@ -73,11 +70,7 @@ def write_tokenizer(folder: Path, pad_id: int = 0, baked_in: bool = True) -> Non
 
 
 def write_byte_bpe(folder: Path) -> int:
-    """Write a small byte-level BPE tokenizer as RoBERTa's.
-
-    Returns:
-        The number of tokens.
-    """
+    """Write a small byte-level BPE tokenizer as RoBERTa's; return the number of tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     made = Tokenizer(models.BPE())
@@ -103,14 +96,7 @@ def write_tokenizer_of_kind(
 ) -> int:
     """Write a tokenizer of the kind that a family has, WordPiece with these tokens, SentencePiece with these words.
 
-    Args:
-        folder: Where to write.
-        kind: The kind.
-        tokens: A WordPiece vocabulary.
-        tokenizer_class: Which special pieces a SentencePiece tokenizer has; see `support.tiny_sentencepiece`.
-
-    Returns:
-        The number of tokens.
+    Returns the number of tokens. The class tells which special pieces a SentencePiece tokenizer has.
     """
     if kind is TokenizerKind.BYTE_BPE:
         return write_byte_bpe(folder)

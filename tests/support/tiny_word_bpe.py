@@ -11,11 +11,7 @@ XLM_SPECIAL = ["<s>", "</s>", "<pad>", "<unk>", *(f"<special{i}>" for i in range
 
 
 def write_xlm_files(folder: Path, tokens: Sequence[str]) -> int:
-    """vocab.json, merges.txt and tokenizer_config.json, all that checkpoints of XLM carry.
-
-    Returns:
-        The number of tokens.
-    """
+    """vocab.json, merges.txt and tokenizer_config.json, all that checkpoints of XLM carry; the number of tokens."""
     letters = [*LETTERS, *".,!?'-"]
     words = [t for t in tokens if t.isalpha() and t.isascii() and len(t) > 1]
     merges: list[str] = []
@@ -38,11 +34,7 @@ def write_xlm_files(folder: Path, tokens: Sequence[str]) -> int:
 
 
 def write_xlm(folder: Path, tokens: Sequence[str]) -> int:
-    """The files of `write_xlm_files`, and tokenizer.json.
-
-    Returns:
-        The number of tokens.
-    """
+    """The files of `write_xlm_files`, and tokenizer.json; the number of tokens."""
     from pocketbert.core.families import find_family
     from pocketbert.core.families.table import checkpoint_code
 

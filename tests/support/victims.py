@@ -14,19 +14,12 @@ from support.folders import tree
 
 TIMED = ("benchmark.json", "README.md", "artifacts.json")
 """Files of the artefact folder that hold latencies, or digests of files that do."""
-
-
 HIDDEN = (".lock", ".steps", ".work", ".pocketbert.json")
 """What a run folder keeps for itself."""
 
 
 class Victim:
-    """A run that is killed and started again with the same command.
-
-    Attributes:
-        folder: The run folder.
-        kills: How often it was killed.
-    """
+    """A run that is killed and started again with the same command; `kills` counts how often."""
 
     def __init__(self, arguments: list[object], folder: Path) -> None:
         self.arguments, self.folder = arguments, folder
@@ -36,12 +29,8 @@ class Victim:
     @contextmanager
     def running(self) -> Iterator[subprocess.Popen[str]]:
         """The command, killed at the end of the block at the latest."""
-        process = subprocess.Popen(
-            one_core(command(*self.arguments)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        process = subprocess.Popen(one_core(command(*self.arguments)), **pipes)
         try:
             yield process
         finally:
@@ -83,13 +72,8 @@ class Victim:
 
     def check_whole(self, reference: Path, ignored: tuple[str, ...] = ()) -> None:
         """Everything is as in a run that nobody disturbed."""
-        for name in (
-            "teacher/model.safetensors",
-            "student/model.safetensors",
-            "metrics.jsonl",
-            "onnx/model.onnx",
-            "onnx-int8/model_int8.onnx",
-        ):
+        learned = ("teacher/model.safetensors", "student/model.safetensors", "metrics.jsonl")
+        for name in (*learned, "onnx/model.onnx", "onnx-int8/model_int8.onnx"):
             assert (self.folder / name).read_bytes() == (reference / name).read_bytes(), name
         ours, theirs = tree(self.folder / "phone"), tree(reference / "phone")
         assert set(ours) == set(theirs)

@@ -5,31 +5,15 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+from fuzz.files import LIST, files, read_plain, sign
 from fuzz.mutation import Place, Verdict, mutator
-from fuzz.mutators.special import files, only
-from fuzz.plain import read_plain
-from fuzz.signing import LIST, sign
+from fuzz.mutators.rows import only
 
 WORDS = [
-    b"\0",
-    b"\xff",
-    b"\r",
-    b"\n",
-    b"\xef\xbb\xbf",
-    b"{}",
-    b"[",
-    b'"',
-    b"\\",
-    b"NaN",
-    b"-",
-    b"9" * 400,
-    b"\x7f\xff\xff\xff",
-    b"\x80",
-    b"\xed\xa0\x80",
-    b"%",
-    b",",
-    b"\t",
+    *(b"\0", b"\xff", b"\r", b"\n", b"\xef\xbb\xbf", b"{}", b"[", b'"', b"\\", b"NaN", b"-", b"9" * 400),
+    *(b"\x7f\xff\xff\xff", b"\x80", b"\xed\xa0\x80", b"%", b",", b"\t"),
 ]
+SHORT = 1 << 16
 
 
 def bent(draw: random.Random, raw: bytes, other: bytes = b"") -> bytes:
@@ -49,11 +33,11 @@ def bent(draw: random.Random, raw: bytes, other: bytes = b"") -> bytes:
         elif way == 2:
             raw = raw[:a] + raw[b:]
         elif way == 3:
-            raw = raw[:b] + raw[a:b] * draw.choice([1, 2, 100]) + raw[b:] if b - a < 1 << 16 else raw + raw[:a]
+            raw = raw[:b] + raw[a:b] * draw.choice([1, 2, 100]) + raw[b:] if b - a < SHORT else raw + raw[:a]
         elif way == 4:
             raw = raw[:a] + draw.choice(WORDS) + raw[a:]
         elif way == 5:
-            raw = raw[:a] + draw.randbytes(b - a if b - a < 1 << 16 else 64) + raw[b:]
+            raw = raw[:a] + draw.randbytes(b - a if b - a < SHORT else 64) + raw[b:]
         elif way == 6:
             raw = raw[:a] + bytes(b - a) + raw[b:]
         else:
@@ -63,20 +47,18 @@ def bent(draw: random.Random, raw: bytes, other: bytes = b"") -> bytes:
 
 def _bend(draw: random.Random, path: Path, others: list[Path]) -> bool:
     raw = read_plain(path)
-    made = bent(draw, raw, read_plain(draw.choice(others)) if others else b"")
+    made = bent(draw, raw, read_plain(draw.choice(others)))
     path.write_bytes(made)
     return made != raw
 
 
 @mutator("recipe")
 def recipe_bytes(draw: random.Random, place: Place) -> None:
-    """A recipe with other bytes."""
     _bend(draw, place.recipe, [place.here / "train.jsonl"])
 
 
 @mutator("rows")
 def row_bytes(draw: random.Random, place: Place) -> None:
-    """Rows with other bytes."""
     path = only(draw, place)
     _bend(draw, path, [place.recipe, path])
 
@@ -90,7 +72,6 @@ def folder_bytes(draw: random.Random, place: Place) -> Verdict | None:
 
 @mutator("artefact")
 def list_bytes(draw: random.Random, place: Place) -> None:
-    """The list of the artefact folder with other bytes."""
     _bend(draw, place.phone / LIST, files(place.phone))
 
 
@@ -104,6 +85,5 @@ def signed_bytes(draw: random.Random, place: Place) -> None:
 
 @mutator("model")
 def model_bytes(draw: random.Random, place: Place) -> None:
-    """A file of the model folder with other bytes."""
     found = files(place.model)
     _bend(draw, draw.choice(found), found)

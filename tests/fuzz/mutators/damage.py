@@ -14,17 +14,14 @@ READ_BY = {"rows": frozenset({"check"}), "artefact": frozenset({"verify"})}
 
 
 def _register(kind: str, target: str) -> None:
-    first = {m.name.split("-", 1)[1]: m.maker for m in mutations(kind, 100)}
-    for name, made in first.items():
+    for name, made in {m.name.split("-", 1)[1]: m.maker for m in mutations(kind, 100)}.items():
 
-        def change(draw: random.Random, place: Place, made=made, kind=kind) -> None:  # type: ignore[no-untyped-def]
-            path = {"recipe": place.recipe, "data": place.rows, "source": place.model}.get(kind, place.phone)
-            made.damage(draw, path)
+        def change(draw: random.Random, place: Place, made=made) -> None:  # type: ignore[no-untyped-def]
+            part = {"recipe": place.recipe, "data": place.rows, "source": place.model}.get(kind, place.phone)
+            made.damage(draw, part)
 
-        verbs = READ_BY.get(target, frozenset())
-        if made.harmless and kind != "folder":
-            verbs = frozenset({"none"})
-        MUTATORS[f"{target}.{name}"] = Mutator(f"{target}.{name}", target, change, Verdict.BAD, verbs)
+        sees = frozenset({"none"}) if made.harmless and kind != "folder" else READ_BY.get(target, frozenset())
+        MUTATORS[f"{target}.{name}"] = Mutator(f"{target}.{name}", target, change, Verdict.BAD, sees)
 
 
 for _kind, _target in KINDS.items():

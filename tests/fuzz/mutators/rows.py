@@ -5,23 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import random
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from fuzz.files import MIB, read_plain, unpacked
 from fuzz.mutation import Place, Verdict, mutator
-from fuzz.mutators.special import only
-from fuzz.plain import read_plain, unpacked
 from fuzz.values import SURROGATES, TEXTS, odd
-
-MIB = 1 << 20
-
-
-def _lines(path: Path) -> list[bytes]:
-    return unpacked(path).splitlines()
-
-
-def _write(path: Path, raw: bytes) -> None:
-    path.write_bytes(gzip.compress(raw, 1, mtime=0) if path.suffix == ".gz" else raw)
 
 
 def _keep(place: Place, name: str) -> Path:
@@ -31,24 +21,31 @@ def _keep(place: Place, name: str) -> Path:
     return place.rows / name
 
 
+def only(draw: random.Random, place: Place) -> Path:
+    """One of the files of rows, the others removed."""
+    return _keep(place, draw.choice(sorted(p.name for p in place.rows.glob("rows.*"))))
+
+
+def _write_lines(path: Path, lines: Iterable[bytes]) -> None:
+    raw = b"".join(line + b"\n" for line in lines)
+    path.write_bytes(gzip.compress(raw, 1, mtime=0) if path.suffix == ".gz" else raw)
+
+
 def _json_rows(draw: random.Random, place: Place) -> tuple[Path, list[dict[str, Any]]]:
     path = _keep(place, draw.choice(["rows.jsonl", "rows.jsonl.gz"]))
-    return path, [json.loads(line) for line in _lines(path)]
+    return path, [json.loads(line) for line in unpacked(path).splitlines()]
 
 
-def _put_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    _write(path, b"".join(json.dumps(r).encode() + b"\n" for r in rows))
+def _put_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    _write_lines(path, (json.dumps(r).encode() for r in rows))
 
 
 @mutator("rows")
 def odd_cells(draw: random.Random, place: Place) -> None:
-    """Cells with values of any kind."""
     path, rows = _json_rows(draw, place)
     for _ in range(draw.choice([1, 1, 5, len(rows)])):
-        row = draw.choice(rows)
-        row[draw.choice(["text", "label", "more"])] = draw.choice(
-            [odd(draw), draw.choice(TEXTS), draw.choice(SURROGATES)]
-        )
+        value = draw.choice([odd(draw), draw.choice(TEXTS), draw.choice(SURROGATES)])
+        draw.choice(rows)[draw.choice(["text", "label", "more"])] = value
     _put_rows(path, rows)
 
 
@@ -68,9 +65,7 @@ def labels_by_blank(draw: random.Random, place: Place) -> None:
     path, rows = _json_rows(draw, place)
     row = draw.choice(rows)
     if draw.random() < 0.5:
-        row["label"] = draw.choice(
-            [row["label"] + " ", " " + row["label"], row["label"] + "\n", row["label"] + "\u200b"]
-        )
+        row["label"] = draw.choice(["{} ", " {}", "{}\n", "{}\u200b"]).format(row["label"])
     else:
         row["text"] = draw.choice(["\u200b", "\0", "\u200b\u200b ", "\u00a0", "\ufeff", "\x1b", "\u2060"])
     _put_rows(path, rows)
@@ -79,47 +74,44 @@ def labels_by_blank(draw: random.Random, place: Place) -> None:
 @mutator("rows", verdict=Verdict.BAD, verbs=["check"])
 def key_twice(draw: random.Random, place: Place) -> None:
     """A row of JSON with a key twice, or a table with a column twice."""
-    name = draw.choice(["rows.jsonl", "rows.csv", "rows.parquet"])
-    path = _keep(place, name)
-    if name == "rows.parquet":
+    path = _keep(place, draw.choice(["rows.jsonl", "rows.csv", "rows.parquet"]))
+    if path.suffix == ".parquet":
         import pyarrow
         import pyarrow.parquet
 
         table = pyarrow.parquet.read_table(path)
-        column = draw.choice(["text", "label"])
-        more = pyarrow.array(["lamp"] * table.num_rows)
-        pyarrow.parquet.write_table(table.append_column(column, more), path)
+        more = table.append_column(draw.choice(["text", "label"]), pyarrow.array(["lamp"] * table.num_rows))
+        pyarrow.parquet.write_table(more, path)
         return
-    lines = _lines(path)
-    if name == "rows.csv":
+    lines = unpacked(path).splitlines()
+    if path.suffix == ".csv":
         lines[0] = draw.choice([b"text,text", b"label,label", b"text,label,label"])
     else:
         lines[draw.randrange(len(lines))] = b'{"text": "a lamp", "label": "lamp", "label": "music"}'
-    _write(path, b"\n".join(lines) + b"\n")
+    _write_lines(path, lines)
 
 
 @mutator("rows")
 def long_cells(draw: random.Random, place: Place) -> None:
     """Cells, lines and headers of many megabytes."""
     size = draw.choice([1, 5, 30, 90]) * MIB
-    name = draw.choice(["rows.jsonl", "rows.csv", "rows.tsv", "rows.parquet", "rows.jsonl.gz"])
-    path = _keep(place, name)
-    if name == "rows.parquet":
+    path = _keep(place, draw.choice(["rows.jsonl", "rows.csv", "rows.tsv", "rows.parquet", "rows.jsonl.gz"]))
+    if path.suffix == ".parquet":
         import pyarrow
         import pyarrow.parquet
 
         texts = ["a lamp", draw.choice(["a ", "x"]) * (size // 2), "a song"]
         pyarrow.parquet.write_table(pyarrow.table({"text": texts, "label": ["lamp", "lamp", "music"]}), path)
         return
-    lines = _lines(path)
-    tab = b"\t" if name == "rows.tsv" else b","
-    if "json" in name:
+    lines = unpacked(path).splitlines()
+    tab = b"\t" if path.suffix == ".tsv" else b","
+    if "json" in path.name:
         lines.insert(1, json.dumps({"text": "a " * (size // 2), "label": "lamp"}).encode())
     elif draw.random() < 0.4:
         lines[0] += b"".join(tab + b"c%d" % i for i in range(size // 40))
     else:
         lines.insert(1, b"a " * (size // 2) + tab + b"lamp")
-    _write(path, b"\n".join(lines) + b"\n")
+    _write_lines(path, lines)
 
 
 @mutator("rows")
@@ -127,20 +119,16 @@ def sparse_table(draw: random.Random, place: Place) -> None:
     """A table that is followed by gigabytes of nothing."""
     path = only(draw, place)
     with path.open("r+b") as stream:
-        stream.seek(0, 2)
-        stream.truncate(stream.tell() + (draw.choice([50, 1000, 3000]) << 20))
+        stream.truncate(path.stat().st_size + (draw.choice([50, 1000, 3000]) << 20))
 
 
 @mutator("rows")
 def packed_nothing(draw: random.Random, place: Place) -> None:
     """A small archive of very many empty lines, short rows, or one endless line."""
-    path = _keep(place, "rows.jsonl.gz")
     unit = draw.choice([b"\n", b" ", b"{}\n", b"[]\n", b"x\n", b'{"text": "a", "label": "lamp"}\n'])
-    size = draw.choice([1, 64, 1024]) * MIB if len(unit) == 1 else draw.choice([1, 20]) * MIB
-    block = unit * (MIB // len(unit))
-    with gzip.open(path, "wb", 1) as stream:
-        for _ in range(size // MIB):
-            stream.write(block)
+    with gzip.open(_keep(place, "rows.jsonl.gz"), "wb", 1) as stream:
+        for _ in range(draw.choice([1, 64, 1024] if len(unit) == 1 else [1, 20])):
+            stream.write(unit * (MIB // len(unit)))
 
 
 @mutator("rows")
@@ -168,18 +156,13 @@ def right_rows(draw: random.Random, place: Place) -> None:
     if path.suffix in (".parquet", ".gz"):
         return
     raw = read_plain(path)
+    same = [raw.rstrip(b"\n"), raw + b"\n"]
     if path.suffix == ".jsonl":
         rows = [json.loads(line) for line in raw.splitlines()]
-        raw = draw.choice(
-            [
-                b"".join(json.dumps({**r, "more": [1, None]}).encode() + b"\n" for r in rows),
-                b"".join(json.dumps(dict(reversed(r.items()))).encode() + b"\r\n" for r in rows),
-                raw.rstrip(b"\n"),
-                raw.replace(b"\n", b"\n\n"),
-                raw + b'{"text": "\\u00e9 \\ud83d\\ude00 lamp", "label": "lamp"}\n',
-                raw * 3,
-            ]
-        )
+        more = b"".join(json.dumps({**r, "more": [1, None]}).encode() + b"\n" for r in rows)
+        turned = b"".join(json.dumps(dict(reversed(r.items()))).encode() + b"\r\n" for r in rows)
+        smiling = raw + b'{"text": "\\u00e9 \\ud83d\\ude00 lamp", "label": "lamp"}\n'
+        same += [more, turned, smiling, raw.replace(b"\n", b"\n\n"), raw * 3]
     else:
-        raw = draw.choice([b"\xef\xbb\xbf" + raw, raw.replace(b"\n", b"\r\n"), raw.rstrip(b"\n"), raw + b"\n"])
-    path.write_bytes(raw)
+        same += [b"\xef\xbb\xbf" + raw, raw.replace(b"\n", b"\r\n")]
+    path.write_bytes(draw.choice(same))

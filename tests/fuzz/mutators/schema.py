@@ -6,17 +6,23 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from fuzz.values import NUMBERS, SURROGATES, TEXTS, Keys
+from fuzz.values import INFINITE, NAN, NUMBERS, SURROGATES, TEXTS, Keys
+
+WRONG: dict[str, list[Any]] = {
+    "string": [["x"], {"a": 1}, 5, 1.5, True, [[]], NAN],
+    "boolean": [2, -1, "maybe", [], {}, 0.5, "", [True]],
+    "enum": ["nothing", "", "\0", 5, -1, [[]], {"a": 1}, 1e9, "x" * 500],
+    "array": [5, "x y", {"a": "b"}, [None], [[]], [{"a": {}}], 0.5, True],
+    "object": ["x", [1], 7, [[]], [{"a": 1}], True, {"zz": 1}, {"": 1}],
+}
+"""Values that a key of one kind cannot have."""
+NO_KEY: list[Any] = [NAN, {"zz": 1}, [[{"a": 1}]], [], "\0"]
+NO_NUMBER: list[Any] = ["fast", "0x", "1e", True, False, [1], "yes", INFINITE, -INFINITE, 10**400]
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A key of a recipe.
-
-    Attributes:
-        keys: Where it is.
-        kinds: The JSON Schema of each kind of value it may have.
-    """
+    """A key of a recipe: where it is, and the JSON Schema of each kind of value it may have."""
 
     keys: Keys
     kinds: tuple[dict[str, Any], ...]
@@ -30,20 +36,19 @@ class Leaf:
 def leaves(schema: dict[str, Any]) -> list[Leaf]:
     """Every key of a recipe, those of the first distillation stage by each method included."""
     out: list[Leaf] = []
-    _walk(schema, schema, (), out, 0)
-    return out
 
-
-def _walk(node: dict[str, Any], schema: dict[str, Any], keys: Keys, out: list[Leaf], depth: int) -> None:
-    for name, inner in node.get("properties", {}).items():
-        kinds = tuple(_kinds(inner, schema))
-        here: Keys = (*keys, name)
-        out.append(Leaf(here, kinds))
-        for kind in kinds:
-            if depth < 6:
-                _walk(kind, schema, here, out, depth + 1)
+    def walk(node: dict[str, Any], keys: Keys, depth: int) -> None:
+        for name, inner in node.get("properties", {}).items():
+            here: Keys = (*keys, name)
+            kinds = tuple(_kinds(inner, schema))
+            out.append(Leaf(here, kinds))
+            for kind in kinds if depth < 6 else ():
+                walk(kind, here, depth + 1)
                 for item in _kinds(kind.get("items", {}), schema) if kind.get("type") == "array" else ():
-                    _walk(item, schema, (*here, 0), out, depth + 1)
+                    walk(item, (*here, 0), depth + 1)
+
+    walk(schema, (), 0)
+    return out
 
 
 def _kinds(node: dict[str, Any], schema: dict[str, Any]) -> list[dict[str, Any]]:
@@ -61,34 +66,14 @@ def _kinds(node: dict[str, Any], schema: dict[str, Any]) -> list[dict[str, Any]]
 def wrong(draw: random.Random, leaf: Leaf) -> Any:
     """A value that the key cannot have."""
     types = leaf.types
-    choices: list[Any] = [float("nan"), {"zz": 1}, [[{"a": 1}]], [], "\0"]
     if types & {"integer", "number"} and not types & {"string", "array", "object", "boolean", "enum"}:
-        choices += [
-            "fast",
-            "0x",
-            "1e",
-            True,
-            False,
-            [1],
-            "yes",
-            float("inf"),
-            -float("inf"),
-            10**400,
-            *_outside(leaf),
-        ]
-        if "number" not in types:
-            choices += [0.5, 1e-9, 1e300]
-    elif types <= {"string", "null"}:
-        choices = [["x"], {"a": 1}, 5, 1.5, True, [[]], float("nan")]
-    elif types <= {"boolean", "null"}:
-        choices = [2, -1, "maybe", [], {}, 0.5, "", [True]]
-    elif types <= {"enum", "null"} or any("enum" in k or "const" in k for k in leaf.kinds):
-        choices = ["nothing", "", "\0", 5, -1, [[]], {"a": 1}, 1e9, "x" * 500]
-    elif types <= {"array", "null"}:
-        choices = [5, "x y", {"a": "b"}, [None], [[]], [{"a": {}}], 0.5, True]
-    elif types <= {"object", "null"}:
-        choices = ["x", [1], 7, [[]], [{"a": 1}], True, {"zz": 1}, {"": 1}]
-    return draw.choice(choices)
+        fractions = [] if "number" in types else [0.5, 1e-9, 1e300]
+        return draw.choice([*NO_KEY, *NO_NUMBER, *_outside(leaf), *fractions])
+    named = any("enum" in k or "const" in k for k in leaf.kinds)
+    for kind, values in WRONG.items():
+        if types <= {kind, "null"} or (kind == "enum" and named):
+            return draw.choice(values)
+    return draw.choice(NO_KEY)
 
 
 def _outside(leaf: Leaf) -> list[Any]:
@@ -107,16 +92,15 @@ def _outside(leaf: Leaf) -> list[Any]:
 def surprising(draw: random.Random, leaf: Leaf) -> Any:
     """A value of the right kind that may be wrong for another reason."""
     types = leaf.types
-    if types & {"integer", "number"}:
-        return draw.choice(NUMBERS)
-    if "string" in types:
-        return draw.choice([*TEXTS, *SURROGATES])
-    if "boolean" in types:
-        return draw.choice([True, False])
     named = [v for k in leaf.kinds for v in k.get("enum", [k["const"]] if "const" in k else [])]
-    if named:
-        return draw.choice(named)
-    if "array" in types:
-        one = draw.choice([*NUMBERS, *TEXTS])
-        return draw.choice([[one], [one, one], [one] * 300, [1, 2, 3], ["a", "b"]])
+    one = draw.choice([*NUMBERS, *TEXTS])
+    for fits, values in (
+        (types & {"integer", "number"}, NUMBERS),
+        ("string" in types, [*TEXTS, *SURROGATES]),
+        ("boolean" in types, [True, False]),
+        (named, named),
+        ("array" in types, [[one], [one, one], [one] * 300, [1, 2, 3], ["a", "b"]]),
+    ):
+        if fits:
+            return draw.choice(values)
     return draw.choice([{}, None])

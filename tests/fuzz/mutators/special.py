@@ -7,10 +7,12 @@ import random
 import shutil
 from pathlib import Path
 
+from fuzz.files import LIST, files, read_json, write_json
 from fuzz.mutation import Place, Verdict, mutator
-from fuzz.plain import is_plain
+from fuzz.mutators.rows import only
 
-KINDS = ("fifo", "zero", "random", "dangling", "loop", "folder", "empty", "huge", "memory", "missing", "outside")
+LINKS = {"zero": "/dev/zero", "random": "/dev/urandom", "memory": "/proc/self/mem", "dangling": "nowhere"}
+KINDS = (*LINKS, "loop", "outside", "fifo", "folder", "empty", "huge", "missing")
 
 
 def become(draw: random.Random, path: Path, kind: str = "") -> str:
@@ -23,14 +25,7 @@ def become(draw: random.Random, path: Path, kind: str = "") -> str:
         path.rename(away)
     else:
         path.unlink(missing_ok=True)
-    target = {
-        "zero": "/dev/zero",
-        "random": "/dev/urandom",
-        "dangling": "nowhere",
-        "loop": path.name,
-        "memory": "/proc/self/mem",
-        "outside": away.name,
-    }
+    target = {**LINKS, "loop": path.name, "outside": away.name}
     if kind == "fifo":
         os.mkfifo(path)
     elif kind == "folder":
@@ -45,15 +40,9 @@ def become(draw: random.Random, path: Path, kind: str = "") -> str:
     return kind
 
 
-def files(folder: Path) -> list[Path]:
-    """Every plain file below a folder."""
-    return sorted(p for p in folder.rglob("*") if is_plain(p))
-
-
 @mutator("artefact", verdict=Verdict.BAD, verbs=["verify"])
 def no_plain_file(draw: random.Random, place: Place) -> Verdict | None:
-    """A file of the artefact folder that is none any more."""
-    path = draw.choice([*files(place.phone), place.phone / "tokenizer.json", place.phone / "artifacts.json"])
+    path = draw.choice([*files(place.phone), place.phone / "tokenizer.json", place.phone / LIST])
     return Verdict.ANY if become(draw, path) == "outside" else None
 
 
@@ -67,62 +56,33 @@ def further_things(draw: random.Random, place: Place) -> None:
 @mutator("artefact", verdict=Verdict.BAD, verbs=["verify"])
 def listed_things(draw: random.Random, place: Place) -> None:
     """A pipe, a device or a link that the list has as a file."""
-    from fuzz.signing import LIST, read, write
-
-    kind = draw.choice(["fifo", "zero", "dangling", "loop", "memory"])
-    become(draw, place.phone / "x", kind)
-    content = read(place.phone / LIST)
+    become(draw, place.phone / "x", draw.choice(["fifo", "zero", "dangling", "loop", "memory"]))
+    content = read_json(place.phone / LIST)
     content["files"].append({"path": "x", "sha256": draw.choice(["0", "0" * 64, ""]), "bytes": 0, "kind": "document"})
-    write(place.phone / LIST, content)
+    write_json(place.phone / LIST, content)
 
 
 @mutator("model")
 def no_plain_model_file(draw: random.Random, place: Place) -> Verdict | None:
-    """A file of the model folder that is none any more."""
     path = draw.choice(files(place.model))
-    kind = become(draw, path)
     needed = path.name in ("config.json", "model.safetensors")
-    return Verdict.FINE if kind == "outside" else Verdict.BAD if needed else None
+    return Verdict.FINE if become(draw, path) == "outside" else Verdict.BAD if needed else None
 
 
 @mutator("model", verdict=Verdict.FINE)
 def further_files(draw: random.Random, place: Place) -> None:
     """Things that model folders have, and that nothing reads."""
-    name = draw.choice(
-        [
-            "README.md",
-            ".gitattributes",
-            "flax_model.msgpack",
-            "training_args.bin",
-            "runs/x/events",
-            "checkpoint-5/y.txt",
-            ".DS_Store",
-            "é.txt",
-        ]
-    )
-    path = place.model / name
+    names = ["README.md", ".gitattributes", "flax_model.msgpack", "training_args.bin", "runs/x/events"]
+    path = place.model / draw.choice([*names, "checkpoint-5/y.txt", ".DS_Store", "é.txt"])
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(draw.choice([b"", b"# Text\n", draw.randbytes(300)]))
 
 
 @mutator("rows", verdict=Verdict.BAD, verbs=["check"])
 def no_plain_rows(draw: random.Random, place: Place) -> Verdict | None:
-    """Rows that are no file."""
-    path = only(draw, place)
-    return Verdict.FINE if become(draw, path) == "outside" else None
+    return Verdict.FINE if become(draw, only(draw, place)) == "outside" else None
 
 
 @mutator("recipe", verdict=Verdict.BAD)
 def no_plain_recipe(draw: random.Random, place: Place) -> Verdict | None:
-    """A recipe that is no file."""
     return Verdict.FINE if become(draw, place.recipe) == "outside" else None
-
-
-def only(draw: random.Random, place: Place) -> Path:
-    """One of the files of rows, the others removed."""
-    found = sorted(place.rows.glob("rows.*"))
-    kept = draw.choice(found)
-    for path in found:
-        if path != kept:
-            path.unlink()
-    return kept

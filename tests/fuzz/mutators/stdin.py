@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import random
 
+from fuzz.files import read_plain
 from fuzz.mutation import Place, Verdict, mutator
 from fuzz.mutators.bytewise import bent
-from fuzz.plain import read_plain
 from fuzz.values import TEXTS
 
 GOOD = b"dim the lamp in the hall\nplay my song\n"
+NOT_UTF8 = [
+    *(GOOD.decode().encode("utf-16"), GOOD.decode().encode("utf-32"), b"\xff\n", GOOD + b"\xc3\n", b"\xe9\n"),
+    *(b"\xed\xa0\x80\n", bytes(range(128, 256)), GOOD + b"\x80", b"\xf8\x88\x80\x80\x80\n"),
+    *(b"\x89PNG\r\n\x1a\n\0\0\xff", b"a" * 70_000 + b"\xff"),
+]
+BREAKS = [
+    *(b"\n", b"\r", b"\x0b", b"\x0c", b"\x85", "\u2028".encode(), b"\0", b"\x1c", b"\x1b[2J", b" \n", b"a\rb\n", b""),
+]
 
 
 def _give(place: Place, raw: bytes) -> None:
@@ -21,32 +29,11 @@ def _give(place: Place, raw: bytes) -> None:
 
 @mutator("stdin", verdict=Verdict.BAD)
 def not_utf8(draw: random.Random, place: Place) -> None:
-    """Bytes that are no UTF-8."""
-    text = GOOD.decode()
-    _give(
-        place,
-        draw.choice(
-            [
-                text.encode("utf-16"),
-                text.encode("utf-32"),
-                b"\xff\n",
-                GOOD + b"\xc3\n",
-                "é\n".encode("latin-1"),
-                b"\xed\xa0\x80\n",
-                bytes(range(128, 256)),
-                GOOD + b"\x80",
-                b"\xf8\x88\x80\x80\x80\n",
-                b"\x89PNG\r\n\x1a\n\0\0\xff",
-                draw.randbytes(3000) + b"\xff",
-                b"a" * 70_000 + b"\xff",
-            ]
-        ),
-    )
+    _give(place, draw.choice([*NOT_UTF8, draw.randbytes(3000) + b"\xff"]))
 
 
 @mutator("stdin", verdict=Verdict.BAD, verbs=["predict"])
 def closed(draw: random.Random, place: Place) -> None:
-    """No stdin at all."""
     place.stdin = "closed"
 
 
@@ -63,31 +50,17 @@ def right_texts(draw: random.Random, place: Place) -> None:
     odd = [t.replace("\n", " ").replace("\0", " ").encode() for t in TEXTS if len(t) < 6000 and t.strip()]
     draw.shuffle(odd)
     end = draw.choice([b"\n", b"\r\n"])
-    _give(
-        place,
-        draw.choice(
-            [
-                GOOD,
-                b"\xef\xbb\xbf" + GOOD,
-                GOOD.rstrip(b"\n"),
-                end.join(odd) + end,
-                "中文 и русский\n".encode(),
-                b"a lamp\n" * 300,
-            ]
-        ),
-    )
+    good = [GOOD, b"\xef\xbb\xbf" + GOOD, GOOD.rstrip(b"\n"), "中文 и русский\n".encode(), b"a lamp\n" * 300]
+    _give(place, draw.choice([*good, end.join(odd) + end]))
 
 
 @mutator("stdin")
 def odd_texts(draw: random.Random, place: Place) -> None:
     """Texts with breaks of any kind, and empty ones."""
-    unit = draw.choice(
-        [b"\n", b"\r", b"\x0b", b"\x0c", b"\x85", "\u2028".encode(), b"\0", b"\x1c", b"\x1b[2J", b" \n", b"a\rb\n", b""]
-    )
+    unit = draw.choice(BREAKS)
     _give(place, draw.choice([unit, unit * 50, GOOD + unit + GOOD]))
 
 
 @mutator("stdin")
 def bent_texts(draw: random.Random, place: Place) -> None:
-    """Texts with other bytes."""
     _give(place, bent(draw, GOOD * draw.choice([1, 20]), read_plain(place.recipe)))

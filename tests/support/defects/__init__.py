@@ -17,11 +17,8 @@ from pocketbert.core.disk.files import path_bytes, sha256_path
 from pocketbert.core.types import Format
 
 ONNX, ONNX_INT8 = "onnx/model.onnx", "onnx/model_int8.onnx"
-TFLITE, TFLITE_INT8, TFLITE_OLD = (
-    "tflite/model.tflite",
-    "tflite/model_int8.tflite",
-    "tflite/model_int8_tflite216.tflite",
-)
+TFLITE, TFLITE_INT8 = "tflite/model.tflite", "tflite/model_int8.tflite"
+TFLITE_OLD = "tflite/model_int8_tflite216.tflite"
 MEDIAPIPE, MEDIAPIPE_INT8 = "tflite/mediapipe.tflite", "tflite/mediapipe_int8.tflite"
 COREML, COREML_W8 = "coreml/Model.mlpackage", "coreml/Model_w8.mlpackage"
 FILES = {
@@ -31,24 +28,21 @@ FILES = {
 }
 """Model files of the finished runs' artefact folders; of each format the exported file is the first."""
 STEPS = {
-    ONNX_INT8: "onnx-int8",
-    TFLITE_INT8: "tflite-int8",
-    MEDIAPIPE_INT8: "tflite-int8",
-    TFLITE_OLD: "tflite-int8",
-    COREML_W8: "coreml-w8",
+    **{ONNX_INT8: "onnx-int8", COREML_W8: "coreml-w8"},
+    **dict.fromkeys((TFLITE_INT8, MEDIAPIPE_INT8, TFLITE_OLD), "tflite-int8"),
 }
 """Folder of the run folder where a smaller file lies; the others lie in the folder named like their format."""
 VERBS = (
-    "rewrite",
-    "ignore_mask",
-    "swap_labels",
-    "always_the_same",
-    "a_little_more",
-    "one_nan",
-    "one_hidden_nan",
-    "one_nan_scale",
+    "rewrite",  # the file is written again with another description: nothing is broken
+    "ignore_mask",  # the input stays, but every use of it reads ones
+    "swap_labels",  # outputs 0 and 1 change places in all that is stored of the last layer
+    "always_the_same",  # the last layer forgets everything: logits are its bias
+    "a_little_more",  # every logit grows by more than engines differ, and than a scheme is off
+    "one_nan",  # in the largest fp32 matrix, or another that every text passes through
+    "one_hidden_nan",  # in the embedding of [MASK], a token that no text has: only reading the weights finds it
+    "one_nan_scale",  # of [MASK]'s row; the numbers themselves are finite, being integers
 )
-"""What the module of every format can do to a model; `rewrite` changes the file and breaks nothing."""
+"""What the module of every format can do to a model."""
 NEEDS = {Format.TFLITE: "ai_edge_quantizer", Format.COREML: "coremltools"}
 
 

@@ -127,12 +127,10 @@ def edit(path: Path, change: Callable[[Package], None]) -> None:
 
 
 def rewrite(package: Package) -> None:
-    """Write the package again with another author."""
     package.model.description.metadata.author = "written again"
 
 
 def ignore_mask(package: Package) -> None:
-    """As a converter folds it: the input stays, but every use of it reads ones."""
     [mask] = [i.type for i in package.inputs if i.name == "attention_mask"]
     readers = [op.outputs[0].name for op in package.block.operations if "attention_mask" in reads(op)]
     assert readers
@@ -154,19 +152,16 @@ def classifier(package: Package) -> tuple[Any, Any]:
 
 
 def swap_labels(package: Package) -> None:
-    """Outputs 0 and 1 change places in the weights of the last layer."""
     for constant in classifier(package):
         package.store(constant, package.array(constant)[[1, 0, 2]])
 
 
 def always_the_same(package: Package) -> None:
-    """The last layer forgets everything: logits are its bias."""
     weight, _ = classifier(package)
     package.store(weight, package.array(weight) * 0)
 
 
 def a_little_more(package: Package) -> None:
-    """Every logit grows by a quarter: more than devices differ, and than a scheme is off."""
     for constant in classifier(package):
         package.store(constant, package.array(constant) * np.float16(1.25))
 
@@ -179,17 +174,14 @@ def words(package: Package) -> Any:
 
 
 def one_nan(package: Package) -> None:
-    """One weight of the pooler, which every text passes through."""
     package.array(package.argument(package.all("linear")[-2], "weight"))[3, 5] = np.nan
 
 
 def one_hidden_nan(package: Package) -> None:
-    """One weight in the embedding of [MASK], a token that no text has: only reading the weights finds it."""
     package.array(words(package))[4, 0] = np.nan
 
 
 def one_nan_scale(package: Package) -> None:
-    """The scale of [MASK]'s row; the numbers themselves are finite, being integers."""
     scales = package.array(words(package), "scale")
     scales.reshape(-1)[4] = np.nan
     assert scales.size > 100

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+from onnx import numpy_helper
 
 from pocketbert.core.types import Format
 from pocketbert.pipeline.formats.base import format_place
@@ -100,18 +102,15 @@ class Editor(ABC):
             return False
         if like.shape != raw.shape or like.shape[0] != like.shape[1]:
             return like.shape != raw.shape
-        numbers = raw.astype(np.float64)
-        return abs(np.corrcoef(numbers.T.ravel(), like.ravel())[0, 1]) > abs(
-            np.corrcoef(numbers.ravel(), like.ravel())[0, 1]
-        )
+        as_is, turned = (abs(np.corrcoef(v.astype(np.float64).ravel(), like.ravel())[0, 1]) for v in (raw, raw.T))
+        return bool(turned > as_is)
 
     @abstractmethod
     def scales(self, constant: Constant) -> Array:
         """The scales of a compressed matrix, one for each output channel."""
 
     @abstractmethod
-    def replace_scales(self, constant: Constant, scales: Array) -> None:
-        """Store other scales."""
+    def replace_scales(self, constant: Constant, scales: Array) -> None: ...
 
     @abstractmethod
     def _raw(self, name: str) -> Array: ...
@@ -126,17 +125,11 @@ class Editor(ABC):
 
 @dataclass(frozen=True)
 class _Packing:
-    """How an ONNX file stores codes of few bits.
+    """How an ONNX file stores codes of few bits."""
 
-    Attributes:
-        bits: Bits of a code, which is stored with half of its range added.
-        width: Numbers of a row; None where all that is stored counts.
-        halves: Whether a byte holds column j and column j + half, not two neighbours.
-    """
-
-    bits: int
-    width: int | None
-    halves: bool
+    bits: int  # of a code, which is stored with half of its range added
+    width: int | None  # numbers of a row; None where all that is stored counts
+    halves: bool  # whether a byte holds column j and column j + half, not two neighbours
 
     def read(self, raw: Array) -> Array:
         """Signed codes [rows, width]."""
@@ -149,14 +142,13 @@ class _Packing:
 
     def write(self, value: Array, like: Array) -> Array:
         """Codes as they were stored, in the shape of `like`."""
-        per_byte = 8 // self.bits
-        rows = np.full((len(like), like[0].size * per_byte), 2 ** (self.bits - 1), np.uint8)
-        rows[:, : value.shape[1]] = (value + 2 ** (self.bits - 1)).astype(np.uint8)
-        if self.bits == 4 and self.halves:
+        zero = 2 ** (self.bits - 1)
+        rows = np.full((len(like), like[0].size * 8 // self.bits), zero, np.uint8)
+        rows[:, : value.shape[1]] = (value + zero).astype(np.uint8)
+        if self.bits == 4:
             half = rows.shape[1] // 2
-            rows = rows[:, :half] | rows[:, half:] << 4
-        elif self.bits == 4:
-            rows = rows[:, 0::2] | rows[:, 1::2] << 4
+            low, high = (rows[:, :half], rows[:, half:]) if self.halves else (rows[:, 0::2], rows[:, 1::2])
+            rows = low | high << 4
         return np.ascontiguousarray(rows.reshape(like.shape))
 
 
@@ -164,22 +156,16 @@ class OnnxEditor(Editor):
     """An ONNX file."""
 
     def __init__(self, path: Path, reference: ReferenceConstants) -> None:
-        import onnx
-
         super().__init__(path, reference)
         self.model = onnx.load(path)
         self.tensors = {t.name: t for t in self.model.graph.initializer}
 
     def _raw(self, name: str) -> Array:
-        from onnx import numpy_helper
-
         found = numpy_helper.to_array(self.tensors[name])
         packing = self._packing(name)
         return found if packing is None else packing.read(found)
 
     def _store(self, name: str, value: Array) -> None:
-        from onnx import numpy_helper
-
         packing = self._packing(name)
         if packing is not None:
             value = packing.write(value, numpy_helper.to_array(self.tensors[name]))
@@ -195,34 +181,24 @@ class OnnxEditor(Editor):
         )
         return _Packing(int(end[-1]), width, name.removesuffix(end) + "_columns" in self.tensors)
 
-    def _scale_name(self, constant: Constant) -> str:
-        name = constant.tensor.name
+    def _scale_name(self, name: str) -> str:
         if self._packing(name) is not None:
             return f"{name[: -len('_int8')]}_scales"
         if f"{name}_scale" in self.tensors:
             return f"{name}_scale"
         return name.replace("_quantized", "_scale") if "_quantized" in name else name.replace("_int8", "_scale")
 
-    def _in_blocks(self, constant: Constant) -> bool:
-        return self._packing(constant.tensor.name) is not None
-
     def scales(self, constant: Constant) -> Array:
         """Scales [out]; of blocks [blocks, out]."""
-        from onnx import numpy_helper
-
-        found = numpy_helper.to_array(self.tensors[self._scale_name(constant)])
-        return found.T if self._in_blocks(constant) else found
+        found = numpy_helper.to_array(self.tensors[self._scale_name(constant.tensor.name)])
+        return found.T if self._packing(constant.tensor.name) else found
 
     def replace_scales(self, constant: Constant, scales: Array) -> None:
-        from onnx import numpy_helper
-
-        name = self._scale_name(constant)
-        value = np.ascontiguousarray(scales.T if self._in_blocks(constant) else scales)
+        name = self._scale_name(constant.tensor.name)
+        value = np.ascontiguousarray(scales.T if self._packing(constant.tensor.name) else scales)
         self.tensors[name].CopyFrom(numpy_helper.from_array(value, name))
 
     def write(self) -> None:
-        import onnx
-
         onnx.save(self.model, self.path)
 
 

@@ -31,12 +31,10 @@ def change_array(tensor: TensorProto, change: Callable[[np.ndarray], np.ndarray]
 
 
 def rewrite(model: Model) -> None:
-    """Write the file again with another description."""
     model.doc_string = "written again"
 
 
 def ignore_mask(model: Model) -> None:
-    """The input stays, but every use of it reads ones."""
     for node in model.graph.node:
         for i, name in enumerate(node.input):
             if name == "attention_mask":
@@ -52,7 +50,6 @@ def classifier(model: Model) -> Iterator[TensorProto]:
 
 
 def swap_labels(model: Model) -> None:
-    """Outputs 0 and 1 change places in everything that is stored of the last layer."""
     changed = 0
     for tensor in classifier(model):
         if tensor.dims and tensor.dims[-1] == CLASSES:
@@ -66,7 +63,6 @@ def swap_labels(model: Model) -> None:
 
 
 def always_the_same(model: Model) -> None:
-    """The last layer forgets everything: logits are its bias."""
     weights = [t for t in classifier(model) if len(t.dims) == 2]
     assert weights
     for tensor in weights:
@@ -74,7 +70,6 @@ def always_the_same(model: Model) -> None:
 
 
 def a_little_more(model: Model) -> None:
-    """Every logit of a quantized file grows by a quarter: more than engines differ, and than a scheme is off."""
     scales = [t for t in classifier(model) if t.name.endswith("_scale")]
     assert scales
     for tensor in scales:
@@ -82,7 +77,6 @@ def a_little_more(model: Model) -> None:
 
 
 def one_nan(model: Model) -> None:
-    """One weight of the largest matrix that every text passes through."""
     floats = (t for t in model.graph.initializer if len(t.dims) == 2 and t.data_type == TensorProto.FLOAT)
     tensor = max((t for t in floats if "embeddings" not in t.name), key=lambda t: t.dims[0] * t.dims[1])
     change_array(tensor, lambda v: spoilt(v, (3, 5)))
@@ -94,12 +88,10 @@ def words(model: Model) -> TensorProto:
 
 
 def one_hidden_nan(model: Model) -> None:
-    """One weight in the embedding of [MASK], a token that no text has: only reading the weights finds it."""
     change_array(words(model), lambda v: spoilt(v, (4, 0)))
 
 
 def one_nan_scale(model: Model) -> None:
-    """The scale of [MASK]'s row; the numbers themselves are finite, being integers."""
     tensor = next(t for t in model.graph.initializer if "word_embeddings" in t.name and t.name.endswith("_row_scales"))
     change_array(tensor, lambda v: spoilt(v, (4, 0)))
 

@@ -17,21 +17,13 @@ Change = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Product:
-    """One product with a stored weight.
-
-    Attributes:
-        inputs: Numbers that go in.
-        outputs: Numbers that come out.
-        change_numbers: Replaces the int8 numbers.
-        change_scales: Replaces the scales, one per output.
-        change_bias: Replaces the bias; None where the product has none.
-    """
+    """One product with a stored weight: how many numbers go in and come out, and how what is stored is replaced."""
 
     inputs: int
     outputs: int
-    change_numbers: Callable[[Change], None]
-    change_scales: Callable[[Change], None]
-    change_bias: Callable[[Change], None] | None = None
+    change_numbers: Callable[[Change], None]  # the int8 numbers
+    change_scales: Callable[[Change], None]  # one per output
+    change_bias: Callable[[Change], None] | None = None  # None where the product has none
 
     def lose(self) -> None:
         """Make every output 0, before its bias."""

@@ -20,19 +20,12 @@ from support.defects.editors import EDITORS, Array, Editor
 
 @dataclass(frozen=True)
 class Damage:
-    """One way to break a file.
-
-    Attributes:
-        name: What it is called in tables.
-        title: What it breaks.
-        apply: Changes an opened file.
-        compressed: Whether it needs scales.
-    """
+    """One way to break a file: its name in tables, what it breaks, and how."""
 
     name: str
     title: str
     apply: Callable[[Editor], None]
-    compressed: bool = False
+    compressed: bool = False  # whether it needs scales
 
 
 WORDS, POSITIONS, SEGMENTS = "word_embeddings.weight", "position_embeddings.weight", "token_type_embeddings.weight"
@@ -76,13 +69,13 @@ def _heads(value: Array) -> Array:
     return np.concatenate([value[half:], value[:half]])
 
 
-def _heads_swapped(editor: Editor) -> None:
-    end = "layer.0.attention.value.weight"
-    editor.change(end, ConstantRole.MATRIX, _heads)
-
-
 def _norm(value: Array) -> Array:
     value[3] = value[3] / 1.5
+    return value
+
+
+def _first(value: Array) -> Array:
+    value[0] = 0
     return value
 
 
@@ -115,12 +108,23 @@ def _tables_swapped(editor: Editor) -> None:
     editor.change(POSITIONS, role, become(words))
 
 
+def changed(end: str, role: ConstantRole, change: Callable[[Array], Array]) -> Callable[[Editor], None]:
+    return lambda editor: editor.change(end, role, change)
+
+
+def swapped(one: str, other: str, role: ConstantRole) -> Callable[[Editor], None]:
+    return lambda editor: editor.swap(one, other, role)
+
+
+def scaled(end: str, channel: int, factor: float) -> Callable[[Editor], None]:
+    return lambda editor: editor.scale(end, _times(channel, factor))
+
+
+MATRIX, OFFSET, FACTOR = ConstantRole.MATRIX, ConstantRole.OFFSET, ConstantRole.FACTOR
+QUERY, KEY, VALUE = (f"layer.0.attention.{name}" for name in ("query", "key", "value"))
+UP, DOWN, NORM = "layer.0.up", "layer.0.down", "layer.0.attention_norm"
 DAMAGES = [
-    Damage(
-        "one-number",
-        "one number of a matrix is another one",
-        lambda e: e.change("layer.0.attention.key.weight", ConstantRole.MATRIX, _another_number),
-    ),
+    Damage("one-number", "one number of a matrix is another one", changed(f"{KEY}.weight", MATRIX, _another_number)),
     Damage("tables-swapped", "tables of words and positions change places", _tables_swapped),
     Damage("word-rows", "the last 50 words are zeroed", rows_lost(WORDS, slice(-50, None))),
     Damage("word-row", "one word is zeroed", rows_lost(WORDS, [7])),
@@ -128,52 +132,28 @@ DAMAGES = [
     Damage("position-tail", "positions from 16 are zeroed", rows_lost(POSITIONS, slice(16, None))),
     Damage("segment", "segment 1 is lost", _segment_lost),
     Damage(
-        "feed-forward",
-        "the feed-forward part of layer 0 is lost",
-        lambda e: e.change("layer.0.down.weight", ConstantRole.MATRIX, np.zeros_like),
+        "feed-forward", "the feed-forward part of layer 0 is lost", changed(f"{DOWN}.weight", MATRIX, np.zeros_like)
     ),
     Damage(
         "layers-swapped",
         "a matrix of layer 0 and one of layer 1 change places",
-        lambda e: e.swap("layer.0.up.weight", "layer.1.up.weight", ConstantRole.MATRIX),
+        swapped(f"{UP}.weight", "layer.1.up.weight", MATRIX),
     ),
     Damage(
         "biases-swapped",
         "the biases of queries and keys change places",
-        lambda e: e.swap("layer.0.attention.query.bias", "layer.0.attention.key.bias", ConstantRole.OFFSET),
+        swapped(f"{QUERY}.bias", f"{KEY}.bias", OFFSET),
     ),
-    Damage("class-x4", "a class has 4 times its scale", lambda e: e.scale("classifier.weight", _times(1, 4))),
-    Damage("channel-x8", "a channel is 8 times as large", lambda e: e.scale("layer.0.up.weight", _times(5, 8))),
-    Damage(
-        "scale",
-        "one scale is a tenth too large",
-        lambda e: e.scale("layer.0.attention.key.weight", _times(2, 1.1)),
-        compressed=True,
-    ),
-    Damage(
-        "turned",
-        "a square matrix is transposed",
-        lambda e: e.change("layer.0.attention.query.weight", ConstantRole.MATRIX, lambda v: v.T),
-    ),
-    Damage("heads", "the two halves of the heads change places", _heads_swapped),
-    Damage(
-        "norm",
-        "a factor of a normalization is a third smaller",
-        lambda e: e.change("layer.0.attention_norm.weight", ConstantRole.FACTOR, _norm),
-    ),
-    Damage("bias", "a bias is zeroed", lambda e: e.change("layer.0.up.bias", ConstantRole.OFFSET, np.zeros_like)),
-    Damage(
-        "class-bias",
-        "the bias of a class is zeroed",
-        lambda e: e.change("classifier.bias", ConstantRole.OFFSET, _first),
-    ),
+    Damage("class-x4", "a class has 4 times its scale", scaled("classifier.weight", 1, 4)),
+    Damage("channel-x8", "a channel is 8 times as large", scaled(f"{UP}.weight", 5, 8)),
+    Damage("scale", "one scale is a tenth too large", scaled(f"{KEY}.weight", 2, 1.1), compressed=True),
+    Damage("turned", "a square matrix is transposed", changed(f"{QUERY}.weight", MATRIX, lambda v: v.T)),
+    Damage("heads", "the two halves of the heads change places", changed(f"{VALUE}.weight", MATRIX, _heads)),
+    Damage("norm", "a factor of a normalization is a third smaller", changed(f"{NORM}.weight", FACTOR, _norm)),
+    Damage("bias", "a bias is zeroed", changed(f"{UP}.bias", OFFSET, np.zeros_like)),
+    Damage("class-bias", "the bias of a class is zeroed", changed("classifier.bias", OFFSET, _first)),
 ]
 """Files broken on purpose that the gate `stored` must find, in every format and scheme."""
-
-
-def _first(value: Array) -> Array:
-    value[0] = 0
-    return value
 
 
 def damage(path: Path, reference: ReferenceConstants, how: Damage) -> None:
@@ -193,16 +173,11 @@ def opened(folder: Path, file: str) -> Subject:
 def record_again(folder: Path, file: str) -> None:
     """Record what a broken file of an artefact folder answers as its golden rows, and list both as they are now."""
     subject, rows = opened(folder, file), read_golden(folder / GOLDEN_FILE)
-    own = [r for r in rows if file in r.outputs]
-    answers = iter(subject.answers(own))
-    write_golden(
-        folder / GOLDEN_FILE,
-        [
-            r.model_copy(update={"outputs": {**r.outputs, file: [float(v) for v in next(answers).ravel()]}})
-            if file in r.outputs
-            else r
-            for r in rows
-        ],
-    )
+    answers = iter(subject.answers([r for r in rows if file in r.outputs]))
+    for i, row in enumerate(rows):
+        if file in row.outputs:
+            answer = [float(v) for v in next(answers).ravel()]
+            rows[i] = row.model_copy(update={"outputs": {**row.outputs, file: answer}})
+    write_golden(folder / GOLDEN_FILE, rows)
     for name in (file, GOLDEN_FILE):
         relist(folder, name)

@@ -63,12 +63,10 @@ def store(model: Model, tensor: Model, value: np.ndarray) -> None:
 
 
 def rewrite(model: Model) -> None:
-    """Write the file again with another description."""
     model.description = b"written again"
 
 
 def ignore_mask(model: Model) -> None:
-    """The input stays, but every use of it reads ones."""
     from ai_edge_litert import schema_py_generated as schema
 
     uses = 0
@@ -115,25 +113,21 @@ def change_classifier(model: Model, change: Callable[[np.ndarray], np.ndarray]) 
 
 
 def swap_labels(model: Model) -> None:
-    """Outputs 0 and 1 change places in the weights of the last layer."""
     change_classifier(model, lambda v: v[[1, 0, 2]])
 
 
 def always_the_same(model: Model) -> None:
-    """The last layer forgets everything: logits are its bias."""
     for weight, _ in classifier(model):
         data = model.buffers[weight.buffer].data
         model.buffers[weight.buffer].data = np.zeros(len(data), np.uint8)
 
 
 def a_little_more(model: Model) -> None:
-    """Every logit of a quantized file grows by a tenth: more than engines differ, and than a scheme is off."""
     for weight, _ in classifier(model):
         weight.quantization.scale = np.asarray(weight.quantization.scale, np.float32) * np.float32(1.1)
 
 
 def one_nan(model: Model) -> None:
-    """One weight of the largest fp32 matrix, which every text passes through."""
     graph, op = max(operators(model, "FULLY_CONNECTED"), key=lambda o: int(np.prod(o[0].tensors[o[1].inputs[1]].shape)))
     tensor = graph.tensors[op.inputs[1]]
     value = stored(model, tensor, "float32")
@@ -142,7 +136,6 @@ def one_nan(model: Model) -> None:
 
 
 def one_hidden_nan(model: Model) -> None:
-    """One weight in the embedding of [MASK], a token that no text has: only reading the weights finds it."""
     graph, op = next(operators(model, "EMBEDDING_LOOKUP"))
     tensor = graph.tensors[op.inputs[1]]
     value = stored(model, tensor, "float32")
@@ -152,7 +145,6 @@ def one_hidden_nan(model: Model) -> None:
 
 
 def one_nan_scale(model: Model) -> None:
-    """One scale of the int8 words, [MASK]'s where each has its own; the numbers themselves are finite, being integers."""
     graph, op = next(operators(model, "EMBEDDING_LOOKUP"))
     quantization = graph.tensors[op.inputs[1]].quantization
     scale = np.asarray(quantization.scale, np.float32).copy()

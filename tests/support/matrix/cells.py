@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import transformers
 
-from pocketbert.core.families import Family, all_families, find_family
+from pocketbert.core.families import Family, all_families
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Scheme
@@ -34,14 +34,7 @@ def schemes(format: Format) -> tuple[Scheme, ...]:
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """One cell.
-
-    Attributes:
-        row: Name of the system.
-        task: Column of `TASK_CELLS`.
-        format: Name of the format.
-        scheme: Name of the scheme.
-    """
+    """One cell: the name of the system, column of `TASK_CELLS`, names of the format and the scheme."""
 
     row: str
     task: str
@@ -54,13 +47,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Unit:
-    """Cells that are measured together, because their files are made from one another.
-
-    Attributes:
-        row: Name of the system.
-        task: The task of the files.
-        format: Their format.
-    """
+    """Cells of a system that are measured together, because their files are made from one another."""
 
     row: str
     task: TaskName
@@ -84,9 +71,7 @@ def empty(row: Family, task: TaskName) -> str | None:
     """Why a system has no cell for a task; None where it has."""
     if row.instead_of_export is not None:
         return f"no exporter writes it: {row.instead_of_export}"
-    if task.value in row.invalid_tasks:
-        return row.invalid_tasks[task.value]
-    return None
+    return row.invalid_tasks.get(task.value)
 
 
 def has_class(row: Family, task: TaskName) -> bool:
@@ -118,11 +103,7 @@ def units(names: Sequence[str] | None = None) -> list[Unit]:
 
 
 def shard(all_units: Sequence[Unit], part: str) -> list[Unit]:
-    """The units of one part, such as ``1/4``: every fourth one, so that each part has all formats and systems.
-
-    Raises:
-        ValueError: If the part is none.
-    """
+    """The units of one part, such as ``1/4``: every fourth one, so that each part has all formats and systems."""
     number, _, count = part.partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
         raise ValueError(f"SHARD={part!r} is no part: write 1/4 to 4/4 for four of them")
@@ -142,6 +123,6 @@ def empty_cells() -> Iterator[tuple[str, str, str]]:
     """System, column and reason of every empty cell."""
     for row in rows():
         for column, task in TASK_CELLS.items():
-            why = empty(find_family(row.name), task)
+            why = empty(row, task)
             if why is not None:
                 yield row.name, column, why

@@ -15,7 +15,7 @@ from pocketbert.core.compare.sample_texts import sample_pairs
 from pocketbert.core.families import Family
 from pocketbert.core.formats import FORMATS, Bounds
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
-from pocketbert.core.predict.inputs import Encoded, Text
+from pocketbert.core.predict.inputs import Text
 from pocketbert.core.predict.predictor import Matrix, Predictor, TorchPredictor, join_texts, run_rows, split_by_text
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, Task, TaskName
@@ -39,14 +39,7 @@ LABELS = ("negative", "neutral", "positive")
 
 @dataclass(frozen=True)
 class Model:
-    """A tiny random model on disk, and the untouched model that transformers makes of it.
-
-    Attributes:
-        folder: The opened folder.
-        task: What it does.
-        reference: The model.
-        tokenizer: Its tokenizer.
-    """
+    """A tiny random model on disk, what it does, and the untouched model that transformers makes of it."""
 
     folder: ModelFolder
     task: Task
@@ -64,14 +57,7 @@ class Model:
 
 
 def make_model(folder: Path, name: str, task: Task, layers: int = 2) -> Model:
-    """Write a tiny random model whose biases and normalizations are random, too, and open it.
-
-    Args:
-        folder: Where to write.
-        name: Its row in the family table.
-        task: What it does.
-        layers: Its layers.
-    """
+    """Write a tiny random model of a row of the family table, its biases and normalizations random too, and open it."""
     import torch
 
     folder.mkdir(parents=True)
@@ -91,14 +77,7 @@ def make_model(folder: Path, name: str, task: Task, layers: int = 2) -> Model:
 
 
 def measure(unit: Unit, folder: Path, only: Sequence[Scheme] = (), layers: int = 2) -> list[Result]:
-    """Write the files of a unit and measure its cells.
-
-    Args:
-        unit: The unit.
-        folder: A folder that does not exist; it is left with the files.
-        only: Schemes to measure; default all.
-        layers: Layers of the model.
-    """
+    """Write the files of a unit into a new folder and measure its cells, or those of some schemes."""
     model = make_model(folder / "model", unit.row, TASKS[unit.task], layers)
     effects = {column: _effects(model, column) for column in unit.columns}
     out: list[Result] = []
@@ -187,16 +166,8 @@ def differences(model: Model, column: str, predictor: Predictor) -> tuple[float,
     segments = model.row.uses_segments or column == PAIRS
     drawn = draw_inputs(model.reference, model.tokenizer, segments, model.task, longest)
     for names in model.task.compared:
-        probe = build_probe(
-            model.reference,
-            model.tokenizer,
-            model.texts(column),
-            ASKED,
-            model.task,
-            names,
-            predictor.lengths,
-            drawn,
-        )
+        own = model.reference, model.tokenizer, model.texts(column)
+        probe = build_probe(*own, ASKED, model.task, names, predictor.lengths, drawn)
         scale = logit_scale(join_texts(probe.expected))
         for batch, expected in zip(probe.batches, probe.expected, strict=True):
             found.append(worst_difference(probe.read(predictor, batch, names), expected) / scale)
@@ -205,22 +176,15 @@ def differences(model: Model, column: str, predictor: Predictor) -> tuple[float,
     return float(np.max(found)), float(np.median(found)), sorted(shapes)
 
 
-def _rows(model: Model, column: str, predictor: Predictor) -> list[Encoded]:
-    longest = max(predictor.lengths, default=model.tokenizer.max_length)
-    return TextTokenizer(model.folder.path, longest).encode(model.texts(column))
-
-
 def _error(model: Model, column: str, predictor: Predictor) -> tuple[float, list[tuple[int, int]]]:
     """RMS error over texts, one unpadded text at a time, and the shapes of the inputs."""
-    rows = _rows(model, column, predictor)
-    worst = [
-        rms_error(
-            join_texts(run_rows(predictor, model.tokenizer, rows, model.task, names=names)),
-            join_texts(run_rows(model.reference, model.tokenizer, rows, model.task, names=names)),
-        )
-        for names in model.task.compared[:1]
-    ]
-    return float(np.max(worst)), sorted({(1, len(row)) for row in rows})
+    longest = max(predictor.lengths, default=model.tokenizer.max_length)
+    rows = TextTokenizer(model.folder.path, longest).encode(model.texts(column))
+    made, right = (
+        join_texts(run_rows(one, model.tokenizer, rows, model.task, names=model.task.compared[0]))
+        for one in (predictor, model.reference)
+    )
+    return float(rms_error(made, right)), sorted({(1, len(row)) for row in rows})
 
 
 def _allowed(model: Model, cell: Cell, bounds: Bounds, files: _Files) -> float:
@@ -235,14 +199,9 @@ def _allowed(model: Model, cell: Cell, bounds: Bounds, files: _Files) -> float:
         return bounds.reference
     how = how.made_from(FORMATS[format].base).of_lengths(len(EXPORTED))
     exact = PreparedPredictor(files.module(), model.row, model.task)
-    limited = replace_lengths(SimulatedPredictor(exact, how), EXPORTED if FORMATS[format].fixed_lengths else ())
-    return bounds.allowed(float(_error(model, cell.task, limited)[0]))
-
-
-def replace_lengths(predictor: Any, lengths: tuple[int, ...]) -> Any:
-    """Give a predictor the lengths of the file that it is compared with."""
-    predictor.lengths = lengths
-    return predictor
+    limited: Any = SimulatedPredictor(exact, how)
+    limited.lengths = EXPORTED if FORMATS[format].fixed_lengths else ()  # those of the file
+    return bounds.allowed(_error(model, cell.task, limited)[0])
 
 
 def _effects(model: Model, column: str) -> tuple[float, float]:

@@ -33,31 +33,16 @@ def results_file() -> Path:
 
 @dataclass(frozen=True)
 class Result:
-    """What was measured of a cell; all differences are relative to the spread of the logits.
-
-    Attributes:
-        cell: The cell.
-        passed: Whether it kept its bounds.
-        worst: Largest difference to the untouched model; of 8-bit files the RMS.
-        bound: What `worst` may be.
-        median: Median over the inputs of the largest difference in each; NaN of 8-bit files.
-        mask: How far the model's answer moves when padding is not masked.
-        positions: How far it moves when words change places.
-        shapes: Batch and length of the inputs.
-        problem: What went wrong; empty where it passed.
-        code: State of the code; see `code_state`.
-        isa: Extensions of the processor.
-        versions: Versions of the libraries.
-    """
+    """What was measured of a cell; all differences are relative to the spread of the logits."""
 
     cell: Cell
     passed: bool
-    worst: float
-    bound: float
-    median: float
-    mask: float
-    positions: float
-    shapes: list[tuple[int, int]]
+    worst: float  # largest difference to the untouched model; of 8-bit files the RMS
+    bound: float  # what `worst` may be
+    median: float  # over the inputs of the largest difference in each; NaN of 8-bit files
+    mask: float  # how far the model's answer moves when padding is not masked
+    positions: float  # how far it moves when words change places
+    shapes: list[tuple[int, int]]  # batch and length of the inputs
     problem: str = ""
     code: str = field(default_factory=lambda: code_state())
     isa: list[str] = field(default_factory=lambda: describe_machine().isa)

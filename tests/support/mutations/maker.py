@@ -8,34 +8,26 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
+from typing import Any
 
 Damage = Callable[[random.Random, Path], None]
+Contents = bytes | str | list[bytes] | list[str]
+"""What a file becomes; of several, one that is drawn."""
 
 
 @dataclass(frozen=True)
 class Maker:
-    """One way to damage an input.
-
-    Attributes:
-        damage: Does it.
-        harmless: Commands that may succeed all the same, because they do not read what is damaged, or because it is
-            still valid.
-    """
+    """One way to damage an input."""
 
     damage: Damage
-    harmless: frozenset[str] = frozenset()
+    harmless: frozenset[str]  # commands that may succeed: they do not read what is damaged, or it is still valid
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """One damaged input.
-
-    Attributes:
-        name: Number and maker, unique within its kind.
-        maker: Which way.
-        seed: Of its random choices.
-    """
+    """One damaged input; its name is unique within its kind."""
 
     name: str
     maker: Maker
@@ -59,15 +51,41 @@ def maker(kind: str, harmless: Collection[str] = ()) -> Callable[[Damage], Damag
     return register
 
 
+def contents(kind: str, *names: str, harmless: Collection[str] = ()) -> Callable[[Callable[..., Contents]], Any]:
+    """Register a way to give a file another content: the function tells it for a generator and what the file holds.
+
+    Args:
+        kind: Of the input.
+        names: Files below the damaged folder, of which one is drawn; none where the input is a file itself.
+        harmless: Commands that may succeed.
+    """
+
+    def register(listed: Callable[..., Contents]) -> Damage:
+        @wraps(listed)
+        def damage(draw: random.Random, path: Path) -> None:
+            target = path / one_of(draw, names) if names else path
+            drawn = one_of(draw, listed(draw, target.read_bytes()))
+            target.write_bytes(drawn.encode() if isinstance(drawn, str) else drawn)
+
+        return maker(kind, harmless)(damage)
+
+    return register
+
+
 def mutations(kind: str, count: int, first: int = 0) -> list[Mutation]:
     """`count` mutations from number `first` on; every maker in turn, each time with other choices."""
-    makers = _MAKERS[kind]
     out = []
     for number in range(first, first + count):
-        chosen = makers[number % len(makers)]
-        name = f"{number:03d}-{chosen.damage.__name__}"
-        out.append(Mutation(name, chosen, f"{kind}/{number}"))
+        chosen = _MAKERS[kind][number % len(_MAKERS[kind])]
+        out.append(Mutation(f"{number:03d}-{chosen.damage.__name__}", chosen, f"{kind}/{number}"))
     return out
+
+
+def one_of(draw: random.Random, options: Any) -> Any:
+    """One of several options; what is no list or tuple, or the only one in it, is not drawn."""
+    if not isinstance(options, list | tuple):
+        return options
+    return options[0] if len(options) == 1 else draw.choice(options)
 
 
 def flipped(draw: random.Random, data: bytes, bits: int) -> bytes:
