@@ -30,12 +30,6 @@ BY_VARIABLE = ("onnxruntime", "optimum", "sentence_transformers")
 BY_STUB = ("openvino", "nncf")
 
 
-def test_what_is_not_set_is_switched_off() -> None:
-    environment: dict[str, str] = {}
-    switch_off_telemetry(environment)
-    assert environment == TELEMETRY_SWITCHES
-
-
 def test_what_the_user_set_stands_but_for_an_empty_value() -> None:
     environment = {VARIABLE: "0", "HF_HUB_DISABLE_TELEMETRY": "", "PATH": "here"}
     switch_off_telemetry(environment)
@@ -55,14 +49,10 @@ def test_an_engine_that_was_imported_before_is_told_by_its_own_function(
     switch_off_telemetry({})  # an engine without that function
 
 
-@pytest.mark.parametrize(
-    "module",
-    ["pocketbert", "pocketbert.runtime.onnx", "pocketbert.quantize.onnx", "pocketbert.benchmarks.cold_start"],
-)
+@pytest.mark.parametrize("module", ["pocketbert", "pocketbert.runtime.onnx"])
 def test_importing_any_part_sets_the_variables_for_child_processes_too(module: str) -> None:
-    code = f"import {module}, os, json, subprocess, sys; print(subprocess.check_output([sys.executable, '-c', " + (
-        "'import os, json; print(json.dumps(dict(os.environ)))'], text=True))"
-    )
+    inner = "import os, json; print(json.dumps(dict(os.environ)))"
+    code = f"import {module}, subprocess, sys; print(subprocess.check_output([sys.executable, '-c', {inner!r}], text=True))"
     own = {n: v for n, v in os.environ.items() if n not in TELEMETRY_SWITCHES}
     done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True, check=True)
     inherited = json.loads(done.stdout)
