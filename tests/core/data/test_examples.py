@@ -35,22 +35,9 @@ def read(path: Path, *rows: dict[str, Any], kind: LabelKind = LabelKind.NAME, **
     return read_examples(DataSource(path=str(path), **columns), kind=kind)
 
 
-def read_label(folder: Path, kind: LabelKind, row: dict[str, Any], **columns: Any) -> Any:
-    [example] = read(folder / "a.jsonl", {"text": "x", **row}, kind=kind, **columns)
-    return example.label
-
-
 def read_csv(path: Path, text: str, kind: LabelKind = LabelKind.NAME, **columns: Any) -> list[Example]:
     path.write_text(text)
     return read_examples(DataSource(path=str(path), **columns), kind=kind)
-
-
-def refusal(folder: Path, kind: LabelKind, row: dict[str, Any], **columns: Any) -> str:
-    with pytest.raises(InputError) as caught:
-        read_label(folder, kind, row, **columns)
-    [problem] = caught.value.problems
-    assert problem.where == f"{folder / 'a.jsonl'}:1"
-    return problem.what
 
 
 def test_other_columns_and_pairs(tmp_path: Path) -> None:
@@ -130,58 +117,163 @@ def test_a_source_has_one_origin(keys: dict[str, str], message: str) -> None:
         DataSource.model_validate(keys)
 
 
-# Several labels, and numbers
+# What a label column may hold
+
+FIRST, SECOND = GoldAnswer(0, "Ada"), GoldAnswer(22, "Ada")
+
+
+def span(start: Any, end: int, label: str = "per") -> dict[str, Any]:
+    return {"start": start, "end": end, "label": label}
 
 
 @pytest.mark.parametrize(
-    ("cell", "labels"),
+    ("kind", "row", "label"),
     [
-        (["joy", "anger"], ("joy", "anger")),
-        ([], ()),
-        ([2, 0], (2, 0)),
-        ("joy; anger", ("joy", "anger")),
-        ("joy;", ("joy",)),
-        ("", ()),
-        ([True], ("true",)),
-        (["2", 1.0], (2, 1)),
-        (["a;b"], ("a;b",)),
+        *[
+            (LabelKind.NAMES, {"label": cell}, label)
+            for cell, label in (
+                (["joy", "anger"], ("joy", "anger")),
+                ([], ()),
+                ([2, 0], (2, 0)),
+                ("joy; anger", ("joy", "anger")),
+                ("joy;", ("joy",)),
+                ("", ()),
+                ([True], ("true",)),
+                (["2", 1.0], (2, 1)),
+                (["a;b"], ("a;b",)),
+            )
+        ],
+        *[
+            (kind, {"label": cell}, value)
+            for kind in (LabelKind.SCORE, LabelKind.SCORE_OR_NONE)
+            for cell, value in ((2.5, 2.5), (0, 0.0), ("-1e-3", -0.001), (" 4 ", 4.0))
+        ],
+        # a label may be missing where it is not needed
+        (LabelKind.SCORE_OR_NONE, {}, None),
+        (LabelKind.NONE, {}, None),
+        (LabelKind.NONE, {"label": {"whatever": 1}}, None),
+        # words with tags, and spans of a running text
+        (
+            LabelKind.SPANS,
+            {"text": WORDS, "label": ["B-per", "O", "B-loc", "O"]},
+            (Span(0, 3, "per"), Span(8, 16, "loc")),
+        ),
+        (LabelKind.SPANS, {"label": []}, ()),
+        (
+            LabelKind.SPANS,
+            {"text": "Ada lived near New York", "label": [span(15, 23, "loc"), {**span(0, 3), "id": 7}]},
+            (Span(0, 3, "per"), Span(15, 23, "loc")),
+        ),
+        # answers as the Hub has SQuAD: each answer once, in their order; and in other forms
+        *[
+            (LabelKind.ANSWERS, row, label)
+            for row, label in (
+                (
+                    {"label": {"text": ["Ada", "1843", "Ada"], "answer_start": [22, 16, 22]}},
+                    (SECOND, GoldAnswer(16, "1843")),
+                ),
+                ({"label": {"text": [], "answer_start": []}}, ()),
+                ({"label": ["Ada"], "answer_start": [22]}, (SECOND,)),
+                ({"label": "Ada", "answer_start": 22}, (SECOND,)),
+                ({"label": [{"text": "Ada", "start": 22}]}, (SECOND,)),
+                ({"label": [{"text": "Ada", "answer_start": 22}]}, (SECOND,)),
+                ({"label": ["Ada"]}, (FIRST,)),
+                ({"label": []}, ()),
+                ({"label": ""}, ()),
+            )
+        ],
     ],
 )
-def test_lists_of_labels(tmp_path: Path, cell: Any, labels: tuple[Any, ...]) -> None:
-    assert read_label(tmp_path, LabelKind.NAMES, {"label": cell}) == labels
+def test_labels_are_read(tmp_path: Path, kind: LabelKind, row: dict[str, Any], label: Any) -> None:
+    [example] = read(tmp_path / "a.jsonl", {"text": "x", "pair": CONTEXT, **row}, kind=kind, text_pair="pair")
+    assert example.label == label
+    assert type(example.label) is type(label)
 
 
-def test_lists_of_labels_in_csv(tmp_path: Path) -> None:
-    rows = read_csv(tmp_path / "a.csv", "text,label\none,a;b\ntwo,\nthree,7\n", LabelKind.NAMES)
-    assert [e.label for e in rows] == [("a", "b"), (), (7,)]
+NO_NAMES, NO_SCORE, NO_SPAN = "not a list of names or numbers", "is not a finite number", "is not {start, end, label}"
 
 
-@pytest.mark.parametrize("cell", [3, {"a": 1}, ["a", None], [["a"]], [1.5]])
-def test_what_is_no_list_of_labels(tmp_path: Path, cell: Any) -> None:
-    assert "not a list of names or numbers" in refusal(tmp_path, LabelKind.NAMES, {"label": cell})
+@pytest.mark.parametrize(
+    ("kind", "row", "message"),
+    [
+        *[(LabelKind.NAMES, {"label": cell}, NO_NAMES) for cell in (3, {"a": 1}, ["a", None], [["a"]], [1.5])],
+        *[
+            (LabelKind.SCORE, {"label": cell}, NO_SCORE)
+            for cell in ("NaN", "inf", "1e999", "high", "", True, [1.0], {"score": 1})
+        ],
+        (LabelKind.SCORE, {}, "no column 'label'"),
+        *[
+            (LabelKind.SPANS, {"text": text, "label": cell}, message)
+            for text, cell, message in (
+                (WORDS, ["O", "O"], r"numbers of tags (2) and of words (4) differ"),
+                (WORDS, [], r"numbers of tags (0) and of words (4) differ"),
+                (WORDS, [0, 1, 2, 0], "numbers need names"),
+                (WORDS, 3, "tags are int '3', not a list"),
+                ("Ada met Bob", ["O", "O"], "need a text that is a list of words"),
+                ("Ada met Bob", "", "need a text that is a list of words"),
+                ("Ada", [span(0, 4)], "within the 3 characters"),
+                ("Ada", [span(2, 2)], NO_SPAN),
+                ("Ada", [span(-1, 2)], NO_SPAN),
+                ("Ada", [span(0, 2, "")], NO_SPAN),
+                ("Ada", [span("0", 2)], NO_SPAN),
+                ("Ada", [span(True, 2)], NO_SPAN),
+                ("Ada", [span(0, 2), span(1, 3, "loc")], "spans overlap"),
+                ("Ada", [span(0, 2, "B-52")], "label 'B-52' reads like a tag"),
+                ("Ada", [span(0, 2, "O")], "label 'O' reads like a tag"),
+                ("Ada", [span(0, 2), "O"], "neither names nor {start, end, label}"),
+                (["Ada", 3], ["O", "O"], "column 'text' holds list, not text"),
+                (["Ada", " "], ["O", "O"], "column 'text' holds list, not text"),
+                ([], [], "column 'text' is empty"),
+            )
+        ],
+        *[
+            (LabelKind.ANSWERS, row, message)
+            for row, message in (
+                ({"label": {"text": ["Ada"], "answer_start": [3]}}, "is not in the context at character 3"),
+                ({"label": {"text": ["Ada"], "answer_start": [-42]}}, "is not in the context at character"),
+                ({"label": ["Charles"]}, "answer 'Charles' is not in the context."),
+                ({"label": "Ada", "answer_start": "first"}, "at character first"),
+                ({"label": {"text": ["Ada"], "answer_start": [True]}}, "is not in the context at character"),
+                ({"label": {"text": ["Ada", "1843"], "answer_start": [22]}}, "1 places for 2 answers"),
+                ({"label": ["Ada"], "answer_start": [0, 22]}, "2 places for 1 answers"),
+                ({"label": 7}, "answers are int '7'"),
+                ({"label": {"answer": "Ada"}}, "answers are NoneType"),
+                ({"label": [""]}, "answer '' is not text"),
+                ({"label": [3]}, "answer 3 is not text"),
+                ({"label": [{"start": 0}]}, "answer None is not text"),
+            )
+        ],
+    ],
+)
+def test_what_is_no_label_is_refused_with_its_row(
+    tmp_path: Path, kind: LabelKind, row: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path / "a.jsonl", {"text": "x", "pair": CONTEXT, **row}, kind=kind, text_pair="pair")
+    [problem] = caught.value.problems
+    assert problem.where == f"{tmp_path / 'a.jsonl'}:1"
+    assert message in problem.what
 
 
-@pytest.mark.parametrize(("cell", "value"), [(2.5, 2.5), (0, 0.0), ("-1e-3", -0.001), (" 4 ", 4.0)])
-@pytest.mark.parametrize("kind", [LabelKind.SCORE, LabelKind.SCORE_OR_NONE])
-def test_scores(tmp_path: Path, kind: LabelKind, cell: Any, value: float) -> None:
-    found = read_label(tmp_path, kind, {"label": cell})
-    assert found == value
-    assert isinstance(found, float)
-
-
-@pytest.mark.parametrize("cell", ["NaN", "inf", "1e999", "high", "", True, [1.0], {"score": 1}])
-def test_what_is_no_score(tmp_path: Path, cell: Any) -> None:
-    assert "is not a finite number" in refusal(tmp_path, LabelKind.SCORE, {"label": cell})
-
-
-def test_a_label_may_be_missing_where_it_is_not_needed(tmp_path: Path) -> None:
-    assert read_label(tmp_path, LabelKind.SCORE_OR_NONE, {}) is None
-    assert read_label(tmp_path, LabelKind.NONE, {}) is None
-    assert read_label(tmp_path, LabelKind.NONE, {"label": {"whatever": 1}}) is None
-    assert "no column 'label'" in refusal(tmp_path, LabelKind.SCORE, {})
-
-
-# Spans
+@pytest.mark.parametrize(
+    ("kind", "text", "labels"),
+    [
+        (LabelKind.NAMES, "text,pair,label\none,x,a;b\ntwo,x,\nthree,x,7\n", [("a", "b"), (), (7,)]),
+        (
+            LabelKind.SPANS,
+            "text,pair,label\nAda met  Bob,x,B-per O B-per\n",
+            [(Span(0, 3, "per"), Span(9, 12, "per"))],
+        ),
+        (
+            LabelKind.ANSWERS,
+            f"text,pair,label,answer_start\nWho?,{CONTEXT},Ada,22\nWhere?,{CONTEXT},London,35\nWhy?,{CONTEXT},,\n",
+            [(SECOND,), (GoldAnswer(35, "London"),), ()],
+        ),
+    ],
+)
+def test_labels_in_csv(tmp_path: Path, kind: LabelKind, text: str, labels: list[Any]) -> None:
+    found = read_csv(tmp_path / "a.csv", text, kind, text_pair="pair")
+    assert [e.label for e in found] == labels
 
 
 @settings(max_examples=25)
@@ -191,114 +283,6 @@ def test_words_with_tags_become_one_text_with_spans(tmp_path_factory: pytest.Tem
     [example] = read(tmp_path_factory.getbasetemp() / "joined.jsonl", row, kind=LabelKind.SPANS)
     assert [example.text[s.start : s.end] for s in example.label] == ["a", *words]  # type: ignore[union-attr]
     assert example.text == " ".join(["a", *words])
-
-
-@pytest.mark.parametrize(
-    ("text", "cell", "spans"),
-    [
-        (WORDS, ["B-per", "O", "B-loc", "O"], (Span(0, 3, "per"), Span(8, 16, "loc"))),
-        ("nobody was there", [], ()),
-        (
-            "Ada lived near New York",
-            [{"start": 15, "end": 23, "label": "loc"}, {"start": 0, "end": 3, "label": "per", "id": 7}],
-            (Span(0, 3, "per"), Span(15, 23, "loc")),
-        ),
-    ],
-)
-def test_spans(tmp_path: Path, text: Any, cell: Any, spans: tuple[Span, ...]) -> None:
-    assert read_label(tmp_path, LabelKind.SPANS, {"text": text, "label": cell}) == spans
-
-
-def test_tags_in_csv_are_separated_by_blanks(tmp_path: Path) -> None:
-    [example] = read_csv(tmp_path / "a.csv", "text,label\nAda met  Bob,B-per O B-per\n", LabelKind.SPANS)
-    assert example.text == "Ada met  Bob"
-    assert example.label == (Span(0, 3, "per"), Span(9, 12, "per"))
-
-
-def span(start: Any, end: int, label: str = "per") -> dict[str, Any]:
-    return {"start": start, "end": end, "label": label}
-
-
-@pytest.mark.parametrize(
-    ("text", "cell", "message"),
-    [
-        (WORDS, ["O", "O"], r"numbers of tags (2) and of words (4) differ"),
-        (WORDS, [], r"numbers of tags (0) and of words (4) differ"),
-        (WORDS, [0, 1, 2, 0], "numbers need names"),
-        (WORDS, 3, "tags are int '3', not a list"),
-        ("Ada met Bob", ["O", "O"], "need a text that is a list of words"),
-        ("Ada met Bob", "", "need a text that is a list of words"),
-        ("Ada", [span(0, 4)], "within the 3 characters"),
-        ("Ada", [span(2, 2)], "is not {start, end, label}"),
-        ("Ada", [span(-1, 2)], "is not {start, end, label}"),
-        ("Ada", [span(0, 2, "")], "is not {start, end, label}"),
-        ("Ada", [span("0", 2)], "is not {start, end, label}"),
-        ("Ada", [span(True, 2)], "is not {start, end, label}"),
-        ("Ada", [span(0, 2), span(1, 3, "loc")], "spans overlap"),
-        ("Ada", [span(0, 2, "B-52")], "label 'B-52' reads like a tag"),
-        ("Ada", [span(0, 2, "O")], "label 'O' reads like a tag"),
-        ("Ada", [span(0, 2), "O"], "neither names nor {start, end, label}"),
-        (["Ada", 3], ["O", "O"], "column 'text' holds list, not text"),
-        (["Ada", " "], ["O", "O"], "column 'text' holds list, not text"),
-        ([], [], "column 'text' is empty"),
-    ],
-)
-def test_what_are_no_spans(tmp_path: Path, text: Any, cell: Any, message: str) -> None:
-    assert message in refusal(tmp_path, LabelKind.SPANS, {"text": text, "label": cell})
-
-
-# Answers
-
-FIRST, SECOND = GoldAnswer(0, "Ada"), GoldAnswer(22, "Ada")
-
-
-@pytest.mark.parametrize(
-    ("row", "answers"),
-    [
-        # as the Hub has SQuAD: each answer once, in their order
-        ({"label": {"text": ["Ada", "1843", "Ada"], "answer_start": [22, 16, 22]}}, (SECOND, GoldAnswer(16, "1843"))),
-        ({"label": {"text": [], "answer_start": []}}, ()),
-        ({"label": ["Ada"], "answer_start": [22]}, (SECOND,)),
-        ({"label": "Ada", "answer_start": 22}, (SECOND,)),
-        ({"label": [{"text": "Ada", "start": 22}]}, (SECOND,)),
-        ({"label": [{"text": "Ada", "answer_start": 22}]}, (SECOND,)),
-        ({"label": ["Ada"]}, (FIRST,)),
-        ({"label": []}, ()),
-        ({"label": ""}, ()),
-    ],
-)
-def test_answers(tmp_path: Path, row: dict[str, Any], answers: tuple[GoldAnswer, ...]) -> None:
-    row = {"text": "Who?", "pair": CONTEXT, **row}
-    assert read_label(tmp_path, LabelKind.ANSWERS, row, text_pair="pair") == answers
-
-
-def test_answers_in_csv(tmp_path: Path) -> None:
-    text = f"text,pair,label,answer_start\nWho?,{CONTEXT},Ada,22\nWhere?,{CONTEXT},London,35\nWhy?,{CONTEXT},,\n"
-    found = read_csv(tmp_path / "a.csv", text, LabelKind.ANSWERS, text_pair="pair")
-    assert [e.label for e in found] == [(SECOND,), (GoldAnswer(35, "London"),), ()]
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"label": {"text": ["Ada"], "answer_start": [3]}}, "is not in the context at character 3"),
-        ({"label": {"text": ["Ada"], "answer_start": [-42]}}, "is not in the context at character"),
-        ({"label": ["Charles"]}, "answer 'Charles' is not in the context."),
-        ({"label": "Ada", "answer_start": 1}, "at character 1"),
-        ({"label": "Ada", "answer_start": "first"}, "at character first"),
-        ({"label": {"text": ["Ada"], "answer_start": [True]}}, "is not in the context at character"),
-        ({"label": {"text": ["Ada", "1843"], "answer_start": [22]}}, "1 places for 2 answers"),
-        ({"label": ["Ada"], "answer_start": [0, 22]}, "2 places for 1 answers"),
-        ({"label": 7}, "answers are int '7'"),
-        ({"label": {"answer": "Ada"}}, "answers are NoneType"),
-        ({"label": [""]}, "answer '' is not text"),
-        ({"label": [3]}, "answer 3 is not text"),
-        ({"label": [{"start": 0}]}, "answer None is not text"),
-    ],
-)
-def test_what_are_no_answers(tmp_path: Path, row: dict[str, Any], message: str) -> None:
-    row = {"text": "Who?", "pair": CONTEXT, **row}
-    assert message in refusal(tmp_path, LabelKind.ANSWERS, row, text_pair="pair")
 
 
 # Digests, and the rows that are held out by them

@@ -88,11 +88,11 @@ def test_all_kinds_of_file_hold_the_same_rows(
             [("a", "true", 1), ("b", "false", 2)],
         ),
         ("a.csv", b'\xef\xbb\xbftext,label\r\n"1, ""two""\n3",x\r\nb,y\r\n', [('1, "two"\n3', "x", 2), ("b", "y", 3)]),
-        ("a.csv", b"text,label\ngood,1\n\nbad,0\n\n", [("good", 1, 2), ("bad", 0, 3)]),
+        ("a.csv", b"text,label\ngood,1\n\nbad,0\n\n", [("good", 1, 2), ("bad", 0, 4)]),
         ("a.csv", b'text;label\n"well, ; yes";b\nno;a\n', [("well, ; yes", "b", 2), ("no", "a", 3)]),
         ("a.csv", b'text\tlabel\n"well, \t yes"\tb\nno\ta\n', [("well, \t yes", "b", 2), ("no", "a", 3)]),
         ("a.csv", b"text,label,label;x\nyes;no,a,b\n", [("yes;no", "a", 2)]),
-        ("a.tsv", b"text\tlabel\ngood\t1\n\nbad\t0\n\n", [("good", 1, 2), ("bad", 0, 3)]),
+        ("a.tsv", b"text\tlabel\ngood\t1\n\nbad\t0\n\n", [("good", 1, 2), ("bad", 0, 4)]),
         (
             "a.tsv",
             b'label\ttext\n1\t"quoted" and \'more\n0\tan "open\n',
@@ -111,13 +111,13 @@ def test_rows_of_text_files(tmp_path: Path, name: str, raw: bytes, rows: list[tu
         ("a.csv", "text,label\nfine,1\nwell, an open comma,0\n", ":3: 3 columns, the header has 2."),
         (
             "a.csv",
-            'text,label\na lamp,lamp\n{"text": "a song"}\n',
+            'text,label\na lamp,lamp\n{"text": "a song", "label": "music"}\n',
             ":3: is a JSON object; cells that a separator parts",
         ),
-        ("a.csv", 'text,label\n"never closed,1\nmore,0\n', ":2: not valid CSV"),
+        ("a.csv", 'text,label\n"never closed,1\nmore,0\n', ":3: not valid CSV"),
         ("a.csv", "text,label\n", ": no rows."),
         ("a.csv", "text,label,text\na,b,c\n", ":1: two columns are called 'text'"),
-        ("a.csv", ",".join(map(str, range(300_000))) + "\n", ":1: 300,000 columns; allowed: at most 10,000"),
+        ("a.csv", ",".join(map(str, range(20_000))) + "\n", ":1: 20,000 columns; allowed: at most 10,000"),
         (
             "a.jsonl",
             '{"text": "a", "label": 1}\n{"text": "a", "text": "b"}\n',
@@ -213,22 +213,22 @@ def test_another_encoding_is_found_in_its_line(tmp_path: Path, name: str) -> Non
 
 @pytest.mark.parametrize("name", [*KINDS, "a.txt"])
 def test_only_regular_files_are_opened(tmp_path: Path, name: str) -> None:
+    def bind_socket(path: Path) -> None:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(os.path.relpath(path))  # names of sockets are short
+
     path = tmp_path / name
-    os.mkfifo(path)
-    assert "is a pipe, not a file" in refusal(path)
-    path.unlink()
+    for make, message in (
+        (os.mkfifo, "is a pipe, not a file"),
+        (lambda p: p.symlink_to("/dev/zero"), "is a device"),
+        (lambda p: p.symlink_to("/proc/self/mem"), "is a file of the system"),
+        (bind_socket, "is a socket"),
+    ):
+        make(path)
+        assert message in refusal(path)
+        path.unlink()
     path.mkdir()
     assert "is a folder, not a file" in refusal(path)
-    path.rmdir()
-    for place, kind in (("/dev/zero", "is a device"), ("/proc/self/mem", "is a file of the system")):
-        path.symlink_to(place)
-        assert kind in refusal(path)
-        path.unlink()
-    with socket.socket(socket.AF_UNIX) as server:
-        folder = os.open(tmp_path, os.O_RDONLY)  # names of sockets are short
-        server.bind(f"/proc/self/fd/{folder}/{name}")
-        os.close(folder)
-        assert "is a socket" in refusal(path)
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ FILES: dict[str, tuple[Sequence[str], list[list[object]]]] = {
     "labels of several": (("text", "tags"), [texts(), cycle("a;b", "b", "a")]),
     "one column per label": (("comment", "toxic", "insult"), [texts(), cycle(0, 1, 0), cycle(1, 0, 0)]),
     "dates": (("created_at", "text", "label"), [dates("2026-01-{:02d}"), texts(), cycle("a", "b")]),
-    "many labels": (("text", "intent"), [texts(200), [f"label_{DRAW.randrange(77)}" for _ in range(200)]]),
+    "many labels": (("text", "intent"), [texts(200), [f"label_{i % 77}" for i in range(200)]]),
     "sorted by label": (("text", "label"), [texts(), sorted(map(str, cycle("neg", "pos")))]),
     "labels called like columns": (("text", "kind"), [texts(), cycle("question", "comment", "title")]),
     "questions of a form": (
@@ -110,7 +110,7 @@ FILES: dict[str, tuple[Sequence[str], list[list[object]]]] = {
     "Chinese": (("评论", "标签"), [[f"我看了{i}遍\uff0c这部电影真的很好看" for i in range(60)], cycle("好评", "差评")]),
     "Chinese, English names": (
         ("text", "label"),
-        [[f"我看了{i}遍,这部电影真的很好看" for i in range(60)], cycle(0, 1)],
+        [[f"我看了{i}遍{',' * (i % 2)}这部电影真的很好看" for i in range(60)], cycle(0, 1)],
     ),
     "missing numbers": (("text", "stars"), [texts(), cycle("NA", 1, 2, 3, 4)]),
     "five rows": (("text", "label"), [texts(5), cycle("pos", "neg", count=5)]),

@@ -6,7 +6,6 @@ import os
 import shutil
 import socket
 import subprocess
-import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -122,13 +121,6 @@ def test_odd_names_are_names(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError) as refused:
         resolve_output_file(output, True)
     assert "\n" not in str(refused.value)
-
-
-def test_two_spellings_of_a_letter_are_two_names(tmp_path: Path) -> None:
-    for form in ("NFC", "NFD"):
-        with build_folder(resolve_output_folder(tmp_path / unicodedata.normalize(form, "Zoë"))) as folder:
-            (folder / form).touch()
-    assert len(names(tmp_path)) in (1, 2)  # one on a Mac, whose second folder would have replaced nothing
 
 
 def test_input_and_output_lie_apart(tmp_path: Path) -> None:

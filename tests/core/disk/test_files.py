@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -152,22 +153,25 @@ def test_the_digest_of_a_folder_is_made_of_names_and_bytes(package: Path, tmp_pa
     assert (tmp_path / "Other.mlpackage" / "Data" / "weights" / "weight.bin").read_bytes() == b"12345"
 
 
-@pytest.mark.parametrize("change", ["bytes", "name", "folder", "more", "less", "swapped"])
-def test_every_change_in_a_folder_changes_its_digest(package: Path, change: str) -> None:
-    before, weights = sha256_path(package), package / "Data" / "weights" / "weight.bin"
-    if change == "bytes":
-        weights.write_bytes(b"12346")
-    elif change == "name":
-        weights.rename(weights.with_name("weights.bin"))
-    elif change == "folder":
-        (package / "Data").rename(package / "data")
-    elif change == "more":
-        (package / "Data" / "empty").write_bytes(b"")
-    elif change == "less":
-        weights.unlink()
-    else:  # the same names, the same bytes in all
-        weights.write_bytes(b"{}")
-        (package / "Manifest.json").write_bytes(b"12345")
+WEIGHTS, MANIFEST = "Data/weights/weight.bin", "Manifest.json"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder: (folder / WEIGHTS).write_bytes(b"12346"),
+        lambda folder: (folder / WEIGHTS).rename(folder / "Data/weights/weights.bin"),
+        lambda folder: (folder / "Data").rename(folder / "data"),
+        lambda folder: (folder / "Data/empty").touch(),
+        lambda folder: (folder / WEIGHTS).unlink(),
+        # the same names, the same bytes in all
+        lambda folder: ((folder / WEIGHTS).write_bytes(b"{}"), (folder / MANIFEST).write_bytes(b"12345")),
+    ],
+    ids=["bytes", "name", "folder", "more", "less", "swapped"],
+)
+def test_every_change_in_a_folder_changes_its_digest(package: Path, change: Callable[[Path], object]) -> None:
+    before = sha256_path(package)
+    change(package)
     assert sha256_path(package) != before
 
 

@@ -30,6 +30,12 @@ NEW = {SIGN: "new", "a": "new", "sub/b": "new", "sub/deep/c": "new"}
 OLD = {SIGN: "old", "a": "old", "gone/d": "old", "sub": "old"}
 
 
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills of processes, which these tests are about, lose nothing that was written; thousands of fsyncs take a minute."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
 def names(folder: Path) -> set[str]:
     return {p.name for p in folder.iterdir()} - {"pocketbert-cache"}
 

@@ -52,7 +52,7 @@ def test_padding_and_truncation_of_the_file_are_switched_off(folder: Path) -> No
 def test_truncation_is_flagged(folder: Path) -> None:
     tokenizer = TextTokenizer(folder, 6)
     rows = tokenizer.encode(
-        ["a good film", "a good old film", "a good old film not", ("a", "film"), ("a", "good old film")]
+        ["a good film", "a good film day", "a good film day not", ("a", "film"), ("a", "good old film")]
     )
     assert [(len(r), r.truncated) for r in rows] == [(5, False), (6, False), (6, True), (5, False), (6, True)]
     last = TextTokenizer(folder, 64).encode(["good"])[0].ids[-1]
