@@ -107,10 +107,9 @@ def run_command(site: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_a_failing_plug_in_stops_commands_but_not_the_help_nor_doctor(tmp_path: Path) -> None:
     site = tmp_path / "site"
     install(site, "bad_one", "print('loaded')\ndef register(): return 1 / 0")
-    for words in (("--help",), ("export", "--help")):
-        helped = run_command(site, *words)
-        assert helped.returncode == 0
-        assert "loaded" not in helped.stdout
+    helped = run_command(site, "export", "--help")
+    assert helped.returncode == 0
+    assert "loaded" not in helped.stdout
     stopped = run_command(site, "families")
     assert stopped.returncode == ExitCode.INPUT
     assert "pip uninstall bad_one" in stopped.stderr

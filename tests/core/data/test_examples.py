@@ -302,6 +302,7 @@ def check_division(texts: list[str], keep: list[Example], held: list[Example]) -
         assert [e.row for e in side] == sorted(e.row for e in side)
 
 
+@settings(max_examples=40)
 @given(st.text(), st.text())
 def test_digests_ignore_case_and_outer_blanks(text: str, pair: str) -> None:
     assert Example(f" {text} ", None, 0, 1).digest == Example(text.strip().lower(), None, 1, 9).digest

@@ -6,7 +6,7 @@ import errno
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pocketbert import Gate, RunResult, Verification
@@ -49,6 +49,7 @@ def test_long_lists_are_cut_with_a_count() -> None:
     assert exact[-1] == "  row 38: wrong."
 
 
+@settings(max_examples=40)
 @given(st.lists(LONG, min_size=1, max_size=60))
 def test_every_error_is_bounded_and_harmless(problems: list[str]) -> None:
     lines = format_error(problems).split("\n")
