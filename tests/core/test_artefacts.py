@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -230,72 +232,70 @@ def with_package(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("what", ["changed", "missing", "additional", "empty file"])
-def test_what_differs_inside_a_package_is_said_of_the_package(with_package: Path, what: str) -> None:
-    package = with_package / "coreml" / "Model.mlpackage"
-    if what == "changed":
-        (package / "Data" / "weight.bin").write_bytes(b"fp17")
-    elif what == "missing":
-        (package / "Manifest.json").unlink()
-    else:
-        (package / "Data" / "more").write_text("x" if what == "additional" else "")
-    assert list_integrity_problems(with_package, read_artefacts(with_package)) == [
-        "coreml/Model.mlpackage: changed since it was packed (sha256 differs)"
-    ]
+PACKAGE = "coreml/Model.mlpackage"
+DIFFERS = "changed since it was packed (sha256 differs)"
 
 
-def test_a_package_that_is_gone_or_a_file_and_what_lies_beside_it(with_package: Path) -> None:
-    made, package = read_artefacts(with_package), with_package / "coreml" / "Model.mlpackage"
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda package: (package / "Data" / "weight.bin").write_bytes(b"fp17"), DIFFERS),
+        (lambda package: (package / "Manifest.json").unlink(), DIFFERS),
+        (lambda package: (package / "Data" / "more").write_text("x"), DIFFERS),
+        (lambda package: (package / "Data" / "empty").touch(), DIFFERS),
+        (lambda package: (shutil.rmtree(package), package.write_bytes(b"{}fp16")), DIFFERS),
+        (lambda package: os.mkfifo(package / "Data" / "x"), "is or contains a "),
+        (lambda package: (package / "Data" / "x").symlink_to("/etc/hostname"), "is or contains a "),
+        (lambda package: shutil.rmtree(package), "listed, but not there"),
+    ],
+    ids=["changed", "missing", "additional", "empty file", "a file", "FIFO", "link out", "gone"],
+)
+def test_what_differs_inside_a_package_is_said_of_the_package(
+    with_package: Path, change: Callable[[Path], object], said: str
+) -> None:
+    made = read_artefacts(with_package)
+    change(with_package / PACKAGE)
+    [problem] = list_integrity_problems(with_package, made)
+    assert problem.startswith(f"{PACKAGE}: {said}")
+    assert list_changed_files(with_package, made) == ([] if "not there" in said else [PACKAGE])
+
+
+def test_a_package_beside_a_listed_one_is_named_by_its_files(with_package: Path) -> None:
     (with_package / "coreml" / "Model_w8.mlpackage").mkdir()
     (with_package / "coreml" / "Model_w8.mlpackage" / "Manifest.json").write_text("{}")
-    package.rename(with_package.parent / "away")
-    gone = "coreml/Model.mlpackage: listed, but not there"
     beside = "coreml/Model_w8.mlpackage/Manifest.json: there, but not listed"
-    assert list_integrity_problems(with_package, made) == [gone, beside]
-    package.write_bytes(b"{}fp16")  # as large
-    assert list_integrity_problems(with_package, made) == [
-        "coreml/Model.mlpackage: changed since it was packed (sha256 differs)",
-        beside,
-    ]
+    assert list_integrity_problems(with_package, read_artefacts(with_package)) == [beside]
 
 
-def special(path: Path, kind: str) -> None:
-    path.unlink(missing_ok=True)
-    if kind == "FIFO":
-        os.mkfifo(path)
-    elif kind == "socket":
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(os.path.relpath(path))
-    elif kind == "link":
-        path.symlink_to("model_int8.onnx")
-    elif kind == "loop":
-        path.symlink_to(path.name)
-    else:
-        path.symlink_to("/dev/zero")
+def bind_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(os.path.relpath(path))
 
 
-@pytest.mark.parametrize("kind", ["FIFO", "socket", "link", "loop", "device"])
-def test_what_is_no_file_is_listed_and_never_opened(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "make",
+    [
+        os.mkfifo,
+        bind_socket,
+        lambda path: path.symlink_to("model_int8.onnx"),
+        lambda path: path.symlink_to(path.name),
+        lambda path: path.symlink_to("/dev/zero"),
+    ],
+    ids=["FIFO", "socket", "link", "loop", "device"],
+)
+def test_what_is_no_file_is_listed_and_never_opened(
+    folder: Path, make: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = read_artefacts(folder)
     monkeypatch.chdir(folder)
-    special(folder / "onnx" / "more", kind)
+    make(folder / "onnx" / "more")
     [problem] = list_integrity_problems(folder, made)
     assert problem.startswith("onnx/more: there, but not listed (a ")
     (folder / "onnx" / "more").unlink()
-    special(folder / "onnx" / "model_quantized.onnx", kind)
+    (folder / "onnx" / "model_quantized.onnx").unlink()
+    make(folder / "onnx" / "model_quantized.onnx")
     [problem] = list_integrity_problems(folder, made)
-    assert problem.startswith("onnx/model_quantized.onnx: "), problem
-
-
-@pytest.mark.parametrize("kind", ["FIFO", "link out"])
-def test_a_package_with_something_else_inside_is_not_opened(with_package: Path, kind: str, tmp_path: Path) -> None:
-    inside = with_package / "coreml" / "Model.mlpackage" / "Data" / "x"
-    (tmp_path / "secret").write_text("x")
-    os.mkfifo(inside) if kind == "FIFO" else inside.symlink_to(tmp_path / "secret")
-    made = read_artefacts(with_package)
-    assert list_changed_files(with_package, made) == ["coreml/Model.mlpackage"]
-    [problem] = list_integrity_problems(with_package, made)
-    assert problem.startswith("coreml/Model.mlpackage: is or contains a ")
+    assert problem.startswith("onnx/model_quantized.onnx: ")
 
 
 # Configurations, and the file that users are pointed to
