@@ -1,8 +1,12 @@
+"""Artefact folders: their list is read strictly, every difference is found, and no odd file is ever opened."""
+
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +28,18 @@ from pocketbert.core.artefacts import (
     read_checked_config,
     write_artefacts,
 )
-from pocketbert.core.disk.files import path_bytes, sha256_file, sha256_path
+from pocketbert.core.artefacts.folder import choose_file, requested_scheme
+from pocketbert.core.disk.files import path_bytes, sha256_path
 from pocketbert.core.errors import InputError
 from pocketbert.core.tasks import ScoreFunction, TaskName
 from pocketbert.core.types import Format, Scheme, Status
 
 
-def record(folder: Path, path: str, **more: Any) -> FileRecord:
-    file = folder / path
-    made = ModelRecord if more["kind"] is Kind.MODEL else FileRecord
-    return made(path=path, sha256=sha256_file(file), bytes=file.stat().st_size, **more)
+def list_file(folder: Path, path: str, kind: Kind = Kind.MODEL, **more: Any) -> FileRecord:
+    digest = {"path": path, "sha256": sha256_path(folder / path), "bytes": path_bytes(folder / path)}
+    if kind is Kind.MODEL:
+        return ModelRecord(**{"format": Format.ONNX, "status": Status.PASSED, **digest, **more})
+    return FileRecord(kind=kind, **digest)
 
 
 @pytest.fixture
@@ -44,24 +50,15 @@ def folder(tmp_path: Path) -> Path:
     (made / "onnx" / "model_int8.onnx").write_bytes(b"int8")
     (made / "onnx" / "model_quantized.onnx").write_bytes(b"int8")
     (made / "README.md").write_text("card")
-    model = {"kind": Kind.MODEL, "format": Format.ONNX, "status": Status.PASSED}
     files = [
-        record(made, "onnx/model.onnx", scheme=Scheme.FP32, **model),
-        record(made, "onnx/model_int8.onnx", scheme=Scheme.INT8, default=True, **model),
-        record(made, "onnx/model_quantized.onnx", scheme=Scheme.INT8, alias_of="onnx/model_int8.onnx", **model),
-        record(made, "README.md", kind=Kind.DOCUMENT),
+        list_file(made, "onnx/model.onnx", scheme=Scheme.FP32),
+        list_file(made, "onnx/model_int8.onnx", scheme=Scheme.INT8, default=True),
+        list_file(made, "onnx/model_quantized.onnx", scheme=Scheme.INT8, alias_of="onnx/model_int8.onnx"),
+        list_file(made, "README.md", Kind.DOCUMENT),
     ]
-    write_artefacts(
-        made,
-        Artefacts(
-            name="films",
-            task=TaskName.TEXT_CLASSIFICATION,
-            family="bert",
-            labels=["no", "yes"],
-            processing=Processing(max_length=64, score=ScoreFunction.SOFTMAX),
-            files=files,
-        ),
-    )
+    settings = {"task": TaskName.TEXT_CLASSIFICATION, "family": "bert", "labels": ["no", "yes"]}
+    processing = Processing(max_length=64, score=ScoreFunction.SOFTMAX)
+    write_artefacts(made, Artefacts(name="films", processing=processing, files=files, **settings))
     return made
 
 
@@ -70,10 +67,19 @@ def change(folder: Path, **values: Any) -> None:
     (folder / ARTEFACTS_FILE).write_text(json.dumps({**content, **values}))
 
 
-def refused(folder: Path) -> str:
+def change_file(folder: Path, number: int, **values: Any) -> None:
+    files = json.loads((folder / ARTEFACTS_FILE).read_text())["files"]
+    files[number] |= values
+    change(folder, files=files)
+
+
+def refusal(folder: Path) -> str:
     with pytest.raises(InputError) as caught:
         read_artefacts(folder)
     return str(caught.value)
+
+
+# The list
 
 
 def test_what_is_written_is_read(folder: Path) -> None:
@@ -88,38 +94,30 @@ def test_what_is_written_is_read(folder: Path) -> None:
 
 def test_unknown_keys_of_newer_folders_are_ignored(folder: Path) -> None:
     before = read_artefacts(folder)
-    content = json.loads((folder / ARTEFACTS_FILE).read_text())
-    content["files"][0]["npu"] = {"a": 1}
-    content["processing"]["novelty"] = 3
-    change(folder, schema_version="1.7", news="x", files=content["files"], processing=content["processing"])
+    change_file(folder, 0, npu={"a": 1})
+    change(folder, schema_version="1.7", news="x", processing={**PROCESSING, "novelty": 3})
     after = read_artefacts(folder)
-    assert after.files == before.files
-    assert after.processing == before.processing
+    assert (after.files, after.processing) == (before.files, before.processing)
 
 
 @pytest.mark.parametrize("version", ["2.0", "0.9", "", "10.1"])
 def test_another_major_schema_is_refused(folder: Path, version: str) -> None:
     change(folder, schema_version=version)
-    assert f"schema version '{version}' cannot be read; this version reads 1.0" in refused(folder)
+    assert f"schema version '{version}' cannot be read; this version reads 1.0" in refusal(folder)
 
 
-@pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "onnx/../../secret", "a\x00b"])
-def test_a_path_that_leaves_the_folder_is_refused(folder: Path, path: str) -> None:
-    content = json.loads((folder / ARTEFACTS_FILE).read_text())
-    content["files"][0]["path"] = path
-    change(folder, files=content["files"])
-    assert "leaves the folder" in refused(folder)
-
-
-def test_a_folder_without_the_list_is_no_artefact_folder(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_without_a_list_or_a_model_is_no_artefact_folder(folder: Path, tmp_path: Path) -> None:
+    change(folder, files=[])
+    with pytest.raises(InputError, match="lists no model file"):
+        read_artefacts(folder).default_model()
     (folder / ARTEFACTS_FILE).unlink()
-    assert "Make one with: pocketbert export" in refused(folder)
-    assert "not an artefact folder" in refused(tmp_path / "none")
+    assert "Make one with: pocketbert export" in refusal(folder)
+    assert "not an artefact folder" in refusal(tmp_path / "none")
 
 
 def test_every_wrong_value_is_named(folder: Path) -> None:
     change(folder, task="no-task", labels="yes", processing={"max_length": 3})
-    found = refused(folder)
+    found = refusal(folder)
     for key in ("task", "labels", "processing.score"):
         assert f"{ARTEFACTS_FILE} {key}:" in found
 
@@ -127,13 +125,68 @@ def test_every_wrong_value_is_named(folder: Path) -> None:
 @pytest.mark.parametrize("content", ["[]", "3", "{", "null"])
 def test_other_content_is_refused(folder: Path, content: str) -> None:
     (folder / ARTEFACTS_FILE).write_text(content)
-    assert ARTEFACTS_FILE in refused(folder)
+    assert ARTEFACTS_FILE in refusal(folder)
 
 
-def test_a_folder_without_a_model_is_refused(folder: Path) -> None:
-    change(folder, files=[])
-    with pytest.raises(InputError, match="lists no model file"):
-        read_artefacts(folder).default_model()
+PROCESSING = {"max_length": 64, "score": "softmax"}
+SOUND_QA = {"max_length": 64, "score": "softmax", "stride": 128, "answer_length": 30, "null_answers": False}
+ASK = {"task": "question-answering", "labels": []}
+EMBED = {"task": "feature-extraction", "labels": []}
+SEVERAL = {"max_length": 9, "score": "sigmoid"}
+CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "a score of another task": ({"processing": {**PROCESSING, "score": "none"}}, "processing.score is none"),
+    "another task": ({"task": "regression"}, "processing.score is softmax, of regression it is none"),
+    "a task without labels": ({"task": "question-answering"}, "names 2 labels; question-answering has none"),
+    "thresholds": ({"processing": {**PROCESSING, "thresholds": [0.5, 0.5]}}, "processing.thresholds has no meaning"),
+    "thresholds of three": (
+        {"task": "multi-label", "processing": {**SEVERAL, "thresholds": [0.5] * 3}},
+        "processing.thresholds has 3 numbers for 2 labels",
+    ),
+    "a threshold that is NaN": (
+        {"task": "multi-label", "processing": {**SEVERAL, "thresholds": [float("nan"), 0.5]}},
+        "processing.thresholds",
+    ),
+    "a stride": ({**ASK, "processing": {**SOUND_QA, "stride": -1}}, "stride"),
+    "no answer": ({**ASK, "processing": {**SOUND_QA, "answer_length": 0}}, "answer_length"),
+    "a pooling": ({**EMBED, "processing": {"max_length": 9, "score": "none", "pooling": "max"}}, "pooling"),
+    "half a surrogate pair": ({"labels": ["a", "\ud800"]}, "labels.1"),
+    "an empty label": ({"labels": ["a", ""]}, "labels.1"),
+    "one text of a pair": ({"processing": {**PROCESSING, "pair_order": ["text"]}}, "pair_order"),
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_what_contradicts_the_task_is_refused_when_the_folder_is_opened(folder: Path, name: str) -> None:
+    values, said = CONTRADICTIONS[name]
+    change(folder, **values)
+    assert said in refusal(folder)
+    assert "errors.pydantic.dev" not in refusal(folder)
+
+
+def test_sound_processing_of_another_task_is_read(folder: Path) -> None:
+    change(folder, task="question-answering", labels=[], processing=SOUND_QA)
+    assert read_artefacts(folder).processing.answer_length == 30
+
+
+@pytest.mark.parametrize(
+    ("number", "values", "said"),
+    [
+        (1, {"alias_of": "onnx/model_int8.onnx"}, "which is not a model file of the list"),
+        (2, {"alias_of": "onnx/model.onnx"}, "but another file by its digest"),
+        (2, {"alias_of": "README.md"}, "which is not a model file of the list"),
+        (2, {"alias_of": "none"}, "which is not a model file of the list"),
+        (0, {"default": True}, "several model files are marked as default"),
+        (0, {"path": "README.md"}, "a path is listed twice"),
+        (0, {"bytes": -1}, "bytes"),
+        *[(0, {"path": path}, "leaves the folder") for path in ("../secret", "/etc/passwd", "onnx/../../x", "a\x00b")],
+    ],
+)
+def test_a_list_that_contradicts_itself_is_refused(folder: Path, number: int, values: Any, said: str) -> None:
+    change_file(folder, number, **values)
+    assert said in refusal(folder)
+
+
+# Files that differ from the list
 
 
 def test_missing_changed_and_unlisted_files_are_found(folder: Path) -> None:
@@ -172,167 +225,80 @@ def with_package(folder: Path) -> Path:
     (package / "Manifest.json").write_text("{}")
     (package / "Data" / "weight.bin").write_bytes(b"fp16")
     made = read_artefacts(folder)
-    listed = ModelRecord(
-        path="coreml/Model.mlpackage",
-        sha256=sha256_path(package),
-        bytes=path_bytes(package),
-        format=Format.COREML,
-        scheme=Scheme.FP16,
-        status=Status.PASSED,
-    )
+    listed = list_file(folder, "coreml/Model.mlpackage", format=Format.COREML, scheme=Scheme.FP16)
     write_artefacts(folder, made.model_copy(update={"files": [*made.files, listed]}))
+    assert [m.path for m in read_artefacts(folder).models()][-1] == "coreml/Model.mlpackage"
+    assert list_integrity_problems(folder, read_artefacts(folder)) == []
     return folder
 
 
-def test_a_package_is_one_file_of_the_list(with_package: Path) -> None:
-    made = read_artefacts(with_package)
-    assert [m.path for m in made.models()][-1] == "coreml/Model.mlpackage"
-    assert list_integrity_problems(with_package, made) == []
-
-
-@pytest.mark.parametrize("what", ["changed", "missing", "additional", "empty file"])
-def test_what_differs_inside_a_package_is_said_of_the_package(with_package: Path, what: str) -> None:
-    package = with_package / "coreml" / "Model.mlpackage"
-    if what == "changed":
-        (package / "Data" / "weight.bin").write_bytes(b"fp17")
-    elif what == "missing":
-        (package / "Manifest.json").unlink()
-    else:
-        (package / "Data" / "more").write_text("x" if what == "additional" else "")
-    assert list_integrity_problems(with_package, read_artefacts(with_package)) == [
-        "coreml/Model.mlpackage: changed since it was packed (sha256 differs)"
-    ]
-
-
-def test_a_package_that_is_gone_or_a_file_and_what_lies_beside_it(with_package: Path) -> None:
-    made, package = read_artefacts(with_package), with_package / "coreml" / "Model.mlpackage"
-    (with_package / "coreml" / "Model_w8.mlpackage").mkdir()
-    (with_package / "coreml" / "Model_w8.mlpackage" / "Manifest.json").write_text("{}")
-    package.rename(with_package.parent / "away")
-    gone = "coreml/Model.mlpackage: listed, but not there"
-    beside = "coreml/Model_w8.mlpackage/Manifest.json: there, but not listed"
-    assert list_integrity_problems(with_package, made) == [gone, beside]
-    package.write_bytes(b"{}fp16")  # as large
-    assert list_integrity_problems(with_package, made) == [
-        "coreml/Model.mlpackage: changed since it was packed (sha256 differs)",
-        beside,
-    ]
-
-
-PROCESSING = {"max_length": 64, "score": "softmax"}
-SOUND_QA = {"max_length": 64, "score": "softmax", "stride": 128, "answer_length": 30, "null_answers": False}
-CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
-    "a score of another task": ({"processing": {**PROCESSING, "score": "none"}}, "processing.score is none"),
-    "another task": ({"task": "regression"}, "processing.score is softmax, of regression it is none"),
-    "a task without labels": ({"task": "question-answering"}, "names 2 labels; question-answering has none"),
-    "thresholds": ({"processing": {**PROCESSING, "thresholds": [0.5, 0.5]}}, "processing.thresholds has no meaning"),
-    "thresholds of three": (
-        {"task": "multi-label", "processing": {"max_length": 9, "score": "sigmoid", "thresholds": [0.5] * 3}},
-        "processing.thresholds has 3 numbers for 2 labels",
-    ),
-    "a threshold that is NaN": (
-        {"task": "multi-label", "processing": {"max_length": 9, "score": "sigmoid", "thresholds": [float("nan"), 0.5]}},
-        "processing.thresholds",
-    ),
-    "a stride": ({"task": "question-answering", "labels": [], "processing": {**SOUND_QA, "stride": -1}}, "stride"),
-    "no answer": (
-        {"task": "question-answering", "labels": [], "processing": {**SOUND_QA, "answer_length": 0}},
-        "answer_length",
-    ),
-    "a pooling": (
-        {
-            "task": "feature-extraction",
-            "labels": [],
-            "processing": {"max_length": 9, "score": "none", "pooling": "max"},
-        },
-        "pooling",
-    ),
-    "half a surrogate pair": ({"labels": ["a", "\ud800"]}, "labels.1"),
-    "an empty label": ({"labels": ["a", ""]}, "labels.1"),
-    "one text of a pair": ({"processing": {**PROCESSING, "pair_order": ["text"]}}, "pair_order"),
-}
-
-
-@pytest.mark.parametrize("name", CONTRADICTIONS)
-def test_what_contradicts_the_task_is_refused_when_the_folder_is_opened(folder: Path, name: str) -> None:
-    values, said = CONTRADICTIONS[name]
-    change(folder, **values)
-    assert said in refused(folder)
-    assert "errors.pydantic.dev" not in refused(folder)
-
-
-def test_sound_processing_of_another_task_is_read(folder: Path) -> None:
-    change(folder, task="question-answering", labels=[], processing=SOUND_QA)
-    assert read_artefacts(folder).processing.answer_length == 30
-
-
-def edited(folder: Path, number: int, **values: Any) -> None:
-    files = json.loads((folder / ARTEFACTS_FILE).read_text())["files"]
-    files[number] |= values
-    change(folder, files=files)
+PACKAGE = "coreml/Model.mlpackage"
+DIFFERS = "changed since it was packed (sha256 differs)"
 
 
 @pytest.mark.parametrize(
-    ("number", "values", "said"),
+    ("change", "said"),
     [
-        (1, {"alias_of": "onnx/model_int8.onnx"}, "which is not a model file of the list"),
-        (2, {"alias_of": "onnx/model.onnx"}, "but another file by its digest"),
-        (2, {"alias_of": "README.md"}, "which is not a model file of the list"),
-        (2, {"alias_of": "none"}, "which is not a model file of the list"),
-        (0, {"default": True}, "several model files are marked as default"),
-        (0, {"path": "README.md"}, "a path is listed twice"),
-        (0, {"bytes": -1}, "bytes"),
+        (lambda package: (package / "Data" / "weight.bin").write_bytes(b"fp17"), DIFFERS),
+        (lambda package: (package / "Manifest.json").unlink(), DIFFERS),
+        (lambda package: (package / "Data" / "more").write_text("x"), DIFFERS),
+        (lambda package: (package / "Data" / "empty").touch(), DIFFERS),
+        (lambda package: (shutil.rmtree(package), package.write_bytes(b"{}fp16")), DIFFERS),
+        (lambda package: os.mkfifo(package / "Data" / "x"), "is or contains a "),
+        (lambda package: (package / "Data" / "x").symlink_to("/etc/hostname"), "is or contains a "),
+        (lambda package: shutil.rmtree(package), "listed, but not there"),
     ],
+    ids=["changed", "missing", "additional", "empty file", "a file", "FIFO", "link out", "gone"],
 )
-def test_a_list_that_contradicts_itself_is_refused(folder: Path, number: int, values: Any, said: str) -> None:
-    edited(folder, number, **values)
-    assert said in refused(folder)
+def test_what_differs_inside_a_package_is_said_of_the_package(
+    with_package: Path, change: Callable[[Path], object], said: str
+) -> None:
+    made = read_artefacts(with_package)
+    change(with_package / PACKAGE)
+    [problem] = list_integrity_problems(with_package, made)
+    assert problem.startswith(f"{PACKAGE}: {said}")
+    assert list_changed_files(with_package, made) == ([] if "not there" in said else [PACKAGE])
 
 
-def special(path: Path, kind: str) -> None:
-    path.unlink(missing_ok=True)
-    if kind == "FIFO":
-        os.mkfifo(path)
-    elif kind == "socket":
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(os.path.relpath(path))
-    elif kind == "link":
-        path.symlink_to("model_int8.onnx")
-    elif kind == "loop":
-        path.symlink_to(path.name)
-    else:
-        path.symlink_to("/dev/zero")
+def test_a_package_beside_a_listed_one_is_named_by_its_files(with_package: Path) -> None:
+    (with_package / "coreml" / "Model_w8.mlpackage").mkdir()
+    (with_package / "coreml" / "Model_w8.mlpackage" / "Manifest.json").write_text("{}")
+    beside = "coreml/Model_w8.mlpackage/Manifest.json: there, but not listed"
+    assert list_integrity_problems(with_package, read_artefacts(with_package)) == [beside]
 
 
-@pytest.mark.parametrize("kind", ["FIFO", "socket", "link", "loop", "device"])
-def test_what_is_no_file_is_listed_and_never_opened(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def bind_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(os.path.relpath(path))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        os.mkfifo,
+        bind_socket,
+        lambda path: path.symlink_to("model_int8.onnx"),
+        lambda path: path.symlink_to(path.name),
+        lambda path: path.symlink_to("/dev/zero"),
+    ],
+    ids=["FIFO", "socket", "link", "loop", "device"],
+)
+def test_what_is_no_file_is_listed_and_never_opened(
+    folder: Path, make: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = read_artefacts(folder)
     monkeypatch.chdir(folder)
-    special(folder / "onnx" / "more", kind)
+    make(folder / "onnx" / "more")
     [problem] = list_integrity_problems(folder, made)
     assert problem.startswith("onnx/more: there, but not listed (a ")
     (folder / "onnx" / "more").unlink()
-    special(folder / "onnx" / "model_quantized.onnx", kind)
+    (folder / "onnx" / "model_quantized.onnx").unlink()
+    make(folder / "onnx" / "model_quantized.onnx")
     [problem] = list_integrity_problems(folder, made)
-    assert problem.startswith("onnx/model_quantized.onnx: "), problem
+    assert problem.startswith("onnx/model_quantized.onnx: ")
 
 
-@pytest.mark.parametrize("kind", ["FIFO", "link out"])
-def test_a_package_with_something_else_inside_is_not_opened(with_package: Path, kind: str, tmp_path: Path) -> None:
-    inside = with_package / "coreml" / "Model.mlpackage" / "Data" / "x"
-    (tmp_path / "secret").write_text("x")
-    os.mkfifo(inside) if kind == "FIFO" else inside.symlink_to(tmp_path / "secret")
-    made = read_artefacts(with_package)
-    assert list_changed_files(with_package, made) == ["coreml/Model.mlpackage"]
-    [problem] = list_integrity_problems(with_package, made)
-    assert problem.startswith("coreml/Model.mlpackage: is or contains a ")
-
-
-def test_a_fifo_has_no_digest(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "x")
-    with pytest.raises(InputError, match="is a pipe, not a file"):
-        sha256_file(tmp_path / "x")
-
+# Configurations, and the file that users are pointed to
 
 CONFIG = {
     "model_type": "bert",
@@ -371,3 +337,27 @@ def test_a_configuration_that_is_none_is_refused(folder: Path, content: str) -> 
     (folder / "config.json").write_text(content)
     with pytest.raises(InputError, match="config.json"):
         read_checked_config(folder, read_artefacts(folder))
+
+
+def make_records(format: str, *schemes: str) -> list[ModelRecord]:
+    return [ModelRecord(path=s, sha256="a" * 64, bytes=1, format=Format(format), scheme=Scheme(s)) for s in schemes]
+
+
+@pytest.mark.parametrize(
+    ("default", "format", "schemes", "chosen"),
+    [
+        (("onnx", "int8"), "tflite", ("fp32", "int8", "small", "w4"), "int8"),
+        (("onnx", "int8"), "coreml", ("fp16", "w8", "lut6", "lut4"), "w8"),
+        (("onnx", "small"), "coreml", ("fp16", "w8", "small", "lut4"), "small"),
+        (("onnx", "small"), "tflite", ("fp32", "int8", "w4"), "int8"),
+        (("coreml", "w8"), "onnx", ("fp32", "w4", "int8"), "int8"),
+        (("coreml", "fp16"), "onnx", ("fp32", "int8"), "fp32"),
+        (("onnx", "fp32"), "coreml", ("fp16", "w8"), "fp16"),
+        (("onnx", "int8-b32"), "tflite", ("fp32", "w8"), "w8"),
+    ],
+)
+def test_the_file_of_the_default_s_scheme_is_chosen_never_merely_the_smallest(
+    default: tuple[str, str], format: str, schemes: tuple[str, ...], chosen: str
+) -> None:
+    [first] = make_records(*default)
+    assert choose_file(make_records(format, *schemes), requested_scheme(first)).scheme == chosen

@@ -1,3 +1,5 @@
+"""Errors: where, what, the fix, and the exit code."""
+
 from __future__ import annotations
 
 import pytest
@@ -14,15 +16,12 @@ from pocketbert.core.errors import (
 )
 
 
-def test_a_problem_reads_where_what_fix() -> None:
-    assert str(Problem("a.yaml:7 lr", "too large.", "Lower it.")) == "a.yaml:7 lr: too large. Fix: Lower it."
-    assert str(Problem("a.yaml", "missing.")) == "a.yaml: missing."
-
-
-def test_input_error_lists_every_problem() -> None:
-    error = InputError(Problem("a", "one."), Problem("b", "two."))
-    assert str(error).splitlines() == ["a: one.", "b: two."]
-    assert [p.where for p in error.problems] == ["a", "b"]
+def test_an_error_reads_where_what_fix_for_every_problem() -> None:
+    error = InputError(Problem("a.yaml:7 lr", "too large.", "Lower it."), Problem("a.yaml", "missing."))
+    assert str(error).splitlines() == ["a.yaml:7 lr: too large. Fix: Lower it.", "a.yaml: missing."]
+    assert [p.where for p in error.problems] == ["a.yaml:7 lr", "a.yaml"]
+    missing = MissingBackendError("the library 'datasets'", "pip install 'pocketbert[train]'")
+    assert str(missing).endswith(missing.command)
 
 
 @pytest.mark.parametrize(
@@ -40,11 +39,10 @@ def test_exit_codes(error: PocketBertError, code: int) -> None:
     assert ExitCode(code) is error.exit_code
 
 
-def test_a_missing_back_end_ends_with_its_command() -> None:
-    error = MissingBackendError("the library 'datasets'", "pip install 'pocketbert[train]'")
-    assert str(error).endswith(error.command)
-
-
 def test_nearest_names_the_closest_value_and_all_others() -> None:
     assert suggest_allowed("methd", ["method", "steps"]) == "did you mean 'method'? (allowed: method, steps)"
     assert suggest_allowed("zzz", ["method", "steps"]) == "allowed: method, steps"
+    hint = suggest_allowed("nome 7", [f"name {i}" for i in range(65_000)])
+    assert len(hint) < 1000
+    assert "and 64,940 more" in hint
+    assert len(suggest_allowed("x" * 100_000, ["y" * 100_000] * 3)) < 1000

@@ -1,7 +1,11 @@
+"""The family table, what is registered beside it, and ranges that are kept with weights."""
+
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pocketbert.core.errors import InputError
@@ -15,19 +19,16 @@ from pocketbert.core.families import (
     register_family,
     table,
 )
+from pocketbert.core.families.weight_records import (
+    LearnedRanges,
+    ProductRanges,
+    product_fingerprint,
+    read_learned_ranges,
+    write_learned_ranges,
+)
 from pocketbert.core.plugins import Registry, register_before_lookup
-from pocketbert.core.types import Signal
+from pocketbert.core.types import Format, Runtime, Scheme, Signal
 from support.tiny import FAMILIES
-
-
-@pytest.fixture(params=all_families(), ids=FAMILIES)
-def family(request: pytest.FixtureRequest) -> Family:
-    assert isinstance(request.param, Family)
-    return request.param
-
-
-def test_the_first_rows() -> None:
-    assert {"bert", "roberta", "distilbert", "mobilebert", "ib-bert"} <= set(FAMILIES)
 
 
 def test_a_family_that_no_exporter_writes_is_refused_with_what_to_do_instead() -> None:
@@ -37,18 +38,19 @@ def test_a_family_that_no_exporter_writes_is_refused_with_what_to_do_instead() -
         check_exportable(family_of(name))
 
 
+@pytest.mark.parametrize("family", all_families(), ids=FAMILIES)
 def test_every_signal_is_valid_or_has_a_reason(family: Family) -> None:
     for signal in Signal:
         assert (signal in family.signals) != bool(family.invalid_signals.get(signal))
 
 
-def test_a_family_is_found_by_model_type() -> None:
+def test_a_family_is_found_by_its_name_and_by_model_type() -> None:
     assert family_of("roberta").title == "RoBERTa"
-
-
-def test_an_unknown_model_type_is_refused_with_the_nearest() -> None:
+    assert find_family("ib-bert").title == "IB-BERT"
     with pytest.raises(InputError, match=r"x/config.json: model_type 'distil-bert'.*did you mean 'distilbert'"):
         family_of("distil-bert", "x/config.json")
+    with pytest.raises(InputError, match=r"--family: 'robert' is not in the family table; did you mean 'roberta'"):
+        find_family("robert", "--family")
 
 
 def test_users_add_and_replace_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,12 +61,6 @@ def test_users_add_and_replace_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     register_family(replace(mine, padding_side="left"))
     assert family_of("my-bert").padding_side == "left"
     assert [f.name for f in all_families()].count("mine") == 1
-
-
-def test_a_family_is_found_by_its_name() -> None:
-    assert find_family("ib-bert").title == "IB-BERT"
-    with pytest.raises(InputError, match=r"--family: 'robert' is not in the family table; did you mean 'roberta'"):
-        find_family("robert", "--family")
 
 
 def test_a_key_that_nothing_is_registered_under_is_named_with_the_function_that_registers_one() -> None:
@@ -81,3 +77,28 @@ def test_registered_code_is_found_and_replaced_but_the_packages_own_never_replac
     registry.register("a", 2)
     registry.add("a", 3)
     assert (registry.find("a", ""), registry.keys(), registry.values(), loaded) == (2, ("a",), (2,), [1])
+
+
+WEIGHT = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+LEARNED = LearnedRanges(
+    scheme=Scheme.A8W8,
+    format=Format.ONNX,
+    products={product_fingerprint(WEIGHT): ProductRanges(inputs=(-1.0, 2.0))},
+)
+
+
+def test_ranges_are_found_by_a_weight_in_whatever_orientation_and_precision() -> None:
+    for other in (WEIGHT.T, WEIGHT.astype(np.float16), WEIGHT[:, :, None, None], np.asfortranarray(WEIGHT)):
+        assert LEARNED.of(other).inputs == (-1.0, 2.0)
+    changed = WEIGHT.copy()
+    changed[0, 0] += 0.01
+    assert LEARNED.of(changed).inputs is None
+    assert LEARNED.of(WEIGHT[::-1]).inputs is None
+
+
+def test_a_folder_keeps_the_ranges_of_its_scheme_and_runtime(tmp_path: Path) -> None:
+    assert read_learned_ranges(tmp_path, Scheme.A8W8) is None
+    write_learned_ranges(tmp_path, LEARNED)
+    assert read_learned_ranges(tmp_path, Scheme.A8W8) == LEARNED
+    assert read_learned_ranges(tmp_path, Scheme.W4) is None
+    assert read_learned_ranges(tmp_path, Scheme.A8W8, Runtime.NPU) is None

@@ -47,11 +47,9 @@ def test_a_name_exists_once(green: Colour) -> None:
 
 def test_a_name_is_a_string(green: Colour) -> None:
     assert f"{green}/{green.value}" == "green/green"
-    assert type(str(green)) is str
-    assert type(green.value) is str
+    assert type(str(green)) is type(green.value) is str
     assert {green: 1}["green"] == 1
     assert json.dumps({"a": green}) == '{"a": "green"}'
-    assert repr(green) == "Colour('green')"
 
 
 @pytest.mark.parametrize("value", ["blue", "", "RED", 1, None])
@@ -65,6 +63,7 @@ def test_what_is_no_name_is_not_registered(value: str) -> None:
     with pytest.raises(ValueError, match="is no Colour"):
         Colour.register(value)
     assert [*Colour] == ["red"]
+    assert "red" not in Format, "lists of names do not mix"
 
 
 def test_pydantic_takes_registered_names_only(green: Colour) -> None:
@@ -81,18 +80,6 @@ def test_pydantic_takes_registered_names_only(green: Colour) -> None:
         assert (error["type"], error["ctx"]) == ("enum", {"expected": "'red' or 'green'"})
 
 
-def test_the_json_schema_lists_what_is_registered_when_it_is_made() -> None:
-    def listed() -> object:
-        return Painted.model_json_schema()["$defs"]["Colour"]
-
-    assert listed() == {"description": "A colour.", "enum": ["red"], "title": "Colour", "type": "string"}
-    Colour.register("green")
-    try:
-        assert Painted.model_json_schema()["$defs"]["Colour"]["enum"] == ["red", "green"]
-    finally:
-        del Colour._known["green"]
-
-
-def test_lists_of_names_do_not_mix() -> None:
-    assert [*Format][:3] == [Format.ONNX, Format.TFLITE, Format.COREML]
-    assert "red" not in Format
+def test_the_json_schema_lists_what_is_registered_when_it_is_made(green: Colour) -> None:
+    listed = Painted.model_json_schema()["$defs"]["Colour"]
+    assert listed == {"description": "A colour.", "enum": ["red", "green"], "title": "Colour", "type": "string"}

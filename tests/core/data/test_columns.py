@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,157 +15,134 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.tasks import LabelKind
 
 TEXTS = [f"please tell me about the number {i} of my orders" for i in range(40)]
-NAMES = ["orders", "weather", "music", "alarm"]
+NAMES = ["orders", "weather", "music", "alarm"] * 10
+CELLS: dict[str, list[Any]] = {
+    "texts": TEXTS,
+    "words": [t.split() for t in TEXTS],
+    "names": NAMES,
+    "0/1": [0, 1] * 20,
+    "yes/no": ["yes", "no"] * 20,
+    "numbers": list(range(40)),
+    "scores": [i / 7 for i in range(40)],
+    "keys": [f"key {i}" for i in range(40)],
+    "one": ["train"] * 40,
+    "tags": [["O"] * 10] * 40,
+    "answers": [{"text": ["orders"], "answer_start": [0]}] * 40,
+}
 
 
-def columns(path: Path, kind: LabelKind | None = None, given: dict[str, str] | None = None, **cells: list) -> Columns:
+def guess(path: Path, cells: Mapping[str, Any] | str, kind: LabelKind | None = None, **given: str) -> Columns:
+    """Guess the columns of rows that are given, or described as ``name=entry of CELLS``."""
+    if isinstance(cells, str):
+        cells = {name: CELLS[what] for name, what in (word.split("=") for word in cells.split())}
     rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
     (path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return guess_columns(DataSource(path=str(path / "rows.jsonl"), **(given or {})), kind)
+    return guess_columns(DataSource(path=str(path / "rows.jsonl"), **given), kind)
 
 
-def names(count: int = 40) -> list[str]:
-    return [NAMES[i % 4] for i in range(count)]
-
-
-def taken(found: Columns) -> tuple[str, str | None, str]:
-    return found.source.text, found.source.text_pair, found.source.label
-
-
-def refused(path: Path, **cells: list) -> str:
-    with pytest.raises(InputError) as caught:
-        columns(path, **cells)
-    [problem] = caught.value.problems
-    return str(problem)
+def taken(found: Columns) -> str:
+    """The columns of the text, the second text and the label."""
+    return f"{found.source.text} {found.source.text_pair or '-'} {found.source.label}"
 
 
 @pytest.mark.parametrize(
-    ("text", "label"),
-    [("text", "label"), ("sentence", "intent"), ("Utterance", "CLASS"), ("query", "category"), ("Review", "Sentiment")],
+    ("cells", "expected", "note"),
+    [
+        ("text=texts label=names", "text - label", "text: column 'text', label: column 'label' (4 names)"),
+        ("id=numbers intent=names sentence=texts", "sentence - intent", ""),
+        ("Utterance=texts CLASS=names", "Utterance - CLASS", ""),
+        ("query=texts category=names", "query - category", ""),
+        ("Review=texts Sentiment=names", "Review - Sentiment", ""),
+        # the surer name wins
+        ("title=texts text=texts label=0/1 label_text=yes/no", "text - label", "(2 numbers)"),
+        # by content
+        ("key=keys said=texts goal=names part=one", "said - goal", ""),
+        # pairs
+        (
+            "idx=numbers sentence1=texts sentence2=texts label=0/1",
+            "sentence1 sentence2 label",
+            "second text: column 's",
+        ),
+        ("premise=texts hypothesis=texts label=names", "premise hypothesis label", ""),
+        ("question=texts sentence=texts label=names", "question sentence label", ""),
+        ("id=names title=names question=texts context=texts answers=answers", "question context answers", ""),
+        # words with tags
+        ("tokens=words tags=tags intent=names", "tokens - tags", ""),
+    ],
 )
-def test_usual_names(tmp_path: Path, text: str, label: str) -> None:
-    found = columns(tmp_path, None, None, **{"id": list(range(40)), label: names(), text: TEXTS})
-    assert taken(found) == (text, None, label)
-    assert found.note == f"text: column '{text}', label: column '{label}' (4 names)"
-    assert found.kind is LabelKind.NAME
+def test_columns_are_found(tmp_path: Path, cells: str, expected: str, note: str) -> None:
+    found = guess(tmp_path, cells, LabelKind.ANSWERS if "answers" in cells else None)
+    assert taken(found) == expected
+    assert note in found.note
 
 
-def test_the_surer_name_wins(tmp_path: Path) -> None:
-    found = columns(tmp_path, title=TEXTS, text=TEXTS, label=[0, 1] * 20, label_text=["no", "yes"] * 20)
-    assert taken(found) == ("text", None, "label")
-    assert found.note.endswith("(2 numbers)")
+def test_rows_that_are_sorted_by_label(tmp_path: Path) -> None:
+    cells = {"said": [f"{t} and {i}" for i in range(20) for t in TEXTS], "goal": sorted(NAMES * 20)}
+    assert guess(tmp_path, cells).note == "text: column 'said', label: column 'goal' (4 names)"
 
 
-@pytest.mark.parametrize("separator", [",", ";", "\t"])
-def test_by_content_of_a_table(tmp_path: Path, separator: str) -> None:
-    rows = [separator.join(["when", "who", "what was said", "where it went"])]
-    rows += [
-        separator.join([f"2026-01-{i % 7:02d}", f"user{i}", t, n])
-        for i, (t, n) in enumerate(zip(TEXTS, names(), strict=True))
-    ]
-    (tmp_path / "a.csv").write_text("\n".join(rows))
-    with pytest.raises(InputError, match="'when', 'where it went' could be the labels"):
-        guess_columns(DataSource(path=str(tmp_path / "a.csv")))  # dates come back too
-    found = guess_columns(DataSource(path=str(tmp_path / "a.csv"), label="where it went"))
-    assert taken(found) == ("what was said", None, "where it went")
-
-
-def test_by_content(tmp_path: Path) -> None:
-    found = columns(tmp_path, key=[f"k{i}" for i in range(40)], said=TEXTS, goal=names(), part=["train"] * 40)
-    assert taken(found) == ("said", None, "goal")
-
-
-def test_given_columns_are_kept(tmp_path: Path) -> None:
-    found = columns(
-        tmp_path, None, {"label": "topic", "text": "body"}, text=TEXTS, body=TEXTS, label=names(), topic=names()
-    )
-    assert taken(found) == ("body", None, "topic")
-
-
-@pytest.mark.parametrize("pair", [("sentence1", "sentence2"), ("premise", "hypothesis"), ("question", "sentence")])
-def test_pairs_by_their_names(tmp_path: Path, pair: tuple[str, str]) -> None:
-    found = columns(tmp_path, idx=list(range(40)), **{pair[0]: TEXTS, pair[1]: TEXTS, "label": [0, 1] * 20})
-    assert taken(found) == (*pair, "label")
-    assert f"second text: column '{pair[1]}'" in found.note
-
-
-def test_two_texts_without_a_pairs_names_are_a_question(tmp_path: Path) -> None:
-    message = refused(tmp_path, first=TEXTS, other=TEXTS, label=names())
-    assert "'first', 'other' could be the texts" in message
-    assert "--text" in message
-    assert "'label'" in message
-
-
-def test_two_labels_are_a_question(tmp_path: Path) -> None:
-    message = refused(tmp_path, text=TEXTS, intent=names(), topic=names())
-    assert "'intent', 'topic' could be the labels" in message
-    assert "--label 'intent'" in message
-
-
-def test_no_label_is_a_question(tmp_path: Path) -> None:
-    message = refused(tmp_path, text=TEXTS, row=[f"row {i}" for i in range(40)])
-    assert "no column is surely the labels" in message
+@pytest.mark.parametrize(
+    ("cells", "messages"),
+    [
+        ("first=texts other=texts label=names", ["'first', 'other' could be the texts", "--text", "'label'"]),
+        ("text=texts intent=names topic=names", ["'intent', 'topic' could be the labels", "--label 'intent'"]),
+        ("text=texts row=keys", ["no column is surely the labels"]),
+        ("text=texts score=scores sentiment=names", ["could be the labels"]),
+    ],
+)
+def test_what_could_be_several_is_a_question(tmp_path: Path, cells: str, messages: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        guess(tmp_path, cells)
+    [problem] = caught.value.problems
+    assert all(message in str(problem) for message in messages)
 
 
 @pytest.mark.parametrize(
     ("cells", "kind"),
     [
-        ([i / 7 for i in range(40)], LabelKind.SCORE),
+        (CELLS["scores"], LabelKind.SCORE),
         ([0.5, 1.5] * 20, None),
-        (list(range(40)), None),
+        (CELLS["numbers"], None),
         ([i % 3 for i in range(40)], LabelKind.NAME),
         (["1", "5"] * 20, LabelKind.NAME),
         ([["a", "b"], ["b"], [], ["a"]] * 10, LabelKind.NAMES),
         (["a; b", "b", "a", "b;c"] * 10, LabelKind.NAMES),
         (["yes; really", "no"] * 20, LabelKind.NAME),
-        ([f"answer {i}" for i in range(40)], None),
+        (CELLS["keys"], None),
         ([[{"start": 0, "end": 6, "label": "polite"}]] * 40, LabelKind.SPANS),
     ],
 )
 def test_kinds_of_labels(tmp_path: Path, cells: list, kind: LabelKind | None) -> None:
-    assert columns(tmp_path, text=TEXTS, label=cells).kind is kind
+    assert guess(tmp_path, {"text": TEXTS, "label": cells}).kind is kind
 
 
-def test_taggers_take_words_and_tags(tmp_path: Path) -> None:
-    words, tags = [t.split() for t in TEXTS], [["O"] * 10 for _ in TEXTS]
-    found = columns(tmp_path, tokens=words, tags=tags, intent=names())
-    assert taken(found) == ("tokens", None, "tags")
-    assert found.kind is LabelKind.SPANS
-    found = columns(tmp_path, LabelKind.NAME, {"text": "raw"}, raw=TEXTS, tokens=words, tags=tags, intent=names())
-    assert taken(found) == ("raw", None, "intent")
+def test_the_task_and_given_columns_choose(tmp_path: Path) -> None:
+    cells = "raw=texts tokens=words tags=tags intent=names"
+    assert taken(guess(tmp_path, cells, LabelKind.NAME, text="raw")) == "raw - intent"
+    cells = "text=texts body=texts label=names topic=names"
+    assert taken(guess(tmp_path, cells, label="topic", text="body")) == "body - topic"
+    assert guess(tmp_path, "text=texts score=scores sentiment=names", LabelKind.SCORE).source.label == "score"
+    for kind in (LabelKind.NONE, LabelKind.SCORE_OR_NONE):
+        assert guess(tmp_path, "content=texts part=names", kind).source.text == "content"
+    assert guess(tmp_path, "tokens=words tags=tags").kind is LabelKind.SPANS
+    assert guess(tmp_path, "question=texts context=texts answers=answers").kind is LabelKind.ANSWERS
 
 
-def test_the_task_chooses_the_label(tmp_path: Path) -> None:
-    cells = {"text": TEXTS, "score": [i / 7 for i in range(40)], "sentiment": names()}
-    assert columns(tmp_path, LabelKind.SCORE, **cells).source.label == "score"
-    assert "could be the labels" in refused(tmp_path, **cells)
-
-
-def test_questions_and_contexts(tmp_path: Path) -> None:
-    answers = [{"text": ["orders"], "answer_start": [0]}] * 40
-    found = columns(
-        tmp_path, LabelKind.ANSWERS, id=names(), title=names(), question=TEXTS, context=TEXTS, answers=answers
-    )
-    assert taken(found) == ("question", "context", "answers")
-    found = columns(tmp_path, question=TEXTS, context=TEXTS, answers=answers)
-    assert found.kind is LabelKind.ANSWERS
-
-
-def test_text_only(tmp_path: Path) -> None:
-    assert taken(columns(tmp_path, LabelKind.NONE, content=TEXTS))[0] == "content"
-    assert taken(columns(tmp_path, LabelKind.SCORE_OR_NONE, content=TEXTS, part=names()))[0] == "content"
-
-
-def test_files_sorted_by_label(tmp_path: Path) -> None:
-    cells = {"said": [f"{t} and {i}" for i in range(20) for t in TEXTS], "goal": sorted(names(800))}
-    assert columns(tmp_path, **cells).note == "text: column 'said', label: column 'goal' (4 names)"
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_by_content_of_a_table(tmp_path: Path, separator: str) -> None:
+    rows = [["when", "who", "what was said", "where it went"]]
+    rows += [[f"2026-01-{i % 7:02d}", f"user{i}", TEXTS[i], NAMES[i]] for i in range(40)]
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join(map(separator.join, rows)))
+    with pytest.raises(InputError, match="'when', 'where it went' could be the labels"):
+        guess_columns(DataSource(path=str(path)))  # dates come back too
+    found = guess_columns(DataSource(path=str(path), label="where it went"))
+    assert (found.source.text, found.source.label) == ("what was said", "where it went")
 
 
 def test_parquet_with_class_names(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
-    features = datasets.Features(
-        {"sentence": datasets.Value("string"), "kind": datasets.ClassLabel(names=["no", "yes"])}
-    )
+    features = datasets.Features(sentence=datasets.Value("string"), kind=datasets.ClassLabel(names=["no", "yes"]))
     rows = datasets.Dataset.from_dict({"sentence": TEXTS, "kind": [0, 1] * 20}, features)
     rows.to_parquet(str(tmp_path / "a.parquet"))
     found = guess_columns(DataSource(path=str(tmp_path / "a.parquet")))

@@ -1,245 +1,105 @@
+"""Rows become examples: what the columns may hold for each kind of label, and how examples are divided."""
+
 from __future__ import annotations
 
-import gzip
 import json
-from collections.abc import Callable
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pocketbert.core.data import files as data_files
-from pocketbert.core.data.examples import Example, read_examples
+from pocketbert.core.data.cells import Span
+from pocketbert.core.data.examples import (
+    Example,
+    GoldAnswer,
+    drop_duplicates_of,
+    hold_out,
+    hold_out_share,
+    read_examples,
+)
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.errors import InputError, MissingBackendError
+from pocketbert.core.errors import InputError
+from pocketbert.core.tasks import LabelKind
 
-ROWS = [{"text": "a good film", "label": "positive"}, {"text": "a bad film, really", "label": "negative"}]
-TEXTS = [r["text"] for r in ROWS]
-
-
-def read(path: Path, **columns: Any) -> list[Example]:
-    return read_examples(DataSource(path=str(path), **columns))
+CONTEXT = "Ada wrote it in 1843. Ada lived in London."
+WORDS = ["Ada", "met", "New York", "."]
+GOOD = {"text": "a good film", "label": "positive"}
 
 
-def refused(path: Path, **columns: Any) -> list[str]:
-    with pytest.raises(InputError) as caught:
-        read(path, **columns)
-    return str(caught.value).splitlines()
+def read(path: Path, *rows: dict[str, Any], kind: LabelKind = LabelKind.NAME, **columns: Any) -> list[Example]:
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    return read_examples(DataSource(path=str(path), **columns), kind=kind)
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
-def test_json_lines(tmp_path: Path, write_rows: Callable[..., Path], name: str) -> None:
-    examples = read(write_rows(tmp_path / name, ROWS))
-    assert examples == [
-        Example(ROWS[0]["text"], None, "positive", 1),
-        Example(ROWS[1]["text"], None, "negative", 2),
-    ]
+def read_csv(path: Path, text: str, kind: LabelKind = LabelKind.NAME, **columns: Any) -> list[Example]:
+    path.write_text(text)
+    return read_examples(DataSource(path=str(path), **columns), kind=kind)
 
 
-def test_json_lines_skip_blank_lines_and_keep_line_numbers(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text("\n" + json.dumps(ROWS[0]) + "\n\n" + json.dumps(ROWS[1]) + "\n\n")
-    assert [(e.text, e.row) for e in read(path)] == [(TEXTS[0], 2), (TEXTS[1], 4)]
+def test_other_columns_and_pairs(tmp_path: Path) -> None:
+    row = {"premise": "p", "hypothesis": "h", "gold": 2}
+    [example] = read(tmp_path / "a.jsonl", row, text="premise", text_pair="hypothesis", label="gold")
+    assert (example.input, example.label) == (("p", "h"), 2)
 
 
-def test_json_lines_with_a_byte_order_mark(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(ROWS[0]).encode() + b"\n")
-    assert [e.text for e in read(path)] == TEXTS[:1]
-
-
-def test_csv_with_quotes_and_byte_order_mark(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_bytes(b'\xef\xbb\xbftext,label\r\n"one, ""two""\nthree",positive\r\nplain,negative\r\n')
-    assert [(e.text, e.label) for e in read(path)] == [
-        ('one, "two"\nthree', "positive"),
-        ("plain", "negative"),
-    ]
-
-
-def test_tsv_takes_quotes_literally(tmp_path: Path) -> None:
-    path = tmp_path / "a.tsv"
-    path.write_text('label\ttext\n1\t"quoted" and \'more\n0\tan "open one\n')
-    assert [(e.text, e.label) for e in read(path)] == [('"quoted" and \'more', 1), ('an "open one', 0)]
-
-
-@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
-def test_tables_may_have_blank_lines(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    separator = "\t" if name.endswith("tsv") else ","
-    path.write_text(f"text{separator}label\ngood{separator}1\n\nbad{separator}0\n\n")
-    assert [e.text for e in read(path)] == ["good", "bad"]
-
-
-def test_a_table_row_with_too_many_cells_is_bad(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("text,label\nfine,1\nwell, an open comma,0\n")
-    assert refused(path) == [f"{path}:3: 3 columns, the header has 2."]
-
-
-def test_json_lines_within_a_table_are_no_rows(tmp_path: Path) -> None:
-    path = tmp_path / "joined.csv"
-    path.write_text('text,label\na lamp,lamp\n{"text": "a song", "label": "music"}\n')
-    assert refused(path) == [f"{path}:3: is a JSON object; cells that a separator parts are expected."]
-
-
-def test_an_unclosed_quote_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text('text,label\n"never closed,1\nmore,0\n')
-    assert "not valid CSV" in refused(path)[0]
-
-
-def test_other_columns_and_pairs(tmp_path: Path, write_rows: Callable[..., Path]) -> None:
-    path = write_rows(tmp_path / "a.jsonl", [{"premise": "p", "hypothesis": "h", "gold": 2}])
-    [example] = read(path, text="premise", text_pair="hypothesis", label="gold")
-    assert example.input == ("p", "h")
-    assert example.label == 2
-
-
-def test_rows_without_labels_are_read_where_none_are_needed(tmp_path: Path, write_rows: Callable[..., Path]) -> None:
-    path = write_rows(tmp_path / "a.jsonl", [{"text": "only text"}])
-    [example] = read_examples(DataSource(path=str(path)), labelled=False)
+def test_rows_without_labels_are_read_where_none_are_needed(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "only text"}\n')
+    [example] = read_examples(DataSource(path=str(tmp_path / "a.jsonl")), labelled=False)
     assert example.label is None
-    assert "no column 'label'" in refused(path)[0]
-
-
-def test_a_missing_column_is_named_with_the_nearest(tmp_path: Path, write_rows: Callable[..., Path]) -> None:
-    path = write_rows(tmp_path / "a.jsonl", [{"texts": "x", "label": 1}])
-    [line] = refused(path)
-    assert line.startswith(
-        f"{path}:1: no column 'text'; did you mean 'texts'? (allowed: label, texts). Fix: Name the col"
-    )
-
-
-def test_a_column_that_a_table_lacks_is_told_once_and_not_guessed_wrongly(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("sentence,intent\n" + "hello,a\n" * 700)
-    first, more = refused(path)
-    assert first.startswith(f"{path}:2: no column 'text'; allowed: intent, sentence. Fix: Name the columns with --text")
-    assert more == f"{path}: and 699 more bad rows (700 in all)."
-
-
-@pytest.mark.parametrize("sign", [";", "\t"])
-def test_a_csv_file_may_have_another_delimiter(tmp_path: Path, sign: str) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text(f'text{sign}label\n"well, {sign} yes"{sign}b\nno{sign}a\n')
-    assert [(e.text, e.label) for e in read(path)] == [(f"well, {sign} yes", "b"), ("no", "a")]
-
-
-def test_a_comma_in_the_header_decides(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("text,label;x\nyes;no,a\n")
-    assert [(e.text, e.label) for e in read(path, label="label;x")] == [("yes;no", "a")]
-
-
-def test_the_first_twenty_bad_rows_and_their_count_are_listed(tmp_path: Path, write_rows: Callable[..., Path]) -> None:
-    rows = [{"text": "" if i % 2 else "fine", "label": 0} for i in range(100)]
-    lines = refused(write_rows(tmp_path / "a.jsonl", rows))
-    assert len(lines) == 21
-    assert lines[0].endswith("a.jsonl:2: column 'text' is empty.")
-    assert lines[-1].endswith("and 30 more bad rows (50 in all).")
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("{", "not valid JSON"),
-        ("[1]", "this is list"),
-        ('{"text": 3, "label": 0}', "holds int, not text"),
-        ('{"text": "a", "label": [0]}', "label is list"),
-        ('{"text": "  ", "label": 0}', "is empty"),
-        ('{"text": "a", "label": null}', "no column 'label'"),
-        ('{"text": "a", "label": ""}', "'label': the label is empty"),
-        ('{"text": "half \\ud83d", "label": 0}', "is not Unicode text"),
-        ("{}", "the row is empty"),
         ('{"text": "a", "label": ' + "1" * 5000 + "}", "not valid JSON"),
         ('{"text":' + "[" * 99999, "not valid JSON"),
+        ("[1]", "this is list"),
+        ("{}", "the row is empty"),
+        ('{"text": 3, "label": 0}', "holds int, not text"),
+        ('{"text": "  ", "label": 0}', "is empty"),
+        ('{"text": "half \\ud83d", "label": 0}', "is not Unicode text"),
+        *[(json.dumps({"text": t, "label": 1}), "no character that can be seen") for t in "\u200b\0\u3164\x1b"],
+        ('{"text": "\\ufeff \\u2060", "label": 1}', "no character that can be seen"),
+        ('{"text": "a", "label": [0]}', "label is list"),
+        ('{"text": "a", "label": null}', "no column 'label'"),
+        ('{"text": "a", "label": ""}', "'label': the label is empty"),
+        (
+            '{"texts": "x", "label": 1}',
+            "no column 'text'; did you mean 'texts'? (allowed: label, texts). Fix: Name the",
+        ),
     ],
 )
-def test_bad_json_rows(tmp_path: Path, line: str, message: str) -> None:
+def test_bad_rows_are_refused_with_their_line(tmp_path: Path, line: str, message: str) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps(ROWS[0]) + "\n" + line + "\n")
-    [problem] = refused(path)
-    assert problem.startswith(f"{path}:2: ")
-    assert message in problem
+    path.write_text(json.dumps(GOOD) + "\n" + line + "\n")
+    with pytest.raises(InputError) as caught:
+        read_examples(DataSource(path=str(path)))
+    [problem] = caught.value.problems
+    assert problem.where == f"{path}:2"
+    assert message in str(problem)
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.csv", "a.tsv"])
-@pytest.mark.parametrize("raw", [b"", b"\n"])
-def test_an_empty_file_is_refused(tmp_path: Path, name: str, raw: bytes) -> None:
-    path = tmp_path / name
-    path.write_bytes(gzip.compress(raw) if name.endswith("gz") else raw)
-    assert refused(path) == [f"{path}: no rows."]
+def test_the_first_twenty_bad_rows_and_their_count_are_listed(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path / "a.jsonl", *({"text": "" if i % 2 else "fine", "label": 0} for i in range(100)))
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 21
+    assert lines[0].endswith("a.jsonl:2: column 'text' is empty.")
+    assert lines[-1].endswith("and 30 more bad rows (50 in all).")
 
 
-def test_a_header_alone_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("text,label\n")
-    assert "no rows" in refused(tmp_path / "a.csv")[0]
-
-
-@pytest.mark.parametrize("damage", ["no gzip", "cut", "body", "checksum", "zeros"])
-def test_a_broken_gzip_file_is_refused(tmp_path: Path, write_rows: Callable[..., Path], damage: str) -> None:
-    rows = [{"text": f"row {i} {i * 7919 % 1013}", "label": i % 2} for i in range(3000)]
-    path = write_rows(tmp_path / "a.jsonl.gz", rows)
-    raw = bytearray(path.read_bytes())
-    if damage == "no gzip":
-        raw = bytearray(b'{"text": "plain", "label": 1}\n')
-    elif damage == "cut":
-        raw = raw[: len(raw) // 2]
-    elif damage == "body":
-        raw[len(raw) // 2 :] = b"\xff" * (len(raw) - len(raw) // 2)
-    elif damage == "zeros":  # Python's reader takes them for padding, and reads gigabytes of them one by one
-        raw += bytes(1 << 20)
-    else:
-        raw[-8] ^= 0xFF
-    path.write_bytes(raw)
-    assert any("broken gzip file" in line for line in refused(path))
-
-
-@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl"])
-def test_another_encoding_is_refused(tmp_path: Path, name: str) -> None:
-    text = {"a.csv": "text,label\nnaïve,1\n", "a.tsv": "text\tlabel\nnaïve\t1\n"}.get(
-        name, '{"text": "naïve", "label": 1}\n'
-    )
-    (tmp_path / name).write_bytes(text.encode("latin-1"))
-    assert "utf-8" in refused(tmp_path / name)[0].lower()
-
-
-def test_a_missing_file_and_an_unknown_kind_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.xlsx").write_bytes(b"PK")
-    assert refused(tmp_path / "none.jsonl") == [f"{tmp_path / 'none.jsonl'}: file not found."]
-    assert "allowed: .jsonl, .jsonl.gz, .csv, .tsv, .parquet" in refused(tmp_path / "a.xlsx")[0]
-
-
-def test_true_and_false_are_names(tmp_path: Path, write_rows: Callable[..., Path]) -> None:
-    path = write_rows(tmp_path / "a.jsonl", [{"text": "a", "label": True}, {"text": "b", "label": False}])
-    assert [e.label for e in read(path)] == ["true", "false"]
-
-
-def test_a_local_folder_is_loaded_by_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "hf"))
-    folder = tmp_path / "films"
-    folder.mkdir()
-    (folder / "train.csv").write_text("sentence,label\ngood,1\nbad,0\n")
-    (folder / "test.csv").write_text("sentence,label\nso so,1\n")
-    source = DataSource(dataset=str(folder), split="train", text="sentence")
-    assert [(e.text, e.label, e.row) for e in read_examples(source)] == [("good", 1, 1), ("bad", 0, 2)]
-    assert source.title == f"{folder}/train"
-
-
-def test_a_data_set_that_cannot_be_loaded_is_an_input_error(tmp_path: Path) -> None:
-    source = DataSource(dataset=str(tmp_path / "none"), split="train")
-    with pytest.raises(InputError, match="could not be loaded.*give a local file with 'path'"):
-        read_examples(source)
-
-
-def test_a_missing_datasets_library_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_files, "version_of", lambda _: None)
-    with pytest.raises(MissingBackendError, match=r"pip install 'pocketbert\[train\]'"):
-        read_examples(DataSource(dataset="a/b", split="train"))
+def test_a_column_that_a_table_lacks_is_told_once_and_not_guessed_wrongly(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    with pytest.raises(InputError) as caught:
+        read_csv(path, "sentence,intent\n" + "hello,a\n" * 700)
+    first, more = str(caught.value).splitlines()
+    assert first.startswith(f"{path}:2: no column 'text'; allowed: intent, sentence. Fix: Name the columns with --text")
+    assert more == f"{path}: and 699 more bad rows (700 in all)."
 
 
 @pytest.mark.parametrize(
@@ -257,6 +117,192 @@ def test_a_source_has_one_origin(keys: dict[str, str], message: str) -> None:
         DataSource.model_validate(keys)
 
 
+# What a label column may hold
+
+FIRST, SECOND = GoldAnswer(0, "Ada"), GoldAnswer(22, "Ada")
+
+
+def span(start: Any, end: int, label: str = "per") -> dict[str, Any]:
+    return {"start": start, "end": end, "label": label}
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "label"),
+    [
+        *[
+            (LabelKind.NAMES, {"label": cell}, label)
+            for cell, label in (
+                (["joy", "anger"], ("joy", "anger")),
+                ([], ()),
+                ([2, 0], (2, 0)),
+                ("joy; anger", ("joy", "anger")),
+                ("joy;", ("joy",)),
+                ("", ()),
+                ([True], ("true",)),
+                (["2", 1.0], (2, 1)),
+                (["a;b"], ("a;b",)),
+            )
+        ],
+        *[
+            (kind, {"label": cell}, value)
+            for kind in (LabelKind.SCORE, LabelKind.SCORE_OR_NONE)
+            for cell, value in ((2.5, 2.5), (0, 0.0), ("-1e-3", -0.001), (" 4 ", 4.0))
+        ],
+        # a label may be missing where it is not needed
+        (LabelKind.SCORE_OR_NONE, {}, None),
+        (LabelKind.NONE, {}, None),
+        (LabelKind.NONE, {"label": {"whatever": 1}}, None),
+        # words with tags, and spans of a running text
+        (
+            LabelKind.SPANS,
+            {"text": WORDS, "label": ["B-per", "O", "B-loc", "O"]},
+            (Span(0, 3, "per"), Span(8, 16, "loc")),
+        ),
+        (LabelKind.SPANS, {"label": []}, ()),
+        (
+            LabelKind.SPANS,
+            {"text": "Ada lived near New York", "label": [span(15, 23, "loc"), {**span(0, 3), "id": 7}]},
+            (Span(0, 3, "per"), Span(15, 23, "loc")),
+        ),
+        # answers as the Hub has SQuAD: each answer once, in their order; and in other forms
+        *[
+            (LabelKind.ANSWERS, row, label)
+            for row, label in (
+                (
+                    {"label": {"text": ["Ada", "1843", "Ada"], "answer_start": [22, 16, 22]}},
+                    (SECOND, GoldAnswer(16, "1843")),
+                ),
+                ({"label": {"text": [], "answer_start": []}}, ()),
+                ({"label": ["Ada"], "answer_start": [22]}, (SECOND,)),
+                ({"label": "Ada", "answer_start": 22}, (SECOND,)),
+                ({"label": [{"text": "Ada", "start": 22}]}, (SECOND,)),
+                ({"label": [{"text": "Ada", "answer_start": 22}]}, (SECOND,)),
+                ({"label": ["Ada"]}, (FIRST,)),
+                ({"label": []}, ()),
+                ({"label": ""}, ()),
+            )
+        ],
+    ],
+)
+def test_labels_are_read(tmp_path: Path, kind: LabelKind, row: dict[str, Any], label: Any) -> None:
+    [example] = read(tmp_path / "a.jsonl", {"text": "x", "pair": CONTEXT, **row}, kind=kind, text_pair="pair")
+    assert example.label == label
+    assert type(example.label) is type(label)
+
+
+NO_NAMES, NO_SCORE, NO_SPAN = "not a list of names or numbers", "is not a finite number", "is not {start, end, label}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "message"),
+    [
+        *[(LabelKind.NAMES, {"label": cell}, NO_NAMES) for cell in (3, {"a": 1}, ["a", None], [["a"]], [1.5])],
+        *[
+            (LabelKind.SCORE, {"label": cell}, NO_SCORE)
+            for cell in ("NaN", "inf", "1e999", "high", "", True, [1.0], {"score": 1})
+        ],
+        (LabelKind.SCORE, {}, "no column 'label'"),
+        *[
+            (LabelKind.SPANS, {"text": text, "label": cell}, message)
+            for text, cell, message in (
+                (WORDS, ["O", "O"], r"numbers of tags (2) and of words (4) differ"),
+                (WORDS, [], r"numbers of tags (0) and of words (4) differ"),
+                (WORDS, [0, 1, 2, 0], "numbers need names"),
+                (WORDS, 3, "tags are int '3', not a list"),
+                ("Ada met Bob", ["O", "O"], "need a text that is a list of words"),
+                ("Ada met Bob", "", "need a text that is a list of words"),
+                ("Ada", [span(0, 4)], "within the 3 characters"),
+                ("Ada", [span(2, 2)], NO_SPAN),
+                ("Ada", [span(-1, 2)], NO_SPAN),
+                ("Ada", [span(0, 2, "")], NO_SPAN),
+                ("Ada", [span("0", 2)], NO_SPAN),
+                ("Ada", [span(True, 2)], NO_SPAN),
+                ("Ada", [span(0, 2), span(1, 3, "loc")], "spans overlap"),
+                ("Ada", [span(0, 2, "B-52")], "label 'B-52' reads like a tag"),
+                ("Ada", [span(0, 2, "O")], "label 'O' reads like a tag"),
+                ("Ada", [span(0, 2), "O"], "neither names nor {start, end, label}"),
+                (["Ada", 3], ["O", "O"], "column 'text' holds list, not text"),
+                (["Ada", " "], ["O", "O"], "column 'text' holds list, not text"),
+                ([], [], "column 'text' is empty"),
+            )
+        ],
+        *[
+            (LabelKind.ANSWERS, row, message)
+            for row, message in (
+                ({"label": {"text": ["Ada"], "answer_start": [3]}}, "is not in the context at character 3"),
+                ({"label": {"text": ["Ada"], "answer_start": [-42]}}, "is not in the context at character"),
+                ({"label": ["Charles"]}, "answer 'Charles' is not in the context."),
+                ({"label": "Ada", "answer_start": "first"}, "at character first"),
+                ({"label": {"text": ["Ada"], "answer_start": [True]}}, "is not in the context at character"),
+                ({"label": {"text": ["Ada", "1843"], "answer_start": [22]}}, "1 places for 2 answers"),
+                ({"label": ["Ada"], "answer_start": [0, 22]}, "2 places for 1 answers"),
+                ({"label": 7}, "answers are int '7'"),
+                ({"label": {"answer": "Ada"}}, "answers are NoneType"),
+                ({"label": [""]}, "answer '' is not text"),
+                ({"label": [3]}, "answer 3 is not text"),
+                ({"label": [{"start": 0}]}, "answer None is not text"),
+            )
+        ],
+    ],
+)
+def test_what_is_no_label_is_refused_with_its_row(
+    tmp_path: Path, kind: LabelKind, row: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path / "a.jsonl", {"text": "x", "pair": CONTEXT, **row}, kind=kind, text_pair="pair")
+    [problem] = caught.value.problems
+    assert problem.where == f"{tmp_path / 'a.jsonl'}:1"
+    assert message in problem.what
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "labels"),
+    [
+        (LabelKind.NAMES, "text,pair,label\none,x,a;b\ntwo,x,\nthree,x,7\n", [("a", "b"), (), (7,)]),
+        (
+            LabelKind.SPANS,
+            "text,pair,label\nAda met  Bob,x,B-per O B-per\n",
+            [(Span(0, 3, "per"), Span(9, 12, "per"))],
+        ),
+        (
+            LabelKind.ANSWERS,
+            f"text,pair,label,answer_start\nWho?,{CONTEXT},Ada,22\nWhere?,{CONTEXT},London,35\nWhy?,{CONTEXT},,\n",
+            [(SECOND,), (GoldAnswer(35, "London"),), ()],
+        ),
+    ],
+)
+def test_labels_in_csv(tmp_path: Path, kind: LabelKind, text: str, labels: list[Any]) -> None:
+    found = read_csv(tmp_path / "a.csv", text, kind, text_pair="pair")
+    assert [e.label for e in found] == labels
+
+
+@settings(max_examples=25)
+@given(words=st.lists(st.text(min_size=1).filter(str.strip), max_size=6))
+def test_words_with_tags_become_one_text_with_spans(tmp_path_factory: pytest.TempPathFactory, words: list[str]) -> None:
+    row = {"text": ["a", *words], "label": ["B-x"] * (len(words) + 1)}
+    [example] = read(tmp_path_factory.getbasetemp() / "joined.jsonl", row, kind=LabelKind.SPANS)
+    assert [example.text[s.start : s.end] for s in example.label] == ["a", *words]  # type: ignore[union-attr]
+    assert example.text == " ".join(["a", *words])
+
+
+# Digests, and the rows that are held out by them
+
+TEXTS = st.lists(st.integers(0, 40).map("text {}".format), max_size=60)
+
+
+def examples(texts: list[str]) -> list[Example]:
+    return [Example(t, None, 0, i) for i, t in enumerate(texts, 1)]
+
+
+def check_division(texts: list[str], keep: list[Example], held: list[Example]) -> None:
+    """Every row is on one side in its order, equal texts on one together."""
+    assert Counter(e.row for e in keep + held) == Counter(range(1, len(texts) + 1))
+    assert not {e.text for e in keep} & {e.text for e in held}
+    for side in (keep, held):
+        assert [e.row for e in side] == sorted(e.row for e in side)
+
+
+@settings(max_examples=40)
 @given(st.text(), st.text())
 def test_digests_ignore_case_and_outer_blanks(text: str, pair: str) -> None:
     assert Example(f" {text} ", None, 0, 1).digest == Example(text.strip().lower(), None, 1, 9).digest
@@ -266,3 +312,50 @@ def test_digests_ignore_case_and_outer_blanks(text: str, pair: str) -> None:
 def test_digests_tell_pairs_from_single_texts() -> None:
     digests = {Example(*texts, 0, 1).digest for texts in (("a", "b"), ("ab", ""), ("ab", "b"), ("b", "a"))}
     assert len(digests) == 4
+
+
+@given(TEXTS, st.randoms(), st.integers(0, 30))
+def test_whole_texts_are_held_out_whatever_the_order_and_never_more_than_half(
+    texts: list[str], random: Any, rows: int
+) -> None:
+    keep, held = hold_out(examples(texts), rows)
+    check_division(texts, keep, held)
+    assert len(held) <= len(keep)
+    random.shuffle(texts)
+    assert {e.text for e in held} == {e.text for e in hold_out(examples(texts), rows)[1]}
+
+
+@given(st.lists(st.integers(), unique=True, max_size=60), st.integers(0, 100))
+def test_distinct_texts_give_the_wanted_number_up_to_half(numbers: list[int], rows: int) -> None:
+    texts = examples([f"text {n}" for n in numbers])
+    _, held = hold_out(texts, rows)
+    assert len(held) == min(rows, len(numbers) // 2)
+    assert {e.text for e in held} <= {e.text for e in hold_out(texts, rows + 5)[1]}
+
+
+def test_rows_that_occur_elsewhere_are_dropped() -> None:
+    left, dropped = drop_duplicates_of(examples(["a", "B ", "c", "b"]), examples(["b", "d"]))
+    assert [e.text for e in left] == ["a", "c"]
+    assert dropped == 2
+
+
+@given(TEXTS, TEXTS, st.floats(0.05, 0.5))
+def test_a_share_is_stable_when_rows_are_added(texts: list[str], more: list[str], fraction: float) -> None:
+    keep, held = hold_out_share(examples(texts), fraction)
+    check_division(texts, keep, held)
+    _, later = hold_out_share(examples(texts + more), fraction)
+    assert {e.text for e in held} <= {e.text for e in later}
+
+
+def test_a_share_is_about_as_large_as_asked() -> None:
+    _, held = hold_out_share(examples([f"text {n}" for n in range(5000)]), 0.1)
+    assert 430 < len(held) < 570
+
+
+def test_rows_of_a_label_that_no_other_row_has_are_kept() -> None:
+    rare = [Example(f"text {n}", None, f"label {n}", n) for n in range(50)]
+    assert hold_out_share(rare, 0.5) == (rare, [])
+    often = [Example(f"text {n}", None, ("a", f"b{n % 2}"), n) for n in range(50)]
+    keep, held = hold_out_share(often, 0.5)
+    assert held
+    assert {name for e in keep for name in e.label} == {"a", "b0", "b1"}

@@ -1,182 +1,218 @@
-"""Parquet files, and what data sets say about their labels."""
+"""Files of rows: every kind is read alike, and what is broken, hostile or too large ends early with its place."""
 
 from __future__ import annotations
 
+import csv
+import gzip
 import json
+import os
+import socket
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pocketbert.core.data import files as data_files
+from pocketbert.core.data import streams
+from pocketbert.core.data.examples import Example, read_examples
 from pocketbert.core.data.files import check_source, read_class_names, read_rows
 from pocketbert.core.data.source import DataSource
+from pocketbert.core.data.streams import Limits, read_texts
 from pocketbert.core.data.tables import BadRows
 from pocketbert.core.errors import InputError, MissingBackendError
 
+KINDS = ("a.jsonl", "a.jsonl.gz", "a.csv", "a.tsv", "a.parquet")
 TABLE = {"text": ["good", "bad", "so so"], "label": [1, 0, 1], "tags": [[0, 1], [], [1]]}
 ROWS = [dict(zip(TABLE, values, strict=True)) for values in zip(*TABLE.values(), strict=True)]
 
 
-@pytest.fixture
-def whole(tmp_path: Path) -> Path:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table(TABLE), path)
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """Write rows as a file of the kind that its name says."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif ".jsonl" in path.name:
+        raw = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
+    else:
+        with path.open("w", newline="") as stream:
+            tab = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {}
+            writer = csv.DictWriter(stream, list(rows[0]), **tab)  # type: ignore[arg-type]
+            writer.writeheader()
+            writer.writerows(rows)
     return path
 
 
-@pytest.fixture
-def own_datasets_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "hf"))
+def read(path: Path, **settings: Any) -> list[Example]:
+    return read_examples(DataSource(path=str(path), **settings))
 
 
-def read(path: Path | str) -> list[tuple[int, dict[str, Any]]]:
-    bad = BadRows(str(path))
-    rows = list(read_rows(DataSource(path=str(path)), bad))
+def plain_rows(source: DataSource) -> list[tuple[int, dict[str, Any]]]:
+    bad = BadRows(source.title)
+    rows = list(read_rows(source, bad))
     assert not bad.count
     return rows
 
 
-def test_rows_of_a_parquet_file_come_with_lists_and_numbers(whole: Path) -> None:
-    assert read(whole) == list(enumerate(ROWS, 1))
+def refusal(path: Path, **settings: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        read_texts(path) if path.suffix == ".txt" else read(path, **settings)
+    return str(caught.value)
 
 
-def test_rows_go_on_over_batches_and_row_groups(tmp_path: Path) -> None:
-    texts = [f"row {i}" for i in range(2 * data_files._BATCH_ROWS + 7)]
-    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", row_group_size=900)
-    rows = read(tmp_path / "a.parquet")
-    assert [r["text"] for _, r in rows] == texts
-    assert [n for n, _ in rows] == list(range(1, len(texts) + 1))
+WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z"), exclude_characters='"'), min_size=1)
 
 
-def test_a_large_parquet_file_is_read_piece_by_piece(tmp_path: Path) -> None:
-    # the first rows come although the last ones are broken: nothing was read as a whole before
-    path = tmp_path / "a.parquet"
-    texts = [f"{i * 7919 % 10007} " * 40 for i in range(40_000)]
-    pq.write_table(pa.table({"text": texts}), path, compression="none", use_dictionary=False)
-    raw = bytearray(path.read_bytes())
-    middle = len(raw) * 3 // 4
-    raw[middle : middle + 100_000] = b"\xff" * 100_000
-    path.write_bytes(raw)
-    rows = read_rows(DataSource(path=str(path)), BadRows("a"))
-    assert next(rows)[1]["text"] == texts[0]
-    with pytest.raises(InputError):
-        list(rows)
-
-
-def test_no_rows_are_no_error(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "a.parquet")
-    assert read(tmp_path / "a.parquet") == []
-
-
-@pytest.mark.parametrize("content", [b"", b"PAR1", b"text,label\ngood,1\n", b"PAR1" + b"\0" * 100 + b"PAR1"])
-def test_what_is_no_parquet_file_is_one_input_error(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "a.parquet"
-    path.write_bytes(content)
-    with pytest.raises(InputError, match="cannot be read as a Parquet file") as caught:
-        read(path)
-    assert len(caught.value.problems) == 1
-    with pytest.raises(InputError, match="cannot be read as a Parquet file"):
-        read_class_names(DataSource(path=str(path)))
-
-
-@given(share=st.floats(0, 0.999))
-def test_a_truncated_parquet_file_is_one_input_error(share: float, tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.mktemp("truncated")
-    pq.write_table(pa.table(TABLE), folder / "a.parquet")
-    raw = (folder / "a.parquet").read_bytes()
-    (folder / "a.parquet").write_bytes(raw[: int(len(raw) * share)])
-    with pytest.raises(InputError, match="cannot be read as a Parquet file") as caught:
-        read(folder / "a.parquet")
-    assert len(caught.value.problems) == 1
-
-
-def test_a_date_that_python_has_no_type_for_is_an_input_error(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"when": pa.array([10**7], pa.date32())}), tmp_path / "a.parquet")
-    with pytest.raises(InputError, match="cannot be read as a Parquet file: date value out of range"):
-        read(tmp_path / "a.parquet")
-
-
-def test_bytes_declared_as_text_are_not_utf8(tmp_path: Path) -> None:
-    wrong = pa.array([b"\xff\xfe"], pa.binary()).view(pa.string())
-    pq.write_table(pa.table({"text": wrong}), tmp_path / "a.parquet")
-    with pytest.raises(InputError, match="not UTF-8"):
-        read(tmp_path / "a.parquet")
-
-
-def test_a_missing_file_and_a_missing_library_are_named(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@settings(max_examples=25)
+@given(labels=st.lists(st.integers(0, 30), min_size=1, max_size=5), text=WORDS.filter(lambda t: not t.isspace()))
+def test_all_kinds_of_file_hold_the_same_rows(
+    labels: list[int], text: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    for call in (read, lambda p: read_class_names(DataSource(path=str(p)))):
-        with pytest.raises(InputError, match="file not found"):
-            call(tmp_path / "none.parquet")
-    monkeypatch.setattr(data_files, "version_of", lambda _: None)
-    for call in (read, lambda p: read_class_names(DataSource(path=str(p)))):
-        with pytest.raises(MissingBackendError, match=r"'pyarrow'.*pip install 'pocketbert\[train\]'"):
-            call(whole)
-    with pytest.raises(MissingBackendError, match="'datasets'"):
-        read_class_names(DataSource(dataset="a/b", split="train"))
-
-
-def labelled_folder(folder: Path) -> Path:
-    """A folder with train.parquet, whose label and tags columns carry class names."""
-    import datasets
-
-    features = datasets.Features(
-        text=datasets.Value("string"),
-        label=datasets.ClassLabel(names=["negative", "positive"]),
-        tags=datasets.List(datasets.ClassLabel(names=["O", "B-film"])),
-    )
-    folder.mkdir()
-    datasets.disable_progress_bars()
-    datasets.Dataset.from_dict(TABLE, features=features).to_parquet(folder / "train.parquet")
-    return folder
-
-
-def test_class_names_come_from_the_data_set_and_numbers_stay_numbers(tmp_path: Path, own_datasets_cache: None) -> None:
-    folder = labelled_folder(tmp_path / "films")
-    sources = [
-        DataSource(path=str(folder / "train.parquet")),
-        DataSource(dataset=str(folder), split="train"),
-    ]
-    for source in sources:
-        assert read_class_names(source) == ["negative", "positive"]
-        assert read_class_names(source.model_copy(update={"label": "tags"})) == ["O", "B-film"]
-        assert read_class_names(source.model_copy(update={"label": "text"})) is None
-        assert read_class_names(source.model_copy(update={"label": "no such column"})) is None
-        assert [row for _, row in read_rows(source, BadRows("films"))] == ROWS
-
-
-def test_files_without_class_names_have_none(whole: Path, tmp_path: Path, own_datasets_cache: None) -> None:
-    assert read_class_names(DataSource(path=str(whole))) is None
-    assert read_class_names(DataSource(path=str(tmp_path / "rows.jsonl"))) is None
-    folder = tmp_path / "plain"
-    folder.mkdir()
-    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    source = DataSource(dataset=str(folder), split="train")
-    assert read_class_names(source) is None
-    assert [row for _, row in read_rows(source, BadRows("plain"))] == ROWS
+    folder = tmp_path_factory.mktemp("same")
+    rows = [{"text": f"{i} {text}", "label": label} for i, label in enumerate(labels)]
+    for name in KINDS:
+        assert [(e.text, e.label) for e in read(write(folder / name, rows))] == [(r["text"], r["label"]) for r in rows]
 
 
 @pytest.mark.parametrize(
-    "note",
+    ("name", "raw", "rows"),
     [
-        b"no json",
-        b"[]",
-        b'{"info": 3}',
-        b'{"info": {"features": [1]}}',
-        b'{"info": {"features": {"label": {"_type": "ClassLabel"}}}}',
+        ("a.jsonl", b'\n{"text": "a", "label": "x"}\n\n{"text": "b", "label": 2}\n\n', [("a", "x", 2), ("b", 2, 4)]),
+        ("a.jsonl", b'\xef\xbb\xbf{"text": "a", "label": 1}\n', [("a", 1, 1)]),
+        ("a.jsonl", b'{"text": "a", "label": true}\n', [("a", "true", 1)]),
+        ("a.csv", b'\xef\xbb\xbftext,label\r\n"1, ""two""\n3",x\r\nb,y\r\n', [('1, "two"\n3', "x", 2), ("b", "y", 3)]),
+        ("a.csv", b"text,label\ngood,1\n\nbad,0\n\n", [("good", 1, 2), ("bad", 0, 4)]),
+        ("a.csv", b'text;label\n"well, ; yes";b\nno;a\n', [("well, ; yes", "b", 2), ("no", "a", 3)]),
+        ("a.csv", b'text\tlabel\n"well, \t yes"\tb\nno\ta\n', [("well, \t yes", "b", 2), ("no", "a", 3)]),
+        ("a.csv", b"text,label,label;x\nyes;no,a,b\n", [("yes;no", "a", 2)]),
+        ("a.tsv", b"text\tlabel\ngood\t1\n\nbad\t0\n\n", [("good", 1, 2), ("bad", 0, 4)]),
+        ("a.tsv", b'label\ttext\n1\t"quoted" and\n0\tan "open\n', [('"quoted" and', 1, 2), ('an "open', 0, 3)]),
     ],
 )
-def test_a_foreign_note_in_a_parquet_file_names_no_classes(tmp_path: Path, note: bytes) -> None:
-    table = pa.table(TABLE).replace_schema_metadata({b"huggingface": note})
-    pq.write_table(table, tmp_path / "a.parquet")
-    assert read_class_names(DataSource(path=str(tmp_path / "a.parquet"))) is None
-    assert len(read(tmp_path / "a.parquet")) == 3
+def test_rows_of_text_files(tmp_path: Path, name: str, raw: bytes, rows: list[tuple[str, Any, int]]) -> None:
+    (tmp_path / name).write_bytes(raw)
+    assert [(e.text, e.label, e.row) for e in read(tmp_path / name)] == rows
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "text,label\nfine,1\nwell, an open comma,0\n", ":3: 3 columns, the header has 2."),
+        ("a.csv", 'text,label\na lamp,lamp\n{"text": "a", "label": 1}\n', ":3: is a JSON object; cells that a"),
+        ("a.csv", 'text,label\n"never closed,1\nmore,0\n', ":3: not valid CSV"),
+        ("a.csv", "text,label\n", ": no rows."),
+        ("a.csv", "text,label,text\na,b,c\n", ":1: two columns are called 'text'"),
+        ("a.csv", ",".join(map(str, range(20_000))) + "\n", ":1: 20,000 columns; allowed: at most 10,000"),
+        ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "", "text": ""}\n', ":2: the key 'text' occurs twice. Fix"),
+        *[(name, "\n", ": no rows.") for name in KINDS[:4]],
+        *[(name, "", ": no rows.") for name in KINDS[:4]],
+    ],
+)
+def test_text_files_that_are_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(content.encode()) if name.endswith("gz") else content.encode())
+    assert refusal(tmp_path / name).startswith(f"{tmp_path / name}{message}")
+
+
+@pytest.mark.parametrize("damage", ["no gzip", "cut", "body", "checksum", "zeros"])
+def test_a_broken_gzip_file_is_refused(tmp_path: Path, damage: str) -> None:
+    rows = [{"text": f"row {i} {i * 7919 % 1013}", "label": i % 2} for i in range(3000)]
+    path = write(tmp_path / "a.jsonl.gz", rows)
+    raw = path.read_bytes()
+    half = len(raw) // 2
+    damaged = {
+        "no gzip": b'{"text": "plain", "label": 1}\n',
+        "cut": raw[:half],
+        "body": raw[:half] + b"\xff" * half,
+        "checksum": raw[:-8] + bytes([raw[-8] ^ 0xFF]) + raw[-7:],
+        "zeros": raw + bytes(1 << 20),  # Python's reader takes them for padding, and reads gigabytes one by one
+    }
+    path.write_bytes(damaged[damage])
+    assert "broken gzip file" in refusal(path)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_limits_hold_for_every_kind(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / name, [{"text": f"{i} " + "word " * (40 + 860 * i), "label": "a"} for i in range(2)])
+    assert len(read(path, max_rows=2)) == 2
+    assert "more than 1 " in refusal(path, max_rows=1)
+    message = refusal(path, max_line_mb=0.001)
+    assert "longer than 1,048 bytes" in message
+    assert "raise max_line_mb" in message
+    monkeypatch.setattr(streams, "DEFAULT_MAX_ROWS", 5)
+    assert "of rows. Fix: Use fewer rows, or raise max_rows" in refusal(path, max_rows=5)
+
+
+def test_more_rows_allow_more_bytes() -> None:
+    assert Limits(rows=5).total == Limits().total
+    assert Limits(rows=10**7).total == 10 * Limits().total
+
+
+@pytest.mark.parametrize("fill", [b"a", b'{"text": "a"}\n'])
+def test_a_file_that_grows_too_much_is_refused(tmp_path: Path, fill: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "_RATIO_FROM", 1 << 20)
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(fill * ((2 << 20) // len(fill))))
+    assert "grow to more than 1 MB; no text does" in refusal(path)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.txt"])
+def test_an_endless_line_ends_early(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text({"a.tsv": "text\tlabel\n", "a.csv": "text,label\n"}.get(name, "{}\n"))
+    os.truncate(path, 1 << 32)
+    assert "null byte" in refusal(path)
+
+
+def test_a_quoted_cell_over_many_lines_is_one_row(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('text,label\n"' + "a b\n" * 1000 + '",x\n')
+    assert "a.csv:2: row longer than" in refusal(tmp_path / "a.csv", max_line_mb=0.001)
+    assert len(read(tmp_path / "a.csv")) == 1
+
+
+def test_a_long_cell_is_read_from_every_kind(tmp_path: Path) -> None:
+    rows = [{"text": "word " * 60_000, "label": "a"}]
+    assert {len(read(write(tmp_path / name, rows))[0].text) for name in KINDS} == {300_000}
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16", "utf-32-le", "latin-1"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.tsv", "a.txt"])
+def test_other_encodings_are_refused_alike(tmp_path: Path, name: str, encoding: str) -> None:
+    text = {"a.csv": "text,label\nnä,1\n", "a.tsv": "text\tlabel\nnä\t1\n"}.get(name, '{"text": "nä", "label": 1}\n')
+    (tmp_path / name).write_bytes(text.encode(encoding))
+    assert "UTF-8" in refusal(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.tsv"])
+def test_another_encoding_is_found_in_its_line(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / name, [{"text": "gut", "label": i % 3} for i in range(3000)])
+    last = path.read_bytes().splitlines(keepends=True)[-1]
+    path.write_bytes(path.read_bytes() + last.replace(b"gut", "ärger".encode("latin-1")))
+    message = refusal(path)
+    assert message.startswith(f"{path}:{3001 + (name != 'a.jsonl')}: not UTF-8")
+    assert "iconv -f WINDOWS-1252 -t UTF-8" in message
+
+
+@pytest.mark.parametrize("name", [*KINDS, "a.txt"])
+def test_only_regular_files_are_opened(tmp_path: Path, name: str) -> None:
+    def bind_socket(path: Path) -> None:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(os.path.relpath(path))  # names of sockets are short
+
+    path = tmp_path / name
+    for make, message in (
+        (os.mkfifo, "is a pipe, not a file"),
+        (lambda p: p.symlink_to("/dev/zero"), "is a device"),
+        (lambda p: p.symlink_to("/proc/self/mem"), "is a file of the system"),
+        (bind_socket, "is a socket"),
+    ):
+        make(path)
+        assert message in refusal(path)
+        path.unlink()
+    path.mkdir()
+    assert "is a folder, not a file" in refusal(path)
 
 
 @pytest.mark.parametrize(
@@ -185,6 +221,157 @@ def test_a_foreign_note_in_a_parquet_file_names_no_classes(tmp_path: Path, note:
 )
 def test_other_kinds_of_files_are_refused_with_a_way(tmp_path: Path, name: str, fix: str) -> None:
     (tmp_path / name).write_text("[]")
-    with pytest.raises(InputError, match="unknown kind of file") as caught:
+    with pytest.raises(InputError, match="unknown kind of file; allowed: .jsonl, .jsonl.gz, .csv, .tsv") as caught:
         check_source(DataSource(path=str(tmp_path / name)))
     assert fix in caught.value.problems[0].fix
+
+
+# Parquet files
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    return write(tmp_path / "a.parquet", ROWS)
+
+
+def test_rows_of_a_parquet_file_come_with_lists_and_numbers(whole: Path) -> None:
+    assert plain_rows(DataSource(path=str(whole))) == list(enumerate(ROWS, 1))
+    pq.write_table(pa.table({"text": pa.array([], pa.string())}), whole)
+    assert plain_rows(DataSource(path=str(whole))) == []
+
+
+def test_rows_go_on_over_batches_and_row_groups(whole: Path) -> None:
+    texts = [f"row {i}" for i in range(2055)]
+    pq.write_table(pa.table({"text": texts}), whole, row_group_size=900)
+    assert plain_rows(DataSource(path=str(whole))) == [(i, {"text": t}) for i, t in enumerate(texts, 1)]
+
+
+def test_a_large_parquet_file_is_read_piece_by_piece(whole: Path) -> None:
+    # the first rows come although the last ones are broken: nothing was read as a whole before
+    texts = [f"{i * 7919 % 10007} " * 40 for i in range(40_000)]
+    pq.write_table(pa.table({"text": texts}), whole, compression="none", use_dictionary=False)
+    raw = bytearray(whole.read_bytes())
+    middle = len(raw) * 3 // 4
+    raw[middle : middle + 100_000] = b"\xff" * 100_000
+    whole.write_bytes(raw)
+    rows = read_rows(DataSource(path=str(whole)), BadRows("a"))
+    assert next(rows)[1]["text"] == texts[0]
+    with pytest.raises(InputError):
+        list(rows)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"text,label\ngood,1\n", b"PAR1" + b"\0" * 100 + b"PAR1"])
+def test_what_is_no_parquet_file_is_one_input_error(whole: Path, content: bytes) -> None:
+    whole.write_bytes(content)
+    for reader in (plain_rows, read_class_names):
+        with pytest.raises(InputError, match="cannot be read as a Parquet file") as caught:
+            reader(DataSource(path=str(whole)))
+        assert len(caught.value.problems) == 1
+
+
+@settings(max_examples=25)
+@given(share=st.floats(0, 0.999))
+def test_a_truncated_parquet_file_is_one_input_error(share: float, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = write(tmp_path_factory.mktemp("truncated") / "a.parquet", ROWS)
+    raw = path.read_bytes()
+    path.write_bytes(raw[: int(len(raw) * share)])
+    with pytest.raises(InputError, match="cannot be read as a Parquet file") as caught:
+        plain_rows(DataSource(path=str(path)))
+    assert len(caught.value.problems) == 1
+
+
+def test_parquet_files_that_are_refused(whole: Path) -> None:
+    repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 5000, pa.int32()), pa.array(["word " * 200_000]))
+    twice = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"]), pa.array(["c"])], ["text", "label", "label"])
+    cases = [
+        (pa.table({"when": pa.array([10**7], pa.date32())}), "as a Parquet file: date value out of range"),
+        (pa.table({"text": pa.array([b"\xff\xfe"], pa.binary()).view(pa.string())}), "not UTF-8"),
+        (pa.table({"text": repeated, "label": ["a"] * 5000}), "more than 512 MB"),
+        (pa.table({"text": [["a"] * 3_000_000], "label": ["x"]}), "row longer than"),
+        (twice, "two columns are called 'label'"),
+    ]
+    for table, message in cases:
+        pq.write_table(table, whole)
+        assert whole.stat().st_size < 10_000_000
+        assert message in refusal(whole)
+
+
+def test_nested_columns_are_read(whole: Path) -> None:
+    rows = [{"text": "a", "label": "x", "answer_start": {"m": [{"k": ["1", None]}, None]}}, {"text": "b", "label": "y"}]
+    assert [e.text for e in read(write(whole, rows))] == ["a", "b"]
+
+
+# Data sets, and the names of their labels
+
+
+@pytest.fixture
+def own_datasets_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "hf"))
+
+
+def test_a_missing_file_and_a_missing_library_are_named(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for reader in (plain_rows, read_class_names):
+        with pytest.raises(InputError, match="file not found"):
+            reader(DataSource(path=str(tmp_path / "none.parquet")))
+    assert refusal(tmp_path / "none.jsonl") == f"{tmp_path / 'none.jsonl'}: file not found."
+    monkeypatch.setattr(data_files, "version_of", lambda _: None)
+    for reader in (plain_rows, read_class_names):
+        with pytest.raises(MissingBackendError, match=r"'pyarrow'.*pip install 'pocketbert\[train\]'"):
+            reader(DataSource(path=str(whole)))
+        with pytest.raises(MissingBackendError, match=r"'datasets'.*pip install 'pocketbert\[train\]'"):
+            reader(DataSource(dataset="a/b", split="train"))
+
+
+def test_a_data_set_that_cannot_be_loaded_is_an_input_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="could not be loaded.*give a local file with 'path'"):
+        read_examples(DataSource(dataset=str(tmp_path / "none"), split="train"))
+
+
+def test_a_local_folder_is_loaded_by_datasets(tmp_path: Path, own_datasets_cache: None) -> None:
+    folder = tmp_path / "films"
+    folder.mkdir()
+    (folder / "train.csv").write_text("sentence,label\ngood,1\nbad,0\n")
+    (folder / "test.csv").write_text("sentence,label\nso so,1\n")
+    source = DataSource(dataset=str(folder), split="train", text="sentence")
+    assert [(e.text, e.label, e.row) for e in read_examples(source)] == [("good", 1, 1), ("bad", 0, 2)]
+    assert source.title == f"{folder}/train"
+    assert read_class_names(source) is None
+
+
+def test_class_names_come_from_the_data_set_and_numbers_stay_numbers(tmp_path: Path, own_datasets_cache: None) -> None:
+    import datasets
+
+    features = datasets.Features(
+        text=datasets.Value("string"),
+        label=datasets.ClassLabel(names=["negative", "positive"]),
+        tags=datasets.List(datasets.ClassLabel(names=["O", "B-film"])),
+    )
+    folder = tmp_path / "films"
+    folder.mkdir()
+    datasets.disable_progress_bars()
+    datasets.Dataset.from_dict(TABLE, features=features).to_parquet(folder / "train.parquet")
+    for origin in ({"path": str(folder / "train.parquet")}, {"dataset": str(folder), "split": "train"}):
+        found = {n: read_class_names(DataSource(**origin, label=n)) for n in ("label", "tags", "text", "other")}
+        assert found == {"label": ["negative", "positive"], "tags": ["O", "B-film"], "text": None, "other": None}
+        assert [row for _, row in plain_rows(DataSource(**origin))] == ROWS
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        None,
+        b"no json",
+        b"[]",
+        b'{"info": 3}',
+        b'{"info": {"features": [1]}}',
+        b'{"info": {"features": {"label": {"_type": "ClassLabel"}}}}',
+    ],
+)
+def test_a_file_without_a_note_of_datasets_names_no_classes(whole: Path, tmp_path: Path, note: bytes | None) -> None:
+    table = pa.table(TABLE).replace_schema_metadata({b"huggingface": note} if note else None)
+    pq.write_table(table, whole)
+    assert read_class_names(DataSource(path=str(whole))) is None
+    assert len(plain_rows(DataSource(path=str(whole)))) == 3
+    assert read_class_names(DataSource(path=str(tmp_path / "rows.jsonl"))) is None

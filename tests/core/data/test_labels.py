@@ -1,3 +1,5 @@
+"""Label sets: which names there are, in which order, and what a number in the data means."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -25,11 +27,6 @@ def test_names_or_positions_become_ids(labels: tuple[Label, ...]) -> None:
     assert NAMES.ids(rows(*labels), "a.csv").tolist() == [2, 0, 1]
 
 
-def test_names_and_positions_in_one_column_are_refused_with_a_row_of_each() -> None:
-    with pytest.raises(InputError, match=r"a.csv:2: label 1, and 'positive' in row 1"):
-        NAMES.ids(rows("positive", 1), "a.csv")
-
-
 @pytest.mark.parametrize("names", [("2", "1", "0"), ("5.0", "1", "0", "2"), ("oos", "10", "2", "1", "0")])
 def test_where_names_are_numbers_a_number_means_the_name(names: tuple[str, ...]) -> None:
     labels = Labels(names)
@@ -38,22 +35,10 @@ def test_where_names_are_numbers_a_number_means_the_name(names: tuple[str, ...])
         labels.ids(rows(3), "a")
 
 
-def test_numbers_beside_a_name_in_the_training_data_are_refused_with_a_row_of_each() -> None:
-    # sorted as text they were 0, 1, 10, 11, 2, ...: the number 2 silently became the label 10
-    with pytest.raises(InputError, match=r"numbers in some rows \(row 1: 0\) and names in others \(row 13: 'oos'\)"):
-        resolve_labels(None, None, rows(*range(12), "oos"))
-
-
 def test_a_position_means_nothing_in_names_that_were_sorted() -> None:
     found = resolve_labels(None, None, rows("b", "a"))
     with pytest.raises(InputError, match="the order of the names was not declared"):
         found.ids(rows(1), "eval.jsonl")
-
-
-def test_numbers_that_are_no_positions_name_their_labels() -> None:
-    found = resolve_labels(None, None, rows(-1, 1, 0.5))
-    assert found.names == ("-1", "0.5", "1")
-    assert found.ids(rows("1.0", -1.0), "a").tolist() == [2, 0]
 
 
 @pytest.mark.parametrize("twin", ["a ", "\u200ba", "a\ufe0f", " a"])
@@ -82,22 +67,14 @@ def test_the_order_of_rows_and_the_kind_of_file_never_change_an_id(values: list[
 
 
 def test_a_label_outside_the_set_is_refused_with_its_row() -> None:
+    with pytest.raises(InputError, match=r"a.csv:2: label 1, and 'positive' in row 1"):
+        NAMES.ids(rows("positive", 1), "a.csv")
     with pytest.raises(InputError) as caught:
         NAMES.ids(rows("positve", 3, -1, "neutral", 1.5), "a.csv")
     lines = str(caught.value).splitlines()
     assert [line.split(":")[1] for line in lines] == ["1", "2", "3", "5"]
     assert "did you mean 'positive'?" in lines[0]
     assert "add the label under data.labels" in lines[1]
-
-
-def test_the_declared_order_wins() -> None:
-    assert resolve_labels(["b", "a"], ["a", "b"], rows("a", "b")).names == ("b", "a")
-
-
-def test_then_the_teachers_order_wins() -> None:
-    labels = resolve_labels(None, ["b", "a"], rows("a", "b"))
-    assert labels.names == ("b", "a")
-    assert "teacher" in labels.note
 
 
 def test_the_labels_of_a_tagger_are_tags_as_they_are() -> None:
@@ -109,42 +86,44 @@ def test_the_labels_of_a_tagger_are_tags_as_they_are() -> None:
         resolve_labels(["B-person", "I-person"], speech, [], LabelKind.SPANS)
 
 
-def test_placeholders_of_a_teacher_do_not_count() -> None:
-    assert resolve_labels(None, ["LABEL_0", "LABEL_1"], rows("b", "a")).names == ("a", "b")
+@pytest.mark.parametrize(
+    ("declared", "teacher", "names", "note"),
+    [
+        (["b", "a"], ["a", "b"], ("b", "a"), ""),
+        (None, ["b", "a"], ("b", "a"), "teacher"),
+        (None, ["LABEL_0", "LABEL_1"], ("a", "b"), ""),
+    ],
+)
+def test_the_declared_order_wins_then_the_teachers_names(
+    declared: list[str] | None, teacher: list[str], names: tuple[str, ...], note: str
+) -> None:
+    found = resolve_labels(declared, teacher, rows("b", "a"))
+    assert found.names == names
+    assert note in found.note
     assert are_placeholder_names(["LABEL_0", "LABEL_1"])
     assert not are_placeholder_names(["LABEL_1", "LABEL_0"])
 
 
-@pytest.mark.parametrize("labels", [(0, 1, 2), ("0", "2", "1")])
-def test_numbers_alone_are_called_label_i_and_said(labels: tuple[Label, ...]) -> None:
-    found = resolve_labels(None, None, rows(*labels))
-    assert found.names == ("LABEL_0", "LABEL_1", "LABEL_2")
-    assert "LABEL_i" in found.note
-
-
-def test_one_label_is_too_few() -> None:
-    with pytest.raises(InputError, match="at least 2 labels, found .'a'."):
-        resolve_labels(None, None, rows("a", "a"))
-
-
-def test_a_label_may_not_occur_twice() -> None:
-    with pytest.raises(InputError, match="occurs twice"):
-        resolve_labels(["a", "b", "a"], None, [])
-
-
-def test_numbers_that_are_no_labels_are_refused() -> None:
-    with pytest.raises(InputError, match="data.labels"):
-        resolve_labels(None, None, rows(17, 1_000_000_000_000))
-
-
-def test_equal_orders_need_no_permutation() -> None:
-    assert NAMES.permutation_from(Labels(NAMES.names), "teacher.model") is None
+@pytest.mark.parametrize(
+    ("declared", "labels", "message"),
+    [
+        (None, ("a", "a"), "at least 2 labels, found .'a'."),
+        (["a", "b", "a"], (), "occurs twice"),
+        (None, (17, 1_000_000_000_000), "data.labels"),
+        # sorted as text they were 0, 1, 10, 11, 2, ...: the number 2 silently became the label 10
+        (None, (*range(12), "oos"), r"numbers in some rows \(row 1: 0\) and names in others \(row 13: 'oos'\)"),
+    ],
+)
+def test_sets_of_labels_that_are_refused(declared: list[str] | None, labels: tuple[Label, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        resolve_labels(declared, None, rows(*labels))
 
 
 @given(st.permutations(NAMES.names))
 def test_a_permutation_reorders_the_models_outputs(order: list[str]) -> None:
     logits = np.array([[10.0 * NAMES.names.index(n) for n in order]])
     permutation = NAMES.permutation_from(Labels(tuple(order)), "teacher.model")
+    assert (permutation is None) == (tuple(order) == NAMES.names)
     ours = logits if permutation is None else logits[:, permutation]
     assert ours.tolist() == [[0.0, 10.0, 20.0]]
 
@@ -152,11 +131,6 @@ def test_a_permutation_reorders_the_models_outputs(order: list[str]) -> None:
 def test_different_sets_are_refused_naming_both_sides() -> None:
     with pytest.raises(InputError, match=r"only in the data \['neutral'\], only in the model \['mixed'\]"):
         NAMES.permutation_from(Labels(("negative", "mixed", "positive")), "teacher.model")
-
-
-def test_id2label_is_the_order() -> None:
-    assert NAMES.id2label == {0: "negative", 1: "neutral", 2: "positive"}
-    assert len(NAMES) == 3
 
 
 STARS = [f"{i} star{'s' * (i > 1)}" for i in range(1, 6)]
@@ -174,13 +148,14 @@ DEFAULTS = [f"LABEL_{i}" for i in range(5)]
         ((2024, 1999), ("1999", "2024")),
         ((0, 1, 3), ("0", "1", "3")),
         ((1, 0), ("LABEL_0", "LABEL_1")),
+        (("0", "2", "1"), ("LABEL_0", "LABEL_1", "LABEL_2")),
         ((0.5, -1, 2), ("-1", "0.5", "2")),
     ],
 )
 def test_labels_are_the_numbers_that_occur_in_numeric_order(labels: tuple[Label, ...], names: tuple[str, ...]) -> None:
     found = resolve_labels(None, None, rows(*labels))
     assert found.names == names
-    assert "numbers" in found.note
+    assert ("LABEL_i" if names[0] == "LABEL_0" else "numbers") in found.note
     ids = found.ids(rows(*labels, *map(str, labels)), "a").tolist()
     assert ids == [sorted(map(float, labels)).index(float(label)) for label in labels] * 2  # type: ignore[arg-type]
     with pytest.raises(InputError, match="a:1: label 7 is not in the label set"):

@@ -1,7 +1,10 @@
+"""Writing atomically, reading JSON within bounds, digests, and paths that stay inside their folder."""
+
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +32,17 @@ def names(folder: Path) -> set[str]:
     return {p.name for p in folder.iterdir()} - {"pocketbert-cache"}
 
 
-def test_write_atomic_replaces_the_content(tmp_path: Path) -> None:
+def test_a_file_is_replaced_with_the_permissions_of_a_new_one(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
-    write_atomic(path, "one")
-    write_atomic(path, b"two \xff")
-    assert path.read_bytes() == b"two \xff"
-    assert names(tmp_path) == {"a.txt"}
-
-
-def test_write_atomic_obeys_the_umask(tmp_path: Path) -> None:
     old = os.umask(0o027)
     try:
-        write_atomic(tmp_path / "a.txt", "x")
+        write_atomic(path, "one")
+        write_atomic(path, b"two \xff")
     finally:
         os.umask(old)
-    assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o640
+    assert path.read_bytes() == b"two \xff"
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert names(tmp_path) == {"a.txt"}
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,94 +59,6 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
     assert names(tmp_path) == {"a.txt"}
 
 
-def test_json_goes_there_and_back(tmp_path: Path) -> None:
-    value = {"name": "naïve 👍", "list": [1, 2.5, None, True]}
-    write_json(tmp_path / "a.json", value)
-    assert read_json(tmp_path / "a.json") == value
-    assert (tmp_path / "a.json").read_text(encoding="utf-8").endswith("}\n")
-    assert "naïve" in (tmp_path / "a.json").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("raw", "message"),
-    [(b"{", "not valid JSON"), (b"\xff\xfe", "not valid JSON"), (b"[" * 100_000, "not valid JSON")],
-)
-def test_broken_json_is_an_input_error(tmp_path: Path, raw: bytes, message: str) -> None:
-    (tmp_path / "a.json").write_bytes(raw)
-    with pytest.raises(InputError, match=message):
-        read_json(tmp_path / "a.json")
-
-
-@pytest.mark.parametrize(
-    ("spelt", "where"),
-    [
-        (r'{"a": ["x", "x\udfffy"]}', r"a\.1"),
-        (r'{"\uD83D": 1}', r"'.ud83d'"),
-        (r'"\ude00\ud83d"', "the text"),
-    ],
-)
-def test_half_of_a_surrogate_pair_is_an_input_error(tmp_path: Path, spelt: str, where: str) -> None:
-    (tmp_path / "a.json").write_text(spelt)
-    with pytest.raises(InputError, match=rf"a\.json: {where}: half of a surrogate pair"):
-        read_json(tmp_path / "a.json")
-
-
-def test_a_whole_surrogate_pair_is_text(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text(r'["\ud83d\ude00"]')
-    assert read_json(tmp_path / "a.json") == ["😀"]
-
-
-def test_json_is_read_up_to_a_bound(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    path.write_text('"' + "x" * (1 << 20) + '"')
-    with pytest.raises(InputError, match="larger than 1 MiB"):
-        read_json(path, limit_mib=1)
-    assert len(read_json(path, limit_mib=2)) == 1 << 20
-
-
-def test_a_missing_json_file_is_an_input_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none.json: file not found"):
-        read_json(tmp_path / "none.json")
-
-
-def test_digests(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"abc")
-    assert sha256_file(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-
-
-@given(st.dictionaries(st.text(), st.integers() | st.text() | st.booleans(), max_size=6))
-def test_json_digests_ignore_the_order_of_keys(value: dict[str, Any]) -> None:
-    turned = dict(reversed(value.items()))
-    assert sha256_json(value) == sha256_json(turned) == sha256_json(json.loads(json.dumps(value)))
-
-
-@pytest.mark.parametrize("bad", ["../x", "a/../../x", "/etc/passwd", "a/../../root/x", "link/x", "link"])
-def test_safe_join_refuses_what_leaves_the_folder(tmp_path: Path, bad: str) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
-    (root / "link").symlink_to(tmp_path)
-    if bad == "a/../../root/x":
-        # comes back into the folder: harmless once resolved
-        assert safe_join(root, bad, "f").resolve() == root / "x"
-        return
-    with pytest.raises(InputError, match=r"artifacts.json: path '.*' leaves the folder"):
-        safe_join(root, bad, "artifacts.json")
-
-
-def test_safe_join_refuses_a_link_to_a_file_outside(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
-    (tmp_path / "secret").write_text("x")
-    (root / "model.onnx").symlink_to(tmp_path / "secret")
-    with pytest.raises(InputError, match="leaves the folder"):
-        safe_join(root, "model.onnx", "f")
-
-
-def test_safe_join_allows_what_stays_inside(tmp_path: Path) -> None:
-    assert safe_join(tmp_path, "onnx/model.onnx", "f") == tmp_path / "onnx" / "model.onnx"
-    assert safe_join(tmp_path, "a/../b", "f").resolve() == tmp_path / "b"
-
-
 def test_a_folder_that_cannot_be_written_is_reported_with_the_fix(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(MachineError, match="cannot write to .*Fix: choose another folder"):
@@ -156,12 +67,62 @@ def test_a_folder_that_cannot_be_written_is_reported_with_the_fix(tmp_path: Path
     assert names(tmp_path) == {"file"}
 
 
-def test_path_bytes_counts_all_files_below(tmp_path: Path) -> None:
+def test_json_goes_there_and_back(tmp_path: Path) -> None:
+    value = {"name": "naïve 👍", "list": [1, 2.5, None, True]}
+    write_json(tmp_path / "a.json", value)
+    assert read_json(tmp_path / "a.json") == value
+    assert "naïve" in (tmp_path / "a.json").read_text(encoding="utf-8")
+    (tmp_path / "a.json").write_text(r'["\ud83d\ude00"]')
+    assert read_json(tmp_path / "a.json") == ["😀"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b"{", "not valid JSON"),
+        (b"\xff\xfe", "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON"),
+        (rb'{"a": ["x", "x\udfffy"]}', r"a\.1: half of a surrogate pair"),
+        (rb'{"\uD83D": 1}', r"'.ud83d': half of a surrogate pair"),
+        (rb'"\ude00\ud83d"', "the text: half of a surrogate pair"),
+        (b'"' + b"x" * (1 << 20) + b'"', "larger than 1 MiB"),
+        (None, "file not found"),
+    ],
+)
+def test_json_that_is_refused(tmp_path: Path, raw: bytes | None, message: str) -> None:
+    path = tmp_path / "a.json"
+    if raw is not None:
+        path.write_bytes(raw)
+    with pytest.raises(InputError, match=rf"a\.json: .*{message}"):
+        read_json(path, limit_mib=1)
+    if message.startswith("larger"):
+        assert len(read_json(path, limit_mib=2)) == 1 << 20
+
+
+@pytest.mark.parametrize("bad", ["../x", "a/../../x", "/etc/passwd", "link/x", "link", "model.onnx"])
+def test_paths_that_leave_the_folder_are_refused(tmp_path: Path, bad: str) -> None:
     root = tmp_path / "root"
-    (root / "sub").mkdir(parents=True)
-    (root / "a").write_bytes(b"123")
-    (root / "sub" / "b").write_bytes(b"4567")
-    assert path_bytes(root) == 7
+    root.mkdir()
+    (tmp_path / "secret").write_text("x")
+    (root / "link").symlink_to(tmp_path)
+    (root / "model.onnx").symlink_to(tmp_path / "secret")
+    with pytest.raises(InputError, match=r"artifacts.json: path '.*' leaves the folder"):
+        safe_join(root, bad, "artifacts.json")
+
+
+def test_paths_that_stay_inside_are_joined(tmp_path: Path) -> None:
+    assert safe_join(tmp_path, "onnx/model.onnx", "f") == tmp_path / "onnx" / "model.onnx"
+    assert safe_join(tmp_path, "a/../b", "f").resolve() == tmp_path / "b"
+    assert safe_join(tmp_path, f"a/../../{tmp_path.name}/x", "f").resolve() == tmp_path / "x"
+
+
+# Digests and copies
+
+
+@given(st.dictionaries(st.text(), st.integers() | st.text() | st.booleans(), max_size=6))
+def test_json_digests_ignore_the_order_of_keys(value: dict[str, Any]) -> None:
+    turned = dict(reversed(value.items()))
+    assert sha256_json(value) == sha256_json(turned) == sha256_json(json.loads(json.dumps(value)))
 
 
 @pytest.fixture
@@ -174,9 +135,11 @@ def package(tmp_path: Path) -> Path:
     return made
 
 
-def test_a_file_and_its_path_have_the_same_digest_and_size(tmp_path: Path) -> None:
+def test_the_digest_of_a_file_is_that_of_its_bytes(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
-    assert sha256_path(tmp_path / "a") == sha256_file(tmp_path / "a")
+    copy_path(tmp_path / "a", tmp_path / "b")
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert sha256_file(tmp_path / "a") == sha256_path(tmp_path / "a") == sha256_path(tmp_path / "b") == digest
     assert path_bytes(tmp_path / "a") == 3
 
 
@@ -190,22 +153,25 @@ def test_the_digest_of_a_folder_is_made_of_names_and_bytes(package: Path, tmp_pa
     assert (tmp_path / "Other.mlpackage" / "Data" / "weights" / "weight.bin").read_bytes() == b"12345"
 
 
-@pytest.mark.parametrize("change", ["bytes", "name", "folder", "more", "less", "swapped"])
-def test_every_change_in_a_folder_changes_its_digest(package: Path, change: str) -> None:
-    before, weights = sha256_path(package), package / "Data" / "weights" / "weight.bin"
-    if change == "bytes":
-        weights.write_bytes(b"12346")
-    elif change == "name":
-        weights.rename(weights.with_name("weights.bin"))
-    elif change == "folder":
-        (package / "Data").rename(package / "data")
-    elif change == "more":
-        (package / "Data" / "empty").write_bytes(b"")
-    elif change == "less":
-        weights.unlink()
-    else:  # the same names, the same bytes in all
-        weights.write_bytes(b"{}")
-        (package / "Manifest.json").write_bytes(b"12345")
+WEIGHTS, MANIFEST = "Data/weights/weight.bin", "Manifest.json"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder: (folder / WEIGHTS).write_bytes(b"12346"),
+        lambda folder: (folder / WEIGHTS).rename(folder / "Data/weights/weights.bin"),
+        lambda folder: (folder / "Data").rename(folder / "data"),
+        lambda folder: (folder / "Data/empty").touch(),
+        lambda folder: (folder / WEIGHTS).unlink(),
+        # the same names, the same bytes in all
+        lambda folder: ((folder / WEIGHTS).write_bytes(b"{}"), (folder / MANIFEST).write_bytes(b"12345")),
+    ],
+    ids=["bytes", "name", "folder", "more", "less", "swapped"],
+)
+def test_every_change_in_a_folder_changes_its_digest(package: Path, change: Callable[[Path], object]) -> None:
+    before = sha256_path(package)
+    change(package)
     assert sha256_path(package) != before
 
 
@@ -218,9 +184,3 @@ def test_the_digest_of_a_folder_does_not_depend_on_when_its_files_were_made(tmp_
             (folder / name).write_text(name)
         digests.append(sha256_path(folder))
     assert digests[0] == digests[1]
-
-
-def test_copy_path_copies_files_as_well(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"abc")
-    copy_path(tmp_path / "a", tmp_path / "b")
-    assert (tmp_path / "b").read_bytes() == b"abc"

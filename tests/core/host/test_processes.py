@@ -1,13 +1,24 @@
+"""Processes of a launcher, and who ends at once when a signal comes, and who at a good place first."""
+
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
 from pocketbert.core.host import processes
-from pocketbert.core.host.processes import LaunchedProcess, Order, _Channel, current_process
+from pocketbert.core.host.processes import (
+    LaunchedProcess,
+    Order,
+    _Channel,
+    current_process,
+    postpone_stop,
+    postpone_stops,
+)
 from support.ports import free_port
 
 
@@ -20,18 +31,15 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return variables
 
 
-def test_without_a_launcher_there_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert current_process() == LaunchedProcess(0, 1)
-    assert current_process().main
-    with processes.direct_processes():
-        processes.order_training("student", "abc")  # nobody to call
-
-
 def test_a_launcher_says_which_process_this_is(launched: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert current_process() == LaunchedProcess(0, 2)
     monkeypatch.setenv("RANK", "1")
     assert not current_process().main
+    monkeypatch.delenv("WORLD_SIZE")
+    assert current_process() == LaunchedProcess(0, 1)
+    assert current_process().main
+    with processes.direct_processes():
+        processes.order_training("student", "abc")  # nobody to call
 
 
 def test_orders_arrive_in_sequence_and_end(launched: dict[str, str]) -> None:
@@ -58,14 +66,39 @@ with processes.direct_processes():
 
 
 def test_process_0_does_not_wait_for_one_that_failed(launched: dict[str, str]) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", STUCK],
-        env={**os.environ, **launched},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    command, environment = [sys.executable, "-c", STUCK], {**os.environ, **launched}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 1
     assert "Error: process 1: bad luck. Finished work is kept" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_the_first_request_waits_and_the_second_does_not(capfd: pytest.CaptureFixture[str]) -> None:
+    first = KeyboardInterrupt()
+    assert not postpone_stop(first), "nothing runs"
+    with postpone_stops() as hold:
+        assert hold.asked is None
+        assert postpone_stop(first)
+        assert hold.asked is first
+        assert "a second signal stops at once" in capfd.readouterr().err
+        assert not postpone_stop(KeyboardInterrupt())
+    assert not postpone_stop(first)
+
+
+@pytest.fixture
+def ctrl_c_heard() -> Iterator[None]:
+    """Python's own handler: a process that was started in the background ignores the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c_heard")
+def test_without_a_command_the_first_ctrl_c_waits() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), postpone_stops() as hold:
+        signal.raise_signal(signal.SIGINT)
+        assert isinstance(hold.asked, KeyboardInterrupt)
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("the second one was swallowed")
+    assert signal.getsignal(signal.SIGINT) is before

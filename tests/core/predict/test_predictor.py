@@ -1,118 +1,309 @@
+"""Running rows through a predictor: batches, lengths, what is read of the outputs, scores and vectors."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import InputError
 from pocketbert.core.predict.predictor import (
+    PROBABILITIES,
     Arrays,
     Batching,
-    _length_batches,
+    Predictor,
+    ScoredPredictor,
+    TorchPredictor,
+    answer_outputs,
     feed,
+    has_token_outputs,
     join_texts,
+    pool_embeddings,
     run_rows,
     smallest_fitting_length,
+    split_by_text,
 )
+from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.tasks import task_of
+from pocketbert.core.tasks import TASKS, ScoreFunction, Task, TaskName
+from support.tiny import EXPORTED
+
+TEXT, MULTI = TASKS[TaskName.TEXT_CLASSIFICATION], TASKS[TaskName.MULTI_LABEL]
+TOKENS, QUESTIONS = TASKS[TaskName.TOKEN_CLASSIFICATION], TASKS[TaskName.QUESTION_ANSWERING]
+FILL, EMBED = TASKS[TaskName.FILL_MASK], TASKS[TaskName.FEATURE_EXTRACTION]
+MASK = 4
+IDS = np.array([[2, 9, 4, 8, 3, 0], [2, 7, 3, 0, 0, 0], [2, 4, 6, 5, 4, 3]])
+REAL = np.array([[1, 1, 1, 1, 1, 0], [1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1]])
+COUNTS = [5, 3, 6]
 
 
-@given(st.lists(st.integers(1, 200), max_size=80), st.integers(1, 9), st.floats(0, 0.9))
-def test_batches_hold_every_row_once_within_size_and_slack(lengths: list[int], rows: int, slack: float) -> None:
-    batches = _length_batches(lengths, rows, slack)
-    assert sorted(i for b in batches for i in b) == list(range(len(lengths)))
-    for batch in batches:
-        width = max(lengths[i] for i in batch)
-        padded = width * len(batch) - sum(lengths[i] for i in batch)
-        assert 1 <= len(batch) <= rows
-        assert padded <= slack * width * len(batch) + 1e-9
+class Counting:
+    """Answers each token with its id, its place among the real ones, and the length of the batch."""
 
-
-def test_without_slack_only_equal_lengths_go_together() -> None:
-    assert _length_batches([5, 3, 5, 3, 3], 2, 0.0) == [[1, 3], [4], [0, 2]]
-
-
-class Echo:
-    """Answers each row with its number of real tokens and its first id."""
-
-    engine, engine_version = "echo", "1"
+    engine, engine_version = "counting", "1"
     inputs, outputs = ("input_ids", "attention_mask"), ("logits",)
 
     def __init__(self, lengths: tuple[int, ...] = ()) -> None:
         self.lengths = lengths
-        self.shapes: list[tuple[int, ...]] = []
+        self.shapes: list[tuple[int, int]] = []
+        self.padded: list[int] = []
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
         ids, mask = np.asarray(inputs["input_ids"]), np.asarray(inputs["attention_mask"])
         self.shapes.append(ids.shape)
-        return {"logits": np.stack([mask.sum(1), (ids * mask).sum(1)], 1).astype(np.float32)}
+        self.padded.append(int((mask == 0).sum()))
+        return {"logits": np.stack([ids, mask.cumsum(-1) * mask, mask * ids.shape[1]], -1).astype(np.float32)}
 
 
-@pytest.mark.parametrize(("rows", "slack", "side"), [(1, 0.0, "right"), (4, 0.0, "right"), (8, 0.5, "left")])
-def test_results_come_back_in_order(
-    tmp_path: Path, make_tokenizer: Callable[..., None], rows: int, slack: float, side: str
-) -> None:
-    make_tokenizer(tmp_path)
-    tokenizer = TextTokenizer(tmp_path, 48, padding_side=side)
-    encoded = tokenizer.encode(["good " * (i * 7 % 11 + 1) for i in range(25)])
-    echo = Echo()
-    out = join_texts(run_rows(echo, tokenizer, encoded, task_of("text-classification"), Batching(rows, slack)))
-    assert out[:, 0].tolist() == [len(e) for e in encoded]
-    assert out[:, 1].tolist() == [int(e.ids.sum()) for e in encoded]
-    assert max(s[0] for s in echo.shapes) <= rows
-    if rows == 1:
-        assert len(echo.shapes) == 25
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, make_tokenizer: Callable[..., None]) -> Path:
+    made: Path = tmp_path_factory.mktemp("tokenizer")
+    make_tokenizer(made)
+    return made
 
 
-@pytest.mark.parametrize(
-    ("lengths", "length", "expected"),
-    [((), 7, 7), ((16, 32), 1, 16), ((16, 32), 16, 16), ((16, 32), 17, 32), ((16, 32), 32, 32)],
+# Batches and lengths
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.integers(0, 20), max_size=12), st.integers(1, 5), st.floats(0, 0.9), st.sampled_from(["right", "left"])
 )
-def test_the_smallest_length_that_fits(lengths: tuple[int, ...], length: int, expected: int) -> None:
-    assert smallest_fitting_length(lengths, length) == expected
+def test_every_row_gets_its_own_tokens_whatever_is_batched(
+    folder: Path, words: list[int], rows: int, slack: float, side: str
+) -> None:
+    tokenizer = TextTokenizer(folder, 32, padding_side=side)
+    encoded = tokenizer.encode(["good " * n for n in words])
+    engine = Counting()
+    found = run_rows(engine, tokenizer, encoded, TOKENS, Batching(rows, slack))
+    assert [m[:, 0].tolist() for m in found] == [e.ids.tolist() for e in encoded]
+    assert all(m[:, 1].tolist() == list(range(1, len(e) + 1)) for m, e in zip(found, encoded, strict=True))
+    assert join_texts(found).shape[0] == sum(map(len, encoded))
+    for (count, width), padded in zip(engine.shapes, engine.padded, strict=True):
+        assert count <= rows
+        assert padded <= slack * width * count + 1e-9
+    alone = run_rows(engine, tokenizer, encoded, TOKENS)
+    assert all((m[:, 2] == len(e)).all() for m, e in zip(alone, encoded, strict=True)), "one unpadded row at a time"
 
 
-def test_a_text_longer_than_the_longest_is_refused() -> None:
-    with pytest.raises(InputError, match=r"33 tokens; the file takes 16, 32\..*Cut the text to the longest"):
-        smallest_fitting_length((16, 32), 33)
+def test_without_slack_only_equal_lengths_go_together(folder: Path) -> None:
+    tokenizer, engine = TextTokenizer(folder, 48), Counting()
+    run_rows(engine, tokenizer, tokenizer.encode(["good " * n for n in (5, 3, 5, 3, 3)]), TOKENS, Batching(2, 0.0))
+    assert sorted(engine.shapes) == [(1, 5), (2, 5), (2, 7)]
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_rows_are_padded_to_what_the_predictor_takes(
-    tmp_path: Path, make_tokenizer: Callable[..., None], side: str
-) -> None:
-    make_tokenizer(tmp_path)
-    tokenizer = TextTokenizer(tmp_path, 48, padding_side=side)
+def test_rows_are_padded_to_what_the_predictor_takes(folder: Path, side: str) -> None:
+    tokenizer = TextTokenizer(folder, 48, padding_side=side)
     rows = tokenizer.encode(["good day", "good " * 11])
-    assert [len(r) for r in rows] == [4, 13]
-    free, fixed = Echo(), Echo((8, 16, 48))
+    free, fixed = Counting(), Counting((8, 16, 48))
     assert feed(free, tokenizer, rows)["input_ids"].shape == (2, 13)
     assert feed(free, tokenizer, rows, 20)["input_ids"].shape == (2, 20)
     assert feed(fixed, tokenizer, rows[:1])["input_ids"].shape == (1, 8)
     assert feed(fixed, tokenizer, rows[:1], 9)["input_ids"].shape == (1, 16)
     batch = feed(fixed, tokenizer, rows)
-    assert {name: value.shape for name, value in batch.items()} == dict.fromkeys(
-        ("input_ids", "attention_mask", "token_type_ids"), (2, 16)
-    )
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    assert {name: value.shape for name, value in batch.items()} == dict.fromkeys(names, (2, 16))
     ours = batch["attention_mask"] == 1
     assert [batch["input_ids"][i][ours[i]].tolist() for i in range(2)] == [r.ids.tolist() for r in rows]
     assert ours[:, 0 if side == "right" else -1].all()
-    with pytest.raises(InputError, match="49 tokens"):
+    assert smallest_fitting_length(fixed.lengths, 16) == 16
+    with pytest.raises(InputError, match=r"49 tokens; the file takes 8, 16, 48\..*Cut the text to the longest"):
         feed(fixed, tokenizer, rows, 49)
 
 
-def test_a_predictor_with_fixed_lengths_is_fed_only_these(tmp_path: Path, make_tokenizer: Callable[..., None]) -> None:
-    make_tokenizer(tmp_path)
-    tokenizer, echo = TextTokenizer(tmp_path, 48), Echo((8, 16, 48))
+def test_a_predictor_with_fixed_lengths_is_fed_only_these(folder: Path) -> None:
+    tokenizer, engine = TextTokenizer(folder, 48), Counting((8, 16, 48))
     encoded = tokenizer.encode(["good " * n for n in range(1, 40, 3)])
-    out = join_texts(run_rows(echo, tokenizer, encoded, task_of("text-classification"), Batching(2, 0.5)))
-    assert out[:, 0].tolist() == [len(e) for e in encoded]
-    assert out[:, 1].tolist() == [int(e.ids.sum()) for e in encoded]
-    assert {s[1] for s in echo.shapes} == {8, 16, 48}
-    assert len(echo.shapes) < len(encoded)
+    found = run_rows(engine, tokenizer, encoded, TOKENS, Batching(2, 0.5))
+    assert [m[:, 0].tolist() for m in found] == [e.ids.tolist() for e in encoded]
+    assert {s[1] for s in engine.shapes} == {8, 16, 48}
+    assert len(engine.shapes) < len(encoded)
+
+
+def test_what_is_kept_is_made_small_at_once(folder: Path) -> None:
+    tokenizer = TextTokenizer(folder, 32)
+    encoded = tokenizer.encode(["good day", "bad", "good"])
+    found = run_rows(
+        Counting(), tokenizer, encoded, TOKENS, Batching(2, 0.5), reduce=lambda row, m: m[:1, :2] + 100 * row
+    )
+    cls = float(encoded[0].ids[0])
+    assert [m.tolist() for m in found] == [[[cls + 100 * i, 1 + 100 * i]] for i in range(3)]
+
+
+# What is read of the outputs
+
+
+def make_inputs(side: str = "right") -> dict[str, NDArray[np.int64]]:
+    if side == "right":
+        return {"input_ids": IDS, "attention_mask": REAL}
+    rolled = [np.roll(IDS[i], 6 - COUNTS[i]) for i in range(3)]
+    return {"input_ids": np.stack(rolled), "attention_mask": REAL[:, ::-1].copy()}
+
+
+def numbered(*shape: int) -> NDArray[np.float32]:
+    """Every number tells its place."""
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_rows_of_padding_are_left_out(side: str) -> None:
+    values = numbered(3, 6, 4)
+    found = split_by_text({"logits": values}, make_inputs(side), ("logits",), TOKENS, MASK)
+    for i, count in enumerate(COUNTS):
+        wanted = values[i, :count] if side == "right" else values[i, 6 - count :]
+        np.testing.assert_array_equal(found[i], wanted)
+    found = split_by_text({"last_hidden_state": values}, make_inputs(side), ("last_hidden_state",), EMBED, None)
+    assert [m.shape for m in found] == [(n, 4) for n in COUNTS]
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_of_fill_mask_only_masked_tokens_are_read_and_all_where_there_are_none(side: str) -> None:
+    values = numbered(3, 6, 7)
+    inputs = make_inputs(side)
+    found = split_by_text({"logits": values}, inputs, ("logits",), FILL, MASK)
+    np.testing.assert_array_equal(found[0], values[0, [2 + (side == "left")]])
+    np.testing.assert_array_equal(found[2], values[2, [1, 4]])
+    assert found[1].shape == (3, 7)
+    assert [m.shape[0] for m in split_by_text({"logits": values}, inputs, ("logits",), FILL, None)] == COUNTS
+
+
+def test_a_mask_in_the_padding_is_no_masked_token() -> None:
+    inputs = {"input_ids": np.array([[2, 9, 3, MASK, MASK]]), "attention_mask": np.array([[1, 1, 1, 0, 0]])}
+    [found] = split_by_text({"logits": numbered(1, 5, 2)}, inputs, ("logits",), FILL, MASK)
+    assert found.shape == (3, 2)
+
+
+@pytest.mark.parametrize(("task", "name"), [(TEXT, "logits"), (MULTI, PROBABILITIES), (EMBED, "sentence_embedding")])
+@pytest.mark.parametrize("width", [5, 6])  # as many labels as tokens are still labels
+def test_outputs_of_texts_are_one_row_each(task: Task, name: str, width: int) -> None:
+    values = numbered(3, width)
+    found = split_by_text({name: values}, make_inputs(), (name,), task, None)
+    assert [m.tolist() for m in found] == [[row] for row in values.tolist()]
+
+
+def test_start_and_end_stand_side_by_side() -> None:
+    start, end = numbered(3, 6), 100 + numbered(3, 6)
+    found = split_by_text({"end_logits": end, "start_logits": start}, make_inputs(), QUESTIONS.answer, QUESTIONS, None)
+    assert [m.shape for m in found] == [(n, 2) for n in COUNTS]
+    assert found[1].tolist() == [[6, 106], [7, 107], [8, 108]]
+    [alone, *_] = split_by_text({"end_logits": end}, make_inputs(), ("end_logits",), QUESTIONS, None)
+    assert alone.tolist() == [[100], [101], [102], [103], [104]]
+
+
+@pytest.mark.parametrize(
+    ("task", "outputs"),
+    [
+        (TOKENS, {"logits": numbered(3, 4)}),
+        (TOKENS, {"logits": numbered(3, 5, 4)}),
+        (TOKENS, {"logits": numbered(3, 7, 4)}),
+        (TOKENS, {"logits": numbered(2, 6, 4)}),
+        (FILL, {"logits": numbered(3, 5, 9)}),
+        (QUESTIONS, {"start_logits": numbered(3, 5), "end_logits": numbered(3, 5)}),
+        (QUESTIONS, {"start_logits": numbered(3, 1), "end_logits": numbered(3, 1)}),
+    ],
+)
+def test_outputs_without_a_row_for_each_token_are_no_answers(task: Task, outputs: Mapping[str, Any]) -> None:
+    found = split_by_text(outputs, make_inputs(), task.answer, task, MASK)
+    assert len(found) == 3
+    assert all(np.isnan(m).all() and m.size for m in found)
+
+
+def test_the_outputs_that_answer_are_those_of_the_task_or_the_probabilities_inside() -> None:
+    inside = Counting()
+    assert answer_outputs(TEXT, inside) == ("logits",)
+    inside.outputs = (PROBABILITIES,)  # type: ignore[misc, assignment]
+    assert answer_outputs(TEXT, inside) == (PROBABILITIES,)
+    assert answer_outputs(QUESTIONS, Counting()) == ("start_logits", "end_logits")
+    assert {t for t in TASKS.values() if has_token_outputs(t)} == {TOKENS, QUESTIONS, FILL}
+    assert join_texts([]).shape == (0, 0)
+
+
+# Scores and vectors
+
+LOGITS = np.array([[2.0, 0.0, -1.0], [-30.0, 40.0, 0.0]], np.float32)
+
+
+class Fixed(Counting):
+    """Answers the same logits to everything."""
+
+    outputs = ("logits", "more")  # type: ignore[assignment]
+
+    def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
+        super().run(inputs)
+        return {"more": np.zeros(2), "logits": LOGITS}
+
+
+@pytest.mark.parametrize(
+    ("score", "exact"),
+    [
+        (ScoreFunction.SOFTMAX, np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)),
+        (ScoreFunction.SIGMOID, 1 / (1 + np.exp(-LOGITS))),
+        (ScoreFunction.NONE, LOGITS),
+    ],
+)
+def test_the_first_output_becomes_scores(score: ScoreFunction, exact: NDArray[np.float32]) -> None:
+    inner = Fixed((4, 8))
+    predictor: Predictor = ScoredPredictor(inner, score)
+    found = predictor.run({"input_ids": np.ones((2, 4), np.int64), "attention_mask": np.ones((2, 4), np.int64)})
+    assert list(found) == [PROBABILITIES] == list(predictor.outputs)
+    np.testing.assert_allclose(found[PROBABILITIES], exact, atol=1e-6)
+    assert inner.shapes == [(2, 4)]
+    assert (predictor.inputs, predictor.lengths, predictor.engine) == (inner.inputs, (4, 8), "counting")
+
+
+@pytest.mark.parametrize("family", EXPORTED)
+def test_a_model_runs_in_eval_mode_with_the_inputs_that_it_takes(family: str, open_tiny: Callable[..., Any]) -> None:
+    model, folder, tokenizer = open_tiny(family, 2)
+    predictor = TorchPredictor(model.train(), TEXT, folder.family.inputs)
+    batch = tokenizer.pad(tokenizer.encode([*SENTENCES[:3], ("good", "bad")]))
+    assert "token_type_ids" in batch
+    first, second = predictor.run(batch), predictor.run(batch)
+    np.testing.assert_array_equal(first["logits"], second["logits"])
+    assert (first["logits"].shape, first["logits"].dtype) == ((4, 3), np.float32)
+    assert not model.training
+
+
+@pytest.mark.parametrize("pooling", [Pooling(k, n) for k in PoolingKind for n in (True, False)], ids=str)
+def test_embeddings_follow_their_definition(
+    pooling: Pooling, make_classifier: Callable[..., Any], open_tiny: Callable[..., Any]
+) -> None:
+    _, folder, tokenizer = open_tiny("bert", 2)
+    model = make_classifier("bert", 2, ("a", "b"), auto_class=EMBED.auto_class)
+    predictor = TorchPredictor(model, EMBED, folder.family.inputs, pooling)
+    rows = tokenizer.encode(list(SENTENCES[:4]))
+    together = predictor.run(tokenizer.pad(rows))
+    assert list(together) == list(EMBED.outputs) == list(predictor.outputs)
+    for i, row in enumerate(rows):
+        alone = predictor.run(tokenizer.pad([row]))
+        states = alone["last_hidden_state"][0]
+        vector = states[0] if pooling.kind is PoolingKind.CLS else states.mean(0)
+        vector = vector / np.linalg.norm(vector) if pooling.normalize else vector
+        np.testing.assert_allclose(alone["sentence_embedding"][0], vector, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(together["sentence_embedding"][i], vector, rtol=1e-4, atol=1e-5)
+    assert together["sentence_embedding"].dtype == np.float32
+
+
+def test_a_vector_of_zeros_stays_one() -> None:
+    states, mask = np.zeros((1, 3, 4), np.float32), np.ones((1, 3), np.int64)
+    assert not pool_embeddings(states, mask, Pooling()).any()
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_head_gives_the_outputs_of_the_table(
+    name: TaskName, make_classifier: Callable[..., Any], open_tiny: Callable[..., Any]
+) -> None:
+    _, folder, tokenizer = open_tiny("bert", 2)
+    task = TASKS[name]
+    labels = {TaskName.REGRESSION: 1, TaskName.QUESTION_ANSWERING: 2}.get(name, 3)
+    model = make_classifier("bert", 1, ("a", "b", "c")[:labels], auto_class=task.auto_class)
+    out = TorchPredictor(model, task, folder.family.inputs).run(tokenizer.pad(tokenizer.encode(["a good film"])))
+    assert list(out) == list(task.outputs)
+    assert all(v.dtype == np.float32 and np.isfinite(v).all() for v in out.values())

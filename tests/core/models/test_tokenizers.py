@@ -1,4 +1,4 @@
-"""What the files around tokenizer.json change about it: the same ids as transformers and sentence-transformers give."""
+"""Tokenizers: what the files around tokenizer.json change about it, what is saved, and what is refused."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import InputError
+from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
-from pocketbert.core.models.tokenizers import apply_settings
+from pocketbert.core.models.tokenizers import apply_settings, save_tokenizer
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.tasks import TaskName
+from pocketbert.core.tasks import TASKS, TaskName
 from support.published import edit_json, write_checkpoint, write_sentence_model
 from support.tiny_tokenizers import vocabulary
 
@@ -24,19 +26,25 @@ PAIR = ("The film was GOOD", "play Müsic now")
 LONG = "play music and stop the light " * 20
 
 
-def keep_case(folder: Path) -> None:
+def edit_tokenizer(folder: Path, change: Callable[[Any], Any]) -> None:
     content = json.loads((folder / "tokenizer.json").read_text())
-    content["normalizer"]["lowercase"] = False
+    change(content)
     (folder / "tokenizer.json").write_text(json.dumps(content))
+
+
+def keep_case(folder: Path) -> None:
+    edit_tokenizer(folder, lambda content: content["normalizer"].update(lowercase=False))
 
 
 def bert_processing(folder: Path) -> None:
     """Write the frame as older files have it: BertProcessing, whose second text has segment 1."""
-    content = json.loads((folder / "tokenizer.json").read_text())
-    special = content["post_processor"]["special_tokens"]
-    named = {name: [f"[{name}]", special[f"[{name}]"]["ids"][0]] for name in ("SEP", "CLS")}
-    content["post_processor"] = {"type": "BertProcessing", "sep": named["SEP"], "cls": named["CLS"]}
-    (folder / "tokenizer.json").write_text(json.dumps(content))
+
+    def change(content: Any) -> None:
+        special = content["post_processor"]["special_tokens"]
+        named = {name: [f"[{name}]", special[f"[{name}]"]["ids"][0]] for name in ("SEP", "CLS")}
+        content["post_processor"] = {"type": "BertProcessing", "sep": named["SEP"], "cls": named["CLS"]}
+
+    edit_tokenizer(folder, change)
 
 
 def settings(**changes: Any) -> Callable[[Path], None]:
@@ -51,6 +59,7 @@ def both(*changes: Callable[[Path], None]) -> Callable[[Path], None]:
     return change
 
 
+AS_IT_IS = {"lstrip": False, "rstrip": False, "single_word": False}
 NO_SEGMENTS = settings(model_input_names=["input_ids", "attention_mask"])
 CASES: dict[str, Callable[[Path], None]] = {
     "as it is": lambda folder: None,
@@ -67,22 +76,8 @@ CASES: dict[str, Callable[[Path], None]] = {
     ),
     "added tokens of the settings": settings(
         added_tokens_decoder={
-            f"{COUNT}": {
-                "content": "<url>",
-                "lstrip": False,
-                "rstrip": False,
-                "single_word": False,
-                "normalized": True,
-                "special": False,
-            },
-            f"{COUNT + 1}": {
-                "content": "[E1]",
-                "lstrip": False,
-                "rstrip": False,
-                "single_word": False,
-                "normalized": False,
-                "special": True,
-            },
+            f"{COUNT}": {**AS_IT_IS, "content": "<url>", "normalized": True, "special": False},
+            f"{COUNT + 1}": {**AS_IT_IS, "content": "[E1]", "normalized": False, "special": True},
         }
     ),
     "added_tokens.json": lambda folder: edit_json(folder / "added_tokens.json", **{"<url>": COUNT, "[E1]": COUNT + 1}),
@@ -131,3 +126,64 @@ def test_an_unknown_side_is_refused(tmp_path: Path, side: object) -> None:
     edit_json(folder / "tokenizer_config.json", truncation_side=side)
     with pytest.raises(InputError, match=r"truncation_side is .* allowed: right or left"):
         TextTokenizer(folder, 20)
+
+
+def test_the_saved_tokenizer_neither_pads_nor_cuts(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    source = tiny_model("bert", 2)
+    assert json.loads((source / "tokenizer.json").read_text())["padding"] is not None
+    save_tokenizer(source, 20, tmp_path)
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    assert content["padding"] is None
+    assert content["truncation"] is None
+    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["model_max_length"] == 20
+    assert (tmp_path / "vocab.txt").read_bytes() == (source / "vocab.txt").read_bytes()
+
+
+def test_a_tokenizer_is_converted_from_its_vocabulary(tmp_path: Path) -> None:
+    source, target = write_checkpoint(tmp_path / "model"), tmp_path / "converted"
+    before = TextTokenizer(source, 32).encode(list(SENTENCES))
+    (source / "tokenizer.json").unlink()
+    target.mkdir()
+    save_tokenizer(source, 32, target)
+    after = TextTokenizer(target, 32).encode(list(SENTENCES))
+    assert [e.ids.tolist() for e in after] == [e.ids.tolist() for e in before]
+    for name in ("vocab.txt", "tokenizer_config.json"):
+        (source / name).unlink()
+    with pytest.raises(InputError, match="tokenizer"):
+        save_tokenizer(source, 32, target)
+
+
+def add_words(content: Any, **more: int) -> None:
+    content["model"]["vocab"] |= more
+
+
+TOKENIZERS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "an id beyond the table": (lambda c: add_words(c, lamp=100_000), "largest token id is 100,000"),
+    "an added id beyond it": (
+        lambda c: c["added_tokens"].append({**c["added_tokens"][0], "id": 10**6, "content": "zzz"}),
+        "belongs to another model|not a tokenizer",
+    ),
+    "no vocabulary": (lambda c: c["model"].update(vocab={}), "vocabulary is empty"),
+    "no frame": (lambda c: c.update(post_processor=None), "puts no special tokens around a text"),
+    "a frame of strangers": (
+        lambda c: c["post_processor"]["special_tokens"]["[CLS]"].update(ids=[77]),
+        "adds '.CLS.', which the vocabulary does not have under that number",
+    ),
+    "a frame that repeats": (
+        lambda c: c["post_processor"]["single"].extend([{"Sequence": {"id": "A", "type_id": 0}}] * 20),
+        "does not have each text once",
+    ),
+    "special tokens only": (
+        lambda c: c["model"].update(vocab={t["content"]: t["id"] for t in c["added_tokens"]}),
+        "special tokens only",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_tokenizers_that_are_refused(name: str, tmp_path: Path) -> None:
+    change, said = TOKENIZERS[name]
+    folder = write_checkpoint(tmp_path / "model")
+    edit_tokenizer(folder, change)
+    with pytest.raises(InputError, match=said):
+        load_model(open_model_folder(str(folder)), TASKS[TaskName.TEXT_CLASSIFICATION])

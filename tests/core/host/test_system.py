@@ -1,11 +1,13 @@
-"""The Hub is asked briefly: a refused connection or no answer ends at once, a copy in the cache is used."""
+"""Machines without a home folder or a network: the Hub is asked briefly, a copy in the cache is used."""
 
 from __future__ import annotations
 
 import os
+import pwd
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,8 @@ from pocketbert.core.data.examples import read_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError
 from pocketbert.core.host import system as network
-from pocketbert.core.host.system import check_hub
+from pocketbert.core.host.system import check_hub, expand_home, home_folder, installed_versions, version_of
+from pocketbert.runtime.selftest import result_cache_file
 
 
 @pytest.fixture(autouse=True)
@@ -60,3 +63,36 @@ def test_the_line_to_write_instead(port: int, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(InputError) as caught:
         read_examples(DataSource(dataset="org/rows", split="train", text="sentence", label="intent"))
     assert "{path: rows.csv, text: sentence, label: intent}" in str(caught.value)
+
+
+@pytest.fixture
+def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No HOME, and a user that the database does not know, as containers have them."""
+
+    def unknown(*_: Any) -> Any:
+        raise KeyError("getpwuid(): uid not found")
+
+    for name in ("HOME", "POCKETBERT_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.setattr(pwd, "getpwnam", unknown)
+
+
+def test_no_home_folder(homeless: None) -> None:
+    assert home_folder() is None
+    for name in ("~", "~/model", "~nobody/model"):
+        with pytest.raises(InputError, match="Write the path without '~'"):
+            expand_home(name, "-m")
+    assert expand_home("model", "-m") == Path("model")
+
+
+def test_nothing_is_remembered_without_a_home_folder(homeless: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert result_cache_file("selftest", "k") is None
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert result_cache_file("selftest", "k") == Path("/caches/pocketbert/selftest/k.json")
+
+
+def test_versions_are_found_without_importing() -> None:
+    assert version_of("numpy") is not None
+    assert version_of("pocketbert-no-such-package") is None
+    assert set(installed_versions(("numpy", "pocketbert-no-such-package"))) == {"numpy"}
