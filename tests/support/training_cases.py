@@ -100,11 +100,7 @@ class Tagging:
 class Teaching:
     """An objective with a teacher, made for the model that is trained; with another model where given."""
 
-    def __init__(
-        self,
-        make: Callable[[nn.Module], Any],
-        start: Callable[[], nn.Module] | None = None,
-    ) -> None:
+    def __init__(self, make: Callable[[nn.Module], Any], start: Callable[[], nn.Module] | None = None) -> None:
         self.make, self.start, self.left = make, start or tagger, -1
 
     def join(self, student: nn.Module) -> None:

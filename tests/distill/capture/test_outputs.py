@@ -16,10 +16,7 @@ from pocketbert.distill.capture.outputs import LayerOutputs, LmHead, flat_indice
 from pocketbert.distill.capture.recorder import AttentionRecorder
 from support.tiny import GUESSING, PRETRAINED
 
-MODELS = [
-    *((f, "AutoModelForMaskedLM") for f in GUESSING),
-    *((f, "AutoModelForPreTraining") for f in PRETRAINED),
-]
+MODELS = [*((f, "AutoModelForMaskedLM") for f in GUESSING), *((f, "AutoModelForPreTraining") for f in PRETRAINED)]
 PATH = "bert.encoder.layer"
 IDS = torch.arange(1, 7)[None]
 

@@ -49,7 +49,7 @@ def test_captured_scores_are_those_of_eager_attention_and_no_output_changes(name
     model.set_attn_implementation("eager")
     maps = model(**inputs, output_attentions=True).attentions
     for layers in ((), (1,), (0, 1, 2)):
-        recorder = record_attention(model, family, layers)
+        recorder = record_attention(model, family, layers, stop=not layers)  # which ends nothing
         for _ in range(2):
             with recorder:
                 made = model(**inputs, output_hidden_states=True)
@@ -255,14 +255,6 @@ def test_after_another_error_nothing_is_hidden_or_left(stop: bool, opened: Open)
     with recorder:
         model(**inputs)
     assert (sorted(recorder.scores), sorted(recorder.relations)) == ([0], [0, 2])
-
-
-@torch.no_grad()
-def test_without_any_layer_a_pass_runs_to_its_end(opened: Open) -> None:
-    model, family, inputs = opened("bert")
-    with record_attention(model, family, (), stop=True):
-        made = model(**inputs)
-    assert made.logits.shape == (5, 3)
 
 
 @pytest.mark.parametrize(("layers", "relations"), [([3], []), ([], [-1])])

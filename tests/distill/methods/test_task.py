@@ -52,14 +52,6 @@ def test_terms_are_the_formulas_over_the_mapped_layers(listed: list[int] | None,
     assert {n: found[n] for n in wanted} == pytest.approx({n: float(v) for n, v in wanted.items()}, rel=1e-4)
 
 
-@torch.no_grad()
-def test_listed_layers_are_the_ones_compared() -> None:
-    section = {"layers": 1, "teacher_layers": [1]}
-    same, other = (try_task(section, signals=HIDDEN_AND_ATTENTION, layers=layers) for layers in ([1], None))
-    assert all(abs(value) < 1e-6 for value in means(same.terms()).values())
-    assert all(value > 1e-3 for value in means(other.terms()).values())
-
-
 def test_a_signal_that_the_family_forbids_is_refused_with_the_alternatives(make_classifier: Callable[..., Any]) -> None:
     teacher = make_classifier("mobilebert", 3, ("a", "b"))
     stage = TaskStage(method="task", steps=1, signals=SignalWeights(hidden=1))

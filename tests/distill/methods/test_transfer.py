@@ -41,24 +41,16 @@ def test_the_published_schedule() -> None:
     assert {name: make(3).strategy for name, make in STRATEGIES.items()} == {name: name.value for name in STRATEGIES}
 
 
-@pytest.mark.parametrize("turn", [0, 1, 23])
-@pytest.mark.parametrize("offset", [0, 1, 9_999])
-def test_one_layer_learns_after_the_other(turn: int, offset: int) -> None:
-    step = turn * 10_000 + offset
-    assert PUBLISHED.phase_of(step).name == f"layer {turn}" and not PUBLISHED.phase_of(step).pretraining
-    assert PUBLISHED.number_of(step) == turn
-    assert PUBLISHED.begins(step) == (offset == 0)
-    assert PUBLISHED.gates(step) == tuple(1 / 24 if n == turn else 0.0 for n in range(24))
+def one_layer(turn: int) -> tuple[int, bool, tuple[float, ...], Rates]:
+    """What holds in the last step of a layer's turn: its gate alone is open, those below learn slowly."""
     multipliers = tuple(0.3 if n < turn else 3.0 if n == turn else 0.0 for n in range(24))
-    assert PUBLISHED.rates(step) == Rates(multipliers, 0.0)
-    absolute, factor = PUBLISHED.learning_rates(step), PUBLISHED.phase_of(step).background(offset)
-    assert absolute.rest == 0
-    assert absolute.layers == pytest.approx([1.5e-3 * factor * rate for rate in multipliers])
+    return turn * 10_000 + 9_999, False, tuple(1 / 24 if n == turn else 0.0 for n in range(24)), Rates(multipliers, 0.0)
 
 
 @pytest.mark.parametrize(
     ("phases", "step", "pretraining", "gates", "rates"),
     [
+        *((PUBLISHED, *one_layer(turn)) for turn in (0, 1, 23)),
         (PUBLISHED, 240_000, True, NONE, Rates(ALL, 1.0)),
         (PUBLISHED, 739_999, True, NONE, Rates(ALL, 1.0)),
         (joint(), 0, False, EACH, Rates(ALL, 0.0)),
@@ -68,13 +60,17 @@ def test_one_layer_learns_after_the_other(turn: int, offset: int) -> None:
         (auxiliary(), 739_999, True, EACH, Rates(ALL, 1.0)),
     ],
 )
-def test_layers_and_guesses_of_the_other_phases(
+def test_layers_guesses_and_rates_of_the_phases(
     phases: TransferPhases, step: int, pretraining: bool, gates: tuple[float, ...], rates: Rates
 ) -> None:
     assert phases.phase_of(step).pretraining is pretraining
     assert phases.gates(step) == gates
     assert phases.rates(step) == rates
-    assert phases.steps == 740_000
+    ended = sum(phase.steps for phase in phases.phases[: phases.number_of(step)])
+    assert phases.begins(step) == (step == ended)
+    factor, absolute = phases.phase_of(step).background(step - ended), phases.learning_rates(step)
+    assert absolute.layers == pytest.approx([1.5e-3 * factor * rate for rate in rates.layers])
+    assert absolute.rest == pytest.approx(1.5e-3 * factor * rates.rest)
 
 
 def test_the_course_of_transfer_and_of_pretraining() -> None:
@@ -153,7 +149,6 @@ def test_steps_that_do_not_divide_are_refused(
 def test_embeddings_may_learn_at_the_rates_of_the_first_layer() -> None:
     made = progressive(3).with_embeddings()
     assert [phase.rates.rest for phase in made.phases] == [3.0, 0.3, 0.3, 1.0]
-    assert [phase.rates.layers for phase in made.phases] == [phase.rates.layers for phase in progressive(3).phases]
 
 
 # --- the optimizer ----------------------------------------------------------------------------------------------------
@@ -244,6 +239,7 @@ def test_what_is_frozen_does_not_move_and_what_is_finished_moves_slowly() -> Non
         asleep = [f"layer {n}" for n in range(turn + 1, 3)] + ["rest"]
         assert all(moved.pop(name) == 0 for name in asleep)
         assert not any(p in optimizer.state for name in asleep for p in model.parts()[name]), "no moments either"
+        assert {float(optimizer.state[p]["step"]) for p in model.parts()["layer 0"]} == {10}, "a phase begins without"
         current = moved.pop(f"layer {turn}")
         assert current > 0 and all(0 < distance < 0.5 * current for distance in moved.values())
     assert min(follow(model, course, optimizer, range(30, 50)).values()) > 0
@@ -254,15 +250,6 @@ def test_momentum_of_an_earlier_phase_does_not_move_what_is_frozen_later() -> No
     follow(model, course, optimizer, range(20))
     moved = follow(model, course, optimizer, range(20, 30))
     assert moved.pop("layer 0") > 0 and set(moved.values()) == {0.0}
-
-
-def test_a_phase_begins_without_moments_and_keeps_them_after() -> None:
-    model, course, optimizer = start(shorten(0, 1, 2, 3))
-    counts = []
-    for step in range(12):
-        follow(model, course, optimizer, range(step, step + 1))
-        counts.append(float(optimizer.state[model.parts()["layer 0"][0]]["step"]))
-    assert counts == [*range(1, 11), 1, 2]
 
 
 @pytest.mark.parametrize(("step", "awake"), [(0, 1), (15, 2), (30, 4)])
