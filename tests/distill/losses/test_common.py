@@ -29,7 +29,7 @@ def draw(seed: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
 # --- terms ------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(PARTS)
 def test_shares_of_parts_add_up_to_the_mean_of_the_whole(parts: list[list[float]]) -> None:
     whole = [value for part in parts for value in part]
@@ -77,8 +77,9 @@ def naive_divergence(student: Tensor, teacher: Tensor, weight: Tensor, temperatu
     return (rows * weight).sum()
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize(("rows", "classes"), [(1, 1), (9, 7), (80, 30_000)], ids=["one", "few", "in portions"])
+@pytest.mark.parametrize(
+    ("rows", "classes", "temperature"), [(1, 1, 1.0), (9, 7, 0.5), (9, 7, 1.0), (9, 7, 2.0), (40, 30_000, 2.0)]
+)
 def test_a_weighted_divergence_has_autograds_value_and_gradient(rows: int, classes: int, temperature: float) -> None:
     student, teacher = draw(0, rows, classes).requires_grad_(), draw(1, rows, classes)
     weight = torch.arange(rows, dtype=torch.float64) / 2  # the first row counts nothing

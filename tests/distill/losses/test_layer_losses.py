@@ -148,6 +148,7 @@ LOSSES = {
         empty=True,
     ),
 }
+laws = settings(max_examples=8)
 every_loss = pytest.mark.parametrize("name", LOSSES)
 TAUGHT = [name for name in LOSSES if name != "replaced"]
 
@@ -184,7 +185,7 @@ def shortened(kind: str, signal: Tensor, length: int) -> Tensor:
 
 
 @every_loss
-@settings(max_examples=20)
+@laws
 @given(seed=SEEDS)
 def test_value_and_gradient_are_those_of_the_formula(name: str, seed: int) -> None:
     loss, mask = LOSSES[name], draw_mask(seed)
@@ -196,7 +197,7 @@ def test_value_and_gradient_are_those_of_the_formula(name: str, seed: int) -> No
 
 
 @every_loss
-@settings(max_examples=20)
+@laws
 @given(seed=SEEDS, extra=st.integers(1, 4))
 def test_appended_padding_changes_the_reference_alone(name: str, seed: int, extra: int) -> None:
     loss, mask = LOSSES[name], draw_mask(seed)
@@ -214,7 +215,7 @@ def test_appended_padding_changes_the_reference_alone(name: str, seed: int, extr
 
 
 @every_loss
-@settings(max_examples=20)
+@laws
 @given(seed=SEEDS, cut=st.integers(1, ROWS - 1))
 def test_parts_of_a_batch_add_up_to_it(name: str, seed: int, cut: int) -> None:
     loss, mask = LOSSES[name], draw_mask(seed)
@@ -284,7 +285,7 @@ def test_rows_that_are_computed_in_portions_make_no_difference(name: str, rows: 
     made = loss.compute(student.requires_grad_(), teacher, mask)
     wide = student.detach().double().requires_grad_()
     wanted = loss.formula(wide, teacher.double(), mask)
-    assert float(made.detach()) == pytest.approx(float(wanted.detach()), rel=1e-6)
+    assert float(made.detach()) == pytest.approx(float(wanted.detach()), rel=1e-5)
     (found,), (derived,) = torch.autograd.grad(made, student), torch.autograd.grad(wanted, wide)
     torch.testing.assert_close(found.double(), derived, rtol=1e-4, atol=1e-9)
 
@@ -307,7 +308,8 @@ def test_huge_states_of_mobilebert_keep_their_digits(far: bool, scale: float) ->
         loss = LOSSES[part]
         student, teacher = (x.float() for x in draw_signals("states", 7, mask))
         for states in (student, teacher):
-            states[..., slice(None) if far else slice(2)] += scale
+            states += scale if far else 0.0
+            states[..., :2] *= 1.0 if far else scale
         made, wanted = loss.compute(student, teacher, mask), loss.formula(student.double(), teacher.double(), mask)
         assert float(made) == pytest.approx(float(wanted), rel=5e-2 if far else 1e-4), part
 

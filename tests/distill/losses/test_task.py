@@ -27,7 +27,7 @@ RERANKING = replace(TASKS[TaskName.REGRESSION], score=ScoreFunction.SIGMOID)
 EVERY = {name.value: task for name, task in TASKS.items()} | {"reranking": RERANKING}
 PER_TOKEN = ["token-classification", "fill-mask"]
 every_task = pytest.mark.parametrize("name", EVERY)
-laws = settings(max_examples=10)
+laws = settings(max_examples=6)
 
 
 @dataclass

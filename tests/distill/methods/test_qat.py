@@ -160,7 +160,7 @@ def test_rows_that_select_are_not_trained_on(make_classifier: Make, rows: TrainS
         for part in (rivals[0].selection, rivals[0].calibration)
     )
     assert len(selection) + len(calibration) == len({tuple(e.ids.tolist()) for e in rows.rows.encoded})
-    assert counted.seen == calibration and not selection & calibration
+    assert counted.seen and counted.seen <= calibration and not selection & calibration
     twice = replace(rows, rows=replace(rows.rows, encoded=[rows.rows.encoded[0]] * 60))
     with pytest.raises(InputError, match="at least 4 different rows"):
         qat.train(job_of(student, twice, tmp_path))

@@ -19,7 +19,7 @@ from pocketbert.distill.training.checkpoints import saved_tensors
 from pocketbert.distill.training.finite import ATTEMPTS, NonFiniteErrors, NotFiniteError, StepResult, first_not_finite
 from pocketbert.distill.training.loop import TrainingLoop, train
 from pocketbert.distill.training.optimizer import AdamWCourse
-from pocketbert.distill.training.progress import Progress
+from pocketbert.distill.training.progress import Progress, StepRecord
 from support import training_cases as cases
 
 NAN = float("nan")
@@ -139,13 +139,13 @@ def learn(at: int, work: Path, **more: Any) -> tuple[nn.Module, Any]:
 
 
 def test_the_last_checkpoint_continues_as_if_nothing_had_been(tmp_path: Path) -> None:
-    whole, expected = learn(-1, tmp_path / "whole", steps=24)
+    whole, expected = learn(-1, tmp_path / "whole", steps=24, batch=2)
     with pytest.raises(NotFiniteError, match=r"The mean loss of steps 21 to 22 was .* checkpoint of step 21 "):
-        learn(22, tmp_path / "work", steps=24)
+        learn(22, tmp_path / "work", steps=24, batch=2)
     assert names(tmp_path / "work") == ["latest", "step-0000018", "step-0000021"]
     records = [json.loads(line) for line in (tmp_path / "work.jsonl").read_text().splitlines()]
     assert [r["step"] for r in records] == [20], "the losses before the step are there to look at"
-    again, found = learn(-1, tmp_path / "work", steps=24)
+    again, found = learn(-1, tmp_path / "work", steps=24, batch=2)
     assert equal(dict(again.state_dict()), dict(whole.state_dict()))
     assert found.history == expected.history
     assert (tmp_path / "work.jsonl").read_text() == (tmp_path / "whole.jsonl").read_text()
@@ -198,8 +198,11 @@ def test_only_settings_that_exist_are_advised(tmp_path: Path) -> None:
     stage = MobileBertStage(method="mobilebert", steps=8, transfer_steps=4)
     errors = NonFiniteErrors("distill.0", stage, torch.bfloat16, tmp_path)
     result = StepResult(NAN, {}, 1.0, 1e-3)
-    said = str(errors.for_step(result, Progress(step=3, history=[], pending={}), 0, nn.Linear(1, 1)))
-    assert "the loss is nan (terms: none); learning rate 0.001, bfloat16." in said
+    history = [StepRecord(step=n, loss=float(n), terms={}, lr=1e-3) for n in (20, 40)]
+    said = str(errors.for_step(result, Progress(step=40, history=history, pending={}), 0, nn.Linear(1, 1)))
+    assert (
+        "the loss is nan (terms: none); learning rate 0.001, bfloat16. The mean loss of steps 21 to 40 was 40." in said
+    )
     assert "warmup" not in said
 
 

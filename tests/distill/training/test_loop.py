@@ -25,7 +25,7 @@ def learn(model: nn.Module, work: Path, at: int = -1, objective: Any = None, **m
     own |= {name: more.pop(name) for name in list(more) if name in own}
     objective = objective or Tagging()
     objective.left = at
-    plan = settings(**{"steps": 12, "dropout": None, **more})
+    plan = settings(**{"steps": 12, "batch": 3, "dropout": None, **more})
     return train(model, objective, ROWS, plan, work=work, **own)
 
 
@@ -39,7 +39,7 @@ def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 
 def test_training_lowers_the_loss_and_ends_in_eval_mode(tmp_path: Path) -> None:
     model = tagger().float()
-    outcome = learn(model, tmp_path, steps=60, lr=3e-3, checkpoint=60)
+    outcome = learn(model, tmp_path, steps=60, batch=7, lr=1e-2, checkpoint=60)
     assert outcome.history[-1].loss < 0.7 * outcome.history[0].loss
     assert [r.step for r in outcome.history] == [20, 40, 60]
     assert not model.training

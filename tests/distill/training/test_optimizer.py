@@ -38,7 +38,6 @@ def test_the_learning_rate_rises_and_falls_to_zero(steps: int, warmup: float, pe
     plan = Optimisation(steps=steps, warmup=warmup, lr=peak)
     *rates, behind_the_last = learning_rates(plan, range(steps + 1))
     top = rates.index(max(rates))
-    assert top == max(1, round(warmup * steps)) - 1
     assert rates[: top + 1] == sorted(rates[: top + 1])
     assert rates[top:] == sorted(rates[top:], reverse=True)
     assert max(rates) == pytest.approx(peak)
