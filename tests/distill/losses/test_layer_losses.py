@@ -67,7 +67,7 @@ def score_errors(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
     )
 
 
-def unmasked(scores: Tensor) -> Tensor:
+def open_scores(scores: Tensor) -> Tensor:
     """As the released code has it: -100 and less is a padded key."""
     return torch.where(scores > -100, scores, 0.0)
 
@@ -76,7 +76,7 @@ def feature_part(part: str) -> Compute:
     return lambda s, t, mask: getattr(feature_transfer(s, t, mask), part)
 
 
-def normalized(states: Tensor) -> Tensor:
+def normalize(states: Tensor) -> Tensor:
     centred = states - states.mean(-1, keepdim=True)
     return centred / centred.square().mean(-1, keepdim=True).sqrt()
 
@@ -92,7 +92,7 @@ def relation_formula(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
     return torch.cat(found).mean()
 
 
-def judged(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
+def judge_tokens(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
     share = torch.sigmoid(student[mask.bool()])
     return -torch.where(teacher[mask.bool()] > 0, share, 1 - share).log().mean()
 
@@ -111,14 +111,14 @@ LOSSES = {
     "scores, reference": Loss(
         "scores",
         lambda s, t, _: reference_score_mse(s, t),
-        lambda s, t, _: (unmasked(s) - unmasked(t)).square().mean(),
+        lambda s, t, _: (open_scores(s) - open_scores(t)).square().mean(),
         len,
         whole=True,
     ),
     "maps": Loss(
         "states",
         feature_part("maps"),
-        lambda s, t, mask: (normalized(s) - normalized(t))[mask.bool()].square().mean(),
+        lambda s, t, mask: (normalize(s) - normalize(t))[mask.bool()].square().mean(),
         empty=True,
     ),
     "means": Loss(
@@ -140,7 +140,7 @@ LOSSES = {
     "relations": Loss(
         "vectors", lambda s, t, mask: relation_kl(s, t, mask, RELATION_HEADS), relation_formula, empty=True
     ),
-    "replaced": Loss("logits", lambda s, t, mask: replaced_tokens(s, t > 0, mask).mean, judged, empty=True),
+    "replaced": Loss("logits", lambda s, t, mask: replaced_tokens(s, t > 0, mask).mean, judge_tokens, empty=True),
     "replaced, soft": Loss(
         "logits",
         lambda s, t, mask: replaced_soft_targets(s, t, mask, 2.0).mean,
@@ -177,7 +177,7 @@ def draw_signals(kind: str, seed: int, mask: Tensor) -> tuple[Tensor, Tensor]:
     return student, teacher
 
 
-def shortened(kind: str, signal: Tensor, length: int) -> Tensor:
+def cut_padding(kind: str, signal: Tensor, length: int) -> Tensor:
     """Without the last tokens."""
     if kind == "scores":
         return signal[..., :length, :length]
@@ -208,7 +208,7 @@ def test_appended_padding_changes_the_reference_alone(name: str, seed: int, extr
     elif loss.kind != "logits":
         noise = noise[:, None, :, None]
     student, teacher = (x + factor * noise for factor, x in enumerate(draw_signals(loss.kind, seed, longer), 1))
-    before = loss.compute(*(shortened(loss.kind, x, LENGTH) for x in (student, teacher)), mask)
+    before = loss.compute(*(cut_padding(loss.kind, x, LENGTH) for x in (student, teacher)), mask)
     after = loss.compute(student, teacher, longer)
     assert (float(after) == pytest.approx(float(before), rel=1e-5)) is not loss.whole
     assert loss.whole or float(loss.count(longer)) == float(loss.count(mask))

@@ -97,22 +97,14 @@ def test_draws_follow_the_guesses() -> None:
 
 
 @torch.no_grad()
-def test_neither_padding_nor_parts_nor_their_order_change_what_is_drawn() -> None:
+def test_draws_depend_on_row_and_step_and_on_nothing_around_them() -> None:
     trial = try_replaced_tokens()
     read, batch = watch(trial.student), trial.batch()
-    for other in (
-        batch,
-        trial.batch(extra=5),
-        {n: v.flip(0) for n, v in batch.items()},
-        {n: v[1:2] for n, v in batch.items()},
-        batch | {"steps": torch.full((5,), 12)},
-    ):
+    turned, later = {n: v.flip(0)[:3] for n, v in batch.items()}, batch | {"steps": torch.full((5,), 12)}
+    for other in (batch, turned, later):
         trial.objective(trial.student, other)
-    first, padded, turned, part, later = read
-    assert torch.equal(first, padded[:, : first.shape[1]])
-    assert torch.equal(first, turned.flip(0))
-    assert torch.equal(first[1:2], part)
-    assert not torch.equal(first, later)
+    assert torch.equal(read[0].flip(0)[:3], read[1])
+    assert not torch.equal(read[0], read[2])
 
 
 def test_the_generator_learns_from_its_guesses_alone() -> None:

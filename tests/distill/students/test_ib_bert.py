@@ -50,7 +50,7 @@ def test_ib_bert_large_has_its_size(kind: Any, arguments: dict[str, bool], param
     assert query_width(model.config) == 4 * 256
 
 
-def normed(x: Tensor, weights: dict[str, Tensor], name: str) -> Tensor:
+def normalize(x: Tensor, weights: dict[str, Tensor], name: str) -> Tensor:
     mean = x.mean(-1, keepdim=True)
     scaled = (x - mean) / ((x - mean).square().mean(-1, keepdim=True) + 1e-12).sqrt()
     return scaled * weights[f"{name}.weight"] + weights[f"{name}.bias"]
@@ -60,7 +60,7 @@ def dense(x: Tensor, weights: dict[str, Tensor], name: str) -> Tensor:
     return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
 
 
-def embedded(weights: dict[str, Tensor], row: Tensor, types: Tensor) -> Tensor:
+def embed(weights: dict[str, Tensor], row: Tensor, types: Tensor) -> Tensor:
     """Section 3.1 of the paper, one token at a time."""
     table, prefix, out = weights["mobilebert.embeddings.word_embeddings.weight"], "mobilebert.embeddings.", []
     nothing = torch.zeros(EMBEDDING, dtype=torch.float64)
@@ -70,13 +70,13 @@ def embedded(weights: dict[str, Tensor], row: Tensor, types: Tensor) -> Tensor:
         x = dense(torch.cat([after, table[token], before]), weights, f"{prefix}embedding_transformation")
         x = x + weights[f"{prefix}token_type_embeddings.weight"][types[t]]
         out.append(x + weights[f"{prefix}position_embeddings.weight"][t])
-    return normed(torch.stack(out), weights, f"{prefix}LayerNorm")
+    return normalize(torch.stack(out), weights, f"{prefix}LayerNorm")
 
 
-def block(weights: dict[str, Tensor], number: int, x: Tensor, real: Tensor) -> Tensor:
+def run_block(weights: dict[str, Tensor], number: int, x: Tensor, real: Tensor) -> Tensor:
     """One block on one row [S, inter-block width], head by head and query by query."""
     w = {k.removeprefix(f"mobilebert.encoder.layer.{number}."): v for k, v in weights.items()}
-    inner = normed(dense(x, w, "bottleneck.input.dense"), w, "bottleneck.input.LayerNorm")
+    inner = normalize(dense(x, w, "bottleneck.input.dense"), w, "bottleneck.input.LayerNorm")
     query, key, value = (dense(x, w, f"attention.self.{name}") for name in ("query", "key", "value"))
     size, context = INSIDE // HEADS, torch.zeros(len(x), INSIDE, dtype=torch.float64)
     for head in range(HEADS):
@@ -85,11 +85,11 @@ def block(weights: dict[str, Tensor], number: int, x: Tensor, real: Tensor) -> T
             scores = key[real, part] @ query[t, part] / math.sqrt(size)
             weight = (scores - scores.max()).exp()
             context[t, part] = (weight / weight.sum()) @ value[real, part]
-    inner = normed(dense(context, w, "attention.output.dense") + inner, w, "attention.output.LayerNorm")
+    inner = normalize(dense(context, w, "attention.output.dense") + inner, w, "attention.output.LayerNorm")
     wide = dense(inner, w, "intermediate.dense")
     wide = 0.5 * wide * (1 + torch.tanh(math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)))
-    inner = normed(dense(wide, w, "output.dense") + inner, w, "output.LayerNorm")
-    return normed(dense(inner, w, "output.bottleneck.dense") + x, w, "output.bottleneck.LayerNorm")
+    inner = normalize(dense(wide, w, "output.dense") + inner, w, "output.LayerNorm")
+    return normalize(dense(inner, w, "output.bottleneck.dense") + x, w, "output.bottleneck.LayerNorm")
 
 
 @torch.no_grad()
@@ -102,10 +102,10 @@ def test_forward_is_the_papers(attention: str) -> None:
     weights = dict(model.state_dict())
     for row, (ids, types, mask) in enumerate(zip(IDS, TYPES, MASK, strict=True)):
         real = mask.bool()
-        x = embedded(weights, ids, types)
+        x = embed(weights, ids, types)
         torch.testing.assert_close(states[0][row], x, rtol=1e-9, atol=1e-9)
         for layer in range(DEPTH):
-            x = block(weights, layer, x, real)
+            x = run_block(weights, layer, x, real)
             assert x.shape == (8, WIDTH)
             torch.testing.assert_close(states[layer + 1][row][real], x[real], rtol=1e-9, atol=1e-9)
 
@@ -118,7 +118,7 @@ def test_heads_read_the_last_block() -> None:
     pooled = torch.tanh(dense(last[:, 0], weights, "mobilebert.pooler.dense"))
     torch.testing.assert_close(made.seq_relationship_logits, dense(pooled, weights, "cls.seq_relationship"))
     x = torch.nn.functional.gelu(dense(last, weights, "cls.predictions.transform.dense"), approximate="tanh")
-    x = normed(x, weights, "cls.predictions.transform.LayerNorm")
+    x = normalize(x, weights, "cls.predictions.transform.LayerNorm")
     table = weights["mobilebert.embeddings.word_embeddings.weight"]
     logits = x[..., :EMBEDDING] @ table.T + x[..., EMBEDDING:] @ weights["cls.predictions.dense.weight"]
     torch.testing.assert_close(made.prediction_logits, logits + weights["cls.predictions.bias"])

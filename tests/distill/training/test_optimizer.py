@@ -72,7 +72,7 @@ def follow(optimizer: Lamb, params: Sequence[nn.Parameter], gradients: Sequence[
         optimizer.step()
 
 
-def grouped(params: Sequence[nn.Parameter]) -> list[dict[str, Any]]:
+def group_parameters(params: Sequence[nn.Parameter]) -> list[dict[str, Any]]:
     """Rates and decays of their own for three groups."""
     return [
         {"params": [params[0]], "lr": 3e-2, "weight_decay": 0.01},
@@ -97,7 +97,7 @@ def published_update(start: Array, gradients: Sequence[Array], lr: float, decay:
 def test_lamb_is_the_published_update(seed: int, steps: int) -> None:
     params, gradients = draw_parameters(seed, torch.float64), draw_gradients(seed + 1, steps)
     starts = [p.detach().numpy().copy() for p in params]
-    follow(Lamb(grouped(params)), params, gradients)
+    follow(Lamb(group_parameters(params)), params, gradients)
     rates = [(3e-2, 0.01), (1e-2, 0.0), (3e-3, 0.1), (1e-2, 0.0)]
     for n, (parameter, start, (lr, decay)) in enumerate(zip(params, starts, rates, strict=True)):
         mine = [np.asarray(each[n].double().numpy()) for each in gradients]
