@@ -63,7 +63,7 @@ def formulas(trial: Trial) -> dict[str, float]:
     batch, made = trial.batch(), []
     inputs = {k: batch[k] for k in ("input_ids", "attention_mask", "token_type_ids")}
     for model in (trial.teacher, trial.student):
-        stock = copy.deepcopy(model).double()
+        stock = copy.deepcopy(model).double().eval()
         stock.set_attn_implementation("eager")
         with torch.no_grad():
             made.append(stock(**inputs, output_hidden_states=True, output_attentions=True))
