@@ -142,7 +142,7 @@ class Rows:
 
 
 def learn(name: str, work: Path, dies_at: int = -1) -> tuple[Trial, Any]:
-    trial = TRIALS[name](steps=12, batch=5, lr=5e-3, checkpoint=3)
+    trial = TRIALS[name](steps=8, batch=5, lr=5e-3, checkpoint=3)
     with frozen(trial.teacher or torch.nn.Linear(1, 1)):
         outcome = train(trial.student, trial.objective, Rows(trial, dies_at), trial.stage, 3, "distill.1", work)
     return trial, outcome
@@ -152,7 +152,7 @@ def learn(name: str, work: Path, dies_at: int = -1) -> tuple[Trial, Any]:
 def test_training_lowers_the_loss_and_a_killed_run_ends_bit_for_bit_the_same(name: str, tmp_path: Path) -> None:
     whole, wanted = learn(name, tmp_path / "whole")
     with pytest.raises(Killed):
-        learn(name, tmp_path / "work", dies_at=8)
+        learn(name, tmp_path / "work", dies_at=5)
     again, found = learn(name, tmp_path / "work")
     assert found.history == wanted.history
     weights = whole.student.state_dict()

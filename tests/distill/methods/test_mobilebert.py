@@ -159,7 +159,7 @@ def test_training_moves_only_what_the_phase_says_and_resumes_bit_for_bit(tmp_pat
     for name, value in whole.items():
         assert "position_ids" in name or not torch.equal(value, start[name]) or name.endswith("pooler"), name
     # within a phase, where phases meet, and when what was frozen has begun to learn
-    for stop in (2, 3, 9, 10):
+    for stop in (2, 3, 10):
         learn(tmp_path / str(stop), stop=stop)
         again = learn(tmp_path / str(stop))
         assert all(torch.equal(v, whole[k]) for k, v in again.state_dict().items()), stop

@@ -22,7 +22,9 @@ HIDDEN_AND_ATTENTION = SignalWeights(logits=0, hidden=1, attention=1)
 def test_finetuning_minimises_the_cross_entropy_with_gold(family: str, make_classifier: Callable[..., Any]) -> None:
     model, batch, labels = make_classifier(family, 2, ("a", "b", "c")), make_batch(), torch.tensor([2, 0, 1, 1, 0])
     row = family_of(family)
-    [(key, term)] = Finetune(row, CLASSIFY)(model, batch | {"labels": labels}).items()
+    objective = Finetune(row, CLASSIFY)
+    [(key, term)] = objective(model, batch | {"labels": labels}).items()
+    assert objective.counts(batch) == {}, "a mean over rows"
     logits = model(**{k: batch[k] for k in row.inputs}).logits
     wanted = -(logits.detach().double().log_softmax(-1)[torch.arange(5), labels]).mean()
     assert key == "labels" and term.mean.requires_grad and float(term.count) == 5
