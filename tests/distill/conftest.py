@@ -14,3 +14,14 @@ def own_precision() -> Iterator[None]:
         from accelerate.state import AcceleratorState
 
         AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The training loop takes one thread: two that wait for each other are slow on a busy machine."""
+    import torch
+
+    before = torch.get_num_threads()
+    monkeypatch.setattr("pocketbert.distill.training.loop.default_threads", lambda: 1)
+    yield
+    torch.set_num_threads(before)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import Family, family_of
+from pocketbert.core.families import family_of
 from pocketbert.core.families.weight_records import LearnedRanges
 from pocketbert.core.heads.head import Prepared
 from pocketbert.core.recipe.stages import QatStage
-from pocketbert.core.tasks import task_of
-from pocketbert.core.types import Format, Scheme
+from pocketbert.core.types import Format
 from pocketbert.distill.methods import qat
 from pocketbert.distill.methods.method import (
     CandidateDecision,
@@ -27,45 +27,74 @@ from pocketbert.distill.methods.method import (
     TeacherStudent,
     TrainedCandidate,
 )
-from pocketbert.distill.students.fake_quantization import Prepare
 from pocketbert.distill.training.data import TrainSet
 from pocketbert.export.prepare import prepare
 from pocketbert.quantize.table import find_row
+from support.objectives import CLASSIFY
 
-TASK = task_of("text-classification")
-FAMILY = family_of("bert")
+Make = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
 def rows(open_tiny: Callable[..., Any], labelled_rows: Callable[..., list[dict[str, Any]]]) -> TrainSet:
-    texts = labelled_rows(60)
     tokenizer = open_tiny("bert", 2)[2]
-    encoded = tokenizer.encode([r["text"] for r in texts])
+    encoded = tokenizer.encode([r["text"] for r in labelled_rows(60)])
     return TrainSet(Prepared([], encoded, np.arange(60), {"labels": np.arange(60) % 3}), tokenizer)
 
 
-def form(
-    scheme: Scheme, judge: Callable[[TrainedCandidate], CandidateDecision], format: Format = Format.ONNX
-) -> ExportFunctions:
-    roundings = find_row(format, scheme).simulation
-    assert roundings is not None
-    return ExportFunctions(lambda m, _: prepare(m, FAMILY, TASK, format), lambda _: roundings, judge)
+class Killed(Exception):
+    """The process dies here."""
 
 
-def follow(family: Family, format: Format) -> Prepare:
-    return lambda model, _: prepare(model, family, TASK, format)
+@dataclass
+class Counted:
+    """Training rows that note which texts are in batches; the process dies at a step.
+
+    Attributes:
+        rows: The rows.
+        dies_at: The step, from 0.
+        seen: Ids of the texts that were trained on.
+    """
+
+    rows: TrainSet
+    dies_at: int
+    seen: set[tuple[int, ...]]
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        return self.rows.lengths
+
+    def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
+        if step == self.dies_at:
+            raise Killed
+        made = self.rows.batch(rows, step)
+        if len(rows) > 1:  # else it is looked at alone
+            self.seen.update(map(real_ids, made["input_ids"], made["attention_mask"]))
+        return made
 
 
-def job(student: Any, rows: TrainSet, work: Path, kept: bool = True, **stage: Any) -> StageJob[QatStage]:
+def real_ids(ids: Tensor, mask: Tensor) -> tuple[int, ...]:
+    return tuple(ids[mask == 1].tolist())
+
+
+def keep(_: TrainedCandidate) -> CandidateDecision:
+    return CandidateDecision(True, "compared")
+
+
+def discard(_: TrainedCandidate) -> CandidateDecision:
+    return CandidateDecision(False, "compared")
+
+
+def job_of(
+    student: Any, rows: Any, work: Path, judge: Callable[[TrainedCandidate], CandidateDecision] = keep, **stage: Any
+) -> StageJob[QatStage]:
     section = QatStage(**{"method": "qat", "steps": 12, "batch": 8, "checkpoint": 3, **stage})
-    return StageJob(
-        pair=TeacherStudent(student, student, FAMILY, section),
-        rows=lambda: rows,
-        seed=1,
-        work=work,
-        task=TASK,
-        exported=lambda: form(section.scheme, lambda _: CandidateDecision(kept, "compared"), section.format),
-    )
+    family, format = family_of(student.config.model_type), Format(section.format)
+    roundings = find_row(format, section.scheme).simulation
+    assert roundings is not None
+    form = ExportFunctions(lambda model, _: prepare(model, family, CLASSIFY, format), lambda _: roundings, judge)
+    pair = TeacherStudent(student, student, family, section)
+    return StageJob(pair=pair, rows=lambda: rows, seed=1, work=work, task=CLASSIFY, exported=lambda: form)
 
 
 def weights(model: Any) -> dict[str, torch.Tensor]:
@@ -82,11 +111,11 @@ def learned(result: StageResult) -> LearnedRanges:
 
 @pytest.mark.parametrize(("scheme", "format"), [("a8w8", "onnx"), ("a8w8", "tflite"), ("w4", "onnx")])
 def test_a_student_learns_its_own_answers(
-    scheme: str, format: str, make_classifier: Callable[..., Any], rows: TrainSet, tmp_path: Path
+    scheme: str, format: str, make_classifier: Make, rows: TrainSet, tmp_path: Path
 ) -> None:
     student = make_classifier("bert", 2, ("a", "b", "c"))
     before = weights(student)
-    result = qat.train(job(student, rows, tmp_path, scheme=scheme, format=format, steps=40, lr=1e-3))
+    result = qat.train(job_of(student, rows, tmp_path, scheme=scheme, format=format, steps=40, lr=1e-3))
     losses = [r.loss for r in result.outcome.history]
     assert losses[-1] < losses[0]
     after = weights(student)
@@ -99,76 +128,61 @@ def test_a_student_learns_its_own_answers(
     assert all((p.outputs is not None) == (format == "tflite") for p in products.values())
 
 
-def test_a_killed_stage_ends_with_the_same_numbers(
-    make_classifier: Callable[..., Any], rows: TrainSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, halved = (make_classifier("bert", 2, ("a", "b", "c")) for _ in range(2))
-    expected = qat.train(job(whole, rows, tmp_path / "whole"))
-    right, left = qat.QuantizedTraining.__call__, [7]
-
-    def dying(self: Any, model: Any, batch: Any) -> Any:
-        left[0] -= 1
-        if left[0] < 0:
-            raise KeyboardInterrupt
-        return right(self, model, batch)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(qat.QuantizedTraining, "__call__", dying)
-        with pytest.raises(KeyboardInterrupt):
-            qat.train(job(halved, rows, tmp_path / "halved"))
-    again = make_classifier("bert", 2, ("a", "b", "c"))
-    assert learned(qat.train(job(again, rows, tmp_path / "halved"))) == learned(expected)
+def test_a_killed_stage_ends_with_the_same_numbers(make_classifier: Make, rows: TrainSet, tmp_path: Path) -> None:
+    whole, halved, again = (make_classifier("bert", 2, ("a", "b", "c")) for _ in range(3))
+    expected = qat.train(job_of(whole, rows, tmp_path / "whole"))
+    with pytest.raises(Killed):
+        qat.train(job_of(halved, Counted(rows, 7, set()), tmp_path / "halved"))
+    assert learned(qat.train(job_of(again, rows, tmp_path / "halved"))) == learned(expected)
     assert same(weights(again), weights(whole))
 
 
-def test_a_student_that_became_worse_is_given_back(
-    make_classifier: Callable[..., Any], rows: TrainSet, tmp_path: Path
-) -> None:
+def test_a_student_that_became_worse_is_given_back(make_classifier: Make, rows: TrainSet, tmp_path: Path) -> None:
     student = make_classifier("bert", 2, ("a", "b", "c"))
     before = weights(student)
-    result = qat.train(job(student, rows, tmp_path, kept=False, lr=0.1))
+    result = qat.train(job_of(student, rows, tmp_path, discard, lr=0.1))
     assert same(weights(student), before)
     assert qat.LEARNED_RANGES_PART not in result.carried
     assert result.notes == ("compared",)
 
 
-def test_rows_that_select_are_not_trained_on(rows: TrainSet) -> None:
-    training, calibration, selection = qat._divide_rows(rows, "distill.0")
-    read = [
-        {tuple(f["input_ids"][0].tolist()) for f in part.single_inputs(("input_ids",))}
-        for part in (training, calibration, selection)
-    ]
-    assert not read[0] & read[2]
-    assert read[1] <= read[0]
-    assert len(training.numbers) + len(selection.numbers) == 60
+def test_rows_that_select_are_not_trained_on(make_classifier: Make, rows: TrainSet, tmp_path: Path) -> None:
+    counted, rivals = Counted(rows, -1, set()), list[TrainedCandidate]()
+
+    def judge(rival: TrainedCandidate) -> CandidateDecision:
+        rivals.append(rival)
+        return keep(rival)
+
+    student = make_classifier("bert", 1, ("a", "b", "c"))
+    qat.train(job_of(student, counted, tmp_path, judge))
+    selection, calibration = (
+        {real_ids(row["input_ids"][0], row["attention_mask"][0]) for row in part}
+        for part in (rivals[0].selection, rivals[0].calibration)
+    )
+    assert len(selection) + len(calibration) == len({tuple(e.ids.tolist()) for e in rows.rows.encoded})
+    assert counted.seen and counted.seen <= calibration and not selection & calibration
     twice = replace(rows, rows=replace(rows.rows, encoded=[rows.rows.encoded[0]] * 60))
     with pytest.raises(InputError, match="at least 4 different rows"):
-        qat._divide_rows(twice, "distill.0")
+        qat.train(job_of(student, twice, tmp_path))
 
 
-def test_a_graph_that_training_cannot_follow_is_refused(
-    make_classifier: Callable[..., Any], rows: TrainSet, tmp_path: Path
+def test_a_graph_that_training_cannot_follow_and_a_job_without_a_file_are_refused(
+    make_classifier: Make, rows: TrainSet, tmp_path: Path
 ) -> None:
-    student, family = make_classifier("deberta-v2", 2, ("a", "b")), family_of("deberta-v2")
-    given = job(student, rows, tmp_path)
-    own = replace(
-        form(Scheme.A8W8, lambda _: CandidateDecision(True, "")), prepare=lambda m, _: prepare(m, family, TASK)
-    )
-    wrong = replace(given, pair=replace(given.pair, family=family), exported=lambda: own)
+    job = job_of(make_classifier("deberta-v2", 2, ("a", "b")), rows, tmp_path)
     with pytest.raises(InputError, match=r"distill\.0: the graph of .*DeBERTa.* Leave the stage out"):
-        qat.train(wrong)
+        qat.train(job)
+    with pytest.raises(ValueError, match=r"StageJob\(exported"):
+        qat.train(replace(job, exported=None))
 
 
 @pytest.mark.parametrize("format", ["onnx", "tflite", "coreml"])
 def test_relu6_has_the_range_that_it_clips_to(
-    format: str, make_classifier: Callable[..., Any], rows: TrainSet, tmp_path: Path
+    format: str, make_classifier: Make, rows: TrainSet, tmp_path: Path
 ) -> None:
     student = make_classifier("mobilebert", 2, ("a", "b", "c"))
-    family, kind = family_of("mobilebert"), Format(format)
-    given = job(student, rows, tmp_path, format=format, activation="relu6", range_lr=0.5)
-    own = replace(form(Scheme.A8W8, lambda _: CandidateDecision(True, ""), kind), prepare=follow(family, kind))
-    pair = replace(given.pair, family=family)
-    products = learned(qat.train(replace(given, pair=pair, exported=lambda: own))).products
+    job = job_of(student, rows, tmp_path, steps=4, format=format, activation="relu6", range_lr=0.5)
+    products = learned(qat.train(job)).products
     assert student.config.hidden_act == "relu6"
     read = [p.inputs for p in products.values() if p.inputs is not None]
     assert read.count((0.0, 6.0)) == 4, "two layers of two feed-forward parts"
@@ -178,21 +192,20 @@ def test_relu6_has_the_range_that_it_clips_to(
 
 
 def test_a_student_that_relu6_made_worse_gets_its_relu_back(
-    make_classifier: Callable[..., Any], rows: TrainSet, tmp_path: Path
+    make_classifier: Make, rows: TrainSet, tmp_path: Path
 ) -> None:
-    student, family = make_classifier("mobilebert", 2, ("a", "b", "c")), family_of("mobilebert")
-    before, seen = weights(student), []
+    student, clipped = make_classifier("mobilebert", 2, ("a", "b", "c")), list[bool]()
+    before = weights(student)
+
+    def is_clipped(model: Any) -> bool:
+        return any(isinstance(m, torch.nn.ReLU6) for m in model.modules())
 
     def judge(rival: TrainedCandidate) -> CandidateDecision:
-        kinds = (rival.former, rival.student)
-        seen.extend(any(isinstance(m, torch.nn.ReLU6) for m in model.modules()) for model in kinds)
-        return CandidateDecision(False, "compared")
+        clipped.extend(map(is_clipped, (rival.former, rival.student)))
+        return discard(rival)
 
-    own = replace(form(Scheme.A8W8, judge), prepare=follow(family, Format.ONNX))
-    given = job(student, rows, tmp_path, activation="relu6", lr=0.1)
-    result = qat.train(replace(given, pair=replace(given.pair, family=family), exported=lambda: own))
-    assert seen == [False, True], "the student before the stage is the one with relu"
+    result = qat.train(job_of(student, rows, tmp_path, judge, steps=4, activation="relu6", lr=0.1))
+    assert clipped == [False, True], "the student before the stage is the one with relu"
     assert same(weights(student), before)
-    assert student.config.hidden_act == "relu"
-    assert not any(isinstance(m, torch.nn.ReLU6) for m in student.modules())
+    assert student.config.hidden_act == "relu" and not is_clipped(student)
     assert qat.LEARNED_RANGES_PART not in result.carried

@@ -15,34 +15,31 @@ from pocketbert.core.recipe.sections import GeneralText, StagePlace, register_st
 from pocketbert.core.recipe.stages import TaskStage
 from pocketbert.distill.methods.method import Heads, Method, register_method
 from pocketbert.distill.methods.table import ROWS, find_method
-from support.own_method import LOGITS, LogitsStage, train
-from support.own_method import registered as registering
-
-CONTENT: dict[str, Any] = {
-    "schema": 1,
-    "name": "a",
-    "task": "text-classification",
-    "teacher": {"model": "minilm-l6"},
-    "student": {"layers": 1},
-    "data": {"train": {"path": "t.jsonl"}, "eval": {"path": "e.jsonl"}},
-}
+from support.own_method import LOGITS, LogitsStage, registered, train
 
 
 @pytest.fixture
-def registered() -> Iterator[Method]:
-    with registering() as method:
-        yield method
+def own_method() -> Iterator[None]:
+    with registered():
+        yield
 
 
-def with_stage(**stage: Any) -> dict[str, Any]:
-    return {**CONTENT, "distill": [stage]}
+def read_recipe(**stage: Any) -> Recipe:
+    content = {
+        "schema": 1,
+        "name": "a",
+        "task": "text-classification",
+        "teacher": {"model": "minilm-l6"},
+        "student": {"layers": 1},
+        "data": {"train": {"path": "t.jsonl"}, "eval": {"path": "e.jsonl"}},
+    }
+    return recipe_from_values({**content, "distill": [stage]}, "R")
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda r: r.name)
 def test_every_row_is_whole(row: Method) -> None:
     assert stage_sections()[row.name] is row.section
-    assert row.section.__doc__ is not None
-    assert row.section.__doc__.startswith(f"Method `{row.name}`: ")
+    assert (row.section.__doc__ or "").startswith(f"Method `{row.name}`: ")
     assert row.section.model_fields["method"].description
     named = {"generator": {"model": "generator"}} if "generator" in row.section.model_fields else {}
     stage = row.section.model_validate({"method": row.name, "steps": 520_000, **named})
@@ -52,22 +49,13 @@ def test_every_row_is_whole(row: Method) -> None:
     assert needs.heads is Heads.ENCODER or row.section.general
     assert needs.heads is not Heads.ENCODER or not needs.words
     assert stage.problems(StagePlace(0, [stage], 1)) == []
-    assert callable(row.train)
 
 
 def test_every_section_has_a_row() -> None:
     assert list(stage_sections()) == [row.name for row in ROWS]
 
 
-def test_an_unknown_method_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(InputError) as caught:
-        recipe_from_values(with_stage(method="logit", steps=3), "R")
-    assert "method 'logit' is unknown" in str(caught.value)
-    with pytest.raises(InputError, match=r"did you mean 'minilm'\?"):
-        recipe_from_values(with_stage(method="minlm", steps=3), "R")
-
-
-def test_a_section_without_code_says_what_is_missing(registered: Method) -> None:
+def test_a_section_without_code_says_what_is_missing(own_method: None) -> None:
     class Bare(LogitsStage):
         """Method `bare`: nothing."""
 
@@ -78,7 +66,7 @@ def test_a_section_without_code_says_what_is_missing(registered: Method) -> None
         find_method(Bare(method="bare", steps=1))
 
 
-def test_one_name_is_one_method(registered: Method) -> None:
+def test_one_name_is_one_method(own_method: None) -> None:
     class Other(LogitsStage):
         """Method `logits`: another one."""
 
@@ -89,18 +77,24 @@ def test_one_name_is_one_method(registered: Method) -> None:
         register_stage(type("Mine", (TaskStage,), {}))
 
 
-def test_recipes_know_a_method_after_its_registration(registered: Method) -> None:
-    made = recipe_from_values(with_stage(method="logits", steps=3, scale=2), "R")
-    assert made.distill == [LogitsStage(method="logits", steps=3, scale=2)]
-    assert Recipe.model_validate(made.model_dump(by_alias=True)) == made
-    with pytest.raises(InputError, match=r"did you mean 'logits'\? \(allowed: distilbert, logits, minilm"):
-        recipe_from_values(with_stage(method="logit", steps=3), "R")
-    with pytest.raises(InputError, match=r"distill.0.scal: unknown key 'scal'; did you mean 'scale'\?"):
-        recipe_from_values(with_stage(method="logits", steps=3, scal=2), "R")
-    with pytest.raises(InputError, match=r"R distill.0.scale: above 9, the student runs away"):
-        recipe_from_values(with_stage(method="logits", steps=3, scale=10), "R")
-    assert "LogitsStage" in recipe_schema()["$defs"]
-
-
-def test_recipes_forget_it_with_the_registration() -> None:
+def test_recipes_know_a_method_as_long_as_it_is_registered() -> None:
+    with registered():
+        made = read_recipe(method="logits", steps=3, scale=2)
+        assert made.distill == [LogitsStage(method="logits", steps=3, scale=2)]
+        assert Recipe.model_validate(made.model_dump(by_alias=True)) == made
+        assert "LogitsStage" in recipe_schema()["$defs"]
     assert "LogitsStage" not in recipe_schema()["$defs"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [
+        ({"method": "minlm"}, r"did you mean 'minilm'\?"),
+        ({"method": "logit"}, r"did you mean 'logits'\? \(allowed: distilbert, logits, minilm"),
+        ({"method": "logits", "scal": 2}, r"distill.0.scal: unknown key 'scal'; did you mean 'scale'\?"),
+        ({"method": "logits", "scale": 10}, r"R distill.0.scale: above 9, the student runs away"),
+    ],
+)
+def test_stages_that_are_wrong_are_refused(stage: dict[str, Any], message: str, own_method: None) -> None:
+    with pytest.raises(InputError, match=message):
+        read_recipe(steps=3, **stage)

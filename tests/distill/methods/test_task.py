@@ -5,161 +5,86 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+import torch.nn.functional as F
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
 from pocketbert.core.recipe.stages import SignalWeights, TaskStage
-from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.distill.methods.task import TaskDistillation
-from pocketbert.distill.students.build import build_student
-from pocketbert.distill.training.loop import frozen
-from support.tiny import BASIC as FAMILIES
+from pocketbert.distill.methods.task import Finetune, TaskDistillation
+from pocketbert.distill.teacher.signals import Wanted
+from support.objectives import CLASSIFY, NARROW, make_batch, make_student, means, try_task
 
-TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
-
-
-def stage_for(name: str, **more: Any) -> TaskStage:
-    """All terms that the family allows."""
-    hidden = 0.0 if name == "mobilebert" else 1.0
-    signals = more.pop("signals", SignalWeights(logits=1, hidden=hidden, attention=1, labels=1))
-    return TaskStage(method="task", steps=1, signals=signals, **more)
+HIDDEN_AND_ATTENTION = SignalWeights(logits=0, hidden=1, attention=1)
 
 
-TEXTS = [
-    "a good film",
-    "not bad",
-    "the day was far better than I had expected, never again",
-    "ok",
-    "you and me",
-    "no.",
-]
-
-
-def batch_of(tokenizer: Any, length: int | None = None) -> dict[str, Tensor]:
-    padded = tokenizer.pad(tokenizer.encode(TEXTS), length)
-    out = {k: torch.from_numpy(v) for k, v in padded.items()}
-    return {**out, "labels": torch.arange(len(TEXTS)) % 3}
-
-
-@pytest.fixture(params=FAMILIES)
-def teacher(request: pytest.FixtureRequest, open_tiny: Callable[..., Any]) -> tuple[str, Any, Any]:
-    """Family name, tiny 3-layer teacher, tokenizer."""
-    model, _, tokenizer = open_tiny(request.param, 3)
-    return request.param, model, tokenizer
-
-
-def student_of(name: str, model: Any, layers: int = 3, **more: Any) -> Any:
-    return build_student(model, family_of(name), StudentSection(layers=layers, **more), 0).eval()
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_finetuning_minimises_the_cross_entropy_with_gold(family: str, make_classifier: Callable[..., Any]) -> None:
+    model, batch, labels = make_classifier(family, 2, ("a", "b", "c")), make_batch(), torch.tensor([2, 0, 1, 1, 0])
+    row = family_of(family)
+    objective = Finetune(row, CLASSIFY)
+    [(key, term)] = objective(model, batch | {"labels": labels}).items()
+    assert objective.counts(batch) == {}, "a mean over rows"
+    logits = model(**{k: batch[k] for k in row.inputs}).logits
+    wanted = -(logits.detach().double().log_softmax(-1)[torch.arange(5), labels]).mean()
+    assert key == "labels" and term.mean.requires_grad and float(term.count) == 5
+    assert float(term.mean.detach()) == pytest.approx(float(wanted), rel=1e-5)
 
 
 @torch.no_grad()
-def test_a_full_copy_of_the_teacher_costs_nothing(teacher: tuple[str, Any, Any]) -> None:
-    name, model, tokenizer = teacher
-    student = student_of(name, model)
-    terms = TaskDistillation(model, student, family_of(name), TASK, stage_for(name))(student, batch_of(tokenizer))
-    assert set(terms) == {"logits", "attention", "labels"} | (set() if name == "mobilebert" else {"hidden"})
-    assert float(terms.pop("labels").mean) > 0
-    assert all(abs(float(v.mean)) < 1e-6 for v in terms.values()), terms
+@pytest.mark.parametrize(("listed", "layers"), [(None, [2, 3]), ([1, 2], [1, 2])])
+def test_terms_are_the_formulas_over_the_mapped_layers(listed: list[int] | None, layers: list[int]) -> None:
+    trial = try_task(layers=listed, temperature=2.0)
+    assert trial.objective.layers == layers
+    found, batch = means(trial.terms()), trial.batch()
+    real, made = batch["attention_mask"].bool(), []
+    inputs = {n: batch[n] for n in ("input_ids", "attention_mask", "token_type_ids")}
+    for model in (trial.teacher.eval(), trial.student):
+        model.set_attn_implementation("eager")
+        made.append(model(**inputs, output_hidden_states=True, output_attentions=True))
+    theirs, ours = made
+    hidden = [(ours.hidden_states[m] - theirs.hidden_states[n])[real].square().mean() for m, n in enumerate(layers, 1)]
+    attention = []
+    for m, n in enumerate(layers):
+        p, q = theirs.attentions[n - 1], ours.attentions[m]
+        divergence = (p * ((p + 1e-30).log() - (q + 1e-30).log())).sum(-1)
+        attention.append(divergence.transpose(1, 2)[real].mean())
+    soft = F.kl_div(*((x.logits / 2).log_softmax(-1) for x in (ours, theirs)), reduction="batchmean", log_target=True)
+    wanted = {"logits": 4 * soft, "hidden": sum(hidden) / 2, "attention": sum(attention) / 2}
+    assert {n: found[n] for n in wanted} == pytest.approx({n: float(v) for n, v in wanted.items()}, rel=1e-4)
 
 
-@torch.no_grad()
-def test_every_term_counts_for_a_random_student(teacher: tuple[str, Any, Any]) -> None:
-    name, model, tokenizer = teacher
-    student = student_of(name, model, 2, init="random")
-    terms = TaskDistillation(model, student, family_of(name), TASK, stage_for(name))(student, batch_of(tokenizer))
-    assert all(float(v.mean) > 1e-4 for v in terms.values()), terms
+def test_a_signal_that_the_family_forbids_is_refused_with_the_alternatives(make_classifier: Callable[..., Any]) -> None:
+    teacher = make_classifier("mobilebert", 3, ("a", "b"))
+    stage = TaskStage(method="task", steps=1, signals=SignalWeights(hidden=1))
+    message = r"distill.1.signals.hidden: not valid for MobileBERT: .*1e5.*valid signals: logits, attention"
+    with pytest.raises(InputError, match=message):
+        TaskDistillation(teacher, make_student(teacher), family_of("mobilebert"), CLASSIFY, stage, "distill.1")
 
 
-@torch.no_grad()
-def test_appended_padding_changes_no_term(teacher: tuple[str, Any, Any]) -> None:
-    name, model, tokenizer = teacher
-    student = student_of(name, model, 2)
-    objective = TaskDistillation(model, student, family_of(name), TASK, stage_for(name))
-    short, long = objective(student, batch_of(tokenizer)), objective(student, batch_of(tokenizer, length=48))
-    assert batch_of(tokenizer)["input_ids"].shape[1] < 48
-    for key in short:
-        torch.testing.assert_close(long[key].mean, short[key].mean, rtol=1e-4, atol=1e-5)
-        assert float(long[key].count) == float(short[key].count)
-
-
-def test_the_teacher_gets_no_gradient_and_never_changes(teacher: tuple[str, Any, Any]) -> None:
-    name, model, tokenizer = teacher
-    before = {k: v.clone() for k, v in model.state_dict().items()}
-    student = student_of(name, model, 2).train()
-    with frozen(model.train()):
-        objective = TaskDistillation(model, student, family_of(name), TASK, stage_for(name))
-        assert not model.training
-        batch = batch_of(tokenizer)
-        sum((t.mean for t in objective(student, batch).values()), torch.zeros(())).backward()
-        with torch.no_grad():
-            first, second = (model(**{k: batch[k] for k in family_of(name).inputs}).logits for _ in range(2))
-    assert torch.equal(first, second)
-    assert all(p.grad is None and p.requires_grad for p in model.parameters())
-    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
-    assert any(p.grad is not None for p in student.parameters())
-
-
-def test_terms_without_weight_are_not_computed(open_tiny: Callable[..., Any]) -> None:
-    model, folder, tokenizer = open_tiny("bert", 3)
-    student = student_of("bert", model, 2)
-    stage = stage_for("bert", signals=SignalWeights(logits=0, hidden=2, attention=0))
-    objective = TaskDistillation(model, student, folder.family, TASK, stage)
-    assert set(objective(student, batch_of(tokenizer))) == {"hidden"}
-    assert objective.weights == {"hidden": 2.0}
-
-
-@torch.no_grad()
-def test_listed_layers_are_the_ones_compared(open_tiny: Callable[..., Any]) -> None:
-    model, folder, tokenizer = open_tiny("bert", 3)
-    student = student_of("bert", model, 1, teacher_layers=[1])
-    stage = SignalWeights(logits=0, hidden=1, attention=1)
-    same = TaskDistillation(model, student, folder.family, TASK, stage_for("bert", signals=stage, layers=[1]))
-    other = TaskDistillation(model, student, folder.family, TASK, stage_for("bert", signals=stage))
-    assert (same.layers, other.layers) == ([1], [3])
-    batch = batch_of(tokenizer)
-    assert all(abs(float(v.mean)) < 1e-6 for v in same(student, batch).values())
-    assert all(float(v.mean) > 1e-3 for v in other(student, batch).values())
-
-
-def test_a_signal_that_the_family_forbids_is_refused_with_the_alternatives(
-    open_tiny: Callable[..., Any],
-) -> None:
-    model, folder, _ = open_tiny("mobilebert", 3)
-    student = student_of("mobilebert", model, 2)
-    with pytest.raises(
-        InputError,
-        match=r"distill.1.signals.hidden: not valid for MobileBERT: .*1e5.*valid signals: logits, attention",
-    ):
-        TaskDistillation(model, student, folder.family, TASK, stage_for("bert"), "distill.1")
-
-
-def test_sizes_that_do_not_fit_a_signal_are_refused_together(open_tiny: Callable[..., Any]) -> None:
-    model, folder, _ = open_tiny("bert", 3)
-    student = student_of("bert", model, 2, init="random", hidden=24, heads=3)
+def test_sizes_that_do_not_fit_a_signal_are_refused_together_and_logits_fit_any() -> None:
+    section = {**NARROW, "heads": 3}
     with pytest.raises(InputError) as caught:
-        TaskDistillation(model, student, folder.family, TASK, stage_for("bert"))
-    assert [p.where for p in caught.value.problems] == [
-        "distill.0.signals.hidden",
-        "distill.0.signals.attention",
-    ]
-    assert "the student is 24 wide, the teacher 32" in str(caught.value)
-    assert "the student has 3 heads, the teacher 4" in str(caught.value)
+        try_task(section)
+    hidden, attention = (str(p) for p in caught.value.problems)
+    assert hidden.startswith("distill.0.signals.hidden: the student is 24 wide, the teacher 32. Fix: Set hidden: 0")
+    assert attention.startswith(
+        "distill.0.signals.attention: the student has 3 heads, the teacher 4. Fix: Set attention"
+    )
+    assert means(try_task(section, signals=SignalWeights(logits=1, hidden=0, attention=0)).terms())["logits"] > 0
 
 
-def test_another_width_can_learn_logits(open_tiny: Callable[..., Any]) -> None:
-    model, folder, tokenizer = open_tiny("bert", 3)
-    student = student_of("bert", model, 2, init="random", hidden=24, heads=3)
-    stage = stage_for("bert", signals=SignalWeights(logits=1, hidden=0, attention=0))
-    terms = TaskDistillation(model, student, folder.family, TASK, stage)(student, batch_of(tokenizer))
-    assert float(terms["logits"].mean.detach()) > 0
+def test_vectors_have_no_gold_and_one_width(make_classifier: Callable[..., Any]) -> None:
+    teacher = make_classifier("bert", 2, (), auto_class="AutoModel")
+    stage = TaskStage(method="task", steps=1, signals=SignalWeights(logits=1, hidden=0, attention=0, labels=1))
+    task = TASKS[TaskName.FEATURE_EXTRACTION]
+    with pytest.raises(InputError) as caught:
+        TaskDistillation(teacher, make_student(teacher, 1, **NARROW), family_of("bert"), task, stage)
+    said = str(caught.value)
+    assert "distill.0.signals.labels: feature-extraction is trained only on the teacher's vectors" in said
+    assert "distill.0.signals.logits: the student's vectors have 24 numbers, the teacher's 32" in said
 
 
-def test_the_teacher_follows_the_batch_to_its_device(open_tiny: Callable[..., Any]) -> None:
-    model, folder, tokenizer = open_tiny("bert", 3)
-    student = student_of("bert", model, 2)
-    objective = TaskDistillation(model, student, folder.family, TASK, stage_for("bert"))
-    # "meta" stands for an accelerator: only the student and the batch are put there by the loop
-    batch = {k: v.to("meta") for k, v in batch_of(tokenizer).items()}
-    assert {str(v.mean.device) for v in objective(student.to("meta"), batch).values()} == {"meta"}
+def test_nothing_is_asked_of_layers_without_weight() -> None:
+    objective = try_task(signals=SignalWeights(logits=1, hidden=0, attention=0)).objective
+    assert objective.signals.wanted == Wanted(outputs=True)

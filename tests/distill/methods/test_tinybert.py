@@ -1,68 +1,58 @@
 from __future__ import annotations
 
-import copy
+import dataclasses
+import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
+from safetensors.torch import load_file
 from torch import Tensor
 
+from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
 from pocketbert.core.recipe.sections import Optimisation
-from pocketbert.core.recipe.stages import LayerWeights, TinyBertPredictionStage
+from pocketbert.core.recipe.stages import LayerWeights, TinyBertIntermediateStage, TinyBertPredictionStage
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.core.types import Projection, Schedule
+from pocketbert.core.types import Projection, Schedule, Signal
 from pocketbert.distill.capture import record_attention
-from pocketbert.distill.losses.common import Counting, scale_partial_mean
-from pocketbert.distill.methods.tinybert import TinyBertDistillation, _to_task_stage
-from pocketbert.distill.students.projection import attached_projection
+from pocketbert.distill.losses.common import Counting
+from pocketbert.distill.methods import task as task_method
+from pocketbert.distill.methods import tinybert
+from pocketbert.distill.methods.method import StageJob, TeacherStudent
+from pocketbert.distill.methods.tinybert import TinyBertDistillation, train_layers, train_prediction
+from pocketbert.distill.students.projection import attach_projection, attached_projection, detach_projection
 from pocketbert.distill.teacher.signals import OnlineTeacher, Wanted
-from support.tiny import BASIC as FAMILIES
-from support.tinybert import (
-    TERMS,
-    batch_of,
-    encoder,
-    narrow_student,
-    objective_of,
-    stage_for,
-    stage_of,
-    student_of,
-    total,
-    values,
-)
+from support.objectives import NARROW, SIZES, Trial, make_batch, make_student, means, try_tinybert
 
 Array = NDArray[np.float64]
+BERT = family_of("bert")
+TERMS = ("attention", "hidden", "embeddings")
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
-@pytest.mark.parametrize("reference", [False, True])
-@pytest.mark.parametrize("name", FAMILIES)
-@torch.no_grad()
-def test_a_full_copy_of_the_teacher_costs_nothing(
-    name: str, reference: bool, make_classifier: Callable[..., Any]
-) -> None:
-    teacher = make_classifier(name, 3, ("a", "b"))
-    student = student_of(teacher, 3)
-    terms = objective_of(teacher, student, stage_for(name, reference=reference))(student, batch_of())
-    assert set(terms) == ({"attention"} if name == "mobilebert" else set(TERMS))
-    assert values(terms) == dict.fromkeys(terms, 0.0)
+def weighted(*terms: str) -> LayerWeights:
+    return LayerWeights(**{name: float(name in terms) for name in TERMS})
 
 
-@pytest.mark.parametrize("reference", [False, True])
-@pytest.mark.parametrize("name", FAMILIES)
-@torch.no_grad()
-def test_every_term_counts_for_a_random_student(
-    name: str, reference: bool, make_classifier: Callable[..., Any]
-) -> None:
-    teacher = encoder(make_classifier, name, 5)
-    student = student_of(teacher, 2, init="random")
-    assert attached_projection(student) is None
-    terms = objective_of(teacher, student, stage_for(name, reference=reference))(student, batch_of())
-    assert all(value > 1e-3 for value in values(terms).values()), values(terms)
+@pytest.fixture
+def encoder(make_classifier: Callable[..., Any]) -> Callable[..., Any]:
+    """`encoder(layers=3, family="bert", **sizes)`."""
+    return lambda layers=3, family="bert", **more: make_classifier(family, layers, (), auto_class="AutoModel", **more)
+
+
+def make_objective(teacher: Any, student: Any, terms: Sequence[str] = TERMS, **more: Any) -> TinyBertDistillation:
+    own = {name: more.pop(name) for name in ("signals", "where", "family") if name in more}
+    stage = TinyBertIntermediateStage(method="tinybert-intermediate", steps=1, weights=weighted(*terms), **more)
+    family = own.pop("family", family_of(teacher.config.model_type))
+    return TinyBertDistillation(teacher, student, family, stage, **own)
+
+
+# --- terms ------------------------------------------------------------------------------------------------------------
 
 
 def bert_scores(model: Any, states: Sequence[Tensor], layer: int, mask: Array) -> Array:
@@ -76,13 +66,13 @@ def bert_scores(model: Any, states: Sequence[Tensor], layer: int, mask: Array) -
     return np.asarray(scores + (1 - mask[:, None, None, :]) * -1e4)
 
 
-def expected(
-    teacher: Any, student: Any, layers: Sequence[int], batch: dict[str, Tensor], reference: bool
-) -> dict[str, float]:
+def formulas(trial: Trial, layers: Sequence[int], reference: bool) -> dict[str, float]:
     """All terms from the models' ordinary outputs, in loops, float64."""
+    inputs = {name: trial.batch()[name] for name in INPUTS}
+    teacher, student = trial.teacher, trial.student
     with torch.no_grad():
-        ours, theirs = (m(**batch, output_hidden_states=True).hidden_states for m in (student, teacher))
-    mask, maps = batch["attention_mask"].numpy().astype(np.float64), attached_projection(student)
+        ours, theirs = (m(**inputs, output_hidden_states=True).hidden_states for m in (student, teacher))
+    mask, maps = inputs["attention_mask"].numpy().astype(np.float64), attached_projection(student)
     assert maps is not None
     tensors = {k: v.double().detach().numpy() for k, v in maps.state_dict().items()}
     tokens = list(zip(*np.nonzero(mask), strict=True))
@@ -108,225 +98,190 @@ def expected(
 
 
 @pytest.mark.parametrize("reference", [False, True])
-@pytest.mark.parametrize("projection", list(Projection))
-@pytest.mark.parametrize("general", [False, True])
-def test_terms_are_the_formulas_of_the_paper(
-    general: bool, projection: Projection, reference: bool, make_classifier: Callable[..., Any]
+@pytest.mark.parametrize(
+    ("general", "projection", "listed", "layers"),
+    [
+        (True, Projection.SHARED, None, [2, 3]),
+        (False, Projection.PER_LAYER, None, [2, 3]),
+        (False, Projection.SHARED, [1, 3], [1, 3]),
+    ],
+)
+def test_terms_and_counts_are_the_formulas_of_the_paper(
+    general: bool, projection: Projection, listed: list[int] | None, layers: list[int], reference: bool
 ) -> None:
-    teacher = encoder(make_classifier, layers=5)
-    student, batch = narrow_student(teacher, 2, projection), batch_of()
-    stage = stage_of(general=general, projection=projection, reference=reference)
-    objective = objective_of(teacher, student, stage)
-    assert objective.layers == [3, 5]
-    labelled = {**batch, "labels": batch["input_ids"], "rows": torch.arange(5)}
-    wanted = expected(teacher, student, objective.layers, batch, reference)
-    assert values(objective(student, labelled)) == pytest.approx(wanted, rel=1e-6, abs=1e-6)
+    trial = try_tinybert(general=general, projection=projection, layers=listed, reference=reference)
+    assert trial.objective.layers == layers
+    assert means(trial.terms()) == pytest.approx(formulas(trial, layers, reference), rel=1e-6, abs=1e-6)
+    assert isinstance(trial.objective, Counting)
+    tokens, pairs = sum(SIZES), sum(n * n for n in SIZES)
+    wanted = (5, 5, 5) if reference else (pairs, tokens, tokens)
+    assert [float(n) for n in trial.objective.counts(trial.batch()).values()] == [*map(float, wanted)]
 
 
-def test_counts_are_those_of_the_means(make_classifier: Callable[..., Any]) -> None:
-    teacher = encoder(make_classifier)
-    student, batch = student_of(teacher), batch_of()
-    lengths = batch["attention_mask"].sum(1).tolist()
-    tokens, pairs = sum(lengths), sum(n * n for n in lengths)
-    for reference, wanted in ((False, (pairs, tokens, tokens)), (True, (5, 5, 5))):
-        objective = objective_of(teacher, student, stage_of(reference=reference))
-        assert isinstance(objective, Counting)
-        for made in (objective.counts(batch), {n: t.count for n, t in objective(student, batch).items()}):
-            assert {n: float(c) for n, c in made.items()} == dict(zip(TERMS, wanted, strict=True))
-
-
-@given(st.integers(1, 9))
-@torch.no_grad()
-def test_appended_padding_changes_the_reference_alone(make_classifier: Callable[..., Any], extra: int) -> None:
-    teacher = encoder(make_classifier)
-    student = narrow_student(teacher)
-    for reference in (False, True):
-        objective = objective_of(teacher, student, stage_of(reference=reference))
-        short, long = (values(objective(student, batch_of(extra=n))) for n in (0, extra))
-        if reference:
-            assert all(abs(long[name] / short[name] - 1) > 1e-4 for name in TERMS)
-        else:
-            assert long == pytest.approx(short, rel=1e-5)
-
-
-@pytest.mark.parametrize("reference", [False, True])
-def test_parts_of_a_batch_add_up_to_its_loss_and_gradient(reference: bool, make_classifier: Callable[..., Any]) -> None:
-    teacher = encoder(make_classifier)
-    student, batch = narrow_student(teacher), batch_of()
-    objective = objective_of(teacher, student, stage_of(reference=reference))
-    whole = objective(student, batch)
-    total(objective, whole).backward()
-    wanted = {n: p.grad.clone() for n, p in student.named_parameters() if p.grad is not None}
-    student.zero_grad()
-    sums = dict.fromkeys(whole, 0.0)
-    for rows in ([0, 1, 2], [3], [4]):
-        part = objective(student, {k: v[rows] for k, v in batch.items()})
-        shares = {n: scale_partial_mean(t.mean, float(t.count), float(whole[n].count)) for n, t in part.items()}
-        torch.stack(list(shares.values())).sum().backward()
-        sums = {n: sums[n] + float(s.detach()) for n, s in shares.items()}
-    assert sums == pytest.approx(values(whole), rel=1e-5)
-    for name, gradient in wanted.items():
-        torch.testing.assert_close(student.get_parameter(name).grad, gradient, rtol=1e-4, atol=1e-5, msg=name)
-
-
-@pytest.mark.parametrize("projection", list(Projection))
-def test_student_and_projection_learn_and_the_teacher_does_not(
-    projection: Projection, make_classifier: Callable[..., Any]
-) -> None:
-    teacher = make_classifier("bert", 3, ("a", "b"))
-    before = copy.deepcopy(teacher.state_dict())
-    student = narrow_student(teacher, 2, projection).train()
-    objective = objective_of(teacher.train(), student, stage_of(projection=projection))
-    assert not torch.equal(*(objective(student, batch_of())["hidden"].mean for _ in range(2)))  # dropout
-    total(objective, objective(student, batch_of())).backward()
-    assert all(p.grad is None for p in teacher.parameters())
-    assert all(torch.equal(v, before[k]) for k, v in teacher.state_dict().items())
-    unused = ("bert.pooler", "classifier")
-    for name, parameter in student.named_parameters():
-        learns = not name.startswith(unused)
-        assert (parameter.grad is not None and bool(parameter.grad.abs().sum() > 0)) == learns, name
-
-
-@pytest.mark.parametrize("name", TERMS)
-def test_a_term_of_weight_zero_is_left_out(name: str, make_classifier: Callable[..., Any]) -> None:
-    teacher = encoder(make_classifier)
-    student = student_of(teacher)
-    every = values(objective_of(teacher, student, stage_of())(student, batch_of()))
-    stage = stage_of(weights=LayerWeights(**{**dict.fromkeys(TERMS, 0.0), name: 3.0}))
-    objective = objective_of(teacher, student, stage)
-    assert objective.weights == {name: 3.0}
-    assert list(objective.counts(batch_of())) == [name]
-    assert values(objective(student, batch_of())) == pytest.approx({name: every[name]})
-
-
-def test_nothing_is_asked_of_layers_that_are_not_mapped(make_classifier: Callable[..., Any]) -> None:
-    teacher = encoder(make_classifier, layers=5)
-    student = student_of(teacher, 2)
-    for terms, wanted in (
+@pytest.mark.parametrize(
+    ("terms", "wanted"),
+    [
         (TERMS, Wanted(outputs=False, hidden=(0, 2, 4), attention=(1, 3))),
         (("attention",), Wanted(outputs=False, attention=(1, 3))),
         (("hidden",), Wanted(outputs=False, hidden=(2, 4))),
         (("embeddings",), Wanted(outputs=False, hidden=(0,))),
-    ):
-        objective = objective_of(teacher, student, stage_of(*terms, layers=[2, 4]))
-        assert objective.signals.wanted == wanted
-
-
-@pytest.mark.parametrize(("terms", "wanted"), [(("attention",), False), (("hidden",), True)])
-def test_hidden_states_are_kept_only_where_compared(
-    terms: tuple[str, ...], wanted: bool, make_classifier: Callable[..., Any]
+    ],
+)
+def test_nothing_is_asked_of_layers_that_are_not_compared(
+    terms: Sequence[str], wanted: Wanted, encoder: Callable[..., Any]
 ) -> None:
-    teacher = encoder(make_classifier)
-    student, asked = student_of(teacher), []
-    objective = objective_of(teacher, student, stage_of(*terms))
+    teacher, asked = encoder(5), list[bool]()
+    student = make_student(teacher)
+    objective = make_objective(teacher, student, terms, layers=[2, 4])
+    assert objective.signals.wanted == wanted
     for model in (teacher, student):
         model.register_forward_pre_hook(lambda m, a, k: asked.append(k["output_hidden_states"]), with_kwargs=True)
-    objective(student, batch_of())
-    assert asked == [wanted, wanted]
+    objective(student, make_batch())
+    assert asked == 2 * [bool(wanted.hidden)]
 
 
-@torch.no_grad()
-def test_listed_layers_are_the_ones_compared(make_classifier: Callable[..., Any]) -> None:
-    teacher = encoder(make_classifier)
-    student = student_of(teacher, 1, teacher_layers=[1])
-    same, other = (objective_of(teacher, student, stage_of(layers=layers)) for layers in ([1], None))
-    assert (same.layers, other.layers) == ([1], [3])
-    assert values(same(student, batch_of())) == dict.fromkeys(TERMS, 0.0)
-    apart = values(other(student, batch_of()))
-    assert apart.pop("embeddings") == 0.0
-    assert all(value > 1e-3 for value in apart.values())
-
-
-@pytest.mark.parametrize(("layers", "chosen"), [(2, [3, 5]), (3, [2, 3, 5]), (4, [1, 3, 4, 5]), (5, [1, 2, 3, 4, 5])])
-@torch.no_grad()
-def test_any_depth_learns(layers: int, chosen: list[int], make_classifier: Callable[..., Any]) -> None:
-    teacher = encoder(make_classifier, layers=5)
-    student = narrow_student(teacher, layers, Projection.PER_LAYER)
-    objective = objective_of(teacher, student, stage_of(projection=Projection.PER_LAYER))
-    assert objective.layers == chosen
-    assert all(value > 0 for value in values(objective(student, batch_of())).values())
-
-
-@torch.no_grad()
-def test_a_student_of_another_class(make_classifier: Callable[..., Any]) -> None:
-    teacher = make_classifier("bert", 3, ("a", "b"))
-    batch = {**batch_of(), "token_type_ids": torch.zeros_like(batch_of()["input_ids"])}
-    student = student_of(teacher, 3, family="distilbert", fold_segments=True)
-    terms = objective_of(teacher, student, stage_of(), student_family=family_of("distilbert"))(student, batch)
-    assert values(terms) == pytest.approx(dict.fromkeys(TERMS, 0.0), abs=1e-6)
-
-
-def test_the_recorder_keeps_no_scores_behind_a_step(make_classifier: Callable[..., Any]) -> None:
-    teacher = encoder(make_classifier)
-    student = student_of(teacher)
-    kept: list[Any] = []
-
-    def noting(*arguments: Any) -> Any:
-        kept.append(record_attention(*arguments))
-        return kept[-1]
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("pocketbert.distill.methods.tinybert.record_attention", noting)
-        objective = objective_of(teacher, student, stage_of("attention"))
-    objective(student, batch_of())
+def test_the_recorder_keeps_no_scores_behind_a_step(
+    encoder: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teacher, kept = encoder(), list[Any]()
+    student = make_student(teacher)
+    monkeypatch.setattr(tinybert, "record_attention", lambda *a: kept.append(record_attention(*a)) or kept[-1])
+    make_objective(teacher, student, ("attention",))(student, make_batch())
     assert [len(r.scores) for r in kept] == [0]
 
 
-def test_heads_matter_for_attention_alone(make_classifier: Callable[..., Any]) -> None:
-    teacher = encoder(make_classifier)
-    student = narrow_student(teacher, heads=3)
-    terms = objective_of(teacher, student, stage_of("hidden", "embeddings"))(student, batch_of())
-    assert all(value > 0 for value in values(terms).values())
+def test_signals_may_come_from_elsewhere_but_not_for_the_reference(encoder: Callable[..., Any]) -> None:
+    teacher = encoder()
+    student = make_student(teacher)
+    plain = make_objective(teacher, student)
+    right = OnlineTeacher(teacher, BERT, plain.signals.wanted)
 
+    class Elsewhere:
+        """Signals that come from no model."""
 
-class Elsewhere:
-    """Signals that come from no model."""
+        wanted = right.wanted
 
-    def __init__(self, right: OnlineTeacher) -> None:
-        self.right, self.wanted = right, right.wanted
+        def __call__(self, batch: Mapping[str, Tensor]) -> Any:
+            return right(batch)
 
-    def __call__(self, batch: Mapping[str, Tensor]) -> Any:
-        return self.right(batch)
-
-
-def test_signals_from_elsewhere(make_classifier: Callable[..., Any]) -> None:
-    teacher = encoder(make_classifier)
-    student = student_of(teacher)
-    wanted = TinyBertDistillation.wanted(stage_of(), [2, 3])
-    given_signals = Elsewhere(OnlineTeacher(teacher, family_of("bert"), wanted))
-    found = objective_of(teacher, student, stage_of(), signals=given_signals)(student, batch_of())
-    assert values(found) == values(objective_of(teacher, student, stage_of())(student, batch_of()))
+    found = make_objective(teacher, student, signals=Elsewhere())(student, make_batch())
+    assert means(found) == means(plain(student, make_batch()))
     with pytest.raises(ValueError, match="only the teacher itself has values"):
-        objective_of(teacher, student, stage_of(reference=True), signals=given_signals)
-    less = OnlineTeacher(teacher, family_of("bert"), Wanted(outputs=False, hidden=(0,)))
+        make_objective(teacher, student, reference=True, signals=Elsewhere())
+    less = OnlineTeacher(teacher, BERT, Wanted(outputs=False, hidden=(0,)))
     with pytest.raises(ValueError, match="the stage wants"):
-        objective_of(teacher, student, stage_of(), signals=less)
+        make_objective(teacher, student, signals=less)
+
+
+# --- stages -----------------------------------------------------------------------------------------------------------
+
+
+class Rows:
+    """Ten rows; satisfies TrainData."""
+
+    lengths: Sequence[int] = [*SIZES, *SIZES]
+
+    def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
+        return make_batch(rows, step=step)
+
+
+def job_of(teacher: Any, student: Any, work: Path, stage: Any = None, **more: Any) -> StageJob[Any]:
+    plan = {"method": "tinybert-intermediate", "steps": 6, "batch": 5, "checkpoint": 3, "lr": 1e-3}
+    settings = stage or TinyBertIntermediateStage(**plan)
+    task = more.pop("task", TASKS[TaskName.TEXT_CLASSIFICATION])
+    return StageJob(TeacherStudent(teacher, student, BERT, settings), Rows, 3, work, task, **more)
+
+
+def test_checkpoints_hold_the_projection_saved_students_do_not_and_the_next_stage_goes_on_with_it(
+    encoder: Callable[..., Any], tmp_path: Path
+) -> None:
+    teacher = encoder()
+    student = make_student(teacher, **NARROW)
+    start = {k: v.clone() for k, v in student.state_dict().items()}
+    result = train_layers(job_of(teacher, student, tmp_path / "work"))
+    newest = tmp_path / "work" / (tmp_path / "work" / "latest").read_text()
+    added = {f"layer_projection.maps.0.{leaf}" for leaf in ("weight", "bias")}
+    held, moments = (load_file(newest / f"{kind}.safetensors") for kind in ("model", "optimizer"))
+    assert added <= set(held) and {f"exp_avg/{name}" for name in added} <= set(moments)
+    assert set(student.state_dict()) == set(start)
+    assert "projection" not in json.dumps(student.config.to_dict())
+    part = result.carried["projection"]
+    assert all(torch.equal(held[f"layer_projection.{name}"], value) for name, value in part.tensors.items())
+    following = train_layers(job_of(teacher, student, tmp_path / "next", carried=result.carried))
+    first = load_file(tmp_path / "next" / "step-0000003" / "model.safetensors")["layer_projection.maps.0.weight"]
+    assert float((first - part.tensors["maps.0.weight"]).abs().max()) < 0.01, "three steps of 1e-3 from where it was"
+    assert following.carried["projection"].facts == part.facts
+    wide = make_student(teacher)
+    assert train_layers(job_of(teacher, wide, tmp_path / "wide")).carried == {}
 
 
 @pytest.mark.parametrize("name", list(TaskName))
-def test_the_prediction_stage_is_a_task_stage(name: TaskName) -> None:
+def test_the_prediction_stage_is_a_task_stage(name: TaskName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_method, "train", lambda job: job.pair.stage)
+    settings = {"steps": 70, "batch": 16, "micro_batch": 4, "lr": 2e-5, "warmup": 0.2, "schedule": Schedule.CONSTANT}
+    settings |= {
+        "weight_decay": 0.02,
+        "beta2": 0.9,
+        "eps": 1e-5,
+        "clip": 2.0,
+        "dropout": 0.3,
+        "freeze_embeddings": True,
+    }
     own = TinyBertPredictionStage(
-        method="tinybert-prediction",
-        steps=70,
-        batch=16,
-        micro_batch=4,
-        lr=2e-5,
-        warmup=0.2,
-        schedule=Schedule.CONSTANT,
-        weight_decay=0.02,
-        beta2=0.9,
-        eps=1e-5,
-        clip=2.0,
-        dropout=0.3,
-        freeze_embeddings=True,
-        checkpoint=7,
-        temperature=1.5,
-        augmented=True,
+        method="tinybert-prediction", checkpoint=7, temperature=1.5, augmented=True, **settings
     )
-    made = _to_task_stage(own, TASKS[name])
+    made: Any = train_prediction(job_of(None, None, tmp_path, own, task=TASKS[name]))
     for key in Optimisation.model_fields:
         assert getattr(made, key) == getattr(own, key), key
     assert (made.method, made.temperature, made.augmented) == ("task", 1.5, True)
     gold = name is TaskName.REGRESSION
     assert made.signals.model_dump() == {"logits": 1.0 - gold, "hidden": 0.0, "attention": 0.0, "labels": 1.0 * gold}
-    assert _to_task_stage(TinyBertPredictionStage(method="tinybert-prediction", steps=1), TASKS[name]).lr == 3e-5
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def test_models_that_do_not_fit_are_refused_with_all_reasons(encoder: Callable[..., Any]) -> None:
+    teacher = encoder(3, "mobilebert")
+    other = encoder(2, "mobilebert", vocab_size=150, num_attention_heads=2)
+    with pytest.raises(InputError) as caught:
+        make_objective(teacher, other, layers=[1, 4], where="distill.2")
+    problems = {p.where.removeprefix("distill.2"): str(p) for p in caught.value.problems}
+    wanted = {
+        ".weights.hidden": "not valid for MobileBERT: its hidden states reach 1e5",
+        ".weights.embeddings": "Set embeddings: 0; valid signals: logits, attention, relations.",
+        ".weights.attention": "2 heads, the teacher 4: scores are compared head by head. Fix: Set attention: 0, or "
+        "student.heads: 4, or use method: minilm",
+        "": "the student has 150 vocabulary entries",
+        ".layers": "[1, 4] does not map 2 student layers to teacher layers 1 to 3.",
+    }
+    assert list(problems) == list(wanted)
+    assert all(text in problems[where] for where, text in wanted.items()), problems
+
+
+def test_a_student_deeper_than_its_teacher_needs_a_list(encoder: Callable[..., Any]) -> None:
+    teacher, student = encoder(2), encoder(3)
+    with pytest.raises(InputError, match=r"distill\.0\.layers: the student has 3 layers, the teacher only 2"):
+        make_objective(teacher, student)
+    assert make_objective(teacher, student, layers=[1, 1, 2]).layers == [1, 1, 2]
+
+
+def test_a_family_without_attention_refuses_it(encoder: Callable[..., Any]) -> None:
+    teacher = encoder()
+    family = dataclasses.replace(BERT, signals=(Signal.LOGITS, Signal.HIDDEN))
+    with pytest.raises(InputError, match=r"weights\.attention: .*does not offer it.*logits, hidden"):
+        make_objective(teacher, make_student(teacher), family=family)
+
+
+def test_a_missing_projection_is_noticed(encoder: Callable[..., Any]) -> None:
+    teacher = encoder()
+    student = make_student(teacher, projection=Projection.SHARED, **NARROW)
+    detach_projection(student)
+    with pytest.raises(ValueError, match=r"24 wide, the teacher 32: call attach_projection\(student, 32"):
+        make_objective(teacher, student)
+    attach_projection(student, 40, Projection.SHARED, 0)
+    with pytest.raises(ValueError, match="attach_projection"):
+        make_objective(teacher, student, ("embeddings",))
+    make_objective(teacher, student, ("attention",))  # reads no states
+    other_heads = make_student(teacher, init="random", heads=2)
+    make_objective(teacher, other_heads, ("hidden", "embeddings"))  # reads no scores

@@ -10,131 +10,245 @@ import transformers
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of, find_family
 from pocketbert.core.recipe.student import StudentSection
-from pocketbert.distill.students.build import _select_layers, build_student
+from pocketbert.core.types import Projection
+from pocketbert.distill.students.build import build_student, freeze_positions
+from pocketbert.distill.students.projection import attach_projection
 from support.counting import parameter_count
-from support.tiny import ENTRIES
+from support.tiny import BASIC, ENTRIES
 from support.tiny import EXPORTED as FAMILIES
 
+BERT = family_of("bert")
+IDS = torch.randint(5, 100, (2, 11), generator=torch.Generator().manual_seed(0))
 
-@pytest.mark.parametrize("name", [n for n in FAMILIES if ENTRIES[n].copied])
-@pytest.mark.parametrize(("listed", "chosen"), [(None, [2, 4]), ([1, 4], [1, 4]), ([3, 3], [3, 3])])
-def test_inherited_layers_equal_the_teachers(
-    name: str, listed: list[int] | None, chosen: list[int], make_classifier: Callable[..., Any]
+
+def same(ours: torch.nn.Module, theirs: torch.nn.Module) -> bool:
+    mine, yours = ours.state_dict(), theirs.state_dict()
+    return mine.keys() == yours.keys() and all(torch.equal(v, yours[k]) for k, v in mine.items())
+
+
+def section(layers: int, **more: Any) -> StudentSection:
+    return StudentSection(layers=layers).model_copy(update=more)
+
+
+# --- the teacher's class ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "depth", "listed", "chosen"),
+    [
+        *((n, 4, None, [2, 4]) for n in FAMILIES if ENTRIES[n].copied),
+        ("bert", 12, [2, 12], [2, 12]),
+        ("bert", 4, [3, 3], [3, 3]),
+    ],
+)
+def test_inherited_layers_equal_the_teachers_and_share_no_memory(
+    name: str, depth: int, listed: list[int] | None, chosen: list[int], make_classifier: Callable[..., Any]
 ) -> None:
-    teacher, family = make_classifier(name, 4, ("a", "b")), find_family(name)
-    student = build_student(teacher, family, StudentSection(layers=2, teacher_layers=listed), 0)
+    teacher, family = make_classifier(name, depth, ("a", "b")), find_family(name)
+    student = build_student(teacher, family, section(2, teacher_layers=listed), 0)
     lists = (family.layer_path, *family.layer_lists)
     for path in lists:
         ours, theirs = student.get_submodule(path), teacher.get_submodule(path)
         assert len(ours) == 2
-        for layer, source in zip(ours, chosen, strict=True):
-            for key, value in layer.state_dict().items():
-                assert torch.equal(value, theirs[source - 1].state_dict()[key]), key
+        assert all(same(layer, theirs[source - 1]) for layer, source in zip(ours, chosen, strict=True)), path
     for key, value in student.state_dict().items():
-        if not key.startswith(lists):
-            assert torch.equal(value, teacher.state_dict()[key]), key
+        assert key.startswith(lists) or torch.equal(value, teacher.state_dict()[key]), key
     assert student.training
-    assert student.config.num_hidden_layers == 2
-    assert teacher.config.num_hidden_layers == 4
+    assert (student.config.num_hidden_layers, teacher.config.num_hidden_layers) == (2, depth)
+    assert not {p.data_ptr() for p in student.parameters()} & {p.data_ptr() for p in teacher.parameters()}
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_student_shares_no_memory_with_its_teacher(name: str, make_classifier: Callable[..., Any]) -> None:
-    teacher, family = make_classifier(name, 2, ("a", "b")), find_family(name)
-    before = {k: v.clone() for k, v in teacher.state_dict().items()}
-    student = build_student(teacher, family, StudentSection(layers=2), 0)
-    with torch.no_grad():
-        for parameter in student.parameters():
-            parameter.add_(1.0)
-    assert all(torch.equal(v, before[k]) for k, v in teacher.state_dict().items())
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_a_random_student_depends_on_the_seed_alone(name: str, make_classifier: Callable[..., Any]) -> None:
-    teacher, family = make_classifier(name, 3, ("a", "b")), find_family(name)
-    wanted = StudentSection(layers=2, init="random")
-    torch.manual_seed(1)
-    first = build_student(teacher, family, wanted, 5).state_dict()
-    torch.manual_seed(2)
-    again, other = (
-        build_student(teacher, family, wanted, 5).state_dict(),
-        build_student(teacher, family, wanted, 6).state_dict(),
-    )
-    key = tuple(f"{path}.0" for path in (family.layer_path, *family.layer_lists))
-    matrices = [k for k, v in first.items() if k.startswith(key) and v.ndim > 1]
-    assert matrices
-    assert all(torch.equal(first[k], again[k]) for k in first)
-    assert all(not torch.equal(first[k], other[k]) for k in matrices)
-
-
-@pytest.mark.parametrize("name", [n for n in FAMILIES if ENTRIES[n].resized])
-def test_a_student_of_another_size(name: str, make_classifier: Callable[..., Any]) -> None:
+def test_a_random_student_depends_on_the_seed_alone_and_may_have_another_size(
+    name: str, make_classifier: Callable[..., Any]
+) -> None:
     teacher, family = make_classifier(name, 3, ("a", "b", "c")), find_family(name)
-    wanted = StudentSection(layers=2, init="random", hidden=24, heads=3, intermediate=40)
-    student = build_student(teacher, family, wanted, 0).eval()
-    shapes = {tuple(p.shape) for p in student.get_submodule(family.layer_path).parameters()}
-    assert {24, 40} <= {n for s in shapes for n in s} | {
-        n // 2 for s in shapes for n in s
-    }  # two gates may be one matrix
-    assert not any(64 in s or 32 in s for s in shapes)
-    ids = torch.tensor([[2, 5, 6, 3]])
-    assert student(input_ids=ids).logits.shape == (1, 3)
-    again = type(student)(type(student.config).from_dict(student.config.to_dict()))
-    assert parameter_count(again) == parameter_count(student)
+    sizes = {"hidden": 24, "heads": 3, "intermediate": 40} if ENTRIES[name].resized else {}
+    made = []
+    for state, seed in ((1, 5), (2, 5), (2, 6)):
+        torch.manual_seed(state)
+        made.append(build_student(teacher, family, section(2, init="random", **sizes), seed).eval())
+    first, again, other = (student.state_dict() for student in made)
+    assert all(torch.equal(first[k], again[k]) for k in first)
+    begins = tuple(f"{path}.0" for path in (family.layer_path, *family.layer_lists))
+    matrices = [k for k, v in first.items() if k.startswith(begins) and v.ndim > 1]
+    assert matrices and all(not torch.equal(first[k], other[k]) for k in matrices)
+    student = made[0]
+    assert student(input_ids=torch.tensor([[2, 5, 6, 3]])).logits.shape == (1, 3)
+    if sizes:
+        numbers = {n for p in student.get_submodule(family.layer_path).parameters() for n in p.shape}
+        assert {24, 40} <= numbers | {n // 2 for n in numbers}, "two gates may be one matrix"
+        assert not {32, 64} & numbers
+    saved = type(student)(type(student.config).from_dict(student.config.to_dict()))
+    assert parameter_count(saved) == parameter_count(student)
 
 
-def test_a_width_that_the_heads_do_not_divide_is_refused(make_classifier: Callable[..., Any]) -> None:
-    teacher = make_classifier("bert", 2, ("a", "b"))
-    with pytest.raises(InputError, match="hidden 30 is not a multiple of heads 4"):
-        build_student(teacher, family_of("bert"), StudentSection(layers=1, init="random", hidden=30), 0)
+def bert_config(vocabulary: int = 30522, layers: int = 12, **more: Any) -> transformers.BertConfig:
+    return transformers.BertConfig(vocab_size=vocabulary, num_hidden_layers=layers, **more)
 
 
-def test_a_student_deeper_than_its_teacher_is_refused(make_classifier: Callable[..., Any]) -> None:
-    teacher = make_classifier("bert", 2, ("a", "b"))
-    with pytest.raises(InputError, match="the student has 3 layers, the teacher only 2"):
-        build_student(teacher, family_of("bert"), StudentSection(layers=3), 0)
+ROBERTA = transformers.RobertaConfig(vocab_size=50265, max_position_embeddings=514, type_vocab_size=1)
+MINILM = bert_config(layers=6, hidden_size=384, num_attention_heads=12, intermediate_size=1536)
+TINY4 = {"layers": 4, "init": "random", "hidden": 312, "intermediate": 1200, "heads": 12}
+DISTIL = {"layers": 6, "family": "distilbert"}
+PUBLISHED = {
+    "MiniLM-L3": (transformers.BertForSequenceClassification, MINILM, {"layers": 3}, 17_390_594),
+    "TinyBERT4": (transformers.BertModel, bert_config(), TINY4, 14_350_248),
+    "TinyBERT4-zh": (transformers.BertModel, bert_config(21128), TINY4, 11_419_320),
+    "TinyBERT6": (transformers.BertModel, bert_config(), {"layers": 6, "init": "random"}, 66_955_008),
+    "DistilBERT": (transformers.BertForMaskedLM, bert_config(), DISTIL, 66_985_530),
+    "DistilBERT, encoder": (transformers.BertModel, bert_config(), DISTIL, 66_362_880),
+    "DistilBERT, cased": (transformers.BertModel, bert_config(28996), DISTIL, 65_190_912),
+    "DistilBERT, multilingual": (transformers.BertModel, bert_config(119547), DISTIL, 134_734_080),
+    "DistilRoBERTa": (transformers.RobertaForMaskedLM, ROBERTA, {"layers": 6}, 82_118_400 + 2 * 768 + 50265),
+}
 
 
-def test_inherited_weights_keep_everything_outside_the_layers() -> None:
-    state = {
-        "e.w": torch.ones(1),
-        "l.0.w": torch.zeros(1),
-        "l.1.w": torch.full((1,), 2.0),
-        "l.10.w": torch.full((1,), 9.0),
-    }
-    found = _select_layers(state, "l", [2, 11, 1])
-    assert {k: float(v) for k, v in found.items()} == {"e.w": 1.0, "l.0.w": 2.0, "l.1.w": 9.0, "l.2.w": 0.0}
-
-
-def test_a_three_layer_student_of_minilm_has_this_many_parameters() -> None:
-    config = transformers.BertConfig(
-        hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536
-    )
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_students_have_the_published_numbers_of_parameters(name: str) -> None:
+    kind, config, wanted, parameters = PUBLISHED[name]
     with torch.device("meta"):
-        teacher = transformers.BertForSequenceClassification(config)
-        student = build_student(teacher, family_of("bert"), StudentSection(layers=3), 0)
-    layer = 4 * (384 * 384 + 384) + 2 * (384 * 1536) + 1536 + 384 + 4 * 384
-    embeddings = (30522 + 512 + 2) * 384 + 2 * 384
-    assert parameter_count(student) == embeddings + 3 * layer + (384 * 384 + 384) + (384 * 2 + 2) == 17_390_594
-    assert parameter_count(teacher) - parameter_count(student) == 3 * layer
+        teacher = kind(config)
+        student = build_student(teacher, family_of(config.model_type), section(**wanted), 0)
+        assert parameter_count(student) == parameters
+        if name == "TinyBERT4":
+            attach_projection(student, 768, Projection.SHARED, 0)
+            assert parameter_count(student) == parameters + 240_384
 
 
 @pytest.mark.parametrize(
-    ("config", "wanted"),
+    ("wanted", "message"),
     [
-        (transformers.DistilBertConfig(), 66_362_880),
-        (transformers.MobileBertConfig(), 24_581_888 + 512 * 512 + 512),  # the specification counts without the pooler
-        (
-            transformers.BertConfig(
-                hidden_size=312, num_hidden_layers=4, num_attention_heads=12, intermediate_size=1200
-            ),
-            14_350_248,
-        ),
-        (transformers.BertConfig(num_hidden_layers=6), 66_955_008),
+        ({"layers": 1, "init": "random", "hidden": 30}, "hidden 30 is not a multiple of heads 4"),
+        ({"layers": 3}, "the student has 3 layers, the teacher only 2"),
+        ({"layers": 1, "family": "mobilebert"}, r"'mobilebert' cannot be made .*possible: bert, distilbert\."),
+        ({"layers": 1, "fold_segments": True}, r"student\.fold_segments"),
+        ({"layers": 1, "fold_segments": True, "init": "random", "family": "distilbert"}, r"student\.fold_segments"),
     ],
-    ids=["DistilBERT", "MobileBERT", "TinyBERT4", "TinyBERT6"],
 )
-def test_published_parameter_counts(config: Any, wanted: int) -> None:
-    with torch.device("meta"):
-        model = transformers.AutoModel.from_config(config)
-    assert parameter_count(model) == wanted
+def test_what_cannot_be_made_is_refused(
+    wanted: dict[str, Any], message: str, make_classifier: Callable[..., Any]
+) -> None:
+    with pytest.raises(InputError, match=message):
+        build_student(make_classifier("bert", 2, ("a", "b")), BERT, section(**wanted), 0)
+
+
+def test_a_size_that_a_family_does_not_have_is_refused(make_classifier: Callable[..., Any]) -> None:
+    teacher = make_classifier("xlm", 2, ("a", "b"))
+    with pytest.raises(InputError, match=r"student\.intermediate: XLM has no such size"):
+        build_student(teacher, find_family("xlm"), section(1, init="random", intermediate=40), 0)
+
+
+# --- another class ----------------------------------------------------------------------------------------------------
+
+PAIRS = [  # a DistilBERT layer's part, a BERT layer's
+    ("attention.q_lin", "attention.self.query"),
+    ("attention.k_lin", "attention.self.key"),
+    ("attention.v_lin", "attention.self.value"),
+    ("attention.out_lin", "attention.output.dense"),
+    ("sa_layer_norm", "attention.output.LayerNorm"),
+    ("ffn.lin1", "intermediate.dense"),
+    ("ffn.lin2", "output.dense"),
+    ("output_layer_norm", "output.LayerNorm"),
+]
+
+
+@pytest.fixture
+def random_bert(make_classifier: Callable[..., Any]) -> Callable[..., Any]:
+    """`random_bert(auto_class, layers=3)`: no two tensors alike, biases and norms included."""
+
+    def make(auto_class: str, layers: int = 3) -> Any:
+        model = make_classifier("bert", layers, ("a", "b"), auto_class=auto_class)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.ndim == 1:
+                    parameter.normal_(1.0, 0.2)
+        return model
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("depth", "wanted", "chosen"),
+    [
+        (12, {"layers": 6}, [1, 3, 5, 8, 10, 12]),  # as the released student started
+        (4, {"layers": 2}, [2, 4]),
+        (4, {"layers": 2, "teacher_layers": [4, 1]}, [4, 1]),
+    ],
+)
+def test_a_distilbert_starts_from_layers_embeddings_and_head_of_a_bert(
+    depth: int, wanted: dict[str, Any], chosen: list[int], random_bert: Callable[..., Any]
+) -> None:
+    teacher = random_bert("AutoModelForMaskedLM", depth)
+    student = build_student(teacher, BERT, section(**wanted, family="distilbert"), 0)
+    assert isinstance(student, transformers.DistilBertForMaskedLM) and student.training
+    layers = student.distilbert.transformer.layer
+    assert student.config.n_layers == len(layers)
+    for layer, source in zip(layers, chosen, strict=True):
+        theirs = teacher.bert.encoder.layer[source - 1]
+        assert all(same(layer.get_submodule(a), theirs.get_submodule(b)) for a, b in PAIRS)
+    for name in ("word_embeddings", "position_embeddings", "LayerNorm"):
+        assert same(student.distilbert.embeddings.get_submodule(name), teacher.bert.embeddings.get_submodule(name))
+    head = teacher.cls.predictions
+    assert same(student.vocab_transform, head.transform.dense)
+    assert same(student.vocab_layer_norm, head.transform.LayerNorm)
+    assert same(student.vocab_projector, head.decoder)
+    assert student.vocab_projector.weight is student.distilbert.embeddings.word_embeddings.weight
+    assert not {p.data_ptr() for p in student.parameters()} & {p.data_ptr() for p in teacher.parameters()}
+
+
+@pytest.mark.parametrize(
+    ("auto_class", "made"),
+    [
+        ("AutoModel", "DistilBertModel"),
+        ("AutoModelForMaskedLM", "DistilBertForMaskedLM"),
+        ("AutoModelForPreTraining", "DistilBertForMaskedLM"),
+        ("AutoModelForSequenceClassification", "DistilBertForSequenceClassification"),
+        ("AutoModelForTokenClassification", "DistilBertForTokenClassification"),
+        ("AutoModelForQuestionAnswering", "DistilBertForQuestionAnswering"),
+    ],
+)
+@torch.no_grad()
+def test_with_folded_segments_every_head_gives_the_teachers_answers(
+    auto_class: str, made: str, random_bert: Callable[..., Any]
+) -> None:
+    teacher = random_bert(auto_class)
+    student, dropped = (
+        build_student(teacher, BERT, section(3, family="distilbert", fold_segments=fold), 0).eval()
+        for fold in (True, False)
+    )
+    assert type(student).__name__ == made
+    assert student.config.id2label == teacher.config.id2label == {0: "a", 1: "b"}
+    if auto_class == "AutoModelForSequenceClassification":
+        # tanh behind the teacher's pooler, ReLU behind the student's: weights carry over, the function does not
+        assert same(student.pre_classifier, teacher.bert.pooler.dense)
+        assert same(student.classifier, teacher.classifier)
+        student, dropped, teacher = student.distilbert, dropped.distilbert, teacher.bert
+    torch.testing.assert_close(student(IDS)[0], teacher(IDS)[0], rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(dropped(IDS)[0], teacher(IDS)[0], atol=1e-3)
+
+
+def test_a_random_student_of_another_class_takes_sizes_and_seed_only(random_bert: Callable[..., Any]) -> None:
+    wanted = section(2, init="random", hidden=24, heads=3, intermediate=40, family="distilbert")
+    one, two, other = (build_student(random_bert("AutoModelForMaskedLM"), BERT, wanted, seed) for seed in (5, 5, 6))
+    assert (one.config.dim, one.config.n_heads, one.config.hidden_dim, one.config.n_layers) == (24, 3, 40, 2)
+    assert same(one, two) and not same(one, other)
+
+
+def test_classes_that_do_not_correspond_are_refused(make_classifier: Callable[..., Any]) -> None:
+    roberta = make_classifier("roberta", 2, ("a", "b"))
+    with pytest.raises(InputError, match="'distilbert' cannot be made from a teacher of family 'roberta'"):
+        build_student(roberta, family_of("roberta"), section(1, family="distilbert"), 0)
+    pairs = make_classifier("bert", 2, ("a", "b"), auto_class="AutoModelForNextSentencePrediction")
+    with pytest.raises(InputError, match="DistilBERT has no class like BertForNextSentencePrediction"):
+        build_student(pairs, BERT, section(1, family="distilbert"), 0)
+
+
+@pytest.mark.parametrize("name", BASIC)
+def test_positions_alone_are_frozen(name: str, make_classifier: Callable[..., Any]) -> None:
+    model = make_classifier(name, 1, ("a", "b"))
+    freeze_positions(model)
+    (frozen,) = [n.partition(".")[2] for n, p in model.named_parameters() if not p.requires_grad]
+    assert frozen == "embeddings.position_embeddings.weight"
+    with pytest.raises(InputError, match="no table of positions"):
+        freeze_positions(torch.nn.Linear(2, 2))

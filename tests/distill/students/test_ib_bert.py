@@ -9,11 +9,14 @@ import torch
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 from torch import Tensor
 
 from pocketbert.core.errors import InputError
-from pocketbert.core.families import family_of
-from pocketbert.distill.capture import query_width, record_attention
+from pocketbert.core.models.checkpoints import load_model
+from pocketbert.core.models.folder import open_model_folder
+from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.distill.capture import query_width
 from pocketbert.distill.students.ib_bert import (
     IbBertConfig,
     IbBertForMaskedLM,
@@ -22,13 +25,14 @@ from pocketbert.distill.students.ib_bert import (
     IbBertForSequenceClassification,
     IbBertForTokenClassification,
     IbBertModel,
+    rename_weights,
 )
 from support.counting import parameter_count
-from support.ib_bert import DEPTH, EMBEDDING, HEADS, IDS, INSIDE, MASK, TYPES, VOCABULARY, WIDTH, config, tiny
+from support.ib_bert import DEPTH, EMBEDDING, HEADS, IDS, INSIDE, MASK, TYPES, WIDTH, config, tiny
 
 
-def inputs(**changes: Tensor) -> dict[str, Tensor]:
-    return {"input_ids": IDS, "attention_mask": MASK, "token_type_ids": TYPES} | changes
+def inputs() -> dict[str, Tensor]:
+    return {"input_ids": IDS, "attention_mask": MASK, "token_type_ids": TYPES}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +50,7 @@ def test_ib_bert_large_has_its_size(kind: Any, arguments: dict[str, bool], param
     assert query_width(model.config) == 4 * 256
 
 
-def normed(x: Tensor, weights: dict[str, Tensor], name: str) -> Tensor:
+def normalize(x: Tensor, weights: dict[str, Tensor], name: str) -> Tensor:
     mean = x.mean(-1, keepdim=True)
     scaled = (x - mean) / ((x - mean).square().mean(-1, keepdim=True) + 1e-12).sqrt()
     return scaled * weights[f"{name}.weight"] + weights[f"{name}.bias"]
@@ -56,7 +60,7 @@ def dense(x: Tensor, weights: dict[str, Tensor], name: str) -> Tensor:
     return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
 
 
-def embedded(weights: dict[str, Tensor], row: Tensor, types: Tensor) -> Tensor:
+def embed(weights: dict[str, Tensor], row: Tensor, types: Tensor) -> Tensor:
     """Section 3.1 of the paper, one token at a time."""
     table, prefix, out = weights["mobilebert.embeddings.word_embeddings.weight"], "mobilebert.embeddings.", []
     nothing = torch.zeros(EMBEDDING, dtype=torch.float64)
@@ -66,13 +70,13 @@ def embedded(weights: dict[str, Tensor], row: Tensor, types: Tensor) -> Tensor:
         x = dense(torch.cat([after, table[token], before]), weights, f"{prefix}embedding_transformation")
         x = x + weights[f"{prefix}token_type_embeddings.weight"][types[t]]
         out.append(x + weights[f"{prefix}position_embeddings.weight"][t])
-    return normed(torch.stack(out), weights, f"{prefix}LayerNorm")
+    return normalize(torch.stack(out), weights, f"{prefix}LayerNorm")
 
 
-def block(weights: dict[str, Tensor], number: int, x: Tensor, real: Tensor) -> Tensor:
+def run_block(weights: dict[str, Tensor], number: int, x: Tensor, real: Tensor) -> Tensor:
     """One block on one row [S, inter-block width], head by head and query by query."""
     w = {k.removeprefix(f"mobilebert.encoder.layer.{number}."): v for k, v in weights.items()}
-    inner = normed(dense(x, w, "bottleneck.input.dense"), w, "bottleneck.input.LayerNorm")
+    inner = normalize(dense(x, w, "bottleneck.input.dense"), w, "bottleneck.input.LayerNorm")
     query, key, value = (dense(x, w, f"attention.self.{name}") for name in ("query", "key", "value"))
     size, context = INSIDE // HEADS, torch.zeros(len(x), INSIDE, dtype=torch.float64)
     for head in range(HEADS):
@@ -81,11 +85,11 @@ def block(weights: dict[str, Tensor], number: int, x: Tensor, real: Tensor) -> T
             scores = key[real, part] @ query[t, part] / math.sqrt(size)
             weight = (scores - scores.max()).exp()
             context[t, part] = (weight / weight.sum()) @ value[real, part]
-    inner = normed(dense(context, w, "attention.output.dense") + inner, w, "attention.output.LayerNorm")
+    inner = normalize(dense(context, w, "attention.output.dense") + inner, w, "attention.output.LayerNorm")
     wide = dense(inner, w, "intermediate.dense")
     wide = 0.5 * wide * (1 + torch.tanh(math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)))
-    inner = normed(dense(wide, w, "output.dense") + inner, w, "output.LayerNorm")
-    return normed(dense(inner, w, "output.bottleneck.dense") + x, w, "output.bottleneck.LayerNorm")
+    inner = normalize(dense(wide, w, "output.dense") + inner, w, "output.LayerNorm")
+    return normalize(dense(inner, w, "output.bottleneck.dense") + x, w, "output.bottleneck.LayerNorm")
 
 
 @torch.no_grad()
@@ -98,10 +102,10 @@ def test_forward_is_the_papers(attention: str) -> None:
     weights = dict(model.state_dict())
     for row, (ids, types, mask) in enumerate(zip(IDS, TYPES, MASK, strict=True)):
         real = mask.bool()
-        x = embedded(weights, ids, types)
+        x = embed(weights, ids, types)
         torch.testing.assert_close(states[0][row], x, rtol=1e-9, atol=1e-9)
         for layer in range(DEPTH):
-            x = block(weights, layer, x, real)
+            x = run_block(weights, layer, x, real)
             assert x.shape == (8, WIDTH)
             torch.testing.assert_close(states[layer + 1][row][real], x[real], rtol=1e-9, atol=1e-9)
 
@@ -114,61 +118,20 @@ def test_heads_read_the_last_block() -> None:
     pooled = torch.tanh(dense(last[:, 0], weights, "mobilebert.pooler.dense"))
     torch.testing.assert_close(made.seq_relationship_logits, dense(pooled, weights, "cls.seq_relationship"))
     x = torch.nn.functional.gelu(dense(last, weights, "cls.predictions.transform.dense"), approximate="tanh")
-    x = normed(x, weights, "cls.predictions.transform.LayerNorm")
+    x = normalize(x, weights, "cls.predictions.transform.LayerNorm")
     table = weights["mobilebert.embeddings.word_embeddings.weight"]
     logits = x[..., :EMBEDDING] @ table.T + x[..., EMBEDDING:] @ weights["cls.predictions.dense.weight"]
     torch.testing.assert_close(made.prediction_logits, logits + weights["cls.predictions.bias"])
-
-
-@pytest.fixture(scope="module")
-def encoder() -> Any:
-    return tiny(IbBertModel, 3)
-
-
-@torch.no_grad()
-@settings(max_examples=15)
-@given(more=st.integers(1, 10), filler=st.integers(0, VOCABULARY - 1))
-def test_further_padding_changes_no_real_token(encoder: Any, more: int, filler: int) -> None:
-    model = encoder
-    row, mask = IDS[1:, :5], MASK[1:, :5]
-    wide = torch.nn.functional.pad(row, (0, more), value=filler)
-    short = model(row, mask, output_hidden_states=True).hidden_states
-    long = model(wide, torch.nn.functional.pad(mask, (0, more)), output_hidden_states=True).hidden_states
-    for a, b in zip(short, long, strict=True):
-        torch.testing.assert_close(a[:, :4], b[:, :4], rtol=1e-5, atol=1e-5)
-
-
-@torch.no_grad()
-def test_the_first_pad_is_seen_by_its_neighbour_as_in_mobilebert() -> None:
-    ours = tiny(IbBertModel).embeddings
-    theirs = transformers.MobileBertModel(
-        transformers.MobileBertConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=WIDTH,
-            embedding_size=EMBEDDING,
-            num_hidden_layers=1,
-            intra_bottleneck_size=8,
-        )
-    ).embeddings
-    theirs.word_embeddings.weight[0] = 0.3
-    for embeddings in (ours, theirs):
-        bare, padded = embeddings(IDS[1:, :4]), embeddings(IDS[1:, :5])[:, :4]
-        torch.testing.assert_close(bare[:, :3], padded[:, :3])
-        assert not torch.allclose(bare[:, 3], padded[:, 3])
-        embeddings.word_embeddings.weight[0] = 0.0
-        torch.testing.assert_close(embeddings(IDS[1:, :4]), embeddings(IDS[1:, :5])[:, :4])
-
-
-def test_every_weight_learns() -> None:
-    model = tiny().train()
-    labels = torch.where(IDS == 12, 17, -100)
-    made = model(**inputs(), labels=labels, next_sentence_label=torch.tensor([0, 1]))
-    made.loss.backward()
-    for name, value in model.named_parameters():
-        assert value.grad is not None, name
-        assert value.grad.isfinite().all(), name
-        # a constant added to all scores of a row changes no softmax
-        assert name.endswith("attention.self.key.bias") or value.grad.abs().sum() > 0, name
+    for kind, name in (
+        (IbBertForSequenceClassification, "classifier"),
+        (IbBertForTokenClassification, "classifier"),
+        (IbBertForQuestionAnswering, "qa_outputs"),
+    ):
+        model = tiny(kind).double()
+        states, found = model.mobilebert(**inputs()), model(**inputs())
+        read = states.pooler_output if kind is IbBertForSequenceClassification else states.last_hidden_state
+        outputs = found.logits if "logits" in found else torch.stack([found.start_logits, found.end_logits], -1)
+        torch.testing.assert_close(outputs, dense(read, dict(model.state_dict()), name))
 
 
 @pytest.mark.parametrize(
@@ -196,20 +159,6 @@ def test_a_saved_folder_opens_bit_equal(kind: Any, auto: Any, tmp_path: Path) ->
         for name, value in model.state_dict().items():
             assert torch.equal(value, again.state_dict()[name]), name
         assert torch.equal(model(**inputs())[0], again.eval()(**inputs())[0])
-
-
-@torch.no_grad()
-def test_task_heads_read_the_last_block() -> None:
-    kinds = (IbBertForSequenceClassification, IbBertForTokenClassification, IbBertForQuestionAnswering)
-    one, each, answer = (tiny(kind).double() for kind in kinds)
-    made = one(**inputs())
-    pooled = one.mobilebert(**inputs()).pooler_output
-    torch.testing.assert_close(made.logits, dense(pooled, dict(one.state_dict()), "classifier"))
-    last = each.mobilebert(**inputs()).last_hidden_state
-    torch.testing.assert_close(each(**inputs()).logits, dense(last, dict(each.state_dict()), "classifier"))
-    both = dense(answer.mobilebert(**inputs()).last_hidden_state, dict(answer.state_dict()), "qa_outputs")
-    found = answer(**inputs())
-    torch.testing.assert_close(torch.stack([found.start_logits, found.end_logits], -1), both)
 
 
 @pytest.mark.parametrize("own", [None, 0.4])
@@ -241,26 +190,122 @@ def test_weights_start_as_configured_and_from_the_seed() -> None:
             assert 0.1 < float(module.weight.detach().std()) < 0.3  # initializer_range 0.2
 
 
-@torch.no_grad()
-def test_capture_records_every_layer() -> None:
-    model = tiny(IbBertForMaskedLM)
-    family = family_of("ib_bert")
-    model.set_attn_implementation("eager")
-    maps = model(**inputs(), output_attentions=True).attentions
-    expected = model(**inputs()).logits
-    with record_attention(model, family, range(DEPTH), range(DEPTH)) as recorder:
-        found = model(**inputs()).logits
-    real = MASK.bool()
-    torch.testing.assert_close(found[real], expected[real])
-    assert sorted(recorder.scores) == sorted(recorder.relations) == list(range(DEPTH)) == list(range(len(maps)))
-    for layer, wanted in enumerate(maps):
-        torch.testing.assert_close(
-            recorder.scores[layer].softmax(-1).transpose(1, 2)[real], wanted.transpose(1, 2)[real]
-        )
-        assert recorder.relations[layer].query.shape == (2, HEADS, 8, INSIDE // HEADS)
-
-
 def test_other_architectures_are_refused_all_at_once() -> None:
     with pytest.raises(InputError) as caught:
         config(key_query_shared_bottleneck=True, use_bottleneck_attention=True, intra_bottleneck_size=30)
     assert len(caught.value.problems) == 3
+
+
+# --- names of the original checkpoints --------------------------------------------------------------------------------
+
+
+def original_variables(c: Any) -> dict[str, tuple[int, ...]]:
+    """Names and shapes that the original code's variable scopes make for a configuration."""
+    norm = "LayerNorm" if c.normalization_type == "layer_norm" else "FakeLayerNorm"
+    out: dict[str, tuple[int, ...]] = {}
+
+    def add_dense(name: str, inner: int, outer: int) -> None:
+        out[f"{name}/kernel"], out[f"{name}/bias"] = (inner, outer), (outer,)
+
+    def add_norm(name: str, width: int, kind: str = norm) -> None:
+        out[f"{name}/{kind}/beta"] = out[f"{name}/{kind}/gamma"] = (width,)
+
+    width, inside = c.hidden_size, c.intra_bottleneck_size
+    out["bert/embeddings/word_embeddings"] = (c.vocab_size, c.embedding_size)
+    out["bert/embeddings/token_type_embeddings"] = (c.type_vocab_size, width)
+    out["bert/embeddings/position_embeddings"] = (c.max_position_embeddings, width)
+    add_dense("bert/embeddings/embedding_transformation", 3 * c.embedding_size, width)
+    add_norm("bert/embeddings", width)
+    for n in range(c.num_hidden_layers):
+        layer = f"bert/encoder/layer_{n}"
+        add_dense(f"{layer}/bottleneck/input/dense", width, inside)
+        add_norm(f"{layer}/bottleneck/input", inside)
+        if c.key_query_shared_bottleneck:
+            add_dense(f"{layer}/bottleneck/attention/dense", width, inside)
+            add_norm(f"{layer}/bottleneck/attention", inside)
+        for name in ("query", "key", "value"):
+            shared = name != "value" and c.key_query_shared_bottleneck
+            add_dense(f"{layer}/attention/self/{name}", inside if shared else width, inside)
+        add_dense(f"{layer}/attention/output/dense", inside, inside)
+        add_norm(f"{layer}/attention/output", inside)
+        for place in [f"/ffn_layer_{i}" for i in range(c.num_feedforward_networks - 1)] + [""]:
+            add_dense(f"{layer}{place}/intermediate/dense", inside, c.intermediate_size)
+            add_dense(f"{layer}{place}/output/dense", c.intermediate_size, inside)
+            add_norm(f"{layer}{place}/output", inside)
+        add_dense(f"{layer}/output/bottleneck/dense", inside, width)
+        add_norm(f"{layer}/output/bottleneck", width)
+    if c.classifier_activation:
+        add_dense("bert/pooler/dense", width, width)
+    add_dense("cls/predictions/transform/dense", width, width)
+    add_norm("cls/predictions/transform", width, "LayerNorm")
+    out["cls/predictions/output_bias"] = (c.vocab_size,)
+    out["cls/predictions/extra_output_weights"] = (c.vocab_size, width - c.embedding_size)
+    out["cls/seq_relationship/output_weights"], out["cls/seq_relationship/output_bias"] = (2, width), (2,)
+    return out
+
+
+def tiny_mobilebert() -> Any:
+    names = ("vocab_size", "hidden_size", "num_hidden_layers", "embedding_size")
+    sizes = {name: value for name, value in config().to_dict().items() if name in names}
+    stock = transformers.MobileBertConfig(**sizes, intra_bottleneck_size=12, classifier_activation=False)
+    return transformers.MobileBertForPreTraining(stock)
+
+
+@pytest.mark.parametrize("build", [tiny, tiny_mobilebert])
+def test_original_checkpoints_fill_the_models_also_from_a_folder(build: Any, tmp_path: Path) -> None:
+    model = build()
+    state = {name: torch.randn(shape) for name, shape in original_variables(model.config).items()}
+    kernel = "bert/encoder/layer_1/attention/output/dense/kernel"
+    slots = {f"{kernel}/adam_m": state[kernel], f"{kernel}/adam_v": state[kernel], "global_step": torch.ones(1)}
+    model.load_state_dict(rename_weights(state | slots), strict=True)
+    model.config.save_pretrained(tmp_path)
+    save_file(state, tmp_path / "model.safetensors")
+    opened = load_model(open_model_folder(str(tmp_path)), TASKS[TaskName.FILL_MASK])
+    word = state["bert/embeddings/word_embeddings"]
+    scale = next(v for k, v in state.items() if k.startswith("bert/embeddings/") and k.endswith("gamma"))
+    for ours in (model.state_dict(), opened.state_dict()):
+        # square, so that no shape would tell
+        assert torch.equal(ours["mobilebert.encoder.layer.1.attention.output.dense.weight"], state[kernel].T)
+        assert torch.equal(ours["cls.predictions.decoder.weight"], word)
+        assert torch.equal(ours["mobilebert.embeddings.LayerNorm.weight"], scale)
+    pairs = model.state_dict()["cls.seq_relationship.weight"]
+    assert torch.equal(pairs, state["cls/seq_relationship/output_weights"])
+
+
+def is_known(name: str) -> bool:
+    try:
+        return bool(rename_weights({name: torch.zeros(1, 1)}))
+    except InputError as error:
+        assert [p.where for p in error.problems] == [name]
+        return False
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_no_other_name_is_taken(data: st.DataObject) -> None:
+    known = sorted(original_variables(config()))
+    parts = data.draw(st.sampled_from(known)).split("/")
+    place = data.draw(st.integers(0, len(parts) - 1))
+    other = "/".join([*parts[:place], data.draw(st.text("adeklnrs/_0", max_size=8)), *parts[place + 1 :]])
+    assert is_known(other) == (other in known)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bert/embeddings/embedding_transformation/gamma",
+        "bert/embeddings/word_embeddings/kernel",
+        "bert/encoder/layer_0/attention/self/query/MobileBertWeightFakeQuantWithMinMaxVars/min",
+        "bert/encoder/layer_0/attention/self/LayerNorm/gamma",
+        "bert/encoder/layer_0/ffn_layer_0/attention/output/dense/kernel",
+        "cls/squad/output_weights",
+    ],
+)
+def test_variables_of_other_checkpoints_are_not_taken(name: str) -> None:
+    assert not is_known(name)
+
+
+def test_all_unknown_variables_are_named() -> None:
+    with pytest.raises(InputError) as caught:
+        rename_weights({"output_weights": torch.zeros(1), "another": torch.zeros(1)})
+    assert [p.where for p in caught.value.problems] == ["output_weights", "another"]

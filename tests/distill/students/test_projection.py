@@ -15,6 +15,7 @@ from pocketbert.distill.students.projection import (
     attach_projection,
     detach_projection,
     projected,
+    restore_projection,
 )
 
 SHARED, PER_LAYER = Projection.SHARED, Projection.PER_LAYER
@@ -26,32 +27,27 @@ def student(make_classifier: Callable[..., Any]) -> Any:
     return make_classifier("bert", 2, ("a", "b"))
 
 
-def attached(student: Any, kind: Projection = SHARED, seed: int = 3, **more: Any) -> LayerProjection:
+def attach(student: Any, kind: Projection = SHARED, seed: int = 3, **more: Any) -> LayerProjection:
     made = attach_projection(student, 48, kind, seed, **more)
     assert made is not None
     return made
 
 
 @pytest.mark.parametrize(("kind", "count"), [(SHARED, 1), (PER_LAYER, 3)])
-def test_states_are_mapped_by_matrix_and_bias(kind: Projection, count: int, student: Any) -> None:
-    made = attached(student, kind)
-    assert sum(p.numel() for p in made.parameters()) == count * (32 + 1) * 48
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.normal_()
-    state = torch.randn(2, 5, 32)
+def test_states_are_mapped_by_matrix_and_bias_in_the_students_number_type(
+    kind: Projection, count: int, student: Any
+) -> None:
+    made = attach(student.double(), kind)
     weights = dict(made.named_parameters())
+    assert sum(p.numel() for p in weights.values()) == count * (32 + 1) * 48
+    with torch.no_grad():
+        for parameter in weights.values():
+            parameter.normal_()
+    state = torch.randn(2, 5, 32, dtype=torch.float64)
     for number in range(3):
         which = number if kind is PER_LAYER else 0
         wanted = state @ weights[f"maps.{which}.weight"].T + weights[f"maps.{which}.bias"]
         torch.testing.assert_close(projected(student, number, state), wanted)
-
-
-def test_sizes_of_the_original(make_classifier: Callable[..., Any]) -> None:
-    student = make_classifier("bert", 4, ("a",), hidden_size=312, num_attention_heads=12)
-    made = attach_projection(student, 768, SHARED, 0)
-    assert made is not None
-    assert sum(p.numel() for p in made.parameters()) == 240_384
 
 
 def test_weights_depend_on_the_seed_alone(student: Any) -> None:
@@ -59,7 +55,7 @@ def test_weights_depend_on_the_seed_alone(student: Any) -> None:
     for seed, state in ((3, 1), (3, 2), (4, 1)):
         torch.manual_seed(state)
         before = torch.get_rng_state()
-        attached(student, seed=seed)
+        attach(student, seed=seed)
         assert torch.equal(torch.get_rng_state(), before)
         made = detach_projection(student)
         assert made is not None
@@ -69,55 +65,40 @@ def test_weights_depend_on_the_seed_alone(student: Any) -> None:
     assert float(found[0].detach().std()) == pytest.approx(0.02, rel=0.1)
 
 
-def test_it_is_part_of_the_student_until_detached(student: Any, tmp_path: Path) -> None:
+def test_it_is_part_of_the_student_until_detached_and_the_next_stage_goes_on_with_it(
+    student: Any, tmp_path: Path, make_classifier: Callable[..., Any]
+) -> None:
     before = set(student.state_dict())
-    made = attached(student, PER_LAYER)
+    made = attach(student, PER_LAYER)
     added = {f"layer_projection.maps.{n}.{leaf}" for n in range(3) for leaf in ("weight", "bias")}
     assert set(student.state_dict()) - before == added
     assert {id(p) for p in made.parameters()} <= {id(p) for p in student.parameters()}
+    with pytest.raises(ValueError, match="has a projection already"):
+        attach(student)
     assert detach_projection(student) is made
     student.save_pretrained(tmp_path)
     assert set(load_file(tmp_path / "model.safetensors")) == before
     assert detach_projection(student) is None
+    restored = restore_projection(made.facts, made.state_dict())
+    other = make_classifier("bert", 2, ("a", "b", "c"), seed=7)
+    assert attach(other, PER_LAYER, carried=restored) is restored
+    state = torch.randn(2, 5, 32)
+    assert torch.equal(projected(other, 1, state), made(1, state))
 
 
-def test_without_one_states_stay_as_they_are(student: Any) -> None:
+def test_a_student_of_the_teachers_width_gets_none_and_states_stay_as_they_are(student: Any) -> None:
     state = torch.randn(2, 5, 32)
     assert attach_projection(student, 32, PER_LAYER, 3) is None
     assert projected(student, 1, state) is state
-    assert detach_projection(student) is None
-
-
-def test_it_follows_the_students_number_type(student: Any) -> None:
-    made = attached(student.double())
-    assert {p.dtype for p in made.parameters()} == {torch.float64}
-
-
-def test_the_next_stage_goes_on_with_it(student: Any, make_classifier: Callable[..., Any]) -> None:
-    attached(student)
-    trained = detach_projection(student)
-    other = make_classifier("bert", 2, ("a", "b", "c"), seed=7)
-    assert attached(other, carried=trained) is trained
-    assert detach_projection(other) is trained
 
 
 @pytest.mark.parametrize(("kind", "layers", "width"), [(PER_LAYER, 2, 48), (SHARED, 3, 48), (SHARED, 2, 40)])
 def test_one_that_does_not_fit_is_refused(
     kind: Projection, layers: int, width: int, student: Any, make_classifier: Callable[..., Any]
 ) -> None:
-    attached(student)
-    trained = detach_projection(student)
-    other = make_classifier("bert", layers, ("a", "b"))
-    with pytest.raises(InputError) as caught:
+    attach(student)
+    other, trained = make_classifier("bert", layers, ("a", "b")), detach_projection(student)
+    said = f"^distill.1.projection: {kind} from 32 to {width} for {layers} layers; .* shared from 32 to 48 for 2 layers"
+    with pytest.raises(InputError, match=said):
         attach_projection(other, width, kind, 3, "distill.1", carried=trained)
-    assert str(caught.value) == (
-        f"distill.1.projection: {kind} from 32 to {width} for {layers} layers; the stage before trained shared from 32 to 48 "
-        "for 2 layers. Fix: Give both stages the same projection, and both teachers the same width."
-    )
     assert detach_projection(other) is None
-
-
-def test_a_second_one_is_refused(student: Any) -> None:
-    attached(student)
-    with pytest.raises(ValueError, match="has a projection already"):
-        attached(student)

@@ -3,59 +3,43 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from pocketbert.core.errors import ExitCode
-from pocketbert.core.families import family_of
-from pocketbert.core.heads.head import Prepared
-from pocketbert.core.recipe.sections import Optimisation
 from pocketbert.core.recipe.stages import MobileBertStage
-from pocketbert.core.tasks import task_of
 from pocketbert.distill.losses.common import Term
-from pocketbert.distill.methods.task import Finetune
 from pocketbert.distill.training import loop
-from pocketbert.distill.training.data import TrainSet
+from pocketbert.distill.training.checkpoints import saved_tensors
 from pocketbert.distill.training.finite import ATTEMPTS, NonFiniteErrors, NotFiniteError, StepResult, first_not_finite
 from pocketbert.distill.training.loop import TrainingLoop, train
-from pocketbert.distill.training.progress import Progress
+from pocketbert.distill.training.optimizer import AdamWCourse
+from pocketbert.distill.training.progress import Progress, StepRecord
+from support import training_cases as cases
 
-TASK = task_of("text-classification")
-BATCH = 6
+NAN = float("nan")
 
 
 @pytest.fixture(autouse=True)
-def in_float32(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    before = torch.get_num_threads()
+def in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "training_dtype", lambda _: torch.float32)
-    # two threads that wait for each other are slow on a busy machine
-    monkeypatch.setattr(loop, "default_threads", lambda: 1)
-    monkeypatch.setattr(loop, "_LOG_EVERY", 5)
-    yield
-    torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="module")
-def data(open_tiny: Callable[..., Any], labelled_rows: Callable[..., list[dict[str, Any]]]) -> TrainSet:
-    tokenizer = open_tiny("bert", 2)[2]
-    encoded = tokenizer.encode([r["text"] for r in labelled_rows(40)])
-    return TrainSet(Prepared([], encoded, np.arange(40), {"labels": np.arange(40) % 3}), tokenizer)
+class Course(AdamWCourse):
+    """Remembers its optimizer."""
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        self.made = super().optimizer(model)
+        return self.made
 
 
-@pytest.fixture
-def model(make_classifier: Callable[..., Any]) -> nn.Module:
-    made: nn.Module = make_classifier("bert", 2, ("a", "b", "c"))
-    return made
-
-
-class Poisoned:
-    """Cross-entropy and the size of the logits, one of which a value is added to in one forward pass.
+class Poisoned(cases.Tagging):
+    """Tagging, to a term of which a value is added in one forward pass.
 
     Args:
         at: The pass, from 0; -1 for none.
@@ -64,166 +48,167 @@ class Poisoned:
         until: The first pass that is good again, where there is one.
     """
 
-    def __init__(self, at: int, term: str = "size", value: float | None = float("nan"), until: int | None = None):
-        self.right, self.weights = Finetune(family_of("bert"), TASK), {"labels": 1.0, "size": 0.1}
+    def __init__(self, at: int, term: str = "states", value: float | None = NAN, until: int | None = None) -> None:
+        super().__init__()
         self.bad = range(at, at + 1 if until is None else until) if at >= 0 else range(0)
         self.term, self.value, self.passes = term, value, 0
 
-    def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> Mapping[str, Term | Tensor]:
-        terms = dict(self.right(model, batch))
-        weight = next(model.parameters())
-        terms["size"] = weight.square().mean()
+    def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term | Tensor]:
+        terms = super().__call__(model, batch)
         if self.passes in self.bad:
-            added = (0 * weight.sum()).sqrt() if self.value is None else torch.tensor(self.value)
-            terms[self.term] = as_mean(terms[self.term]) + added
+            zero = 0 * next(model.parameters()).sum()
+            added = zero.sqrt() if self.value is None else zero + self.value
+            term = terms[self.term]
+            terms[self.term] = Term(term.mean + added, term.count) if isinstance(term, Term) else term + added
         self.passes += 1
         return terms
 
 
-def as_mean(term: Term | Tensor) -> Tensor:
-    return term.mean if isinstance(term, Term) else term
+def settings(**more: Any) -> Any:
+    return cases.settings(**{"steps": 12, "dropout": None, **more})
 
 
-def settings(**more: Any) -> Optimisation:
-    return Optimisation(**{"steps": 12, "batch": BATCH, "lr": 1e-3, "checkpoint": 3, **more})
+class Run:
+    """A training loop, with what a test wants to look at."""
 
+    def __init__(self, objective: Poisoned, work: Path, **more: Any) -> None:
+        self.model, plan = cases.tagger().float(), settings(**more)
+        objective.course = self.course = Course(plan)  # type: ignore[attr-defined]
+        self.loop = TrainingLoop(self.model, objective, cases.Rows(), plan, 3, "distill.0", work)
 
-def begun(model: nn.Module, objective: Any, data: TrainSet, work: Path, **more: Any) -> TrainingLoop:
-    return TrainingLoop(model, objective, data, settings(**more), 3, "distill.0", work)
-
-
-def snapshot(made: TrainingLoop) -> dict[str, Tensor]:
-    """Weights and moments."""
-    out = {name: value.clone() for name, value in made._model.state_dict().items()}
-    for number, state in enumerate(made._optimizer.state.values()):
-        out |= {f"{field}/{number}": value.clone() for field, value in state.items()}
-    return out
+    def snapshot(self) -> dict[str, Tensor]:
+        """Weights and moments."""
+        return {name: value.clone() for name, value in saved_tensors(self.model, self.course.made).items()}
 
 
 def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(value, b[name]) for name, value in a.items())
 
 
+def names(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir())
+
+
 @pytest.mark.parametrize(
     ("poison", "micro_batch", "said"),
     [
-        ({"value": float("nan")}, None, r"the loss is nan \(terms: size nan, labels [\d.]+\)"),
-        ({"term": "labels", "value": float("inf")}, None, r"the loss is inf \(terms: labels inf, size [\d.e-]+\)"),
-        ({"value": float("-inf")}, 4, r"the loss is -inf \(terms: size -inf, labels [\d.]+\)"),  # the 1st of 2 portions
+        ({}, None, r"the loss is nan \(terms: states nan, tags [\d.]+\)"),
+        ({"term": "tags", "value": float("inf")}, None, r"the loss is inf \(terms: tags inf, states [\d.e-]+\)"),
+        ({"value": float("-inf")}, 4, r"the loss is -inf \(terms: states -inf, tags [\d.]+\)"),  # the 1st of 2 portions
         (
             {"value": None},
             None,
-            r"the gradient norm is nan although the loss is [\d.]+ \(terms: labels [\d.]+, size [\d.e-]+\)",
+            r"the gradient norm is nan although the loss is [\d.]+ \(terms: tags [\d.]+, states [\d.e-]+\)",
         ),
     ],
     ids=["nan", "inf", "portion", "gradient"],
 )
 def test_a_step_that_is_not_finite_is_not_made(
-    poison: dict[str, Any], micro_batch: int | None, said: str, model: nn.Module, data: TrainSet, tmp_path: Path
+    poison: dict[str, Any], micro_batch: int | None, said: str, tmp_path: Path
 ) -> None:
-    portions = 1 if micro_batch is None else 2
-    objective = Poisoned(4 * portions, **poison)
-    made = begun(model, objective, data, tmp_path, micro_batch=micro_batch)
+    run = Run(Poisoned(4 if micro_batch is None else 8, **poison), tmp_path, micro_batch=micro_batch)
     for _ in range(4):
-        made.step()
-        if made.progress.step == 3:
-            made.save()
-    before, progress = snapshot(made), made.progress.model_copy(deep=True)
+        run.loop.step()
+        if run.loop.progress.step == 3:
+            run.loop.save()
+    before, progress = run.snapshot(), run.loop.progress.model_copy(deep=True)
     with pytest.raises(NotFiniteError, match=f"^distill.0: step 5 of 12 was not made: {said}; ") as caught:
-        made.step()
+        run.loop.step()
     assert caught.value.exit_code == ExitCode.GATE == 3
     assert (caught.value.purpose, caught.value.step) == ("distill.0", 5)
-    text = str(caught.value)
-    rate = made._optimizer.param_groups[0]["lr"]
-    assert f"learning rate {rate:.3g}, float32. The mean loss of steps 1 to 4 was " in text
-    assert "Weights and optimiser are as they were before this step. The checkpoint of step 3 in " in text
-    assert f"{tmp_path} is kept: the same command resumes from it" in text
-    assert (
-        "Fix: If the loss grew before this step, lower lr (its peak is 0.001) or raise warmup; if it did not, " in text
-    )
-    assert equal(snapshot(made), before)
-    assert made.progress == progress
-    assert all(parameter.grad is None for parameter in model.parameters())
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-0000003"]
-    made.step()  # whoever catches the error may go on: the second time the objective is good
-    assert made.progress.step == 5
+    text, rate = str(caught.value), run.course.made.param_groups[0]["lr"]
+    for part in (
+        f"learning rate {rate:.3g}, float32. The mean loss of steps 1 to 4 was ",
+        "Weights and optimiser are as they were before this step. The checkpoint of step 3 in ",
+        f"{tmp_path} is kept: the same command resumes from it",
+        "Fix: If the loss grew before this step, lower lr (its peak is 0.001) or raise warmup; if it did not, ",
+    ):
+        assert part in text
+    assert equal(run.snapshot(), before)
+    assert run.loop.progress == progress
+    assert all(parameter.grad is None for parameter in run.model.parameters())
+    assert names(tmp_path) == ["latest", "step-0000003"]
+    run.loop.step()  # whoever catches the error may go on: the second time the objective is good
+    assert run.loop.progress.step == 5
 
 
-def test_the_last_checkpoint_continues_as_if_nothing_had_been(
-    make_classifier: Callable[..., Any], data: TrainSet, tmp_path: Path
-) -> None:
-    def trained(at: int, work: str) -> tuple[nn.Module, Any]:
-        model = make_classifier("bert", 2, ("a", "b", "c"))
-        metrics = tmp_path / f"{work}.jsonl"
-        return model, train(model, Poisoned(at), data, settings(), 3, "distill.0", tmp_path / work, metrics)
+def learn(at: int, work: Path, **more: Any) -> tuple[nn.Module, Any]:
+    model = cases.tagger().float()
+    metrics = work.with_suffix(".jsonl")
+    return model, train(model, Poisoned(at), cases.Rows(), settings(**more), 3, "distill.0", work, metrics)
 
-    whole, expected = trained(-1, "whole")
-    with pytest.raises(NotFiniteError, match=r"The mean loss of steps 6 to 7 was .* checkpoint of step 6 "):
-        trained(7, "work")
-    assert sorted(p.name for p in (tmp_path / "work").iterdir()) == ["latest", "step-0000003", "step-0000006"]
+
+def test_the_last_checkpoint_continues_as_if_nothing_had_been(tmp_path: Path) -> None:
+    whole, expected = learn(-1, tmp_path / "whole", steps=24, batch=2)
+    with pytest.raises(NotFiniteError, match=r"The mean loss of steps 21 to 22 was .* checkpoint of step 21 "):
+        learn(22, tmp_path / "work", steps=24, batch=2)
+    assert names(tmp_path / "work") == ["latest", "step-0000018", "step-0000021"]
     records = [json.loads(line) for line in (tmp_path / "work.jsonl").read_text().splitlines()]
-    assert [r["step"] for r in records] == [5]  # the losses before the step are there to look at
-    again, found = trained(-1, "work")
+    assert [r["step"] for r in records] == [20], "the losses before the step are there to look at"
+    again, found = learn(-1, tmp_path / "work", steps=24, batch=2)
     assert equal(dict(again.state_dict()), dict(whole.state_dict()))
     assert found.history == expected.history
     assert (tmp_path / "work.jsonl").read_text() == (tmp_path / "whole.jsonl").read_text()
 
 
-def test_a_first_step_says_that_nothing_was_saved(model: nn.Module, data: TrainSet, tmp_path: Path) -> None:
+def test_a_first_step_says_that_nothing_was_saved(tmp_path: Path) -> None:
     with pytest.raises(NotFiniteError) as caught:
-        train(model, Poisoned(0), data, settings(), 3, "finetune", tmp_path)
-    assert str(caught.value).startswith("finetune: step 1 of 12 was not made")
-    assert "No checkpoint was written before: the same command begins this stage again. Fix: " in caught.value.args[0]
+        learn(0, tmp_path / "work")
+    assert str(caught.value).startswith("distill.0: step 1 of 12 was not made")
+    assert "No checkpoint was written before: the same command begins this stage again. Fix: " in str(caught.value)
     assert "mean loss" not in str(caught.value)
-    assert list(tmp_path.iterdir()) == []
+    assert not (tmp_path / "work").exists()
 
 
-def test_weights_that_the_optimiser_itself_broke_are_not_saved(
-    make_classifier: Callable[..., Any], data: TrainSet, tmp_path: Path
-) -> None:
-    # rows of the word table without a gradient have moments of 0, and 0 / (0 + eps) is NaN where eps is 0 in float32
-    for checkpoint, said in (
+@pytest.mark.parametrize(
+    ("checkpoint", "said"),
+    [
         (1, r"step 1 of 12, '.*word_embeddings.weight' holds a NaN or an infinity; nothing was saved"),
         (3, r"step 2 of 12 .* The weights were not finite even before this step \('.*weight'\)"),
-    ):
-        model = make_classifier("bert", 2, ("a", "b", "c"))
-        work = tmp_path / str(checkpoint)
-        with pytest.raises(NotFiniteError, match=said + r".* Fix: Raise eps \(1e-50\), or lower lr"):
-            train(model, Poisoned(-1), data, settings(eps=1e-50, checkpoint=checkpoint), 3, "distill.0", work)
-        assert not work.exists()
+    ],
+)
+def test_weights_that_the_optimiser_itself_broke_are_not_saved(checkpoint: int, said: str, tmp_path: Path) -> None:
+    # rows of the word table without a gradient have moments of 0, and 0 / (0 + eps) is NaN where eps is 0 in float32
+    with pytest.raises(NotFiniteError, match=said + r".* Fix: Raise eps \(1e-50\), or lower lr"):
+        learn(-1, tmp_path / "work", eps=1e-50, checkpoint=checkpoint)
+    assert not (tmp_path / "work").exists()
 
 
-def test_a_bad_checkpoint_never_replaces_a_good_one(model: nn.Module, data: TrainSet, tmp_path: Path) -> None:
-    made = begun(model, Poisoned(-1), data, tmp_path)
-    made.step()
-    made.save()
-    made.step()
+def test_a_bad_checkpoint_never_replaces_a_good_one(tmp_path: Path) -> None:
+    run = Run(Poisoned(-1), tmp_path)
+    run.loop.step()
+    run.loop.save()
+    run.loop.step()
     with torch.no_grad():
-        next(iter(made._optimizer.state.values()))["exp_avg_sq"].view(-1)[-1] = float("inf")
+        next(iter(run.course.made.state.values()))["exp_avg_sq"].view(-1)[-1] = float("inf")
     with pytest.raises(NotFiniteError, match=r"after step 2 of 12, 'exp_avg_sq/.*The checkpoint of step 1 in"):
-        made.save()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-0000001"]
+        run.loop.save()
+    assert names(tmp_path) == ["latest", "step-0000001"]
 
 
 def test_the_first_tensor_with_a_nan_or_an_infinity_is_found() -> None:
     big = torch.full((8,), 3e38)  # finite, but its sum is not
     assert first_not_finite([("big", big), ("none", torch.empty(0))]) is None
-    for bad in (float("nan"), float("inf"), float("-inf")):
+    for bad in (NAN, float("inf"), float("-inf")):
         assert first_not_finite([("big", big), ("a", torch.tensor([1.0, bad])), ("b", torch.tensor(bad))]) == "a"
     assert first_not_finite([("both", torch.tensor([float("inf"), float("-inf")]))]) == "both"
 
 
-def test_only_settings_that_exist_are_advised(model: nn.Module, tmp_path: Path) -> None:
+def test_only_settings_that_exist_are_advised(tmp_path: Path) -> None:
     stage = MobileBertStage(method="mobilebert", steps=8, transfer_steps=4)
-    assert not hasattr(stage, "warmup")
     errors = NonFiniteErrors("distill.0", stage, torch.bfloat16, tmp_path)
-    result = StepResult(float("nan"), {}, 1.0, 1e-3)
-    said = str(errors.for_step(result, Progress(step=3, history=[], pending={}), 0, model))
-    assert "the loss is nan (terms: none); learning rate 0.001, bfloat16." in said
+    result = StepResult(NAN, {}, 1.0, 1e-3)
+    history = [StepRecord(step=n, loss=float(n), terms={}, lr=1e-3) for n in (20, 40)]
+    said = str(errors.for_step(result, Progress(step=40, history=history, pending={}), 0, nn.Linear(1, 1)))
+    assert (
+        "the loss is nan (terms: none); learning rate 0.001, bfloat16. The mean loss of steps 21 to 40 was 40." in said
+    )
     assert "warmup" not in said
 
 
-# A loss scaler. Nothing chooses fp16 today; torch has a scaler for the CPU, with which the loop is driven here.
+# --- a loss scaler ----------------------------------------------------------------------------------------------------
+#
+# Nothing chooses fp16 today; torch has a scaler for the CPU, with which the loop is driven here.
 
 
 @pytest.fixture
@@ -244,71 +229,49 @@ def in_fp16(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return choose
 
 
-def test_a_step_that_the_scaler_skips_does_not_count(
-    in_fp16: Callable[[float], None], make_classifier: Callable[..., Any], data: TrainSet, tmp_path: Path
+def test_steps_that_the_scaler_skips_do_not_count_and_a_run_resumes_with_its_scale(
+    in_fp16: Callable[[float], None], tmp_path: Path
 ) -> None:
     in_fp16(2.0**40)
-    model, objective = make_classifier("bert", 2, ("a", "b", "c")), Poisoned(-1)
-    made = begun(model, objective, data, tmp_path / "a")
-    first = made.step()
+    objective = Poisoned(-1)
+    made = Run(objective, tmp_path / "a")
+    first = made.loop.step()
     skipped = objective.passes - 1
     assert skipped > 5
-    assert made.progress.step == 1
-    assert made.progress.pending["_steps/_loss"] == 1
-    assert made.progress.pending["_loss"] == first
-    scale = made._accelerator.scaler.get_scale()
-    assert scale == 2.0 ** (40 - skipped)
+    assert made.loop.progress.newest_mean_loss() == (1, 1, first)
+    made.loop.save()
+    assert made.loop.progress.scaler["scale"] == 2.0 ** (40 - skipped)
+    resumed = Run(Poisoned(-1), tmp_path / "a")
     # what it ends in is what a run gets that begins with the scale that fits: same rows, same dropout, same rate
-    in_fp16(scale)
-    other = make_classifier("bert", 2, ("a", "b", "c"))
-    beside = begun(other, Poisoned(-1), data, tmp_path / "b")
-    assert beside.step() == first
-    for _ in range(3):
-        assert made.step() == beside.step()
-    assert equal(snapshot(made), snapshot(beside))
-    assert made.progress == beside.progress
+    in_fp16(2.0 ** (40 - skipped))
+    beside = Run(Poisoned(-1), tmp_path / "b")
+    assert beside.loop.step() == first
+    for _ in range(5):  # the scale grows after the 4th good step
+        assert made.loop.step() == beside.loop.step() == resumed.loop.step()
+    for run in (made, beside, resumed):
+        run.loop.save()
+    for other in (beside, resumed):
+        assert equal(made.snapshot(), other.snapshot())
+        assert made.loop.progress == other.loop.progress
 
 
-def test_a_scaled_run_resumes_with_its_scale(
-    in_fp16: Callable[[float], None], make_classifier: Callable[..., Any], data: TrainSet, tmp_path: Path
+@pytest.mark.parametrize(
+    ("value", "passes", "said"),
+    [
+        (None, ATTEMPTS, rf"the gradient norm is nan .*at each of {ATTEMPTS} loss scales down to"),
+        (NAN, 1, r"the loss is nan .* float16\."),
+    ],
+)
+def test_what_no_scale_fits_stops_training_and_a_loss_is_no_matter_of_the_scale(
+    value: float | None, passes: int, said: str, in_fp16: Callable[[float], None], tmp_path: Path
 ) -> None:
-    in_fp16(2.0**40)
-    made = begun(make_classifier("bert", 2, ("a", "b", "c")), Poisoned(-1), data, tmp_path)
-    for _ in range(3):
-        made.step()
-    made.save()
-    resumed = begun(make_classifier("bert", 2, ("a", "b", "c")), Poisoned(-1), data, tmp_path)
-    for _ in range(5):  # the scale grows after the 4th good step, in both
-        assert made.step() == resumed.step()
-    assert made._accelerator.scaler.get_scale() == resumed._accelerator.scaler.get_scale()
-    assert equal(snapshot(made), snapshot(resumed))
-
-
-def test_gradients_that_no_scale_fits_stop_training(
-    in_fp16: Callable[[float], None], model: nn.Module, data: TrainSet, tmp_path: Path
-) -> None:
-    in_fp16(65536.0)
-    objective = Poisoned(1, value=None, until=1000)
-    made = begun(model, objective, data, tmp_path)
-    while objective.passes < 1:
-        made.step()
-    before, done = snapshot(made), made.progress.step
-    with pytest.raises(
-        NotFiniteError,
-        match=rf"step {done + 1} .* gradient norm is nan .*at each of {ATTEMPTS} loss scales down to",
-    ):
-        made.step()
-    assert objective.passes == 1 + ATTEMPTS
-    assert made.progress.step == done
-    assert equal(snapshot(made), before)
-
-
-def test_a_loss_that_is_not_finite_is_no_matter_of_the_scale(
-    in_fp16: Callable[[float], None], model: nn.Module, data: TrainSet, tmp_path: Path
-) -> None:
-    in_fp16(1024.0)
-    objective = Poisoned(0)
-    made = begun(model, objective, data, tmp_path)
-    with pytest.raises(NotFiniteError, match=r"step 1 of 12 .* the loss is nan .* float16\."):
-        made.step()
-    assert objective.passes == 1
+    in_fp16(1.0)
+    objective = Poisoned(1, value=value, until=1000)
+    run = Run(objective, tmp_path)
+    run.loop.step()
+    before = run.snapshot()
+    with pytest.raises(NotFiniteError, match=f"step 2 .* {said}"):
+        run.loop.step()
+    assert objective.passes == 1 + passes
+    assert run.loop.progress.step == 1
+    assert equal(run.snapshot(), before)

@@ -1,13 +1,13 @@
-"""Training runs that one process and two must end alike; `test_distributed.py` makes them in both and compares.
+"""Small training runs: models, rows and objectives for tests of the training loop.
 
-Started as a script with the variables of a launcher and a folder, it is one of several processes.
+`CASES` are runs that one process and two must end alike. Started as a script with the variables of a launcher and a folder,
+this file is one of several processes that make them.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -100,11 +100,7 @@ class Tagging:
 class Teaching:
     """An objective with a teacher, made for the model that is trained; with another model where given."""
 
-    def __init__(
-        self,
-        make: Callable[[nn.Module], Any],
-        start: Callable[[], nn.Module] | None = None,
-    ) -> None:
+    def __init__(self, make: Callable[[nn.Module], Any], start: Callable[[], nn.Module] | None = None) -> None:
         self.make, self.start, self.left = make, start or tagger, -1
 
     def join(self, student: nn.Module) -> None:
@@ -252,7 +248,6 @@ def run(name: str, out: Path, at: int = -1) -> None:
     """Make a case, up to a kill if wanted, and write its losses and weights."""
     objective, data, more = CASES[name]
     objective.left = at
-    loop._LOG_EVERY = 1
     loop.training_dtype = lambda _: torch.float32  # type: ignore[assignment]  # where the CPU would choose bfloat16
     model, plan = tagger(), settings(**more)
     if isinstance(objective, Teaching):
@@ -274,14 +269,14 @@ def killed(name: str, out: Path, at: int) -> None:
 
 
 def stopped(name: str, out: Path) -> None:
-    """Make a poisoned case; write what this process said, how long it took, and its weights."""
+    """Make a poisoned case; write what this process said, and its weights."""
     objective, more = POISONED[name]
-    model, began = tagger(), time.monotonic()
+    model = tagger()
     work, here = out / f"{name}.work", loop.current_process().rank
     try:
         loop.train(model, objective, Rows(), settings(**more), 5, "distill.0", work)
     except NotFiniteError as error:
-        said = {"message": str(error), "code": error.exit_code, "wall_s": time.monotonic() - began}
+        said = {"message": str(error), "code": error.exit_code}
         (out / f"{name}.{here}.json").write_text(json.dumps(said))
         save_file({k: v.detach() for k, v in model.named_parameters()}, out / f"{name}.{here}.safetensors")
         return

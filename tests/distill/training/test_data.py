@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pocketbert.core.heads.head import IGNORED_LABEL, Prepared
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.distill.training.data import (
+    ROW_NUMBERS,
+    BatchOrder,
+    PackedSet,
+    TrainSet,
+    select_teacher_inputs,
+    split_batch,
+    take_rows,
+)
+
+LENGTHS = st.lists(st.integers(1, 100), min_size=1, max_size=150)
+laws = settings(max_examples=25)
+
+
+@laws
+@given(LENGTHS, st.integers(1, 20), st.integers(0, 99), st.lists(st.integers(0, 60), min_size=1, max_size=8))
+def test_an_epoch_has_no_row_twice_and_a_batch_is_a_function_of_the_step_alone(
+    lengths: list[int], batch: int, seed: int, steps: list[int]
+) -> None:
+    order = BatchOrder(lengths, batch, seed, "distill.0")
+    assert order.batch == min(batch, len(lengths))
+    for epoch in (0, 2):
+        rows = np.concatenate([order.rows(epoch * order.per_epoch + i) for i in range(order.per_epoch)])
+        assert len(set(rows.tolist())) == len(rows) == order.per_epoch * order.batch
+        assert len(lengths) - len(rows) < order.batch
+    for step in steps:
+        assert order.rows(step).tolist() == BatchOrder(lengths, batch, seed, "distill.0").rows(step).tolist()
+
+
+def batches_of(order: BatchOrder, epoch: int) -> list[list[int]]:
+    return [order.rows(epoch * order.per_epoch + i).tolist() for i in range(order.per_epoch)]
+
+
+def test_epochs_purposes_and_seeds_differ() -> None:
+    lengths = [i % 40 + 1 for i in range(300)]
+    order = BatchOrder(lengths, 8, 1, "a")
+    others = [(order, 1), (BatchOrder(lengths, 8, 1, "b"), 0), (BatchOrder(lengths, 8, 2, "a"), 0)]
+    assert all(batches_of(*other) != batches_of(order, 0) for other in others)
+
+
+def test_rows_of_a_batch_have_about_the_same_length_and_batches_come_in_no_order_of_it() -> None:
+    lengths = np.random.default_rng(0).integers(4, 128, 4096)
+    batches = batches_of(BatchOrder(lengths.tolist(), 16, 0, "a"), 0)
+    padded = sum(int(lengths[b].max()) * len(b) for b in batches)
+    assert 1 - lengths[np.concatenate(batches)].sum() / padded < 0.05
+    means = [lengths[b].mean() for b in batches]
+    assert abs(np.corrcoef(means, range(len(means)))[0, 1]) < 0.3
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_batch_is_padded_to_its_longest_row_and_targets_stand_under_their_tokens(
+    tmp_path: Path, make_tokenizer: Callable[..., None], side: str
+) -> None:
+    make_tokenizer(tmp_path)
+    tokenizer = TextTokenizer(tmp_path, 32, padding_side=side)
+    encoded = tokenizer.encode(["good", "a good film", "bad day", "bad " * 50])
+    targets = [np.arange(len(e)) + 10 * i for i, e in enumerate(encoded)]
+    data = TrainSet(Prepared([], encoded, np.arange(4), {"labels": targets, "scores": np.arange(4) / 2}), tokenizer)
+    assert data.lengths == [len(e) for e in encoded]
+    batch = data.batch([1, 2, 0], 0)
+    real = batch["attention_mask"] == 1
+    assert real.shape == (3, 5)
+    assert real[:, -1].tolist() == ([True, False, False] if side == "right" else [True] * 3)
+    for place, number in enumerate([1, 2, 0]):
+        assert batch["input_ids"][place][real[place]].tolist() == encoded[number].ids.tolist()
+        assert batch["labels"][place][real[place]].tolist() == targets[number].tolist()
+    assert set(batch["labels"][~real].tolist()) == {IGNORED_LABEL}
+    assert batch["scores"].tolist() == [0.5, 1.0, 0.0]
+    assert batch[ROW_NUMBERS].tolist() == [1, 2, 0]
+
+
+def test_packed_rows_give_the_same_batches(tmp_path: Path, make_tokenizer: Callable[..., None]) -> None:
+    make_tokenizer(tmp_path)
+    tokenizer = TextTokenizer(tmp_path, 32)
+    encoded, labels = tokenizer.encode(["good", "a good film", "bad day"]), {"labels": np.array([2, 0, 1])}
+    plain = TrainSet(Prepared([], encoded, np.arange(3), labels), tokenizer)
+    portions = [
+        Prepared([], encoded[part], np.arange(3)[part], {"labels": labels["labels"][part]})
+        for part in (slice(2), slice(2, 3))
+    ]
+    packed = PackedSet(portions, tokenizer)
+    assert packed.lengths == plain.lengths
+    ours, theirs = packed.batch([2, 0], 0), plain.batch([2, 0], 0)
+    assert ours.keys() == theirs.keys() and all(torch.equal(value, theirs[name]) for name, value in ours.items())
+
+
+@laws
+@given(st.integers(1, 40), st.integers(1, 9), st.none() | st.integers(1, 12))
+def test_parts_are_the_batch_once_and_even(rows: int, world: int, most: int | None) -> None:
+    shares = [split_batch(rows, rank, world, most) for rank in range(world)]
+    assert [i for share in shares for part in share for i in range(rows)[part]] == list(range(rows))
+    sizes = [sum(part.stop - part.start for part in share) for share in shares]
+    assert max(sizes) - min(sizes) <= 1
+    assert sizes == sorted(sizes, reverse=True), "process 0 has rows wherever any has: it keeps the record"
+    assert all(share for share in shares), "a process without rows still meets the others"
+    assert most is None or all(part.stop - part.start <= most for share in shares for part in share)
+
+
+def test_a_divided_batch_stays_as_wide_and_the_teacher_may_read_other_tokens() -> None:
+    batch = {
+        "input_ids": torch.arange(12).reshape(3, 4),
+        "teacher.input_ids": torch.zeros(3, 6),
+        "labels": torch.arange(3),
+    }
+    part = take_rows(batch, slice(1, 3))
+    assert part["input_ids"].tolist() == [[4, 5, 6, 7], [8, 9, 10, 11]]
+    assert part["labels"].tolist() == [1, 2]
+    taught = select_teacher_inputs(part)
+    assert taught.keys() == {"input_ids", "labels"} and taught["input_ids"].shape == (2, 6)
