@@ -18,7 +18,6 @@ from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import find_family
 from pocketbert.core.heads.head import Prepared
-from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.distill.training.data import TEACHER_PREFIX, TrainSet, select_teacher_inputs
 from pocketbert.distill.vocabulary import (
@@ -239,13 +238,6 @@ def test_coverage_counts_what_it_says(tokenizer_folder: Folder, tmp_path: Path) 
     assert found.unseen == pytest.approx(sum(int(i) not in kept.new_ids for i in before[1].ids) / counts[0])
     with pytest.raises(ValueError, match="at least one row"):
         measure_coverage([], [], kept, ())
-
-
-def test_of_a_general_vocabulary_few_pieces_are_used_and_every_word_is_spelt(tmp_path: Path) -> None:
-    kept, own = prune(open_model_folder("minilm-l6").tokenizer_folder, tmp_path)
-    assert len(kept.kept_ids) < 1200
-    assert kept.kept_ids[0] == own.pad_id == 0
-    assert not (own.encode(["zebra quokka xylophone straße"])[0].ids == kept.new_ids[100]).any()
 
 
 # --- the table ---

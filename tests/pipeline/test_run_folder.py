@@ -243,13 +243,6 @@ def test_an_edit_after_a_kill_in_the_last_stage(desk: Desk, name: str) -> None:
     assert made == [*(n for n in ORDER[:4] if n in edit.again), last, *ORDER[ORDER.index("student") :]]
 
 
-def test_a_recipe_put_back_after_a_refusal_resumes(desk: Desk) -> None:
-    desk.kill_in("distill.1")
-    desk.refused("distill.1.steps=120")
-    desk.refused("distill.0.steps=120")
-    assert desk.run() == ["distill.1 from 50", *ORDER[ORDER.index("student") :]]
-
-
 def test_a_later_stage_keeps_the_stages_before(finished_desk: Desk) -> None:
     stages = "{method: minilm, steps: 100, batch: 8}, {method: task, steps: 100, batch: 8, lr: 1e-4}, {method: task, steps: 9}"
     said = finished_desk.refused(f"distill=[{stages}]")
@@ -387,12 +380,6 @@ def test_unfinished_work_of_other_versions_goes_on(desk: Desk) -> None:
     assert made_from["versions"]["torch"] == "1.0"
     assert [v["torch"] for v in made_from["accepted"]] == ["2.0"]
     assert desk.mark("student")["made_from"]["versions"]["torch"] == "2.0"
-
-
-def test_unfinished_work_of_other_versions_is_started_over(desk: Desk) -> None:
-    desk.kill_in("distill.1")
-    desk.versions["torch"] = "2.0"
-    assert desk.run(overwrite=True)[:3] == ["teacher", "distill.0", "distill.1"]
 
 
 def test_another_recipe_and_other_versions_at_once(finished_desk: Desk) -> None:

@@ -19,11 +19,6 @@ from pocketbert.core.errors import InputError, MachineError
 from pocketbert.core.families import family_of
 from pocketbert.core.predict.inputs import Encoded
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.recipe.stages import SignalWeights, TaskStage
-from pocketbert.core.recipe.student import StudentSection
-from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.distill.methods.task import TaskDistillation
-from pocketbert.distill.students.build import build_student
 from pocketbert.distill.teacher import cache as caches
 from pocketbert.distill.teacher.cache import CachedTeacher, cached_teacher
 from pocketbert.distill.teacher.signals import OnlineTeacher, Taught, Wanted
@@ -144,33 +139,6 @@ def test_other_rows_under_the_same_numbers_are_noticed(built: Callable[..., Any]
     batch = data.batch([0, 2], 0)
     with pytest.raises(RuntimeError, match="row 2 has .* tokens in the batch"):
         cache({**batch, "rows": torch.tensor([2, 0])})
-
-
-@pytest.mark.parametrize("name", ["bert", "mobilebert"])
-def test_the_terms_of_task_distillation_and_their_gradients_are_equal(
-    name: str, open_tiny: Callable[..., Any], tmp_path: Path
-) -> None:
-    model, folder, tokenizer = open_tiny(name, 3)
-    hidden = 0.0 if name == "mobilebert" else 1.0
-    weights = SignalWeights(logits=1, hidden=hidden, attention=1)
-    stage = TaskStage(method="task", steps=1, signals=weights)
-    task = TASKS[TaskName.TEXT_CLASSIFICATION]
-    student = build_student(model, folder.family, StudentSection(layers=2, init="random"), 0).eval()
-    data, wanted = rows_of(tokenizer), TaskDistillation.wanted(stage, [2, 3])
-    cache = cached_teacher(model, folder.family, data, wanted, tmp_path / "cache", batch=3)
-    batch, found = data.batch([8, 1, 4, 2], 0), []
-    for signals in (None, cache):
-        objective = TaskDistillation(model, student, folder.family, task, stage, signals=signals)
-        student.zero_grad()
-        terms = {k: t.mean for k, t in objective(student, batch).items()}
-        torch.stack(list(terms.values())).sum().backward()
-        found.append((terms, {k: p.grad.clone() for k, p in student.named_parameters() if p.grad is not None}))
-    (online, gradients), (cached, others) = found
-    assert set(online) == {"logits", "attention"} | ({"hidden"} if hidden else set())
-    assert all(float(v.detach()) > 1e-4 for v in online.values())
-    assert len(gradients) > 10
-    torch.testing.assert_close(cached, online, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(others, gradients, rtol=1e-4, atol=1e-5)
 
 
 # --- a teacher of two layers of BERT, and its cache ---

@@ -244,7 +244,7 @@ def test_the_same_rows_in_every_process_and_on_every_machine(corpora: list[Corpu
     assert list(zip(mixture.sources[:6].tolist(), mixture.places[:6].tolist(), strict=True)) == PINNED
 
 
-PINNED = [(0, 0)]
+PINNED = [(2, 5), (1, 2), (1, 5), (2, 38), (2, 15), (1, 6)]
 
 
 @pytest.mark.parametrize(

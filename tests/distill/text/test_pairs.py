@@ -347,18 +347,6 @@ def test_no_cut_falls_into_a_word(tokenizer: Callable[..., TextTokenizer]) -> No
     assert not any(token.startswith("##") for token in seconds)
 
 
-def test_parts_of_a_paired_batch_are_the_whole(tokenizer: Callable[..., TextTokenizer]) -> None:
-    data = paired(tokenizer(), MaskingKind.WHOLE_WORD)
-    whole = data.batch([0, 1, 2, 3], 4)
-    for row in range(4):
-        alone = data.batch([row], 4)
-        width = alone["input_ids"].shape[1]
-        for name, value in alone.items():
-            expected = whole[name][row]
-            assert torch.equal(value[0], expected[:width] if expected.ndim else expected), name
-        assert not whole["attention_mask"][row, width:].any()
-
-
 def test_keys_tell_sets_apart(tokenizer: Callable[..., TextTokenizer]) -> None:
     sets = [paired(tokenizer(), kind) for kind in (MaskingKind.NONE, MaskingKind.DYNAMIC)]
     sets += [paired(tokenizer("left"), MaskingKind.NONE), set_of(tokenizer())]

@@ -110,13 +110,7 @@ def test_rows_are_wrapped_and_lose_nothing(
         # a single free place holds no token and its separator
         ("bert", {"length": 5, "packed": True}, [[10, 11], [12, 13]], [[CLS, 10, 11, SEP], [CLS, 12, 13, SEP]], {}),
         ("xlnet", {"length": 8, "packed": True}, [[10], [11]], [[10, SEP, 11, SEP, SEP2]], {}),
-        (
-            "xlnet",
-            {"length": 4},
-            [[10], [11, 12, 13]],
-            [[10, SEP, SEP2], [11, 12, SEP, SEP2], [13, SEP, SEP2]],
-            {},
-        ),
+        ("xlnet", {"length": 4}, [[10], [11, 12, 13]], [[10, SEP, SEP2], [11, 12, SEP, SEP2], [13, SEP, SEP2]], {}),
         (
             "bert",
             {"length": 22, "shortest": 12},

@@ -71,10 +71,7 @@ def test_an_option_sets_its_key(tiny_model: Callable[..., Path], option: str, va
     [
         (ExportOptions(schemes=["fp32"]), {"scheme": "fp32"}),
         (ExportOptions(schemes=["int8", "w8"]), {"files": ["int8", "w8"]}),
-        (
-            ExportOptions(runtimes=["tflite216"]),
-            {"files": ["int8", {"scheme": "int8", "runtime": "tflite216"}]},
-        ),
+        (ExportOptions(runtimes=["tflite216"]), {"files": ["int8", {"scheme": "int8", "runtime": "tflite216"}]}),
     ],
 )
 def test_schemes_and_runtimes_become_the_files_of_the_recipe(

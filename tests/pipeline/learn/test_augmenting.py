@@ -204,17 +204,6 @@ def test_rows_of_a_run_are_those_of_the_file_and_are_not_made_twice(
 # --- tasks and sources of words ---
 
 
-def test_pairs_keep_their_partner(write_recipe: Write, tmp_path: Path) -> None:
-    held = [{**PAIRS[0], "text": "fox"}]
-    recipe = write_recipe(PAIRS, task="regression", source=SCORED, held=held, augment={"probability": 1.0})
-    augment_file(recipe, tmp_path / "out.jsonl")
-    for own, copies in zip(PAIRS, groups_of(tmp_path / "out.jsonl").values(), strict=True):
-        changed = [(c["text"] != own["text"], c["other"] != own["other"]) for c in copies]
-        assert changed[0] == (False, False)
-        assert set(changed[1:]) == {(True, False), (False, True)}
-        assert all(c["score"] == own["score"] for c in copies)
-
-
 @pytest.mark.parametrize("scored", [False, True])
 def test_embeddings_learn_from_texts_and_from_both_texts_of_scored_pairs(
     scored: bool, write_recipe: Write, tmp_path: Path
@@ -231,14 +220,6 @@ def test_embeddings_learn_from_texts_and_from_both_texts_of_scored_pairs(
         assert any(c["other"] != own[0]["other"] for own in groups_of(tmp_path / "out.jsonl").values() for c in own)
     else:
         assert set(rows.batch([0, 1], 0)) == {"input_ids", "attention_mask", "token_type_ids", "rows"}
-
-
-def test_several_labels_stay(write_recipe: Write, tmp_path: Path) -> None:
-    rows = [{**r, "label": [r["label"], "day"] if r["id"] % 2 else []} for r in ROWS]
-    augment_file(
-        write_recipe(rows, task="multi-label", held=[{"text": "fox", "label": ["good"]}]), tmp_path / "out.jsonl"
-    )
-    assert all(r["label"] == rows[r["id"]]["label"] for r in read_lines(tmp_path / "out.jsonl"))
 
 
 def test_a_file_of_vectors_gives_the_words(write_recipe: Write, tmp_path: Path) -> None:

@@ -207,60 +207,30 @@ def test_another_activation_is_refused_before_anything_is_trained(
 
 # --- what cannot be trained for ---
 
-FILE = {"quantize": {"files": ["a8w8"]}}
-W4 = {"quantize": {"files": ["w4"]}}
+WRITES_NONE = "which the recipe does not write: add "
 
 
 @pytest.mark.parametrize(
-    ("stage", "changes", "problem"),
+    ("stage", "files", "formats", "problem"),
     [
-        ({}, {}, "which the recipe does not write: add a8w8 to quantize.files"),
+        ("", "int8", "onnx", WRITES_NONE + "a8w8 to quantize.files"),
+        ("", "a8w8", "tflite", "add a8w8 to quantize.files and onnx to export.formats"),
         (
-            {},
-            {**FILE, "export": {"formats": ["tflite"]}},
-            "add a8w8 to quantize.files and onnx to export.formats",
+            "}, {method: task, steps: 1",
+            "a8w8",
+            "onnx",
+            "qat trains the finished student, a stage after it would undo that",
         ),
-        (
-            {"method": "task", "steps": 1},
-            FILE,
-            "distill.0: qat trains the finished student, a stage after it would undo that",
-        ),
-        (
-            {"scheme": "w4", "format": "coreml"},
-            {**W4, "export": {"formats": ["coreml"]}},
-            "w4 of Core ML is not trained",
-        ),
-        ({"scheme": "int8"}, {}, "scheme"),
-        (
-            {"runtime": "qnn"},
-            FILE,
-            "trains for a8w8 for qnn in onnx, which the recipe does not write: add {scheme: a8w8, runtime: qnn} to",
-        ),
-        (
-            {"runtime": "npu"},
-            {
-                "quantize": {"files": [{"scheme": "a8w8", "runtime": "npu"}]},
-                "export": {"formats": ["onnx", "tflite"]},
-            },
-            "trains for a8w8 for npu in onnx, which the recipe does not write",
-        ),
-        (
-            {"scheme": "w4", "runtime": "qnn"},
-            W4,
-            "distill.0.runtime: qnn has no w4 file: leave it out, or set scheme: a8w8",
-        ),
-        (
-            {"scheme": "w4", "activation": "relu6"},
-            W4,
-            "distill.0.activation: relu6 fixes ranges of activations, and w4 has none",
-        ),
+        ("scheme: w4, format: coreml", "w4", "coreml", "w4 of Core ML is not trained"),
+        ("scheme: int8", "a8w8", "onnx", "scheme"),
+        ("runtime: qnn", "a8w8", "onnx", "a8w8 for qnn in onnx, " + WRITES_NONE + "{scheme: a8w8, runtime: qnn} to"),
+        ("runtime: npu", "{scheme: a8w8, runtime: npu}", "onnx, tflite", "a8w8 for npu in onnx, " + WRITES_NONE[:-6]),
+        ("scheme: w4, runtime: qnn", "w4", "onnx", "qnn has no w4 file: leave it out, or set scheme: a8w8"),
+        ("scheme: w4, activation: relu6", "w4", "onnx", "relu6 fixes ranges of activations, and w4 has none"),
     ],
 )
-def test_what_cannot_be_trained_for_is_refused(
-    stage: dict[str, Any], changes: dict[str, Any], problem: str, task: Any, tmp_path: Path
-) -> None:
-    own = {"method": "qat", "steps": 1}
-    stages = [own, stage] if "method" in stage else [{**own, **stage}]
+def test_what_cannot_be_trained_for_is_refused(stage: str, files: str, formats: str, problem: str, task: Any) -> None:
+    stages = f"distill=[{{method: qat, steps: 1{', ' if stage and stage[0] != '}' else ''}{stage}}}]"
     with pytest.raises(InputError) as error:
-        load_recipe(task.variant(tmp_path / "recipe.yaml", distill=stages, **changes))
+        load_recipe(task.recipe, [stages, f"quantize={{files: [{files}]}}", f"export.formats=[{formats}]"])
     assert problem in " ".join(str(error.value).split())
