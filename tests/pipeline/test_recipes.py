@@ -25,6 +25,7 @@ QUICK = (
     "student.layers=1",
     "export.formats=[onnx]",
     "benchmark=null",
+    "quantize={scheme: fp32}",
 )
 
 
@@ -38,8 +39,8 @@ def write_table(path: Path, rows: list[dict[str, Any]], header: bool = True, suf
     return path
 
 
-def start(task: Task, data: Path, **said: Any) -> StartingRecipe:
-    return api.starting_recipe(api.DataFiles(data, **said), "runs/x", [f"teacher.model={task.folder / 'teacher'}"])
+def start(tiny: Task, data: Path, **said: Any) -> StartingRecipe:
+    return api.starting_recipe(api.DataFiles(data, **said), "runs/x", [f"teacher.model={tiny.folder / 'teacher'}"])
 
 
 def test_a_table_alone(task: Task, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -147,7 +148,7 @@ def test_what_is_stored_is_the_teachers_distribution(
         more = {"auto_class": "AutoModelForMaskedLM", "vocab_size": vocabulary}
         world.teacher = make_classifier("bert", 1, ("a", "b"), **more)
         with torch.no_grad():
-            world.teacher.cls.predictions.bias[-1] = 50.0  # the highest id is kept
+            world.teacher.get_output_embeddings().bias[-1] = 50.0  # the highest id is kept
     stage = stage_of(FEW, steps=2, temperature=2.0)
     cached, positions = world.open(tmp_path / "c", stage, half=half), 0
     for step in range(2):
@@ -159,7 +160,7 @@ def test_what_is_stored_is_the_teachers_distribution(
         draws = [draw_uniform_numbers(count, 3, SEED, row, 0) for count, row in counts]
         wanted, found = sparsify(logits, 4, torch.cat(draws), 2.0), cached(batch)
         assert torch.equal(found.ids.long(), wanted.ids.long())
-        torch.testing.assert_close(found.weights, wanted.weights, rtol=2**-11 if half else 1e-5, atol=2**-25)
+        torch.testing.assert_close(found.weights, wanted.weights, rtol=2**-10 if half else 1e-4, atol=1e-6)
         torch.testing.assert_close(found.negative_entropy, wanted.negative_entropy, rtol=1e-5, atol=1e-6)
         assert (found.vocabulary, found.temperature) == (vocabulary, 2.0)
         positions += len(found)
@@ -287,8 +288,9 @@ def test_damaged_missing_and_misplaced_epochs_and_other_masks_are_refused(world:
     cached = world.open(tmp_path / "c", stage_of(steps=3))
     with pytest.raises(RuntimeError, match=r"is masked at .*, in the store at .*: other masks"):
         cached(world.batch(1, seed=SEED + 1))
+    (unseen, *_) = {*range(20)} - {row for step in range(3) for row in world.order().rows(step).tolist()}
     with pytest.raises(RuntimeError, match="in the store at no time"):
-        cached(world.data().batch(world.order().rows(4).tolist(), 1))
+        cached(world.data().batch([unseen], 0))
     with pytest.raises(InputError, match="not found"):
         cached(world.batch(4))
     shutil.copytree(cached.store.path(0), cached.store.path(1))
@@ -344,7 +346,7 @@ def test_a_process_other_than_0_waits_and_never_asks(
         if len(waits) == 3:
             away.rename(late)
 
-    monkeypatch.setattr(sparse.time, "sleep", sleep)
+    monkeypatch.setattr(sparse, "time", SimpleNamespace(sleep=sleep))
     world.asked.clear()
     other = world.open(tmp_path / "c")
     assert len(waits) == 3

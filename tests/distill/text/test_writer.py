@@ -32,11 +32,10 @@ SETTINGS = CorpusSettings(length=16, shortest=4)
 def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One word for each token, in the special tokens of a family."""
     special = ["[UNK]", "[CLS]", "[SEP]", "[SEP2]"]
-    words = {t: i for i, t in enumerate([*special, *(f"w{i}" for i in range(len(special), 100))])}
+    words = {t: i for i, t in enumerate([*special, "a", *(f"w{i}" for i in range(5, 100))])}
     folders = {}
     for name, (before, after) in FRAMES.items():
-        unknown = {} if name == "roberta" else {"unk_token": "[UNK]"}
-        made = Tokenizer(models.WordLevel(words, **unknown) if unknown else models.WordLevel(words))
+        made = Tokenizer(models.WordLevel(words) if name == "roberta" else models.WordLevel(words, unk_token="[UNK]"))
         made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         frame = [*(special[i] for i in before), "$A", *(special[i] for i in after)]
         tokens = [(special[i], i) for i in (*before, *after)]
@@ -48,7 +47,7 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def spell(tokens: Sequence[int]) -> str:
-    return " ".join("unheard" if t == UNK else f"w{t}" for t in tokens)
+    return " ".join("[UNK]" if t == UNK else f"w{t}" for t in tokens)
 
 
 def read_rows(folder: Path) -> list[list[int]]:
@@ -258,7 +257,7 @@ def test_what_cannot_be_written_is_listed_at_once(
     (tmp_path / "letter.txt").write_text("dear")
     (tmp_path / "long").mkdir()
     made = Tokenizer.from_file(str(tokenizers["bert"] / "tokenizer.json"))
-    made.post_processor = processors.TemplateProcessing(single="$A " + "[SEP] " * 4, special_tokens=[("[SEP]", SEP)])
+    made.post_processor = processors.TemplateProcessing(single="$A" + " [SEP]" * 4, special_tokens=[("[SEP]", SEP)])
     made.save(str(tmp_path / "long" / "tokenizer.json"))
     with pytest.raises(InputError) as caught:
         write_corpus(["w10"], tmp_path / "long", CorpusSettings(length=4, shortest=1), tmp_path, rows_per_shard=0)

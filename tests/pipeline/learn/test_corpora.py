@@ -33,7 +33,7 @@ def rows_of(task: Any, tmp_path: Path) -> Rows:
             tmp_path / "recipe.yaml",
             data={"corpus": {"sources": [{"path": str(text)}], "length": 32}},
             teacher={"model": str(tmp_path / "teacher"), "family": family},
-            distill=[{"method": "minilm", "steps": 4, **stage}],
+            distill=[{"method": "minilm", "steps": 4, **stage}, {"method": "task", "steps": 1}],
         )
         recipe = load_recipe(path)
         source, corpora = open_teacher(recipe), tmp_path / "corpora"
