@@ -209,7 +209,7 @@ def test_eighty_ten_ten(kind: MaskingKind) -> None:
 
 @pytest.mark.parametrize("kind", [FREQUENCY, *BY_ROW])
 def test_each_token_is_hidden_as_often(kind: MaskingKind) -> None:
-    body, rows = list(range(5, 25)), 3000
+    body, rows = list(range(5, 25)), 1500
     masking = scheme(kind, share=0.06)  # of 22 tokens one, wherever it is
     labels = np.stack([apply(masking, body, step=step)[2][0] for step in range(rows)])
     p = labels.sum() / rows / 20
@@ -294,7 +294,7 @@ def test_a_span_shares_its_fate() -> None:
 )
 def test_spans_have_the_published_lengths_and_do_not_overlap(chances: tuple[Any, ...], published: Any) -> None:
     """The first span is as long as it was drawn unless the row ends; from outside nobody sees which was the first."""
-    words, draws, found = 200, 3000, np.zeros(len(published))
+    words, draws, found = 200, 1500, np.zeros(len(published))
     firsts = np.arange(words)
     for seed in range(draws):
         noise = np.random.default_rng(seed).random((words, 2))

@@ -151,8 +151,8 @@ def test_how_texts_are_divided_and_dropped(
 
 
 def test_a_vocabulary_without_unknown_token_drops_nothing(make_rows: Make) -> None:
-    rows, _ = make_rows("roberta", [[UNK, 10]], length=8)
-    assert rows == [[CLS, 10, SEP]]
+    rows, _ = make_rows("roberta", [[UNK] * 5], length=8)
+    assert rows == [[CLS, *[UNK] * 5, SEP]]
 
 
 def test_dropped_texts_are_counted_by_reason_and_none_left_is_an_error(tokenizers: Any, tmp_path: Path) -> None:
