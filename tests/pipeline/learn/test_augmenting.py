@@ -24,7 +24,7 @@ from pocketbert.distill import augment
 from pocketbert.distill.augment import Augmenter, CopyStore
 from pocketbert.distill.training.data import TrainSet
 from pocketbert.pipeline.learn import augmenting
-from pocketbert.pipeline.learn.augmenting import augment_file, augmented_set
+from pocketbert.pipeline.learn.augmenting import augment_file, augmented_set, write_copies
 from pocketbert.pipeline.learn.data import load_data
 
 ROWS = [
@@ -197,8 +197,12 @@ def test_rows_of_a_run_are_those_of_the_file_and_are_not_made_twice(
         assert set(ours) == set(theirs)
         assert all(torch.equal(ours[k], theirs[k]) and ours[k].dtype == theirs[k].dtype for k in theirs)
         assert ours["labels"].tolist() == [wanted[i] for i in chosen]
+    (tmp_path / "step").mkdir()
+    write_copies(recipe, model, data, tmp_path / "other", tmp_path / "step")
     monkeypatch.setattr(Augmenter, "copies", None)
     assert list(rows_of_run(recipe, tmp_path / "work" / "augment").lengths) == list(rows.lengths)
+    stored = augmented_set(recipe, model, data, 40, tmp_path / "none", tmp_path / "step")
+    assert torch.equal(stored.batch(range(20), 0)["input_ids"], rows.batch(range(20), 0)["input_ids"])
 
 
 # --- tasks and sources of words ---

@@ -282,6 +282,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "config.json").read_text()))
 
 
+def test_a_run_makes_corpora_and_copies_for_its_stages(write_recipe: Write, cli: Cli, tmp_path: Path) -> None:
+    stages, teacher, student, _ = CHAINS["tinybert"]
+    run = cli("distill", write_recipe(stages, teacher, student), "-o", tmp_path / "run")
+    assert run.exit_code == 0, run.output
+    assert "augmented: 60 rows and " in run.stderr
+    assert read_config(tmp_path / "run" / "student")["hidden_size"] == 16
+
+
 def test_a_method_of_another_package_trains_a_student(task: Any, cli: Cli, tmp_path: Path) -> None:
     stages = [{"method": "logits", "steps": 40, "batch": 8, "lr": 3e-3}, {"method": "logits", "steps": 2, "batch": 8}]
     path = task.variant(tmp_path / "recipe.yaml", distill=stages, teacher={"finetune": {"steps": 10}})
