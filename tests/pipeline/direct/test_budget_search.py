@@ -158,7 +158,7 @@ def test_a_quantizer_that_does_nothing_is_reported_and_not_chosen(
     search: Callable[..., FormatResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace_writer(monkeypatch, Scheme.SMALL, lambda source, target, _: shutil.copyfile(source, target) and None)
-    found = search(max_drop=0.1, max_size_mb=100)
+    found = search("small", "w4", max_drop=0.1, max_size_mb=100)
     broken = by_scheme(found.candidates)["small"]
     assert "the quantizer did nothing" in broken.note
     assert broken.inside is False
@@ -183,7 +183,7 @@ def test_a_candidate_with_other_numbers_is_reported_and_not_chosen(
         write(ruined, destination, plan)
 
     replace_writer(monkeypatch, Scheme.W4, ruin)
-    found = search(max_size_mb=100)
+    found = search("small", "w4", max_size_mb=100)
     broken = by_scheme(found.candidates)["w4"]
     assert "gate 'stored' failed" in broken.note
     assert not broken.inside
@@ -210,7 +210,6 @@ def test_a_loss_on_the_rows_that_chose_nothing_is_an_error_that_says_so(
     ("schemes", "same", "message"),
     [
         (("small", "lut4"), False, "--scheme: 'lut4' is no candidate here"),
-        (("lut4",), False, "leaves no candidate of onnx"),
         ((), True, "--calibrate: no training row is left: 60 also occur in eval"),
     ],
 )
@@ -220,6 +219,13 @@ def test_what_cannot_be_searched_is_refused(
     with pytest.raises(InputError, match=message):
         choose(phone, tmp_path / "made", (rows[0], rows[0]) if same else rows, *schemes, max_drop=0.1)
     assert not (tmp_path / "made").exists()
+
+
+def test_a_format_without_a_candidate_is_refused() -> None:
+    formats = [Format.ONNX, Format.COREML]
+    (problem,) = quantizing._scheme_problems(["lut4"], formats)
+    assert problem.what.startswith("leaves no candidate of onnx")
+    assert quantizing._scheme_problems(["int8"], formats) == [], "Core ML has w8 instead"
 
 
 def test_what_is_missing_is_told_at_once(phone: Path, tmp_path: Path, cli: Callable[..., Any]) -> None:
