@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,21 +19,19 @@ def listing(folder: Path) -> list[str]:
     return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*"))
 
 
-def test_overwrite_never_replaces_the_source(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+def test_overwrite_replaces_artefact_folders_only_and_never_the_source(
+    tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
     source = Path(shutil.copytree(tiny_model("bert"), tmp_path / "outer" / "model"))
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear.txt").write_text("mine")
     before = listing(tmp_path)
     for output in (source, source.parent):
         with pytest.raises(InputError, match="which is read; nothing was written"):
             api.export(str(source), output, overwrite=True)
-    assert listing(tmp_path) == before
-
-
-def test_overwrite_replaces_artefact_folders_only(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
-    (tmp_path / "letters").mkdir()
-    (tmp_path / "letters" / "dear.txt").write_text("mine")
     with pytest.raises(InputError, match="is not an artefact folder"):
-        api.export(str(tiny_model("bert")), tmp_path / "letters", overwrite=True)
-    assert listing(tmp_path) == ["letters", "letters/dear.txt"]
+        api.export(str(source), tmp_path / "letters", overwrite=True)
+    assert listing(tmp_path) == before
 
 
 def test_pack_never_replaces_its_run(run_copy: Path) -> None:
@@ -42,7 +41,7 @@ def test_pack_never_replaces_its_run(run_copy: Path) -> None:
     assert [n for n in listing(run_copy) if n != ".lock"] == [n for n in before if n != ".lock"]
 
 
-def test_demo_leaves_a_foreign_corpus_folder_alone(tmp_path: Path) -> None:
+def test_demo_leaves_a_foreign_corpus_folder_alone(tmp_path: Path, cli: Callable[..., Any]) -> None:
     corpus = tmp_path / "my-corpus"
     corpus.mkdir()
     (corpus / "thesis.txt").write_text("mine")
@@ -51,28 +50,37 @@ def test_demo_leaves_a_foreign_corpus_folder_alone(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown key 'foo'"):
         api.demo(tmp_path / "other", overrides=["foo=1"])
     assert listing(tmp_path) == ["my-corpus", "my-corpus/thesis.txt"]
+    (corpus / "thesis.txt").rename(corpus / "train.jsonl.gz")
+    assert cli("data", "demo", "-o", corpus).exit_code == 2
+    assert (corpus / "train.jsonl.gz").read_text() == "mine", "files with the names of a demo corpus"
+    (corpus / "train.jsonl.gz").unlink()
+    for _ in range(2):
+        assert cli("data", "demo", "-o", corpus).exit_code == 0
+    (corpus / "dev.jsonl.gz").write_bytes(b"changed by its user")
+    assert cli("data", "demo", "-o", corpus).exit_code == 2
+    assert (corpus / "dev.jsonl.gz").read_bytes() == b"changed by its user"
 
 
 @pytest.mark.parametrize(
-    ("problem", "task"), [("multi_label_classification", "multi-label"), ("regression", "regression")]
+    ("problem", "task", "message"),
+    [
+        (
+            "multi_label_classification",
+            "text-classification",
+            "trained for multi-label .3 outputs., not for text-classification",
+        ),
+        ("regression", "text-classification", "trained for regression .3 outputs., not for text-classification"),
+        ("regression", None, "answers 3 numbers to a text; regression is one number per text"),
+    ],
 )
-def test_heads_of_other_tasks_are_refused(
-    tiny_model: Callable[..., Path], tmp_path: Path, problem: str, task: str
+def test_heads_of_other_tasks_and_several_numbers_per_text_are_refused(
+    tiny_model: Callable[..., Path], tmp_path: Path, problem: str, task: str | None, message: str
 ) -> None:
     model = Path(shutil.copytree(tiny_model("bert"), tmp_path / "model"))
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "problem_type": problem}))
-    with pytest.raises(InputError, match=f"trained for {task} .3 outputs., not for text-classification"):
-        api.export(str(model), tmp_path / "phone", ExportOptions(task="text-classification"))
-    assert not (tmp_path / "phone").exists()
-
-
-def test_several_numbers_per_text_are_refused(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
-    model = Path(shutil.copytree(tiny_model("bert"), tmp_path / "model"))
-    config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps({**config, "problem_type": "regression"}))
-    with pytest.raises(InputError, match="answers 3 numbers to a text; regression is one number per text"):
-        api.export(str(model), tmp_path / "phone")
+    with pytest.raises(InputError, match=message):
+        api.export(str(model), tmp_path / "phone", ExportOptions(task=task))
     assert not (tmp_path / "phone").exists()
 
 

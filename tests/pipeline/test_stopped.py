@@ -3,69 +3,80 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
-import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.victims import Victim
+from pocketbert.cli.commands import signals
+from pocketbert.distill.training import loop
 
-RARE = ("teacher.finetune.checkpoint=1000", "distill.0.checkpoint=1000")
+RARE = {"batch": 32, "lr": 3e-3, "dropout": 0.0, "checkpoint": 1000}
 """No checkpoint but the one that a signal asks for."""
 
 
-def until(process: subprocess.Popen[str], line: str) -> None:
-    assert process.stderr is not None
-    for said in process.stderr:
-        if line in said:
-            return
-    raise AssertionError(f"the command never said {line!r}")
+@pytest.fixture
+def send_at(cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """`send_at(signal, step, *arguments)`: a command that gets a signal in a step of its training."""
+
+    def run(number: signal.Signals, at: int, *arguments: object) -> Any:
+        step, kept = loop.TrainingLoop.step, {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+
+        def interrupted(self: Any) -> float:
+            if self.progress.step == at:
+                signal.raise_signal(number)
+            return step(self)
+
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            with monkeypatch.context() as patched, signals():
+                patched.setattr(loop.TrainingLoop, "step", interrupted)
+                return cli(*arguments)
+        finally:
+            for one, handler in kept.items():
+                signal.signal(one, handler)
+
+    return run
 
 
-def stopped(victim: Victim, line: str, number: signal.Signals) -> tuple[int, int, str]:
-    """Send a signal once a line was printed; the exit code, the step of the checkpoint, and what was said after the line."""
-    with victim.running() as process:
-        until(process, line)
-        process.send_signal(number)
-        _, err = process.communicate(timeout=120)
-    found = re.search(r"stopped after step (\d+) of (\d+), checkpoint written", err)
-    assert found, err
-    return process.returncode, int(found[1]), err
-
-
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_run_goes_on_where_it_was_stopped(
-    task: Any, finished: Path, tmp_path: Path, number: signal.Signals, code: int
+    task: Any, tmp_path: Path, cli: Callable[..., Any], send_at: Callable[..., Any], number: signal.Signals, code: int
 ) -> None:
-    run = tmp_path / "run"
-    victim = Victim(["distill", task.recipe, *RARE, "-o", run], run)
-    ended, step, said = stopped(victim, "train finetune: 140 steps of 32 rows", number)
-    assert ended == code
-    assert "Finished work is kept" in said
-    assert 0 < step < 140
-    ended, later, said = stopped(victim, f"resumed at step {step} of 140", number)
-    assert (ended, later > step) == (code, True)
-    said = victim.finish()
-    assert f"resumed at step {later} of 140" in said
-    assert "80 steps of 32 rows: 4.27 passes over 600 rows" in said
-    for folder in ("teacher", "student"):
-        name = f"{folder}/model.safetensors"
-        assert (run / name).read_bytes() == (finished / name).read_bytes()
-    curves = [json.loads((folder / "student" / "training.json").read_text())["curves"] for folder in (run, finished)]
+    stages = [{"method": "task", "steps": 12, **RARE}]
+    recipe = task.variant(tmp_path / "r.yaml", teacher={"finetune": {"steps": 30, **RARE}}, distill=stages)
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    for at, resumed in ((7, ""), (20, "resumed at step 8 of 30")):
+        told = send_at(number, at, "distill", recipe, "-o", run)
+        assert told.exit_code == code, told.output
+        assert resumed in told.stderr
+        assert f"stopped after step {at + 1} of 30, checkpoint written" in told.stderr
+        assert "Finished work is kept" in told.stderr
+    last = cli("distill", recipe, "-o", run)
+    assert last.exit_code == 0, last.output
+    assert "resumed at step 21 of 30" in last.stderr
+    assert "12 steps of 32 rows: 0.64 passes over 600 rows" in last.stderr
+    assert cli("distill", recipe, "-o", whole).exit_code == 0
+    for name in ("teacher/model.safetensors", "student/model.safetensors"):
+        assert (run / name).read_bytes() == (whole / name).read_bytes()
+    curves = [json.loads((folder / "student" / "training.json").read_text())["curves"] for folder in (run, whole)]
     assert curves[0] == curves[1]
     assert "Traceback" not in (run / "run.log").read_text()
 
 
-def test_without_a_checkpoint_it_begins_again(task: Any, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    victim = Victim(["finetune", task.recipe, *RARE, "-o", run], run)
-    with victim.running() as process:
-        until(process, "train finetune: 140 steps of 32 rows")
-    said = victim.finish()
+def test_without_a_checkpoint_it_begins_again(
+    task: Any, tmp_path: Path, cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(self: Any) -> float:
+        raise MemoryError
+
+    recipe = task.variant(tmp_path / "r.yaml", teacher={"finetune": {"steps": 4, **RARE}})
+    with monkeypatch.context() as patched:
+        patched.setattr(loop.TrainingLoop, "step", die)
+        assert cli("finetune", recipe, "-o", tmp_path / "run").exit_code != 0
+    said = cli("finetune", recipe, "-o", tmp_path / "run").stderr
     assert "begins again, no checkpoint yet" in said
     assert "resumed" not in said

@@ -1,3 +1,5 @@
+"""The signals of a teacher that runs beside the student."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -10,11 +12,11 @@ from torch import Tensor
 from pocketbert.core.families import family_of
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.teacher.signals import OnlineTeacher, Wanted
-from support.tiny import EXPORTED, GRAPHS
 
 TEXTS = ["a good film", "not bad", "the day was far better than I had expected, never again", "ok"]
+FAMILIES = ("bert", "distilbert", "mobilebert", "deberta-v2")
+"""What each of the other families computes is compared in tests/distill/capture."""
 ALL = Wanted(hidden=(0, 1, 2, 3), attention=(0, 1, 2))
-VECTORS = ("query", "key", "value")
 
 
 def batch_of(tokenizer: Any) -> dict[str, Tensor]:
@@ -22,7 +24,7 @@ def batch_of(tokenizer: Any) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_every_signal_is_what_the_model_computes(name: str, open_tiny: Callable[..., Any]) -> None:
     model, folder, tokenizer = open_tiny(name, 3)
     batch = batch_of(tokenizer)
@@ -74,13 +76,16 @@ def test_the_teacher_has_neither_dropout_nor_gradient(open_tiny: Callable[..., A
 
 
 def test_wanted_ignores_order_and_repetition() -> None:
-    assert Wanted(hidden=(3, 1, 3)) == Wanted(hidden=(1, 3))
-    assert ALL.covers(Wanted(hidden=(2,))) and not Wanted(hidden=(2,)).covers(ALL)
+    assert Wanted(hidden=(3, 1, 3), relations=(2, 0, 2)) == Wanted(hidden=(1, 3), relations=(0, 2))
+    wide = Wanted(hidden=(1, 2), attention=(0, 1), relations=(0, 1))
+    for name in ("hidden", "attention", "relations"):
+        narrow = Wanted(outputs=False, **{name: (1,)})
+        assert narrow
+        assert wide.covers(narrow)
+        assert not narrow.covers(wide)
+        assert not wide.covers(Wanted(**{name: (3,)}))
+    assert not Wanted(outputs=False)
     assert not Wanted(outputs=False, hidden=(1,)).covers(Wanted(hidden=(1,)))
-    assert Wanted(relations=(2, 0, 2)) == Wanted(relations=(0, 2))
-    assert not ALL.covers(Wanted(relations=(0,))) and Wanted(relations=(0, 1)).covers(Wanted(relations=(1,)))
-    assert not Wanted(outputs=False) and Wanted(outputs=False, attention=(0,))
-    assert Wanted(outputs=False, relations=(0,))
 
 
 def test_layers_that_the_teacher_does_not_have_are_refused(open_tiny: Callable[..., Any]) -> None:
@@ -92,7 +97,7 @@ def test_layers_that_the_teacher_does_not_have_are_refused(open_tiny: Callable[.
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", EXPORTED)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_relations_are_what_the_model_computes_alone_or_beside_other_signals(
     name: str, open_tiny: Callable[..., Any]
 ) -> None:
@@ -103,7 +108,7 @@ def test_relations_are_what_the_model_computes_alone_or_beside_other_signals(
     with record_attention(model, folder.family, (), range(3)) as recorder:
         model(**{k: batch[k] for k in folder.family.inputs})
     assert list(beside.relations) == list(alone.relations) == [1]
-    for vectors in VECTORS:
+    for vectors in ("query", "key", "value"):
         wanted = getattr(recorder.relations[1], vectors)
         for found in (getattr(t.relations[1], vectors) for t in (beside, alone)):
             torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,140 @@
+"""The recipe that `export` follows: options under their keys, problems that name flags, and weights that are read once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from pocketbert import api
+from pocketbert.core.data.source import DataSource
+from pocketbert.core.disk import files
+from pocketbert.core.errors import InputError
+from pocketbert.core.models import folder
+from pocketbert.core.recipe.file import recipe_from_values
+from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.pipeline import inputs
+from pocketbert.pipeline.direct.exporting import export_recipe, option_problems, unread_calibration
+from pocketbert.pipeline.options import OPTION_RECIPE_KEYS, RECIPE_KEY_FLAGS, ExportOptions
+
+LEAST = {"schema": 1, "name": "model", "task": "text-classification", "teacher": {"model": "minilm-l6"}}
+
+
+def value_at(recipe: Recipe, key: str) -> object:
+    """The value of a dotted key."""
+    value: object = recipe
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def test_every_option_has_a_key_of_the_recipe_and_a_flag() -> None:
+    assert {f.name for f in fields(ExportOptions)} == set(OPTION_RECIPE_KEYS)
+    recipe = recipe_from_values(LEAST, "test")
+    for key in OPTION_RECIPE_KEYS.values():
+        value_at(recipe, key)
+        assert RECIPE_KEY_FLAGS[key].startswith("--")
+
+
+def test_defaults_of_the_options_are_those_of_the_recipe(tiny_model: Callable[..., Path]) -> None:
+    made, model = export_recipe(str(tiny_model("bert")), ExportOptions())
+    told = {**LEAST, "name": made.name, "task": made.task, "teacher": {"model": str(model.path)}}
+    assert made == recipe_from_values(told, "test")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("formats", ["tflite"]),
+        ("lengths", (16, 24)),
+        ("opset", 18),
+        ("atol", 0.5),
+        ("max_length", 33),
+        ("labels", ["no", "yes"]),
+        ("ios", 17),
+        ("shapes", "ranged"),
+        ("precision", "fp32"),
+        ("layout", "ane"),
+        ("revision", "main"),
+    ],
+)
+def test_an_option_sets_its_key(tiny_model: Callable[..., Path], option: str, value: object) -> None:
+    recipe, _ = export_recipe(str(tiny_model("bert")), ExportOptions(**{option: value}))  # type: ignore[arg-type]
+    found = value_at(recipe, OPTION_RECIPE_KEYS[option])
+    assert (list(found) if isinstance(found, list) else found) == (list(value) if isinstance(value, tuple) else value)
+
+
+@pytest.mark.parametrize(
+    ("options", "section"),
+    [
+        (ExportOptions(schemes=["fp32"]), {"scheme": "fp32"}),
+        (ExportOptions(schemes=["int8", "w8"]), {"files": ["int8", "w8"]}),
+        (ExportOptions(runtimes=["tflite216"]), {"files": ["int8", {"scheme": "int8", "runtime": "tflite216"}]}),
+    ],
+)
+def test_schemes_and_runtimes_become_the_files_of_the_recipe(
+    tiny_model: Callable[..., Path], options: ExportOptions, section: dict[str, object]
+) -> None:
+    recipe, _ = export_recipe(str(tiny_model("bert")), options)
+    assert recipe.quantize.model_dump(mode="json", exclude_none=True) == section
+
+
+def test_every_problem_of_model_and_options_is_listed_under_its_flag() -> None:
+    options = ExportOptions(task="foo", opset=21, formats=["onx"], ios=15, lengths=(0,), answer={"stride": 0})
+    with pytest.raises(InputError) as caught:
+        export_recipe("nowhere", options)
+    flags = ["--model", "--task", "--answer stride", "--format", "--lengths", "--opset", "--ios"]
+    assert [p.where for p in caught.value.problems] == flags
+
+
+ROWS = DataSource.at("train.csv")
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (ExportOptions(formats=["onnx", "onnx"]), "--format: lists a format twice."),
+        (ExportOptions(ios=17, shapes="enumerated"), "--ios, --shapes, --precision, --layout: "),
+        (ExportOptions(ios=17, shapes="enumerated"), "'enumerated' needs ios 18"),
+        (ExportOptions(task="text-classification", answer={"stride": 3}), "--answer stride: "),
+        (ExportOptions(answer={"stride": 3}, labels=["a", "b"]), None),  # the task is unknown
+        (
+            ExportOptions(schemes=["int8", "a8w8"]),
+            "--scheme, --runtime: 'a8w8' measures ranges on training texts; name them in --calibrate.",
+        ),
+        (ExportOptions(schemes=["int8", "a8w8"], calibrate=ROWS), None),
+    ],
+)
+def test_rules_between_options_are_the_recipes_and_name_flags(options: ExportOptions, problem: str | None) -> None:
+    found = option_problems("model", options)
+    assert len(found) == (problem is not None)
+    assert (problem or "") in "".join(map(str, found))
+
+
+def test_calibration_rows_that_nothing_reads_are_refused(tmp_path: Path) -> None:
+    assert not unread_calibration(ExportOptions(schemes=["int8", "a8w8"], calibrate=ROWS))
+    assert not unread_calibration(ExportOptions(schemes=["int8"]))
+    (unread,) = unread_calibration(ExportOptions(schemes=["int8", "small"], calibrate=ROWS))
+    assert str(unread).startswith("--calibrate: int8, small reads no calibration rows. Fix: Add a static scheme")
+    for verb in (api.export, api.plan_export):
+        with pytest.raises(InputError, match="int8 reads no calibration rows"):
+            verb("nowhere", tmp_path / "phone", ExportOptions(calibrate=ROWS))
+    assert not (tmp_path / "phone").exists()
+
+
+def test_weights_and_exported_files_are_hashed_once(
+    tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[Path] = []
+    monkeypatch.setattr(folder, "sha256_file", lambda path: hashed.append(path) or files.sha256_file(path))
+    model, options = tiny_model("bert"), ExportOptions(formats=["onnx"], schemes=["fp32"], max_length=16)
+    for _ in range(2):  # finished before the second time: the weights are what it is known by
+        hashed.clear()
+        phone = api.export(model, tmp_path / "phone", options)
+        assert [p.name for p in hashed if p.parent == model.resolve()].count("model.safetensors") == 1
+    exported: list[Path] = []
+    monkeypatch.setattr(inputs, "sha256_path", lambda path: exported.append(path) or files.sha256_path(path))
+    api.quantize(phone, tmp_path / "small")
+    assert exported == [phone / "onnx/model.onnx"]

@@ -1,0 +1,460 @@
+"""Teacher and student of a recipe: stages of every method through folders, resumed, and what is refused before training."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+from pocketbert.core.models.folder import open_model_folder
+from pocketbert.core.recipe.file import load_recipe
+from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.distill.students.ib_bert import IbBertConfig, IbBertForPreTraining
+from pocketbert.distill.teacher import sparse
+from pocketbert.distill.training import loop
+from pocketbert.pipeline.learn import training
+from pocketbert.pipeline.learn.corpora import write_corpora
+from pocketbert.pipeline.learn.data import load_data, max_length
+from pocketbert.pipeline.learn.training import Learning
+from pocketbert.pipeline.run_folder import StepPaths
+from support.own_method import registered
+from support.tiny_texts import task_rows, vocabulary, write_lines
+from support.tiny_tokenizers import write_wordpiece
+
+PLAN = {"steps": 6, "batch": 8, "lr": 1e-3, "checkpoint": 4}
+TASK = {"method": "task", **PLAN}
+OUTPUTS = {**TASK, "signals": {"hidden": 0, "attention": 0}}
+WORDS = {"method": "distilbert", **PLAN, "freeze_positions": True}
+CACHED = {**WORDS, "masked_only": True, "weights": {"cosine": 0}, "cache": {"top": 8, "samples": 4}}
+RELATIONS = {"method": "minilm", **PLAN}
+LAYERS = {"method": "tinybert-general", **PLAN, "projection": "per_layer"}
+INTERMEDIATE = {"method": "tinybert-intermediate", **PLAN, "projection": "per_layer", "augmented": True}
+PREDICTION = {"method": "tinybert-prediction", **PLAN, "augmented": True}
+BLOCKS = {"method": "mobilebert", "steps": 6, "transfer_steps": 3, "batch": 8, "truth": 1, "weights": {"attention": 0}}
+JOINT = {**BLOCKS, "strategy": "joint"}
+GUESSED = {**BLOCKS, "truth": 0.5, "weights": {"attention": 1}}
+ONE = {"layers": 1}
+NARROW = {"layers": 1, "init": "random", "hidden": 16, "heads": 4, "intermediate": 32}
+MINI = {"size": "mini", "layers": None}
+FILL = {"task": "fill-mask"}
+CHAINS: dict[str, tuple[list[dict[str, Any]], str, dict[str, Any], dict[str, Any]]] = {
+    "distilbert of another class": ([CACHED, OUTPUTS], "words", {**ONE, "family": "distilbert"}, {}),
+    "tinybert": ([LAYERS, INTERMEDIATE, PREDICTION], "encoder", {**NARROW, "heads": 2}, {}),
+    "minilm, then task": ([RELATIONS, {**OUTPUTS, "cache_teacher": "fp32"}], "encoder", NARROW, {}),
+    "minilm, then distilbert": ([RELATIONS, WORDS, TASK], "words", ONE, {}),
+    "mobilebert, two stages": ([RELATIONS, JOINT, BLOCKS, OUTPUTS], "wide", MINI, {}),
+    "mobilebert of an IB-BERT": ([GUESSED, OUTPUTS], "ib_bert", MINI, {}),
+    "guesses for fill-mask": ([GUESSED], "ib_bert", MINI, FILL),
+    "fill-mask without that head": ([RELATIONS, {"method": "task", "steps": 4, "batch": 8}], "words", ONE, FILL),
+}
+SIGNALS = {"attention", "hidden", "logits"}
+QKV = {"query", "key", "value"}
+BLOCK_TERMS = {"layer_1", "layer_2", "guesses", "next_sentence"}
+LEARNT: dict[str, tuple[list[set[str]], str, int]] = {
+    "distilbert of another class": ([{"logits", "mlm"}, {"logits"}], "DistilBertForSequenceClassification", 32),
+    "tinybert": ([{"attention", "hidden", "embeddings"}] * 2 + [{"logits"}], "BertForSequenceClassification", 16),
+    "minilm, then task": ([QKV, {"logits"}], "BertForSequenceClassification", 16),
+    "minilm, then distilbert": ([QKV, {"logits", "mlm", "cosine"}, SIGNALS], "BertForSequenceClassification", 32),
+    "mobilebert, two stages": ([QKV, BLOCK_TERMS, BLOCK_TERMS, {"logits"}], "MobileBertForSequenceClassification", 128),
+    "mobilebert of an IB-BERT": ([BLOCK_TERMS, {"logits"}], "MobileBertForSequenceClassification", 32),
+    "guesses for fill-mask": ([BLOCK_TERMS], "MobileBertForMaskedLM", 32),
+    "fill-mask without that head": ([QKV, SIGNALS], "BertForMaskedLM", 32),
+}
+"""Terms of each stage's loss, class and width of the student."""
+SIZES = {
+    "vocab_size": len(vocabulary()),
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+}
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts/pretrain_ib_bert.py"
+
+
+@pytest.fixture(scope="module")
+def teachers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Pre-trained models, as far as the pipeline can tell."""
+    base, narrow = tmp_path_factory.mktemp("pre-trained"), {"embedding_size": 16, "initializer_range": 0.15}
+    bert, mobile = transformers.BertConfig, transformers.MobileBertConfig
+    kinds = {
+        "encoder": (transformers.BertModel, bert(**SIZES)),
+        "words": (transformers.BertForMaskedLM, bert(**SIZES)),
+        "wide": (transformers.BertModel, bert(**{**SIZES, "hidden_size": 160})),
+        "ib_bert": (IbBertForPreTraining, IbBertConfig(**SIZES, **narrow, intra_bottleneck_size=48)),
+        "mobilebert": (transformers.MobileBertModel, mobile(**SIZES, **narrow, intra_bottleneck_size=16)),
+        "other": (transformers.BertModel, bert(**SIZES)),
+    }
+    for name, (kind, config) in kinds.items():
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            kind(config).save_pretrained(base / name)
+        write_wordpiece(base / name, sorted(vocabulary()) if name == "other" else vocabulary())
+    return {name: base / name for name in kinds}
+
+
+Cli = Callable[..., Any]
+Write = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def write_recipe(task: Any, teachers: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Write:
+    """`write_recipe(stages, teacher, student, finetune=, data=, **changes)`: the tiny task, on 80 rows of plain text."""
+    base = tmp_path_factory.mktemp("recipes")
+    text = write_lines(base / "text.jsonl", [{"text": r["text"]} for r in task_rows(80, 9)])
+    rows = write_lines(base / "train.jsonl", task_rows(60, 1))
+
+    def write(
+        stages: list[dict[str, Any]] | None,
+        teacher: str = "encoder",
+        student: Any = ONE,
+        data: dict[str, Any] | None = None,
+        finetune: dict[str, Any] | None = {"steps": 3, "batch": 8},  # noqa: B006
+        **changes: Any,
+    ) -> Path:
+        said: dict[str, Any] = {"train": {"path": str(rows)}}
+        if any(
+            s["method"] not in ("task", "tinybert-intermediate", "tinybert-prediction", "qat") for s in stages or ()
+        ):
+            said["corpus"] = {"sources": [{"path": str(text)}], "length": 32}
+        if any(s.get("augmented") for s in stages or ()):
+            said["augment"] = {"copies": 1, "candidates": 3}
+        if changes.get("task") == "fill-mask":
+            said["labels"] = None
+        return Path(
+            task.variant(
+                base / "recipe.yaml",
+                distill=stages,
+                data={**said, **(data or {})},
+                student=student,
+                teacher={"model": str(teachers[teacher]), "finetune": finetune},
+                **changes,
+            )
+        )
+
+    return write
+
+
+# --- stages through folders, and in one pass ---
+
+
+def make_places(folder: Path) -> StepPaths:
+    """Folders of one step."""
+    (folder / "out").mkdir(parents=True)
+    (folder / "work").mkdir()
+    return StepPaths(folder / "out", folder / "work", folder / "metrics.jsonl")
+
+
+def start_learning(recipe: Recipe, base: Path) -> Learning:
+    """Teacher and corpora of a recipe, made in a folder."""
+    model = open_model_folder(recipe.teacher.model)
+    data = load_data(recipe, model)
+    length, corpora = max_length(recipe.data, model, data.head.task), base / "corpora"
+    corpora.mkdir(parents=True)
+    assert recipe.data.corpus is not None
+    write_corpora(recipe.data.corpus, model.path, corpora)
+    training.make_teacher(recipe, model, data, length, make_places(base / "teacher"))
+    return Learning(recipe, model, base / "teacher" / "out", data, length, corpora)
+
+
+def forget_models(learning: Learning) -> Learning:
+    """The same without the models that were loaded: what another process has."""
+    return replace(learning)
+
+
+@pytest.fixture(scope="module")
+def chains(write_recipe: Write, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Learning, Path]]:
+    """`chains(name)`: a chain whose stages went through folders, each as if it were a process of its own."""
+    made: dict[str, tuple[Learning, Path]] = {}
+
+    def make(name: str) -> tuple[Learning, Path]:
+        if name not in made:
+            stages, teacher, student, more = CHAINS[name]
+            finetune = None if more else {"steps": 3, "batch": 8}
+            base, before = tmp_path_factory.mktemp("chain"), None
+            recipe = load_recipe(write_recipe(stages, teacher, student, finetune=finetune, **more))
+            learning = start_learning(recipe, base / "shared")
+            for number in range(len(stages)):
+                at = make_places(base / str(number))
+                training.make_stage(forget_models(learning), number, before, at)
+                before = at.output
+            assert before is not None
+            training.make_student(forget_models(learning), before, make_places(base / "student"))
+            made[name] = learning, base
+        return made[name]
+
+    return make
+
+
+Chains = Callable[[str], tuple[Learning, Path]]
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_stages_through_folders_give_the_student_of_one_pass(chain: str, chains: Chains, tmp_path: Path) -> None:
+    learning, apart = chains(chain)
+    own, state, at = forget_models(learning), None, make_places(tmp_path)
+    for number in range(len(own.recipe.distill)):
+        state = training._train_stage(own, number, state, at)
+    assert state is not None
+    training._finish_student(own, state, at)
+    whole = {p.name: p.read_bytes() for p in at.output.iterdir()}
+    assert whole.keys() == {p.name for p in (apart / "student" / "out").iterdir()}
+    for name, content in whole.items():
+        assert (apart / "student" / "out" / name).read_bytes() == content, name
+
+
+@pytest.mark.parametrize("chain", LEARNT)
+def test_each_stage_learns_from_its_own_signals(chain: str, chains: Chains) -> None:
+    student = chains(chain)[1] / "student" / "out"
+    terms, architecture, width = LEARNT[chain]
+    told, config = (json.loads((student / name).read_text()) for name in ("training.json", "config.json"))
+    assert [c["stage"] for c in told["curves"]] == [f"distill.{n}" for n in range(len(terms))]
+    assert [set(c["terms"]) for c in told["curves"]] == terms
+    assert config["architectures"] == [architecture]
+    assert (config.get("hidden_size") or config["dim"]) == width
+    names = load_file(student / "model.safetensors")
+    assert not [n for n in names if "projection" in n], "a projection is no part of the student"
+
+
+def test_notes_tell_what_was_reduced(chains: Chains) -> None:
+    notes = {}
+    for chain in ("mobilebert of an IB-BERT", "mobilebert, two stages"):
+        training_file = chains(chain)[1] / "student" / "out" / "training.json"
+        notes[chain] = json.loads(training_file.read_text())["notes"]
+    reduced = "reduced to 6 of 520,000 steps, batch 8 instead of 2,048"
+    assert notes["mobilebert of an IB-BERT"] == [f"MobileBERT transfer: progressive, {reduced}"]
+    components, joint, progressive = notes["mobilebert, two stages"]
+    assert components.startswith("BERT has no bottlenecks: 128 principal components of its states")
+    assert (joint, progressive) == tuple(f"MobileBERT transfer: {kind}, {reduced}" for kind in ("joint", "progressive"))
+
+
+def test_a_stage_leaves_a_model_that_transformers_opens_and_what_is_carried(chains: Chains) -> None:
+    base = chains("tinybert")[1]
+    assert transformers.AutoModel.from_pretrained(base / "0" / "out").config.hidden_size == 16
+    assert json.loads((base / "0" / "out" / "stage.json").read_text())["carried"] == {
+        "projection": {"width": 16, "teacher_width": 32, "layers": 1, "kind": "per_layer"}
+    }
+    before, after = (load_file(base / n / "out" / "carried.safetensors") for n in "01")
+    assert {k.split("/")[0] for k in before} == {"projection"}
+    weight = "projection/maps.0.weight"
+    assert before[weight].shape == (32, 16)
+    apart = (after[weight] - before[weight]).abs().max()
+    assert 0 < apart < 0.02, "the next stage goes on with it: six steps of 0.001"
+
+
+@pytest.mark.parametrize(("chain", "number"), [("mobilebert, two stages", 2), ("distilbert of another class", 0)])
+def test_a_stage_that_was_killed_goes_on_where_it_was(
+    chain: str, number: int, chains: Chains, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (learning, base), killed = chains(chain), make_places(tmp_path)
+    before = base / str(number - 1) / "out" if number else None
+    step, sparsify, asked = loop.TrainingLoop.step, sparse.sparsify, []
+
+    def dying(self: Any) -> float:
+        if self.progress.step == 5:
+            raise KeyboardInterrupt
+        return step(self)
+
+    monkeypatch.setattr(sparse, "sparsify", lambda *a: asked.append(1) or sparsify(*a))
+    with monkeypatch.context() as patched:
+        patched.setattr(loop.TrainingLoop, "step", dying)
+        with pytest.raises(KeyboardInterrupt):
+            training.make_stage(forget_models(learning), number, before, killed)
+    assert not list(killed.output.iterdir())
+    training.make_stage(forget_models(learning), number, before, killed)
+    assert len(asked) == (6 if "cache" in CHAINS[chain][0][number] else 0), "a cached teacher is asked once"
+    for name in ("model.safetensors", "carried.safetensors"):
+        assert (base / str(number) / "out" / name).read_bytes() == (killed.output / name).read_bytes(), name
+
+
+# --- through the command line ---
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "config.json").read_text()))
+
+
+def test_a_run_makes_corpora_and_copies_for_its_stages(write_recipe: Write, cli: Cli, tmp_path: Path) -> None:
+    stages, teacher, student, _ = CHAINS["tinybert"]
+    run = cli("distill", write_recipe(stages, teacher, student), "-o", tmp_path / "run")
+    assert run.exit_code == 0, run.output
+    assert "augmented: 60 rows and " in run.stderr
+    assert read_config(tmp_path / "run" / "student")["hidden_size"] == 16
+
+
+def test_a_method_of_another_package_trains_a_student(task: Any, cli: Cli, tmp_path: Path) -> None:
+    stages = [{"method": "logits", "steps": 40, "batch": 8, "lr": 3e-3}, {"method": "logits", "steps": 2, "batch": 8}]
+    path = task.variant(tmp_path / "recipe.yaml", distill=stages, teacher={"finetune": {"steps": 10}})
+    with registered():
+        run = cli("distill", path, "-o", tmp_path / "run")
+        assert run.exit_code == 0, run.output
+        told = json.loads((tmp_path / "run" / "student" / "training.json").read_text())
+        assert [c["stage"] for c in told["curves"]] == ["distill.0", "distill.1"]
+        assert told["curves"][0]["loss"][-1] < told["curves"][0]["loss"][0]
+        assert told["notes"] == ["scales [1.0]", "scales [1.0, 1.0]"]
+    refused = cli("distill", path, "-o", tmp_path / "other")
+    assert refused.exit_code == 2
+    assert "method 'logits' is unknown" in refused.stderr
+
+
+def go_on(task: Any, finished: Path, destination: Path, steps: int = 2, **student: Any) -> Path:
+    """A recipe with the finished run's teacher, and its student pruned if nothing else is said."""
+    stage = {"method": "task", "steps": steps, "batch": 32, "lr": 3e-3, "dropout": 0.0}
+    told = {"layers": None, "init": "pruned", "intermediate": 10, **student}
+    teacher = {"model": str(finished / "teacher"), "finetune": None}
+    return Path(task.variant(destination, student=told, teacher=teacher, distill=[stage]))
+
+
+def test_a_trained_student_is_pruned_and_learns_again(task: Any, finished: Path, cli: Cli, tmp_path: Path) -> None:
+    have = read_config(finished / "student")["intermediate_size"]
+    student = {"model": str(finished / "student"), "intermediate": have // 2}
+    path = go_on(task, finished, tmp_path / "recipe.yaml", steps=40, **student)
+    result = cli("distill", path, "-o", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert f"pruned: {have // 2} of {have} feed-forward neurons stay in each layer" in result.stderr
+    assert "(chosen on 300 training rows)" in result.stderr
+    assert read_config(tmp_path / "run" / "student")["intermediate_size"] == have // 2
+    assert read_config(tmp_path / "run" / "teacher")["intermediate_size"] == have
+    before, after = (json.loads((f / "student" / "training.json").read_text()) for f in (finished, tmp_path / "run"))
+    assert after["score"]["value"] >= before["score"]["value"] - 0.02
+    again = cli("distill", path, "-o", tmp_path / "run", "student.intermediate=8")
+    assert again.exit_code == 2, "a student of another width is another student"
+
+
+@pytest.mark.parametrize(
+    ("student", "wanted"),
+    [
+        ({"model": "teacher", "layers": 1}, {"num_hidden_layers": 1, "intermediate_size": 10}),
+        ({"layers": 1, "family": "distilbert"}, {"model_type": "distilbert", "n_layers": 1, "hidden_dim": 10}),
+    ],
+)
+def test_pruning_goes_with_fewer_layers_and_another_family(
+    student: dict[str, Any], wanted: dict[str, Any], task: Any, finished: Path, cli: Cli, tmp_path: Path
+) -> None:
+    told = {k: str(finished / v) if k == "model" else v for k, v in student.items()}
+    result = cli("distill", go_on(task, finished, tmp_path / "recipe.yaml", **told), "-o", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    made = read_config(tmp_path / "run" / "student")
+    assert {key: made[key] for key in wanted} == wanted
+
+
+# --- IB-BERT, which no exporter writes ---
+
+
+def test_an_ib_bert_teacher_is_not_exported_to_compare_with(
+    write_recipe: Write, teachers: Any, cli: Cli, tmp_path: Path
+) -> None:
+    student = {"model": str(teachers["mobilebert"]), "layers": None}
+    path = write_recipe([TASK], "ib_bert", student, benchmark={"threads": [1]})
+    planned = cli("run", path, "-o", tmp_path / "run", "--dry-run")
+    assert planned.exit_code == 0, planned.output
+    steps = [line.split("\t")[0] for line in planned.stdout.splitlines()]
+    assert "benchmark" in steps
+    assert not [step for step in steps if step.endswith("-teacher")]
+
+
+@pytest.mark.parametrize(
+    ("student", "where"), [(None, "teacher.model"), (ONE, "student.family"), ("itself", "student.model")]
+)
+def test_exporting_an_ib_bert_is_refused_before_anything_is_trained(
+    student: Any, where: str, write_recipe: Write, teachers: Any, cli: Cli, tmp_path: Path
+) -> None:
+    own = {"model": str(teachers["ib_bert"]), "layers": None} if student == "itself" else student
+    path = write_recipe([TASK] if own else None, "ib_bert", own)
+    for command in ((), ("--dry-run",)):
+        said = cli("run", path, "-o", tmp_path / "run", *command)
+        assert said.exit_code == 2, said.output
+        assert f"{where}: no exporter writes IB-BERT" in said.stderr
+        assert "Distil a MobileBERT student" in said.stderr
+    assert not (tmp_path / "run" / "teacher").exists()
+    verb = cli("export", "-m", teachers["ib_bert"], "-o", tmp_path / "phone", "--task", "fill-mask")
+    assert verb.exit_code == 2
+    assert "--model: no exporter writes IB-BERT" in verb.stderr
+    assert not (tmp_path / "phone").exists()
+
+
+def test_what_is_not_exported_may_be_an_ib_bert(write_recipe: Write, cli: Cli, tmp_path: Path) -> None:
+    run = cli("distill", write_recipe([TASK], "ib_bert"), "-o", tmp_path / "run")
+    assert run.exit_code == 0, run.output
+    student = read_config(tmp_path / "run" / "student")
+    assert (student["model_type"], student["num_hidden_layers"]) == ("ib_bert", 1)
+    path = write_recipe(None, "ib_bert", None, task="fill-mask", finetune={"steps": 20, "lr": 1e-2, "dropout": 0.0})
+    run = cli("finetune", path, "-o", tmp_path / "words")
+    assert run.exit_code == 0, run.output
+    assert read_config(tmp_path / "words" / "teacher")["architectures"] == ["IbBertForMaskedLM"]
+
+
+def test_a_script_pre_trains_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """In this process; `pocketbert.distill.methods.mobilebert` is looked at in tests/distill/methods."""
+    (tmp_path / "tokenizer").mkdir()
+    write_wordpiece(tmp_path / "tokenizer", vocabulary())
+    texts = [f"{a['text']} {b['text']}" for a, b in zip(task_rows(60, 1), task_rows(60, 2), strict=True)]
+    corpus, out = write_lines(tmp_path / "text.jsonl", [{"text": t} for t in texts]), tmp_path / "ib-bert"
+    arguments = [tmp_path / "tokenizer", corpus, out, "--steps", 4, "--batch", 8, "--length", 16]
+    monkeypatch.setattr("sys.argv", [str(SCRIPT), *map(str, arguments)])
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+    assert "step 4: mlm" in capsys.readouterr().out
+    model = transformers.AutoModelForPreTraining.from_pretrained(out)
+    assert type(model).__name__ == "IbBertForPreTraining"
+    assert model.config.vocab_size == len(vocabulary())
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["ib-bert", "text.jsonl", "tokenizer"]
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    assert "is there already" in capsys.readouterr().err
+
+
+# --- what is refused ---
+
+TWO = [{**LAYERS, "projection": "shared"}, {**INTERMEDIATE, "layers": [1, 2]}]
+UNSURE = {**WORDS, "weights": {"logits": 0, "mlm": 2, "cosine": 1}, "cache": {}}
+NOTHING = {**BLOCKS, "strategy": "auxiliary", "pairs": False, "masking": "none"}
+PRUNED = {**ONE, "init": "pruned"}
+OWN = {"model": "folder", "layers": 1, "intermediate": 8, "family": "distilbert"}
+LARGE = {"size": "large", "layers": None}
+
+
+@pytest.mark.parametrize(
+    ("stages", "teacher", "student", "edit", "words"),
+    [
+        ([TASK], "encoder", "other", "", "has another vocabulary than the teacher"),
+        (TWO, "encoder", NARROW, "", "distill.1.layers: lists 2 layers, the student has 1"),
+        (TWO, "encoder", NARROW, "task=token-classification", "TinyBERT's stages go on with one projection"),
+        ([PREDICTION], "encoder", ONE, "data.augment=null", "distill.0.augmented: needs data.augment"),
+        ([UNSURE], "words", ONE, "", "masked_only|cosine|logits"),
+        ([RELATIONS, TASK], "encoder", {**PRUNED, "intermediate": 8}, "", "pruned chooses neurons on training rows"),
+        ([TASK], "encoder", {**PRUNED, "intermediate": 64}, "", "64 neurons are to stay, and each|for example 32"),
+        ([TASK], "encoder", {**PRUNED, "hidden": 16}, "", "needs intermediate: N|hidden: pruning keeps"),
+        ([TASK], "encoder", {**PRUNED, "heads": 2}, "", "heads: attention heads cannot be"),
+        ([TASK], "encoder", OWN, "", "layers, intermediate, family: the student in model has its own"),
+        ([GUESSED, TASK], "wide", MINI, "", "has no trained head for fill-mask|Set truth: 1 to learn only its layers"),
+        ([{**BLOCKS, "weights": {}}, TASK], "wide", MINI, "", "has 4 heads, the teacher 2"),
+        ([BLOCKS, TASK], "encoder", MINI, "", "'mini' is 128 wide between its blocks, the teacher only 32"),
+        ([NOTHING, TASK], "wide", LARGE, "", "transfer_steps has no meaning|no next sentence|leaves nothing to guess"),
+        ([{**BLOCKS, "transfer_steps": 1}, TASK], "ib_bert", MINI, "", "1 steps do not divide into the 2 phases"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_way_out(
+    stages: Any,
+    teacher: str,
+    student: Any,
+    edit: str,
+    words: str,
+    write_recipe: Write,
+    teachers: Any,
+    cli: Cli,
+    tmp_path: Path,
+) -> None:
+    told = {"model": str(teachers["other"]), "layers": None} if student == "other" else student
+    run = cli("distill", write_recipe(stages, teacher, told), "-o", tmp_path / "run", *filter(None, [edit]))
+    assert run.exit_code == 2, run.output
+    said = " ".join(run.stderr.split())
+    assert [w for w in words.split("|") if w not in said] == [], said
+    assert not (tmp_path / "run" / "student").exists()

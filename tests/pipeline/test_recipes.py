@@ -1,0 +1,244 @@
+"""A recipe for a data file alone: what is found in the rows, what is kept in the run folder, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pocketbert import api
+from pocketbert.core.errors import InputError
+from pocketbert.core.recipe.file import dump_recipe, load_recipe
+from pocketbert.pipeline.phone.pack import portable
+from pocketbert.pipeline.recipes import StartingRecipe, recipe_path
+from support.tiny_task import Task
+from support.tiny_texts import LABELS, task_rows, write_lines
+
+TRAINING = "epochs: 8, batch: 32, lr: 0.003, dropout: 0.0"
+QUICK = (
+    f"teacher.finetune={{{TRAINING}}}",
+    f"distill=[{{method: task, {TRAINING}}}]",
+    "student.layers=1",
+    "export.formats=[onnx]",
+    "benchmark=null",
+    "quantize={scheme: fp32}",
+)
+
+
+def write_table(path: Path, rows: list[dict[str, Any]], header: bool = True, suffix: str = "") -> Path:
+    """Rows as comma-separated values; without a header, labels are numbers."""
+    lines = ["id,utterance,intent"] if header else []
+    for i, row in enumerate(rows):
+        label = row["label"] if header else LABELS.index(row["label"]) + 1
+        lines.append(f"{i},{row['text']}{suffix},{label}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def start(tiny: Task, data: Path, **said: Any) -> StartingRecipe:
+    return api.starting_recipe(api.DataFiles(data, **said), "runs/x", [f"teacher.model={tiny.folder / 'teacher'}"])
+
+
+def test_a_table_alone(task: Task, tmp_path: Path) -> None:
+    found = start(task, write_table(tmp_path / "my rows.csv", task_rows(600, 1)))
+    recipe = found.recipe
+    assert (recipe.name, recipe.task.value, recipe.data.max_length) == ("my-rows", "text-classification", 32)
+    assert recipe.data.train is not None
+    assert (recipe.data.train.text, recipe.data.train.label) == ("utterance", "intent")
+    assert recipe.data.eval is not None
+    assert recipe.data.eval.fraction == 0.1
+    assert recipe.export.lengths == [16, 32]
+    assert recipe.teacher.finetune is not None
+    assert recipe.teacher.finetune.epochs == 8, "4,800 rows are seen"
+    assert found.notes[:2] == (
+        "text: column 'utterance', label: column 'intent' (3 names)",
+        "task: text-classification, from the labels",
+    )
+    assert yaml.safe_load(found.text)["teacher"]["model"] == "minilm-l6"
+    assert sum(line.lstrip().startswith("#") for line in found.text.splitlines()) > 5
+
+
+def test_a_table_without_a_header(task: Task, tmp_path: Path) -> None:
+    path = write_table(tmp_path / "rows.csv", task_rows(600, 1), header=False)
+    dev = write_table(tmp_path / "dev.csv", task_rows(60, 2), header=False, suffix=" again")
+    found = start(task, path, evaluation=dev)
+    assert found.notes[0] == "no header: column 2 is the text, column 3 the label (3 numbers)"
+    for source in (found.recipe.data.train, found.recipe.data.eval):
+        assert source is not None
+        assert (source.text, source.label) == ("column 2", "column 3")
+    assert found.recipe.data.train is not None
+    assert found.recipe.data.train.header is False
+    report = api.data_check(found.recipe)
+    assert report is not None
+    assert {split.name: split.rows for split in report.splits} == {"train": 600, "eval": 60}
+    assert set(report.splits[0].labels) == {"1", "2", "3"}
+    assert "label names are the numbers in the training data, in numeric order" in report.notes
+    decided = start(task, path, header=False, evaluation=dev)
+    assert decided.recipe.data.eval is not None
+    assert decided.recipe.data.eval.header is False
+
+
+def test_a_recipe_names_a_file_without_a_header_in_its_notes(task: Task, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("".join(f"{row['text']},{row['label']}\n" for row in task_rows(60, 1)))
+
+    def check(**more: Any) -> list[str]:
+        source = {"path": str(path), "text": "column 1", "label": "column 2", **more}
+        report = api.data_check(load_recipe(task.variant(tmp_path / "r.yaml", data={"train": source})))
+        assert report is not None
+        return [n for n in report.notes if "header" in n]
+
+    (note,) = check()
+    assert note.startswith("rows.csv: no header was found, the first row is data")
+    assert check(header=False) == []
+    with pytest.raises(InputError, match="no column 'column 1'") as caught:
+        check(header=True)
+    assert "header: false" in caught.value.problems[0].fix
+
+
+def test_another_installation_continues_a_run_and_an_edited_recipe_is_refused(task: Task, tmp_path: Path) -> None:
+    found = start(task, write_table(tmp_path / "rows.csv", task_rows(600, 1)))
+    (tmp_path / "run").mkdir()
+    found.keep(tmp_path / "run", overwrite=False)
+    kept = tmp_path / "run" / "recipe.yaml"
+    header, rest = kept.read_text().split("\n", 1)
+    elsewhere = f"{header}-elsewhere\n{rest}"
+    kept.write_text(elsewhere)
+    found.keep(tmp_path / "run", overwrite=False)
+    assert kept.read_text() == elsewhere
+    kept.write_text(elsewhere.replace("seed: 7", "seed: 8"))
+    with pytest.raises(InputError, match="differs from the recipe for this data"):
+        found.keep(tmp_path / "run", overwrite=False)
+
+
+def test_many_rows_are_seen_less_often(task: Task, tmp_path: Path) -> None:
+    rows = [{"text": f"{row['text']} {i}", "label": row["label"]} for i, row in enumerate(task_rows(24_000, 1))]
+    path = write_table(tmp_path / "rows.csv", rows)
+    found = start(task, path, evaluation=path)
+    assert found.recipe.distill[0].epochs == 2
+    assert found.recipe.data.eval is not None
+    assert found.recipe.data.eval.path == str(path)
+
+
+@pytest.mark.parametrize(
+    ("labels", "task_name"),
+    [
+        ([i / 7 for i in range(60)], "regression"),
+        ([list(LABELS[: i % 4]) for i in range(60)], "multi-label"),
+        ([[{"start": 0, "end": 2, "label": "thing"}] for _ in range(60)], "token-classification"),
+        ([i % 3 for i in range(60)], "text-classification"),
+    ],
+)
+def test_the_labels_tell_the_task(task: Task, tmp_path: Path, labels: list[Any], task_name: str) -> None:
+    rows = [{"text": row["text"], "label": label} for row, label in zip(task_rows(60, 1), labels, strict=True)]
+    assert start(task, write_lines(tmp_path / "rows.jsonl", rows)).recipe.task.value == task_name
+
+
+def test_labels_that_could_be_several_things_are_a_question(task: Task, tmp_path: Path) -> None:
+    rows = [{"text": row["text"], "label": i} for i, row in enumerate(task_rows(60, 1))]
+    path = write_lines(tmp_path / "rows.jsonl", rows)
+    with pytest.raises(InputError, match="--task text-classification, or --task regression"):
+        start(task, path)
+    assert start(task, path, task="regression").recipe.task.value == "regression"
+    assert start(task, path, task="feature-extraction").recipe.teacher.finetune is None
+    with pytest.raises(InputError, match="recipes cp fill-mask"):
+        start(task, path, task="fill-mask")
+
+
+def test_from_a_table_to_the_phone(task: Task, tmp_path: Path, cli: Callable[..., Any]) -> None:
+    data, run = write_table(tmp_path / "rows.csv", task_rows(600, 1)), tmp_path / "run"
+    command = ("run", "--data", data, *QUICK, f"teacher.model={task.folder / 'teacher'}", "-o", run)
+    planned = cli(*command, "--dry-run")
+    assert planned.exit_code == 0, planned.output
+    assert "distill.0" in planned.stdout
+    assert not run.exists(), "a dry run writes nothing"
+    result = cli(*command)
+    assert result.exit_code == 0, result.output
+    assert "text: column 'utterance', label: column 'intent' (3 names)" in result.stderr
+    assert f"recipe:          {run}/recipe.yaml" in result.stdout
+    report = json.loads((run / "data.json").read_text())
+    sizes = {split["name"]: split["rows"] for split in report["splits"]}
+    assert sum(sizes.values()) + report["train_in_eval"] == 600
+    assert 30 < sizes["eval"] < 100
+    assert f"train finetune: {-(-8 * sizes['train'] // 32)} steps of 32 rows: 8" in result.stderr
+    kept = load_recipe(run / "recipe.yaml")
+    assert kept.data.eval is not None
+    assert kept.data.eval.fraction == 0.1
+    again = cli(*command)
+    assert again.exit_code == 0, again.output
+    assert "finished before, skipped" in again.stderr
+    (run / "recipe.yaml").write_text((run / "recipe.yaml").read_text() + "# mine\n")
+    refused = cli(*command)
+    assert refused.exit_code == 2
+    assert "it was edited, or the data changed" in refused.stderr
+    assert (run / "recipe.yaml").read_text().endswith("# mine\n")
+
+
+def test_what_does_not_go_together(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    data = write_table(tmp_path / "rows.csv", task_rows(60, 1))
+    for args, message in (
+        (("run", "--data", data, "sst2"), "together with the recipe 'sst2'"),
+        (("run", "sst2", "--label", "intent"), "--label: belong to --data"),
+        (("run", "sst2", "--no-header"), "--header, --no-header: belong to --data"),
+        (("run",), "no recipe and no data"),
+        (("run", data), f"pocketbert run --data {data}"),
+        (("run", "--data", tmp_path / "none.csv"), "none.csv"),
+    ):
+        result = cli(*args, "-o", tmp_path / "run")
+        assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+        assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("task_name", ["text-classification", "multi-label", "regression", "fill-mask"])
+def test_the_starts_are_recipes(task_name: str) -> None:
+    recipe = load_recipe(recipe_path(task_name))
+    assert recipe.task.value == task_name
+    assert all(stage.epochs for stage in recipe.distill)
+
+
+@pytest.mark.parametrize("command", [("recipes", "validate"), ("run", "--dry-run")])
+def test_what_a_run_would_find_is_found_before(
+    task: Task, tmp_path: Path, cli: Callable[..., Any], command: tuple[str, ...]
+) -> None:
+    for changes, message in (
+        ({"teacher": {"finetune": None}}, "has no trained head for text-classification"),
+        ({"data": {"train": {"label": "intent"}}}, "no column 'intent'"),
+        ({"data": {"labels": ["lamp", "music"]}}, "label 'timer' is not in the label set"),
+        ({"data": {"eval": {"path": str(tmp_path / "none.jsonl")}}}, "none.jsonl"),
+        ({}, ""),
+    ):
+        result = cli(*command, task.variant(tmp_path / "r.yaml", **changes))
+        assert result.exit_code == (2 if message else 0), result.output
+        assert message in result.stderr
+
+
+def test_what_is_packed_names_no_folder_of_this_machine(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(
+        """schema: 1
+name: portable
+task: text-classification
+data:
+  train: {path: sub/train.jsonl}
+  eval: {path: dev.jsonl}
+  corpus: {sources: [{path: sub/text.jsonl}]}
+  augment: {vectors: sub/words.txt}
+teacher: {model: google-bert/bert-base-uncased}
+student: {model: ./general}
+distill:
+  - {method: tinybert-general, steps: 1}
+  - {method: tinybert-prediction, steps: 1, augmented: true}
+"""
+    )
+    recipe = load_recipe(path)
+    assert recipe.data.augment is not None
+    assert recipe.data.augment.vectors == tmp_path / "sub" / "words.txt", "counted from the recipe"
+    written = dump_recipe(portable(recipe))
+    assert str(tmp_path) not in written
+    for name in ("train.jsonl", "dev.jsonl", "text.jsonl", "words.txt", "general"):
+        assert f": {name}\n" in written
+    assert "google-bert/bert-base-uncased" in written
