@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -67,5 +67,25 @@ def quantized(
         path = tmp_path_factory.mktemp("quantized") / f"model{SUFFIX[format]}"
         rows = (lambda: sentence_rows) if scheme.static else None
         return path, quantize(source(format), path, Plan(format, scheme, runtime, rows))
+
+    return make
+
+
+@pytest.fixture
+def write(source: Callable[[Format], Path], sentence_rows: list[Feed], tmp_path: Path) -> Callable[..., Path]:
+    """`write(format, scheme, runtime=None, base=None, rows=None, **more)`: a file of the tiny BERT, or of `base`, anew."""
+
+    def make(
+        format: Format,
+        scheme: Scheme,
+        runtime: Runtime | None = None,
+        base: Path | None = None,
+        rows: Sequence[Feed] | None = None,
+        **more: Any,
+    ) -> Path:
+        path = tmp_path / f"a{SUFFIX[format]}"
+        calibration = (lambda: sentence_rows if rows is None else rows) if scheme.static else None
+        quantize(base or source(format), path, Plan(format, scheme, runtime, calibration, **more))
+        return path
 
     return make

@@ -16,6 +16,7 @@ from pocketbert.core.disk.files import sha256_path
 from pocketbert.core.errors import GateError, InputError, MissingBackendError
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.types import Format, Role, Runtime, Scheme
+from pocketbert.export.onnx import check_readable
 from pocketbert.quantize import Plan, find_row, quantize, read_stored_numbers, read_weight_types, table
 from pocketbert.quantize.simulated import SimulatedPredictor
 from pocketbert.quantize.table import (
@@ -77,6 +78,8 @@ def test_every_row_makes_a_file_with_its_weight_types(row: SchemeRow, source: So
     before = read_weight_types(source(row.format), row.format)
     assert types == read_weight_types(path, row.format)
     assert [p.name for p in path.parent.iterdir()] == [path.name]
+    if row.format is Format.ONNX:
+        check_readable(path)
     assert row.problems(types, "a") == []
     for use, wanted in ((Use.MATMUL, row.weights.products), (Use.TABLE, row.weights.tables)):
         large = [u for u in types.uses if u.use is use and u.numbers >= 512]

@@ -85,11 +85,6 @@ def test_no_file_is_exported_of_a_student_of_one_step(task: Any, tmp_path: Path,
     assert "student torch fp32" in page
     assert "no file was exported" in page
 
-    # what the advice says, in the same folder
-    again = cli("run", recipe, "distill.0.steps=80", "-o", run, "--overwrite")
-    assert again.exit_code == 0, again.output
-    assert (run / "phone").is_dir()
-
 
 def test_a_lower_bound_needs_no_overwrite(task: Any, tmp_path: Path, cli: Cli) -> None:
     stage = {"method": "task", "steps": 8, "batch": 32, "lr": 3e-3, "dropout": 0.0}

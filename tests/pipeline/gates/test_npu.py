@@ -12,14 +12,10 @@ import pytest
 
 pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
 
-from pocketbert import api
-from pocketbert.core.data.source import DataSource
-from pocketbert.core.types import Format, Layout, Runtime, Scheme
-from pocketbert.pipeline.gates.stored import PreparedModels
+from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.quantize import find_row, read_weight_types, weights
-from support.defects import format_of, integers, relist
-from support.defects.stored import DAMAGES, damage
-from support.stored_models import CLASSIFY, StoredFiles
+from support.defects import integers
+from support.stored_models import StoredFiles
 from support.tiny_task import Task
 
 Form = tuple[Format, Scheme, Runtime]
@@ -69,53 +65,6 @@ def test_a_broken_graph_is_named(file: str, change: Change, said: str, stored: S
     change(path)
     found = row.problems(read_weight_types(path, format), file)
     assert any(said in line and line.startswith(f"{file}: ") for line in found), found
-
-
-# The same through `verify`.
-
-
-@pytest.fixture(scope="module")
-def npu_phone(finished_tflite: Path, task: Task, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The artefact folder of the tiny task with all files for NPUs."""
-    folder, rows = tmp_path_factory.mktemp("npu"), DataSource.at(str(task.folder / "train.jsonl"))
-    return api.quantize(finished_tflite / "phone", folder / "phone", ["a16w8", "a8w8"], ["npu", "qnn"], calibrate=rows)
-
-
-def change_numbers(name: str, path: Path) -> None:
-    models = PreparedModels(path.parents[1], CLASSIFY, 40)
-    how = next(d for d in DAMAGES if d.name == name)
-    damage(path, models.reference(format_of(path), Layout.PLAIN), how)
-
-
-STORED = {
-    "one-number": "layer.0.attention.key.weight has other numbers",
-    "tables-swapped": "word_embeddings.weight has other numbers",
-    "class-x4": "classifier.weight has other numbers",
-    "bias": "layer.0.up.bias is not in the file",
-}
-CASES = [
-    *((f, partial(change_numbers, name), "stored", said) for f in FORMS for name, said in STORED.items()),
-    *((f, how, "types", said) for f, how, said in GRAPHS if how is not integers.deep_mask),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("file", "change", "gate", "said"), CASES, ids=name_of)
-def test_verify_ends_with_3_and_says_what_is_wrong(
-    file: str, change: Change, gate: str, said: str, npu_phone: Path, cli: Callable[..., Any], tmp_path: Path
-) -> None:
-    phone = Path(shutil.copytree(npu_phone, tmp_path / "phone"))
-    change(phone / file)
-    relist(phone, file)
-    result = cli("verify", "-m", phone)
-    assert result.exit_code == 3, result.output
-    [line] = [line for line in result.stderr.splitlines() if f"{file}: gate '{gate}' failed:" in line]
-    assert said in line, line
-
-
-@pytest.mark.slow
-def test_a_folder_that_nobody_changed_passes(npu_phone: Path, cli: Callable[..., Any]) -> None:
-    assert cli("verify", "-m", npu_phone).exit_code == 0
 
 
 @pytest.mark.slow

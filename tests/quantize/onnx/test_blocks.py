@@ -12,8 +12,7 @@ from pocketbert.core.errors import GateError, InputError
 from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize import Plan, quantize
 from pocketbert.quantize.onnx import blocks, dynamic
-from pocketbert.quantize.onnx.tables import find_largest_table
-from pocketbert.quantize.weights import Use, WeightTypes
+from pocketbert.quantize.weights import WeightTypes
 
 BLOCKS = [Scheme.INT8_B32, Scheme.W4]
 SCHEMES = [Scheme.SMALL, *BLOCKS]
@@ -31,17 +30,6 @@ def test_only_blocks_need_operators_of_onnx_runtime(quantized: Quantized) -> Non
         stored = {t.name for t in graph.initializer}
         products = [n for n in graph.node if n.op_type == "MatMul"]
         assert all(n.input[1] not in stored for n in products), "products of two activations stay as they are"
-
-
-def test_only_the_largest_table_has_4_bits(quantized: Quantized, exported: Exported) -> None:
-    largest = find_largest_table(onnx.load(exported("bert")).graph)
-    assert largest
-    for scheme in (Scheme.SMALL, Scheme.W4):
-        uses = quantized(Format.ONNX, scheme)[1].uses
-        tables = {u.name: u.dtype for u in uses if u.use is Use.TABLE and u.numbers > 99}
-        [few] = [name for name, dtype in tables.items() if dtype == "int4"]
-        assert few.startswith(largest)
-        assert len(tables) > 1
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -11,6 +11,9 @@ import pytest
 
 pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
 
+from ai_edge_quantizer.algorithm_manager import AlgorithmName
+from ai_edge_quantizer.qtyping import TFLOperationName
+
 from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.errors import GateError, InputError
 from pocketbert.core.families import find_family
@@ -18,7 +21,6 @@ from pocketbert.core.model_files import dump_model, load_model, tflite_schema
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.export.prepare import prepare
-from pocketbert.quantize.files import quantize
 from pocketbert.quantize.table import Plan
 from pocketbert.quantize.tflite import npu, static
 from pocketbert.quantize.tflite.npu import count_float_operators, leaves_products
@@ -29,13 +31,10 @@ from support.quantized import CLASSIFY, Feed, export_file, pad_row
 from support.tiny import noisy_model, tiny_classifier
 
 Rows = list[Feed]
+Write = Callable[..., Path]
 SCHEMES = (Scheme.A16W8, Scheme.A8W8)
 WORST = {Scheme.A16W8: 0.1, Scheme.A8W8: 0.3}
 """RMS errors that files of the tiny model stay below."""
-
-
-def plan(scheme: Scheme, rows: Rows, **more: Any) -> Plan:
-    return Plan(Format.TFLITE, scheme, Runtime.NPU, lambda: rows, **more)
 
 
 @pytest.fixture
@@ -46,6 +45,12 @@ def source(exported_tflite: Callable[[str], Path]) -> Path:
 @pytest.fixture
 def made(quantized: Callable[..., Any]) -> dict[Scheme, Path]:
     return {scheme: quantized(Format.TFLITE, scheme, Runtime.NPU)[0] for scheme in SCHEMES}
+
+
+@pytest.fixture
+def write_npu(write: Callable[..., Path]) -> Write:
+    """`write_npu(scheme, base=None, rows=None)`: a file for NPUs anew."""
+    return lambda scheme, **more: write(Format.TFLITE, scheme, Runtime.NPU, **more)
 
 
 def measure_error(exact: Path, path: Path, rows: Rows) -> float:
@@ -83,13 +88,14 @@ def test_the_whole_graph_is_in_integers_and_padding_is_masked(
     assert TflitePredictor(made[scheme], 1).signature.outputs[0].dtype == "float32"
 
 
-def test_sentence_embeddings_count_their_tokens_and_states_are_floats(sentence_rows: Rows, tmp_path: Path) -> None:
+def test_sentence_embeddings_count_their_tokens_and_states_are_floats(
+    write_npu: Write, sentence_rows: Rows, tmp_path: Path
+) -> None:
     family, task = find_family("bert"), TASKS[TaskName.FEATURE_EXTRACTION]
     module = prepare(noisy_model("bert", 2, "AutoModel", vocab_size=200), family, task, Format.TFLITE)
-    exact = TflitePredictor(export_file(module, family, tmp_path / "model.tflite", task=task), 1)
+    base = export_file(module, family, tmp_path / "model.tflite", task=task)
     for scheme in SCHEMES:
-        quantize(tmp_path / "model.tflite", tmp_path / "npu.tflite", plan(scheme, sentence_rows))
-        found = TflitePredictor(tmp_path / "npu.tflite", 1)
+        exact, found = TflitePredictor(base, 1), TflitePredictor(write_npu(scheme, base=base), 1)
         for row in sentence_rows[::4]:
             padded = pad_row(row, 40)
             wanted, answers = exact.run(padded), found.run(padded)
@@ -100,85 +106,76 @@ def test_sentence_embeddings_count_their_tokens_and_states_are_floats(sentence_r
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_mask_that_counts_tokens_stays_float(
-    scheme: Scheme, exported_tflite: Callable[[str], Path], sentence_rows: Rows, tmp_path: Path
+    scheme: Scheme, exported_tflite: Callable[[str], Path], write_npu: Write, sentence_rows: Rows
 ) -> None:
-    source, path = exported_tflite("longformer"), tmp_path / "a.tflite"
+    base = exported_tflite("longformer")
     own = [{n: v for n, v in row.items() if n != "token_type_ids"} for row in sentence_rows]
-    quantize(source, path, plan(scheme, own))
-    assert measure_error(source, path, own) < WORST[scheme]
+    path = write_npu(scheme, base=base, rows=own)
+    assert measure_error(base, path, own) < WORST[scheme]
     left = count_float_operators(path)
     assert left["CUMSUM"]
     assert not leaves_products(left)
     assert "SOFTMAX" not in left
 
 
-def test_the_range_of_a_mask_is_set_and_not_too_wide(
-    made: dict[Scheme, Path], source: Path, sentence_rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_range_of_a_mask_is_not_too_wide_and_not_too_narrow(
+    made: dict[Scheme, Path], source: Path, write_npu: Write, sentence_rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for depth, below in ((1e4, 1e4), (1e-3, 0.0)):
-        monkeypatch.setattr(npu, "_DEPTH", depth)
-        monkeypatch.setattr(npu, "_BELOW", below)
-        path = tmp_path / f"{depth}.tflite"
-        if depth == 1e4:
-            with pytest.raises(GateError, match="the constant of the mask is in their range"):
-                quantize(source, path, plan(Scheme.A8W8, sentence_rows))
-            assert measure_error(source, path, sentence_rows) > WORST[Scheme.A8W8]
-        else:
-            quantize(source, path, plan(Scheme.A16W8, sentence_rows))
-            right = measure_error(source, made[Scheme.A16W8], sentence_rows)
-            assert measure_error(source, path, sentence_rows) > 3 * right, "padding is attended to"
+    right = measure_error(source, made[Scheme.A16W8], sentence_rows)
+    monkeypatch.setattr(npu, "_DEPTH", 1e-3)
+    monkeypatch.setattr(npu, "_BELOW", 0.0)
+    path = write_npu(Scheme.A16W8)
+    assert measure_error(source, path, sentence_rows) > 3 * right, "padding is attended to"
+    monkeypatch.setattr(npu, "_DEPTH", 1e4)
+    monkeypatch.setattr(npu, "_BELOW", 1e4)
+    with pytest.raises(GateError, match="the constant of the mask is in their range"):
+        write_npu(Scheme.A8W8)
+    assert measure_error(source, path, sentence_rows) > WORST[Scheme.A8W8]
 
 
 def test_factors_of_norms_have_room_for_tokens_that_no_row_had(
-    made: dict[Scheme, Path], source: Path, sentence_rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: dict[Scheme, Path], write_npu: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read_largest(path: Path) -> list[float]:
         graph = TfliteGraph(path)
         return [graph.tensors[op.outputs[0]].step * 32767 for op in graph.operators if op.name == "RSQRT"]
 
     monkeypatch.setattr(npu, "ROOM", 1.0)
-    quantize(source, tmp_path / "tight.tflite", plan(Scheme.A16W8, sentence_rows))
-    tight = read_largest(tmp_path / "tight.tflite")
+    tight = read_largest(write_npu(Scheme.A16W8))
     assert len(tight) > 4
     np.testing.assert_allclose(read_largest(made[Scheme.A16W8]), np.multiply(tight, 2.0), rtol=1e-5)
 
 
 @pytest.mark.parametrize(("kind", "count"), [("FULLY_CONNECTED", 0), ("BATCH_MATMUL", 4), ("SOFTMAX", 2)])
 def test_an_operator_that_is_left_float_is_found(
-    kind: str, count: int, source: Path, sentence_rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, count: int, write_npu: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ai_edge_quantizer.algorithm_manager import AlgorithmName
-    from ai_edge_quantizer.qtyping import TFLOperationName
-
-    right, path = npu._quantizer_recipe, tmp_path / "a.tflite"
+    right = npu._quantizer_recipe
 
     def forgetful(*given: Any) -> Any:
         skipped = {"regex": ".*", "operation": TFLOperationName[kind].value, "algorithm_key": AlgorithmName.NO_QUANTIZE}
         return [*right(*given), {**right(*given)[-1], **skipped}]
 
     monkeypatch.setattr(npu, "_quantizer_recipe", forgetful)
-    if not count:
+    if kind == "FULLY_CONNECTED":
         with pytest.raises(GateError, match="still float: "):
-            quantize(source, path, plan(Scheme.A16W8, sentence_rows))
+            write_npu(Scheme.A16W8)
         return
-    quantize(source, path, plan(Scheme.A16W8, sentence_rows))
-    left = count_float_operators(path)
+    left = count_float_operators(write_npu(Scheme.A16W8))
     assert left[kind] == count
     assert leaves_products(left) is (kind == "BATCH_MATMUL")
 
 
 def test_a_quantizer_that_leaves_the_graph_float_is_found_out(
-    source: Path, sentence_rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    write_npu: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    products = static._quantizer_recipe(b"", plan(Scheme.A8W8, sentence_rows))
+    products = static._quantizer_recipe(b"", Plan(Format.TFLITE, Scheme.A8W8, Runtime.NPU))
     monkeypatch.setattr(npu, "_quantizer_recipe", lambda *_: products)
     with pytest.raises(GateError, match="only matrix products are computed in integers"):
-        quantize(source, tmp_path / "a.tflite", plan(Scheme.A8W8, sentence_rows))
+        write_npu(Scheme.A8W8)
 
 
-def test_graphs_that_cannot_be_written_in_integers_are_refused(
-    source: Path, sentence_rows: Rows, tmp_path: Path
-) -> None:
+def test_graphs_that_cannot_be_written_in_integers_are_refused(source: Path, write_npu: Write, tmp_path: Path) -> None:
     family = find_family("longformer")
     module = prepare(tiny_classifier("longformer", 2, ("a", "b", "c")), family, CLASSIFY, Format.TFLITE)
     windows = export_file(module, family, tmp_path / "windows.tflite", (4, 40))
@@ -187,11 +184,10 @@ def test_graphs_that_cannot_be_written_in_integers_are_refused(
     for op in graph.operators:
         kinds.setdefault(operator_code(model, op), graph.tensors[op.inputs[-1 if len(op.inputs) < 2 else 1]])
     kinds[names.FULLY_CONNECTED].buffer = kinds[names.EMBEDDING_LOOKUP].buffer
-    (tmp_path / "tied.tflite").write_bytes(dump_model(model))
-    for path, said in (
-        (windows, r"other operators than those for long ones.*--lengths 512"),
-        (tmp_path / "tied.tflite", "a matrix product reads the word table"),
-    ):
-        with pytest.raises(InputError, match=said):
-            quantize(path, tmp_path / "a.tflite", plan(Scheme.A16W8, sentence_rows))
-        assert not (tmp_path / "a.tflite").exists()
+    tied = tmp_path / "tied.tflite"
+    tied.write_bytes(dump_model(model))
+    with pytest.raises(InputError, match=r"other operators than those for long ones.*--lengths 512"):
+        write_npu(Scheme.A16W8, base=windows)
+    with pytest.raises(InputError, match="a matrix product reads the word table"):
+        write_npu(Scheme.A16W8, base=tied)
+    assert not (tmp_path / "a.tflite").exists()

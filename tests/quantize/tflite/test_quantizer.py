@@ -24,12 +24,13 @@ from pocketbert.export.prepare import prepare
 from pocketbert.quantize.files import quantize
 from pocketbert.quantize.table import Plan
 from pocketbert.quantize.tflite import quantizer, reading
-from pocketbert.quantize.tflite.reading import TfliteGraph, read_stored_numbers, read_weight_types
+from pocketbert.quantize.tflite.reading import TfliteGraph, read_weight_types
 from pocketbert.quantize.weights import Use
 from pocketbert.runtime.tflite import TflitePredictor
 from support.quantized import export_file
 from support.tiny import noisy_model
 
+Write = Callable[..., Path]
 FORMS = {name: Plan(Format.TFLITE, Scheme(name)) for name in ("int8", "w8", "fp16", "small", "w4")}
 FORMS["old"] = Plan(Format.TFLITE, Scheme.INT8, Runtime.TFLITE_2_16)
 
@@ -39,33 +40,10 @@ def source(exported_tflite: Callable[[str], Path]) -> Path:
     return exported_tflite("bert")
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_weights_and_tables_alike_have_the_type_of_the_scheme(
-    form: str, quantized: Callable[..., Any], source: Path
-) -> None:
-    types, large = quantized(Format.TFLITE, FORMS[form].scheme, FORMS[form].runtime)[1], read_weight_types(source)
-    assert {u.dtype for u in large.uses} == {"float32"}
-    assert [(u.use, u.numbers) for u in types.uses] == [(u.use, u.numbers) for u in large.uses]
-    assert ("DEQUANTIZE" in types.operators) is (form in ("w8", "fp16"))
-    assert not any(u.per_channel for u in types.uses) or form != "old"
-    numbers = sum(u.numbers for u in large.uses)
-    if form == "fp16":
-        assert types.float_bytes < large.float_bytes - numbers  # two bytes less for each
-    else:
-        assert types.int8_bytes == numbers - sum(u.numbers for u in types.uses if u.dtype == "int4") / 2
-        assert types.float_bytes < large.float_bytes - 3 * numbers
-
-
-def test_scales_and_weights_can_be_read_back(quantized: Callable[..., Any], source: Path) -> None:
-    # what the gates look at: matrix times scale gives the fp32 matrix back, but for rounding
-    words = max((v for _, v in read_stored_numbers(source) if v.dtype == np.float32), key=lambda v: v.size)
-    small = dict(read_stored_numbers(quantized(Format.TFLITE, Scheme.INT8)[0]))
-    name = max((n for n, v in small.items() if v.dtype == np.int8), key=lambda n: small[n].size)
-    scale = small[f"{name} scale"]
-    assert small[name].size == words.size
-    rows = words.reshape(scale.size, -1)
-    again = small[name].reshape(scale.size, -1) * scale[:, None]
-    np.testing.assert_allclose(again, rows, atol=float(np.abs(rows).max()) / 127)
+@pytest.fixture
+def write_form(write: Callable[..., Path]) -> Write:
+    """`write_form(form, base=None)`: a file of a form anew."""
+    return lambda form, **more: write(Format.TFLITE, FORMS[form].scheme, FORMS[form].runtime, **more)
 
 
 # Quantizers that do not do what they are told.
@@ -96,7 +74,7 @@ def leave_float(patch: pytest.MonkeyPatch, regex: str, operation: str) -> None:
     [*((w, f) for w in ("one product", "all tables") for f in FORMS), ("the words", "small"), ("the words", "w4")],
 )
 def test_what_was_left_float_in_silence_is_named(
-    what: str, form: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    what: str, form: str, source: Path, write_form: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = TfliteGraph(source)
     kind = "FULLY_CONNECTED" if what == "one product" else "EMBEDDING_LOOKUP"
@@ -106,7 +84,7 @@ def test_what_was_left_float_in_silence_is_named(
     scope = re.escape(graph.tensors[left.outputs[0]].name)
     leave_float(monkeypatch, ".*.*" if what == "all tables" else f"^{scope}", kind)
     with pytest.raises(GateError) as caught:
-        quantize(source, tmp_path / "a.tflite", FORMS[form])
+        write_form(form)
     said = "\n".join(caught.value.failures)
     if what == "one product":
         assert re.fullmatch(r"a.tflite: still float: .*\(1 in all\)\.", said)
@@ -130,19 +108,14 @@ def test_what_was_left_float_in_silence_is_named(
     ],
 )
 def test_scales_of_another_kind_are_an_error(
-    form: str,
-    config: dict[str, Any] | None,
-    message: str,
-    source: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    form: str, config: dict[str, Any] | None, message: str, write_form: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if config is None:
         monkeypatch.setattr(quantizer, "one_scale_per_tensor", lambda model: model)
     else:
         set_recipe(monkeypatch, **config)
     with pytest.raises(GateError, match=message):
-        quantize(source, tmp_path / "a.tflite", FORMS[form])
+        write_form(form)
 
 
 # Blocks, and what is refused.
@@ -150,12 +123,12 @@ def test_scales_of_another_kind_are_an_error(
 
 @pytest.mark.parametrize("form", ["small", "w4"])
 def test_widths_that_blocks_do_not_divide_are_refused(
-    form: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    form: str, write_form: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quantizer, "BLOCK", 48)
     said = "has rows of 32 numbers; 4-bit weights of TFLite have blocks of 48. Fix: Choose the scheme int8"
     with pytest.raises(InputError, match=said):
-        quantize(source, tmp_path / "a.tflite", FORMS[form])
+        write_form(form)
     assert not list(tmp_path.iterdir())
 
 

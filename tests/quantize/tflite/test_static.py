@@ -11,15 +11,18 @@ import pytest
 
 pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
 
+from ai_edge_quantizer.qtyping import TFLOperationName
+from ai_edge_quantizer.recipe_manager import RecipeManager
+
 from pocketbert.core.compare.evaluate import rms_error
 from pocketbert.core.errors import GateError
 from pocketbert.core.recipe.quantize import QuantizeSection
 from pocketbert.core.types import Format, Role, Scheme
 from pocketbert.pipeline.formats.weight_roles import list_weights, resolve_schemes, simulation_of_file
 from pocketbert.quantize.calibration import Ranges
-from pocketbert.quantize.files import find_weight_problems, quantize
+from pocketbert.quantize.files import find_weight_problems, read_weight_types
 from pocketbert.quantize.simulated import SimulatedPredictor
-from pocketbert.quantize.table import Plan, find_row
+from pocketbert.quantize.table import find_row
 from pocketbert.quantize.tflite import quantizer, static
 from pocketbert.quantize.weights import Use
 from pocketbert.runtime.tflite import TflitePredictor
@@ -27,11 +30,8 @@ from support.exact import exact_bert
 from support.quantized import Feed, answer_rows, answer_sentences, pad_row
 
 Rows = list[Feed]
+Write = Callable[..., Path]
 ROW = find_row(Format.TFLITE, Scheme.A8W8)
-
-
-def plan(rows: Rows, **more: Any) -> Plan:
-    return Plan(Format.TFLITE, Scheme.A8W8, rows=lambda: rows, **more)
 
 
 @pytest.fixture
@@ -39,20 +39,22 @@ def source(exported_tflite: Callable[[str], Path]) -> Path:
     return exported_tflite("bert")
 
 
+@pytest.fixture
+def write_static(write: Callable[..., Path]) -> Write:
+    """`write_static(rows=None, weights=())`: the a8w8 file anew."""
+    return lambda **more: write(Format.TFLITE, Scheme.A8W8, **more)
+
+
 def test_a_role_can_be_dynamic_and_the_gate_knows_a_file_without_it(
-    source: Path,
-    quantized: Callable[..., Any],
-    sentence_rows: Rows,
-    open_tiny: Callable[..., Any],
-    tmp_path: Path,
+    write_static: Write, quantized: Callable[..., Any], sentence_rows: Rows, open_tiny: Callable[..., Any]
 ) -> None:
     exact, tokenizer = exact_bert(open_tiny, 2, Format.TFLITE), open_tiny("bert", 2)[2]
     # the lookup of positions is a constant in the file
     held = [w for w in list_weights(exact.module) if "position" not in w.name]
     chosen = resolve_schemes(QuantizeSection(), held, ROW.scheme_of)
     assert {w.scheme for w in chosen if w.role is Role.FFN_DOWN} == {Scheme.INT8}
-    path = tmp_path / "a.tflite"
-    types = quantize(source, path, plan(sentence_rows, weights=chosen))
+    path = write_static(weights=chosen)
+    types = read_weight_types(path, Format.TFLITE)
     products = [u for u in types.uses if u.use is Use.MATMUL]
     assert {u.dtype for u in products} == {"int8"}
     assert sum(u.bits is None for u in products) == sum(w.role is Role.FFN_DOWN for w in chosen) == 2
@@ -61,14 +63,14 @@ def test_a_role_can_be_dynamic_and_the_gate_knows_a_file_without_it(
     error = rms_error(simulated, right)
     assert 0.6 * error < rms_error(found, right) < 1.5 * error
     assert rms_error(found, simulated) < error
-    made, plain = quantized(Format.TFLITE, Scheme.A8W8)
-    alike = find_weight_problems(made, ROW, plain, "alike", chosen)
+    whole, whole_types = quantized(Format.TFLITE, Scheme.A8W8)
+    alike = find_weight_problems(whole, ROW, whole_types, "alike", chosen)
     assert any("is to have int8 (int8), and the file has too few such weights" in line for line in alike), alike
     assert find_weight_problems(path, ROW, types, "mixed"), "and the other way round"
 
 
 def test_padding_is_in_no_range(
-    source: Path, sentence_rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, write_static: Write, sentence_rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
     cut = static._cut
@@ -80,7 +82,7 @@ def test_padding_is_in_no_range(
 
     monkeypatch.setattr(static, "_cut", watched)
     tokens = sentence_rows[0]["input_ids"].shape[1]
-    quantize(source, tmp_path / "a.tflite", plan(sentence_rows[:1]))
+    write_static(rows=sentence_rows[:1])
     assert tokens not in TflitePredictor(source, 1).lengths
     assert set(seen) == {tokens, -1}  # and what the first token alone has
     assert seen.count(tokens) == 6 * 2  # what the products of the first layer read and write
@@ -88,7 +90,7 @@ def test_padding_is_in_no_range(
     assert [cut(values, [1], 2, left).ravel().tolist() for left in (False, True)] == [[0, 1, 2], [2, 3, 4]]
 
 
-class _WithMask(Ranges):
+class WithMask(Ranges):
     """Ranges that do not refuse zeros, which is all that a mask adds to unpadded rows: it gets its largest instead."""
 
     def chosen(self, title: str) -> dict[str, tuple[float, float]]:
@@ -97,11 +99,8 @@ class _WithMask(Ranges):
 
 
 def test_a_mask_in_int8_is_refused_and_with_reason(
-    source: Path, sentence_rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, write_static: Write, sentence_rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ai_edge_quantizer.qtyping import TFLOperationName
-    from ai_edge_quantizer.recipe_manager import RecipeManager
-
     everything, kinds = RecipeManager(), ("FULLY_CONNECTED", "MUL", "ADD", "SUB")
     for name in kinds:
         everything.add_static_config(".*", TFLOperationName(name), activation_num_bits=8, weight_num_bits=8)
@@ -109,20 +108,18 @@ def test_a_mask_in_int8_is_refused_and_with_reason(
     monkeypatch.setattr(static, "_MEASURED", kinds)
     monkeypatch.setattr(static, "_quantizer_recipe", lambda *_: everything.get_quantization_recipe())
     with pytest.raises(GateError, match="nothing but zeros on the calibration texts"):
-        quantize(source, tmp_path / "a.tflite", plan(sentence_rows))
+        write_static()
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr(static, "Ranges", _WithMask)
+    monkeypatch.setattr(static, "Ranges", WithMask)
     with pytest.raises(GateError, match=r"a.tflite: .*MUL.* computed in integers \(\d+ in all\); the attention mask"):
-        quantize(source, tmp_path / "a.tflite", plan(sentence_rows))
+        write_static()
     exact, broken = TflitePredictor(source, 1), TflitePredictor(tmp_path / "a.tflite", 1)
     padded = [pad_row(row, max(exact.lengths)) for row in sentence_rows]
     assert rms_error(answer_rows(broken, padded), answer_rows(exact, padded)) > 0.5  # the gate `reference`
 
 
-def test_products_on_the_fly_are_not_static(
-    source: Path, sentence_rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_products_on_the_fly_are_not_static(write_static: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     dynamic = quantizer._quantizer_recipe(Scheme.INT8)
     monkeypatch.setattr(static, "_quantizer_recipe", lambda *_: dynamic)
     with pytest.raises(GateError, match="on the fly, not in a measured range"):
-        quantize(source, tmp_path / "a.tflite", plan(sentence_rows))
+        write_static()
