@@ -48,11 +48,16 @@ def failed_gates(cli: Cli, folder: Path) -> set[str]:
     return {f"{g['file']} {g['name']}" for g in result["gates"] if not g["passed"]} - {" integrity"}
 
 
+def write_xlnet(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return write_classifier(folder, "xlnet", 0.15)
+
+
 CHECKPOINTS: dict[str, Callable[[Path], Path]] = {
     "classifier": write_checkpoint,
     "encoder": lambda f: write_sentence_model(f, PROMPTS, "query"),
     "reranker": write_cross_encoder,
-    "xlnet": lambda f: (f.mkdir(parents=True), write_classifier(f, "xlnet", 0.15))[1],
+    "xlnet": write_xlnet,
     "tagger": lambda f: write_checkpoint(f, "AutoModelForTokenClassification"),
     "fill-mask": lambda f: write_checkpoint(f, "AutoModelForMaskedLM"),
     "answers": lambda f: write_checkpoint(f, "AutoModelForQuestionAnswering", count=2),

@@ -145,7 +145,7 @@ def test_windows_hold_for_longer_texts_than_those_of_the_calibration(
 
 def test_a_mask_that_is_divided_by_its_constant_is_zeros_and_ones_again(tmp_path: Path) -> None:
     family, rows = find_family("deberta-v2"), draw_rows(30, seed=1)
-    model = tiny_classifier("deberta-v2", 2, ("a", "b", "c"), conv_kernel_size=3)
+    model = tiny_classifier("deberta-v2", 1, ("a", "b", "c"), conv_kernel_size=3)
     source = export_file(prepare(model, family, CLASSIFY, Format.ONNX), family, tmp_path / "model.onnx")
     quantize(source, tmp_path / "a.onnx", plan(Scheme.A16W8, draw_rows(40)))
     found = answers(tmp_path / "a.onnx", pad_rows(rows, 40))
