@@ -48,17 +48,17 @@ def exported_coreml(open_tiny: Callable[..., Any], tmp_path_factory: pytest.Temp
 
 
 @pytest.fixture(scope="session")
-def source(
+def exported_file(
     exported: Callable[[str], Path], exported_tflite: Callable[[str], Path], exported_coreml: Callable[..., Path]
 ) -> Callable[[Format], Path]:
-    """`source(format)`: the exported file of a tiny BERT with two layers."""
+    """`exported_file(format)`: the exported file of a tiny BERT with two layers."""
     exports = {Format.ONNX: lambda: exported("bert"), Format.TFLITE: lambda: exported_tflite("bert")}
     return lambda format: exports.get(format, lambda: exported_coreml(2))()
 
 
 @pytest.fixture(scope="session")
 def quantized(
-    source: Callable[[Format], Path], sentence_rows: list[Feed], tmp_path_factory: pytest.TempPathFactory
+    exported_file: Callable[[Format], Path], sentence_rows: list[Feed], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., tuple[Path, WeightTypes]]:
     """`quantized(format, scheme, runtime=None)`: that file of the tiny BERT, made once, and the types found in it."""
 
@@ -66,13 +66,13 @@ def quantized(
     def make(format: Format, scheme: Scheme, runtime: Runtime | None = None) -> tuple[Path, WeightTypes]:
         path = tmp_path_factory.mktemp("quantized") / f"model{SUFFIX[format]}"
         rows = (lambda: sentence_rows) if scheme.static else None
-        return path, quantize(source(format), path, Plan(format, scheme, runtime, rows))
+        return path, quantize(exported_file(format), path, Plan(format, scheme, runtime, rows))
 
     return make
 
 
 @pytest.fixture
-def write(source: Callable[[Format], Path], sentence_rows: list[Feed], tmp_path: Path) -> Callable[..., Path]:
+def write(exported_file: Callable[[Format], Path], sentence_rows: list[Feed], tmp_path: Path) -> Callable[..., Path]:
     """`write(format, scheme, runtime=None, base=None, rows=None, **more)`: a file of the tiny BERT, or of `base`, anew."""
 
     def make(
@@ -85,7 +85,7 @@ def write(source: Callable[[Format], Path], sentence_rows: list[Feed], tmp_path:
     ) -> Path:
         path = tmp_path / f"a{SUFFIX[format]}"
         calibration = (lambda: sentence_rows if rows is None else rows) if scheme.static else None
-        quantize(base or source(format), path, Plan(format, scheme, runtime, calibration, **more))
+        quantize(base or exported_file(format), path, Plan(format, scheme, runtime, calibration, **more))
         return path
 
     return make

@@ -73,9 +73,11 @@ def test_the_table_has_what_the_formats_offer_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("row", WRITTEN, ids=title_of)
-def test_every_row_makes_a_file_with_its_weight_types(row: SchemeRow, source: Source, quantized: Quantized) -> None:
+def test_every_row_makes_a_file_with_its_weight_types(
+    row: SchemeRow, exported_file: Source, quantized: Quantized
+) -> None:
     path, types = quantized(row.format, row.scheme, row.runtime)
-    before = read_weight_types(source(row.format), row.format)
+    before = read_weight_types(exported_file(row.format), row.format)
     assert types == read_weight_types(path, row.format)
     assert [p.name for p in path.parent.iterdir()] == [path.name]
     if row.format is Format.ONNX:
@@ -100,7 +102,11 @@ def test_every_row_makes_a_file_with_its_weight_types(row: SchemeRow, source: So
 
 @pytest.mark.parametrize("row", WRITTEN, ids=title_of)
 def test_a_file_answers_as_its_scheme_simulated(
-    row: SchemeRow, source: Source, quantized: Quantized, sentence_rows: list[Feed], open_tiny: Callable[..., Any]
+    row: SchemeRow,
+    exported_file: Source,
+    quantized: Quantized,
+    sentence_rows: list[Feed],
+    open_tiny: Callable[..., Any],
 ) -> None:
     predictor = open_file(quantized(row.format, row.scheme, row.runtime)[0], row.format)
     exact, tokenizer = exact_bert(open_tiny, 2, row.format), open_tiny("bert", 2)[2]
@@ -117,7 +123,7 @@ def test_a_file_answers_as_its_scheme_simulated(
     if row.simulation.inputs is None and not row.calibrated:
         assert rms_error(found, simulated) < max(0.15 * wanted, 0.01), "only weights are rounded"
     if row.runtime is None:
-        assert open_file(source(row.format), row.format).lengths == predictor.lengths
+        assert open_file(exported_file(row.format), row.format).lengths == predictor.lengths
 
 
 @pytest.mark.parametrize("row", [r for r in WRITTEN if r.calibrated or r.scheme in BLOCKS], ids=title_of)
@@ -136,11 +142,11 @@ def test_padding_changes_no_answer_of_static_ranges_and_blocks(row: SchemeRow, q
 
 @pytest.mark.parametrize("row", [r for r in WRITTEN if r.scheme is Scheme.A8W8], ids=title_of)
 def test_learned_ranges_take_the_place_of_measured_ones(
-    row: SchemeRow, source: Source, sentence_rows: list[Feed], open_tiny: Callable[..., Any], tmp_path: Path
+    row: SchemeRow, exported_file: Source, sentence_rows: list[Feed], open_tiny: Callable[..., Any], tmp_path: Path
 ) -> None:
     exact, tokenizer = exact_bert(open_tiny, 2, row.format), open_tiny("bert", 2)[2]
     learned, path = learned_of(exact.module, row.format, row.runtime), tmp_path / f"a{SUFFIX[row.format]}"
-    quantize(source(row.format), path, plan_of(row, sentence_rows, learned=learned))
+    quantize(exported_file(row.format), path, plan_of(row, sentence_rows, learned=learned))
     assert row.simulation is not None
     how = row.simulation.made_from(FORMATS[row.format].base).of_lengths(2)
     predictors = [open_file(path, row.format)]
@@ -153,7 +159,7 @@ def test_learned_ranges_take_the_place_of_measured_ones(
 
 @pytest.mark.parametrize("row", [r for r in WRITTEN if r.calibrated], ids=title_of)
 def test_rows_that_measure_nothing_are_refused_and_an_older_file_stays(
-    row: SchemeRow, source: Source, sentence_rows: list[Feed], tmp_path: Path
+    row: SchemeRow, exported_file: Source, sentence_rows: list[Feed], tmp_path: Path
 ) -> None:
     path = tmp_path / f"a{SUFFIX[row.format]}"
     path.write_bytes(b"older")
@@ -162,7 +168,7 @@ def test_rows_that_measure_nothing_are_refused_and_an_older_file_stays(
         wrong[1] = [{name: np.ones((1, 41), np.int64) for name in sentence_rows[0]}]
     for rows, said in zip(wrong, ("no row to measure ranges on", "no row to measure|attention_mask"), strict=True):
         with pytest.raises(InputError, match=said):
-            quantize(source(row.format), path, plan_of(row, rows))
+            quantize(exported_file(row.format), path, plan_of(row, rows))
     assert path.read_bytes() == b"older"
     assert [p.name for p in tmp_path.iterdir() if p.suffix == path.suffix] == [path.name]
 
@@ -171,21 +177,21 @@ def test_rows_that_measure_nothing_are_refused_and_an_older_file_stays(
     "row", [r for r in WRITTEN if r.title in ("onnx int8", "tflite int8", "coreml small")], ids=title_of
 )
 def test_the_same_file_gives_the_same_bytes_and_nothing_is_printed(
-    row: SchemeRow, source: Source, quantized: Quantized, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    row: SchemeRow, exported_file: Source, quantized: Quantized, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    made, before = quantized(row.format, row.scheme)[0], sha256_path(source(row.format))
+    made, before = quantized(row.format, row.scheme)[0], sha256_path(exported_file(row.format))
     capfd.readouterr()
-    quantize(source(row.format), tmp_path / "a", plan_of(row, []))
+    quantize(exported_file(row.format), tmp_path / "a", plan_of(row, []))
     assert tuple(capfd.readouterr()) == ("", "")
     assert sha256_path(tmp_path / "a") == sha256_path(made)
-    assert sha256_path(source(row.format)) == before
+    assert sha256_path(exported_file(row.format)) == before
 
 
 @pytest.mark.parametrize("row", [r for r in WRITTEN if r.runtime is None], ids=title_of)
 def test_missing_libraries_are_named_with_their_command(
-    row: SchemeRow, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    row: SchemeRow, exported_file: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = source(row.format)
+    before = exported_file(row.format)
     for module in ("onnx.dynamic", "tflite.quantizer", "tflite.static", "coreml"):
         monkeypatch.setattr(f"pocketbert.quantize.{module}.version_of", lambda _: None)
     with pytest.raises(MissingBackendError, match=rf"is not installed.*pip install 'pocketbert\[{row.format}\]'"):
@@ -221,7 +227,7 @@ def test_the_types_of_a_file_that_no_row_describes_are_not_guessed() -> None:
         find_row(Format.ONNX, Scheme.FP16)
 
 
-def test_a_stub_scheme_is_one_row(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stub_scheme_is_one_row(exported_file: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "_ROWS", dict(table._ROWS))  # a table that may be changed
     seen: list[Feed] = []
 
@@ -229,7 +235,7 @@ def test_a_stub_scheme_is_one_row(source: Source, tmp_path: Path, monkeypatch: p
         seen.extend(plan.rows() if plan.rows is not None else [])
         shutil.copyfile(before, destination)
 
-    before, after = source(Format.ONNX), tmp_path / "copy.onnx"
+    before, after = exported_file(Format.ONNX), tmp_path / "copy.onnx"
     float32 = ExpectedForm("float32")
     register_scheme(SchemeRow(Format.ONNX, Scheme.A8W8, ExpectedWeights(float32, float32), copy))
     types = quantize(before, after, Plan(Format.ONNX, Scheme.A8W8, rows=lambda: draw_rows(20)))
