@@ -183,7 +183,8 @@ def test_ranges_of_a_method_are_those_that_torch_chooses_by_it(form: Form, store
     path = stored.quantize(form, tmp_path / f"a{SUFFIX[form[0]]}", calibration=method)
     found = stored.check(path, form, ranges=stored.measured(form, method))
     assert found.passed, found.detail
-    assert sha256_path(path) != sha256_path(stored.file(*form))
+    # 65,535 steps are fine enough for the whole range
+    assert (sha256_path(path) == sha256_path(stored.file(*form))) is (form[1] is Scheme.A16W8)
 
 
 @pytest.mark.slow
