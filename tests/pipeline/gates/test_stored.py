@@ -41,6 +41,7 @@ from support.half_range import FAMILY, HEADS, ordinary, planted
 from support.quantized import CLASSIFY, SUFFIX, export_file
 from support.stored_models import Form, StoredFiles, check_file, scheme_of, write_model
 from support.tiny import BASIC, EXPORTED, tiny_classifier
+from support.tiny_tokenizers import write_tokenizer
 
 ONNX, TFLITE, COREML = Format.ONNX, Format.TFLITE, Format.COREML
 QUICK: list[Form] = [
@@ -397,6 +398,7 @@ def test_long_tables_of_places_and_numbers_too_small_for_fp16(tmp_path: Path) ->
     with torch.no_grad():
         model.bert.encoder.layer[0].output.LayerNorm.weight[:3] = torch.tensor([1e-33, -1e-33, 1e-9])
     model.save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
     models = PreparedModels(tmp_path, CLASSIFY, 40, model)
     schemes = {ONNX: Scheme.FP32, COREML: Scheme.FP16}
     for format, scheme in schemes.items():

@@ -13,7 +13,7 @@ from pocketbert.core.families import find_family
 from pocketbert.core.types import Format
 from pocketbert.export.prepare import prepare
 from pocketbert.pipeline.gates.stored import ReferenceConstants, compare_constants
-from pocketbert.pipeline.gates.torch_constants import ModuleConstants, example_inputs, trace_constants
+from pocketbert.pipeline.gates.torch_constants import ModuleConstants, _trace, example_inputs
 from support.stored_models import CLASSIFY
 from support.tiny import tiny_classifier
 
@@ -29,7 +29,7 @@ def find_problems(
     """What is wrong with a file of inputs of one length that holds the constants of `module`, if `whole` is right."""
     trace = ModuleConstants(whole, inputs)
     reference = ReferenceConstants(trace.constants, of_length=trace.of_length, needed=trace.needed)
-    file = [c for c in trace_constants(module, example_inputs(inputs, length)) if c.used]
+    file, _ = _trace(module, example_inputs(inputs, length))
     return compare_constants([file], reference, (length,)).problems
 
 
