@@ -1,24 +1,235 @@
-"""What scores are compared with, and which folders are not opened at all."""
+"""Gates on what surrounds the model files: tokenizer, labels, what was verified, and packed folders that are not opened."""
 
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from pocketbert.core.artefacts import Artefacts, FileRecord, Kind, ModelRecord, Processing, write_artefacts
 from pocketbert.core.compare.evaluate import EvalSet
-from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.predict.scores import Score
 from pocketbert.core.recipe.recipe import VerifySection
-from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
+from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Client, Format, Runtime, Scheme, Status
 from pocketbert.pipeline.gates import verify
 from pocketbert.pipeline.gates.checks import TorchScores
-from pocketbert.pipeline.gates.verify import Evidence, verify_artefacts, verify_files
+from pocketbert.pipeline.gates.verify import Evidence, verify_artefacts
 from pocketbert.pipeline.results import Gate, Subject, Verification
+from support.defects import ONNX as FP32
+from support.defects import ONNX_INT8 as INT8
+from support.defects import break_file, relist, source
+
+Cli = Callable[..., Any]
+Refused = Callable[..., list[str]]
+
+
+def edit_json(path: Path, change: Callable[[Any], object]) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def swap_labels(path: Path) -> None:
+    """Swap two names in config.json, both ways, as a tool does that sorts the labels anew."""
+
+    def swap(config: Any) -> None:
+        names = config["id2label"]
+        names["0"], names["1"] = names["1"], names["0"]
+        config["label2id"] = {name: int(i) for i, name in names.items()}
+
+    edit_json(path, swap)
+
+
+def change_vocabulary(path: Path, extra: int = 0) -> None:
+    """The same words in another order, as another model's tokenizer has them."""
+
+    def change(content: Any) -> None:
+        words = sorted(content["model"]["vocab"], key=content["model"]["vocab"].get)
+        special, rest = words[:5], [*words[5:], *(f"more{i}" for i in range(extra))]
+        content["model"]["vocab"] = {w: i for i, w in enumerate([*special, *reversed(rest)])}
+
+    edit_json(path, change)
+
+
+# The run folder.
+
+
+def test_two_labels_swapped_in_config_json(refused: Refused, run_copy: Path) -> None:
+    swap_labels(run_copy / "student" / "config.json")
+    refused(run_copy, f"{FP32} labels", f"{INT8} labels", "config.json labels")
+
+
+def test_tokenizer_of_another_model(refused: Refused, run_copy: Path) -> None:
+    change_vocabulary(run_copy / "student" / "tokenizer.json")
+    refused(run_copy, "tokenizer.json tokenizer", f"{FP32} reference", f"{FP32} drop")
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_stops_everything_else(refused: Refused, run_copy: Path) -> None:
+    # ids beyond the embedding table would stop the runtime
+    change_vocabulary(run_copy / "student" / "tokenizer.json", extra=300)
+    assert refused(run_copy, "tokenizer.json tokenizer") == ["tokenizer.json tokenizer"]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("onnx/model.onnx", "written", "changed since it was verified; run: pocketbert verify -m "),
+        ("onnx-int8/model_int8.onnx", "lost", "onnx/model_int8.onnx: not there"),
+        ("student/tokenizer.json", "written", "changed since it was verified"),
+        ("student/config.json", "written", "changed since it was verified"),
+        ("student/model.safetensors", "written", "changed since it was verified"),
+        ("golden/golden.jsonl", "written", "changed since it was verified"),
+    ],
+)
+def test_what_changed_after_verification_is_not_packed(
+    cli: Cli, run_copy: Path, tmp_path: Path, name: str, change: str, said: str
+) -> None:
+    path, out = run_copy / name, tmp_path / "out"
+    out.mkdir()
+    path.unlink() if change == "lost" else path.write_bytes(path.read_bytes() + b"\n")
+    packed = cli("pack", "-m", run_copy, "-o", out / "packed")
+    assert packed.exit_code == 3
+    assert said in packed.stderr
+    assert Path(name).name in packed.stderr
+    assert not list(out.iterdir())
+
+
+def test_repaired_and_verified_again_it_packs(
+    refused: Refused, cli: Cli, run_copy: Path, finished: Path, tmp_path: Path
+) -> None:
+    break_file(source(run_copy, FP32), "ignore_mask")
+    refused(run_copy, f"{FP32} padding")
+    shutil.copyfile(source(finished, FP32), source(run_copy, FP32))
+    assert cli("verify", "-m", run_copy).exit_code == 0
+    assert cli("pack", "-m", run_copy, "-o", tmp_path / "packed").exit_code == 0
+
+
+# The packed folder: what somebody else finds on their machine.
+
+
+def drop_record(phone: Path, name: str) -> None:
+    def drop(listed: Any) -> None:
+        listed["files"] = [r for r in listed["files"] if r["path"] != name]
+
+    (phone / name).unlink()
+    edit_json(phone / "artifacts.json", drop)
+
+
+def link_card(phone: Path) -> None:
+    (phone / "README.md").unlink()
+    (phone / "README.md").symlink_to(phone / "parity.json")
+
+
+def mark_failed(phone: Path) -> None:
+    def mark(listed: Any) -> None:
+        next(r for r in listed["files"] if r["path"] == INT8)["status"] = "failed"
+
+    edit_json(phone / "artifacts.json", mark)
+
+
+def listed(name: str, change: Callable[[Path], None]) -> Callable[[Path], None]:
+    """Change a file of a folder, and list it as it is then."""
+
+    def both(phone: Path) -> None:
+        change(phone / name)
+        relist(phone, name)
+
+    return both
+
+
+def unlink(name: str) -> Callable[[Path], None]:
+    return lambda phone: (phone / name).unlink()
+
+
+NEEDED = (INT8, "golden.jsonl", "golden_tokens.jsonl", "tokenizer.json", "config.json")
+Changed = tuple[Callable[[Path], object], set[str], str]
+CLOSED: dict[str, Changed] = {
+    "a weight": (lambda f: break_file(f / INT8, "swap_labels"), {"integrity"}, f"{INT8}: changed since it was packed"),
+    **{f"without {n}": (unlink(n), {"integrity", "complete"}, f"{n}: listed, but not there") for n in NEEDED},
+    "no golden rows listed": (
+        lambda f: drop_record(f, "golden.jsonl"),
+        {"complete"},
+        "cannot be verified without golden.jsonl",
+    ),
+    "marked failed": (mark_failed, {"status"}, f"{INT8}: marked failed in artifacts.json"),
+}
+"""What is done to a folder, gates that fail then, and what is said: no model file is opened."""
+OPENED: dict[str, Changed] = {
+    "a byte": (
+        lambda f: (f / "parity.json").write_bytes((f / "parity.json").read_bytes()[:-1] + b"!"),
+        {"integrity"},
+        "folder: gate 'integrity' failed: parity.json: changed since it was packed",
+    ),
+    "without vocab.txt": (unlink("vocab.txt"), {"integrity"}, "vocab.txt: listed, but not there"),
+    "the card is a link": (link_card, {"integrity"}, "README.md: changed since it was packed"),
+    "an unlisted file": (
+        lambda f: (f / "onnx" / "more.onnx").touch(),
+        {"integrity"},
+        "onnx/more.onnx: there, but not listed",
+    ),
+    "labels swapped and listed": (
+        listed("config.json", swap_labels),
+        {"config.json labels", f"{FP32} labels", f"{INT8} labels"},
+        "label order changed?",
+    ),
+    "another tokenizer listed": (
+        listed("tokenizer.json", change_vocabulary),
+        {"tokenizer.json tokenizer", f"{FP32} reference"},
+        "another model's tokenizer?",
+    ),
+}
+"""The same, where the files can be opened."""
+
+
+@pytest.mark.parametrize("case", [*CLOSED, *OPENED])
+def test_a_changed_folder_is_refused_and_damaged_files_are_not_opened(
+    case: str, cli: Cli, phone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change, gates, said = {**CLOSED, **OPENED}[case]
+    change(phone)
+    if case in CLOSED:
+        monkeypatch.setattr(verify, "open_file", refuse_to_open)
+    failed = {f"{g.file} {g.name}".strip() for g in verify_artefacts(phone).gates if not g.passed}
+    assert gates <= failed
+    assert case in OPENED or failed == gates
+    result = cli("verify", "-m", phone)
+    assert result.exit_code == 3, result.output
+    assert said in result.stderr
+
+
+def refuse_to_open(*_: Any, **__: Any) -> None:
+    raise AssertionError("a file was opened")
+
+
+@pytest.mark.parametrize("what", ["edited", "deleted"])
+def test_a_user_may_edit_or_delete_the_card(what: str, cli: Cli, phone: Path) -> None:
+    path = phone / "README.md"
+    path.unlink() if what == "deleted" else path.write_text("# Ours\n\nLicence: ask us.\n")
+    result = cli("verify", "-m", phone)
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.count("README.md") == 1
+    assert f"README.md: {what} since it was packed" in result.stderr
+
+
+def test_verify_with_data_on_a_run_folder_is_refused(cli: Cli, run_copy: Path, task: Any) -> None:
+    result = cli("verify", "-m", run_copy, "--data", task.folder / "eval.jsonl")
+    assert result.exit_code == 2
+    assert "a run folder is verified with its recipe's data" in result.stderr
+
+
+def test_prediction_refuses_a_file_that_computes_wrongly(cli: Cli, phone: Path) -> None:
+    break_file(phone / INT8, "swap_labels")
+    relist(phone, INT8)
+    result = cli("predict", "-m", phone, "turn the lamp on")
+    assert result.exit_code == 3
+    assert "computes this file wrongly on this machine" in result.stderr
+
+
+# What scores are compared with.
 
 
 def subject(name: str, format: Format, scheme: Scheme, **more: Any) -> Subject:
@@ -29,101 +240,59 @@ def subject(name: str, format: Format, scheme: Scheme, **more: Any) -> Subject:
     return Subject(name=name, format=format, scheme=scheme, **{**given, **more})
 
 
-def score(value: float, rows: int = 100_000) -> Score:
-    return Score(metric="accuracy", value=value, others={}, rows=rows, chance=0.5, finite=True)
+def test_a_smaller_file_is_compared_with_what_it_was_made_from_and_with_the_teacher() -> None:
+    subjects = [
+        subject("onnx", Format.ONNX, Scheme.FP32),
+        subject("onnx-int8", Format.ONNX, Scheme.INT8),
+        subject("tflite", Format.TFLITE, Scheme.FP32),
+        subject("mediapipe", Format.TFLITE, Scheme.FP32, client=Client.MEDIAPIPE),
+        subject("tflite-int8", Format.TFLITE, Scheme.INT8),
+        subject("mediapipe-int8", Format.TFLITE, Scheme.INT8, client=Client.MEDIAPIPE),
+        subject("tflite-old", Format.TFLITE, Scheme.INT8, runtime=Runtime.TFLITE_2_16),
+        subject("coreml", Format.COREML, Scheme.FP16),
+        subject("coreml-w8", Format.COREML, Scheme.W8),
+    ]
+    values = {s.name: 0.80 - i / 100 for i, s in enumerate(subjects)}
+    teacher = Score(metric="accuracy", value=0.95, others={}, rows=100_000, chance=0.5, finite=True)
+    evidence = Evidence(golden=[], golden_tokens=Path(), vocabulary=None, tokenizer=None, teacher=teacher)  # type: ignore[arg-type]
 
+    def compare(name: str, rows: str = "eval", **settings: float) -> list[Gate]:
+        scores = {s: {rows: teacher.model_copy(update={"value": v})} for s, v in values.items()}
+        own = next(s for s in subjects if s.name == name)
+        return verify._compare_scores(own, rows, scores, subjects, evidence, VerifySection(**settings))
 
-def evidence(**more: Any) -> Evidence:
-    given: dict[str, Any] = {"golden": [], "golden_tokens": Path(), "vocabulary": None, "tokenizer": None}
-    return Evidence(**{**given, **more})
-
-
-SUBJECTS = [
-    subject("onnx", Format.ONNX, Scheme.FP32),
-    subject("onnx-int8", Format.ONNX, Scheme.INT8),
-    subject("tflite", Format.TFLITE, Scheme.FP32),
-    subject("mediapipe", Format.TFLITE, Scheme.FP32, client=Client.MEDIAPIPE),
-    subject("tflite-int8", Format.TFLITE, Scheme.INT8),
-    subject("mediapipe-int8", Format.TFLITE, Scheme.INT8, client=Client.MEDIAPIPE),
-    subject("tflite-old", Format.TFLITE, Scheme.INT8, runtime=Runtime.TFLITE_2_16),
-    subject("coreml", Format.COREML, Scheme.FP16),
-    subject("coreml-w8", Format.COREML, Scheme.W8),
-]
-BY_NAME = {s.name: s for s in SUBJECTS}
-VALUES = {s.name: 0.80 - i / 100 for i, s in enumerate(SUBJECTS)}
-
-
-def against(name: str, rows: str = "eval", settings: VerifySection | None = None, **more: Any) -> list[Gate]:
-    scores = {s: {rows: score(v)} for s, v in VALUES.items()}
-    given = {"reference": score(0.9), **more}
-    return verify._compare_scores(BY_NAME[name], rows, scores, SUBJECTS, evidence(**given), settings or VerifySection())
-
-
-@pytest.mark.parametrize(
-    ("name", "base"),
-    [
+    for name, base in (
         ("onnx-int8", "onnx"),
         ("tflite-int8", "tflite"),
         ("mediapipe-int8", "mediapipe"),
         ("tflite-old", "tflite"),
         ("coreml-w8", "coreml"),
-    ],
-)
-def test_a_smaller_file_is_compared_with_what_it_was_made_from(name: str, base: str) -> None:
-    for rows in ("eval", "holdout"):
-        [gate] = against(name, rows, VerifySection(max_drop=0.02))
-        assert gate.value == pytest.approx(VALUES[base] - VALUES[name])
-        assert gate.bound == 0.02
-        assert f"{BY_NAME[base].scheme} on {rows} has" in gate.detail
+    ):
+        for rows in ("eval", "holdout"):
+            [gate] = compare(name, rows, max_drop=0.02)
+            assert (gate.name, gate.bound) == ("drop", 0.02)
+            assert gate.value == pytest.approx(values[base] - values[name])
+            assert f" on {rows} has" in gate.detail
+    assert compare("onnx") == []
+    assert [g.name for g in compare("onnx-int8", min_kept=0.9)] == ["drop", "kept"]
+    assert [g.name for g in compare("onnx-int8", "holdout", min_kept=0.9)] == ["drop"]
 
 
-def with_torch(name: str, found: Score, rows: str = "eval", **more: Any) -> list[Gate]:
-    given: dict[str, Any] = {"tokenizer": None, "known": score(0.9), "model": None, "absent": "", **more}
-    return TorchScores(**given).gates(BY_NAME[name], EvalSet(rows, cast(Any, None), cast(Any, None)), found)
-
-
-@pytest.mark.parametrize(
-    ("name", "bound"), [("onnx", 0.001), ("tflite", 0.001), ("mediapipe", 0.001), ("coreml", 0.003)]
-)
-def test_an_exported_file_is_compared_with_torch_by_its_own_bound(name: str, bound: float) -> None:
-    [gate] = with_torch(name, score(VALUES[name]))
-    assert (gate.bound, gate.passed) == (bound, False)
-    assert gate.value == pytest.approx(0.9 - VALUES[name])
-    assert with_torch(name, score(0.1), "holdout") == [] == with_torch(name, score(0.1), known=None)
-    assert against(name) == []
-
-
-def test_of_few_rows_two_may_flip() -> None:
-    [gate] = with_torch("onnx", score(0.87, rows=50))
-    assert (gate.bound, gate.passed) == (0.04, True)
-
-
-def test_where_torch_is_not_there_the_comparison_is_skipped_and_not_passed_in_silence() -> None:
-    [gate] = with_torch("onnx", score(0.1), known=None, absent="torch cannot be found here.")
-    assert gate.skipped
-    assert gate.detail == "not compared with the torch model on eval: torch cannot be found here."
-    assert with_torch("onnx-int8", score(0.1), absent="anything") == []
-
-
-def test_the_share_of_the_teacher_is_asked_on_eval_and_where_wanted() -> None:
-    wanted = VerifySection(min_kept=0.9)
-    assert [g.name for g in against("onnx-int8", settings=wanted, teacher=score(0.95))] == ["drop", "kept"]
-    assert [g.name for g in against("onnx-int8", teacher=score(0.95))] == ["drop"]
-    assert [g.name for g in against("onnx-int8", "holdout", settings=wanted, teacher=score(0.95))] == ["drop"]
-
-
-def test_a_tokenizer_with_more_tokens_than_the_model_stops_everything_else(tmp_path: Path) -> None:
-    file = tmp_path / "a"
-    file.write_text("x")
-
-    class Wide:
-        largest_id = 10
-
-    given = evidence(tokenizer=Wide(), vocabulary=10, labels=["b", "a"], teacher=score(0.9))
-    result = verify_files([subject("a", Format.ONNX, Scheme.FP32, path=file)], given, VerifySection())
-    assert (result.status, [g.name for g in result.gates]) == (Status.FAILED, ["tokenizer", "labels"])
-    assert result.files == {"a": sha256_file(file)}
-    assert result.teacher == score(0.9)
+def test_an_exported_file_may_lose_to_torch_what_its_format_allows() -> None:
+    reached = Score(metric="accuracy", value=0.87, others={}, rows=100_000, chance=0.5, finite=True)
+    known = reached.model_copy(update={"value": 0.9})
+    for format, scheme, bound in (
+        (Format.ONNX, Scheme.FP32, 0.001),
+        (Format.TFLITE, Scheme.FP32, 0.001),
+        (Format.COREML, Scheme.FP16, 0.003),
+    ):
+        own, rows = subject("a", format, scheme), [EvalSet(n, None, None) for n in ("eval", "holdout")]  # type: ignore[arg-type]
+        torch_scores = TorchScores(None, known, None, "")  # type: ignore[arg-type]
+        [gate] = torch_scores.gates(own, rows[0], reached)
+        assert (gate.bound, gate.passed) == (bound, False)
+        assert gate.value == pytest.approx(0.03)
+        assert torch_scores.gates(own, rows[1], reached) == []
+    assert torch_scores.gates(subject("a", Format.ONNX, Scheme.INT8), rows[0], reached) == []
 
 
 def test_a_file_passed_where_its_own_gates_and_the_folder_s_did() -> None:
@@ -132,68 +301,3 @@ def test_a_file_passed_where_its_own_gates_and_the_folder_s_did() -> None:
     assert (result.passed("a"), result.passed("b")) == (False, True)
     broken = Verification(status=Status.FAILED, gates=[*gates, Gate(name="labels", file="config.json", passed=False)])
     assert not broken.passed("b")
-
-
-# folders that are not opened
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Files of a few bytes that an engine would refuse."""
-    return write(tmp_path / "phone", Status.PASSED)
-
-
-def write(made: Path, status: Status) -> Path:
-    names = {"onnx/model.onnx": Kind.MODEL, "tokenizer.json": Kind.TOKENIZER, "config.json": Kind.CONFIG}
-    records = []
-    for name, kind in {**names, "golden.jsonl": Kind.GOLDEN, "golden_tokens.jsonl": Kind.GOLDEN}.items():
-        (made / name).parent.mkdir(parents=True, exist_ok=True)
-        (made / name).write_text(json.dumps({"of": name}))
-        base = {"path": name, "sha256": sha256_file(made / name), "bytes": (made / name).stat().st_size}
-        model = {"format": Format.ONNX, "scheme": Scheme.FP32, "status": status}
-        records.append(ModelRecord(**base, **model) if kind is Kind.MODEL else FileRecord(**base, kind=kind))
-    settings = Processing(max_length=32, score=ScoreFunction.SOFTMAX)
-    listed = Artefacts(
-        name="a", task="text-classification", family="bert", labels=["a"], processing=settings, files=records
-    )
-    write_artefacts(made, listed)
-    return made
-
-
-@pytest.fixture(autouse=True)
-def closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def opened(*_: Any, **__: Any) -> None:
-        raise AssertionError("a file was opened")
-
-    monkeypatch.setattr(verify, "open_file", opened)
-
-
-def failed(folder: Path) -> dict[str, str]:
-    result = verify_artefacts(folder)
-    assert result.status is Status.FAILED
-    return {g.name: g.detail for g in result.gates if not g.passed}
-
-
-def test_a_changed_file_is_not_opened(folder: Path) -> None:
-    (folder / "onnx/model.onnx").write_text(json.dumps({"of": "onnx/model.onnX"}))
-    assert failed(folder) == {"integrity": "onnx/model.onnx: changed since it was packed (sha256 differs)"}
-
-
-@pytest.mark.parametrize("name", ["onnx/model.onnx", "golden.jsonl", "golden_tokens.jsonl", "tokenizer.json"])
-def test_what_verification_needs_is_asked_for(folder: Path, name: str) -> None:
-    (folder / name).unlink()
-    assert failed(folder) == {
-        "integrity": f"{name}: listed, but not there",
-        "complete": f"cannot be verified without {name}.",
-    }
-
-
-def test_a_file_that_is_marked_failed_is_not_opened(tmp_path: Path) -> None:
-    assert failed(write(tmp_path / "phone", Status.FAILED)) == {
-        "status": "onnx/model.onnx: marked failed in artifacts.json."
-    }
-
-
-def test_a_whole_folder_is_opened(folder: Path) -> None:
-    with pytest.raises(AssertionError, match="a file was opened"):
-        verify_artefacts(folder)

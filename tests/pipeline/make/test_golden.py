@@ -1,14 +1,16 @@
-"""Golden rows of tasks whose answers are places: what is recorded, and which broken files their gates refuse."""
+"""Golden rows: what is recorded, which broken files their gates refuse, and texts that reach every label."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from pocketbert.core.compare.golden import GOLDEN_FILE, GoldenRow, read_golden
@@ -17,7 +19,7 @@ from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.predictor import Arrays, TorchPredictor, has_token_outputs
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.tasks import TASKS, Level, Task, TaskName
+from pocketbert.core.tasks import TASKS, Level, TaskName
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.formats.base import ModelFile, RunModel
 from pocketbert.pipeline.gates.checks import check_golden_rows, check_padding
@@ -31,7 +33,9 @@ FILE = ModelFile("onnx/model.onnx", "onnx/model.onnx", Format.ONNX, Scheme.FP32)
 LENGTH = 40
 TOKENS, QUESTIONS = TaskName.TOKEN_CLASSIFICATION, TaskName.QUESTION_ANSWERING
 TAGS = {TOKENS: ("O", "B-per", "I-per"), TaskName.REGRESSION: ("LABEL_0",), QUESTIONS: ("LABEL_0", "LABEL_1")}
-UNREAD = [vocabulary(0).index(w) for w in ("evening", "week", "year", "sad", "poor", "night", "music")]
+VOCABULARY = vocabulary(0)
+UNREAD = [VOCABULARY.index(w) for w in ("evening", "week", "year", "sad", "poor", "night", "music")]
+"""Words that no sample text has."""
 Inputs = Mapping[str, NDArray[np.generic]]
 
 
@@ -57,39 +61,28 @@ class Made:
     right: TorchPredictor
 
 
+def run_model(name: TaskName, weights: Path, target: Path) -> RunModel:
+    recipe = Recipe.model_validate({"schema": 1, "name": "a", "task": name, "teacher": {"model": str(weights)}})
+    return RunModel(recipe, target, open_model_folder(str(weights)), LENGTH)
+
+
 @pytest.fixture(scope="module")
 def made(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[TaskName], Made]:
     """`made(task)`: built once; the torch model stands for the exported file."""
-    done: dict[TaskName, Made] = {}
 
+    @cache
     def build(name: TaskName) -> Made:
         task, labels = TASKS[name], TAGS.get(name, ("a", "b", "c"))
-        weights = tiny_model("bert", 2, labels, task.auto_class)
-        folder = open_model_folder(str(weights))
-        right, target = load_reference_model(folder, task), tmp_path_factory.mktemp(f"golden-{name}")
-        recipe = Recipe.model_validate({"schema": 1, "name": "a", "task": name, "teacher": {"model": str(weights)}})
+        weights, target = tiny_model("bert", 2, labels, task.auto_class), tmp_path_factory.mktemp(f"golden-{name}")
+        right = load_reference_model(open_model_folder(str(weights)), task)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(golden, "open_file", lambda *_, **__: right)
-            assert make_golden(RunModel(recipe, target, folder, LENGTH), right, [], target, [FILE]) == ()
-        subject = Subject(
-            FILE.path,
-            target,
-            Format.ONNX,
-            Scheme.FP32,
-            None,
-            None,
-            right,
-            TextTokenizer(weights, LENGTH),
-            list(labels),
-            task,
-            weights,
-        )
+            assert make_golden(run_model(name, weights, target), right, [], target, [FILE]) == ()
+        tokenizer, form = TextTokenizer(weights, LENGTH), (Format.ONNX, Scheme.FP32, None, None)
+        subject = Subject(FILE.path, target, *form, right, tokenizer, list(labels), task, weights)
         return Made(read_golden(target / GOLDEN_FILE), subject, right)
 
-    def once(name: TaskName) -> Made:
-        return done.setdefault(name, done.get(name) or build(name))
-
-    return once
+    return build
 
 
 def gates(made: Made, **fault: Any) -> dict[str, Gate]:
@@ -219,32 +212,26 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", [TOKENS, QUESTIONS], ids=lambda n: n.value)
-@pytest.mark.parametrize("fault", FAULTS)
+OF_TAGS = {
+    "tags in another order": ({"after": lambda x: x[..., [0, 2, 1]]}, "golden"),
+    "a tag lost": ({"after": lambda x: x[..., :2]}, "golden"),
+    "a tag more": ({"after": lambda x: np.concatenate([x, x[..., :1]], -1)}, "golden"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"), [*((n, f) for n in (TOKENS, QUESTIONS) for f in FAULTS), *((TOKENS, f) for f in OF_TAGS)]
+)
 def test_a_broken_file_fails_its_gate(made: Callable[[TaskName], Made], name: TaskName, fault: str) -> None:
-    changes, gate = FAULTS[fault]
+    changes, gate = {**FAULTS, **OF_TAGS}[fault]
     if name is QUESTIONS and fault == "one row per text":
         changes = {"after": lambda x: x[:, :1]}
     found = gates(made(name), **changes)
     assert not found[gate].passed, {n: g.passed for n, g in found.items()}
-    if gate == "golden":
+    if gate == "golden" and fault in FAULTS:
         assert not found["reference"].passed
     if gate == "padding":
         assert found["golden"].passed, "without padding nothing is wrong"
-
-
-@pytest.mark.parametrize(
-    ("name", "after", "gate"),
-    [
-        (TOKENS, lambda x: x[..., [0, 2, 1]], "golden"),
-        (TOKENS, lambda x: x[..., :2], "golden"),
-        (TOKENS, lambda x: np.concatenate([x, x[..., :1]], -1), "golden"),
-    ],
-)
-def test_tags_lost_more_or_in_another_order(
-    made: Callable[[TaskName], Made], name: TaskName, after: Any, gate: str
-) -> None:
-    assert not gates(made(name), after=after)[gate].passed
 
 
 def test_start_and_end_exchanged(made: Callable[[TaskName], Made]) -> None:
@@ -272,12 +259,118 @@ def test_a_file_that_answers_nan_gets_no_golden_rows(
     made: Callable[[TaskName], Made], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = made(TOKENS)
-    task: Task = case.subject.task
-    weights = case.subject.folder
-    recipe = Recipe.model_validate({"schema": 1, "name": "a", "task": task.name, "teacher": {"model": str(weights)}})
+    model = run_model(TOKENS, case.subject.folder, tmp_path)
     for after in (one_nan, lambda x: x[:, 1:]):
         monkeypatch.setattr(golden, "open_file", lambda *_, after=after, **__: Broken(case.right, after=after))
-        model = RunModel(recipe, tmp_path, open_model_folder(str(weights)), LENGTH)
         [failure] = make_golden(model, case.right, [], tmp_path, [FILE])
         assert failure.startswith("onnx/model.onnx: NaN or infinite logits")
     assert not (tmp_path / GOLDEN_FILE).exists()
+
+
+# Texts that reach labels: chosen where there are some, composed where not, the same every time.
+
+
+class Keywords(torch.nn.Module):
+    """Each label counts its words; label 0 is the answer to texts without any."""
+
+    def __init__(self, words: Sequence[Sequence[str]], needed: Sequence[float], tokens: bool = False) -> None:
+        super().__init__()
+        table = torch.zeros(len(VOCABULARY), len(words))
+        for label, own in enumerate(words):
+            table[[VOCABULARY.index(word) for word in own], label] = 1
+        self.table, self.tokens = torch.nn.Embedding.from_pretrained(table), tokens
+        self.needed = torch.tensor(needed)
+
+    def get_input_embeddings(self) -> torch.nn.Module:
+        return self.table
+
+    def forward(self, input_ids: Any, attention_mask: Any) -> dict[str, Any]:
+        counts = self.table(input_ids) * attention_mask[..., None]
+        # no word counts twice
+        counted = counts if self.tokens else counts.sum(1) - 0.5 * torch.relu(counts.sum(1) - 2)
+        return {"logits": counted - self.needed}
+
+
+Search = Callable[..., tuple[list[GoldenRow], str]]
+
+
+@pytest.fixture
+def search(tiny_model: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Search:
+    """`search(model, task, texts)`: the golden rows that a keyword model gets beyond those of the samples, and what is said."""
+
+    def find(
+        model: Keywords, name: TaskName = TaskName.TEXT_CLASSIFICATION, texts: Sequence[str] = ()
+    ) -> tuple[list[GoldenRow], str]:
+        labels = tuple("abcde"[: len(model.needed)])
+        predictor = TorchPredictor(model, TASKS[name], ("input_ids", "attention_mask"))
+        model_of_run = run_model(name, tiny_model("bert", 2, labels), tmp_path)
+        capsys.readouterr()
+        assert make_golden(model_of_run, predictor, texts, tmp_path, []) == ()
+        said = " ".join(capsys.readouterr().err.split())
+        return read_golden(tmp_path / GOLDEN_FILE), said
+
+    return find
+
+
+COMPOSED = Keywords([(), ("evening",), ("sad", "year"), ("music", "poor", "night"), ()], [0.0, 0.5, 1.5, 2.4, 99.0])
+
+
+def test_texts_are_composed_for_every_label_that_can_be_reached(search: Search) -> None:
+    rows, said = search(COMPOSED)
+    assert {row.label for row in rows} == {"a", "b", "c", "d"}
+    assert 1 <= sum(row.label != "a" for row in rows) <= 3
+    assert all(isinstance(row.text, str) for row in rows if row.label != "a")
+    assert "golden rows reach 4 of 5 labels; not reached: 'e'" in said
+    assert search(COMPOSED)[0] == rows, "the same texts every time"
+
+
+def test_texts_of_the_data_come_first(search: Search) -> None:
+    texts = [*(f"a day {'of ' * i}" for i in range(40)), "the evening", "sad evening"]
+    rows, _ = search(Keywords([(), ("evening",)], [0.0, 0.5]), texts=texts)
+    assert [row.text for row in rows if row.label == "b"] == ["the evening"]
+
+
+@pytest.mark.parametrize("name", [TaskName.MULTI_LABEL, TOKENS])
+def test_labels_that_may_hold_together_share_a_text_and_tags_are_reached(search: Search, name: TaskName) -> None:
+    words = [("week",), ("sad",), ("music",)]
+    model = (
+        Keywords(words, [0.5] * 3)
+        if name is TaskName.MULTI_LABEL
+        else Keywords([(), *words[1:]], [0.0, 0.5, 0.5], True)
+    )
+    before = len(search(Keywords([(), (), ()], [0.0, 9.0, 9.0], name is TOKENS), name)[0])
+    rows, said = search(model, name)
+    assert {label for row in rows for label in row.label.split(", ") if label} == {"a", "b", "c"}
+    assert len(rows) - before <= 3
+    assert "not reached" not in said
+
+
+def test_the_gradient_finds_what_single_words_do_not_show(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+    # single words are tried from the front of the list; the keywords are behind
+    draw = golden._draw_one_token_words
+
+    def draw_keywords_last(*given: Any) -> tuple[list[str], NDArray[np.int64]]:
+        words, ids = draw(*given)
+        order = sorted(range(len(words)), key=lambda i: words[i] in ("sad", "music"))
+        return [words[i] for i in order], ids[order]
+
+    monkeypatch.setattr(golden, "_draw_one_token_words", draw_keywords_last)
+    monkeypatch.setattr(golden, "_SINGLE_WORDS", 64)
+    rows, _ = search(Keywords([(), ("sad", "music")], [0.0, 1.5]))
+    [found] = [row.text for row in rows if row.label == "b"]
+    assert {"sad", "music"} & set(str(found).split())
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "said"),
+    [
+        ("_WORK", 0, "reach 1 of 5 labels; not reached: 'b', 'c', 'd', 'e'"),
+        ("_SECONDS", -1.0, "reach 1 of 5 labels; not reached: 'b', 'c', 'd', 'e' (the search ended after -1 s)"),
+        ("_MOST_LABELS", 1, "reach 2 of 5 labels; not reached: 'c', 'd', 'e'"),
+    ],
+)
+def test_a_search_that_ends_early_says_what_is_missing(
+    search: Search, monkeypatch: pytest.MonkeyPatch, limit: str, value: float, said: str
+) -> None:
+    monkeypatch.setattr(golden, limit, value)
+    assert f"golden rows {said}" in search(COMPOSED)[1]

@@ -32,7 +32,6 @@ from support.tiny import write_classifier
 
 Cli = Callable[..., Any]
 TEXTS = ["The film was far better than I had expected.", "music"]
-PAIRS = [("play music", "stop the light"), ("a good film", "she was happy"), ("", "good")]
 ONNX = "onnx/model.onnx"
 
 
@@ -49,40 +48,34 @@ def failed_gates(cli: Cli, folder: Path) -> set[str]:
     return {f"{g['file']} {g['name']}" for g in result["gates"] if not g["passed"]} - {" integrity"}
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def write_xlnet(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return write_classifier(folder, "xlnet", 0.15)
+
+
+CHECKPOINTS: dict[str, Callable[[Path], Path]] = {
+    "classifier": write_checkpoint,
+    "encoder": lambda f: write_sentence_model(f, PROMPTS, "query"),
+    "reranker": write_cross_encoder,
+    "xlnet": write_xlnet,
+    "tagger": lambda f: write_checkpoint(f, "AutoModelForTokenClassification"),
+    "fill-mask": lambda f: write_checkpoint(f, "AutoModelForMaskedLM"),
+    "answers": lambda f: write_checkpoint(f, "AutoModelForQuestionAnswering", count=2),
+}
+
+
+@pytest.fixture
+def exported(tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> Callable[[str], Path]:
     """`exported(kind)`: the artefact folder of a tiny checkpoint of that kind, made once; read-only by convention."""
-    from typer.testing import CliRunner
-
-    from pocketbert.cli.main import app
-
-    checkpoints: dict[str, Callable[[Path], Path]] = {
-        "classifier": write_checkpoint,
-        "encoder": lambda f: write_sentence_model(f, PROMPTS, "query"),
-        "reranker": write_cross_encoder,
-        "xlnet": lambda f: write_classifier(_made(f), "xlnet", 0.15),
-        "tagger": lambda f: write_checkpoint(f, "AutoModelForTokenClassification"),
-        "fill-mask": lambda f: write_checkpoint(f, "AutoModelForMaskedLM"),
-        "answers": lambda f: write_checkpoint(f, "AutoModelForQuestionAnswering", count=2),
-    }
 
     def build(kind: str) -> Path:
         with once(tmp_path_factory, f"library-{kind}") as (root, there):
             if not there:
                 root.mkdir()
-                export(
-                    lambda *a: CliRunner().invoke(app, [str(x) for x in a]),
-                    checkpoints[kind](root / "model"),
-                    root / "phone",
-                )
+                export(cli, CHECKPOINTS[kind](root / "model"), root / "phone")
         return root / "phone"
 
     return build
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True)
-    return folder
 
 
 def set_processing(folder: Path, **changes: Any) -> None:
@@ -111,13 +104,11 @@ def one_segment(content: dict[str, Any]) -> None:
 
 def swap_labels(folder: Path) -> None:
     """Swap two labels in config.json and in the list, as an export with another order would."""
-    listed, config = (json.loads((folder / n).read_text()) for n in ("artifacts.json", "config.json"))
-    names = listed["labels"]
+    names = json.loads((folder / "artifacts.json").read_text())["labels"]
     names[0], names[1] = names[1], names[0]
-    config["id2label"] = {str(i): n for i, n in enumerate(names)}
-    config["label2id"] = {n: i for i, n in enumerate(names)}
-    (folder / "artifacts.json").write_text(json.dumps(listed))
-    (folder / "config.json").write_text(json.dumps(config))
+    by_name = {n: i for i, n in enumerate(names)}
+    edit_json(folder / "config.json", id2label=dict(enumerate(names)), label2id=by_name)
+    edit_json(folder / "artifacts.json", labels=names)
     relist(folder, "config.json")
 
 
@@ -293,22 +284,20 @@ def test_predict_takes_the_prompt_that_is_named(exported: Callable[[str], Path],
 @pytest.mark.parametrize(("task", "prompted"), [("feature-extraction", True), ("text-classification", False)])
 def test_rows_to_train_on_get_the_prompt_of_their_task_only(tmp_path: Path, task: str, prompted: bool) -> None:
     model = write_sentence_model(tmp_path / "model", PROMPTS, "query")
-    labels = {"feature-extraction": (1.0, 2.0), "text-classification": ("no", "yes")}[task]
-    for name, of in (("train", "good music"), ("eval", "a bad film")):
-        rows = [{"text": f"{of} {i}", "label": labels[i % 2]} for i in range(20)]
-        kept = rows if task == "text-classification" else [{"text": row["text"]} for row in rows]
-        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in kept))
-    finetune = {"finetune": {"epochs": 1}} if task == "text-classification" else {}
+    classifies = task == "text-classification"
+    for name, text in (("train", "good music"), ("eval", "a bad film")):
+        labels = [{"label": ("no", "yes")[i % 2]} if classifies else {} for i in range(20)]
+        rows = [{"text": f"{text} {i}", **label} for i, label in enumerate(labels)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     content = {
         "schema": 1,
         "name": "prompts",
         "task": task,
-        "teacher": {"model": str(model), **finetune},
+        "teacher": {"model": str(model), **({"finetune": {"epochs": 1}} if classifies else {})},
         "data": {name: {"path": str(tmp_path / f"{name}.jsonl")} for name in ("train", "eval")},
     }
     recipe = recipe_from_values(content, "test")
-    data = load_data(recipe, open_teacher(recipe))
-    tokenizer = TextTokenizer(model, 40).with_prompt("")
-    text = data.splits["eval"].examples[0].text
-    wanted = tokenizer.encode([PROMPTS["query"] + text if prompted else text])[0]
-    assert data.splits["eval"].encoded[0].ids.tolist() == wanted.ids.tolist()
+    rows = load_data(recipe, open_teacher(recipe)).splits["eval"]
+    text = PROMPTS["query"] * prompted + rows.examples[0].text
+    wanted = TextTokenizer(model, 40).with_prompt("").encode([text])[0]
+    assert rows.encoded[0].ids.tolist() == wanted.ids.tolist()

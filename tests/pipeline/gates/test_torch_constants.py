@@ -20,9 +20,12 @@ from support.tiny import tiny_classifier
 LENGTH = 24
 FAMILY = find_family("modernbert")
 KINDS = "full_attention", "sliding_attention"
+Angles = dict[str, tuple[Tensor, Tensor]]
 
 
-def found(module: nn.Module, whole: nn.Module, inputs: tuple[str, ...], length: int = LENGTH) -> list[str]:
+def find_problems(
+    module: nn.Module, whole: nn.Module, inputs: tuple[str, ...] = ("input_ids",), length: int = LENGTH
+) -> list[str]:
     """What is wrong with a file of inputs of one length that holds the constants of `module`, if `whole` is right."""
     trace = ModuleConstants(whole, inputs)
     reference = ReferenceConstants(trace.constants, of_length=trace.of_length, needed=trace.needed)
@@ -30,16 +33,13 @@ def found(module: nn.Module, whole: nn.Module, inputs: tuple[str, ...], length: 
     return compare_constants([file], reference, (length,)).problems
 
 
-def prepared() -> Any:
+def make_module() -> Any:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         model = tiny_classifier("modernbert", 4, ("a", "b", "c"))
         torch.manual_seed(3)
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
     return prepare(model, FAMILY, CLASSIFY, Format.TFLITE)
-
-
-Angles = dict[str, tuple[Tensor, Tensor]]
 
 
 class Changed(nn.Module):
@@ -53,64 +53,46 @@ class Changed(nn.Module):
         return self.change(self.rotary(length + 1))
 
 
-def rows(angles: Angles, rows: slice) -> Angles:
+def take(angles: Angles, rows: slice = slice(-1)) -> Angles:
     return {kind: (cos[:, :, rows], sin[:, :, rows]) for kind, (cos, sin) in angles.items()}
 
 
-def none(angles: Angles) -> Angles:
-    return {kind: (torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1, 1)) for kind in angles}
-
-
-def swapped(angles: Angles) -> Angles:
-    here = rows(angles, slice(-1))
-    return dict(zip(KINDS, (here[KINDS[1]], here[KINDS[0]]), strict=True))
-
-
-def one_for_both(angles: Angles) -> Angles:
-    return dict.fromkeys(KINDS, rows(angles, slice(-1))[KINDS[0]])
-
-
-BROKEN = {
-    "shifted by a position": (lambda a: rows(a, slice(1, None)), "has other numbers"),
-    "backwards": (lambda a: {k: (c[:, :, :-1].flip(2), s[:, :, :-1]) for k, (c, s) in a.items()}, "has other numbers"),
-    "of the other kind of layer": (swapped, "in the model it is not"),
-    "one kind for both": (one_for_both, "is not in the file"),
-    "none": (none, "is not in the file"),
+ROTATIONS: dict[str, tuple[Callable[[Angles], Angles], str]] = {
+    "of the length": (take, ""),
+    "shifted by a position": (lambda a: take(a, slice(1, None)), "has other numbers"),
+    "backwards": (lambda a: {k: (c.flip(2), s) for k, (c, s) in take(a).items()}, "has other numbers"),
+    "of the other kind of layer": (
+        lambda a: dict(zip(KINDS, reversed([take(a)[k] for k in KINDS]), strict=True)),
+        "in the model it is not",
+    ),
+    "one kind for both": (lambda a: dict.fromkeys(KINDS, take(a)[KINDS[0]]), "is not in the file"),
+    "none": (lambda a: dict.fromkeys(a, (torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1, 1))), "is not in the file"),
 }
 
 
-def test_rotations_of_the_length_pass() -> None:
-    module, whole = prepared(), prepared()
-    assert found(module, whole, FAMILY.inputs) == []
-    module.rotary = Changed(module.rotary, lambda a: rows(a, slice(-1)))
-    assert found(module, whole, FAMILY.inputs) == []
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_other_rotations_fail(name: str) -> None:
-    module, (change, said) = prepared(), BROKEN[name]
+@pytest.mark.parametrize("name", ROTATIONS)
+def test_other_rotations_than_those_of_the_length_fail(name: str) -> None:
+    module, whole, (change, said) = make_module(), make_module(), ROTATIONS[name]
+    assert find_problems(module, whole, FAMILY.inputs) == []
     module.rotary = Changed(module.rotary, change)
-    problems = found(module, prepared(), FAMILY.inputs)
-    assert any(said in p for p in problems), problems
+    problems = find_problems(module, whole, FAMILY.inputs)
+    assert any(said in p for p in problems) if said else problems == []
 
 
 def test_a_window_of_another_width_fails() -> None:
-    module = prepared()
+    module = make_module()
     module.window += 1
-    assert any("other numbers" in p for p in found(module, prepared(), FAMILY.inputs))
+    assert any("other numbers" in p for p in find_problems(module, make_module(), FAMILY.inputs))
 
 
 def test_rotations_are_no_norm() -> None:
-    module = prepared()
-    norm = module.model.model.layers[0].mlp_norm
-    width = norm.weight.shape[0]
-    rotation = module.rotary.get_buffer(KINDS[0])
-    module.register_buffer("wide", rotation.repeat(width // len(rotation)))
-    whole = prepared()
+    module, whole = make_module(), make_module()
+    norm, rotation = module.model.model.layers[0].mlp_norm, module.rotary.get_buffer(KINDS[0])
+    module.register_buffer("wide", rotation.repeat(norm.weight.shape[0] // len(rotation)))
     whole.register_buffer("wide", module.wide.clone())
-    assert found(module, whole, FAMILY.inputs) == []
+    assert find_problems(module, whole, FAMILY.inputs) == []
     norm.weight = nn.Parameter(module.wide.clone())
-    problems = found(module, whole, FAMILY.inputs)
+    problems = find_problems(module, whole, FAMILY.inputs)
     assert any("mlp_norm.weight is not in the file" in p for p in problems), problems
 
 
@@ -130,18 +112,14 @@ class Ids(nn.Module):
         return nn.functional.embedding(self.ids[start : start + 2 * length] + zero, self.table)
 
 
-@pytest.mark.parametrize("shift", [0, 1, -1, 700])
-def test_ids_are_those_of_the_length(shift: int) -> None:
-    problems = found(Ids(shift), Ids(), ("input_ids",), 300)
-    assert bool(problems) == bool(shift), problems
-
-
-def test_ids_of_another_list_fail() -> None:
-    assert found(Ids(seed=2), Ids(), ("input_ids",), 300)
+@pytest.mark.parametrize(("shift", "seed"), [(0, 1), (1, 1), (-1, 1), (700, 1), (0, 2)])
+def test_ids_are_those_of_the_length_and_of_the_list(shift: int, seed: int) -> None:
+    problems = find_problems(Ids(shift, seed), Ids(), length=300)
+    assert bool(problems) == ((shift, seed) != (0, 1)), problems
 
 
 class Positions(nn.Module):
-    """A table of positions, of which the first rows are used: as many as there are tokens."""
+    """A table of positions, of which the first rows are used: as many as there are tokens, and no row for one more."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,8 +130,7 @@ class Positions(nn.Module):
 
 
 def test_the_longest_input_of_a_model_is_traced() -> None:
-    """The table has no row for one token more."""
-    assert found(Positions(), Positions(), ("input_ids",), LENGTH) == []
+    assert find_problems(Positions(), Positions()) == []
     broken = Positions()
     broken.table += 1
-    assert found(broken, Positions(), ("input_ids",), LENGTH)
+    assert find_problems(broken, Positions())

@@ -1,0 +1,91 @@
+"""Fixtures of the tests of quantized files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pocketbert.core.compare.sample_texts import SENTENCES
+from pocketbert.core.types import Format, Layout, Runtime, Scheme
+from pocketbert.export.coreml import CoremlForm
+from pocketbert.export.prepare import prepare
+from pocketbert.quantize import Plan, coreml, quantize, weights
+from pocketbert.quantize.weights import WeightTypes
+from support.quantized import CLASSIFY, SUFFIX, Feed, export_file
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_matrices_count() -> Iterator[None]:
+    """Tiny models have no matrix above the usual bound."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(weights, "SMALL", coreml.THRESHOLD + 1)
+        yield
+
+
+@pytest.fixture(scope="session")
+def sentence_rows(open_tiny: Callable[..., Any]) -> list[Feed]:
+    """Calibration rows without padding: the sample sentences of at most 40 tokens."""
+    tokenizer = open_tiny("bert", 2)[2]
+    return [tokenizer.pad([e]) for e in tokenizer.encode(list(SENTENCES)) if len(e) <= 40]
+
+
+@pytest.fixture(scope="session")
+def exported_coreml(open_tiny: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`exported_coreml(layers=1, form=None, layout=Layout.PLAIN)`: the package of a tiny classifier."""
+
+    @cache
+    def export_once(layers: int, form: CoremlForm, layout: Layout) -> Path:
+        model, folder, _ = open_tiny("bert", layers)
+        module = prepare(model, folder.family, CLASSIFY, Format.COREML, layout)
+        path = tmp_path_factory.mktemp("coreml") / "Model.mlpackage"
+        return export_file(module, folder.family, path, form=form)
+
+    return lambda layers=1, form=None, layout=Layout.PLAIN: export_once(layers, form or CoremlForm(), layout)
+
+
+@pytest.fixture(scope="session")
+def exported_file(
+    exported: Callable[[str], Path], exported_tflite: Callable[[str], Path], exported_coreml: Callable[..., Path]
+) -> Callable[[Format], Path]:
+    """`exported_file(format)`: the exported file of a tiny BERT with two layers."""
+    exports = {Format.ONNX: lambda: exported("bert"), Format.TFLITE: lambda: exported_tflite("bert")}
+    return lambda format: exports.get(format, lambda: exported_coreml(2))()
+
+
+@pytest.fixture(scope="session")
+def quantized(
+    exported_file: Callable[[Format], Path], sentence_rows: list[Feed], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., tuple[Path, WeightTypes]]:
+    """`quantized(format, scheme, runtime=None)`: that file of the tiny BERT, made once, and the types found in it."""
+
+    @cache
+    def make(format: Format, scheme: Scheme, runtime: Runtime | None = None) -> tuple[Path, WeightTypes]:
+        path = tmp_path_factory.mktemp("quantized") / f"model{SUFFIX[format]}"
+        rows = (lambda: sentence_rows) if scheme.static else None
+        return path, quantize(exported_file(format), path, Plan(format, scheme, runtime, rows))
+
+    return make
+
+
+@pytest.fixture
+def write(exported_file: Callable[[Format], Path], sentence_rows: list[Feed], tmp_path: Path) -> Callable[..., Path]:
+    """`write(format, scheme, runtime=None, base=None, rows=None, **more)`: a file of the tiny BERT, or of `base`, anew."""
+
+    def make(
+        format: Format,
+        scheme: Scheme,
+        runtime: Runtime | None = None,
+        base: Path | None = None,
+        rows: Sequence[Feed] | None = None,
+        **more: Any,
+    ) -> Path:
+        path = tmp_path / f"a{SUFFIX[format]}"
+        calibration = (lambda: sentence_rows if rows is None else rows) if scheme.static else None
+        quantize(base or exported_file(format), path, Plan(format, scheme, runtime, calibration, **more))
+        return path
+
+    return make
