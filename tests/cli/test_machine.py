@@ -155,22 +155,23 @@ def assert_full(code: int, stderr: str) -> None:
     assert "Logging error" not in stderr
 
 
-def test_full_disk_during_training(pb: Any, task: Any, finished: Path, disk: Disk) -> None:
+def test_full_disk_during_training(cli: Cli, task: Any, disk: Disk, tmp_path: Path) -> None:
+    short = {"steps": 20, "checkpoint": 5}
+    recipe = task.variant(tmp_path / "r.yaml", teacher={"finetune": short}, distill=None, student=None)
     run = disk.path / "run"
     disk.leave_free(450)  # room for one checkpoint, not for the next beside it
-    stopped = pb("run", task.recipe, "-o", run, pinned=True)
-    assert_full(stopped.returncode, stopped.stderr)
+    stopped = cli("finetune", recipe, "-o", run)
+    assert_full(stopped.exit_code, stopped.stderr)
     assert (run / ".steps" / "data.json").is_file()
     assert not (run / "teacher").exists()
     # as many as fitted: up to two, and a third where the pointer to it did not fit
     assert len(list(run.glob(".work/teacher-*/step-*/progress.json"))) in (1, 2, 3)
     disk.make_room()
-    again = pb("run", task.recipe, "-o", run, pinned=True)
-    assert again.returncode == 0, again.stderr
+    again = cli("finetune", recipe, "-o", run)
+    assert again.exit_code == 0, again.output
     assert "data: finished before, skipped" in again.stderr
     assert f"teacher {task.folder / 'teacher'}: resumed" in again.stderr
-    made, known = (folder / "student" / "model.safetensors" for folder in (run, finished))
-    assert made.read_bytes() == known.read_bytes()
+    assert (run / "teacher" / "model.safetensors").is_file()
     assert not [p for p in run.rglob(".*") if p.name not in (".lock", ".steps", ".work", ".pocketbert.json")]
 
 

@@ -24,8 +24,7 @@ from pocketbert.core.disk.files import path_bytes, sha256_path
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Role, Scheme
 from pocketbert.pipeline.phone.recording import read_facts
-from pocketbert.quantize import Plan, quantize, read_weight_types, weights
-from pocketbert.quantize.weights import Use
+from pocketbert.quantize import Plan, quantize, weights
 from pocketbert.runtime.coreml.predictor import CoremlPredictor
 from support.classifiers import expected
 from support.folders import tree
@@ -365,24 +364,6 @@ def test_an_engine_that_miscomputes_a_package_is_refused(
 
 
 @pytest.mark.parametrize(("format", "scheme"), [("tflite", "int8"), ("coreml", "w8")])
-def test_roles_that_stay_as_exported(
-    model: Callable[..., Path], tmp_path: Path, format: str, scheme: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(weights, "SMALL", 600)
-    options = ExportOptions(formats=[format], lengths=[16], roles={"ffn_down": "none", "embedding": "none"})
-    folder = api.export(str(model("bert")), tmp_path / "phone", options)
-    tables = {row.path: row.roles for row in read_facts(folder).rows}
-    for record in (r for r in read_artefacts(folder).models() if r.scheme == scheme):
-        assert {w.role for w in record.weights if w.scheme is None} == {Role.FFN_DOWN, Role.EMBEDDING}
-        rows = [r for r in tables[record.path] if r.weights] if record.client is None else []
-        assert all(r.stored.startswith("float") is (r.scheme is None or bool(r.note)) for r in rows)
-        assert not rows or {r.role for r in rows if r.stored == "int8"} >= {Role.FFN_UP, Role.ATTENTION_PROJECTION}
-        types = read_weight_types(folder / record.path, record.format)
-        kinds = {u.dtype for u in types.uses if u.numbers > 600 and u.use is Use.MATMUL}
-        assert len(kinds) == 2 and any(k.startswith("float") for k in kinds)
-
-
-@pytest.mark.parametrize(("format", "scheme"), [("tflite", "int8"), ("coreml", "w8")])
 def test_schemes_are_mixed(
     model: Callable[..., Path], tmp_path: Path, format: str, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -393,6 +374,7 @@ def test_schemes_are_mixed(
     models = [r for r in read_artefacts(folder).models() if r.client is None]
     record = next(r for r in models if r.scheme == scheme)
     assert {str(w.scheme) for w in record.weights if w.role is Role.EMBEDDING} == {"w4"}
+    assert {w.role for w in record.weights if w.scheme is None} == {Role.FFN_DOWN}
     [table] = [row.roles for row in read_facts(folder).rows if row.path == record.path]
     stored = {r.role: r.stored for r in table if r.weights and not r.note}
     assert (stored[Role.EMBEDDING], stored[Role.FFN_UP]) == ("int4", "int8")
