@@ -49,7 +49,7 @@ Open = Callable[[str], Any]
 @pytest.fixture(scope="module")
 def kind(tmp_path_factory: pytest.TempPathFactory) -> Kind:
     """`kind(family)`: a folder with a family's tokenizer, texts.jsonl, and golden_tokens.jsonl as the pipeline writes it."""
-    kept = [t for t in (*SENTENCES, *UNICODE_SENTENCES, *awkward_texts(60, seed=11)) if t.strip()]
+    kept = [t for t in (*SENTENCES, *UNICODE_SENTENCES, *awkward_texts(40, seed=11)) if t.strip()]
     texts = [*([t] for t in kept), *([a, b] for a, b in zip(kept[::7], kept[3::7], strict=False))]
 
     @cache
@@ -126,8 +126,7 @@ def test_every_java_source_is_copied_with_all_that_it_imports_and_a_page(kind: K
     assert len(there) > 40
     names = {"/".join(name.split("/")[2:]).removesuffix(".java").replace("/", ".") for name in copied}
     for name, content in copied.items():
-        imports = re.findall(rb"^import (?:static )?([\w.]+);", content, re.MULTILINE) if name[-1] == "a" else []
-        for imported in map(bytes.decode, imports):
+        for imported in re.findall(r"^import (?:static )?([\w.]+);", content.decode(errors="replace"), re.MULTILINE):
             known = imported in names or imported.startswith(("java.", "com.google.gson.stream."))
             assert known, f"{name} imports {imported}, which is not copied"
     shutil.copyfile(kind("bert") / "tokenizer.json", tmp_path / "tokenizer.json")
@@ -462,7 +461,7 @@ def test_swift_pairs_limits_windows_and_both_sides_of_the_cut(
 
 
 def test_swift_reads_every_step_that_it_names_and_no_other(opened: Open, swift: dict[str, Any]) -> None:
-    texts, read, refused = awkward_texts(60, seed=9), set(), set()
+    texts, read, refused = awkward_texts(45, seed=9), set(), set()
     steps = {
         f"normalizer-{n}": byte_tokens(make(), pre_tokenizers.WhitespaceSplit()) for n, make in NORMALIZERS.items()
     }
