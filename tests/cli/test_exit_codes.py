@@ -1,4 +1,4 @@
-"""What a user or a stranger's file does wrong: exit code 2 or 3, a message that names it, and nothing left on disk."""
+"""What a user does wrong, and training that meets a NaN: exit code 2 or 3, a message that names it, and nothing left on disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 
-from pocketbert.core.disk.files import path_bytes, sha256_path
 from pocketbert.distill.losses.common import Term
 from pocketbert.distill.methods import task as task_distillation
 from pocketbert.distill.training import loop
@@ -23,7 +22,6 @@ from support.folders import tree
 from support.tiny_texts import LABELS, task_rows, write_lines
 
 Cli = Callable[..., Any]
-TEXT = "dim the lamp in the hall"
 
 # 2: recipes and rows
 
@@ -281,60 +279,6 @@ def test_commands_need_no_home_folder(finished: Path, tmp_path: Path, command: s
     run = subprocess.run(words, check=False, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     assert {p.name for p in tmp_path.iterdir()} <= {"out", "pocketbert-cache"}
-
-
-# 2 and 3: artefact folders of strangers
-
-
-def edit(path: Path, change: Callable[[Any], Any]) -> None:
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
-
-
-def write_list_anew(folder: Path, change: Callable[[Any], Any] = lambda _: None) -> None:
-    """What an attacker does who has changed a file."""
-
-    def change_records(content: Any) -> None:
-        for record in content["files"]:
-            file = folder / record["path"]
-            if file.exists():
-                record |= {"sha256": sha256_path(file), "bytes": path_bytes(file)}
-        change(content)
-
-    edit(folder / "artifacts.json", change_records)
-
-
-def remove_answers(folder: Path) -> None:
-    rows = [json.loads(line) for line in (folder / "golden.jsonl").read_text().splitlines()]
-    for row in rows[1:]:
-        del row["outputs"]["onnx/model.onnx"], row["tolerance"]["onnx/model.onnx"]
-    write_lines(folder / "golden.jsonl", rows)
-
-
-FOLDERS: dict[str, tuple[Callable[[Path], Any], int, int]] = {
-    "a configuration that is a list": (lambda f: (f / "config.json").write_text("[]"), 2, 2),
-    "a billion labels": (lambda f: edit(f / "config.json", lambda c: c.update(num_labels=10**9, id2label=None)), 2, 2),
-    "a junk row": (lambda f: (f / "golden_tokens.jsonl").write_text("junk\n"), 2, 0),
-    "golden rows that are lists": (lambda f: (f / "golden.jsonl").write_text("[]\n"), 2, 2),
-    "an id beyond the table": (
-        lambda f: edit(f / "tokenizer.json", lambda c: c["model"]["vocab"].update(zzz=100_000)),
-        3,
-        2,
-    ),
-    "answers that are not recorded": (remove_answers, 3, 0),
-}
-"""What was done to a folder, and how `verify` and `predict` end."""
-
-
-@pytest.mark.parametrize("name", FOLDERS)
-def test_folders_whose_list_was_written_anew(cli: Cli, phone: Path, name: str) -> None:
-    change, verified, predicted = FOLDERS[name]
-    change(phone)
-    write_list_anew(phone)
-    for code, ended in ((verified, cli("verify", "-m", phone)), (predicted, cli("predict", "-m", phone, TEXT))):
-        assert ended.exit_code == code, ended.output
-        assert "Traceback" not in ended.output
 
 
 # 3: training that meets a NaN finishes nothing, and the same command resumes it

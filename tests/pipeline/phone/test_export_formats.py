@@ -25,7 +25,6 @@ from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Role, Scheme
 from pocketbert.pipeline.phone.recording import read_facts
 from pocketbert.quantize import Plan, quantize, weights
-from pocketbert.runtime.coreml.predictor import CoremlPredictor
 from support.classifiers import expected
 from support.folders import tree
 from support.tiny import EXPORTED, NAMES, write_classifier
@@ -295,15 +294,6 @@ def test_the_fastest_engine_of_a_folder_whose_default_is_not_timed_here(finished
     assert opened.predict(TEXTS[0])[0].label == "lamp"
 
 
-def test_a_format_alone_opens_its_file_of_the_default_scheme(finished_coreml: Path, coreml_phone: Path) -> None:
-    assert pocketbert.load(finished_coreml / "phone", format="onnx").record.path == ONNX[1]
-    content = json.loads((coreml_phone / "artifacts.json").read_text())
-    for record in content["files"]:  # as `pocketbert export` lists it, ONNX first
-        record["default"] = record["path"] == ONNX[1]
-    (coreml_phone / "artifacts.json").write_text(json.dumps(content))
-    assert pocketbert.load(coreml_phone, format="coreml").record.path == W8
-
-
 def test_nothing_of_core_ml_is_timed(run: Cli, task: Any, finished_coreml: Path, tmp_path: Path) -> None:
     target = tmp_path / "benchmark.json"
     few = ("--threads", "1", "--lengths", "16", "--runs", "10", "--repeats", "2", "--budget", "1", "--gaps", "none")
@@ -320,48 +310,6 @@ def test_a_package_that_coremltools_opened_is_still_the_one_that_was_packed(run:
     for file in (FP16, W8):  # as benchmark_on_mac.py and the engine on a Mac do
         coremltools.models.MLModel(str(coreml_phone / file), skip_model_load=True)
     run("verify", "-m", coreml_phone)
-
-
-def change_last_byte(package: Path, weights: Path) -> None:
-    raw = bytearray(weights.read_bytes())
-    raw[-1] ^= 1
-    weights.write_bytes(raw)
-
-
-DAMAGES: dict[str, tuple[Callable[[Path, Path], Any], str]] = {
-    "changed": (change_last_byte, "changed since it was packed (sha256 differs)"),
-    "additional": (lambda p, w: (w.parent / ".DS_Store").touch(), "changed since it was packed (sha256 differs)"),
-    "gone": (lambda p, w: shutil.rmtree(p), "listed, but not there"),
-    # these cannot be opened either
-    "missing": (lambda p, w: (p / "Manifest.json").unlink(), ""),
-    "renamed": (lambda p, w: w.rename(w.with_name("weights.bin")), ""),
-}
-
-
-@pytest.mark.parametrize("what", DAMAGES)
-def test_damage_inside_a_package_is_found(cli: Cli, coreml_phone: Path, what: str) -> None:
-    damage, said = DAMAGES[what]
-    [weights] = (coreml_phone / W8).rglob("*.bin")
-    damage(coreml_phone / W8, weights)
-    result = cli("verify", "-m", coreml_phone)
-    assert "Traceback" not in result.output
-    assert result.exit_code in ((3,) if said else (2, 3)), result.output
-    assert (f"gate 'integrity' failed: {W8}: {said}" if said else "Model_w8.mlpackage") in result.stderr
-
-
-def test_an_engine_that_miscomputes_a_package_is_refused(
-    cli: Cli, coreml_phone: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    right = CoremlPredictor.run
-
-    def miscompute(self: Any, inputs: Any) -> dict[str, Any]:
-        return {name: values * np.float32(0.6) for name, values in right(self, inputs).items()}
-
-    monkeypatch.setattr(CoremlPredictor, "run", miscompute)
-    result = cli("predict", "-m", coreml_phone, "turn the lamp on")
-    assert result.exit_code == 3
-    assert f"{W8}: coreml-reference " in result.stderr
-    assert "computes this file wrongly on this machine" in result.stderr
 
 
 # roles of weights

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import tree_sitter_swift
-from android.awkward_texts import awkward_texts
+from android.awkward_texts import FIXED, awkward_texts
 from android.token_files import library_rows
 from android.tokenizer_kinds import BYTES, NORMALIZERS, SPLITTERS, byte_tokens, with_added_tokens
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -49,7 +49,7 @@ Open = Callable[[str], Any]
 @pytest.fixture(scope="module")
 def kind(tmp_path_factory: pytest.TempPathFactory) -> Kind:
     """`kind(family)`: a folder with a family's tokenizer, texts.jsonl, and golden_tokens.jsonl as the pipeline writes it."""
-    kept = [t for t in (*SENTENCES, *UNICODE_SENTENCES, *awkward_texts(40, seed=11)) if t.strip()]
+    kept = [t for t in (*SENTENCES, *UNICODE_SENTENCES, *draw_texts(15, seed=11)) if t.strip()]
     texts = [*([t] for t in kept), *([a, b] for a, b in zip(kept[::7], kept[3::7], strict=False))]
 
     @cache
@@ -63,6 +63,11 @@ def kind(tmp_path_factory: pytest.TempPathFactory) -> Kind:
         return folder
 
     return write
+
+
+def draw_texts(count: int, seed: int) -> list[str]:
+    """Texts with one trap each, and so many random ones."""
+    return [*FIXED, *awkward_texts(200, seed)[-count:]]
 
 
 def content_of(folder: Path) -> str:
@@ -439,7 +444,7 @@ def test_swift_pairs_limits_windows_and_both_sides_of_the_cut(
     assert tuple(swift["ReplacedBlanks"].patterns) == BLANKS
     tokenizer = opened(library.to_str())
     traps = ["a ab abc abb c xyz ab", "  two   blanks    and  four"]
-    texts = [*awkward_texts(70, seed=6), *traps]
+    texts = [*draw_texts(40, seed=6), *traps]
     for row in library_rows(library, texts):
         given, most = [texts[i] for i in row["texts"]], row.get("most", ENDLESS)
         if "stride" in row:
@@ -450,7 +455,7 @@ def test_swift_pairs_limits_windows_and_both_sides_of_the_cut(
         assert got == row["encodings"], (given, most)
 
     special = library.num_special_tokens_to_add(True)
-    texts = [*awkward_texts(20, seed=7), *traps, "", "ab"]
+    texts = [*draw_texts(10, seed=7)[-20:], *traps, "", "ab"]
     for given in [*([t] for t in texts), *([a, draw.choice(texts)] for a in texts)]:
         for side, room in ((s, r) for r in (1, 2, draw.randint(3, 12), draw.randint(3, 30)) for s in ("right", "left")):
             library.enable_truncation(special + room, direction=side)
@@ -461,7 +466,7 @@ def test_swift_pairs_limits_windows_and_both_sides_of_the_cut(
 
 
 def test_swift_reads_every_step_that_it_names_and_no_other(opened: Open, swift: dict[str, Any]) -> None:
-    texts, read, refused = awkward_texts(45, seed=9), set(), set()
+    texts, read, refused = draw_texts(15, seed=9), set(), set()
     steps = {
         f"normalizer-{n}": byte_tokens(make(), pre_tokenizers.WhitespaceSplit()) for n, make in NORMALIZERS.items()
     }
