@@ -72,6 +72,11 @@ def test_export(family: str, model: Callable[..., Path], cli: Cli, tmp_path: Pat
     assert (listed["family"], listed["labels"]) == (family, list(NAMES))
     card = (output / "README.md").read_text()
     assert all(said in card for said in ("onnx/model_int8.onnx", "`positive`", "no task score was measured"))
+    tables = {row.path: row.roles for row in read_facts(output).rows}
+    assert tables["onnx/model.onnx"] == []
+    line = summarize_roles(tables["onnx/model_int8.onnx"])
+    assert line.endswith("compressed; without weights: attention_product, residual, norm, softmax")
+    assert f"<details><summary>onnx/model_int8.onnx: {line}</summary>" in card
 
     texts = [t for t in (*SENTENCES[:12], SENTENCES[-2]) if len(t) < (200 if family == "roberta" else 50)]
     want = expected(source, texts)
@@ -95,12 +100,6 @@ def test_an_untrained_model_is_no_parity_failure(model: Callable[..., Path], tmp
     assert all(p["mask_effect"] > 100 * p["bound"] for p in parity)  # a lost mask would still be seen
 
 
-def test_a_length_that_every_text_fills(model: Callable[..., Path], tmp_path: Path) -> None:
-    api.export(str(model("bert")), tmp_path / "phone", ExportOptions(max_length=4, formats=["onnx"]))
-    assert pocketbert.load(tmp_path / "phone").predict("please the song")[0].truncated
-    assert api.verify(tmp_path / "phone").status == "passed"
-
-
 @pytest.fixture(scope="session")
 def fp32_folder(model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An exported folder with the fp32 file alone; read-only by convention."""
@@ -121,38 +120,32 @@ def test_the_same_command_again_does_nothing_and_other_settings_need_overwrite(
         assert result.exit_code == 2
         assert f"{folder}: exists and holds something else; nothing was written." in result.stderr
     assert tree(folder) == before
-    replaced = cli(*export, "--max-length", "32", "--overwrite")
+    replaced = cli(*export, "--max-length", "4", "--overwrite")
     assert replaced.exit_code == 0, replaced.output
-    assert json.loads((folder / "artifacts.json").read_text())["processing"]["max_length"] == 32
-    assert pocketbert.load(folder).predict("please " * 40)[0].truncated
+    assert read_artefacts(folder).processing.max_length == 4
+    assert pocketbert.load(folder).predict("please the song")[0].truncated
+    assert api.verify(folder).status == "passed", "though every text fills the length"
     assert list(tmp_path.glob(".*")) == []
 
 
-def test_quantize_adds_the_int8_file(cli: Cli, fp32_folder: Path, tmp_path: Path) -> None:
-    before, small = tree(fp32_folder), tmp_path / "small"
-    result = cli("quantize", "-m", fp32_folder, "-o", small, "--json")
+def test_quantize_adds_the_int8_file_and_keeps_a_temperature_that_was_set(
+    cli: Cli, fp32_folder: Path, tmp_path: Path
+) -> None:
+    folder, small = Path(shutil.copytree(fp32_folder, tmp_path / "phone")), tmp_path / "small"
+    confidence = {"temperature": 2.5}
+    edit_list(folder, lambda c: [r.update(confidence=confidence) for r in c["files"] if r["kind"] == "model"])
+    before = tree(folder)
+    result = cli("quantize", "-m", folder, "-o", small, "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout.splitlines()[-1])["files"] == ["onnx/model.onnx", "onnx/model_int8.onnx"]
     assert (small / "onnx/model.onnx").read_bytes() == before["onnx/model.onnx"]
-    assert tree(fp32_folder) == before
+    assert {r.temperature for r in read_artefacts(small).models()} == {2.5}
+    assert tree(folder) == before
     assert cli("verify", "-m", small).exit_code == 0
-    assert "finished before" in cli("quantize", "-m", fp32_folder, "-o", small).stderr
-    itself = cli("quantize", "-m", fp32_folder, "-o", fp32_folder)
+    assert "finished before" in cli("quantize", "-m", folder, "-o", small).stderr
+    itself = cli("quantize", "-m", folder, "-o", folder)
     assert itself.exit_code == 2
     assert "which is read; nothing was written" in itself.stderr
-
-
-@pytest.mark.parametrize(("temperature", "fitted_rows", "kept"), [(2.5, 0, 2.5), (2.0, 900, 1.0)])
-def test_quantize_keeps_a_temperature_that_was_set_and_drops_one_that_was_fitted(
-    cli: Cli, fp32_folder: Path, tmp_path: Path, temperature: float, fitted_rows: int, kept: float
-) -> None:
-    folder = Path(shutil.copytree(fp32_folder, tmp_path / "warm"))
-    confidence = {"temperature": temperature, "fitted_rows": fitted_rows}
-    edit_list(folder, lambda c: [r.update(confidence=confidence) for r in c["files"] if r["kind"] == "model"])
-    result = cli("quantize", "-m", folder, "-o", tmp_path / "small")
-    assert result.exit_code == 0, result.output
-    assert {r.temperature for r in read_artefacts(tmp_path / "small").models()} == {kept}
-    assert ("has temperatures that were fitted on rows of its run" in result.stderr) == bool(fitted_rows)
 
 
 def test_the_format_of_the_default_file_stays_the_first(
@@ -174,8 +167,6 @@ def test_labels_that_say_nothing_can_be_named(model: Callable[..., Path], tmp_pa
     unnamed = [f"LABEL_{i}" for i in range(3)]  # as most people upload models
     config |= {"id2label": dict(enumerate(unnamed)), "label2id": {name: i for i, name in enumerate(unnamed)}}
     (folder / "config.json").write_text(json.dumps(config))
-    plain = api.export(str(folder), tmp_path / "plain", FP32)
-    assert read_artefacts(plain).labels == unnamed
     names = ["bad", "so-so", "good"]
     api.export(str(folder), tmp_path / "named", FP32.model_copy(update={"labels": names}))
     want = expected(folder, ["please", "the song"])
@@ -314,21 +305,6 @@ def test_a_folder_records_what_was_left_and_its_gates_read_that(model: Callable[
     assert f"| ffn_down | as exported | float32 | 2 | {down.bytes:,} |" in card
     assert "<details><summary>onnx/model_int8.onnx" not in card, "a table with choices is open"
     assert "<b>ffn_down</b>" in page and 'href="#roles"' in page
-
-
-def test_a_plain_file_has_a_folded_table_that_is_read_from_the_file(model: Callable[..., Path], tmp_path: Path) -> None:
-    options = ExportOptions(formats=["onnx"], lengths=[16], schemes=["int8", "small"])
-    folder = api.export(str(model("bert")), tmp_path / "phone", options)
-    tables = {row.path: row.roles for row in read_facts(folder).rows}
-    assert tables["onnx/model.onnx"] == []
-    small = tables["onnx/model_small.onnx"]
-    # the table of words, those of positions and segments
-    assert sorted((r.stored, r.weights) for r in small if r.role is Role.EMBEDDING) == [("int4", 1), ("int8", 2)]
-    left = "the quantizer of onnx small leaves no role out"
-    assert {r.note for r in small if r.role is Role.FFN_UP} == {left}
-    line = summarize_roles(tables["onnx/model_int8.onnx"])
-    assert line.endswith("compressed; without weights: attention_product, residual, norm, softmax")
-    assert f"<details><summary>onnx/model_int8.onnx: {line}</summary>" in (folder / "README.md").read_text()
 
 
 def test_roles_that_no_file_can_have_are_refused_before_anything_is_written(

@@ -91,22 +91,18 @@ def test_tflite_alone_and_a_model_that_mediapipe_cannot_run(
 
 
 def test_other_schemes_and_an_old_runtime(run: Cli, model: Callable[..., Path], tmp_path: Path) -> None:
-    first, half, old, many = (tmp_path / n for n in ("w8", "half", "old", "many"))
+    first, old, many = (tmp_path / n for n in ("w8", "old", "many"))
     source = model("distilbert")
     small = ("--format", "tflite", "--scheme", "w8", "--max-length", "16", "--json")
     assert run("export", "-m", source, "-o", first, *small)["files"] == [
         f"tflite/{stem}{suffix}.tflite" for stem in ("mediapipe", "model") for suffix in ("", "_w8")
     ]
     # the same fp32 files in other forms, without exporting again
-    for folder, more, suffix in (
-        (half, ["--scheme", "fp16"], "fp16"),
-        (old, ["--runtime", "tflite216"], "int8_tflite216"),
-    ):
-        run("quantize", "-m", first, "-o", folder, *more)
-        assert (folder / "tflite/model.tflite").read_bytes() == (first / "tflite/model.tflite").read_bytes()
-        assert (folder / f"tflite/model_{suffix}.tflite").is_file()
-        assert not (folder / "tflite/model_w8.tflite").exists()
-        run("verify", "-m", folder)
+    run("quantize", "-m", first, "-o", old, "--runtime", "tflite216")
+    assert (old / "tflite/model.tflite").read_bytes() == (first / "tflite/model.tflite").read_bytes()
+    assert (old / "tflite/model_int8_tflite216.tflite").is_file()
+    assert not (old / "tflite/model_w8.tflite").exists()
+    run("verify", "-m", old)
     made = run("quantize", "-m", first, "-o", many, "--scheme", "int8, w8", "--json")
     assert made["files"] == [
         f"tflite/{stem}{suffix}.tflite" for stem in ("mediapipe", "model") for suffix in ("", "_int8", "_w8")
@@ -122,7 +118,7 @@ def test_other_schemes_and_an_old_runtime(run: Cli, model: Callable[..., Path], 
     assert [p for p, r in records.items() if r["default"]] == ["tflite/model_int8.tflite"]
     for_clients = ["tflite/mediapipe.tflite", "tflite/mediapipe_int8.tflite"]
     assert [p for p, r in records.items() if r.get("client")] == for_clients
-    for folder, scheme in ((first, "w8"), (half, "fp16"), (old, "int8")):
+    for folder, scheme in ((first, "w8"), (old, "int8")):
         default = pocketbert.load(folder)
         assert default.record.path == f"tflite/model_{scheme}.tflite"
         assert_probabilities(default, source, 0.2)
@@ -172,10 +168,16 @@ def test_core_ml_alone_and_its_small_package_afterwards(run: Cli, model: Callabl
 @pytest.mark.parametrize(
     ("flags", "name", "facts", "lengths"),
     [
-        (["--ios", "17", "--shapes", "ranged", "--precision", "fp32"], "Model_fp32", (8, "CoreML7", "plain"), []),
         (["--ios", "16", "--layout", "ane"], "Model", (7, "CoreML6", "ane"), [40]),
+        pytest.param(
+            ["--ios", "17", "--shapes", "ranged", "--precision", "fp32"],
+            "Model_fp32",
+            (8, "CoreML7", "plain"),
+            [],
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["ranged-fp32", "fixed-ane"],
+    ids=["fixed-ane", "ranged-fp32"],
 )
 def test_flags_of_core_ml_reach_the_package(
     flags: list[str],
@@ -315,7 +317,9 @@ def test_a_package_that_coremltools_opened_is_still_the_one_that_was_packed(run:
 # roles of weights
 
 
-@pytest.mark.parametrize(("format", "scheme"), [("tflite", "int8"), ("coreml", "w8")])
+@pytest.mark.parametrize(
+    ("format", "scheme"), [("tflite", "int8"), pytest.param("coreml", "w8", marks=pytest.mark.slow)]
+)
 def test_schemes_are_mixed(
     model: Callable[..., Path], tmp_path: Path, format: str, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
