@@ -47,7 +47,7 @@ def rows(tmp_path: Path) -> Path:
 
 
 def read_json(result: Any) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in result.stdout.splitlines()]
+    return [json.loads(line) for line in result.stdout.split("\n")[:-1]]
 
 
 def labels(result: Any) -> list[str]:
@@ -266,14 +266,9 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def screen(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stdout", terminal)
-    return terminal
-
-
-def test_a_terminal_gets_no_escapes(screen: Terminal) -> None:
+def test_a_terminal_gets_no_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
     print_answer("\x1b[2J\t0.99\ta \x9b31m text \u202e")
     assert screen.getvalue() == "\\x1b[2J\t0.99\ta \\x9b31m text \\u202e\n"
     print_table(["[red]", "b"], [["\x1b[2J", "[/nothing]"]])
@@ -281,7 +276,9 @@ def test_a_terminal_gets_no_escapes(screen: Terminal) -> None:
     assert "[/nothing]" in screen.getvalue()
 
 
-def test_a_table_on_a_terminal_has_words_on_the_left_and_figures_on_the_right(screen: Terminal) -> None:
+def test_a_table_on_a_terminal_has_words_on_the_left_and_figures_on_the_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
     rows = [["a", "short", "1.25"], ["b", "a longer text", "–"], ["c", "x", "12.5"]]
     print_table(["name", "what it is", "p50 ms"], rows)
     lines = [line.split("│") for line in screen.getvalue().splitlines() if "short" in line or " x " in line]
