@@ -15,7 +15,7 @@ from pocketbert.core.artefacts import Artefacts, FileRecord, Kind, ModelRecord, 
 from pocketbert.core.families import family_of
 from pocketbert.core.predict.scores import Confidence
 from pocketbert.core.predict.sentence_settings import Similarity
-from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
 from pocketbert.core.types import Format
 from pocketbert.pipeline.formats.snippets import javascript, kotlin
 from pocketbert.pipeline.phone.card import CardFacts, render_card
@@ -33,9 +33,9 @@ def card(artefacts: Artefacts, **facts: Any) -> str:
 
 def card_of(task: TaskName, labels: list[str] | None = None, pair: bool = False, **processing: Any) -> str:
     """The card of a folder with some settings."""
-    made = folder(task, **processing)
+    made = folder(task)
     changes: dict[str, Any] = {"pair": made.pair or pair, "labels": labels or made.labels}
-    return card(made.model_copy(update=changes))
+    return card(made.model_copy(update={**changes, "processing": made.processing.model_copy(update=processing)}))
 
 
 def with_models(artefacts: Artefacts, **changes: Any) -> Artefacts:
@@ -241,8 +241,13 @@ def test_a_long_list_of_labels_is_cut() -> None:
         ("question-answering", {"null_answers": True}, "A question has no answer if", "Every question gets an answer"),
         ("question-answering", {"null_answers": True}, "asked about, or with none.", "asked about."),
         ("text-classification", {"pair": True}, "pipeline takes no pairs", 'pipeline("text-classification"'),
-        ("regression", {"score": "sigmoid"}, "with one number from 0 to 1", "one number, in the units of"),
-        ("regression", {"score": "sigmoid"}, "The sigmoid of the one logit is the answer", "apply no sigmoid"),
+        ("regression", {"score": ScoreFunction.SIGMOID}, "with one number from 0 to 1", "one number, in the units of"),
+        (
+            "regression",
+            {"score": ScoreFunction.SIGMOID},
+            "The sigmoid of the one logit is the answer",
+            "apply no sigmoid",
+        ),
         ("token-classification", {"labels": ["NOUN", "VERB"]}, "each word whose tag is not `O`", "`B-` starts a span"),
         ("token-classification", {"labels": ["O", "x"]}, "each word whose tag is not `O`", "`B-` starts a span"),
         ("fill-mask", {"truncation_side": "left"}, "the beginning of longer texts is cut", "the end of longer texts"),

@@ -41,8 +41,9 @@ def card(artefacts: Artefacts) -> str:
 
 def card_of(task: TaskName, pair: bool = False, family: str = "bert", **processing: Any) -> str:
     """The card of a folder with some settings, and with the sources of its tokenizer in Swift."""
-    made = folder(task, **processing)
+    made = folder(task)
     changes = {"family": family, "pair": made.pair or pair, "files": [*made.files, SOURCE]}
+    changes["processing"] = made.processing.model_copy(update=processing)
     return card(made.model_copy(update=changes))
 
 

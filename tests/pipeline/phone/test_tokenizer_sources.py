@@ -439,10 +439,11 @@ WHOLE: dict[str, Callable[[Path], Tokenizer]] = {
 def test_swift_pairs_limits_windows_and_both_sides_of_the_cut(
     name: str, kind: Kind, opened: Open, swift: dict[str, Any]
 ) -> None:
-    library, draw = WHOLE[name](kind("bert")), random.Random(8)
-    assert SWIFT.refusal(json.loads(library.to_str())) is None
+    content, draw = WHOLE[name](kind("bert")).to_str(), random.Random(8)
+    library = Tokenizer.from_str(content)
+    assert SWIFT.refusal(json.loads(content)) is None
     assert tuple(swift["ReplacedBlanks"].patterns) == BLANKS
-    tokenizer = opened(library.to_str())
+    tokenizer = opened(content)
     traps = ["a ab abc abb c xyz ab", "  two   blanks    and  four"]
     texts = [*draw_texts(40, seed=6), *traps]
     for row in library_rows(library, texts):
@@ -455,7 +456,7 @@ def test_swift_pairs_limits_windows_and_both_sides_of_the_cut(
         assert got == row["encodings"], (given, most)
 
     special = library.num_special_tokens_to_add(True)
-    texts = [*draw_texts(10, seed=7)[-20:], *traps, "", "ab"]
+    texts = [*draw_texts(10, seed=6)[-20:], *traps, "", "ab"]
     for given in [*([t] for t in texts), *([a, draw.choice(texts)] for a in texts)]:
         for side, room in ((s, r) for r in (1, 2, draw.randint(3, 12), draw.randint(3, 30)) for s in ("right", "left")):
             library.enable_truncation(special + room, direction=side)
