@@ -6,7 +6,7 @@ import importlib.util
 import json
 import random
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +120,7 @@ def _made() -> Iterator[tuple[str, str]]:
     yield "byte-bpe-deberta", _deberta()
     for name in ("XLMRoberta", "Albert", "XLNet", "DebertaV2"):
         yield f"sentencepiece-{name.lower()}", _sentencepiece(f"{name}Tokenizer")
-    yield "unigram-byte-fallback", _unigram_bytes()
+    yield "unigram-byte-fallback", unigram_bytes()
     yield "bpe-byte-fallback", _bpe_bytes()
     yield "added-tokens", with_added_tokens(_wordpiece(cased=False))
     yield "bpe-unknown-dropped", _bpe_unknown(None)
@@ -138,22 +138,23 @@ def _wordpiece(cased: bool) -> str:
     return str(made.to_str())
 
 
-def _trained_bytes(prefix: bool = False) -> Tokenizer:
+def train_bytes(prefix: bool = False, size: int = 4000, texts: Sequence[str] = TRAINING) -> Tokenizer:
+    """A tokenizer of bytes whose tokens are learnt from texts; its special tokens are <s> 0, </s> 2, <unk> 3."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = P.ByteLevel(add_prefix_space=prefix)
     made.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=4000,
+        vocab_size=size,
         special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
         show_progress=False,
         initial_alphabet=P.ByteLevel.alphabet(),
     )
-    made.train_from_iterator(TRAINING, trainer)
+    made.train_from_iterator(texts, trainer)
     return made
 
 
 def _byte_bpe(prefix: bool) -> str:
-    made = _trained_bytes(prefix)
+    made = train_bytes(prefix)
     made.add_special_tokens([AddedToken("<mask>", lstrip=True, special=True)])
     made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=prefix)
     return str(made.to_str())
@@ -161,23 +162,24 @@ def _byte_bpe(prefix: bool) -> str:
 
 def _modern() -> str:
     """As ModernBERT's: NFC, runs of blanks as added tokens, a template behind the trimming of places."""
-    made = _trained_bytes()
+    made = train_bytes()
     made.normalizer = N.NFC()
     made.add_tokens([AddedToken(" " * n, normalized=True) for n in range(2, 12)])
     made.add_tokens([AddedToken("|||IP|||", normalized=True), AddedToken("é|", normalized=True)])
     made.add_special_tokens([AddedToken("[MASK]", lstrip=True, special=True), AddedToken("[CLS]", special=True)])
-    made.post_processor = _template("<s> $A </s> $B </s>")
+    made.post_processor = template("<s> $A </s> $B </s>")
     return str(made.to_str())
 
 
 def _deberta() -> str:
-    made = _trained_bytes()
-    template = _template("<s> $A </s> $B:1 </s>:1")
-    made.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), template])
+    made = train_bytes()
+    frame = template("<s> $A </s> $B:1 </s>:1")
+    made.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), frame])
     return str(made.to_str())
 
 
-def _template(pair: str) -> Any:
+def template(pair: str) -> Any:
+    """A post-processor that puts <s> and </s> around a text and, as told, around a pair."""
     special = [("<s>", 0), ("</s>", 2)]
     return processors.TemplateProcessing(single="<s> $A </s>", pair=pair, special_tokens=special)
 
@@ -192,10 +194,11 @@ def _sentencepiece(tokenizer_class: str) -> str:
 BYTES = [f"<0x{i:02X}>" for i in range(256)]
 
 
-def _unigram_bytes() -> str:
+def unigram_bytes(count: int = 800) -> str:
+    """Random pieces and their scores, and bytes of unknown characters."""
     draw = random.Random(3)
     letters = "▁abcdefghijklmnopqrstuvwxyz가あ的é"
-    pieces = [*letters, *sorted({"".join(draw.choices(letters[:9], k=draw.randint(2, 5))) for _ in range(800)})]
+    pieces = [*letters, *sorted({"".join(draw.choices(letters[:9], k=draw.randint(2, 5))) for _ in range(count)})]
     vocab = [("<unk>", 0.0), *((b, -20.0) for b in BYTES), *((p, -draw.random() * 12) for p in pieces)]
     made = Tokenizer(models.Unigram(vocab, 0, True))
     made.normalizer = N.Sequence([N.Nmt(), N.NFKC(), N.Replace(Regex(" {2,}"), " ")])

@@ -19,8 +19,16 @@ import pytest
 import tree_sitter_swift
 from android.awkward_texts import FIXED, awkward_texts
 from android.token_files import library_rows
-from android.tokenizer_kinds import BYTES, NORMALIZERS, SPLITTERS, byte_tokens, with_added_tokens
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from android.tokenizer_kinds import (
+    NORMALIZERS,
+    SPLITTERS,
+    byte_tokens,
+    template,
+    train_bytes,
+    unigram_bytes,
+    with_added_tokens,
+)
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 from tree_sitter import Language, Node, Parser
 
 from pocketbert.core.artefacts import Processing
@@ -370,54 +378,37 @@ def test_swift_gives_golden_tokens(kind: Kind, opened: Open) -> None:
             assert [list(p) for p in places(made)] == want["offsets"], (family, text)
 
 
-def train_bytes() -> Tokenizer:
-    made = Tokenizer(models.BPE(unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=700,
-        special_tokens=["<s>", "</s>", "<unk>"],
-        show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )
-    made.train_from_iterator(awkward_texts(200, seed=4), trainer)
-    return made
+def train_few() -> Tokenizer:
+    return train_bytes(size=700, texts=awkward_texts(200, seed=4))
 
 
 def roberta_with_blanks() -> Tokenizer:
     """Places that lose white space, in two ways."""
-    made = train_bytes()
+    made = train_few()
     made.add_tokens(["  ", "   "])
-    made.post_processor = processors.RobertaProcessing(("</s>", 1), ("<s>", 0), add_prefix_space=True)
+    made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=True)
     return made
 
 
 def template_behind_byte_level() -> Tokenizer:
-    made = train_bytes()
+    made = train_few()
     made.normalizer = normalizers.NFC()
-    special = [("<s>", 0), ("</s>", 1)]
-    template = processors.TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> $B:1 </s>:1", special_tokens=special
-    )
-    made.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), template])
+    frame = template("<s> $A </s> $B:1 </s>:1")
+    made.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), frame])
     return made
 
 
 def prefix_and_suffix_without_a_frame() -> Tokenizer:
     pieces = {"<unk>": 0, "a": 1, "##b": 2, "ab": 3, "c_": 4, "##c_": 5}
     affixes = {"continuing_subword_prefix": "##", "end_of_word_suffix": "_"}
-    made = train_bytes()
+    made = train_few()
     made.model = models.BPE(vocab=pieces, merges=[("a", "##b")], unk_token="<unk>", fuse_unk=True, **affixes)
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return made
 
 
 def sentencepiece_with_bytes() -> Tokenizer:
-    draw = random.Random(3)
-    letters = "▁abcdefghijklmnopqrstuvwxyz가あ的é"
-    pieces = [*letters, *sorted({"".join(draw.choices(letters[:9], k=draw.randint(2, 5))) for _ in range(400)})]
-    scores = [("<unk>", 0.0), *((b, -20.0) for b in BYTES), *((p, -draw.random() * 12) for p in pieces)]
-    made = Tokenizer(models.Unigram(scores, 0, True))
+    made = Tokenizer.from_str(unigram_bytes(400))
     replaced = [normalizers.Replace(Regex(p), " ") for p in BLANKS]
     made.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), *replaced])
     made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
@@ -445,7 +436,7 @@ def test_swift_pairs_limits_windows_and_both_sides_of_the_cut(
     assert tuple(swift["ReplacedBlanks"].patterns) == BLANKS
     tokenizer = opened(content)
     traps = ["a ab abc abb c xyz ab", "  two   blanks    and  four"]
-    texts = [*draw_texts(40, seed=6), *traps]
+    texts = [*draw_texts(20, seed=6), *traps]
     for row in library_rows(library, texts):
         given, most = [texts[i] for i in row["texts"]], row.get("most", ENDLESS)
         if "stride" in row:
@@ -458,7 +449,7 @@ def test_swift_pairs_limits_windows_and_both_sides_of_the_cut(
     special = library.num_special_tokens_to_add(True)
     texts = [*draw_texts(10, seed=6)[-20:], *traps, "", "ab"]
     for given in [*([t] for t in texts), *([a, draw.choice(texts)] for a in texts)]:
-        for side, room in ((s, r) for r in (1, 2, draw.randint(3, 12), draw.randint(3, 30)) for s in ("right", "left")):
+        for side, room in ((s, r) for r in (1, draw.randint(2, 12), draw.randint(3, 30)) for s in ("right", "left")):
             library.enable_truncation(special + room, direction=side)
             want, made = library.encode(*given), encode(tokenizer, given, special + room, side == "left")
             got = (made.ids, made.typeIds, places(made), made.truncated)
