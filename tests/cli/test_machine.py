@@ -338,8 +338,8 @@ def test_wrong_input_leaves_no_run_folder(cli: Cli, task: Any, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("sent", "code", "said"),
     [
-        ([signal.SIGINT], 130, "Stopped by Ctrl-C. Finished work is kept; run the same command to continue."),
-        ([signal.SIGINT, signal.SIGINT], 130, "Stopped"),
+        pytest.param([signal.SIGINT], 130, "Stopped by Ctrl-C. Finished work is kept", marks=pytest.mark.slow),
+        pytest.param([signal.SIGINT, signal.SIGINT], 130, "Stopped", marks=pytest.mark.slow),
         ([signal.SIGTERM], 143, "Stopped by SIGTERM. Finished work is kept; run the same command to continue."),
     ],
     ids=["ctrl-c", "ctrl-c twice", "sigterm"],
