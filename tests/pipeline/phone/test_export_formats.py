@@ -204,9 +204,6 @@ def test_flags_of_core_ml_reach_the_package(
     ("flags", "said"),
     [
         ({"ios": "17", "shapes": "enumerated"}, "needs ios 18, this is ios 17; possible here: ranged, fixed"),
-        ({"ios": "16", "shapes": "ranged"}, "needs ios 17, this is ios 16; possible here: fixed"),
-        ({"shapes": "free"}, "shapes"),
-        ({"ios": "15"}, "ios"),
         ({"precision": "int8"}, "precision"),
         ({"layout": "wide"}, "layout"),
     ],
