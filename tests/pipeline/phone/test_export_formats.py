@@ -70,7 +70,7 @@ def test_tflite_alone_and_a_model_that_mediapipe_cannot_run(
     assert read_artefacts(output).absent == {"tflite/mediapipe.tflite": reason}
     assert reason in (output / "README.md").read_text()
     models = records_of(output)
-    assert {p: r["default"] for p, r in models.items()} == {
+    assert {p: bool(r.get("default")) for p, r in models.items()} == {
         "tflite/model.tflite": False,
         "tflite/model_int8.tflite": True,
     }
@@ -115,7 +115,7 @@ def test_other_schemes_and_an_old_runtime(run: Cli, model: Callable[..., Path], 
     assert "tflite/model_int8.tflite" in (many / "README.md").read_text().partition("```")[2]
     records = records_of(old)
     assert records["tflite/model_int8_tflite216.tflite"]["runtime"] == "tflite216"
-    assert [p for p, r in records.items() if r["default"]] == ["tflite/model_int8.tflite"]
+    assert [p for p, r in records.items() if r.get("default")] == ["tflite/model_int8.tflite"]
     for_clients = ["tflite/mediapipe.tflite", "tflite/mediapipe_int8.tflite"]
     assert [p for p, r in records.items() if r.get("client")] == for_clients
     for folder, scheme in ((first, "w8"), (old, "int8")):
