@@ -7,6 +7,7 @@ import hashlib
 import shutil
 from pathlib import Path
 
+import pocketbert
 from android.answer_files import write_answer_files
 from android.engine_files import write_engine_files
 from android.phones import write_assets, write_phones
@@ -24,8 +25,6 @@ STAMP = "stamp.txt"
 
 def stamp() -> str:
     """A digest of these scripts and of the installed toolkit: with an equal one, the same files would be written."""
-    import pocketbert
-
     digest = hashlib.sha256()
     for top in (Path(__file__).parent, Path(__file__).parents[1] / "support", Path(pocketbert.__file__).parent):
         for path in sorted(top.rglob("*.py")):

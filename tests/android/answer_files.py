@@ -6,7 +6,7 @@ No model is needed: heads see numbers only. The artefact folders hold model file
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from pocketbert.core.artefacts import (
 )
 from pocketbert.core.compare.golden import GOLDEN_FILE, GOLDEN_TOKENS_FILE, write_golden
 from pocketbert.core.data.examples import Example
-from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.predict.answers import (
     Answer,
@@ -56,14 +55,18 @@ LENGTHS = (12, LENGTH)
 WIDTH = 7
 """Numbers of a vector."""
 WORDS = (*"the quick fox jumps over lazy dog café Ärger 東京 naïve don't it's end. 42 10% 🙂 a😀b night".split(), "")
-PARTS_OF_SPEECH = ("NOUN", "VERB", "ADJ", "O")
 TAGS = ("O", "B-time", "I-time", "B-place", "I-place", "E-place", "S-name", "thing")
 MODELS = {
     "onnx/model.onnx": (Format.ONNX, Scheme.FP32, None),
     "tflite/model_int8.tflite": (Format.TFLITE, Scheme.INT8, None),
     "tflite/model_int8_tflite216.tflite": (Format.TFLITE, Scheme.INT8, Runtime.TFLITE_2_16),
 }
-
+OTHERS = {
+    "config.json": Kind.CONFIG,
+    "tokenizer.json": Kind.TOKENIZER,
+    GOLDEN_FILE: Kind.GOLDEN,
+    GOLDEN_TOKENS_FILE: Kind.GOLDEN,
+}
 VECTORS = {"pooling": PoolingKind.MEAN, "normalize": True}
 PROMPTS = {"query": "the fox: ", "none": ""}
 
@@ -95,36 +98,31 @@ class Kit:
         least = None if self.unknown is None else self.unknown + number / 10
         return Confidence(temperature=self.temperature + number, unknown=least)
 
-    def threshold(self, number: int) -> float | None:
-        """Below which probability an answer of a file is unknown: its own threshold, else that of all files."""
-        found, given = self.confidence(number), self.more.get("unknown")
-        return given if found is None or found.unknown is None else found.unknown
+    def columns(self, tokenizer: TextTokenizer) -> int:
+        """Numbers in a row of outputs."""
+        own = {TaskName.QUESTION_ANSWERING: 2, TaskName.FEATURE_EXTRACTION: WIDTH, TaskName.REGRESSION: 1}
+        return {**own, TaskName.FILL_MASK: tokenizer.vocabulary_size}.get(self.task, len(self.labels))
 
 
+CLASSIFY, QUESTION = TaskName.TEXT_CLASSIFICATION, TaskName.QUESTION_ANSWERING
+TAG, EMBED = TaskName.TOKEN_CLASSIFICATION, TaskName.FEATURE_EXTRACTION
 KITS = {
-    "classification": Kit(TaskName.TEXT_CLASSIFICATION, ("negative", "neutral", "Ünsure")),
-    "temperature": Kit(
-        TaskName.TEXT_CLASSIFICATION, ("negative", "neutral", "positive"), more={"unknown": 0.6}, temperature=1.7
-    ),
-    "thresholds": Kit(
-        TaskName.TEXT_CLASSIFICATION, ("no", "yes"), more={"unknown": 0.99}, temperature=1.3, unknown=0.6
-    ),
-    "pairs": Kit(TaskName.TEXT_CLASSIFICATION, ("same", "other"), pair=True, more={"padding_side": "left"}),
+    "classification": Kit(CLASSIFY, ("negative", "neutral", "Ünsure")),
+    "temperature": Kit(CLASSIFY, ("negative", "neutral", "positive"), more={"unknown": 0.6}, temperature=1.7),
+    "thresholds": Kit(CLASSIFY, ("no", "yes"), more={"unknown": 0.99}, temperature=1.3, unknown=0.6),
+    "pairs": Kit(CLASSIFY, ("same", "other"), pair=True, more={"padding_side": "left"}),
     "multi-label": Kit(TaskName.MULTI_LABEL, ("a", "b", "c", "d"), more={"thresholds": [0.3, 0.5, 0.5, 0.9]}),
     "regression": Kit(TaskName.REGRESSION, more={"padding_side": "left"}),
     "reranker": Kit(TaskName.REGRESSION, pair=True, more={"score": "sigmoid", "truncation_side": "left"}),
-    "token-classification": Kit(TaskName.TOKEN_CLASSIFICATION, TAGS),
-    "parts-of-speech": Kit(TaskName.TOKEN_CLASSIFICATION, PARTS_OF_SPEECH),
-    "question-answering": Kit(TaskName.QUESTION_ANSWERING, pair=True, more={"stride": 4, "answer_length": 5}),
-    "null-answers": Kit(
-        TaskName.QUESTION_ANSWERING, pair=True, more={"stride": 2, "answer_length": 30, "null_answers": True}
-    ),
+    "token-classification": Kit(TAG, TAGS),
+    "parts-of-speech": Kit(TAG, ("NOUN", "VERB", "ADJ", "O")),
+    "question-answering": Kit(QUESTION, pair=True, more={"stride": 4, "answer_length": 5}),
+    "null-answers": Kit(QUESTION, pair=True, more={"stride": 2, "answer_length": 30, "null_answers": True}),
     "fill-mask": Kit(TaskName.FILL_MASK),
-    "feature-extraction": Kit(TaskName.FEATURE_EXTRACTION, more=VECTORS),
-    "prompts": Kit(TaskName.FEATURE_EXTRACTION, more={**VECTORS, "prompts": PROMPTS, "default_prompt": "query"}),
+    "feature-extraction": Kit(EMBED, more=VECTORS),
+    "prompts": Kit(EMBED, more={**VECTORS, "prompts": PROMPTS, "default_prompt": "query"}),
     "truncation-left": Kit(
-        TaskName.FEATURE_EXTRACTION,
-        more={**VECTORS, "prompts": PROMPTS, "default_prompt": "none", "truncation_side": "left"},
+        EMBED, more={**VECTORS, "prompts": PROMPTS, "default_prompt": "none", "truncation_side": "left"}
     ),
 }
 
@@ -134,7 +132,11 @@ def write_answer_files(folder: Path) -> None:
     for number, (name, kit) in enumerate(KITS.items()):
         (folder / name).mkdir(parents=True)
         _write_kit(folder / name, kit, np.random.default_rng(SEED + number))
-    (folder / "statistics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in _statistics()))
+    _write_lines(folder / "statistics.jsonl", _statistics())
+
+
+def _write_lines(path: Path, values: Iterable[Any]) -> None:
+    path.write_text("".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values), encoding="utf-8")
 
 
 def _statistics() -> Iterator[dict[str, Any]]:
@@ -153,14 +155,13 @@ def _write_kit(folder: Path, kit: Kit, random: np.random.Generator) -> None:
     config = {"pad_token_id": 0, "vocab_size": len(vocabulary(0)), "id2label": dict(enumerate(kit.labels))}
     (folder / "config.json").write_text(json.dumps(config))
     task = TASKS[kit.task]
-    processing = Processing(**{"max_length": LENGTH, "score": task.score, **kit.more})
     artefacts = Artefacts(
         name="tiny",
         task=kit.task,
         family="bert",
         labels=list(kit.labels),
         pair=kit.pair,
-        processing=processing,
+        processing=Processing(**{"max_length": LENGTH, "score": task.score, **kit.more}),
         files=[],
     )
     write_artefacts(folder, artefacts)  # without files: the tokenizer reads how texts are processed
@@ -168,23 +169,12 @@ def _write_kit(folder: Path, kit: Kit, random: np.random.Generator) -> None:
     head, texts = artefacts.head(), _texts(kit, random)
     examples = [Example(*((t, None) if isinstance(t, str) else t), None, row) for row, t in enumerate(texts, 1)]
     prepared = head.prepare(examples, tokenizer, "texts", labelled=False)
-    columns = {TaskName.QUESTION_ANSWERING: 2, TaskName.FEATURE_EXTRACTION: WIDTH, TaskName.REGRESSION: 1}
-    columns[TaskName.FILL_MASK] = tokenizer.vocabulary_size
-    outputs = [_matrix(e, head, tokenizer, columns.get(kit.task, len(kit.labels)), random) for e in prepared.encoded]
-    answered = [_answers(head, prepared, outputs, kit, number) for number in range(len(MODELS))]
-    cases = _cases(prepared, outputs, answered, tokenizer)
-    (folder / "cases.jsonl").write_text("".join(json.dumps(c, ensure_ascii=False) + "\n" for c in cases), "utf-8")
+    outputs = [_random_outputs(e, head, tokenizer, kit.columns(tokenizer), random) for e in prepared.encoded]
+    _write_lines(folder / "cases.jsonl", _cases(head, prepared, outputs, kit))
     spelled = [[tokenizer.token(i), tokenizer.decode([i])] for i in range(tokenizer.vocabulary_size)]
     (folder / "tokens.json").write_text(json.dumps({"mask_id": tokenizer.mask_id, "tokens": spelled}))
-    _write_golden(folder, kit, texts, head, tokenizer, random)
+    _write_golden(folder, kit, texts, head, tokenizer)
     _write_list(folder, artefacts, task.outputs, kit)
-
-
-def _answers(head: Head, prepared: Prepared, outputs: Sequence[Matrix], kit: Kit, number: int) -> list[Answer]:
-    """What a file answers, by its number: the outputs are the same, its temperature and its threshold are not."""
-    sure = kit.confidence(number)
-    answers = head.answers([apply_temperature(m, sure.temperature if sure else 1) for m in outputs], prepared)
-    return mark_unknown_answers(answers, [kit.threshold(number)] * len(answers))
 
 
 def _texts(kit: Kit, random: np.random.Generator) -> list[Text]:
@@ -204,7 +194,9 @@ def _texts(kit: Kit, random: np.random.Generator) -> list[Text]:
     return out
 
 
-def _matrix(row: Encoded, head: Head, tokenizer: TextTokenizer, columns: int, random: np.random.Generator) -> Matrix:
+def _random_outputs(
+    row: Encoded, head: Head, tokenizer: TextTokenizer, columns: int, random: np.random.Generator
+) -> Matrix:
     """Outputs of one row; every third one has many equal numbers, so that ties are decided alike."""
     count = len(row) if has_token_outputs(head.task) else 1
     if head.task.name is TaskName.FILL_MASK:
@@ -213,18 +205,23 @@ def _matrix(row: Encoded, head: Head, tokenizer: TextTokenizer, columns: int, ra
     return (np.round(values / 2) * 2 if random.random() < 1 / 3 else values).astype(np.float32)
 
 
-def _cases(
-    prepared: Prepared, outputs: Sequence[Matrix], answers: Sequence[Sequence[Answer]], tokenizer: TextTokenizer
-) -> list[dict[str, Any]]:
-    out = []
-    for example, numbers, of_files in zip(
-        prepared.examples, prepared.rows_of(), zip(*answers, strict=True), strict=True
+def _cases(head: Head, prepared: Prepared, outputs: Sequence[Matrix], kit: Kit) -> Iterator[dict[str, Any]]:
+    """Texts with their outputs, the first file's answer, and the files whose answer is unknown."""
+    answered = [_answers(head, prepared, outputs, kit, number) for number in range(len(MODELS))]
+    for example, numbers, answers in zip(
+        prepared.examples, prepared.rows_of(), zip(*answered, strict=True), strict=True
     ):
         rows = [_row(prepared.encoded[i], outputs[i]) for i in numbers]
-        unknown = {path: bool(getattr(a, "unknown", None)) for path, a in zip(MODELS, of_files, strict=True)}
-        told = {"answer": _plain(of_files[0]), "unknown": unknown}
-        out.append({"input": [example.text, example.pair], "rows": rows, **told})
-    return out
+        unknown = {path: bool(getattr(a, "unknown", None)) for path, a in zip(MODELS, answers, strict=True)}
+        yield {"input": [example.text, example.pair], "rows": rows, "answer": _plain(answers[0]), "unknown": unknown}
+
+
+def _answers(head: Head, prepared: Prepared, outputs: Sequence[Matrix], kit: Kit, number: int) -> list[Answer]:
+    """What a file answers, by its number: the outputs are the same, its temperature and its threshold are not."""
+    sure = kit.confidence(number)
+    answers = head.answers([apply_temperature(m, sure.temperature if sure else 1) for m in outputs], prepared)
+    own = sure.unknown if sure is not None else None
+    return mark_unknown_answers(answers, [kit.more.get("unknown") if own is None else own] * len(answers))
 
 
 def _row(encoded: Encoded, matrix: Matrix) -> dict[str, Any]:
@@ -248,12 +245,8 @@ def _plain(answer: Answer) -> dict[str, Any]:
     told: dict[str, Any] = {"truncated": answer.truncated}
     match answer:
         case Prediction():
-            told |= {
-                "unknown": bool(answer.unknown),
-                "label": answer.label,
-                "score": answer.score,
-                "scores": list(answer.scores.values()),
-            }
+            told |= {"unknown": bool(answer.unknown), "label": answer.label, "score": answer.score}
+            told |= {"scores": list(answer.scores.values())}
         case Labelling():
             told |= {"labels": list(answer.labels), "scores": list(answer.scores.values())}
         case Value():
@@ -269,33 +262,28 @@ def _plain(answer: Answer) -> dict[str, Any]:
     return told
 
 
-def _write_golden(
-    folder: Path, kit: Kit, texts: Sequence[Text], head: Head, tokenizer: TextTokenizer, random: np.random.Generator
-) -> None:
+def _write_golden(folder: Path, kit: Kit, texts: Sequence[Text], head: Head, tokenizer: TextTokenizer) -> None:
     """Golden rows that hold the whole answer of a fake engine: its numbers are a sum over the ids, so that Java can make them."""
     rows = []
     for text in texts[:12]:
         (encoded,) = tokenizer.encode([text])
-        matrix = fake_answer(encoded, head, tokenizer, kit)
+        matrix = _fake_outputs(encoded, head, tokenizer, kit)
         row = blank_row(text, matrix, head.task, list(kit.labels))
         picked = [float(v) for v in row.pick(matrix).ravel()]
         told = {"reference": picked, "outputs": dict.fromkeys(MODELS, picked), "tolerance": dict.fromkeys(MODELS, 0.01)}
         rows.append(row.model_copy(update=told))
     write_golden(folder / GOLDEN_FILE, rows)
-    lines = [json.dumps(tokenizer.golden(t), ensure_ascii=False) for t in tokenizer.prompts.put_before(texts)]
-    (folder / GOLDEN_TOKENS_FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    _write_lines(folder / GOLDEN_TOKENS_FILE, map(tokenizer.golden, tokenizer.prompts.put_before(texts)))
 
 
-def fake_answer(encoded: Encoded, head: Head, tokenizer: TextTokenizer, kit: Kit) -> Matrix:
+def _fake_outputs(encoded: Encoded, head: Head, tokenizer: TextTokenizer, kit: Kit) -> Matrix:
     """What the tests' engine answers: of column c at token i the id there plus c, of a text the mean of its ids plus c."""
-    columns = {TaskName.QUESTION_ANSWERING: 2, TaskName.FEATURE_EXTRACTION: WIDTH, TaskName.REGRESSION: 1}
-    width = {**columns, TaskName.FILL_MASK: tokenizer.vocabulary_size}.get(kit.task, len(kit.labels))
-    ids = encoded.ids.astype(np.float64)
+    ids, columns = encoded.ids.astype(np.float64), np.arange(kit.columns(tokenizer))
     if not has_token_outputs(head.task):
-        return (ids.mean() / 100 + np.arange(width))[None].astype(np.float32)
+        return (ids.mean() / 100 + columns)[None].astype(np.float32)
     masked = encoded.ids == tokenizer.mask_id
     chosen = ids[masked] if kit.task is TaskName.FILL_MASK and masked.any() else ids
-    return (chosen[:, None] / 100 + np.arange(width)).astype(np.float32)
+    return (chosen[:, None] / 100 + columns).astype(np.float32)
 
 
 def _write_list(folder: Path, artefacts: Artefacts, outputs: Sequence[str], kit: Kit) -> None:
@@ -311,20 +299,15 @@ def _write_list(folder: Path, artefacts: Artefacts, outputs: Sequence[str], kit:
         )
         files.append(
             ModelRecord(
-                path=path,
-                sha256=sha256_file(folder / path),
-                bytes=(folder / path).stat().st_size,
+                **FileRecord.of(folder, path, Kind.MODEL).model_dump(),
                 format=format,
                 scheme=scheme,
                 runtime=runtime,
-                default=path == next(iter(MODELS)),
+                default=number == 0,
                 status=Status.PASSED,
                 signature=signature,
                 confidence=kit.confidence(number),
             )
         )
-    kinds = {"config.json": Kind.CONFIG, "tokenizer.json": Kind.TOKENIZER, GOLDEN_FILE: Kind.GOLDEN}
-    for name, kind in {**kinds, GOLDEN_TOKENS_FILE: Kind.GOLDEN}.items():
-        size = (folder / name).stat().st_size
-        files.append(FileRecord(path=name, sha256=sha256_file(folder / name), bytes=size, kind=kind))
+    files += [FileRecord.of(folder, name, kind) for name, kind in OTHERS.items()]
     write_artefacts(folder, artefacts.model_copy(update={"files": files}))

@@ -6,32 +6,23 @@ import json
 from pathlib import Path
 from typing import Any
 
-from clients.conftest import write_model
-
 import pocketbert
 from pocketbert import ExportOptions, api
 from pocketbert.core.artefacts import read_artefacts
-from pocketbert.core.compare.golden import GOLDEN_FILE as GOLDEN_FILE
-from pocketbert.core.compare.golden import read_golden
+from pocketbert.core.compare.golden import GOLDEN_FILE, read_golden
 from pocketbert.core.compare.sample_texts import ASCII_SENTENCES
 from pocketbert.core.predict.answers import Prediction
 from pocketbert.core.predict.scores import Confidence
 from pocketbert.core.tasks import ScoreFunction, TaskName
 from pocketbert.pipeline.formats.snippets import kotlin
-from support.clients import LENGTH, answers, plain, texts_of
-from support.tiny import tiny_classifier
-from support.tiny_tokenizers import write_tokenizer
+from support.clients import LENGTH, answers, plain, texts_of, write_model
 
 SHORT = 16
 """A length of TFLite files below the longest, so that two signatures are tested."""
-
 APP_FILE = "onnx/model_int8.onnx"
 """The file that the app opens where nobody has chosen another one."""
-
 TEMPERATURE = 1.5
 """Of the classifier: app, engines and the card's Kotlin code divide its logits by it, or their answers are not those of Python."""
-
-
 OTHER_CODE: dict[TaskName, dict[str, Any]] = {
     TaskName.FEATURE_EXTRACTION: {
         "prompts": {"query": "query: ", 'an "odd"\n\\name$': '"$x" ${y} \\u0041 \\n\n\r\t\f\x7f é 🙂 '},
@@ -47,7 +38,7 @@ def write_phones(folder: Path) -> None:
     for task in TaskName:
         source = folder / "models" / task
         source.mkdir(parents=True)
-        write_model(task, source, tiny_classifier, write_tokenizer)
+        write_model(task, source)
         deep = task is TaskName.TEXT_CLASSIFICATION
         options = ExportOptions(
             task=task,

@@ -1,19 +1,15 @@
 """Writes tokenizers, texts, and what the `tokenizers` library makes of them, for the tests of the Java tokenizers.
 
-    cd tests && python -m android.token_files DIR [--strings 10000]
-
-makes DIR/strings.jsonl (a text a line) and, of each kind, DIR/KIND/tokenizer.json and DIR/KIND/rows.jsonl. A row names its texts by
-their number and, where it has them, the limits and the end that is cut; then come the encodings, each as lists of ids, segment ids, starts, ends (code points),
-words, parts (-1 of special tokens), and whether something was cut off.
+strings.jsonl has a text a line; of each kind, there are KIND/tokenizer.json and KIND/rows.jsonl. A row names its texts by their
+number and, where it has them, the limits and the end that is cut; then come the encodings, each as lists of ids, segment ids,
+starts, ends (code points), words, parts (-1 of special tokens), and whether something was cut off.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,35 +25,21 @@ FEWER = ("normalizer-", "splitter-")
 """Kinds of single steps, which are compared on fewer texts."""
 
 
-def write_token_files(folder: Path, strings: int = STRINGS) -> dict[str, int]:
-    """Write everything.
-
-    Args:
-        folder: Where to; made if it is not there.
-        strings: How many texts.
-
-    Returns:
-        The number of rows of each kind.
-    """
+def write_token_files(folder: Path, strings: int = STRINGS) -> None:
+    """Write everything into a folder, for so many texts."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = awkward_texts(strings)
     _write_lines(folder / "strings.jsonl", texts)
-    out = {}
     for name, content in tokenizer_kinds():
         (folder / name).mkdir(exist_ok=True)
         (folder / name / "tokenizer.json").write_text(content, encoding="utf-8")
         count = strings // 4 if name.startswith(FEWER) else strings
-        out[name] = _write_lines(folder / name / "rows.jsonl", library_rows(Tokenizer.from_str(content), texts[:count]))
-    return out
+        _write_lines(folder / name / "rows.jsonl", library_rows(Tokenizer.from_str(content), texts[:count]))
 
 
-def _write_lines(path: Path, values: Any) -> int:
-    count = 0
+def _write_lines(path: Path, values: Iterable[Any]) -> None:
     with path.open("w", encoding="utf-8") as file:
-        for value in values:
-            file.write(json.dumps(value, separators=(",", ":")) + "\n")
-            count += 1
-    return count
+        file.writelines(json.dumps(value, separators=(",", ":")) + "\n" for value in values)
 
 
 def library_rows(tokenizer: Tokenizer, texts: list[str]) -> Iterator[dict[str, Any]]:
@@ -81,9 +63,7 @@ def library_rows(tokenizer: Tokenizer, texts: list[str]) -> Iterator[dict[str, A
                 yield {"texts": numbers, "most": most, "left": side == "left", "encodings": cut}
         tokenizer.no_truncation()
         room = most - special - len(tokenizer.encode(pair[0], add_special_tokens=False).ids)
-        if (
-            room > 0 and special > 0
-        ):  # without a frame the library does not say which text the tokens of later windows come from
+        if room > 0 and special > 0:  # without a frame the library does not tell the text of tokens in later windows
             stride = draw.randint(0, 6)
             tokenizer.enable_truncation(most, stride=min(stride, room - 1), strategy="only_second")
             first = tokenizer.encode(*pair)
@@ -96,18 +76,3 @@ def _columns(encoding: Encoding, truncated: bool) -> list[Any]:
     words = [-1 if w is None else w for w in encoding.word_ids]
     starts, ends = [s for s, _ in encoding.offsets], [e for _, e in encoding.offsets]
     return [encoding.ids, encoding.type_ids, starts, ends, words, parts, truncated]
-
-
-def main() -> int:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--strings", type=int, default=STRINGS)
-    options = parser.parse_args()
-    for name, rows in write_token_files(options.folder, options.strings).items():
-        print(f"{name}: {rows:,} rows")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

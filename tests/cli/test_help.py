@@ -1,100 +1,150 @@
-"""--help of everything: exits 0, and is quick because it imports nothing heavy."""
+"""What a user types before knowing a command: help, examples, version, completion, and a system that is not supported."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 
+import pocketbert
+from pocketbert.cli.commands import EXAMPLES
+from pocketbert.cli.main import app
 from pocketbert.pipeline.options import OPTION_RECIPE_KEYS
 
-CODE = """
+Cli = Callable[..., Any]
+ROOT: Any = typer.main.get_command(app)
+EVERY_HELP = """
 import json, sys
-from typer.main import get_command
 from typer.testing import CliRunner
 from pocketbert.cli.main import app
-
-def paths(group, prefix=()):
-    yield prefix
-    for name, command in getattr(group, "commands", {}).items():
-        yield from paths(command, (*prefix, name))
-
-out = {}
-for path in paths(get_command(app)):
-    result = CliRunner().invoke(app, [*path, "--help"])
-    out[" ".join(path)] = [result.exit_code, result.stdout, result.stderr]
-heavy = [m for m in ("torch", "transformers", "onnxruntime", "numpy", "tokenizers", "onnx", "datasets") if m in sys.modules]
-print(json.dumps([out, heavy]))
+helped = {}
+for name in json.loads(sys.argv[1]):
+    result = CliRunner().invoke(app, [*name.split(), "--help"])
+    helped[name] = [result.exit_code, result.stdout, result.stderr]
+heavy = {"torch", "transformers", "onnxruntime", "numpy", "tokenizers", "onnx", "datasets"} & {*sys.modules}
+print(json.dumps([helped, sorted(heavy)]))
 """
-VERBS = {
-    "run", "finetune", "distill", "export", "quantize", "verify", "pack", "predict", "benchmark", "sensitivity", "report", "data check", "data augment",
-    "recipes ls", "recipes show", "recipes cp", "recipes validate", "families", "devices", "doctor", "demo",
-}  # fmt: skip
+ON_WINDOWS = """
+import sys
+sys.platform = "win32"
+sys.modules.update(dict.fromkeys(("resource", "fcntl", "pwd"), None))  # importing them raises ImportError
+sys.argv = ["pocketbert", "run", "sst2", "-o", "out"]
+"""
+
+
+def commands(group: Any = ROOT, names: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Every command that does something, by the words that a user types."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*names, name))
+        else:
+            yield " ".join((*names, name)), command
+
+
+def run(*words: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        list(map(str, words)), capture_output=True, text=True, check=False, env={**os.environ, **more}
+    )
 
 
 def test_help_of_every_command_imports_nothing_heavy() -> None:
-    ran = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
-    commands, heavy = json.loads(ran.stdout)
+    names = [name for name, _ in commands()]
+    done = run(sys.executable, "-c", EVERY_HELP, json.dumps(["", "data", "recipes", *names]))
+    helped, heavy = json.loads(done.stdout)
     assert heavy == []
-    assert set(commands) >= VERBS | {"", "data", "recipes"}
-    for path, (code, out, err) in commands.items():
-        assert code == 0, path
-        assert "Usage:" in out, path
-        assert err == "", path
-    for path in VERBS - {"recipes show", "recipes cp", "recipes validate", "recipes ls"}:
-        for option in ("--quiet", "--verbose", "--debug"):
-            assert option in commands[path][1], path
-    for path in ("run", "export", "verify", "predict", "doctor", "recipes ls", "data check"):
-        assert "--json" in commands[path][1], path
+    for name, (code, out, err) in helped.items():
+        assert (code, "Usage:" in out, err) == (0, True, ""), name
+    for name in names:
+        if not name.startswith("recipes"):
+            assert all(option in helped[name][1] for option in ("--quiet", "--verbose", "--debug")), name
+        if name not in ("recipes show", "recipes cp", "recipes validate", "recipes schema"):
+            assert "--json" in helped[name][1], name
     for key in OPTION_RECIPE_KEYS.values():
-        assert f"(recipe: {key})" in " ".join(commands["export"][1].split()), key
+        assert f"(recipe: {key})" in " ".join(helped["export"][1].split()), key
 
 
-def listed(group: str) -> dict[str, list[tuple[str, str]]]:
+def test_every_command_has_examples_that_parse() -> None:
+    found = dict(commands())
+    assert set(found) == set(EXAMPLES)
+    for name, command in found.items():
+        for line in EXAMPLES[name]:
+            words = shlex.split(line)
+            count = 1 + len(name.split())
+            assert words[:count] == ["pocketbert", *name.split()]
+            assert line in command.epilog
+            command.make_context(command.name, words[count:])  # raises for an unknown option or a missing value
+
+
+def list_commands(cli: Cli, group: str) -> dict[str, list[tuple[str, str]]]:
     """The commands that the help of a group lists, with their lines, by title of their section."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "pocketbert.cli.main", *group.split(), "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "COLUMNS": "80"},
-    )
     sections: dict[str, list[tuple[str, str]]] = {}
-    for block in ran.stdout.split("\n\n"):
+    for block in cli(*group.split(), "--help").stdout.split("\n\n"):
         title, *lines = block.splitlines()
         if title.endswith(":") and title != "Options:":
             sections[title[:-1]] = [(line.split()[0], line) for line in lines]
     return sections
 
 
-def test_commands_are_listed_in_groups() -> None:
-    assert {title: [name for name, _ in rows] for title, rows in listed("").items()} == {
+def test_commands_are_listed_in_groups_with_a_whole_sentence_of_at_most_80_columns(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert {title: [name for name, _ in rows] for title, rows in list_commands(cli, "").items()} == {
         "The whole chain": ["run", "finetune", "distill", "demo"],
         "Single steps": ["export", "quantize", "verify", "pack"],
         "Results": ["predict", "benchmark", "report", "sensitivity"],
         "Helpers": ["devices", "families", "doctor", "recipes", "data"],
     }
+    for group in ("", "data", "recipes"):
+        for rows in list_commands(cli, group).values():
+            for name, line in rows:
+                assert line.startswith(f"  {name} ")
+                assert len(line) <= 80, line
+                assert re.search(r" [A-Z][a-z]+,? .*\w\.$", line), f"cut off, or no sentence: {line}"
 
 
-@pytest.mark.parametrize("group", ["", "data", "recipes"])
-def test_each_command_is_one_whole_sentence_of_at_most_80_columns(group: str) -> None:
-    for rows in listed(group).values():
-        for name, line in rows:
-            assert line.startswith(f"  {name} ")
-            assert len(line) <= 80, line
-            assert re.search(r" [A-Z][a-z]+,? .*\w\.$", line), f"cut off, or no sentence: {line}"
-            assert "..." not in line
+def test_help_has_a_short_form_and_is_shown_without_arguments(cli: Cli) -> None:
+    for words in ("-h", "export -h", "recipes ls -h"):
+        helped = cli(*words.split())
+        assert (helped.exit_code, helped.stdout[:6]) == (0, "Usage:")
+    nothing = cli()
+    assert nothing.exit_code == 2
+    assert "Exit codes: 0 done" in nothing.output
 
 
-def test_entry_point_without_arguments_shows_help() -> None:
-    ran = subprocess.run([sys.executable, "-m", "pocketbert.cli.main"], capture_output=True, text=True, check=False)
-    assert ran.returncode == 2
-    assert "Exit codes: 0 done" in ran.stdout + ran.stderr
-    version = subprocess.run(
-        [sys.executable, "-m", "pocketbert.cli.main", "--version"], capture_output=True, text=True, check=True
-    )
-    assert version.stdout.strip()
+def test_the_package_is_a_command_and_knows_its_version() -> None:
+    done = run(sys.executable, "-m", "pocketbert", "-V")
+    assert done.stdout.strip() == pocketbert.__version__
+    assert pocketbert.__version__.count(".") == 2
+
+
+def test_the_shell_completes_commands_and_python_completes_public_names() -> None:
+    words = {"COMP_WORDS": "pocketbert ex", "COMP_CWORD": "1", "_POCKETBERT_COMPLETE": "complete_bash"}
+    assert run(Path(sys.executable).with_name("pocketbert"), **words).stdout.split() == ["export"]
+    assert {n for n in dir(pocketbert) if not n.startswith("__")} == set(pocketbert.__all__)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("from pocketbert.cli.main import main\nmain()", ""),
+        ("import pocketbert, pocketbert.distill\nfrom pocketbert import InputError\npocketbert.api", "ImportError: "),
+    ],
+    ids=["command", "import"],
+)
+def test_windows_is_refused_in_one_line(code: str, kind: str) -> None:
+    done = run(sys.executable, "-c", ON_WINDOWS + code)
+    assert (done.returncode, done.stdout) == (1, "")
+    *before, last = done.stderr.splitlines()
+    assert last.startswith(kind)
+    assert "PocketBERT runs on Linux and macOS, not on Windows. Fix: install it in WSL" in last
+    assert kind or not before

@@ -20,6 +20,7 @@ from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.families import family_of
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.pipeline.phone.card import CardFacts, render_card
+from support.client_environments import build
 from support.clients import (
     TEXTS,
     answers,
@@ -36,15 +37,15 @@ from support.clients import (
 
 ALL = [t.value for t in TaskName]
 ENGINES = {
-    "onnx": ("Python, with only ONNX Runtime and tokenizers", "onnx/model_int8.onnx", ["onnxruntime==1.31.1"]),
-    "tflite": ("Python, with only LiteRT and tokenizers", "tflite/model_int8.tflite", ["ai-edge-litert==2.3.0"]),
+    "onnx": ("Python, with only ONNX Runtime and tokenizers", "onnx/model_int8.onnx", "onnxruntime==1.31.1"),
+    "tflite": ("Python, with only LiteRT and tokenizers", "tflite/model_int8.tflite", "ai-edge-litert==2.3.0"),
 }
 COLUMNS = {"onnx": "onnxruntime, int8", "tflite": "LiteRT, int8"}
+INT8 = "onnx/model_int8.onnx"
 EXACT = 1e-5
-WHERE = 'env.localModelPath = "models/";'
 
 
-def same(task: str, answer: Any, expected: Any) -> float:
+def compare(task: str, answer: Any, expected: Any) -> float:
     """A snippet's answer against the toolkit's; how far its score is from the toolkit's, 0 where it has none."""
     if task == TaskName.TEXT_CLASSIFICATION:
         label, score = answer
@@ -65,31 +66,25 @@ def same(task: str, answer: Any, expected: Any) -> float:
 @pytest.mark.parametrize("task", ALL)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_python_with_an_engine_and_tokenizers_alone(
-    engine: str,
-    task: str,
-    phones: Callable[[str], Path],
-    environment: Callable[..., Path],
-    ask: Callable[..., Any],
-    measured: Callable[..., None],
+    engine: str, task: str, phones: Callable[[str], Path], ask: Callable[..., Any], measured: Callable[..., None]
 ) -> None:
-    lead, file, packages = ENGINES[engine]
+    lead, file, package = ENGINES[engine]
     phone, texts = phones(task), texts_of(task)
-    python = environment(f"{engine}-alone", [*packages, "tokenizers==0.23.3", "numpy==2.4.6"])
+    python = build(f"{engine}-alone", [package, "tokenizers==0.23.3", "numpy==2.4.6"])
     code = code_of(phone, lead, "python")
     assert file in code
     if task == TaskName.QUESTION_ANSWERING:  # the toolkit runs windows as a batch, which changes dynamic int8 a little
         code, file = code.replace("_int8", ""), file.replace("_int8", "")
-    codes = [with_texts(code, text) for text in texts]
-    rows = ask(python, "snippet_client.py", {"folder": str(phone), "codes": codes})
+    rows = ask(python, "run_snippets", folder=str(phone), codes=[with_texts(code, text) for text in texts])
     model = pocketbert.load(phone, file=file, threads=1)
     for text, row, expected in zip(texts, rows, own(phone, file, texts), strict=True):
-        apart = same(task, row["answer"], expected)
-        mine = model.outputs([text])[-1]
+        apart = compare(task, row["answer"], expected)
+        mine = np.squeeze(model.outputs([text])[-1])
         theirs = np.stack([np.asarray(row["outputs"][n], np.float32)[0] for n in TASKS[TaskName(task)].answer], -1)
         theirs = theirs[..., 0] if theirs.shape[-1] == 1 else theirs
         if task == TaskName.FILL_MASK:  # the toolkit keeps the masked places alone
             theirs = theirs[model.tokenizer.encode([text])[0].ids == model.tokenizer.mask_id]
-        theirs, mine = np.squeeze(theirs), np.squeeze(mine)
+        theirs = np.squeeze(theirs)
         assert theirs.shape == mine.shape
         raw = largest(theirs, mine)
         assert raw < EXACT * max(1.0, float(np.abs(mine).max()))
@@ -98,85 +93,75 @@ def test_python_with_an_engine_and_tokenizers_alone(
 
 @pytest.mark.parametrize("task", ALL)
 def test_python_with_pocketbert(task: str, phones: Callable[[str], Path]) -> None:
-    phone = phones(task)
-    text = texts_of(task)[0]
+    phone, text = phones(task), texts_of(task)[0]
     code = with_texts(code_of(phone, "Python, with PocketBERT", "python"), text)
     names: dict[str, Any] = {}
     exec(code.replace("path/to/this/folder", str(phone)), names)
-    assert plain(names["answer"]) == own(phone, "onnx/model_int8.onnx", [text])[0]
+    assert plain(names["answer"]) == own(phone, INT8, [text])[0]
 
 
 def test_python_with_sentence_transformers(
     phones: Callable[[str], Path], optimum: Path, ask: Callable[..., Any]
 ) -> None:
-    phone = phones("feature-extraction")
-    texts = texts_of("feature-extraction")
+    phone, texts = phones("feature-extraction"), texts_of("feature-extraction")[:2]
     code = code_of(phone, "Python, with sentence-transformers", "python").replace("path/to/this/folder", str(phone))
-    codes = [with_texts(code, text) for text in texts[:2]]
-    rows = ask(optimum, "snippet_client.py", {"folder": str(phone), "codes": codes})
-    for row, expected in zip(rows, own(phone, "onnx/model_int8.onnx", texts[:2]), strict=True):
+    rows = ask(optimum, "run_snippets", folder=str(phone), codes=[with_texts(code, text) for text in texts])
+    for row, expected in zip(rows, own(phone, INT8, texts), strict=True):
         assert largest(row["answer"], expected) < EXACT
-
-
-def javascript(phone: Path, card: str, text: Any, node: Callable[..., str], tmp_path: Path) -> Any:
-    """What a card's JavaScript answers about a text, run where the folder lies under models/."""
-    (tmp_path / "models").mkdir(exist_ok=True)
-    if not (tmp_path / "models" / "phone").exists():
-        (tmp_path / "models" / "phone").symlink_to(phone)
-    code = with_texts(snippet(card, "JavaScript, with", "js"), text).replace("FOLDER", "phone")
-    assert code.endswith("console.log(answer);")
-    code = code.replace("console.log(answer);", "console.log(JSON.stringify(answer));")
-    return json.loads(node(code, cwd=tmp_path).splitlines()[-1])
-
-
-@pytest.mark.parametrize("task", ALL)
-def test_javascript(task: str, phones: Callable[[str], Path], node: Callable[..., str], tmp_path: Path) -> None:
-    phone, text = phones(task), texts_of(task)[0]
-    answer = javascript(phone, (phone / "README.md").read_text(encoding="utf-8"), text, node, tmp_path)
-    same_in_javascript(task, answer, answers(phone, "onnx/model_int8.onnx", [text])[0])
-
-
-@pytest.mark.parametrize("task", ["text-classification", "multi-label"])
-def test_javascript_of_pairs(
-    task: str, phones: Callable[[str], Path], node: Callable[..., str], tmp_path: Path
-) -> None:
-    phone, pair = phones(task), (TEXTS[0], TEXTS[3])
-    card = card_of(phone, pair=True)
-    answer = javascript(phone, card, pair, node, tmp_path)
-    same_in_javascript(task, answer, answers(phone, "onnx/model_int8.onnx", [pair])[0])
-
-
-@pytest.mark.parametrize("pair", [False, True])
-def test_javascript_divides_by_the_temperature(
-    pair: bool, phones: Callable[[str], Path], node: Callable[..., str], tmp_path: Path
-) -> None:
-    phone = Path(shutil.copytree(phones("text-classification"), tmp_path / "warm"))
-    listed = json.loads((phone / "artifacts.json").read_text())
-    for record in listed["files"]:
-        record |= {"confidence": {"temperature": 2.5}} if record["kind"] == "model" else {}
-    (phone / "artifacts.json").write_text(json.dumps(listed))
-    text: Any = (TEXTS[0], TEXTS[3]) if pair else TEXTS[0]
-    answer = javascript(phone, card_of(phone, pair=pair), text, node, tmp_path)
-    expected, plain_one = (
-        answers(p, "onnx/model_int8.onnx", [text])[0] for p in (phone, phones("text-classification"))
-    )
-    same_in_javascript("text-classification", answer, expected)
-    assert expected.fields()["score"] < plain_one.fields()["score"] - 0.01
-
-
-def test_javascript_where_the_client_does_not_know_the_family(
-    phones: Callable[[str], Path], node: Callable[..., str], tmp_path: Path
-) -> None:
-    phone, text = phones("token-classification"), TEXTS[1]
-    card = card_of(phone, family="mobilebert")
-    assert "whose list for token-classification has no mobilebert" in card
-    answer = javascript(phone, card, text, node, tmp_path)
-    mine = pocketbert.load(phone, file="onnx/model_int8.onnx", threads=1).outputs([text])[0]
-    given = answer["logits"]
-    values = given.get("cpuData") or given.get("data")
-    assert largest(list(values.values()), mine.ravel()) < 1e-3
 
 
 def card_of(phone: Path, **changes: Any) -> str:
     artefacts = read_artefacts(phone).model_copy(update=changes)
     return render_card(artefacts, CardFacts(family_of("bert"), "unknown"))
+
+
+@pytest.fixture
+def run_javascript(node: Callable[..., str], tmp_path: Path) -> Callable[..., Any]:
+    """`run_javascript(phone, card, text)`: what a card's JavaScript answers, run where the folder lies under models/."""
+
+    def call(phone: Path, card: str, text: Any) -> Any:
+        (tmp_path / "models").mkdir()
+        (tmp_path / "models" / "phone").symlink_to(phone)
+        code = with_texts(snippet(card, "JavaScript, with", "js"), text).replace("FOLDER", "phone")
+        assert code.endswith("console.log(answer);")
+        code = code.replace("console.log(answer);", "console.log(JSON.stringify(answer));")
+        return json.loads(node(code, cwd=tmp_path).splitlines()[-1])
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("task", "pair"), [*((task, False) for task in ALL), ("text-classification", True), ("multi-label", True)]
+)
+def test_javascript(task: str, pair: bool, phones: Callable[[str], Path], run_javascript: Callable[..., Any]) -> None:
+    phone, text = phones(task), (TEXTS[0], TEXTS[3]) if pair else texts_of(task)[0]
+    card = card_of(phone, pair=True) if pair else (phone / "README.md").read_text(encoding="utf-8")
+    same_in_javascript(task, run_javascript(phone, card, text), answers(phone, INT8, [text])[0])
+
+
+@pytest.mark.parametrize("pair", [False, True])
+def test_javascript_divides_by_the_temperature(
+    pair: bool, phones: Callable[[str], Path], run_javascript: Callable[..., Any], tmp_path: Path
+) -> None:
+    cold = phones("text-classification")
+    phone = Path(shutil.copytree(cold, tmp_path / "warm"))
+    listed = json.loads((phone / "artifacts.json").read_text())
+    for record in listed["files"]:
+        record |= {"confidence": {"temperature": 2.5}} if record["kind"] == "model" else {}
+    (phone / "artifacts.json").write_text(json.dumps(listed))
+    text: Any = (TEXTS[0], TEXTS[3]) if pair else TEXTS[0]
+    expected, undivided = (answers(p, INT8, [text])[0] for p in (phone, cold))
+    same_in_javascript("text-classification", run_javascript(phone, card_of(phone, pair=pair), text), expected)
+    assert expected.fields()["score"] < undivided.fields()["score"] - 0.01
+
+
+def test_javascript_where_the_client_does_not_know_the_family(
+    phones: Callable[[str], Path], run_javascript: Callable[..., Any]
+) -> None:
+    phone, text = phones("token-classification"), TEXTS[1]
+    card = card_of(phone, family="mobilebert")
+    assert "whose list for token-classification has no mobilebert" in card
+    given = run_javascript(phone, card, text)["logits"]
+    mine = pocketbert.load(phone, file=INT8, threads=1).outputs([text])[0]
+    values = given.get("cpuData") or given.get("data")
+    assert largest(list(values.values()), mine.ravel()) < 1e-3

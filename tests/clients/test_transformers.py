@@ -1,4 +1,4 @@
-"""The folder in transformers (torch), and its ONNX files in optimum.onnxruntime: the predictions are PocketBERT's own."""
+"""The folder in transformers (torch), its ONNX files in optimum, its vectors in sentence-transformers: predictions are PocketBERT's."""
 
 from __future__ import annotations
 
@@ -16,17 +16,23 @@ for _package in ("torch", "litert_torch", "ai_edge_quantizer"):
 
 import pocketbert
 from pocketbert.core.tasks import TaskName
-from support.clients import largest, texts_of
+from support.client_environments import SENTENCE_TRANSFORMERS, build
+from support.clients import LENGTH, largest, own, texts_of
 
-ALL = [t.value for t in TaskName]
+FP32, INT8 = "onnx/model.onnx", "onnx/model_int8.onnx"
 EXACT = 2e-5
-"""Of probabilities, and of numbers near 1."""
+"""Of probabilities, of unit vectors, and of numbers near 1."""
 
 
-def compare(task: str, rows: list[Any], phone: Path, file: str, texts: list[Any]) -> float:
+def asked(task: str) -> list[Any]:
+    """Long contexts left out: windows are not the client's; and the library's pipelines refuse the empty text."""
+    return [t for t in texts_of(task, odd=task != TaskName.QUESTION_ANSWERING) if t]
+
+
+def compare(found: Any, task: str, phone: Path, file: str) -> float:
     """A client's rows against the toolkit's answers with one file; the largest difference."""
     model = pocketbert.load(phone, file=file, threads=1)
-    return max(difference(task, row, text, model) for text, row in zip(texts, rows, strict=True))
+    return max(difference(task, row, text, model) for text, row in zip(asked(task), found["rows"], strict=True))
 
 
 def difference(task: str, row: Any, text: Any, model: Any) -> float:
@@ -61,46 +67,59 @@ def difference(task: str, row: Any, text: Any, model: Any) -> float:
     return float(apart)
 
 
-@pytest.mark.parametrize("task", ALL)
+@pytest.mark.parametrize("task", [t.value for t in TaskName])
 def test_transformers_with_torch(
-    task: str,
-    phones: Callable[[str], Path],
-    ask: Callable[..., Any],
-    measured: Callable[..., None],
+    task: str, phones: Callable[[str], Path], ask: Callable[..., Any], measured: Callable[..., None]
 ) -> None:
-    phone, texts = phones(task), asked(task)
-    found = ask(Path(sys.executable), "transformers_client.py", {"folder": str(phone), "task": task, "texts": texts})
+    phone = phones(task)
+    found = ask(Path(sys.executable), "ask_transformers", folder=str(phone), task=task, texts=asked(task))
     assert found["version"].startswith("5.")
-    measured("transformers, torch", task, compare(task, found["rows"], phone, "onnx/model.onnx", texts))
+    measured("transformers, torch", task, compare(found, task, phone, FP32))
 
 
-@pytest.mark.parametrize("file", ["onnx/model.onnx", "onnx/model_int8.onnx"])
-@pytest.mark.parametrize("task", ALL)
+@pytest.mark.parametrize("file", [FP32, INT8, "onnx/model_small.onnx", "onnx/model_a8w8.onnx"])
+@pytest.mark.parametrize("task", [t.value for t in TaskName])
 def test_optimum(
     task: str,
     file: str,
+    request: pytest.FixtureRequest,
     phones: Callable[[str], Path],
     optimum: Path,
     ask: Callable[..., Any],
     measured: Callable[..., None],
 ) -> None:
-    phone, texts = phones(task), asked(task)
-    question = {"folder": str(phone), "task": task, "texts": texts, "file": file}
-    found = ask(optimum, "transformers_client.py", question)
+    if (smaller := file not in (FP32, INT8)) and task != TaskName.TEXT_CLASSIFICATION:
+        pytest.skip("smaller files are made for one task")
+    phone = request.getfixturevalue("smaller_phone") if smaller else phones(task)
+    found = ask(optimum, "ask_transformers", folder=str(phone), task=task, texts=asked(task), file=file)
     assert found["version"].startswith("4.")
-    measured("optimum", task, compare(task, found["rows"], phone, file, texts), file)
+    measured("optimum", task, compare(found, task, phone, file), file)
 
 
-@pytest.mark.parametrize("file", ["onnx/model_small.onnx", "onnx/model_a8w8.onnx"])
-def test_optimum_opens_smaller_files(
-    file: str, smaller_phone: Path, optimum: Path, ask: Callable[..., Any], measured: Callable[..., None]
+@pytest.mark.parametrize(
+    ("version", "file"),
+    [("6.", ""), ("5.", ""), ("5.", FP32), ("5.", INT8)],
+    ids=["newest with torch", "5 with torch", "5 with onnx", "5 with int8"],
+)
+def test_sentence_transformers(
+    version: str,
+    file: str,
+    phones: Callable[[str], Path],
+    request: pytest.FixtureRequest,
+    ask: Callable[..., Any],
+    measured: Callable[..., None],
 ) -> None:
-    task, texts = TaskName.TEXT_CLASSIFICATION, asked(TaskName.TEXT_CLASSIFICATION)
-    question = {"folder": str(smaller_phone), "task": task, "texts": texts, "file": file}
-    found = ask(optimum, "transformers_client.py", question)
-    measured("optimum", task, compare(task, found["rows"], smaller_phone, file, texts), file)
-
-
-def asked(task: str) -> list[Any]:
-    """Long contexts left out: windows are not the client's; and the library's pipelines refuse the empty text."""
-    return [t for t in texts_of(task, odd=task != TaskName.QUESTION_ANSWERING) if t]
+    newest = version == "6."
+    python = build("sentence-transformers", SENTENCE_TRANSFORMERS) if newest else request.getfixturevalue("optimum")
+    task = TaskName.FEATURE_EXTRACTION
+    phone, texts = phones(task), texts_of(task)
+    found = ask(python, "ask_sentence_transformers", folder=str(phone), texts=texts, file=file)
+    assert found["version"].startswith(version)
+    assert found["longest"] == LENGTH
+    expected = np.array(own(phone, file or FP32, texts))
+    # texts that say different things lie apart, else equal vectors would prove nothing
+    assert np.abs(expected[:, None] - expected[None]).max(-1)[~np.eye(len(expected), dtype=bool)].min() > 1e-2
+    # a batch, whose rows are padded, has one scale of activations, which changes dynamic int8 a little
+    apart = max(largest(found[how], expected) for how in (("alone",) if file == INT8 else ("alone", "together")))
+    assert apart < EXACT
+    measured("sentence-transformers", task, apart, file or f"torch {version}")

@@ -15,8 +15,6 @@ from filelock import FileLock
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / ".venv-clients"
-OFFLINE = (sys.executable, str(ROOT / "scripts" / "contacts.py"), "--only-refuse", "--")
-"""In front of a client that reports to its vendor and has no switch."""
 MINUTES = 60
 OPTIMUM = (
     "optimum-onnx==0.1.0",
@@ -26,11 +24,12 @@ OPTIMUM = (
     "numpy==2.4.6",
     "sentence-transformers==5.7.0",
 )
-TRANSFORMERS_JS = "@huggingface/transformers@4.3.1"
 SENTENCE_TRANSFORMERS = ("sentence-transformers==6.2.0", "transformers==5.23.0", "torch==2.13.0", "numpy==2.4.6")
+MEDIAPIPE = ("mediapipe==1.2.2",)
+TRANSFORMERS_JS = "@huggingface/transformers@4.3.1"
 
 
-def uv() -> str:
+def find_uv() -> str:
     beside = Path(sys.executable).parent / "uv"
     found = str(beside) if beside.is_file() else shutil.which("uv")
     if found is None:
@@ -59,7 +58,28 @@ def build(name: str, packages: Sequence[str]) -> Path:
         if not (python.exists() and note.is_file() and note.read_text() == wanted):
             shutil.rmtree(folder, ignore_errors=True)
             where = f"{name}: could not install {', '.join(packages)}; these tests need the package registry"
-            run([uv(), "venv", "-q", "--python", sys.executable, str(folder)], where)
-            run([uv(), "pip", "install", "-q", "--python", str(python), *packages], where)
+            run([find_uv(), "venv", "-q", "--python", sys.executable, str(folder)], where)
+            run([find_uv(), "pip", "install", "-q", "--python", str(python), *packages], where)
             note.write_text(wanted)  # last: an environment without it is not finished
     return python
+
+
+def build_node() -> tuple[str, Path]:
+    """Node, and a folder beside whose scripts transformers.js lies; skips without Node and npm."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        pytest.skip("Node and npm are not installed")
+    folder = HOME / "node"
+    note = folder / "packages.json"
+    HOME.mkdir(exist_ok=True)
+    with FileLock(HOME / ".node.lock"):
+        if not (note.is_file() and note.read_text() == TRANSFORMERS_JS):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            (folder / "package.json").write_text('{"private": true}')
+            # without the scripts, which look for CUDA where nobody needs it
+            install = [npm, "i", "--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts"]
+            where = "npm could not install transformers.js; these tests need the package registry"
+            run([*install, TRANSFORMERS_JS], where)
+            note.write_text(TRANSFORMERS_JS)
+    return node, folder

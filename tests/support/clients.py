@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 import pocketbert
+from pocketbert.core.data.cells import spans_from_tags
 from pocketbert.core.predict.answers import Answer, Embedding, Excerpt, Filled, Labelling, Prediction, Spans, Value
-from pocketbert.core.tasks import TaskName
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.tasks import TASKS, TaskName
+from support.tiny import tiny_classifier
+from support.tiny_tokenizers import write_tokenizer
 
 LENGTH = 48
 LABELS = {
@@ -42,6 +47,29 @@ LONG_QUESTION = (
 )
 """Needs several windows."""
 MASKED = ("play some [MASK] please", "[MASK] was a good film", "turn the light [MASK].")
+
+
+def write_model(task: TaskName, folder: Path) -> None:
+    """Write a random model of the task whose answers differ from text to text."""
+    write_tokenizer(folder)
+    row = TASKS[task]
+    kind = {"problem_type": row.problem_type} if row.problem_type else {}
+    model = tiny_classifier("bert", 2, LABELS.get(task, ("LABEL_0", "LABEL_1")), auto_class=row.auto_class, **kind)
+    heads = {TaskName.FILL_MASK: "cls.predictions.decoder", TaskName.QUESTION_ANSWERING: "qa_outputs"}
+    if task is not TaskName.FEATURE_EXTRACTION:
+        head = model.get_submodule(heads.get(task, "classifier"))
+        with torch.no_grad():
+            if task is not TaskName.FILL_MASK:  # whose decoder is the embedding table
+                head.weight *= 10
+            logits = [_logits(model, ids) for ids in TextTokenizer(folder, LENGTH).encode(list(TEXTS))]
+            head.bias -= torch.cat(logits).mean(0)
+    model.save_pretrained(folder)
+
+
+def _logits(model: Any, row: Any) -> Any:
+    out = model(input_ids=torch.from_numpy(row.ids[None]))
+    values = out.logits if "logits" in out else torch.stack([out.start_logits, out.end_logits], -1)
+    return values.reshape(-1, values.shape[-1])
 
 
 def texts_of(task: str, odd: bool = True) -> list[Any]:
@@ -104,12 +132,9 @@ def with_texts(code: str, text: Any) -> str:
     )
     if masks:
         return code
-    wanted = (
-        ["your question", "the text that holds the answer"]
-        if "your question" in code
-        else ["your text", "the second text"]
-    )
-    for example, one in zip(wanted, texts, strict=False):
+    asks = "your question" in code
+    examples = ("your question", "the text that holds the answer") if asks else ("your text", "the second text")
+    for example, one in zip(examples, texts, strict=False):
         assert code.count(json.dumps(example)) == 1, code
         code = code.replace(json.dumps(example), json.dumps(one, ensure_ascii=False))
     return code
@@ -137,7 +162,8 @@ def same_in_javascript(task: str, answer: Any, expected: Answer, close: float = 
             apart = largest(answer, expected.vector)
         case Spans():  # tokens without places: the first one of each word decides
             tags = [a["entity"] for a in answer if not a["word"].startswith("##")]
-            assert [s.label for s in expected.spans] == [kind for *_, kind in spans_of(tags, _numbered(tags))]
+            numbered = [(i, i + 1) for i in range(len(tags))]
+            assert [s.label for s in expected.spans] == [kind for *_, kind in spans_of(tags, numbered)]
         case Excerpt():  # decoded tokens: lower case, other blanks
             assert _squeezed(answer["answer"]) == _squeezed(expected.text)
         case Filled():
@@ -152,13 +178,7 @@ def same_in_javascript(task: str, answer: Any, expected: Answer, close: float = 
 
 def spans_of(tags: Sequence[str], places: Sequence[tuple[int, int]]) -> list[tuple[int, int, str]]:
     """Spans of IOB2 tags, as the toolkit reads them."""
-    from pocketbert.core.data.cells import spans_from_tags as toolkit
-
-    return [(s.start, s.end, s.label) for s in toolkit(list(tags), list(places))]
-
-
-def _numbered(tags: Sequence[str]) -> list[tuple[int, int]]:
-    return [(i, i + 1) for i in range(len(tags))]
+    return [(s.start, s.end, s.label) for s in spans_from_tags(list(tags), list(places))]
 
 
 def _squeezed(text: str) -> str:

@@ -17,16 +17,16 @@ def _key(value: Any) -> Any:
 def at(values: Any, index: Any) -> Any:
     if isinstance(values, Dictionary):
         return values.get(_key(index))
-    assert 0 <= index < len(values), f"index {index} of {len(values)}"
-    return values[index]
+    return values[_checked(values, index)]
 
 
 def put(values: Any, index: Any, value: Any) -> None:
-    if isinstance(values, Dictionary):
-        values[_key(index)] = value
-        return
+    values[_key(index) if isinstance(values, Dictionary) else _checked(values, index)] = value
+
+
+def _checked(values: Any, index: int) -> int:
     assert 0 <= index < len(values), f"index {index} of {len(values)}"
-    values[index] = value
+    return index
 
 
 def part(values: list[Any], first: int, last: int) -> list[Any]:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
+from pocketbert.benchmarks.measurement import BenchmarkResult
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.parity import Parity
 from pocketbert.core.tasks import TaskName
 from pocketbert.pipeline.phone.card_figures import (
-    _BEGIN,
-    _END,
     CardFigures,
     LatencyRow,
-    _latency_rows,
     measured_figures,
     render_figures,
     replace_figures,
@@ -27,11 +24,17 @@ from support.card_folders import folder
 ARTEFACTS = folder(TaskName.TEXT_CLASSIFICATION)
 
 
-def row(file: str, threads: int, length: str, p50: float = 1.0) -> LatencyRow:
-    return LatencyRow(file, threads, length, p50, 2 * p50, "1")
+def latencies(*lengths: str) -> list[LatencyRow]:
+    """Rows of two files with two and one threads."""
+    return [
+        LatencyRow(file, threads, length, 1.0, 2.0, "1")
+        for threads in (2, 1)
+        for length in lengths
+        for file in ("onnx/model.onnx", "teacher")
+    ]
 
 
-MANY = [row(f, t, n) for t in (2, 1) for n in ("real text", "16", "32", "128") for f in ("onnx/model.onnx", "teacher")]
+MANY = latencies("real text", "16", "32", "128")
 
 
 def test_the_first_look_is_one_thread_real_text_and_the_middle_length() -> None:
@@ -42,15 +45,12 @@ def test_the_first_look_is_one_thread_real_text_and_the_middle_length() -> None:
     assert "<summary>All 16 latencies</summary>" in folded
     assert folded.count("| 1.00 | 2.00 |") == len(MANY)
     assert folded.split("</details>")[1].strip().startswith("Provenance measured.")
-    idle = [row(f, t, "real text, after 100 ms idle") for t in (2, 1) for f in ("onnx/model.onnx", "teacher")]
+    idle = latencies("real text, after 100 ms idle")
     text = render_figures(ARTEFACTS, CardFigures(latency=[*MANY, *idle]))
     assert text.split("<details>")[0].count("| 1 | real text, after 100 ms idle |") == 2
-
-
-def test_few_latencies_are_not_folded() -> None:
-    text = render_figures(ARTEFACTS, CardFigures(latency=MANY[-2:], condition="Provenance measured."))
-    assert "<details>" not in text
-    assert text.count("| 128 |") == 2
+    few = render_figures(ARTEFACTS, CardFigures(latency=MANY[-2:]))
+    assert "<details>" not in few
+    assert few.count("| 128 |") == 2
 
 
 def test_parity_is_one_sentence() -> None:
@@ -73,19 +73,19 @@ def test_parity_is_one_sentence() -> None:
 def test_figures_are_replaced_and_an_edited_card_stays() -> None:
     before = render_figures(ARTEFACTS, CardFigures())
     after = render_figures(ARTEFACTS, CardFigures(latency=MANY, condition="Measured."))
+    begin, *_, end = before.splitlines()
     card = f"# Ours\n\nEdited.\n\n{before}\n\n## Processing\n\nMore.\n"
     assert replace_figures(card, after) == f"# Ours\n\nEdited.\n\n{after}\n\n## Processing\n\nMore.\n"
     assert replace_figures(replace_figures(card, after) or "", before) == card
-    for gone in (_BEGIN, _END):
+    for gone in (begin, end):
         assert replace_figures(card.replace(gone, ""), after) is None
-    assert replace_figures(card.replace(_BEGIN, "x").replace(_END, _BEGIN).replace("x", _END), after) is None
+    assert replace_figures(card.replace(begin, "x").replace(end, begin).replace("x", end), after) is None
 
 
 def test_every_set_that_was_scored_has_a_column() -> None:
-    scored = [
-        r.model_copy(update={"scores": {**r.scores, "mine.csv": r.scores["eval"]}}) for r in ARTEFACTS.models()[:1]
-    ]
-    text = render_figures(ARTEFACTS.model_copy(update={"files": [*scored, *ARTEFACTS.models()[1:]]}), CardFigures())
+    first, *others = ARTEFACTS.models()
+    scored = first.model_copy(update={"scores": {**first.scores, "mine.csv": first.scores["eval"]}})
+    text = render_figures(ARTEFACTS.model_copy(update={"files": [scored, *others]}), CardFigures())
     assert "| accuracy (eval) | accuracy (mine.csv) |" in text
     assert "| `onnx/model.onnx` (default of `pocketbert.load`) | fp32 | 1,000 | 50.00 | 50.00 |" in text
     assert "| 50.00 | not measured |" in text
@@ -101,17 +101,31 @@ def test_the_folder_alone_gives_the_figures_of_its_card(finished_tflite: Path) -
     assert again in card
 
 
-def test_latencies_name_the_files_by_their_digest() -> None:
+def test_latencies_name_the_files_by_their_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     variants = [SimpleNamespace(name=n, sha256=d) for n, d in (("some name", "a" * 64), ("teacher fp32", "b" * 64))]
+    wall, engine = SimpleNamespace(p50=1.0, p90=2.0), {"engine": "onnxruntime", "engine_version": "1"}
     measurements = [
-        SimpleNamespace(variant=v.name, threads=1, length=n, gap_ms=0.0, wall=wall)
+        SimpleNamespace(variant=v.name, threads=1, length=n, gap_ms=g, wall=w, provenance="measured", **engine)
         for v in variants
-        for n, wall in (("text", SimpleNamespace(p50=1.0, p90=2.0)), (32, None))
+        for n, g, w in (("text", 0.0, wall), ("text", 100.0, wall), (16, 100.0, wall), (32, 0.0, None))
     ]
-    session: Any = SimpleNamespace(variants=variants, measurements=measurements, compare=lambda *_: None)
+    session = SimpleNamespace(
+        variants=variants,
+        measurements=measurements,
+        compare=lambda *_: None,
+        timed=True,
+        machine=SimpleNamespace(summary="a machine"),
+        protocol=SimpleNamespace(lengths=["text"], runs_made=[10], repeats=2),
+    )
+    monkeypatch.setattr(BenchmarkResult, "read", lambda _: SimpleNamespace(headline=session))
+    (tmp_path / "benchmark.json").touch()
     int8 = ARTEFACTS.models()[1].model_copy(update={"sha256": "a" * 64})
-    rows = _latency_rows(ARTEFACTS.model_copy(update={"files": [int8]}), session)
-    assert [(r.file, r.length) for r in rows] == [(int8.path, "real text"), ("teacher fp32", "real text")]
+    figures = measured_figures(tmp_path, ARTEFACTS.model_copy(update={"files": [int8]}))
+    lengths = ("real text", "real text, after 100 ms idle")  # single calls at other lengths are left to the report
+    assert [(r.file, r.length) for r in figures.latency] == [
+        (f, n) for f in (int8.path, "teacher fp32") for n in lengths
+    ]
+    assert figures.condition.startswith("Provenance measured, batch 1, onnxruntime 1 on a machine; ")
 
 
 @pytest.mark.parametrize("score", ["accuracy 87.00 on eval (fp32, torch)", ""])
