@@ -61,14 +61,13 @@ def test_an_engine_that_left_is_compared_in_the_rounds_it_had():
     ("loud", "median", "pairs"),
     [
         ([QUIET + 0.01, 0.0] * ENOUGH, 1.0, ENOUGH),
-        ([QUIET + 0.01] * (ENOUGH + 1) + [0.0] * (ENOUGH - 1), 2.0, 2 * ENOUGH),
+        ([QUIET + 0.01] * (ENOUGH + 1) + [0.0] * (ENOUGH - 1), 3**0.5, 2 * ENOUGH),
     ],
 )
 def test_disturbed_rounds_are_left_out_where_enough_quiet_ones_remain(loud, median, pairs):
     times = {"a": [3.0, 1.0] * ENOUGH, "b": [1.0] * (2 * ENOUGH)}
     ratio = Cell(1, "128", (make_part(times, others=loud),)).ratio("a", "b")
-    assert ratio.pairs == pairs
-    assert ratio.median == median or pairs > ENOUGH
+    assert (ratio.pairs, ratio.median) == (pairs, pytest.approx(median))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +107,7 @@ def draw_times(rng, factors=(1.0,) * 6, rounds=30):
 
 
 def test_equal_engines_are_equal_although_the_best_is_picked():
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(1)
     fits = [cross_fit(draw_times(rng), "fastest") for _ in range(300)]
     ratios = np.log([f.ratio.median for f in fits])
     error = ratios.std() / np.sqrt(len(ratios))

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import itertools
-import runpy
 import subprocess
 import sys
 import time
@@ -95,9 +94,9 @@ def test_inputs_arrive_in_the_process_as_they_were(variants, monkeypatch):
 
     def run_here(command, input, **_):
         monkeypatch.setattr(sys, "stdin", io.StringIO(input))
-        with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit) as end:
-            runpy.run_module(command[-1], run_name="__main__")
-        return subprocess.CompletedProcess(command, end.value.code, out.getvalue(), "")
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            code = fresh._main()
+        return subprocess.CompletedProcess(command, code, out.getvalue(), "")
 
     monkeypatch.setattr(local, "connect_local", lambda argument: Connection())
     monkeypatch.setattr(subprocess, "run", run_here)
@@ -193,11 +192,11 @@ def test_all_processes_make_the_single_calls_that_the_first_one_had_time_for(var
 def test_intervals_hold_how_processes_differ():
     """Processes that differ by 5 %, rounds by 2 %: the interval of processes covers the truth, that of all rounds seldom."""
     draw, covered = np.random.default_rng(3), {True: 0, False: 0}
-    for _ in range(200):
+    for _ in range(100):
         process = np.exp(draw.normal(0, 0.05, (5, 1)))
         rounds = 0.5 * process * np.exp(draw.normal(0, 0.02, (5, 40)))
         for separate in covered:
             ratio = time_ratio(rounds.tolist(), np.ones((5, 40)).tolist(), 1, separate)
             covered[separate] += ratio.low <= 0.5 <= ratio.high
-    assert covered[True] / 200 > 0.91
-    assert covered[False] / 200 < 0.6
+    assert covered[True] / 100 > 0.91
+    assert covered[False] / 100 < 0.6

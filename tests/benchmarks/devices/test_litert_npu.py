@@ -128,6 +128,8 @@ def test_what_is_not_compiled_fails(install, variant, script, why):
 
 def test_a_package_without_libraries_is_none(install):
     """What `pip install` leaves behind where the vendor's site cannot be reached."""
+    assert "ai-edge-litert is not installed" in DEVICE.missing()
+    assert DEVICE.look() == []
     packages = install("exit 1")
     packages("ai_edge_litert_sdk_mediatek", "__init__.py")
     assert "the vendors' libraries are not there (pip install ai-edge-litert-sdk-qualcomm, or" in DEVICE.missing()

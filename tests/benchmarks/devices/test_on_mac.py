@@ -42,10 +42,10 @@ def measure(monkeypatch, capsys, tmp_path):
     monkeypatch.syspath_prepend(str(mac_kit.FAKE))
     monkeypatch.setenv("PYTHONPATH", str(mac_kit.FAKE))  # for the processes that it starts
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
-    real = subprocess.run
+    real, python = subprocess.run, sys.executable
 
     def run_here(command, **settings):
-        if "--cold-start" not in command or command[0] != sys.executable:
+        if "--cold-start" not in command or command[0] != python:
             return real(command, **settings)
         with contextlib.redirect_stdout(io.StringIO()) as out:
             code = on_mac.main(command[2:])

@@ -54,7 +54,7 @@ def start(server, reach):
 
     def start_and_reach(*lines, **settings):
         made.append(ssh_server.start(server.folder, *lines, **settings))
-        reach(made[-1])
+        reach(*made)
         return made[-1]
 
     yield start_and_reach
@@ -195,16 +195,14 @@ def test_no_space(start, tmp_path):
 
 
 def test_a_folder_for_temporary_files_that_is_not_there_or_cannot_be_written(start):
-    server = start(*ssh_server.as_nobody())
-    server.temporary.chmod(0o555)
-    refused = r"temporary files there cannot be written .*Permission denied.*Set TMPDIR there"
-    with pytest.raises(MachineError, match=refused):
-        connect(server.device)
-    assert server.left() == []
-    server.temporary.rmdir()
-    with pytest.raises(MachineError, match=r"cannot be written .*No such file or directory.*Set TMPDIR there"):
-        connect(server.device)
-    assert not server.temporary.exists()
+    lacking, refused = start(), start(*ssh_server.as_nobody())
+    lacking.temporary.rmdir()
+    refused.temporary.chmod(0o555)
+    for server, why in ((lacking, "No such file or directory"), (refused, "Permission denied")):
+        with pytest.raises(MachineError, match=f"temporary files there cannot be written .*{why}.*Set TMPDIR there"):
+            connect(server.device)
+    assert not lacking.temporary.exists()
+    assert refused.left() == []
 
 
 def test_a_login_that_prints(start):

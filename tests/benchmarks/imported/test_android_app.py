@@ -184,7 +184,7 @@ def measure(android, reach, monkeypatch, tmp_path):
 
     run.install, run.called = install, lambda: called.read_text().splitlines()
     yield run
-    (shims / "am").unlink()
+    (shims / "am").unlink(missing_ok=True)
     for path in android.temporary.glob("benchmark.json*"):
         path.unlink()
 
