@@ -137,9 +137,10 @@ def test_files_that_changed_and_figures_without_a_partner_are_told(base, with_ti
 def test_compiled_files_are_compared_where_nothing_ran(base, compare, words):
     bare = base.model_copy(update={"measurements": []})
     before = bare.model_copy(update={"compilations": [compilation("a"), compilation("b")]})
-    after = bare.model_copy(update={"compilations": [compilation("a", op_types={"FULLY_CONNECTED": 23}, left=[])]})
-    text = words(compare(before, after))
-    assert "20 of 23, 2 pieces → 23, 2 pieces" in text or "→" in text
+    now = compilation("a", op_types={"FULLY_CONNECTED": 23}, left=[], compiled_bytes=5000)
+    text = words(compare(before, bare.model_copy(update={"compilations": [now]})))
+    assert "20 of 23 in 2 pieces → 23 of 23 in 2 pieces" in text
+    assert "0.001 kB → 5 kB" in text
     assert "tflite/model_a16w8_npu.tflite on b: 1 figure" in text
 
 
