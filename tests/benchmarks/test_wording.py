@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from pocketbert.benchmarks import wording
@@ -5,58 +7,49 @@ from pocketbert.benchmarks.statistics import Ratio
 from pocketbert.core.predict.scores import Confidence
 
 
+def make_ratio(median, low, high):
+    return Ratio(median=median, low=low, high=high, pairs=9, confidence=0.96)
+
+
 @pytest.mark.parametrize(
-    ("count", "text"),
+    ("words", "value", "text"),
     [
-        (500, "0.5 kB"),
-        (320_000, "320 kB"),
-        (999_600, "1.00 MB"),
-        (12_400_000, "12.4 MB"),
-        (1_340_000_000, "1.34 GB"),
+        (wording.size, 500, "0.5 kB"),
+        (wording.size, 320_000, "320 kB"),
+        (wording.size, 999_600, "1.00 MB"),
+        (wording.size, 12_400_000, "12.4 MB"),
+        (wording.size, 1_340_000_000, "1.34 GB"),
+        (wording.size, None, wording.NONE),
+        (wording.milliseconds, 0.07431, "0.0743"),
+        (wording.milliseconds, 0.5, "0.500"),
+        (wording.milliseconds, 1.234, "1.23"),
+        (wording.milliseconds, 12.34, "12.3"),
+        (wording.milliseconds, 123.4, "123"),
+        (wording.milliseconds, 0, "0"),
+        (wording.milliseconds, None, wording.NONE),
+        (wording.share, 0.9876, "98.8 %"),
+        (wording.share, float("nan"), "not a number"),
+        (wording.share, None, wording.NONE),
+        (wording.threads, 1, "1 thread"),
+        (wording.threads, 2, "2 threads"),
+        (wording.threads, 0, "the engine's own threads"),
+        (wording.thread_count, 0, wording.NONE),
+        (wording.thread_count, 2, "2"),
+        (wording.length, "text", "real text"),
+        (wording.length, 64, "64 tokens"),
+        (wording.count, 22_713_216, "22.7 M"),
+        (wording.count, 950_000, "950 k"),
+        (wording.count, 7, "7"),
+        (wording.speed, make_ratio(0.2, 0.19, 0.21), "5.00× faster (4.76–5.26)"),
+        (wording.speed, make_ratio(1.5, 1.2, 1.8), "1.50× slower (1.20–1.80)"),
+        (wording.speed, make_ratio(0.99, 0.95, 1.02), "no clear difference (0.95–1.02 of the time)"),
     ],
 )
-def test_size(count, text):
-    assert wording.size(count) == text
+def test_figures_in_words(words, value, text):
+    assert words(value) == text
 
 
-@pytest.mark.parametrize(
-    ("ms", "text"),
-    [(0.07431, "0.0743"), (0.5, "0.500"), (1.234, "1.23"), (12.34, "12.3"), (123.4, "123"), (0, "0")],
-)
-def test_milliseconds(ms, text):
-    assert wording.milliseconds(ms) == text
-
-
-@pytest.mark.parametrize(
-    ("ratio", "text"),
-    [
-        ((0.2, 0.19, 0.21), "5.00× faster (4.76–5.26)"),
-        ((1.5, 1.2, 1.8), "1.50× slower (1.20–1.80)"),
-        ((0.99, 0.95, 1.02), "no clear difference (0.95–1.02 of the time)"),
-    ],
-)
-def test_speed(ratio, text):
-    median, low, high = ratio
-    assert wording.speed(Ratio(median=median, low=low, high=high, pairs=9, confidence=0.96)) == text
-
-
-def test_others():
-    assert (wording.share(0.9876), wording.share(None), wording.share(float("nan"))) == (
-        "98.8 %",
-        "–",
-        "not a number",
-    )
-    assert (wording.threads(1), wording.threads(2)) == ("1 thread", "2 threads")
-    assert (wording.threads(0), wording.thread_count(0), wording.thread_count(2)) == (
-        "the engine's own threads",
-        "–",
-        "2",
-    )
-    assert (wording.length("text"), wording.length(64)) == ("real text", "64 tokens")
-    assert (wording.count(22_713_216), wording.count(950_000), wording.count(7)) == ("22.7 M", "950 k", "7")
-
-
-def test_thresholds_are_told_with_what_they_do() -> None:
+def test_thresholds_are_told_with_what_they_do():
     figures = {"measured_on": "eval", "unknown": 0.7125, "unknown_rows": 900, "answered": 0.815}
     told = Confidence(answered_accuracy=0.9625, **figures)
     assert wording.selective(told, "eval") == "0.7125: 81.5 %, of which 96.2 % right"
@@ -70,5 +63,15 @@ def test_thresholds_are_told_with_what_they_do() -> None:
     )
 
 
-def test_figures_that_are_not_known_are_dashes():
-    assert wording.size(None) == wording.milliseconds(None) == wording.NONE
+@pytest.mark.parametrize(
+    ("folders", "names"),
+    [
+        (["runs/a/phone", "runs/b/phone"], ["a", "b"]),
+        (["before", "after"], ["before", "after"]),
+        (["/x/a/y/phone", "/z/a/y/phone"], ["x", "z"]),
+        (["phone", "other/phone"], ["phone", "other/phone"]),
+        (["a/x/p", "a/y/p", "b/x/p"], ["a/x/p", "a/y/p", "b/x/p"]),  # no single part tells these apart
+    ],
+)
+def test_folders_have_short_names(folders, names):
+    assert list(wording.short_names([Path(f) for f in folders]).values()) == names

@@ -1,19 +1,17 @@
 """The device `qai-hub` against a local stand-in of the service's client: uploaded, compiled, profiled, collected, refused."""
 
 import hashlib
+import importlib.util
 import json
 import os
 import tempfile
 
 import pytest
-from typer.testing import CliRunner
 
-from pocketbert.benchmarks.devices import qai_hub as service
-from pocketbert.benchmarks.devices.qai_hub import _connect_qai_hub, _qai_hub_missing, _qai_hub_refusal
-from pocketbert.benchmarks.devices.vendor_tools import run_separately
+from pocketbert.benchmarks.devices import qai_hub
+from pocketbert.benchmarks.devices.qai_hub import DEVICE
 from pocketbert.benchmarks.latency import benchmark
 from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult, Variant
-from pocketbert.cli.main import app
 from pocketbert.core.errors import InputError, MissingBackendError
 from pocketbert.core.types import Format, Provenance, Runtime, Scheme
 
@@ -97,39 +95,40 @@ def hub(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def one(folder):
-    return Variant.of("student", folder / "student.onnx", folder, 32, Scheme.FP32)
+def measure(folder, texts):
+    """`measure()`: the result of a small file on the phone."""
+    variant = Variant.of("student", folder / "student.onnx", folder, 32, Scheme.FP32)
+    options = BenchmarkOptions(devices=[f"qai-hub:{PHONE}"], lengths=["text", 16], label="")
+    return lambda: benchmark([variant], texts, options)
 
 
-def measured(variants, texts):
-    return benchmark(variants, texts, BenchmarkOptions(devices=[f"qai-hub:{PHONE}"], lengths=["text", 16], label=""))
-
-
-def test_a_file_is_compiled_for_one_length_and_profiled(hub, one, texts):
+def test_a_file_is_compiled_for_one_length_and_profiled(hub, measure):
     asked = hub()
-    result = measured([one], texts)
+    result = measure()
     (m,) = result.measurements
     assert (m.device, m.provenance, m.length, m.machine.cpu) == (f"qai-hub:{PHONE}", Provenance.MEASURED, 16, PHONE)
-    assert m.wall_ms == [[2.0, 1.5, 1.75]]
-    assert m.wall.p50 == 1.75
-    assert m.cold is m.cpu is None
+    assert (m.wall_ms, m.wall.p50, m.cold, m.cpu) == ([[2.0, 1.5, 1.75]], 1.75, None, None)
     assert result.comparisons == []
     assert [(p.provider, p.nodes) for p in result.profiles[0].placement] == [("CPU", 1), ("NPU", 2)]
     assert "2 operators on NPU, 1 operators on CPU, first load 1374.3 ms" in "\n".join(result.protocol.notes)
     compiled, profiled = asked()
-    assert (compiled["compile"], compiled["device"], compiled["options"]) == (
-        "student.onnx",
-        PHONE,
-        "--target_runtime onnx",
-    )
+    assert (compiled["compile"], compiled["device"]) == ("student.onnx", PHONE)
+    assert compiled["options"] == "--target_runtime onnx"
     assert set(map(str, compiled["specs"].values())) == {"[[1, 16], 'int64']"}
     assert profiled == {"profile": "mtarget", "device": PHONE}
     assert BenchmarkResult.model_validate_json(result.model_dump_json()) == result
 
 
-def test_an_older_profile_has_an_estimate_only(hub, one, texts):
+def test_a_tflite_file_is_reduced_to_one_length(hub, texts, files):
+    asked = hub()
+    options = BenchmarkOptions(devices=[f"qai-hub:{PHONE}"], lengths=[16], label="")
+    assert benchmark(files[1:], texts, options).measurements[0].length == 16
+    assert [one["profile"] for one in asked()] == ["model.tflite"]  # which the service need not compile
+
+
+def test_an_older_profile_has_an_estimate_only(hub, measure):
     hub("old")
-    result = measured([one], texts)
+    result = measure()
     assert result.measurements[0].wall_ms == [[1.5]]
     assert "the service told its estimate only" in result.protocol.notes[0]
 
@@ -144,10 +143,10 @@ def test_an_older_profile_has_an_estimate_only(hub, one, texts):
         ("negative", "inference_us"),
     ],
 )
-def test_what_is_not_measured_is_told_without_the_token(hub, one, texts, mode, why):
+def test_what_is_not_measured_is_told_without_the_token(hub, measure, mode, why):
     hub(mode)
     with pytest.raises(InputError) as caught:
-        measured([one], texts)
+        measure()
     assert why in str(caught.value)
     assert TOKEN not in str(caught.value)
 
@@ -156,21 +155,28 @@ def test_what_is_not_measured_is_told_without_the_token(hub, one, texts, mode, w
 @pytest.mark.parametrize(
     ("token", "mode"), [(TOKEN, ""), ("short7token", "login"), ("short7token", "failed")], ids=["ok", "login", "failed"]
 )
-def test_a_token_of_the_environment_reaches_the_client_and_nothing_else(hub, phone, monkeypatch, tmp_path, token, mode):
-    asked = hub(mode)
+def test_a_token_of_the_environment_reaches_the_client_and_nothing_else(
+    hub, phone, pocketbert, monkeypatch, tmp_path, token, mode
+):
+    asked, kept, run = hub(mode), {}, qai_hub.run_separately
+
+    def run_and_keep(command, folder, limit_s):
+        ended = run(command, folder, limit_s)
+        kept.update({f"{folder}/{p.name}": p.read_text() for p in folder.glob("*.json")})
+        return ended
+
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.setenv("QAI_HUB_API_TOKEN", f"{token}\n")
     monkeypatch.setattr(tempfile, "tempdir", str(work))
-    kept = dict[str, str]()
-    monkeypatch.setattr(service, "run_separately", lambda *a: _keeping(kept, run_separately(*a), a[1]))
-    output = work / "out.json"
-    command = ["benchmark", "-m", str(phone), "--device", f"qai-hub:{PHONE}", "--lengths", "16", "-o", str(output)]
-    done = CliRunner().invoke(app, command)
+    monkeypatch.setattr(qai_hub, "run_separately", run_and_keep)
+    command = ("benchmark", "-m", phone, "--device", f"qai-hub:{PHONE}", "--lengths", 16, "-o", work / "out.json")
+    done = pocketbert(*command)
     assert done.exit_code == (0 if mode == "" else 2), done.output
     assert token not in done.output
     assert token not in repr(done.exception)
-    assert kept and all(token not in text for text in kept.values())  # what the two processes tell each other
+    assert kept
+    assert all(token not in text for text in kept.values())  # what the two processes tell each other
     assert not [p for p in work.rglob("*") if p.is_file() and token.encode() in p.read_bytes()]
     assert [p.name for p in work.iterdir()] == (["out.json"] if mode == "" else [])
     told = [one for one in asked() if "client" in one]
@@ -178,20 +184,34 @@ def test_a_token_of_the_environment_reaches_the_client_and_nothing_else(hub, pho
     assert all(one["environment"] == [] for one in told)  # nothing that the client starts gets it
 
 
-def _keeping(kept, ended, folder):
-    kept.update({f"{folder}/{p.name}": p.read_text() for p in folder.glob("*.json")})
-    return ended
-
-
-def test_without_the_client(monkeypatch, one, texts):
-    monkeypatch.setattr(service.importlib.util, "find_spec", lambda name: None)
+def test_what_is_missing(monkeypatch, tmp_path, pocketbert):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("QAIHUB_CLIENT_INI", raising=False)
+    monkeypatch.delenv("QAI_HUB_API_TOKEN", raising=False)
+    found = {"qai_hub": None}
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: found[name] if name in found else real(name, *more)
+    )
     with pytest.raises(MissingBackendError, match="pip install qai-hub .and set QAI_HUB_API_TOKEN"):
-        _connect_qai_hub(PHONE)
-    assert "pip install qai-hub" in _qai_hub_missing()
-    assert "qai-hub:PHONE" in CliRunner().invoke(app, ["devices"]).stdout
+        DEVICE.service(PHONE)
+    no_token = "there is no token: neither QAI_HUB_API_TOKEN nor ~/.qai_hub/client.ini (export QAI_HUB_API_TOKEN=…)"
+    assert DEVICE.missing() == f"qai-hub is not installed (pip install qai-hub); {no_token}"
+    assert "qai-hub:PHONE" in pocketbert("devices").stdout
+    found["qai_hub"] = object()
+    assert DEVICE.missing() == no_token
+    settings = tmp_path / ".qai_hub" / "client.ini"
+    settings.parent.mkdir()
+    settings.write_text("[api]\napi_token = secret\n")
+    settings.chmod(0)  # it is not opened
+    assert DEVICE.missing() == ""
+    monkeypatch.setenv("QAIHUB_CLIENT_INI", str(tmp_path / "other.ini"))
+    assert "other.ini" in DEVICE.missing()
+    monkeypatch.setenv("QAI_HUB_API_TOKEN", "secret")
+    assert DEVICE.missing() == ""
 
 
 def test_files_that_it_does_not_run():
-    assert _qai_hub_refusal(Format.COREML, None) == "Core ML does not run on phones with Android"
-    assert _qai_hub_refusal(Format.ONNX, Runtime.OPENVINO) == "the service does not run openvino"
-    assert _qai_hub_refusal(Format.TFLITE, None) == ""
+    assert DEVICE.refusal(Format.COREML, None) == "Core ML does not run on phones with Android"
+    assert DEVICE.refusal(Format.ONNX, Runtime.OPENVINO) == "the service does not run openvino"
+    assert DEVICE.refusal(Format.TFLITE, None) == ""

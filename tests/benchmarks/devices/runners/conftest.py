@@ -1,3 +1,0 @@
-"""The command line."""
-
-from support.fixtures import cli

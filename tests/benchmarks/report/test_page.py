@@ -1,0 +1,320 @@
+"""The page of a run: its sections, what is left out, and texts that are no HTML."""
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+from pocketbert.benchmarks.report import GateRow, ModelRow, ReportData, make_summary_table, render_report, write_report
+from pocketbert.benchmarks.report.figures import ParityRow, headline_condition, make_summary_rows
+from pocketbert.benchmarks.report.plots import require_report_packages
+from pocketbert.core.data_report import DataReport, SplitReport
+from pocketbert.core.errors import MissingBackendError
+from pocketbert.core.host.hardware import describe_machine
+from pocketbert.core.predict.scores import Confidence, Score
+from pocketbert.core.tasks import TaskName
+from pocketbert.core.types import Status
+
+EVIL = "<script>alert('&')</script>"
+
+
+def make_score(value, metric="accuracy", **others):
+    return Score(metric=metric, value=value, others=others, rows=2000, chance=0.1, finite=value == value)
+
+
+def make_split(labels):
+    counts = {"rows": 100, "duplicates": 2, "conflicting": 1, "truncated": 0}
+    tokens = {"tokens_mean": 8.5, "tokens_p50": 8, "tokens_p95": 14, "tokens_max": 20}
+    split = SplitReport(name="train", source="train.jsonl", labels=labels, **counts, **tokens)
+    return DataReport(max_length=32, splits=[split], notes=["something to know"])
+
+
+@pytest.fixture(scope="module")
+def full(result, make_data):
+    teacher = {"bytes": 90_900_000, "parameters": 22_700_000, "kept": 1.0, "is_teacher": True}
+    student = {"bytes": 10_900_000, "kept": 0.9896, "status": Status.PASSED, "is_default": True}
+    scores = {"eval_score": make_score(0.95, macro_f1=0.95), "holdout_score": make_score(0.94)}
+    return make_data(
+        title="Commands",
+        description="Small.",
+        versions={"numpy": "2"},
+        rows=[
+            ModelRow(name="teacher fp32", eval_score=make_score(0.96), **teacher),
+            ModelRow(name="student int8", **student, **scores),
+        ],
+        benchmark=result,
+        parity=[ParityRow(file="onnx/model.onnx", worst=3e-6, bound=1e-3, lengths=[8, 32], passed=True)],
+        gates=[
+            GateRow(name="finite", file="onnx/model_int8.onnx", passed=False, value=float("nan"), detail="no number")
+        ],
+        data=make_split({"play $music$": 60, EVIL: 40}),
+        curves={
+            "teacher": [(0, 2.0), (9, 1.0)],
+            "student": [(i, 3 / (i + 1)) for i in range(90)],
+            "student/logits": [(0, 1.0), (9, 0.5)],
+        },
+        confusion=[("play", "pause", 7), ("call", EVIL, 2)],
+        confusion_of="student int8 on eval",
+        notes=["The corpus is generated."],
+        recipe="schema: 1\n# <b>",
+        command="pocketbert run r.yaml",
+        made="today",
+    )
+
+
+class Page(HTMLParser):
+    """Collects what a test wants to know of a page, complains about tags that do not match and about what is loaded."""
+
+    VOID = ("meta", "br", "img", "link", "input", "hr")
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.attributes, self.open, self.text, self.ids = [], [], [], "", []
+        self.feed(html)
+        assert not self.open, self.open
+        assert len(self.ids) == len(set(self.ids))
+        assert not {"script", "link", "img", "iframe", "object"} & set(self.tags)
+        for _, name, value in self.attributes:
+            assert not name.startswith("on"), name
+            assert name not in ("src", "href", "action", "data") or value.startswith("#"), value
+        assert not re.search(r"@import|url\((?!#)", html)
+        assert "http" not in html
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, k, v or "") for k, v in attrs]
+        self.ids += [v for k, v in attrs if k == "id"]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def text_of(data):
+    return Page(render_report(data)).text
+
+
+def list_missing(words, text):
+    return [word for word in re.split(r"[|\n]", words) if word not in text]
+
+
+FULL = """Commands|99.0 %|8.34× smaller|Start and memory|Tokenizer|Where the time goes|MatMul|onnx/model_int8.onnx|no number
+Most confused labels: student int8 on eval|Training loss of the student|Class balance of train|something to know
+The corpus is generated.|pocketbert run r.yaml|64 clipped to 32"""
+BARE = """this run made no model file|this run has no benchmark|the profile is part of the benchmark|compared no file
+checked none|scored no model|nothing was trained|read no labelled data|this run had none"""
+
+
+def test_a_full_report_has_every_section_and_every_plot_says_where_its_figures_come_from(full, tmp_path):
+    write_report(full, tmp_path / "report.html")
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    page = Page(html)
+    assert html.rstrip().endswith("</html>")
+    assert "Left out" not in page.text
+    assert "left out:" not in page.text
+    assert list_missing(FULL, page.text) == []
+    figures = re.findall(r"<figure>.*?</figure>", html, re.S)
+    assert page.tags.count("svg") == len(figures) == 2 + 1 + 2 + 2  # overview, distribution, boxes, curves
+    for figure in figures:
+        stamp = re.search(r'<div class="stamp">(.*?)</div>', figure, re.S)[1]
+        assert stamp.startswith("measured")
+        assert "bytes on disk" in stamp or all(flag in stamp for flag in describe_machine().isa)
+
+
+def test_what_is_missing_is_left_out_with_a_reason(make_data):
+    page = Page(render_report(make_data(title="Bare")))
+    assert list_missing(BARE, page.text) == []
+    assert "svg" not in page.tags
+    assert "None" not in page.text
+
+
+@pytest.mark.parametrize(
+    "empty",
+    [
+        {"benchmark": None},
+        {"data": None, "curves": {}, "recipe": ""},
+        {"parity": [], "gates": [], "confusion": [], "notes": []},
+    ],
+    ids=lambda empty: " ".join(empty),
+)
+def test_parts_can_be_missing_while_others_are_there(full, empty):
+    assert "Commands" in text_of(full.model_copy(update=empty))
+
+
+def test_texts_of_users_are_escaped_everywhere(full):
+    named = ("title", "description", "command", "recipe", "confusion_of", "made")
+    evil = {
+        **dict.fromkeys(named, EVIL),
+        "rows": [full.rows[0], full.rows[1].model_copy(update={"name": EVIL, "path": EVIL})],
+        "notes": [EVIL],
+        "curves": {EVIL: [(0, 1.0), (1, 0.5)]},
+        "confusion": [(EVIL, EVIL, 1)],
+        "gates": [GateRow(name=EVIL, file=EVIL, passed=True, detail=EVIL)],
+        "versions": {EVIL: EVIL},
+    }
+    html = render_report(full.model_copy(update=evil))
+    assert "<script" not in html
+    assert EVIL in Page(html).text
+
+
+def test_report_data_reads_back_with_nan_inside(full):
+    again = ReportData.model_validate_json(full.model_dump_json())
+    assert again.gates[0].value != again.gates[0].value
+    assert again.model_copy(update={"gates": []}) == full.model_copy(update={"gates": []})
+
+
+def test_the_table_and_the_report_show_the_same_figures(full, result):
+    assert headline_condition(result) == (1, "text")
+    header, cells = make_summary_table(full)
+    assert header[:5] == ["model", "size", "accuracy", "accuracy holdout", "kept"]
+    assert header[5:] == ["p50 ms (1 thread, real text, batch 1)", "vs teacher fp32", "gates"]
+    assert [row[:5] for row in cells] == [
+        ["teacher fp32", "90.9 MB", "96.00", "–", "100.0 %"],
+        ["student int8 *", "10.9 MB", "95.00", "94.00", "99.0 %"],
+    ]
+    text = text_of(full)
+    assert list_missing("|".join(cells[1][1:]), text) == []
+    assert float(cells[0][5]) == pytest.approx(result.find("teacher fp32", 1, "text").wall.p50, rel=1e-2)
+
+
+def test_the_table_leaves_out_columns_without_figures(make_data):
+    data = make_data(rows=[ModelRow(name="a", bytes=2_000_000), ModelRow(name="b", bytes=1_000_000)])
+    assert make_summary_table(data) == (["model", "size"], [["a", "2.0 MB"], ["b", "1.0 MB"]])
+    assert [r.smaller for r in make_summary_rows(data)] == ["–", "2.00× smaller"]
+
+
+def test_the_calibration_error_is_shown_without_and_with_the_temperature(make_data):
+    def row(name, **confidence):
+        return ModelRow(name=name, bytes=1, eval_score=make_score(0.9), confidence=Confidence(**confidence))
+
+    errors = {"measured_on": "eval", "rows": 100, "error_before": 0.05314, "error": 0.012}
+    rows = [
+        row("a", temperature=1.425, fitted_rows=1500, **errors),
+        row("c", unknown=0.7125, unknown_rows=900, answered=0.815, answered_accuracy=0.9625, **errors),
+        row("b", note="no training rows are held out (data.holdout)", **{**errors, "error": 0.05314}),
+    ]
+    data = make_data(rows=rows)
+    text = text_of(data)
+    for words in (
+        "5.31 % → 1.20 % (temperature 1.425)",
+        "0.7125: 81.5 %, of which 96.2 % right",
+        "fitted for each file on 1,500 held-out rows",
+        "No temperature was fitted: no training rows are held out (data.holdout).",
+    ):
+        assert words in text
+    assert ReportData.model_validate_json(data.model_dump_json()) == data
+    bare = make_data(rows=[rows[0].model_copy(update={"confidence": None})])
+    assert "alibration error" not in text_of(bare)
+
+
+def test_a_score_that_is_no_number_is_said(make_data):
+    data = make_data(rows=[ModelRow(name="a", bytes=1, eval_score=make_score(float("nan")))])
+    assert make_summary_rows(data)[0].score == "not a number"
+    assert "not a number" in text_of(data)
+
+
+def test_nats_are_no_points_and_lower_is_better(result, make_data):
+    def row(name, value, **more):
+        score = make_score(value, "cross_entropy", top_1=0.255).model_copy(update={"chance": 2.33})
+        return ModelRow(name=name, bytes=1_000_000, eval_score=score, kept=1.25 / value, **more)
+
+    rows = [row("teacher fp32", 1.25, is_teacher=True), row("student int8", 1.5, is_default=True)]
+    html = render_report(make_data(task=TaskName.FILL_MASK, rows=rows, benchmark=result))
+    text = Page(html).text
+    assert "cross_entropy, nats, lower is better</text>" in html
+    for words in (
+        "cross_entropy of student int8, nats, lower is better; teacher fp32 1.2500 nats",
+        "does not read its input (guessing by the tokens' frequencies)",
+        "1.5000 nats",
+        "2.3300 nats",
+        "top_1 25.50",
+        "cross_entropy in nats, lower is better",
+    ):
+        assert words in text, words
+    for words in ("points", "Confusions", "of the cross_entropy"):
+        assert words not in text, words
+    assert not re.search(r"(?<![\d.])150\.0", text)  # a column's milliseconds stand close to the next one's
+
+
+@pytest.mark.parametrize(
+    ("task", "counted", "share"),
+    [(TaskName.TOKEN_CLASSIFICATION, "spans", "75.0 %"), (TaskName.MULTI_LABEL, "rows", "300.0 %")],
+)
+def test_spans_are_counted_as_spans(make_data, task, counted, share):
+    text = text_of(make_data(task=task, data=make_split({"title": 300, "time": 100})))
+    assert f"2 labels with 100 to 300 {counted} each" in text
+    assert share in text
+
+
+def test_what_is_kept_is_the_teachers_even_without_its_file(make_data):
+    score = {"eval_score": make_score(0.9), "kept": 0.98}
+    text = text_of(
+        make_data(
+            rows=[ModelRow(name="fp32", bytes=9, **score), ModelRow(name="int8", bytes=9, is_default=True, **score)]
+        )
+    )
+    assert "of the teacher's accuracy kept by int8" in text
+    assert "Sizes are compared with fp32, scores with the teacher's." in text
+
+
+def test_the_data_may_decide_the_metric_and_figures_beside_it_keep_their_units(make_data):
+    rows = [ModelRow(name=n, bytes=1, eval_score=make_score(0.9, "mean_cosine")) for n in ("a", "b")]
+    data = make_data(task=TaskName.FEATURE_EXTRACTION, rows=rows)
+    assert make_summary_table(data)[0] == ["model", "size", "mean_cosine"]
+    assert "mean_cosine in points" in text_of(data)
+    assert "always the teacher's mean vector" in text_of(data)
+    pearson = make_score(0.9, "pearson", spearman=0.8, rmse=0.2381)
+    data = make_data(task=TaskName.REGRESSION, rows=[ModelRow(name="a", bytes=1, eval_score=pearson)])
+    assert "spearman 80.00, rmse 0.238" in text_of(data)
+
+
+def test_gates_are_a_matrix_with_failures_first_and_of_two_with_one_name_the_failed_one_decides(make_data, words):
+    gates = [
+        GateRow(name="golden", file="a.onnx", passed=True, detail="equal"),
+        *(GateRow(name="drop", file="b.onnx", passed=p) for p in (True, False, True)),
+        GateRow(name="golden", file="b.onnx", passed=False, value=0.5, bound=0.1, detail="0.5 off"),
+        GateRow(name="engine", file="c.mlpackage", passed=True, skipped=True, detail="no engine"),
+    ]
+    html = render_report(make_data(gates=gates))
+    matrix = html.split('<table class="tight">')[1].split("</table>")[0]
+    rows = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in matrix.split("</tr>")[:-1]]
+    assert [[words(cell) for cell in row] for row in rows] == [
+        ["file", "golden", "drop", "engine"],
+        ["a.onnx", "✓", "", ""],
+        ["b.onnx", "✗", "✗", ""],
+        ["c.mlpackage", "", "", "skipped"],
+    ]
+    text = words(html)
+    assert text.index("failed gate") < text.index("0.5 off") < text.index("skipped")
+
+
+def test_the_fastest_file_is_marked_where_several_were_timed(result, make_data):
+    data = make_data(benchmark=result)
+    medians = {row.name: result.find(row.name, 1, "text").wall.p50 for row in data.rows}
+    fastest = re.findall(
+        r'([^<>]+)(?:<span class="badge">default</span>)?<span class="badge">fastest', render_report(data)
+    )
+    assert fastest == [min(medians, key=medians.get)]
+    assert '<span class="badge">fastest' not in render_report(data.model_copy(update={"rows": data.rows[:1]}))
+
+
+def test_without_the_extra_the_message_is_the_command_and_importing_needs_neither(monkeypatch, full, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingBackendError, match=r"pip install 'pocketbert\[report\]'"):
+        write_report(full, tmp_path / "report.html")
+    with pytest.raises(MissingBackendError):
+        require_report_packages()
+    code = "import sys, pocketbert.benchmarks.report, pocketbert.benchmarks.latency; print({'matplotlib', 'jinja2', 'torch'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,52 @@
+import re
+from importlib import resources
+
+from pocketbert.benchmarks.report import plots
+from pocketbert.benchmarks.report.plots import SERIES, SHAPES, CandidatePoint, look_of
+
+STYLE = resources.files("pocketbert.benchmarks.report").joinpath("style.css.j2").read_text()
+
+
+def test_plots_take_any_names_and_the_pages_colours():
+    svg = plots.draw_sizes(["a$b$ <i>", "ü"], [10, 5_000_000], [0, 1 + len(SERIES)])
+    assert "a$b$ &lt;i&gt;" in svg
+    assert "var(--c0)" in svg
+    assert "var(--c1)" in svg
+    assert "#2563eb" not in svg
+    assert plots.draw_losses({"loss": [(0, float("nan")), (1, 1.0)]}, 'one "odd" <title>').startswith("<svg")
+
+
+def test_more_files_than_colours_differ_in_shape_dashes_and_hatching():
+    count = len(SERIES) * len(SHAPES)
+    looks = [look_of(number) for number in range(count)]
+    for what in ("shape", "dash", "hatch"):
+        assert len({(look.color, getattr(look, what)) for look in looks}) == count >= 80
+    assert look_of(count) == looks[0]
+    first, second = len(SERIES) - 1, len(SERIES)
+    names = {"a": first, "b": second}
+    dashes = [plots.draw_distribution({n: [1.0, 2.0]}, names, "c").count("stroke-dasharray") for n in names]
+    assert dashes[1] == dashes[0] + 1
+    bars = plots.draw_sizes(["a", "b"], [1, 2], [first, second])
+    boxes = plots.draw_boxes({"16 tokens": {"a": [1.0, 2.0], "b": [1.0, 3.0]}}, names, "t")
+    assert bars.count("<pattern") == boxes.count("<pattern") == 1
+    (pattern,) = re.findall(r'<pattern id="([^"]+)"', bars)
+    assert f"url(#{pattern})" in bars
+
+
+def test_the_style_has_every_shape_and_every_colour_in_both_themes():
+    assert all(f".s{number} {{" in STYLE for number in range(1, len(SHAPES)))
+    themes = STYLE.split("@media (prefers-color-scheme", 1)
+    light, dark = (dict(re.findall(r"--(c\d+): (#[0-9a-f]{6})", theme)) for theme in themes)
+    assert list(light) == list(dark) == [f"c{i}" for i in range(len(SERIES))]
+    assert len(set(light.values())) == len(set(dark.values())) == len(SERIES)
+
+
+def test_names_in_the_plot_of_a_search_do_not_cover_each_other():
+    def shown(*places):
+        points = [CandidatePoint(f"file{i}", *place, True, True, i == 1, f"s{i % 2}") for i, place in enumerate(places)]
+        return re.findall(r">(file\d+[^<]*)</text>", plots.draw_search(points, (None, None), "accuracy lost", "t"))
+
+    assert len(shown((1, 0.1), (2, 0.2), (3, 0.3))) == 3
+    crowd = shown(*[(2 + i / 1000, 0.1) for i in range(12)], (9, 1))
+    assert "file1, chosen" in crowd
+    assert len(crowd) < 13
