@@ -14,7 +14,7 @@ import pytest
 
 import pocketbert
 from pocketbert import InputError, api
-from pocketbert.benchmarks.cold_start import _measure_start
+from pocketbert.benchmarks.cold_start import cold_start
 from pocketbert.core.compare.golden import read_golden
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.tasks import TaskName
@@ -156,7 +156,7 @@ def test_timing_and_cold_starts_fill_in_what_they_are_not_given(linked: Path) ->
     )
     assert feed["entity_ids"].tolist() == [[0, 0, 0]]
     assert predictor.run(feed)["logits"].shape == (1, 3)
-    assert _measure_start(file, [2, 5, 3], 1, 0).start.length == 3
+    assert cold_start(file, [2, 5, 3], 1).start.length == 3
 
 
 def snippets(folder: Path) -> list[str]:

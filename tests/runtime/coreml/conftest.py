@@ -163,28 +163,15 @@ def batch() -> Callable[..., dict[str, np.ndarray]]:
     return make
 
 
-@pytest.fixture(scope="session")
-def logits_of() -> Callable[..., np.ndarray]:
-    """`logits_of(module, inputs)`: what torch computes."""
-
-    def run(module: Any, inputs: dict[str, np.ndarray]) -> np.ndarray:
-        import torch
-
-        with torch.no_grad():
-            return module(*(torch.from_numpy(inputs[n]) for n in ("input_ids", "attention_mask"))).numpy()
-
-    return run
-
-
 @pytest.fixture
 def edit() -> Callable[..., None]:
     """`edit(package, change)`: parse model.mlmodel with our classes, call `change(model, main block)`, write it back."""
 
     def run(package: Path, change: Callable[[Any, Any], None]) -> None:
-        from pocketbert.runtime.coreml.package import _parse_model
+        from pocketbert.runtime.coreml.proto import mlpackage_pb2
 
-        path = model_file(package)
-        model = _parse_model(path.read_bytes())
+        path, model = model_file(package), mlpackage_pb2.Model()
+        model.ParseFromString(path.read_bytes())
         function = model.mlProgram.functions["main"]
         change(model, function.block_specializations[function.opset])
         path.write_bytes(model.SerializeToString())

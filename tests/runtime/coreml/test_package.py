@@ -1,4 +1,4 @@
-"""Packages that are not what they should be: refused with one clear line, before memory is taken."""
+"""Packages are read as coremltools writes them; those that are not what they should be are refused before memory is taken."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ import random
 import resource
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from coremltools.proto import FeatureTypes_pb2, MIL_pb2, Model_pb2
 
 from pocketbert.core.errors import InputError, MissingBackendError
 from pocketbert.runtime.coreml import types as limits
 from pocketbert.runtime.coreml.evaluator import Evaluator
 from pocketbert.runtime.coreml.package import read_package
+from pocketbert.runtime.coreml.proto import mlpackage_pb2
 
 MODEL, WEIGHTS = "Data/com.apple.CoreML/model.mlmodel", "Data/com.apple.CoreML/weights/weight.bin"
 MANIFEST = "Manifest.json"
+TRICKS = ("/etc/passwd", "../../../../etc/passwd", "../../other/model.mlmodel", "a/\0b", "..", "")
 
 
 @pytest.fixture(scope="module")
@@ -62,16 +65,6 @@ def refused(path: Path, message: str) -> None:
     assert len(str(caught.value).splitlines()) == 1
 
 
-def rewrite(package: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    manifest = json.loads((package / MANIFEST).read_text())
-    change(manifest)
-    (package / MANIFEST).write_text(json.dumps(manifest))
-
-
-def entry(manifest: dict[str, Any]) -> dict[str, Any]:
-    return manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]
-
-
 def test_the_untouched_package_runs(package: Path) -> None:
     result = np.asarray(Evaluator(package).run(IDS)["result"])
     np.testing.assert_allclose(result.sum(-1), 1, atol=2e-3)
@@ -90,44 +83,43 @@ def test_broken_manifests(text: str, package: Path) -> None:
     refused(package, "Manifest.json")
 
 
-def test_a_missing_manifest(package: Path) -> None:
-    (package / MANIFEST).unlink()
-    refused(package, r"Manifest.json: file not found")
-
-
 @pytest.mark.parametrize(
-    "where", ["/etc/passwd", "../../../../etc/passwd", "../../other/model.mlmodel", "a/\0b", "..", ""]
+    ("where", "message"),
+    [
+        *((path, "refused|leads out|file not found|names no root model") for path in TRICKS),
+        *((path, "names no root model") for path in (3, None, ["x"], {})),
+    ],
 )
-def test_path_tricks_in_the_manifest(where: str, package: Path) -> None:
-    rewrite(package, lambda m: entry(m).update(path=where))
-    refused(package, "refused|leads out|file not found|names no root model")
-
-
-@pytest.mark.parametrize("where", [3, None, ["x"], {}])
-def test_manifest_paths_that_are_no_text(where: Any, package: Path) -> None:
-    rewrite(package, lambda m: entry(m).update(path=where))
-    refused(package, "names no root model")
+def test_path_tricks_in_the_manifest(where: Any, message: str, package: Path) -> None:
+    manifest = json.loads((package / MANIFEST).read_text())
+    manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"] = where
+    (package / MANIFEST).write_text(json.dumps(manifest))
+    refused(package, message)
 
 
 @pytest.mark.parametrize("name", [MODEL, "Data/com.apple.CoreML/weights", "Data"])
 def test_links_that_lead_out_of_the_package(name: str, package: Path, tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    shutil.move(package / name, outside)
-    (package / name).symlink_to(outside)
+    shutil.move(package / name, tmp_path / "outside")
+    (package / name).symlink_to(tmp_path / "outside")
     refused(package, "leaves the folder|leads out")
 
 
-def test_missing_and_empty_files(package: Path) -> None:
-    weights = (package / WEIGHTS).read_bytes()
-    (package / WEIGHTS).write_bytes(b"")
-    refused(package, "less than its header")
-    (package / WEIGHTS).unlink()
-    refused(package, r"weight.bin: file not found")
-    (package / WEIGHTS).write_bytes(weights)
-    (package / MODEL).write_bytes(b"")
-    refused(package, "is no ML program")
-    (package / MODEL).unlink()
-    refused(package, r"model.mlmodel: file not found")
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (MANIFEST, None, "Manifest.json: file not found"),
+        (WEIGHTS, b"", "less than its header"),
+        (WEIGHTS, None, "weight.bin: file not found"),
+        (MODEL, b"", "is no ML program"),
+        (MODEL, None, "model.mlmodel: file not found"),
+        (MODEL, bytes(range(256)) * 8, "no Core ML model"),
+    ],
+)
+def test_missing_empty_and_foreign_files(name: str, content: bytes | None, message: str, package: Path) -> None:
+    (package / name).unlink()
+    if content is not None:
+        (package / name).write_bytes(content)
+    refused(package, message)
 
 
 def test_a_huge_model_file_is_not_read(package: Path) -> None:
@@ -139,11 +131,6 @@ def test_a_huge_model_file_is_not_read(package: Path) -> None:
 def test_a_truncated_weight_file(share: float, package: Path) -> None:
     os.truncate(package / WEIGHTS, int((package / WEIGHTS).stat().st_size * share))
     refused(package, r"weight\.bin: ")
-
-
-def test_garbage_instead_of_a_model(package: Path) -> None:
-    (package / MODEL).write_bytes(bytes(range(256)) * 8)
-    refused(package, "no Core ML model")
 
 
 def constants(block: Any) -> list[Any]:
@@ -263,3 +250,45 @@ def test_without_protobuf_the_command_is_named(package: Path, monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "google.protobuf.message", None)
     with pytest.raises(MissingBackendError, match=r"pip install 'pocketbert\[coreml-runtime\]'"):
         read_package(package)
+
+
+# Our protobuf classes: names, numbers and kinds of fields are those of coremltools.
+
+
+def messages(module: Any) -> Iterator[tuple[str, Any]]:
+    """Every message by its name inside the proto package, nested ones included."""
+    todo = [(m.name, m) for m in module.DESCRIPTOR.message_types_by_name.values()]
+    while todo:
+        name, message = todo.pop()
+        yield name, message
+        todo += [(f"{name}.{m.name}", m) for m in message.nested_types]
+
+
+THEIRS = {n: m for module in (Model_pb2, FeatureTypes_pb2, MIL_pb2) for n, m in messages(module)}
+
+
+@pytest.mark.parametrize("name", sorted(n for n, _ in messages(mlpackage_pb2)))
+def test_fields_have_the_numbers_of_coremltools(name: str) -> None:
+    ours = dict(messages(mlpackage_pb2))[name]
+    theirs = {f.name: f for f in THEIRS[name].fields}
+    for field in ours.fields:
+        other = theirs[field.name]
+        assert (field.number, field.type, field.is_repeated) == (other.number, other.type, other.is_repeated)
+        for kind in ("message_type", "enum_type"):
+            mine, yours = getattr(field, kind), getattr(other, kind)
+            assert (mine and mine.name) == (yours and yours.name)
+        if field.enum_type:
+            assert {v.name: v.number for v in field.enum_type.values} == {
+                v.name: v.number for v in other.enum_type.values
+            }
+
+
+def test_a_saved_model_reads_the_same(bert16: Path) -> None:
+    data = next(bert16.rglob("model.mlmodel")).read_bytes()
+    theirs, ours = Model_pb2.Model(), mlpackage_pb2.Model()
+    theirs.ParseFromString(data)
+    ours.ParseFromString(data)
+    mine = {k: len(f.block_specializations[f.opset].operations) for k, f in ours.mlProgram.functions.items()}
+    assert mine == {k: len(f.block_specializations[f.opset].operations) for k, f in theirs.mlProgram.functions.items()}
+    # nothing was skipped as unknown: what is written again is as long
+    assert len(ours.SerializeToString()) == len(data)
