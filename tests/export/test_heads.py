@@ -16,6 +16,7 @@ from pocketbert.core.tasks import TASKS, Task, TaskName
 from pocketbert.core.types import Format, Layout, Scheme, Shapes
 from pocketbert.export import onnx as onnx_exporter
 from pocketbert.export.prepare import prepare
+from support.drawn import draw_inputs
 from support.tiny import BASIC, NAMES, noisy_model
 from support.tiny_tokenizers import vocabulary
 
@@ -42,14 +43,7 @@ def model_of(name: str, task: Task, **changes: Any) -> Any:
 
 
 def batch(row: Family, length: int, padding: tuple[int, ...]) -> dict[str, NDArray[np.int64]]:
-    """Rows of random tokens, so many of them padded at the end."""
-    ids = np.random.default_rng(length).integers(5, 90, (len(padding), length))
-    mask, types = np.ones_like(ids), np.zeros_like(ids)
-    types[:, length // 2 :] = 1
-    for i, padded in enumerate(padding):
-        ids[i, length - padded :] = row.tiny["pad_token_id"]
-        mask[i, length - padded :] = types[i, length - padded :] = 0
-    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+    return {n: v.numpy() for n, v in draw_inputs(row.name, length, padding).items()}
 
 
 def write(

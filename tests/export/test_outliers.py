@@ -86,10 +86,10 @@ def test_a_model_without_outliers_is_left_as_it_is() -> None:
     assert all(torch.equal(value, before[name]) for name, value in after.items())
 
 
-@pytest.mark.parametrize("name", [n for n in EXPORTED if n not in KNOWN])
-def test_layers_that_are_not_known_are_left_as_they_are(name: str) -> None:
-    module, family = prepared(name)
-    assert find_places(module, feed(family.inputs)) == []
+def test_layers_that_are_not_known_are_left_as_they_are() -> None:
+    for name in (n for n in EXPORTED if n not in KNOWN):
+        module, family = prepared(name)
+        assert find_places(module, feed(family.inputs)) == []
 
 
 def test_a_head_that_reads_its_states_twice_is_left_alone() -> None:

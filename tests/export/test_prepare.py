@@ -44,6 +44,7 @@ from pocketbert.export.adapters.lean import (
     rewrite_layers,
 )
 from pocketbert.export.prepare import PreparedPredictor, prepare
+from support.drawn import draw_inputs
 from support.tiny import BASIC, ENTRIES, EXPORTED, NAMES, noisy_model, tiny_classifier
 from support.tiny_tokenizers import vocabulary
 
@@ -58,13 +59,8 @@ def model_of(family: str, task: TaskName = TASK.name, layers: int = 3, **changes
 
 
 def batch(length: int, padding: tuple[int, ...] = (0,)) -> dict[str, NDArray[np.int64]]:
-    """A row for each number of padded tokens."""
-    ids = np.random.default_rng(length).integers(5, 90, (len(padding), length))
-    mask, types = np.ones_like(ids), np.zeros_like(ids)
-    types[:, length // 2 :] = 1
-    for row, padded in enumerate(padding):
-        mask[row, length - padded :] = types[row, length - padded :] = 0
-    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+    """Rows for BERT; a family without segments takes the first two."""
+    return {n: v.numpy() for n, v in draw_inputs("bert", length, padding).items()}
 
 
 def compare(
@@ -120,7 +116,7 @@ def test_sentence_vectors_are_pooled_as_asked(layout: Layout, pooling: Pooling) 
 # The gate that compares with the untouched model.
 
 
-@pytest.mark.parametrize("name", EXPORTED)
+@pytest.mark.parametrize("name", ["bert", "mobilebert", "xlnet"])
 def test_a_prepared_module_passes_the_gate(name: str, open_tiny: Callable[..., Any]) -> None:
     model, folder, tokenizer = open_tiny(name, 3)
     row = folder.family

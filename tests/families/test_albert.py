@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,8 @@ from pocketbert.export.prepare import prepare
 from pocketbert.pipeline.inputs import Inputs
 from pocketbert.quantize import Plan, quantize
 from pocketbert.runtime.onnx import OnnxPredictor
+from support.drawn import draw_inputs
+from support.published import edit_json
 from support.tiny import ENTRIES, noisy_model
 
 ROW = find_family("albert")
@@ -36,13 +37,6 @@ DEPTH = 4
 
 def model_of(layers: int = DEPTH, **changes: Any) -> Any:
     return noisy_model("albert", layers, TASK.auto_class, **changes)
-
-
-def inputs_of(length: int = 13, rows: int = 2, padded: int = 5) -> dict[str, torch.Tensor]:
-    ids = torch.randint(5, 90, (rows, length), generator=torch.Generator().manual_seed(0))
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
-    inputs["attention_mask"][-1, length - padded :] = 0
-    return inputs
 
 
 @pytest.fixture
@@ -57,8 +51,7 @@ def test_the_depth_may_be_larger_than_the_weights(folder: Path) -> None:
 
 
 def test_a_count_of_stored_layers_that_the_weights_do_not_have_is_refused(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_groups": 2}))
+    edit_json(folder / "config.json", num_hidden_groups=2)
     with pytest.raises(InputError, match="says 2 layers, the weights have 1"):
         load_model(open_model_folder(str(folder)), TASK)
 
@@ -74,7 +67,7 @@ def test_a_prepared_module_has_each_stored_layer_once(changes: dict[str, Any], f
 
 @torch.no_grad()
 def test_every_run_of_a_layer_is_captured() -> None:
-    model, inputs = model_of(), inputs_of()
+    model, inputs = model_of(), draw_inputs("albert", 13, (0, 5))
     states = model(**inputs, output_hidden_states=True).hidden_states
     with record_attention(model, ROW, range(DEPTH)) as recorder:
         model(**inputs)
@@ -131,13 +124,19 @@ def test_onnx_stores_a_shared_layer_once_and_int8_leaves_it_so(tmp_path: Path) -
     import onnx as library
 
     file, small = tmp_path / "model.onnx", tmp_path / "small.onnx"
-    onnx.export(prepare(model_of(), ROW, TASK), ROW, TASK, {k: v.numpy() for k, v in inputs_of().items()}, file)
+    onnx.export(
+        prepare(model_of(), ROW, TASK),
+        ROW,
+        TASK,
+        {k: v.numpy() for k, v in draw_inputs("albert", 13, (0, 5)).items()},
+        file,
+    )
     quantize(file, small, Plan(Format.ONNX, Scheme.INT8))
     for path in (file, small):
         sizes = [int(np.prod(t.dims)) for t in library.load(path).graph.initializer]
         assert count_matrices(sizes) == 2
         assert sizes.count(32 * 32) == 6  # four projections, the pooler, and the table of positions
-    inputs = {k: v.numpy() for k, v in inputs_of(20).items()}
+    inputs = {k: v.numpy() for k, v in draw_inputs("albert", 20, (0, 5)).items()}
     exact, found = (OnnxPredictor(p).run(inputs)["logits"] for p in (file, small))
     assert float(np.abs(found - exact).max()) < 0.5 * float(np.abs(exact).max())
 

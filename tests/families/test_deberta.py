@@ -9,19 +9,18 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from torch import Tensor
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import find_family
 from pocketbert.core.models.checkpoints import load_model, save_tokenizer
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.distill.capture import record_attention
-from pocketbert.distill.students.build import build_student
 from pocketbert.export.adapters.deberta import shift_diagonals
 from pocketbert.export.prepare import prepare
+from support.drawn import difference, draw_inputs
+from support.published import edit_json
 from support.tiny import noisy_model
 from support.tiny_sentencepiece import write_sentencepiece
 
@@ -31,30 +30,17 @@ CLASSIFY, TAG, FILL = (
 )
 
 
-def inputs_of(name: str, rows: int, length: int, left: bool = False) -> dict[str, Tensor]:
-    ids = torch.randint(5, 90, (rows, length), generator=torch.Generator().manual_seed(length))
-    mask, types = torch.ones_like(ids), torch.zeros_like(ids)
-    types[:, length // 2 :] = 1
-    for row in range(1, rows):
-        less = min(2 * row, length - 2)
-        padded = slice(0, less) if left else slice(length - less, None)
-        mask[row, padded], types[row, padded], ids[row, padded] = 0, 0, find_family(name).tiny["pad_token_id"]
-    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
-
-
 @pytest.mark.parametrize("name", BOTH)
 @torch.inference_mode()
 def test_the_rewrite_gives_the_numbers_of_transformers_with_padding_on_the_left_too(name: str) -> None:
     model = noisy_model(name, 3, TAG.auto_class)
     module = prepare(model, find_family(name), TAG)
     # shorter and longer than every span and bucket, up to the longest
-    for length, left in ((3, False), (9, True), (32, True), (64, False)):
-        inputs = inputs_of(name, 3, length, left)
-        real, wanted = inputs["attention_mask"].bool(), model(**inputs).logits
-        assert float((module(*inputs.values())[0] - wanted)[real].abs().max() / wanted[real].std()) < 3e-5
-    whole = model(**inputs_of(name, 1, 20)).logits
+    for length, side in ((3, "right"), (9, "left"), (32, "left"), (64, "right")):
+        assert difference(model, module, draw_inputs(name, length, (0, 1), side)) < 1e-5
+    whole = model(**draw_inputs(name, 20)).logits
     model.deberta.encoder.rel_embeddings.weight.zero_()
-    moved = (model(**inputs_of(name, 1, 20)).logits - whole).abs().max()
+    moved = (model(**draw_inputs(name, 20)).logits - whole).abs().max()
     assert float(moved / whole.std()) > 0.1, "positions do not matter in the tiny model"
 
 
@@ -98,7 +84,7 @@ def test_what_is_not_rewritten_is_refused() -> None:
 def test_without_positions_scores_are_the_products_of_queries_and_keys(
     name: str, shape: dict[str, Any], terms: int
 ) -> None:
-    model, inputs = noisy_model(name, 2, CLASSIFY.auto_class, **shape), inputs_of(name, 3, 12)
+    model, inputs = noisy_model(name, 2, CLASSIFY.auto_class, **shape), draw_inputs(name, 12, (0, 2, 4))
     with record_attention(model, find_family(name), range(2), range(2)) as recorder:
         model(**inputs)
     relations, heads = recorder.relations[1], model.config.num_attention_heads
@@ -109,8 +95,7 @@ def test_without_positions_scores_are_the_products_of_queries_and_keys(
 
 @pytest.mark.parametrize("name", BOTH)
 def test_the_capturing_attention_drops_as_the_stock_one(name: str) -> None:
-    model, inputs = noisy_model(name, 2, CLASSIFY.auto_class).train(), inputs_of(name, 2, 12)
-    inputs["attention_mask"][:] = 1
+    model, inputs = noisy_model(name, 2, CLASSIFY.auto_class).train(), draw_inputs(name, 12, (0, 0))
     torch.manual_seed(5)
     plain = model(**inputs).logits
     with record_attention(model, find_family(name), range(2)):
@@ -118,21 +103,6 @@ def test_the_capturing_attention_drops_as_the_stock_one(name: str) -> None:
         made = model(**inputs).logits
     torch.testing.assert_close(made, plain, rtol=1e-4, atol=1e-4)
     assert not torch.allclose(made, model(**inputs).logits, rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize("name", BOTH)
-@torch.inference_mode()
-def test_students_have_layers_of_the_teacher(name: str) -> None:
-    teacher, row = noisy_model(name, 4, CLASSIFY.auto_class), find_family(name)
-    student = build_student(teacher, row, StudentSection(layers=2, teacher_layers=[1, 3]), 1).eval()
-    for mine, theirs in ((0, 0), (1, 2)):
-        ours = student.deberta.encoder.layer[mine].state_dict()
-        for key, value in teacher.deberta.encoder.layer[theirs].state_dict().items():
-            assert torch.equal(ours[key], value)
-    relative = student.deberta.encoder.get_rel_embedding()
-    assert torch.equal(relative, teacher.deberta.encoder.get_rel_embedding())
-    smaller = StudentSection(layers=1, init="random", hidden=16, heads=2, intermediate=20)
-    assert build_student(teacher, row, smaller, 1).eval()(**inputs_of(name, 2, 9)).logits.shape == (2, 3)
 
 
 # Checkpoints and tokenizers.
@@ -166,16 +136,26 @@ FINDER = {
 
 
 @pytest.mark.parametrize(
-    ("name", "extra"), [("deberta", HEAD), ("deberta-v2", HEAD), ("deberta-v2", {**HEAD, **FINDER})]
+    ("name", "extra", "more", "reason"),
+    [
+        ("deberta", HEAD, {}, "legacy: true"),
+        ("deberta-v2", HEAD, {}, "legacy: true"),
+        ("deberta-v2", {**HEAD, **FINDER}, {}, "find replaced tokens"),
+        (
+            "deberta-v2",
+            FINDER,
+            {"drop": "nothing", "legacy": False},
+            "find replaced tokens",
+        ),  # whatever the config says
+    ],
 )
 def test_heads_of_published_checkpoints_are_noise_to_transformers(
-    name: str, extra: dict[str, tuple[int, ...]], tmp_path: Path
+    name: str, extra: dict[str, tuple[int, ...]], more: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
-    folder = open_model_folder(str(write_published(tmp_path, name, extra, position_biased_input=False)))
+    folder = open_model_folder(str(write_published(tmp_path, name, extra, position_biased_input=False, **more)))
     assert folder.family.inputs == ("input_ids", "attention_mask")
     load_model(folder, TASKS[TaskName.FEATURE_EXTRACTION])
     load_model(folder, CLASSIFY, new_head=True)
-    reason = "find replaced tokens" if "mask_predictions.dense.weight" in extra else "legacy: true"
     with pytest.raises(InputError, match=reason):
         load_model(folder, FILL)
 
@@ -185,15 +165,8 @@ def test_heads_of_published_checkpoints_are_noise_to_transformers(
 def test_a_head_under_the_names_of_the_class_works(name: str, tmp_path: Path) -> None:
     folder = open_model_folder(str(write_published(tmp_path, name, {}, drop="nothing", legacy=False)))
     model = load_model(folder, FILL)
-    inputs = {n: v for n, v in inputs_of(name, 1, 12).items() if n in folder.family.inputs}
-    wanted = model(**inputs).logits
-    assert float((prepare(model, folder.family, FILL)(*inputs.values())[0] - wanted).abs().max() / wanted.std()) < 1e-4
-
-
-def test_a_discriminator_is_refused_whatever_its_config_says(tmp_path: Path) -> None:
-    folder = open_model_folder(str(write_published(tmp_path, "deberta-v2", FINDER, drop="nothing", legacy=False)))
-    with pytest.raises(InputError, match="find replaced tokens"):
-        load_model(folder, FILL)
+    inputs = {n: v for n, v in draw_inputs(name, 12).items() if n in folder.family.inputs}
+    assert difference(model, prepare(model, folder.family, FILL), inputs) < 1e-4
 
 
 @pytest.mark.parametrize(
@@ -201,8 +174,7 @@ def test_a_discriminator_is_refused_whatever_its_config_says(tmp_path: Path) -> 
 )
 def test_a_configuration_without_segments_is_for_these_families_only(wrong: dict[str, Any], tmp_path: Path) -> None:
     write_published(tmp_path, "deberta", {})
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, **wrong}))
+    edit_json(tmp_path / "config.json", **wrong)
     with pytest.raises(InputError, match="a whole number from"):
         open_model_folder(str(tmp_path))
 

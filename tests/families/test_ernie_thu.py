@@ -20,6 +20,8 @@ from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format
 from pocketbert.distill.students.build import build_student
 from pocketbert.export.prepare import prepare
+from support.drawn import difference, draw_inputs
+from support.published import edit_json
 from support.tiny import noisy_model, task_vocabulary
 
 ROW = find_family("ernie-thu")
@@ -36,16 +38,6 @@ PATTERNS = (
 
 def model_of(kinds: list[str], auto_class: str = CLASSIFY.auto_class) -> Any:
     return noisy_model("ernie-thu", len(kinds), auto_class, layer_kinds=kinds, num_hidden_layers=len(kinds))
-
-
-def inputs_of(rows: int = 3, length: int = 11) -> dict[str, Tensor]:
-    draw = torch.Generator().manual_seed(length)
-    ids = torch.randint(5, 90, (rows, length), generator=draw)
-    mask, types = torch.ones_like(ids), torch.zeros_like(ids)
-    types[:, length // 2 :] = 1
-    for i in range(1, rows):
-        mask[i, length - 2 * i :] = 0
-    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
 
 
 def entities_of(rows: int = 3, length: int = 11) -> dict[str, Tensor]:
@@ -110,7 +102,7 @@ def far(found: Tensor, expected: Tensor) -> float:
 @pytest.mark.parametrize("kinds", PATTERNS)
 @torch.no_grad()
 def test_the_module_computes_the_equations(kinds: list[str]) -> None:
-    model, inputs, given = model_of(kinds, TAG.auto_class), inputs_of(), entities_of()
+    model, inputs, given = model_of(kinds, TAG.auto_class), draw_inputs("ernie-thu", 11, (0, 2, 4)), entities_of()
     real, entities, nothing = inputs["attention_mask"].bool(), given["entity_vectors"], given["entity_vectors"] * 0
     first = torch.zeros_like(given["entity_mask"])
     first[:, 0] = 1  # [CLS] is always open
@@ -132,13 +124,10 @@ def test_the_text_only_graph_computes_what_the_module_does(kinds: list[str]) -> 
     for format in Format:
         module = prepare(model, ROW, TAG, format)
         for length in (7, 30):
-            inputs = inputs_of(2, length)
-            real = inputs["attention_mask"].bool()
-            assert far(module(*inputs.values())[0][real], model(**inputs).logits[real]) < 1e-5
-    if "norm" in kinds:  # a wrong entity stream would be seen
-        model.bert.encoder.layer[kinds.index("norm")].attention.self_ent.value.weight.mul_(1.5)
-        changed = far(module(*inputs.values())[0][real], model(**inputs).logits[real])
-        assert changed > 1e-3 or kinds[-1] == "sim"
+            assert difference(model, module, draw_inputs("ernie-thu", length, (0, 2))) < 1e-5
+    if kinds[-1] == "norm":  # a wrong entity stream would be seen
+        model.bert.encoder.layer[-1].attention.self_ent.value.weight.mul_(1.5)
+        assert difference(model, module, draw_inputs("ernie-thu", 11)) > 1e-4
 
 
 def test_a_layer_that_is_not_its_own_is_refused() -> None:
@@ -164,7 +153,7 @@ def test_what_is_no_ernie_is_refused(changes: dict[str, Any], what: str) -> None
 def test_every_weight_that_is_trained_gets_a_gradient() -> None:
     for kinds in PATTERNS:
         model = model_of(kinds)
-        model(**inputs_of()).logits.sum().backward()
+        model(**draw_inputs("ernie-thu", 11, (0, 2, 4))).logits.sum().backward()
         unread = [n for n, p in model.named_parameters() if p.grad is None]
         assert unread == [n for n, p in model.named_parameters() if not p.requires_grad]
         assert len(unread) == (4 if kinds != ["sim"] * 3 else 0)
@@ -210,7 +199,7 @@ def test_a_released_folder_is_read_as_its_authors_ship_it(tmp_path: Path) -> Non
     assert (folder.family, folder.config["layer_kinds"]) == (ROW, ["sim", "mix", "norm"])
     loaded = load_model(folder, TASKS[TaskName.FILL_MASK])
     with torch.no_grad():
-        inputs = inputs_of()
+        inputs = draw_inputs("ernie-thu", 11, (0, 2, 4))
         torch.testing.assert_close(loaded(**inputs).logits, model(**inputs).prediction_logits, rtol=0, atol=0)
     out = tmp_path / "tokenizer"
     out.mkdir()
@@ -218,18 +207,12 @@ def test_a_released_folder_is_read_as_its_authors_ship_it(tmp_path: Path) -> Non
     assert json.loads((out / "tokenizer.json").read_text())["model"]["type"] == "WordPiece"
 
 
-def edit_configuration(folder: Path, **changes: Any) -> None:
-    """Change the authors' configuration; None removes an entry."""
-    content = {**json.loads((folder / "ernie_config.json").read_text()), **changes}
-    (folder / "ernie_config.json").write_text(json.dumps({k: v for k, v in content.items() if v is not None}))
-
-
 LABELS = {"id2label": {str(i): n for i, n in enumerate("abc")}}
 
 
 def test_a_released_configuration_without_kinds_is_berts(tmp_path: Path) -> None:
     path = write_released(tmp_path / "ernie", model_of(["sim", "sim"]), {})
-    edit_configuration(path, layer_types=None, **LABELS)
+    edit_json(path / "ernie_config.json", layer_types=None, **LABELS)
     assert load_model(open_model_folder(str(path)), CLASSIFY).config.layer_kinds == ["sim", "sim"]
 
 
@@ -240,10 +223,15 @@ def test_the_head_for_entity_typing_has_no_bias(tmp_path: Path) -> None:
     path = write_released(tmp_path / "ernie", model, {"typing.weight": model.classifier.weight.detach().clone()})
     state = torch.load(path / "pytorch_model.bin", weights_only=True)
     torch.save({k: v for k, v in state.items() if not k.startswith("classifier.")}, path / "pytorch_model.bin")
-    edit_configuration(path, problem_type="multi_label_classification", **LABELS)
+    edit_json(path / "ernie_config.json", problem_type="multi_label_classification", **LABELS)
     loaded = load_model(open_model_folder(str(path)), TASKS[TaskName.MULTI_LABEL])
     with torch.no_grad():
-        torch.testing.assert_close(loaded(**inputs_of()).logits, model(**inputs_of()).logits, rtol=0, atol=0)
+        torch.testing.assert_close(
+            loaded(**draw_inputs("ernie-thu", 11, (0, 2, 4))).logits,
+            model(**draw_inputs("ernie-thu", 11, (0, 2, 4))).logits,
+            rtol=0,
+            atol=0,
+        )
 
 
 def test_a_tensor_that_is_lost_is_named(tmp_path: Path) -> None:

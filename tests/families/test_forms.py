@@ -22,7 +22,9 @@ from pocketbert.core.types import Format
 from pocketbert.distill.students.ernie_thu import mask_of_vectors
 from pocketbert.export.prepare import prepare, sample_inputs
 from pocketbert.pipeline.gates.torch_constants import example_inputs
+from support.drawn import draw_inputs
 from support.forms import ENTITIES, KEPT, released_vectors, write_ernie, write_kept, write_xlm
+from support.published import edit_json
 from support.tiny import NAMES, noisy_model
 
 XLM, ERNIE = find_family("xlm"), find_family("ernie-thu")
@@ -72,18 +74,6 @@ def test_samples_of_all_forms_have_the_shape_and_type_of_their_input(row: Any) -
 PATTERNS = (["sim", "mix", "norm"], ["norm", "norm", "sim"], ["mix", "mix"], ["norm", "sim", "mix"])
 
 
-def inputs_of(rows: int, length: int) -> dict[str, torch.Tensor]:
-    draw = torch.Generator().manual_seed(length)
-    ids = torch.randint(5, 90, (rows, length), generator=draw)
-    mask, types = torch.ones_like(ids), torch.zeros_like(ids)
-    types[:, length // 2 :] = 1
-    for i in range(1, rows):
-        mask[i, length - 2 * i :] = 0
-    entities = torch.zeros_like(ids)
-    entities[:, 2], entities[1:, 3] = 1, 3
-    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types, "entity_ids": entities}
-
-
 def far(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found - expected).abs().max() / expected.std())
 
@@ -99,8 +89,9 @@ def test_graphs_with_entities_compute_what_the_whole_model_does(kinds: list[str]
         by_id = prepare(model, ERNIE.in_form("entities", {}), task, format)
         by_vector = prepare(model, ERNIE.in_form("entity-vectors", {}), task, format)
         for length in (6, 31):
-            inputs = inputs_of(2, length)
-            ids = inputs.pop("entity_ids")
+            inputs = draw_inputs("ernie-thu", length, (0, 2))
+            ids = torch.zeros_like(inputs["input_ids"])
+            ids[:, 2], ids[1:, 3] = 1, 3
             vectors, places = table[ids], ids.clamp(0, 1).float()
             expected = model(**inputs, entity_vectors=vectors, entity_mask=places).logits
             real = inputs["attention_mask"].bool() if expected.dim() == 3 else slice(None)
@@ -211,10 +202,6 @@ def test_a_broken_vector_is_refused_with_its_line(tmp_path: Path, line: str) -> 
         formed(broken, "entities", write_kept(tmp_path))
 
 
-def recipe(**sections: Any) -> dict[str, Any]:
-    return {"schema": 1, "name": "a", "task": "text-classification", "teacher": {"model": "m"}, **sections}
-
-
 @pytest.mark.parametrize(
     ("sections", "what"),
     [
@@ -226,14 +213,13 @@ def recipe(**sections: Any) -> dict[str, Any]:
     ],
 )
 def test_recipes_that_contradict_a_form_are_refused(sections: dict[str, Any], what: str) -> None:
+    recipe = {"schema": 1, "name": "a", "task": "text-classification", "teacher": {"model": "m"}}
     with pytest.raises(InputError, match=what):
-        recipe_from_values(recipe(**sections), "recipe")
-    assert recipe_from_values(recipe(export={"form": "text"}), "recipe").export.form == "text"
+        recipe_from_values({**recipe, **sections}, "recipe")
 
 
 def test_config_json_with_a_form_that_the_family_has_not_is_refused(tmp_path: Path) -> None:
     folder = write_xlm(tmp_path / "xlm")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "pocketbert_form": "entities"}))
+    edit_json(folder / "config.json", pocketbert_form="entities")
     with pytest.raises(InputError, match="config.json pocketbert_form: XLM has no form 'entities'"):
         open_model_folder(str(folder))

@@ -30,6 +30,7 @@ from pocketbert.export.adapters.longformer import DENSE
 from pocketbert.export.prepare import prepare
 from pocketbert.runtime.engines import open_file
 from support.commands import command
+from support.published import edit_json
 from support.tiny import NAMES, tiny_classifier
 from support.tiny_tokenizers import write_byte_bpe
 
@@ -202,11 +203,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def set_windows(folder: Path, windows: Any) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "attention_window": windows}))
-
-
 @pytest.mark.parametrize(
     ("windows", "message"),
     [
@@ -220,13 +216,13 @@ def set_windows(folder: Path, windows: Any) -> None:
     ],
 )
 def test_windows_that_no_model_has_are_refused(folder: Path, windows: Any, message: str) -> None:
-    set_windows(folder, windows)
+    edit_json(folder / "config.json", attention_window=windows)
     with pytest.raises(InputError, match=message):
         load_model(open_model_folder(str(folder)), TASKS[TaskName.TEXT_CLASSIFICATION])
 
 
 def test_one_window_for_all_layers_is_as_good_as_a_list(folder: Path) -> None:
-    set_windows(folder, 8)
+    edit_json(folder / "config.json", attention_window=8)
     model = load_model(open_model_folder(str(folder)), CLASSIFY)
     assert model.config.attention_window == [8, 8, 8]
 

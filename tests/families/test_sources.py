@@ -23,20 +23,9 @@ REASONS = {
 }
 """Where else a name may stand, and why: a file, or a folder with all in it."""
 _OTHERS = (
-    *("albert", "electra", "deberta", "deberta-v2", "xlnet", "xlm", "xlm-roberta", "longformer", "modernbert", "ernie"),
-    *(
-        "spanbert",
-        "macbert",
-        "structbert",
-        "bert-wwm",
-        "tinybert",
-        "mpnet",
-        "camembert",
-        "roformer",
-        "big_bird",
-        "luke",
-    ),
-)
+    "albert electra deberta deberta-v2 xlnet xlm xlm-roberta longformer modernbert ernie spanbert macbert structbert "
+    "bert-wwm tinybert mpnet camembert roformer big_bird luke"
+).split()
 _CLASSES = re.compile(
     r"(?:Bert|Roberta|DistilBert|MobileBert|IbBert|Albert|Electra|Deberta|XLNet|XLM|XLMRoberta|Longformer|ModernBert"
     r"|Ernie|MPNet|Camembert)(?:V2)?(?:Model|Config|Layer|Tokenizer|PreTrained|For[A-Z])\w*"
@@ -85,21 +74,18 @@ def test_no_other_file_names_an_architecture() -> None:
     assert {place: words for place, words in found.items() if words} == {}
 
 
-@pytest.mark.parametrize("place", REASONS)
-def test_every_exception_is_still_needed(place: str) -> None:
-    path = ROOT / place
-    files = [path] if path.is_file() else sorted(path.rglob("*.py"))
-    assert any(list(named_in(file.read_text("utf-8"))) for file in files)
+def test_every_exception_is_still_needed() -> None:
+    for place in REASONS:
+        files = [ROOT / place] if (ROOT / place).is_file() else sorted((ROOT / place).rglob("*.py"))
+        assert any(list(named_in(file.read_text("utf-8"))) for file in files), place
 
 
 @pytest.mark.parametrize(
     "code",
     [
         "x = 'roberta'",
-        "from transformers import BertConfig",
         "import transformers\ntransformers.ElectraForMaskedLM",
         "from transformers.models.bert.modeling_bert import anything",
-        "kinds = {'ib_bert': 1}",
     ],
 )
 def test_a_name_would_be_seen(code: str) -> None:

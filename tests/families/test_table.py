@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from torch import Tensor
 
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import ADAPTERS, CAPTURES, CHECKPOINTS, LAYER_PARTS, all_families, find_family
 from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Layout, Signal
 from pocketbert.distill.capture import record_attention
@@ -26,6 +26,7 @@ from pocketbert.distill.training import loop
 from pocketbert.distill.training.loop import training_dtype
 from pocketbert.export.adapters.lean import find_layer_parts, find_layers
 from pocketbert.export.prepare import prepare
+from support.drawn import difference, draw_inputs
 from support.tiny import ENTRIES, EXPORTED, GRAPHS, NAMES, noisy_model, tiny_classifier, tiny_config
 from support.tiny_tokenizers import vocabulary, write_tokenizer
 
@@ -33,24 +34,8 @@ HEADS = {task.head: task for task in reversed(TASKS.values())}
 """One task for each class of transformers."""
 CLASSIFY = TASKS[TaskName.TEXT_CLASSIFICATION]
 WORDS = len(vocabulary(0))
-
-
-def inputs_of(name: str, rows: int = 3, length: int = 11) -> dict[str, Tensor]:
-    """Rows of drawn ids, all but the first one padded on the family's side, with separators where a family looks for them."""
-    row = find_family(name)
-    ids = torch.randint(5, WORDS, (rows, length), generator=torch.Generator().manual_seed(length))
-    mask, types = torch.ones_like(ids), torch.zeros_like(ids)
-    types[:, length // 2 :] = 1
-    for i in range(1, rows):
-        padded = slice(length - 3 * i, length) if row.padding_side == "right" else slice(0, 3 * i)
-        mask[i, padded], types[i, padded] = 0, 0
-        ids[i, padded] = row.tiny["pad_token_id"]
-    separator = ENTRIES[name].separator
-    for i in range(rows if separator is not None else 0):
-        ids[i, ids[i] == separator] = 5
-        ids[i, [0, 1, length - 3 * i - 1]] = separator
-    made = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
-    return {n: made[n] for n in row.inputs}
+PADDED = (0, 3, 6)
+"""Padded tokens of three rows."""
 
 
 def model_of(name: str, head: str, **changes: Any) -> Any:
@@ -106,11 +91,11 @@ def test_the_tiny_model_is_what_the_row_describes(name: str, tmp_path: Path) -> 
     assert sum(p.numel() for p in model.parameters()) < 1e5
     positions = model.config.max_position_embeddings - row.position_offset
     with torch.no_grad():  # the longest input that the table of positions takes, and not one token more
-        full = inputs_of(name, 1, positions if positions > 0 else row.longest)
+        full = draw_inputs(name, positions if positions > 0 else row.longest)
         assert model(**full).logits.shape == (1, 3)
         if positions > 0 and ENTRIES[name].position_table:
             with pytest.raises((IndexError, RuntimeError, ValueError)):
-                model(**inputs_of(name, 1, positions + 1))
+                model(**draw_inputs(name, positions + 1))
     for ours, theirs in row.config_names.items():
         assert hasattr(model.config, theirs)
         assert not hasattr(model.config, ours)
@@ -121,7 +106,7 @@ def test_the_tiny_model_is_what_the_row_describes(name: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_mask_that_is_forgotten_would_be_seen(name: str) -> None:
-    model, inputs = tiny_classifier(name, 2, NAMES), inputs_of(name)
+    model, inputs = tiny_classifier(name, 2, NAMES), draw_inputs(name, 11, PADDED)
     with torch.inference_mode():
         whole = model(**inputs).logits
         blind = model(**{**inputs, "attention_mask": torch.ones_like(inputs["input_ids"])}).logits
@@ -141,7 +126,7 @@ SHAPES = [(name, shape) for name in GRAPHS for shape in ({}, *ENTRIES[name].shap
 @pytest.mark.parametrize(("name", "shape"), [case for case in SHAPES if is_captured(*case)], ids=str)
 @torch.no_grad()
 def test_captured_scores_are_those_that_softmax_gets(name: str, shape: dict[str, Any]) -> None:
-    row, model, inputs = find_family(name), model_of(name, CLASSIFY.head, **shape), inputs_of(name, 3, 12)
+    row, model, inputs = find_family(name), model_of(name, CLASSIFY.head, **shape), draw_inputs(name, 12, PADDED)
     stock = copy.deepcopy(model)
     stock.set_attn_implementation("eager")
     expected = stock(**inputs, output_attentions=True, output_hidden_states=True)
@@ -160,9 +145,28 @@ def test_captured_scores_are_those_that_softmax_gets(name: str, shape: dict[str,
 @pytest.mark.parametrize("name", [n for n in GRAPHS if find_family(n).lm_head is not None])
 @torch.no_grad()
 def test_the_head_that_guesses_words_begins_where_the_row_says(name: str) -> None:
-    model, inputs, chosen = model_of(name, "ForMaskedLM"), inputs_of(name), torch.tensor([0, 4, 12])
+    model, inputs, chosen = model_of(name, "ForMaskedLM"), draw_inputs(name, 11, PADDED), torch.tensor([0, 4, 12])
     made = LmHead(model, name).run(model, inputs, chosen)
     torch.testing.assert_close(made.logits, model(**inputs).logits.flatten(0, 1)[chosen], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", [n for n in EXPORTED if ENTRIES[n].copied])
+def test_a_student_takes_over_all_parts_of_the_chosen_layers(name: str) -> None:
+    row, teacher = find_family(name), noisy_model(name, 3, CLASSIFY.auto_class)
+    student = build_student(teacher, row, StudentSection(layers=2, teacher_layers=[1, 3]), 1)
+    theirs, own = teacher.state_dict(), student.state_dict()
+    for path in (row.layer_path, *row.layer_lists):
+        second = [key for key in own if key.startswith(f"{path}.1.")]
+        assert second
+        assert all(torch.equal(own[k], theirs[k.replace(f"{path}.1.", f"{path}.2.", 1)]) for k in second)
+    outside = [k for k in own if not k.startswith((row.layer_path, *row.layer_lists))]
+    assert all(torch.equal(own[k], theirs[k]) for k in outside)
+    if ENTRIES[name].resized:
+        smaller = StudentSection(layers=1, init="random", hidden=16, heads=2, intermediate=20)
+        assert build_student(teacher, row, smaller, 1).eval()(**draw_inputs(name, 11, PADDED[:2])).logits.shape == (
+            2,
+            3,
+        )
 
 
 @pytest.mark.parametrize("name", EXPORTED)
@@ -174,7 +178,7 @@ def test_the_row_says_whether_training_in_bf16_works(name: str, monkeypatch: pyt
 
     def take_step() -> float:
         with torch.autocast("cpu", torch.bfloat16):
-            loss = model(**inputs_of(name, 3, 12), labels=torch.tensor([0, 1, 2])).loss
+            loss = model(**draw_inputs(name, 12, PADDED), labels=torch.tensor([0, 1, 2])).loss
         loss.backward()
         return float(loss.detach())
 
@@ -200,28 +204,21 @@ def expected_bound(name: str, shape: dict[str, Any]) -> tuple[bool, float]:
 
 
 @pytest.mark.parametrize(("name", "head", "shape"), CASES, ids=str)
-@torch.inference_mode()
 def test_the_prepared_module_gives_the_models_own_numbers(name: str, head: str, shape: dict[str, Any]) -> None:
     row, task, model = find_family(name), HEADS[head], model_of(name, head, **shape)
     double, bound = expected_bound(name, shape)
     model = model.double() if double else model
+    outputs = [n for n in task.outputs if n != "sentence_embedding"]
     for format in Format:
         module = prepare(model, row, task, format)
         for length in (7, 13, 40):
-            inputs = inputs_of(name, 2, length)
-            expected, found = model(**inputs), dict(zip(task.outputs, module(*inputs.values()), strict=True))
-            for output in (n for n in task.outputs if n != "sentence_embedding"):
-                wanted, made = expected[output], found[output]
-                assert made.shape == wanted.shape
-                per_token = wanted.shape[:2] == inputs["attention_mask"].shape
-                real = inputs["attention_mask"].bool() if per_token else slice(None)
-                assert float((made - wanted)[real].abs().max()) <= bound * float(wanted[real].abs().max()), length
+            assert difference(model, module, draw_inputs(name, length, (0, 3)), outputs) <= bound, (format, length)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "head"), [(n, h) for n in EXPORTED for h in HEADS if is_offered(n, h)])
 def test_batch_and_length_are_free_in_the_graph_for_onnx(name: str, head: str) -> None:
-    inputs = inputs_of(name, 2, 13)
+    inputs = draw_inputs(name, 13, PADDED[:2])
     free = {0: torch.export.Dim("rows", min=2, max=64), 1: torch.export.Dim("length", min=3, max=48)}
     module = prepare(model_of(name, head), find_family(name), HEADS[head])
     torch.export.export(module, tuple(inputs.values()), dynamic_shapes=tuple(free for _ in inputs), strict=False)

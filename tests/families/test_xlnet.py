@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,12 @@ from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.predictor import Batching, run_rows
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.capture.record import records_attention
-from pocketbert.distill.students.build import build_student
 from pocketbert.export.adapters.xlnet import sines
 from pocketbert.export.prepare import PreparedPredictor, prepare
+from support.published import edit_json
 from support.tiny import NAMES, noisy_model, tiny_classifier
 from support.tiny_sentencepiece import write_sentencepiece
 from support.tiny_texts import vocabulary
@@ -101,39 +99,19 @@ def test_every_weight_of_the_attention_is_a_matrix_that_recipes_see() -> None:
     }
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
 @torch.no_grad()
-def test_captured_relations_are_the_projected_states_and_a_copy_is_captured_anew(side: str) -> None:
-    model, inputs = noisy_model("xlnet", 2, CLASSIFY.auto_class), batch(3, 9, side)
-    expected, captured = model(**inputs, output_attentions=True), copy.deepcopy(model)
+def test_captured_relations_are_the_projected_states_and_a_copy_is_captured_anew() -> None:
+    model, inputs = noisy_model("xlnet", 2, CLASSIFY.auto_class), batch(3, 9, "left")
+    captured = copy.deepcopy(model)
     assert not records_attention(captured)
-    with record_attention(captured, ROW, range(2), range(2)) as recorder:
-        found = captured(**inputs)
+    with record_attention(captured, ROW, (), [0], stop=True) as recorder:
+        captured(**inputs)
     assert records_attention(copy.deepcopy(captured))
-    torch.testing.assert_close(found.logits, expected.logits, rtol=1e-4, atol=1e-4)
-    for layer, probabilities in enumerate(expected.attentions):
-        torch.testing.assert_close(torch.softmax(recorder.scores[layer], -1), probabilities, rtol=1e-4, atol=1e-5)
+    assert (list(recorder.relations), recorder.scores) == ([0], {})
     first = recorder.relations[0]
     states, own = model.transformer.word_embedding(inputs["input_ids"]), model.transformer.layer[0].rel_attn
     for name, weight in (("query", own.q), ("key", own.k), ("value", own.v)):
         torch.testing.assert_close(getattr(first, name), torch.einsum("bsh,hnd->bnsd", states, weight))
-    with record_attention(captured, ROW, (), [0], stop=True) as recorder:
-        captured(**inputs)
-    assert (list(recorder.relations), recorder.scores) == ([0], {})
-
-
-@pytest.mark.parametrize("sizes", [{}, {"hidden": 24, "heads": 6, "intermediate": 40}])
-def test_a_student_has_fewer_layers(sizes: dict[str, int], tmp_path: Path) -> None:
-    teacher = tiny_classifier("xlnet", 3, NAMES)
-    start = "random" if sizes else "teacher-layers"
-    student = build_student(teacher, ROW, StudentSection(layers=2, init=start, **sizes), seed=1)
-    assert student.config.n_layer == len(student.transformer.layer) == 2
-    assert student.config.d_head == student.config.d_model // student.config.n_head
-    if not sizes:
-        torch.testing.assert_close(student.transformer.layer[1].rel_attn.r, teacher.transformer.layer[2].rel_attn.r)
-        torch.testing.assert_close(student.logits_proj.weight, teacher.logits_proj.weight)
-    student.save_pretrained(tmp_path)
-    load_model(open_model_folder(str(tmp_path)), CLASSIFY)
 
 
 # What is refused.
@@ -154,13 +132,14 @@ def test_another_attention_is_refused(changes: dict[str, Any], message: str, tmp
 def test_guessing_words_is_refused_with_the_reason(tmp_path: Path) -> None:
     from pocketbert import api
 
-    tiny_classifier("xlnet", 1, (), auto_class="AutoModelForPreTraining").save_pretrained(tmp_path)
-    write_sentencepiece(tmp_path, "XLNetTokenizer", vocabulary())
-    folder = open_model_folder(str(tmp_path))
+    source = tmp_path / "model"
+    tiny_classifier("xlnet", 1, (), auto_class="AutoModelForPreTraining").save_pretrained(source)
+    write_sentencepiece(source, "XLNetTokenizer", vocabulary())
+    folder = open_model_folder(str(source))
     assert folder.config["architectures"] == ["XLNetLMHeadModel"]
     assert folder.task is None, "it was trained for no task of the table, nor for embeddings"
     with pytest.raises(InputError) as error:
-        api.export(tmp_path, tmp_path / "out")
+        api.export(source, tmp_path / "out")
     said = str(error.value)
     assert "config.json names XLNetLMHeadModel, but no task. XLNet cannot do fill-mask: its language model" in said
     assert "--task text-classification | " in said
@@ -178,8 +157,7 @@ def test_the_class_of_a_folder_names_its_task(tmp_path: Path) -> None:
     folder = open_model_folder(str(tmp_path))
     assert (folder.task, folder.positions) == (TaskName.QUESTION_ANSWERING, 512)
     load_model(folder, SPANS)
-    content = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**content, "architectures": ["XLNetForQuestionAnswering"]}))
+    edit_json(tmp_path / "config.json", architectures=["XLNetForQuestionAnswering"])
     assert open_model_folder(str(tmp_path)).task is None, "the beam search is another head"
 
 

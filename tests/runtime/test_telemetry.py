@@ -79,6 +79,7 @@ class Child:
         return report["contacts"], report["files"]
 
 
+@pytest.mark.slow
 def test_who_predicts_contacts_nobody_and_the_guard_would_see_it(packed: Path, tmp_path: Path) -> None:
     cases = {
         "cure": (PREDICT, {}),

@@ -131,24 +131,6 @@ def test_answers_and_inputs_stay_the_callers(predictor: TflitePredictor, prepare
 
 
 @needs_litert
-def test_only_the_first_run_goes_through_the_engines_own_runner(
-    predictor: TflitePredictor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from ai_edge_litert.interpreter import SignatureRunner
-
-    calls, call = [0], SignatureRunner.__call__
-
-    def count(self: Any, **inputs: Any) -> Any:
-        calls[0] += 1
-        return call(self, **inputs)
-
-    monkeypatch.setattr(SignatureRunner, "__call__", count)
-    first, *_, last = [predictor.run(batch(1, 16))["logits"] for _ in range(3)]
-    assert calls == [1]
-    np.testing.assert_array_equal(first, last)
-
-
-@needs_litert
 def test_predictors_of_one_file_work_in_threads_of_their_own(exported_tflite: Callable[[str], Path]) -> None:
     def answers(seed: int) -> list[np.ndarray]:
         predictor = TflitePredictor(exported_tflite("bert"), 1)

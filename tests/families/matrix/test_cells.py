@@ -75,12 +75,6 @@ def test_parts_together_are_the_whole(count: int) -> None:
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-@pytest.mark.parametrize("part", ["0/4", "5/4", "4", "a/b", ""])
-def test_what_is_no_part_is_refused(part: str) -> None:
-    with pytest.raises(ValueError, match="is no part"):
-        shard(units(), part)
-
-
 def test_what_has_passed_is_not_run_again_unless_the_code_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,29 +91,6 @@ def test_what_has_passed_is_not_run_again_unless_the_code_changed(
     assert record.passed(unit.cells, file)
     monkeypatch.setattr(record, "code_state", lambda: "other")
     assert not record.passed(unit.cells, file)
-
-
-def test_the_state_of_the_code_is_that_of_its_files_and_libraries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for folder in (*record.CODE, "tests/support"):
-        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
-        (tmp_path / folder / "code.py").write_text(folder)
-    for name in record.BUILDERS:
-        (tmp_path / name).write_text("x")
-    monkeypatch.setattr(record, "ROOT", tmp_path)
-
-    def state() -> str:
-        record.code_state.cache_clear()
-        return record.code_state()
-
-    states = {state()}
-    (tmp_path / "export/code.py").write_text("another")
-    states.add(state())
-    monkeypatch.setattr(record, "library_versions", lambda: {"torch": "0"})
-    states.add(state())
-    assert len(states) == 3
-    record.code_state.cache_clear()
 
 
 @pytest.fixture(scope="module")
