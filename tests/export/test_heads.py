@@ -95,10 +95,12 @@ FREE = [(5, (0,)), (13, (0, 4)), (40, (1, 0, 38))]
 HEADS = [TAG.name, SPANS.name, FILL.name, EMBED.name]
 
 
-CELLS = [*((task, format) for task in HEADS for format in Format), (TaskName.REGRESSION, Format.ONNX)]
+QUICK = [*((task, Format.ONNX) for task in (*HEADS, TaskName.REGRESSION))]
+QUICK += [(task, format) for task in (SPANS.name, EMBED.name) for format in (Format.TFLITE, Format.COREML)]
+OTHERS = [(task, format) for task in HEADS for format in Format if (task, format) not in QUICK]
 
 
-@pytest.mark.parametrize(("task", "format"), CELLS)
+@pytest.mark.parametrize(("task", "format"), [*QUICK, *(pytest.param(*c, marks=pytest.mark.slow) for c in OTHERS)])
 def test_the_file_computes_what_the_model_computes(task: TaskName, format: Format, tmp_path: Path) -> None:
     row, model = find_family("bert"), model_of("bert", TASKS[task])
     predictor: Any = write(format, model, row, TASKS[task], tmp_path)

@@ -185,14 +185,6 @@ def test_an_input_of_another_shape_is_refused_not_repeated(
     np.testing.assert_array_equal(run(inputs)["logits"], right)
 
 
-@needs_litert
-def test_more_inputs_than_the_graph_wants_are_ignored(exported_tflite: Callable[[str], Path]) -> None:
-    predictor, inputs = TflitePredictor(exported_tflite("distilbert"), 1), batch(1, 16)
-    assert predictor.inputs == ("input_ids", "attention_mask")
-    fewer = {k: v for k, v in inputs.items() if k != "token_type_ids"}
-    np.testing.assert_array_equal(predictor.run(inputs)["logits"], predictor.run(fewer)["logits"])
-
-
 # Files that are none.
 
 CHILD = """
@@ -382,7 +374,8 @@ def test_engines_in_their_order(
     assert (predictor.engine, predictor.engine_version) == (name, version)
     assert FakeInterpreter.made == [{"model_path": str(file), "num_threads": 3}]
     assert predictor.lengths == (4, 8)
-    assert predictor.run({"input_ids": np.ones((3, 8), np.int64)})["logits"].tolist() == [[8, 8]] * 3
+    more = {"input_ids": np.ones((3, 8), np.int64), "attention_mask": np.ones((3, 8), np.int64)}
+    assert predictor.run(more)["logits"].tolist() == [[8, 8]] * 3  # what the graph does not want is ignored
     assert len(FakeRunner.given) == 3  # without functions behind the runner every run goes through it
     assert predictor.coverage is None  # these do not tell
 
