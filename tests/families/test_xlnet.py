@@ -133,8 +133,9 @@ def test_guessing_words_is_refused_with_the_reason(tmp_path: Path) -> None:
     from pocketbert import api
 
     source = tmp_path / "model"
-    tiny_classifier("xlnet", 1, (), auto_class="AutoModelForPreTraining").save_pretrained(source)
-    write_sentencepiece(source, "XLNetTokenizer", vocabulary())
+    source.mkdir()
+    rows = write_sentencepiece(source, "XLNetTokenizer", vocabulary())
+    tiny_classifier("xlnet", 1, (), auto_class="AutoModelForPreTraining", vocab_size=rows).save_pretrained(source)
     folder = open_model_folder(str(source))
     assert folder.config["architectures"] == ["XLNetLMHeadModel"]
     assert folder.task is None, "it was trained for no task of the table, nor for embeddings"
