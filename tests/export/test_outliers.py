@@ -31,7 +31,7 @@ FORMS = [(Format.ONNX, Layout.PLAIN), (Format.TFLITE, Layout.PLAIN), (Format.COR
 CELLS = [(n, f) for n in KNOWN for f in FORMS if n in ("bert", "distilbert", "albert") or f == FORMS[0]]
 
 
-def prepared(
+def prepare_noisy(
     name: str, task: Task = CLASSIFY, form: tuple[Format, Layout] = FORMS[0], **changes: Any
 ) -> tuple[nn.Module, Family]:
     family = find_family(name)
@@ -41,7 +41,7 @@ def prepared(
 
 @pytest.mark.parametrize(("name", "form"), CELLS, ids=str)
 def test_no_answer_changes_by_a_bit(name: str, form: tuple[Format, Layout]) -> None:
-    module, family = prepared(name, form=form)
+    module, family = prepare_noisy(name, form=form)
     places = plant(module, family.inputs, 64.0, values=True)
     treated = copy.deepcopy(module)
     found = divide_outliers(treated, family.inputs, ROWS)
@@ -67,7 +67,7 @@ def test_no_answer_changes_by_a_bit(name: str, form: tuple[Format, Layout]) -> N
 def test_every_head_and_layers_that_run_several_times(
     name: str, task: TaskName, changes: dict[str, Any], count: int | None
 ) -> None:
-    module, family = prepared(name, TASKS[task], **changes)
+    module, family = prepare_noisy(name, TASKS[task], **changes)
     places = plant(module, family.inputs, 64.0)
     treated = copy.deepcopy(module)
     found = divide_outliers(treated, family.inputs, ROWS)
@@ -78,7 +78,7 @@ def test_every_head_and_layers_that_run_several_times(
 
 
 def test_a_model_without_outliers_is_left_as_it_is() -> None:
-    module, family = prepared("bert")
+    module, family = prepare_noisy("bert")
     before = {name: value.clone() for name, value in module.state_dict().items()}
     assert divide_outliers(module, family.inputs, ROWS) == ()
     after = module.state_dict()
@@ -88,7 +88,7 @@ def test_a_model_without_outliers_is_left_as_it_is() -> None:
 
 def test_layers_that_are_not_known_are_left_as_they_are() -> None:
     for name in (n for n in EXPORTED if n not in KNOWN):
-        module, family = prepared(name)
+        module, family = prepare_noisy(name)
         assert find_places(module, feed(family.inputs)) == []
 
 
@@ -101,7 +101,7 @@ def test_a_head_that_reads_its_states_twice_is_left_alone() -> None:
         def forward(self, states: torch.Tensor) -> Any:
             return self.dense(states) + states.sum(-1, keepdim=True)
 
-    module, family = prepared("bert", TASKS[TaskName.TOKEN_CLASSIFICATION])
+    module, family = prepare_noisy("bert", TASKS[TaskName.TOKEN_CLASSIFICATION])
     whole = [p.name for p in find_places(module, feed(family.inputs))]
     model: Any = module
     model.model.classifier = Twice(model.model.classifier)
@@ -109,7 +109,7 @@ def test_a_head_that_reads_its_states_twice_is_left_alone() -> None:
 
 
 def test_a_factor_that_is_forgotten_on_a_shortcut_is_seen() -> None:
-    module, family = prepared("bert")
+    module, family = prepare_noisy("bert")
     plant(module, family.inputs, 64.0)
     right = answers(module, family.inputs)
     (place, *_) = find_places(module, feed(family.inputs))
@@ -128,7 +128,7 @@ def test_without_rows_nothing_is_looked_for() -> None:
 
 @pytest.mark.parametrize("part", [1.0, 0.6])
 def test_a_head_of_zeros_gives_finite_factors(part: float) -> None:
-    module, family = prepared("bert")
+    module, family = prepare_noisy("bert")
     head: Any = module.get_submodule("model.bert.pooler.dense")
     with torch.no_grad():
         head.weight[:, : int(part * head.in_features)] = 0
@@ -140,7 +140,7 @@ def test_a_head_of_zeros_gives_finite_factors(part: float) -> None:
 
 
 def test_padding_does_not_count() -> None:
-    module, family = prepared("bert")
+    module, family = prepare_noisy("bert")
     places = find_places(module, feed(family.inputs))
     short = [{name: value[1:2, :8] for name, value in ROWS[0].items()}]
     padded = [{name: value[1:2] for name, value in ROWS[0].items()}]

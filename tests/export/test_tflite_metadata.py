@@ -54,7 +54,9 @@ def make_operator(code: int, kind: str, inputs: list[int], output: int) -> Any:
 
 
 @cache
-def built(order: tuple[str, ...] = ("attention_mask", "input_ids", "token_type_ids"), width: int = WIDTH) -> bytes:
+def build_model(
+    order: tuple[str, ...] = ("attention_mask", "input_ids", "token_type_ids"), width: int = WIDTH
+) -> bytes:
     """ids [1, L] as floats, times a matrix, times another: [1, 3]."""
     draw, classes = np.random.default_rng(0), len(LABELS)
     matrices = [draw.standard_normal(s).astype(np.float32) for s in ((width, LENGTH), (classes, width))]
@@ -86,7 +88,7 @@ def built(order: tuple[str, ...] = ("attention_mask", "input_ids", "token_type_i
     return dump_model(model)
 
 
-def quantized(model: bytes, folder: Path) -> bytes:
+def quantize_bytes(model: bytes, folder: Path) -> bytes:
     from ai_edge_quantizer import quantizer, recipe
 
     source = folder / "source.tflite"
@@ -104,13 +106,13 @@ def answer(model: bytes) -> np.ndarray:
     return np.asarray(runner(input_ids=ids, attention_mask=ids * 0, token_type_ids=ids * 0)["probabilities"])
 
 
-def outside(model: bytes) -> int:
+def count_outside(model: bytes) -> int:
     packed = schema.Model.GetRootAs(model, 0)
     return sum(packed.Buffers(i).Offset() > 1 for i in range(packed.BuffersLength()))
 
 
 def test_what_was_written_is_read_back() -> None:
-    written = write_metadata(built(), INFO)
+    written = write_metadata(build_model(), INFO)
     found = read_metadata(written)
     assert found is not None
     assert (found.name, found.description, found.version) == ("tiny", "a test", "1")
@@ -125,14 +127,14 @@ def test_what_was_written_is_read_back() -> None:
 
 @pytest.mark.parametrize("order", [tuple(INPUTS), ("token_type_ids", "input_ids", "attention_mask")])
 def test_the_inputs_are_named_in_the_order_of_the_graph(order: tuple[str, ...]) -> None:
-    found = read_metadata(write_metadata(built(order), INFO))
+    found = read_metadata(write_metadata(build_model(order), INFO))
     names = {"input_ids": "ids", "attention_mask": "mask", "token_type_ids": "segment_ids"}
     assert found is not None
     assert found.inputs == tuple(names[n] for n in order)
 
 
 def test_an_embedder_has_no_labels() -> None:
-    written = write_metadata(built(), replace(INFO, labels=()))
+    written = write_metadata(build_model(), replace(INFO, labels=()))
     found = read_metadata(written)
     assert found is not None
     assert (found.outputs, found.labels_file) == (("embedding",), None)
@@ -141,8 +143,8 @@ def test_an_embedder_has_no_labels() -> None:
 
 
 def test_the_model_computes_the_same_and_its_weights_are_aligned() -> None:
-    written = write_metadata(built(), INFO)
-    np.testing.assert_array_equal(answer(written), answer(built()))
+    written = write_metadata(build_model(), INFO)
+    np.testing.assert_array_equal(answer(written), answer(build_model()))
     packed = schema.Model.GetRootAs(written, 0)
     for i in range(packed.BuffersLength()):
         if not (buffer := packed.Buffers(i)).DataIsNone():
@@ -150,27 +152,27 @@ def test_the_model_computes_the_same_and_its_weights_are_aligned() -> None:
 
 
 def test_writing_again_replaces_and_is_deterministic() -> None:
-    once = write_metadata(built(), INFO)
-    assert write_metadata(built(), INFO) == once
-    other = write_metadata(write_metadata(built(), replace(INFO, labels=LABELS[::-1], name="longer name")), INFO)
+    once = write_metadata(build_model(), INFO)
+    assert write_metadata(build_model(), INFO) == once
+    other = write_metadata(write_metadata(build_model(), replace(INFO, labels=LABELS[::-1], name="longer name")), INFO)
     assert len(load_model(other).metadata) == 1
     assert metadata_problems(other, LABELS, VOCABULARY) == []
     assert read_metadata(other) == read_metadata(once)
 
 
 def test_quantize_then_metadata_loses_no_weights(tmp_path: Path) -> None:
-    small = quantized(built(), tmp_path)
-    assert outside(small) >= 1  # the premise: weights behind the flatbuffer
+    small = quantize_bytes(build_model(), tmp_path)
+    assert count_outside(small) >= 1  # the premise: weights behind the flatbuffer
     written = write_metadata(small, INFO)
-    assert outside(written) == 0
+    assert count_outside(written) == 0
     assert len(written) >= len(small)
     np.testing.assert_array_equal(answer(written), answer(small))
     assert metadata_problems(written, LABELS, VOCABULARY) == []
 
 
 def test_metadata_then_quantize_needs_the_files_again(tmp_path: Path) -> None:
-    small = quantized(write_metadata(built(), INFO), tmp_path)
-    assert outside(small) >= 1
+    small = quantize_bytes(write_metadata(build_model(), INFO), tmp_path)
+    assert count_outside(small) >= 1
     problems = metadata_problems(small, LABELS, VOCABULARY)
     assert [p.split(":")[0] for p in problems] == ["no vocabulary", "no labels"]
     packed = pack_files(small, INFO.files)
@@ -186,7 +188,7 @@ def test_weights_that_another_writer_cut_off_are_found(tmp_path: Path) -> None:
     """What MediaPipe's own writer does: unpack and pack again, leaving offsets that point nowhere."""
     import flatbuffers
 
-    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(quantized(built(), tmp_path), 0))
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(quantize_bytes(build_model(), tmp_path), 0))
     builder = flatbuffers.Builder(1024)
     builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
     broken = pack_files(bytes(builder.Output()), {"filler.bin": b"x" * 2_000_000, **INFO.files})
@@ -195,9 +197,9 @@ def test_weights_that_another_writer_cut_off_are_found(tmp_path: Path) -> None:
         write_metadata(broken, INFO)
 
 
-def changed(change: Callable[[Any], None], model: bytes | None = None) -> bytes:
+def change_model(change: Callable[[Any], None], model: bytes | None = None) -> bytes:
     """A finished file with one thing changed behind the writer's back."""
-    source = model or write_metadata(built(width=16), INFO)
+    source = model or write_metadata(build_model(width=16), INFO)
     loaded = load_model(source)
     change(loaded)
     return pack_files(dump_model(loaded), read_files(source) or {"none": b""})
@@ -246,7 +248,7 @@ BREAKS: dict[str, tuple[Callable[[Any], None], str, bool]] = {
 @pytest.mark.parametrize("what", BREAKS)
 def test_the_gate_finds_a_broken_file_and_the_writer_refuses_what_mediapipe_cannot_run(what: str) -> None:
     change, text, refused = BREAKS[what]
-    broken = changed(change)
+    broken = change_model(change)
     (problem,) = metadata_problems(broken, LABELS, VOCABULARY)
     assert text in problem
     if refused:
@@ -259,7 +261,7 @@ def test_the_writer_refuses_foreign_input_names() -> None:
         model.signatureDefs[0].inputs[0].name = b"mask"
 
     with pytest.raises(GateError, match="'mask'"):
-        write_metadata(changed(rename), INFO)
+        write_metadata(change_model(rename), INFO)
 
 
 @pytest.mark.parametrize(
@@ -272,21 +274,21 @@ def test_the_writer_refuses_foreign_input_names() -> None:
     ],
 )
 def test_the_gate_compares_with_the_folder(info: MediaPipeInfo, text: str) -> None:
-    (problem,) = metadata_problems(write_metadata(built(width=16), info), LABELS, VOCABULARY)
+    (problem,) = metadata_problems(write_metadata(build_model(width=16), info), LABELS, VOCABULARY)
     assert text in problem
 
 
 def test_the_gate_finds_missing_files_and_odd_vocabularies() -> None:
-    good = write_metadata(built(width=16), INFO)
+    good = write_metadata(build_model(width=16), INFO)
     assert "no labels" in metadata_problems(pack_files(good, {"vocab.txt": VOCABULARY}), LABELS, VOCABULARY)[0]
     assert "an embedder has labels" in metadata_problems(good, (), VOCABULARY)[0]
     blank = VOCABULARY.replace(b"[SEP]\n", b"[SEP]\n\n")
-    odd = write_metadata(built(width=16), replace(INFO, vocabulary=blank))
+    odd = write_metadata(build_model(width=16), replace(INFO, vocabulary=blank))
     assert "empty lines" in metadata_problems(odd, LABELS, blank)[0]
 
 
 def test_the_gate_survives_any_bytes() -> None:
-    good = write_metadata(built(width=16), INFO)
+    good = write_metadata(build_model(width=16), INFO)
     for broken in (b"", b"PK\5\6" + bytes(18), bytes(400), good[:300], good[:20] + b"\xff" * 500 + good[520:]):
         assert metadata_problems(broken, LABELS, VOCABULARY)
     at = good.index(b"M001")
@@ -300,7 +302,7 @@ def test_the_gate_survives_any_bytes() -> None:
 
 def test_metadata_behind_the_flatbuffer_do_not_count() -> None:
     """MediaPipe looks at the buffer itself, not where it points to."""
-    good = write_metadata(built(width=16), INFO)
+    good = write_metadata(build_model(width=16), INFO)
     model = load_model(good)
     buffer = model.buffers[model.metadata[0].buffer]
     content, buffer.data = buffer.data.tobytes(), None
@@ -315,7 +317,7 @@ def test_metadata_behind_the_flatbuffer_do_not_count() -> None:
 @pytest.mark.parametrize("label", ["", "two\nlines", "carriage\rreturn"])
 def test_labels_that_are_no_line_are_refused(label: str) -> None:
     with pytest.raises(InputError, match="one label a line"):
-        write_metadata(built(width=16), replace(INFO, labels=("a", label, "b")))
+        write_metadata(build_model(width=16), replace(INFO, labels=("a", label, "b")))
 
 
 def test_packed_files_are_bounded_and_stored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ def attention(state: dict[str, Tensor], name: str, states: Tensor, mask: Tensor,
     return torch.cat(out, -1)
 
 
-def by_the_equations(model: Any, inputs: dict[str, Tensor], entities: Tensor, open_places: Tensor) -> Tensor:
+def compute_by_equations(model: Any, inputs: dict[str, Tensor], entities: Tensor, open_places: Tensor) -> Tensor:
     """States of the text, layer by layer as the docstring of the model has it."""
     state = model.state_dict()
 
@@ -95,7 +95,7 @@ def by_the_equations(model: Any, inputs: dict[str, Tensor], entities: Tensor, op
     return w
 
 
-def far(found: Tensor, expected: Tensor) -> float:
+def measure_gap(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).abs().max() / expected.std())
 
 
@@ -107,14 +107,14 @@ def test_the_module_computes_the_equations(kinds: list[str]) -> None:
     first = torch.zeros_like(given["entity_mask"])
     first[:, 0] = 1  # [CLS] is always open
     found = model.bert(**inputs, **given).last_hidden_state
-    wanted = by_the_equations(model, inputs, entities, given["entity_mask"] + first)
-    assert far(found[real], wanted[real]) < 1e-5
+    wanted = compute_by_equations(model, inputs, entities, given["entity_mask"] + first)
+    assert measure_gap(found[real], wanted[real]) < 1e-5
     alone = model.bert(**inputs).last_hidden_state
-    assert far(alone[real], by_the_equations(model, inputs, nothing, first)[real]) < 1e-5
-    assert (far(found[real], alone[real]) > 1e-2) == (kinds != ["sim"] * 3)
+    assert measure_gap(alone[real], compute_by_equations(model, inputs, nothing, first)[real]) < 1e-5
+    assert (measure_gap(found[real], alone[real]) > 1e-2) == (kinds != ["sim"] * 3)
     if kinds == ["sim", "mix", "norm"]:
-        closed = by_the_equations(model, inputs, nothing, first * 0 + 1e-9)
-        assert far(alone[real], closed[real]) > 1e-2, "an open [CLS] would make no difference"
+        closed = compute_by_equations(model, inputs, nothing, first * 0 + 1e-9)
+        assert measure_gap(alone[real], closed[real]) > 1e-2, "an open [CLS] would make no difference"
 
 
 @pytest.mark.parametrize("kinds", PATTERNS)

@@ -67,7 +67,7 @@ def inputs_of(length: int, sizes: Sequence[int], left: bool = False) -> dict[str
     return {"input_ids": ids, "attention_mask": mask}
 
 
-def answers(task: TaskName, model: Any, inputs: dict[str, Tensor]) -> Tensor:
+def answer(task: TaskName, model: Any, inputs: dict[str, Tensor]) -> Tensor:
     with torch.no_grad():
         out = model(**inputs)
     names = [n for n in TASKS[task].outputs if n != "sentence_embedding"]
@@ -75,7 +75,7 @@ def answers(task: TaskName, model: Any, inputs: dict[str, Tensor]) -> Tensor:
 
 
 def difference(task: TaskName, model: Any, module: Any, inputs: dict[str, Tensor]) -> float:
-    expected = answers(task, model, inputs)
+    expected = answer(task, model, inputs)
     with torch.no_grad():
         made = module(*inputs.values())
     found = torch.stack(made[: expected.shape[-1]], -1)
@@ -111,11 +111,11 @@ def test_the_graph_gives_the_models_numbers_below_at_and_above_the_window(task: 
 def test_window_and_global_tokens_would_be_missed(task: TaskName) -> None:
     """Else a graph without them would pass every comparison."""
     model, inputs = model_of(task), inputs_of(40, [40])
-    own = answers(task, model, inputs)
+    own = answer(task, model, inputs)
     wide = model_of(task, attention_window=64)
-    assert float((answers(task, wide, inputs) - own).abs().max()) > 0.02 * float(own.std())
+    assert float((answer(task, wide, inputs) - own).abs().max()) > 0.02 * float(own.std())
     if task in (TaskName.TEXT_CLASSIFICATION, TaskName.QUESTION_ANSWERING):
-        none = answers(task, model, {**inputs, "global_attention_mask": torch.zeros_like(inputs["input_ids"])})
+        none = answer(task, model, {**inputs, "global_attention_mask": torch.zeros_like(inputs["input_ids"])})
         assert float((none - own).abs().max()) > 0.02 * float(own.std())
 
 
@@ -126,7 +126,7 @@ def test_a_question_needs_a_separator() -> None:
         prepare(question, ROW, TASKS[TaskName.QUESTION_ANSWERING])
 
 
-def banded(local: Tensor, width: int, length: int) -> Tensor:
+def spread_bands(local: Tensor, width: int, length: int) -> Tensor:
     """Probabilities by distance, [B, H, S, window + 1], as [B, H, S, S]."""
     out = torch.zeros(*local.shape[:2], length, length)
     for i in range(length):
@@ -153,12 +153,12 @@ def test_the_recorded_scores_are_those_of_the_stock_attention(task: TaskName) ->
         expected = theirs.attentions[layer]
         if task is TaskName.TEXT_CLASSIFICATION:
             first, expected = expected[..., :1], expected[..., 1:]
-            full = banded(expected, width, 21)
+            full = spread_bands(expected, width, 21)
             full[..., 0] += first[..., 0]
             wide = theirs.global_attentions[layer][:, :, :21, 0]
             torch.testing.assert_close(found[:, :, 0], wide, rtol=1e-3, atol=1e-5)
         else:
-            full = banded(expected, width, 21)
+            full = spread_bands(expected, width, 21)
         real = inputs["attention_mask"][:, None, rows, None].bool().expand_as(full[:, :, rows])
         torch.testing.assert_close(found[:, :, rows][real], full[:, :, rows][real], rtol=1e-3, atol=1e-5)
         keys = recorder.relations[layer]
@@ -318,14 +318,16 @@ def test_systems_without_windows_refuse_the_option(tmp_path: Path) -> None:
         find_family("bert").over_blocks()
 
 
-def fed(inputs: dict[str, Tensor]) -> dict[str, Any]:
+def to_numpy(inputs: dict[str, Tensor]) -> dict[str, Any]:
     return {name: value.numpy() for name, value in inputs.items()}
 
 
 @pytest.mark.slow
 def test_one_onnx_file_takes_lengths_below_and_above_a_block(tmp_path: Path) -> None:
     model = tiny_classifier("longformer", 2, ("a", "b", "c"), 1, attention_window=[8, 16])
-    onnx.export(prepare(model, BLOCKS, CLASSIFY), BLOCKS, CLASSIFY, fed(inputs_of(12, [12, 9])), tmp_path / "x.onnx")
+    onnx.export(
+        prepare(model, BLOCKS, CLASSIFY), BLOCKS, CLASSIFY, to_numpy(inputs_of(12, [12, 9])), tmp_path / "x.onnx"
+    )
     predictor = open_file(tmp_path / "x.onnx", Format.ONNX)
     worst = 0.0
     for length, sizes in ((1, [1]), (3, [3, 2]), (4, [4]), (8, [8, 5]), (13, [13]), (40, [40, 21, 5]), (61, [61, 33])):
@@ -334,8 +336,8 @@ def test_one_onnx_file_takes_lengths_below_and_above_a_block(tmp_path: Path) -> 
         for i, size in enumerate(sizes):
             ids[i, :size], mask[i, :size] = torch.arange(size) + 5, 1
         inputs = {"input_ids": ids, "attention_mask": mask}
-        expected = answers(CLASSIFY.name, model, inputs)[..., 0].numpy()
-        (found,) = predictor.run(fed(inputs)).values()
+        expected = answer(CLASSIFY.name, model, inputs)[..., 0].numpy()
+        (found,) = predictor.run(to_numpy(inputs)).values()
         worst = float(np.max([worst, np.abs(found - expected).max() / expected.std()]))
     assert worst < 1e-4
 
@@ -353,8 +355,8 @@ def test_core_ml_packages_take_numbers_of_blocks_that_are_known_or_not(
     predictor = open_file(tmp_path / "x.mlpackage", Format.COREML)
     for length in {Shapes.FIXED: lengths[-1:], Shapes.RANGED: (6, 8, 9, 33, 64)}.get(shapes, lengths):
         inputs = inputs_of(length, [max(6, length - 5)])
-        expected = answers(task, model, inputs)
-        found = np.stack([*predictor.run(fed(inputs)).values()], -1)
+        expected = answer(task, model, inputs)
+        found = np.stack([*predictor.run(to_numpy(inputs)).values()], -1)
         real = slice(None) if task is TaskName.TEXT_CLASSIFICATION else inputs["attention_mask"].bool()
         assert np.abs(found - expected.numpy())[real].max() < 1e-4 * float(expected[real].std()), length
 

@@ -32,19 +32,19 @@ _CLASSES = re.compile(
 )
 
 
-def names() -> set[str]:
+def known_names() -> set[str]:
     rows = all_families()
     return {n.lower() for f in rows for n in (f.name, *f.model_types)} | set(_OTHERS)
 
 
-def sources() -> list[Path]:
+def list_sources() -> list[Path]:
     tops = ("src/pocketbert", "distill", "export", "quantize", "runtime", "benchmarks")
     return sorted(p for top in tops for p in (ROOT / top).rglob("*.py"))
 
 
 def named_in(code: str) -> Iterator[str]:
     """Architectures in code: texts that are a name, and classes of transformers; comments and docstrings are for readers."""
-    known = names()
+    known = known_names()
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             if node.value.lower() in known:
@@ -60,7 +60,7 @@ def named_in(code: str) -> Iterator[str]:
                 yield module
 
 
-def allowed(path: Path) -> bool:
+def is_allowed(path: Path) -> bool:
     place = path.relative_to(ROOT).as_posix()
     return any(place.startswith(f"{folder}/") for folder in (TABLE, *CODE, *REASONS)) or place in REASONS
 
@@ -68,8 +68,8 @@ def allowed(path: Path) -> bool:
 def test_no_other_file_names_an_architecture() -> None:
     found = {
         path.relative_to(ROOT).as_posix(): sorted(set(named_in(path.read_text("utf-8"))))
-        for path in sources()
-        if not allowed(path)
+        for path in list_sources()
+        if not is_allowed(path)
     }
     assert {place: words for place, words in found.items() if words} == {}
 

@@ -81,7 +81,7 @@ def write_as_released(folder: Path, told: dict[str, Any]) -> None:
     (folder / "tokenizer_config.json").unlink()
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def read_contents(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in folder.iterdir()}
 
 
@@ -90,7 +90,7 @@ def test_a_folder_without_tokenizer_json_is_opened_and_left_as_it_is(
     family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     meant = write_shipped(tmp_path / "model", family)
-    before = contents(tmp_path / "model")
+    before = read_contents(tmp_path / "model")
     model = open_model_folder(str(tmp_path / "model"))
     made = TextTokenizer(model.tokenizer_folder, 400)
     said = capsys.readouterr().err
@@ -99,11 +99,11 @@ def test_a_folder_without_tokenizer_json_is_opened_and_left_as_it_is(
     assert [row.ids.tolist() for row in made.encode(PLAIN)] == [e.ids for e in meant.encode_batch(PLAIN)]
     assert made.pad_id == model.config["pad_token_id"]
     assert made.padding_side == model.family.padding_side
-    assert contents(tmp_path / "model") == before
+    assert read_contents(tmp_path / "model") == before
     (tmp_path / "saved").mkdir()
     save_tokenizer(model.tokenizer_folder, 20, tmp_path / "saved", model.family)
     assert capsys.readouterr().err == "", "it was converted a second time"
-    saved = contents(tmp_path / "saved")
+    saved = read_contents(tmp_path / "saved")
     assert saved["tokenizer.json"] == (model.tokenizer_folder / "tokenizer.json").read_bytes()
     assert {name: saved[name] for name in SHIPPED[family]} == {name: before[name] for name in SHIPPED[family]}
     assert json.loads(saved["tokenizer_config.json"])["model_max_length"] == 20
@@ -143,7 +143,7 @@ def test_vocab_txt_is_written_where_the_authors_ship_tokenizer_json_alone(tmp_pa
     assert {token: i for i, token in enumerate(lines)} == wanted.get_vocab()
 
 
-def refused(folder: Path, kind: type[Exception] = InputError) -> str:
+def expect_refusal(folder: Path, kind: type[Exception] = InputError) -> str:
     model: ModelFolder = open_model_folder(str(folder))
     with pytest.raises(kind) as caught:
         _ = model.tokenizer_folder
@@ -166,7 +166,7 @@ NONE = "model/tokenizer.json: file not found, and no vocabulary to make it of: v
 def test_what_is_missing_is_named_with_the_fix(family: str, gone: str, said: str, tmp_path: Path) -> None:
     write_shipped(tmp_path / "model", family)
     (tmp_path / "model" / gone).unlink()
-    found = refused(tmp_path / "model")
+    found = expect_refusal(tmp_path / "model")
     assert said in found
     assert "Fix: Put the tokenizer's files that the authors publish into the folder." in found
 
@@ -175,11 +175,11 @@ def test_a_vocabulary_of_another_kind_or_another_model_is_refused(tmp_path: Path
     write_shipped(tmp_path / "model", "bert")
     (tmp_path / "model/vocab.txt").rename(tmp_path / "lines")
     (tmp_path / "model/spiece.model").write_bytes(b"no model")
-    assert f"{tmp_path}/model" in refused(tmp_path / "model")
+    assert f"{tmp_path}/model" in expect_refusal(tmp_path / "model")
     (tmp_path / "model/spiece.model").unlink()
     lines = [*(tmp_path / "lines").read_text().splitlines(), "more", "than", "it", "has"]
     (tmp_path / "model/vocab.txt").write_text("\n".join(lines) + "\n")
-    assert "it belongs to another model" in refused(tmp_path / "model")
+    assert "it belongs to another model" in expect_refusal(tmp_path / "model")
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_missing_library_is_named_with_its_command(
 ) -> None:
     write_shipped(tmp_path / "model", family)
     monkeypatch.setattr(tokenizer_conversion, "version_of", lambda _: None)
-    assert extra in refused(tmp_path / "model", MissingBackendError)
+    assert extra in expect_refusal(tmp_path / "model", MissingBackendError)
 
 
 OTHERS = [name for name in SHIPPED if name not in ("bert", "ernie", "electra")]
@@ -200,12 +200,12 @@ OTHERS = [name for name in SHIPPED if name not in ("bert", "ernie", "electra")]
 @pytest.mark.parametrize("family", ["bert", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_a_shipped_folder_is_exported(family: str, cli: Cli, tmp_path: Path) -> None:
     write_shipped(tmp_path / "model", family, weights=True)
-    before, phone = contents(tmp_path / "model"), tmp_path / "phone"
+    before, phone = read_contents(tmp_path / "model"), tmp_path / "phone"
     task = ("--task", "text-classification", "--labels", ",".join(NAMES)) if family == "ernie-thu" else ()
     made = cli("export", "-m", tmp_path / "model", "-o", phone, "--format", "onnx", "--scheme", "fp32", *task)
     assert made.exit_code == 0, made.output
     assert "converted from" in made.stderr
-    assert contents(tmp_path / "model") == before
+    assert read_contents(tmp_path / "model") == before
     assert {"tokenizer.json", *SHIPPED[family]} <= {
         f["path"] for f in json.loads((phone / "artifacts.json").read_text())["files"]
     }

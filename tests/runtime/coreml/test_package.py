@@ -59,7 +59,7 @@ def package(small: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(small, tmp_path / "copy.mlpackage"))
 
 
-def refused(path: Path, message: str) -> None:
+def expect_refusal(path: Path, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         Evaluator(path).run(IDS)
     assert len(str(caught.value).splitlines()) == 1
@@ -71,8 +71,8 @@ def test_the_untouched_package_runs(package: Path) -> None:
 
 
 def test_no_folder(tmp_path: Path, package: Path) -> None:
-    refused(tmp_path / "none.mlpackage", "folder not found")
-    refused(package / MODEL, "is a file; an .mlpackage is a folder")
+    expect_refusal(tmp_path / "none.mlpackage", "folder not found")
+    expect_refusal(package / MODEL, "is a file; an .mlpackage is a folder")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_no_folder(tmp_path: Path, package: Path) -> None:
 )
 def test_broken_manifests(text: str, package: Path) -> None:
     (package / MANIFEST).write_text(text)
-    refused(package, "Manifest.json")
+    expect_refusal(package, "Manifest.json")
 
 
 @pytest.mark.parametrize(
@@ -94,14 +94,14 @@ def test_path_tricks_in_the_manifest(where: Any, message: str, package: Path) ->
     manifest = json.loads((package / MANIFEST).read_text())
     manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"] = where
     (package / MANIFEST).write_text(json.dumps(manifest))
-    refused(package, message)
+    expect_refusal(package, message)
 
 
 @pytest.mark.parametrize("name", [MODEL, "Data/com.apple.CoreML/weights", "Data"])
 def test_links_that_lead_out_of_the_package(name: str, package: Path, tmp_path: Path) -> None:
     shutil.move(package / name, tmp_path / "outside")
     (package / name).symlink_to(tmp_path / "outside")
-    refused(package, "leaves the folder|leads out")
+    expect_refusal(package, "leaves the folder|leads out")
 
 
 @pytest.mark.parametrize(
@@ -119,18 +119,18 @@ def test_missing_empty_and_foreign_files(name: str, content: bytes | None, messa
     (package / name).unlink()
     if content is not None:
         (package / name).write_bytes(content)
-    refused(package, message)
+    expect_refusal(package, message)
 
 
 def test_a_huge_model_file_is_not_read(package: Path) -> None:
     os.truncate(package / MODEL, limits.MODEL_BYTES + 1)  # a hole: nothing is written
-    refused(package, "larger than 16 MiB")
+    expect_refusal(package, "larger than 16 MiB")
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
 def test_a_truncated_weight_file(share: float, package: Path) -> None:
     os.truncate(package / WEIGHTS, int((package / WEIGHTS).stat().st_size * share))
-    refused(package, r"weight\.bin: ")
+    expect_refusal(package, r"weight\.bin: ")
 
 
 def constants(block: Any) -> list[Any]:
@@ -139,7 +139,7 @@ def constants(block: Any) -> list[Any]:
     ]
 
 
-def first(block: Any, kind: str) -> Any:
+def find_operation(block: Any, kind: str) -> Any:
     return next(o for o in block.operations if o.type == kind)
 
 
@@ -147,7 +147,7 @@ def set_dimension(kind: Any, axis: int, size: int) -> None:
     kind.tensorType.dimensions[axis].constant.size = size
 
 
-def grow(block: Any) -> None:
+def grow_table(block: Any) -> None:
     """A table of 2**60 elements, said in both places."""
     operation = constants(block)[0]
     for kind in (operation.attributes["val"].type, operation.outputs[0].type):
@@ -156,7 +156,7 @@ def grow(block: Any) -> None:
 
 def fill_everything(block: Any) -> None:
     """An operation that makes 2**60 elements out of nothing."""
-    operation = first(block, "softmax")
+    operation = find_operation(block, "softmax")
     shape = block.operations.add(type="const")
     shape.outputs.add(name="huge").type.tensorType.dataType = 23
     kind = shape.outputs[0].type.tensorType
@@ -178,21 +178,21 @@ def fill_everything(block: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m, b: setattr(first(b, "softmax"), "type", "hardmax"), "hardmax .*does not know"),
-        (lambda m, b: first(b, "softmax").inputs["tau"].CopyFrom(first(b, "softmax").inputs["axis"]), "parameter 'tau' is not known"),
-        (lambda m, b: first(b, "gather").inputs.pop("indices"), "lacks indices"),
-        (lambda m, b: setattr(first(b, "gather").inputs["indices"].arguments[0], "name", "ghost"), "reads 'ghost'"),
-        (lambda m, b: first(b, "softmax").blocks.add(), "nested blocks"),
+        (lambda m, b: setattr(find_operation(b, "softmax"), "type", "hardmax"), "hardmax .*does not know"),
+        (lambda m, b: find_operation(b, "softmax").inputs["tau"].CopyFrom(find_operation(b, "softmax").inputs["axis"]), "parameter 'tau' is not known"),
+        (lambda m, b: find_operation(b, "gather").inputs.pop("indices"), "lacks indices"),
+        (lambda m, b: setattr(find_operation(b, "gather").inputs["indices"].arguments[0], "name", "ghost"), "reads 'ghost'"),
+        (lambda m, b: find_operation(b, "softmax").blocks.add(), "nested blocks"),
         (lambda m, b: b.outputs.append("ghost"), "ghost"),
-        (lambda m, b: first(b, "softmax").outputs[0].type.tensorType.dimensions.pop(), "rank 3 with 2 dimensions"),
-        (lambda m, b: set_dimension(first(b, "softmax").outputs[0].type, 1, 5), r"declares the result fp16\[1, 5, 6\], which has shape \[1, 6, 6\]"),
-        (lambda m, b: setattr(first(b, "softmax").outputs[0].type.tensorType, "dataType", 11), "declares the result fp32.*which is fp16"),
-        (lambda m, b: setattr(first(b, "softmax").outputs[0].type.tensorType, "dataType", 13), "element type 13"),
+        (lambda m, b: find_operation(b, "softmax").outputs[0].type.tensorType.dimensions.pop(), "rank 3 with 2 dimensions"),
+        (lambda m, b: set_dimension(find_operation(b, "softmax").outputs[0].type, 1, 5), r"declares the result fp16\[1, 5, 6\], which has shape \[1, 6, 6\]"),
+        (lambda m, b: setattr(find_operation(b, "softmax").outputs[0].type.tensorType, "dataType", 11), "declares the result fp32.*which is fp16"),
+        (lambda m, b: setattr(find_operation(b, "softmax").outputs[0].type.tensorType, "dataType", 13), "element type 13"),
         (lambda m, b: setattr(constants(b)[0].attributes["val"].blobFileValue, "offset", 2**50), "there is no blob at offset"),
         (lambda m, b: setattr(constants(b)[0].attributes["val"].blobFileValue, "offset", 64 * 3), "has no blob at offset|there is no blob|holds"),
         (lambda m, b: setattr(constants(b)[0].attributes["val"].blobFileValue, "fileName", "@model_path/../../../../x"), "leaves the folder"),
         (lambda m, b: setattr(constants(b)[0].attributes["val"].blobFileValue, "fileName", "/etc/passwd"), "names a weight file '/etc/passwd'"),
-        (lambda m, b: grow(b), "holds .* bytes at offset"),
+        (lambda m, b: grow_table(b), "holds .* bytes at offset"),
         (lambda m, b: fill_everything(b), "fill .*larger than"),
         (lambda m, b: m.mlProgram.functions["second"].CopyFrom(m.mlProgram.functions["main"]), "one is expected"),
         (lambda m, b: setattr(m.mlProgram.functions["main"], "opset", "CoreML99"), "CoreML99"),
@@ -202,22 +202,22 @@ def fill_everything(block: Any) -> None:
         (lambda m, b: setattr(m.description.input[0].type.multiArrayType, "dataType", 65568), "describes input 'x0' as fp32"),
         (lambda m, b: m.description.output[0].type.stringType.SetInParent(), "describes output 'result' as a text"),
         (lambda m, b: b.operations.append(b.operations[0]), "defined twice"),
-        (lambda m, b: first(b, "constexpr_affine_dequantize").attributes.pop("scale"), "lacks scale"),
-        (lambda m, b: set_dimension(first(b, "constexpr_affine_dequantize").outputs[0].type, 0, 2**40), "take more than|declares the result"),
+        (lambda m, b: find_operation(b, "constexpr_affine_dequantize").attributes.pop("scale"), "lacks scale"),
+        (lambda m, b: set_dimension(find_operation(b, "constexpr_affine_dequantize").outputs[0].type, 0, 2**40), "take more than|declares the result"),
     ],
 )  # fmt: skip
 def test_programs_that_contradict_themselves(
     change: Callable[[Any, Any], Any], message: str, package: Path, edit: Callable[..., None]
 ) -> None:
     edit(package, change)
-    refused(package, message)
+    expect_refusal(package, message)
 
 
 def test_many_references_to_one_blob_are_counted(
     package: Path, edit: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits.Budget.__init__, "__defaults__", (3000,))
-    refused(package, "take more than 0 MiB expanded")
+    expect_refusal(package, "take more than 0 MiB expanded")
 
 
 @pytest.mark.parametrize("name", [MODEL, WEIGHTS, MANIFEST])

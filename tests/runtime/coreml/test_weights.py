@@ -85,7 +85,7 @@ def compress(path: Path, made: Scheme) -> Path:
     return out
 
 
-def materialized(path: Path) -> dict[str, np.ndarray]:
+def materialize(path: Path) -> dict[str, np.ndarray]:
     """What coremltools makes of each compressed constant, by name of the linear layer's parameter."""
     import coremltools as ct
     from coremltools.converters.mil.frontend.milproto.load import load
@@ -123,7 +123,7 @@ def test_compressed_weights_expand_as_coremltools_expands_them(
     path = compress(plain, made)
     package = read_package(path)
     assert made.operations <= {o.type for o in package.block.operations}
-    want = materialized(path)
+    want = materialize(path)
     assert len(want) == 2
     operations = read_program(package, rounds=True).operations
     by_type = {o.type: o for o in operations}
