@@ -8,7 +8,6 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,25 +80,20 @@ def build_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pat
 
 
 @pytest.fixture(scope="session")
-def encoder(make_classifier: Callable[..., Any]) -> Callable[[str], Any]:
-    """`encoder(family)`: a torch module of ids and mask [1, L] that returns logits [1, 3], mask applied as -1e4."""
+def encoder(make_classifier: Callable[..., Any]) -> Any:
+    """A tiny BERT as a torch module of ids and mask [1, L] that returns logits [1, 3], mask applied as -1e4."""
+    import torch
 
-    @cache
-    def make(family: str) -> Any:
-        import torch
+    class Exportable(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = make_classifier("bert", 1, LABELS, attn_implementation="eager")
 
-        class Exportable(torch.nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.model = make_classifier(family, 1, LABELS, attn_implementation="eager")
+        def forward(self, input_ids: Any, attention_mask: Any) -> Any:
+            bias = (attention_mask.to(torch.float32) - 1.0) * 1e4
+            return self.model(input_ids=input_ids, attention_mask=bias[:, None, None, :]).to_tuple()[0]
 
-            def forward(self, input_ids: Any, attention_mask: Any) -> Any:
-                bias = (attention_mask.to(torch.float32) - 1.0) * 1e4
-                return self.model(input_ids=input_ids, attention_mask=bias[:, None, None, :]).to_tuple()[0]
-
-        return Exportable().eval()
-
-    return make
+    return Exportable().eval()
 
 
 @pytest.fixture(scope="session")
@@ -144,10 +138,10 @@ def convert(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def bert16(encoder: Callable[[str], Any], convert: Callable[..., Path]) -> Path:
+def bert16(encoder: Any, convert: Callable[..., Path]) -> Path:
     """A tiny BERT, fp16, enumerated lengths. Copy it before changing it."""
 
-    return convert(encoder("bert"), "enumerated", "FLOAT16", "iOS18")
+    return convert(encoder, "enumerated", "FLOAT16", "iOS18")
 
 
 @pytest.fixture(scope="session")
