@@ -120,6 +120,7 @@ def write_files(format: Format, schemes: tuple[Scheme, ...], model: Any, folder:
     return paths
 
 
+@pytest.mark.slow
 def test_onnx_answers_the_same_with_it_in_int8_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pocketbert.quantize import weights
 
