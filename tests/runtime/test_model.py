@@ -26,9 +26,9 @@ def change(folder: Path, **values: Any) -> None:
     (folder / "artifacts.json").write_text(json.dumps({**content, **values}))
 
 
-def change_record(folder: Path, path: str, **values: Any) -> None:
+def change_record(folder: Path, which: str, **values: Any) -> None:
     listed = json.loads((folder / "artifacts.json").read_text())["files"]
-    change(folder, files=[{**r, **(values if r["path"] == path else {})} for r in listed])
+    change(folder, files=[{**r, **(values if r["path"] == which else {})} for r in listed])
 
 
 def set_threshold(folder: Path, unknown: float) -> None:

@@ -25,16 +25,11 @@ TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 ROWS = 4
 
 
-def edit_row(folder: Path, number: int, **changes: Any) -> None:
-    rows = read_golden(folder / "golden.jsonl")
-    rows[number] = rows[number].model_copy(update=changes)
-    write_golden(folder / "golden.jsonl", rows)
-
-
 def shift_expected(folder: Path, shift: float) -> None:
     """Move the expected logits of the first golden row."""
-    expected = read_golden(folder / "golden.jsonl")[0].outputs[FILE]
-    edit_row(folder, 0, outputs={FILE: [v + shift for v in expected]})
+    first, *rows = read_golden(folder / "golden.jsonl")
+    outputs = {**first.outputs, FILE: [v + shift for v in first.outputs[FILE]]}
+    write_golden(folder / "golden.jsonl", [first.model_copy(update={"outputs": outputs}), *rows])
 
 
 def read_marks(cache: Path) -> list[dict[str, Any]]:
