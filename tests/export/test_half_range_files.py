@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from pocketbert.core.predict.predictor import TorchPredictor
 from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind
 from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Layout, Scheme
@@ -34,7 +35,7 @@ from support.half_range import (
 )
 
 
-def coreml_file(model: Any, task: Task, path: Path, layout: Layout, **more: Any) -> Path:
+def write_package(model: Any, task: Task, path: Path, layout: Layout, **more: Any) -> Path:
     pytest.importorskip("coremltools", reason="needs pocketbert[coreml]")
     from pocketbert.export import coreml
 
@@ -56,14 +57,14 @@ def test_core_ml_in_fp16_overflows_without_and_is_right_with_it(
     model = ordinary(**SMALL)
     large, right = planted(model), expected(model)
     feeds = [{k: v[:1].astype(np.int32) for k, v in b.items()} for b in BATCHES]
-    cured = coreml_file(large, CLASSIFY, tmp_path / "cured.mlpackage", layout)
+    cured = write_package(large, CLASSIFY, tmp_path / "cured.mlpackage", layout)
     assert off(answers(CoremlPredictor(cured, reference=True)), right) < FP16
     scan = overflow_scan(cured, feeds)
     assert scan.first is None
     assert scan.largest is not None
     assert scan.largest.largest < 1.01e4  # the mask's own 1e4: all else is below
     uncured(monkeypatch)
-    stock = coreml_file(large, CLASSIFY, tmp_path / "stock.mlpackage", layout)
+    stock = write_package(large, CLASSIFY, tmp_path / "stock.mlpackage", layout)
     assert not off(answers(CoremlPredictor(stock, reference=True)), right) < 0.1
     first = overflow_scan(stock, feeds).first
     assert first is not None
@@ -72,11 +73,10 @@ def test_core_ml_in_fp16_overflows_without_and_is_right_with_it(
 
 def test_vectors_survive_fp16_where_their_states_cannot(tmp_path: Path) -> None:
     pytest.importorskip("coremltools", reason="needs pocketbert[coreml]")
-    from pocketbert.core.predict.predictor import TorchPredictor
     from pocketbert.runtime.coreml.predictor import CoremlPredictor
 
     large, pooling = planted(ordinary(EMBED, **SMALL)), Pooling(PoolingKind.MEAN, True)
-    path = coreml_file(large, EMBED, tmp_path / "a.mlpackage", Layout.PLAIN, pooling=pooling)
+    path = write_package(large, EMBED, tmp_path / "a.mlpackage", Layout.PLAIN, pooling=pooling)
     predictor = CoremlPredictor(path, reference=True)
     reference = TorchPredictor(large, EMBED, FAMILY.inputs, pooling)
     right = answers(reference, "sentence_embedding")
@@ -90,8 +90,6 @@ def test_vectors_survive_fp16_where_their_states_cannot(tmp_path: Path) -> None:
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("layout", Layout)
 def test_states_and_vectors_are_what_they_were_in_fp32(layout: Layout, normalize: bool) -> None:
-    from pocketbert.core.predict.predictor import TorchPredictor
-
     large, pooling = planted(ordinary(EMBED)), Pooling(PoolingKind.MEAN, normalize)
     module = prepare(large, FAMILY, EMBED, Format.COREML, layout, pooling, BATCHES)
     reference = TorchPredictor(large, EMBED, FAMILY.inputs, pooling)
@@ -104,34 +102,43 @@ def test_states_and_vectors_are_what_they_were_in_fp32(layout: Layout, normalize
             assert (np.abs(value.numpy() - right[name]).reshape(-1, 32).max(0) < 1e-5 * channels).all()
 
 
-def onnx_files(model: Any, folder: Path, name: str) -> Mapping[Scheme, Path]:
+def write_files(format: Format, schemes: tuple[Scheme, ...], model: Any, folder: Path) -> Mapping[Scheme, Path]:
+    """An exported file, and those of other schemes that are made of it."""
     from pocketbert.quantize import Plan, quantize
 
-    paths = {s: folder / f"{name}-{s}.onnx" for s in (Scheme.FP32, Scheme.INT8)}
-    module = prepare(model, FAMILY, CLASSIFY, Format.ONNX, samples=BATCHES)
-    onnx_exporter.export(module, FAMILY, CLASSIFY, BATCHES[0], paths[Scheme.FP32])
-    quantize(paths[Scheme.FP32], paths[Scheme.INT8], Plan(Format.ONNX, Scheme.INT8))
+    folder.mkdir()
+    module = prepare(model, FAMILY, CLASSIFY, format, samples=BATCHES)
+    paths = {s: folder / f"{s}.{format}" for s in (Scheme.FP32, *schemes)}
+    if format is Format.ONNX:
+        onnx_exporter.export(module, FAMILY, CLASSIFY, BATCHES[0], paths[Scheme.FP32])
+    else:
+        from pocketbert.export import tflite
+
+        tflite.export(module, FAMILY, CLASSIFY, [16, 32], paths[Scheme.FP32])
+    for scheme in schemes:
+        quantize(paths[Scheme.FP32], paths[scheme], Plan(format, scheme))
     return paths
 
 
+@pytest.mark.slow
 def test_onnx_answers_the_same_with_it_in_int8_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pocketbert.quantize import weights
 
     monkeypatch.setattr(weights, "SMALL", 512)
     model = ordinary(**SMALL)
     large, right = planted(model), expected(model)
-    cured = onnx_files(large, tmp_path, "cured")
+    cured = write_files(Format.ONNX, (Scheme.INT8,), large, tmp_path / "cured")
     assert off(answers(OnnxPredictor(cured[Scheme.FP32])), right) < 1e-5
-    assert onnx_range(cured[Scheme.FP32]) < LARGEST_FP16
+    assert measure_onnx_range(cured[Scheme.FP32]) < LARGEST_FP16
     uncured(monkeypatch)
-    stock = onnx_files(large, tmp_path, "stock")
-    assert onnx_range(stock[Scheme.FP32]) > LARGEST_FP16
+    stock = write_files(Format.ONNX, (Scheme.INT8,), large, tmp_path / "stock")
+    assert measure_onnx_range(stock[Scheme.FP32]) > LARGEST_FP16
     for scheme, path in stock.items():
         made = zip(answers(OnnxPredictor(path)), answers(OnnxPredictor(cured[scheme])), strict=True)
         assert all(np.array_equal(a, b) for a, b in made), scheme
 
 
-def onnx_range(path: Path) -> float:
+def measure_onnx_range(path: Path) -> float:
     import onnx
     import onnxruntime
 
@@ -146,33 +153,22 @@ def onnx_range(path: Path) -> float:
     return max(float(np.abs(v).max()) for b in BATCHES for v in session.run(floats, b))
 
 
-def tflite_files(model: Any, folder: Path, name: str) -> Mapping[Scheme, Path]:
-    pytest.importorskip("litert_torch", reason="needs pocketbert[tflite]", exc_type=ImportError)
-    from pocketbert.export import tflite
-    from pocketbert.quantize import Plan, quantize
-
-    paths = {s: folder / f"{name}-{s}.tflite" for s in (Scheme.FP32, Scheme.FP16, Scheme.INT8)}
-    module = prepare(model, FAMILY, CLASSIFY, Format.TFLITE, samples=BATCHES)
-    tflite.export(module, FAMILY, CLASSIFY, [16, 32], paths[Scheme.FP32])
-    for scheme in (Scheme.FP16, Scheme.INT8):
-        quantize(paths[Scheme.FP32], paths[scheme], Plan(Format.TFLITE, scheme))
-    return paths
-
-
 @pytest.mark.slow
 def test_tflite_answers_the_same_with_it_in_int8_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("ai_edge_quantizer", reason="needs pocketbert[tflite]")
+    for needed in ("ai_edge_quantizer", "litert_torch"):
+        pytest.importorskip(needed, reason="needs pocketbert[tflite]", exc_type=ImportError)
     from pocketbert.quantize import weights
     from pocketbert.runtime.tflite import TflitePredictor
 
     monkeypatch.setattr(weights, "SMALL", 512)
     model = ordinary(**SMALL)
     large, right = planted(model), expected(model, length=16)
-    cured = tflite_files(large, tmp_path, "cured")
+    schemes = (Scheme.FP16, Scheme.INT8)
+    cured = write_files(Format.TFLITE, schemes, large, tmp_path / "cured")
     assert off(answers(TflitePredictor(cured[Scheme.FP32]), length=16), right) < 1e-5
     assert off(answers(TflitePredictor(cured[Scheme.FP16]), length=16), right) < FP16  # fp16 weights, fp32 arithmetic
     uncured(monkeypatch)
-    stock = tflite_files(large, tmp_path, "stock")
+    stock = write_files(Format.TFLITE, schemes, large, tmp_path / "stock")
     for scheme in (Scheme.FP32, Scheme.INT8):
         made = zip(
             answers(TflitePredictor(stock[scheme]), length=16),
@@ -181,10 +177,10 @@ def test_tflite_answers_the_same_with_it_in_int8_too(tmp_path: Path, monkeypatch
         )
         assert all(np.array_equal(a, b) for a, b in made), scheme
     for scheme in (Scheme.FP32, Scheme.FP16):
-        assert tflite_range(cured[scheme]) < LARGEST_FP16 < tflite_range(stock[scheme])
+        assert measure_tflite_range(cured[scheme]) < LARGEST_FP16 < measure_tflite_range(stock[scheme])
 
 
-def tflite_range(path: Path) -> float:
+def measure_tflite_range(path: Path) -> float:
     """Largest magnitude of whatever a graph's operators make of the rows; none is left to a delegate, which hides its own."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 

@@ -13,7 +13,7 @@ from pocketbert.core.compare.sample_texts import ASCII_SENTENCES
 from pocketbert.core.errors import InputError
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TaskName
-from pocketbert.export.mediapipe import MediaPipeTokenizer, _vocabulary_tokens, explain_refusal, read_vocabulary
+from pocketbert.export.mediapipe import MediaPipeTokenizer, explain_refusal, read_vocabulary
 
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] a b ##b ##a . [ ] mask caf café unk 中 ##中 [unused1] 😀 п ##п".split()
 VOCABULARY = "".join(f"{t}\n" for t in TOKENS).encode()
@@ -62,22 +62,20 @@ def test_golden_rows_have_offsets_in_the_text() -> None:
     assert [TOKENS[i] for i in row["ids"]] == "[CLS] a ##b [UNK] [UNK] [UNK] 中 [SEP]".split()
 
 
-def test_pairs_and_broken_text_are_refused() -> None:
+def test_pairs_places_and_broken_text_are_refused() -> None:
     tokenizer = MediaPipeTokenizer(VOCABULARY, 20)
     for bad in (("a", "b"), "\ud800"):
         with pytest.raises(InputError, match="text 2"):
             tokenizer.encode(["a", bad])
-
-
-def test_places_are_refused() -> None:
     with pytest.raises(InputError, match="place in the text"):
-        MediaPipeTokenizer(VOCABULARY, 20).encode(["a"], places=True)
+        tokenizer.encode(["a"], places=True)
 
 
 def test_a_vocabulary_is_read_line_by_line() -> None:
-    assert _vocabulary_tokens(b"a\r\n\nb\n b\nc") == ["a", "b", " b", "c"]
+    (row,) = MediaPipeTokenizer(b"[PAD]\r\n\n[UNK]\n[CLS]\n[SEP]\n a\na\n", 20).encode(["a b"])
+    assert row.ids.tolist() == [2, 5, 1, 3]  # empty lines have no id, and blanks belong to a token
     with pytest.raises(InputError, match="UTF-8"):
-        _vocabulary_tokens(b"\xff")
+        MediaPipeTokenizer(b"\xff", 20)
     with pytest.raises(InputError, match=r"\[SEP\]"):
         MediaPipeTokenizer(b"[UNK]\n[CLS]\n", 20)
 
@@ -105,23 +103,28 @@ def test_an_uncased_wordpiece_model_is_taken(folder: Path, task: TaskName) -> No
     assert explain_refusal(content(folder), task, pair=False) is None
     (folder / "vocab.txt").unlink()
     assert explain_refusal(folder, task, pair=False) is None
-    assert _vocabulary_tokens(read_vocabulary(folder))[0] == "[PAD]"
+    assert read_vocabulary(folder).startswith(b"[PAD]\n")
 
 
-@pytest.mark.parametrize("task", [t for t in TaskName if t not in ("text-classification", "feature-extraction")])
-def test_other_tasks_are_refused(folder: Path, task: TaskName) -> None:
-    assert task.value in str(explain_refusal(folder, task, pair=False))
-
-
-def test_pairs_are_refused(folder: Path) -> None:
-    assert "pairs" in str(explain_refusal(folder, TaskName.TEXT_CLASSIFICATION, pair=True))
-
-
-def test_a_model_that_loses_the_beginning_of_a_long_text_is_refused(folder: Path) -> None:
-    why = explain_refusal(folder, TaskName.TEXT_CLASSIFICATION, pair=False, truncation_side="left")
-    assert why == (
-        "MediaPipe cuts off the end of a long text, and this model loses its beginning (truncation_side: left)."
-    )
+@pytest.mark.parametrize(
+    ("task", "more", "said"),
+    [
+        *((t, {}, t.value) for t in TaskName if t not in ("text-classification", "feature-extraction")),
+        (TaskName.TEXT_CLASSIFICATION, {"pair": True}, "pairs"),
+        (
+            TaskName.TEXT_CLASSIFICATION,
+            {"truncation_side": "left"},
+            "MediaPipe cuts off the end of a long text, and this model loses its beginning (truncation_side: left).",
+        ),
+        (
+            TaskName.TEXT_CLASSIFICATION,
+            {"padding_side": "left"},
+            "MediaPipe pads on the right, and this model is padded on the left.",
+        ),
+    ],
+)
+def test_other_tasks_pairs_and_sides_are_refused(folder: Path, task: TaskName, more: dict[str, Any], said: str) -> None:
+    assert said in str(explain_refusal(folder, task, **{"pair": False, **more}))
 
 
 def cased(c: dict[str, Any]) -> None:

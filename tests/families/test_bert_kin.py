@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
@@ -12,17 +13,16 @@ from safetensors.torch import load_file, save_file
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import Family, all_families, find_family
-from pocketbert.core.families.table import choose_row, suggest_row
+from pocketbert.core.families.table import choose_row
 from pocketbert.core.models.checkpoints import load_model, save_model
 from pocketbert.core.models.folder import FAMILY_KEY, open_model_folder
 from pocketbert.core.tasks import TASKS, TaskName
-from support.tiny import tiny_classifier
+from support.tiny import NAMES, tiny_classifier
 from support.tiny_tokenizers import write_tokenizer
 
 CLASSIFY, FILL, EMBED = (
     TASKS[t] for t in (TaskName.TEXT_CLASSIFICATION, TaskName.FILL_MASK, TaskName.FEATURE_EXTRACTION)
 )
-LABELS = ("negative", "neutral", "positive")
 KIN = [f.name for f in all_families() if f.loads_as is not None]
 OWN = {"name", "title", "loads_as", "signs", "signals", "invalid_signals", "objectives", "limits"}
 State = dict[str, torch.Tensor]
@@ -45,10 +45,15 @@ def with_fit_denses(state: State) -> State:
     return {**state, **more}
 
 
-def published(folder: Path, family: str, auto: str, change: object, suffix: str) -> Path:
+def write_published(
+    folder: Path,
+    suffix: str,
+    change: Callable[[State], State] = dict,
+    head: str = "SequenceClassification",
+    family: str = "bert",
+) -> Path:
     """A tiny checkpoint with changed names of weights."""
-    assert callable(change)
-    tiny_classifier(family, 2, LABELS, auto_class=auto).save_pretrained(folder)
+    tiny_classifier(family, 2, NAMES, auto_class=f"AutoModelFor{head}").save_pretrained(folder)
     write_tokenizer(folder)
     file = folder / "model.safetensors"
     state = {k: v.contiguous() for k, v in change(load_file(file)).items()}
@@ -69,15 +74,11 @@ def test_a_system_that_loads_as_another_has_its_graph(name: str) -> None:
     assert choose_row(base, name, "--family") is row
 
 
-def test_the_five_that_load_as_bert() -> None:
-    assert KIN == ["spanbert", "tinybert", "bert-wwm", "macbert", "structbert"]
-
-
 @pytest.mark.parametrize("suffix", ["bin", "safetensors"])
 @pytest.mark.parametrize(
     ("layout", "row"),
     [
-        ((lambda s: s), "bert"),
+        (dict, "bert"),
         (old_names, "bert"),
         (with_fit_denses, "tinybert"),
         ((lambda s: unprefixed(old_names(s))), "structbert"),
@@ -85,25 +86,23 @@ def test_the_five_that_load_as_bert() -> None:
 )
 @torch.no_grad()
 def test_names_of_weights_suggest_the_row_and_the_numbers_are_the_models(
-    layout: object, row: str, suffix: str, tmp_path: Path
+    layout: Callable[[State], State], row: str, suffix: str, tmp_path: Path
 ) -> None:
-    folder = open_model_folder(
-        str(published(tmp_path / "m", "bert", "AutoModelForSequenceClassification", layout, suffix))
-    )
+    folder = open_model_folder(str(write_published(tmp_path / "m", suffix, layout)))
     assert folder.family.name == row
     assert bool(folder.row_reason) == (row != "bert")
     ids = torch.arange(5, 17)[None]
-    expected = tiny_classifier("bert", 2, LABELS)(ids, token_type_ids=ids % 2).logits
+    expected = tiny_classifier("bert", 2, NAMES)(ids, token_type_ids=ids % 2).logits
     torch.testing.assert_close(load_model(folder, CLASSIFY)(ids, token_type_ids=ids % 2).logits, expected)
 
 
 def test_a_choice_decides_and_is_kept_with_the_saved_model(tmp_path: Path) -> None:
-    made = published(tmp_path / "m", "bert", "AutoModelForSequenceClassification", with_fit_denses, "safetensors")
+    made = write_published(tmp_path / "m", "safetensors", with_fit_denses)
     assert open_model_folder(str(made), family="bert").family.name == "bert"
     folder = open_model_folder(str(made), family="macbert")
     assert (folder.family.title, folder.row_reason) == ("MacBERT", "it was chosen")
     (tmp_path / "saved").mkdir()
-    save_model(load_model(folder, CLASSIFY), folder, Labels(LABELS), 32, tmp_path / "saved")
+    save_model(load_model(folder, CLASSIFY), folder, Labels(NAMES), 32, tmp_path / "saved")
     again = open_model_folder(str(tmp_path / "saved"))
     assert (again.family.name, again.config[FAMILY_KEY]) == ("macbert", "macbert")
     with pytest.raises(InputError, match=r"teacher.family: 'roberta' is RoBERTa.*another graph.*one of bert, spanbert"):
@@ -112,36 +111,30 @@ def test_a_choice_decides_and_is_kept_with_the_saved_model(tmp_path: Path) -> No
         open_model_folder(str(made), family="macbrt")
 
 
-def test_a_checkpoint_of_another_graph_is_suggested_no_row() -> None:
-    roberta = find_family("roberta")
-    assert suggest_row(roberta, ["fit_dense.weight", "encoder.layer.0.output.LayerNorm.gamma"]) == (roberta, "")
-
-
 def test_an_archive_without_pooler_and_heads_teaches_its_states_and_no_words(tmp_path: Path) -> None:
     def bare(state: State) -> State:
         return {k: v for k, v in state.items() if k.startswith("bert.") and "pooler" not in k}
 
-    folder = open_model_folder(str(published(tmp_path / "m", "bert", "AutoModelForPreTraining", bare, "bin")))
+    folder = open_model_folder(str(write_published(tmp_path / "m", "bin", bare, "PreTraining")))
     assert load_model(folder, EMBED).config.hidden_size == 32
-    assert load_model(folder, CLASSIFY, Labels(LABELS), new_head=True).config.num_labels == 3
+    assert load_model(folder, CLASSIFY, Labels(NAMES), new_head=True).config.num_labels == 3
     with pytest.raises(InputError, match=r"no trained head for fill-mask \(cls.predictions.*missing\)"):
         load_model(folder, FILL)
 
 
 @pytest.mark.parametrize("suffix", ["bin", "safetensors"])
 def test_a_discriminator_has_no_guesses_of_words_and_that_is_said(suffix: str, tmp_path: Path) -> None:
-    made = published(tmp_path / "m", "electra", "AutoModelForPreTraining", dict, suffix)
-    folder = open_model_folder(str(made))
+    folder = open_model_folder(str(write_published(tmp_path / "m", suffix, dict, "PreTraining", "electra")))
     with pytest.raises(InputError, match=r"no head for fill-mask that can be used: the checkpoint is a discriminator"):
         load_model(folder, FILL)
-    ours = load_model(folder, CLASSIFY, Labels(LABELS), new_head=True).electra.state_dict()
-    theirs = tiny_classifier("electra", 2, LABELS, auto_class="AutoModelForPreTraining").electra.state_dict()
+    ours = load_model(folder, CLASSIFY, Labels(NAMES), new_head=True).electra.state_dict()
+    theirs = tiny_classifier("electra", 2, NAMES, auto_class="AutoModelForPreTraining").electra.state_dict()
     assert all(torch.equal(ours[k], v) for k, v in theirs.items())
 
 
 def test_a_generator_guesses_words(tmp_path: Path) -> None:
-    made = published(tmp_path / "m", "electra", "AutoModelForMaskedLM", dict, "bin")
+    made = write_published(tmp_path / "m", "bin", dict, "MaskedLM", "electra")
     model, ids = load_model(open_model_folder(str(made)), FILL), torch.arange(5, 17)[None]
-    expected = tiny_classifier("electra", 2, LABELS, auto_class="AutoModelForMaskedLM")
+    expected = tiny_classifier("electra", 2, NAMES, auto_class="AutoModelForMaskedLM")
     with torch.no_grad():
         torch.testing.assert_close(model(ids).logits, expected(ids).logits)

@@ -17,13 +17,15 @@ from pocketbert.core.models.checkpoints import load_model, save_tokenizer
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.core.types import Format, Layout
+from pocketbert.core.types import Format
 from pocketbert.distill.students.build import build_student
 from pocketbert.export.prepare import prepare
+from support.drawn import difference, draw_inputs
+from support.published import edit_json
 from support.tiny import noisy_model, task_vocabulary
 
 ROW = find_family("ernie-thu")
-CLASSIFY = TASKS[TaskName.TEXT_CLASSIFICATION]
+CLASSIFY, TAG = TASKS[TaskName.TEXT_CLASSIFICATION], TASKS[TaskName.TOKEN_CLASSIFICATION]
 PATTERNS = (
     ["sim", "mix", "norm"],
     ["norm", "norm", "sim"],
@@ -36,16 +38,6 @@ PATTERNS = (
 
 def model_of(kinds: list[str], auto_class: str = CLASSIFY.auto_class) -> Any:
     return noisy_model("ernie-thu", len(kinds), auto_class, layer_kinds=kinds, num_hidden_layers=len(kinds))
-
-
-def inputs_of(rows: int = 3, length: int = 11) -> dict[str, Tensor]:
-    draw = torch.Generator().manual_seed(length)
-    ids = torch.randint(5, 90, (rows, length), generator=draw)
-    mask, types = torch.ones_like(ids), torch.zeros_like(ids)
-    types[:, length // 2 :] = 1
-    for i in range(1, rows):
-        mask[i, length - 2 * i :] = 0
-    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
 
 
 def entities_of(rows: int = 3, length: int = 11) -> dict[str, Tensor]:
@@ -68,7 +60,7 @@ def attention(state: dict[str, Tensor], name: str, states: Tensor, mask: Tensor,
     return torch.cat(out, -1)
 
 
-def by_the_equations(model: Any, inputs: dict[str, Tensor], entities: Tensor, open_places: Tensor) -> Tensor:
+def compute_by_equations(model: Any, inputs: dict[str, Tensor], entities: Tensor, open_places: Tensor) -> Tensor:
     """States of the text, layer by layer as the docstring of the model has it."""
     state = model.state_dict()
 
@@ -103,60 +95,39 @@ def by_the_equations(model: Any, inputs: dict[str, Tensor], entities: Tensor, op
     return w
 
 
-def far(found: Tensor, expected: Tensor) -> float:
+def measure_gap(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).abs().max() / expected.std())
 
 
 @pytest.mark.parametrize("kinds", PATTERNS)
 @torch.no_grad()
 def test_the_module_computes_the_equations(kinds: list[str]) -> None:
-    model = model_of(kinds, "AutoModelForTokenClassification")
-    inputs, given = inputs_of(), entities_of()
-    open_places = given["entity_mask"].clone()
-    open_places[:, 0] = 1
-    wanted = by_the_equations(model, inputs, given["entity_vectors"], open_places)
-    real = inputs["attention_mask"].bool()
+    model, inputs, given = model_of(kinds, TAG.auto_class), draw_inputs("ernie-thu", 11, (0, 2, 4)), entities_of()
+    real, entities, nothing = inputs["attention_mask"].bool(), given["entity_vectors"], given["entity_vectors"] * 0
+    first = torch.zeros_like(given["entity_mask"])
+    first[:, 0] = 1  # [CLS] is always open
     found = model.bert(**inputs, **given).last_hidden_state
-    assert far(found[real], wanted[real]) < 1e-5
+    wanted = compute_by_equations(model, inputs, entities, given["entity_mask"] + first)
+    assert measure_gap(found[real], wanted[real]) < 1e-5
     alone = model.bert(**inputs).last_hidden_state
-    first = torch.zeros_like(open_places)
-    first[:, 0] = 1
-    wanted = by_the_equations(model, inputs, torch.zeros_like(given["entity_vectors"]), first)
-    assert far(alone[real], wanted[real]) < 1e-5
-    assert (far(found[real], alone[real]) > 1e-2) == (kinds != ["sim"] * 3)
-    closed = by_the_equations(model, inputs, torch.zeros_like(given["entity_vectors"]), torch.zeros_like(first) + 1e-9)
-    assert kinds != ["sim", "mix", "norm"] or far(alone[real], closed[real]) > 1e-2, (
-        "an open [CLS] would make no difference"
-    )
+    assert measure_gap(alone[real], compute_by_equations(model, inputs, nothing, first)[real]) < 1e-5
+    assert (measure_gap(found[real], alone[real]) > 1e-2) == (kinds != ["sim"] * 3)
+    if kinds == ["sim", "mix", "norm"]:
+        closed = compute_by_equations(model, inputs, nothing, first * 0 + 1e-9)
+        assert measure_gap(alone[real], closed[real]) > 1e-2, "an open [CLS] would make no difference"
 
 
 @pytest.mark.parametrize("kinds", PATTERNS)
-@pytest.mark.parametrize("format", Format)
 @torch.no_grad()
-def test_the_text_only_graph_computes_what_the_module_does(kinds: list[str], format: Format) -> None:
-    for name in (TaskName.TEXT_CLASSIFICATION, TaskName.TOKEN_CLASSIFICATION):
-        task = TASKS[name]
-        model = model_of(kinds, task.auto_class)
-        module = prepare(model, ROW, task, format)
+def test_the_text_only_graph_computes_what_the_module_does(kinds: list[str]) -> None:
+    model = model_of(kinds, TAG.auto_class)
+    for format in Format:
+        module = prepare(model, ROW, TAG, format)
         for length in (7, 30):
-            inputs = inputs_of(2, length)
-            expected, (found,) = model(**inputs).logits, module(*inputs.values())
-            real = inputs["attention_mask"].bool() if expected.dim() == 3 else slice(None)
-            assert far(found[real], expected[real]) < 1e-5
-
-
-def test_a_wrong_entity_stream_would_be_seen() -> None:
-    model = model_of(["sim", "mix", "norm"])
-    module = prepare(model, ROW, CLASSIFY)
-    with torch.no_grad():
-        model.bert.encoder.layer[2].attention.self_ent.value.weight.mul_(1.5)
-        inputs = inputs_of()
-        assert far(module(*inputs.values())[0], model(**inputs).logits) > 1e-3
-
-
-def test_the_layout_for_the_neural_engine_is_refused() -> None:
-    with pytest.raises(InputError, match="'ane' has no rewrite for the encoder of 'ernie_thu'"):
-        prepare(model_of(["mix"]), ROW, CLASSIFY, Format.COREML, Layout.ANE)
+            assert difference(model, module, draw_inputs("ernie-thu", length, (0, 2))) < 1e-5
+    if kinds == PATTERNS[0]:  # a wrong entity stream would be seen
+        model.bert.encoder.layer[-1].attention.self_ent.value.weight.mul_(1.5)
+        assert difference(model, module, draw_inputs("ernie-thu", 11)) > 1e-4
 
 
 def test_a_layer_that_is_not_its_own_is_refused() -> None:
@@ -182,7 +153,7 @@ def test_what_is_no_ernie_is_refused(changes: dict[str, Any], what: str) -> None
 def test_every_weight_that_is_trained_gets_a_gradient() -> None:
     for kinds in PATTERNS:
         model = model_of(kinds)
-        model(**inputs_of()).logits.sum().backward()
+        model(**draw_inputs("ernie-thu", 11, (0, 2, 4))).logits.sum().backward()
         unread = [n for n, p in model.named_parameters() if p.grad is None]
         assert unread == [n for n, p in model.named_parameters() if not p.requires_grad]
         assert len(unread) == (4 if kinds != ["sim"] * 3 else 0)
@@ -199,7 +170,7 @@ def test_a_student_takes_the_kinds_of_its_teachers_layers(layers: int, kinds: li
     assert random.config.layer_kinds == ["sim", "sim", "norm"]
 
 
-def released(folder: Path, model: Any, extra: dict[str, Tensor]) -> Path:
+def write_released(folder: Path, model: Any, extra: dict[str, Tensor]) -> Path:
     """A folder as the authors ship it: ernie_config.json, pytorch_model.bin with gamma and beta, vocab.txt."""
     folder.mkdir()
     config = model.config
@@ -224,11 +195,11 @@ def test_a_released_folder_is_read_as_its_authors_ship_it(tmp_path: Path) -> Non
         "bert.encoder.layer.1.intermediate.dense_1_ent.bias": torch.ones(200),
         "cls.predictions_ent.transform.dense.weight": torch.ones(12, 32),
     }
-    folder = open_model_folder(str(released(tmp_path / "ernie", model, extra)))
+    folder = open_model_folder(str(write_released(tmp_path / "ernie", model, extra)))
     assert (folder.family, folder.config["layer_kinds"]) == (ROW, ["sim", "mix", "norm"])
     loaded = load_model(folder, TASKS[TaskName.FILL_MASK])
     with torch.no_grad():
-        inputs = inputs_of()
+        inputs = draw_inputs("ernie-thu", 11, (0, 2, 4))
         torch.testing.assert_close(loaded(**inputs).logits, model(**inputs).prediction_logits, rtol=0, atol=0)
     out = tmp_path / "tokenizer"
     out.mkdir()
@@ -236,34 +207,35 @@ def test_a_released_folder_is_read_as_its_authors_ship_it(tmp_path: Path) -> Non
     assert json.loads((out / "tokenizer.json").read_text())["model"]["type"] == "WordPiece"
 
 
+LABELS = {"id2label": {str(i): n for i, n in enumerate("abc")}}
+
+
 def test_a_released_configuration_without_kinds_is_berts(tmp_path: Path) -> None:
-    model = model_of(["sim", "sim"])
-    path = released(tmp_path / "ernie", model, {})
-    content = json.loads((path / "ernie_config.json").read_text())
-    del content["layer_types"]
-    names = {"id2label": {str(i): n for i, n in enumerate("abc")}}
-    (path / "ernie_config.json").write_text(json.dumps({**content, **names}))
+    path = write_released(tmp_path / "ernie", model_of(["sim", "sim"]), {})
+    edit_json(path / "ernie_config.json", layer_types=None, **LABELS)
     assert load_model(open_model_folder(str(path)), CLASSIFY).config.layer_kinds == ["sim", "sim"]
 
 
 def test_the_head_for_entity_typing_has_no_bias(tmp_path: Path) -> None:
     model = model_of(["mix", "norm"])
-    weight, task = model.classifier.weight.detach().clone(), TASKS[TaskName.MULTI_LABEL]
     with torch.no_grad():
         model.classifier.bias.zero_()
-    path = released(tmp_path / "ernie", model, {"typing.weight": weight})
+    path = write_released(tmp_path / "ernie", model, {"typing.weight": model.classifier.weight.detach().clone()})
     state = torch.load(path / "pytorch_model.bin", weights_only=True)
     torch.save({k: v for k, v in state.items() if not k.startswith("classifier.")}, path / "pytorch_model.bin")
-    content = json.loads((path / "ernie_config.json").read_text())
-    names = {"id2label": {str(i): n for i, n in enumerate("abc")}, "problem_type": "multi_label_classification"}
-    (path / "ernie_config.json").write_text(json.dumps({**content, **names}))
-    loaded = load_model(open_model_folder(str(path)), task)
+    edit_json(path / "ernie_config.json", problem_type="multi_label_classification", **LABELS)
+    loaded = load_model(open_model_folder(str(path)), TASKS[TaskName.MULTI_LABEL])
     with torch.no_grad():
-        torch.testing.assert_close(loaded(**inputs_of()).logits, model(**inputs_of()).logits, rtol=0, atol=0)
+        torch.testing.assert_close(
+            loaded(**draw_inputs("ernie-thu", 11, (0, 2, 4))).logits,
+            model(**draw_inputs("ernie-thu", 11, (0, 2, 4))).logits,
+            rtol=0,
+            atol=0,
+        )
 
 
 def test_a_tensor_that_is_lost_is_named(tmp_path: Path) -> None:
-    path = released(tmp_path / "ernie", model_of(["mix", "norm"]), {})
+    path = write_released(tmp_path / "ernie", model_of(["mix", "norm"]), {})
     state = torch.load(path / "pytorch_model.bin", weights_only=True)
     del state["bert.encoder.layer.1.attention.self_ent.key.weight"]
     torch.save(state, path / "pytorch_model.bin")

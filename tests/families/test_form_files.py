@@ -14,7 +14,7 @@ import pytest
 
 import pocketbert
 from pocketbert import InputError, api
-from pocketbert.benchmarks.cold_start import _measure_start
+from pocketbert.benchmarks.cold_start import cold_start
 from pocketbert.core.compare.golden import read_golden
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.tasks import TaskName
@@ -54,7 +54,7 @@ def copied(linked: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(linked, tmp_path / "out"))
 
 
-def rows_file(folder: Path, *rows: dict[str, Any]) -> Path:
+def write_rows(folder: Path, *rows: dict[str, Any]) -> Path:
     path = folder / "rows.jsonl"
     path.write_text("".join(json.dumps(r) + "\n" for r in rows))
     return path
@@ -80,7 +80,7 @@ def test_predict_reads_the_column_and_it_makes_a_difference(linked: Path, tmp_pa
     texts = [pocketbert.with_columns("good morning", c) for c in (MENTIONS, {"entities": []})]
     first, second = model.outputs(texts)
     assert np.abs(first - second).max() > 1e-3
-    table = rows_file(tmp_path, *({"text": "good morning", **c} for c in (MENTIONS, {"entities": []})))
+    table = write_rows(tmp_path, *({"text": "good morning", **c} for c in (MENTIONS, {"entities": []})))
     ran = cli("predict", "-m", linked, "--file", table, "--json")
     assert ran.exit_code == 0, ran.output
     scores = [json.loads(line)["score"] for line in ran.stdout.splitlines()]
@@ -91,12 +91,12 @@ def test_texts_without_the_column_and_unknown_entities_end_with_exit_2(linked: P
     ran = cli("predict", "-m", linked, "good morning")
     assert ran.exit_code == 2
     assert "has no column 'entities'" in ran.stderr
-    unknown = rows_file(tmp_path, {"text": "good", "entities": [{"start": 0, "end": 4, "id": "Q9"}]})
+    unknown = write_rows(tmp_path, {"text": "good", "entities": [{"start": 0, "end": 4, "id": "Q9"}]})
     ran = cli("predict", "-m", linked, "--file", unknown)
     assert ran.exit_code == 2
     assert "'Q9' is not among the 3 entities" in ran.stderr
     with pytest.raises(InputError, match="has no column 'entities'"):
-        api.verify(linked, rows_file(tmp_path, {"text": "good", "label": "neutral"}))
+        api.verify(linked, write_rows(tmp_path, {"text": "good", "label": "neutral"}))
 
 
 def test_an_unknown_form_names_the_allowed_ones(linked: Path, tmp_path: Path, cli: Cli) -> None:
@@ -106,7 +106,7 @@ def test_an_unknown_form_names_the_allowed_ones(linked: Path, tmp_path: Path, cl
     assert not (tmp_path / "x").exists()
 
 
-def listed_again(folder: Path, name: str) -> None:
+def update_listing(folder: Path, name: str) -> None:
     """Give a changed file the digest that the list wants."""
     listed = json.loads((folder / "artifacts.json").read_text())
     for record in listed["files"]:
@@ -126,7 +126,7 @@ def test_a_changed_entity_is_seen_by_the_stored_gate(copied: Path) -> None:
     values[2] *= 1.001
     table.CopyFrom(numpy_helper.from_array(values, table.name))
     onnx.save(graph, path)
-    listed_again(copied, "onnx/model.onnx")
+    update_listing(copied, "onnx/model.onnx")
     (gate,) = [g for g in api.verify(copied).gates if g.name == "stored"]
     assert not gate.passed
     assert "bert.entity_table.weight has other numbers in 1 of 4 rows, first in row 2" in gate.detail
@@ -135,7 +135,7 @@ def test_a_changed_entity_is_seen_by_the_stored_gate(copied: Path) -> None:
 def test_a_lost_input_is_seen_by_the_golden_gate(copied: Path) -> None:
     rows = [json.loads(line) for line in (copied / "golden.jsonl").read_text().splitlines()]
     (copied / "golden.jsonl").write_text("".join(json.dumps({**r, "data": {"entities": []}}) + "\n" for r in rows))
-    listed_again(copied, "golden.jsonl")
+    update_listing(copied, "golden.jsonl")
     failed = {g.name for g in api.verify(copied).gates if not g.passed}
     assert {"golden", "reference"} <= failed
 
@@ -156,7 +156,7 @@ def test_timing_and_cold_starts_fill_in_what_they_are_not_given(linked: Path) ->
     )
     assert feed["entity_ids"].tolist() == [[0, 0, 0]]
     assert predictor.run(feed)["logits"].shape == (1, 3)
-    assert _measure_start(file, [2, 5, 3], 1, 0).start.length == 3
+    assert cold_start(file, [2, 5, 3], 1).start.length == 3
 
 
 def snippets(folder: Path) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -71,12 +70,16 @@ def inputs_of(length: int, padding: int) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": mask}
 
 
-def run(site: Path, *words: object) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(site)}
-    command = [Path(sys.executable).with_name("pocketbert"), *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+@pytest.fixture
+def run(cli: Callable[..., Any], mpnet: None) -> Callable[..., str]:
+    """`run(*words)`: a command with the package installed; what it prints."""
+
+    def succeed(*words: object) -> str:
+        done = cli(*words)
+        assert done.exit_code == 0, done.output
+        return str(done.stdout)
+
+    return succeed
 
 
 def test_nothing_of_the_package_names_it_so_that_it_does_come_from_outside() -> None:
@@ -84,38 +87,38 @@ def test_nothing_of_the_package_names_it_so_that_it_does_come_from_outside() -> 
         find_family("mpnet")
 
 
-def test_families_and_doctor_list_it(site: Path) -> None:
-    rows = {f["name"]: f for f in json.loads(run(site, "families", "--json"))}
+def test_families_and_doctor_list_it(run: Callable[..., str]) -> None:
+    rows = {f["name"]: f for f in json.loads(run("families", "--json"))}
     assert rows["mpnet"]["title"] == "MPNet"
-    (plugin,) = json.loads(run(site, "doctor", "--json"))["plugins"]
+    (plugin,) = json.loads(run("doctor", "--json"))["plugins"]
     assert (plugin["name"], plugin["package"], plugin["error"]) == ("mpnet", "pocketbert-mpnet 1.0", "")
     assert plugin["registered"] == ["adapter mpnet", "capture mpnet", "family mpnet"]
 
 
-def test_it_is_exported_and_verified(site: Path, model: Path, tmp_path: Path) -> None:
-    run(site, "export", "-m", model, "-o", tmp_path / "phone", "--format", "onnx", "--max-length", 32)
+def test_it_is_exported_and_verified(run: Callable[..., str], model: Path, tmp_path: Path) -> None:
+    run("export", "-m", model, "-o", tmp_path / "phone", "--format", "onnx", "--max-length", 32)
     listed = json.loads((tmp_path / "phone/artifacts.json").read_text())
     status = {f["path"]: f.get("status") for f in listed["files"]}
     assert {status["onnx/model.onnx"], status["onnx/model_int8.onnx"]} == {"passed"}
 
 
 def test_it_teaches_a_student(
-    site: Path, model: Path, labelled_rows: Callable[..., Any], write_rows: Callable[..., Path], tmp_path: Path
+    run: Callable[..., str],
+    model: Path,
+    labelled_rows: Callable[..., Any],
+    write_rows: Callable[..., Path],
+    tmp_path: Path,
 ) -> None:
     for name, count in (("train.jsonl", 48), ("eval.jsonl", 24)):
         write_rows(tmp_path / name, labelled_rows(count, LABELS))
+    files = {name: {"path": f"{name}.jsonl"} for name in ("train", "eval")}
     signals = {"logits": 1, "hidden": 1, "attention": 1}
     recipe = {
         "schema": 1,
         "name": "mpnet",
         "task": "text-classification",
         "seed": 3,
-        "data": {
-            "train": {"path": "train.jsonl"},
-            "eval": {"path": "eval.jsonl"},
-            "labels": list(LABELS),
-            "max_length": 32,
-        },
+        "data": {**files, "labels": list(LABELS), "max_length": 32},
         "teacher": {"model": str(model)},
         "student": {"layers": 1},
         "distill": [{"method": "task", "steps": 2, "batch": 8, "lr": 1e-3, "signals": signals}],
@@ -123,7 +126,7 @@ def test_it_teaches_a_student(
         "verify": {"max_drop": 1.0},
     }
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
-    run(site, "distill", tmp_path / "recipe.yaml", "-o", tmp_path / "run")
+    run("distill", tmp_path / "recipe.yaml", "-o", tmp_path / "run")
     config = json.loads((tmp_path / "run/student/config.json").read_text())
     assert (config["model_type"], config["num_hidden_layers"]) == ("mpnet", 1)
 

@@ -1,8 +1,11 @@
-"""Every row of the family table is complete: its keys resolve, its tiny model builds, learns from, exports."""
+"""Every row of the family table: its keys resolve, its tiny model is captured, and prepared for every format with its own numbers."""
 
 from __future__ import annotations
 
+import copy
 import inspect
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,37 +16,40 @@ from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import ADAPTERS, CAPTURES, CHECKPOINTS, LAYER_PARTS, all_families, find_family
 from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Layout, Signal
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.capture.outputs import LmHead
 from pocketbert.distill.students.build import CLASS_CHANGES, build_student
-from pocketbert.export.adapters import mask_4d
+from pocketbert.distill.training import loop
+from pocketbert.distill.training.loop import training_dtype
 from pocketbert.export.adapters.lean import find_layer_parts, find_layers
 from pocketbert.export.prepare import prepare
-from support.tiny import ENTRIES, EXPORTED, GRAPHS, tiny_classifier, tiny_config
+from support.drawn import difference, draw_inputs
+from support.tiny import ENTRIES, EXPORTED, GRAPHS, NAMES, noisy_model, tiny_classifier, tiny_config
 from support.tiny_tokenizers import vocabulary, write_tokenizer
 
-LABELS = ("negative", "neutral", "positive")
 HEADS = {task.head: task for task in reversed(TASKS.values())}
 """One task for each class of transformers."""
+CLASSIFY = TASKS[TaskName.TEXT_CLASSIFICATION]
+WORDS = len(vocabulary(0))
+PADDED = (0, 3, 6)
+"""Padded tokens of three rows."""
 
 
-def inputs_of(name: str, rows: int = 3, length: int = 11) -> dict[str, torch.Tensor]:
-    row = find_family(name)
-    draw = torch.Generator().manual_seed(length)
-    ids = torch.randint(5, len(vocabulary(0)), (rows, length), generator=draw)
-    mask, types = torch.ones_like(ids), torch.zeros_like(ids)
-    types[:, length // 2 :] = 1
-    for i in range(1, rows):
-        padded = slice(length - 3 * i, length) if row.padding_side == "right" else slice(0, 3 * i)
-        mask[i, padded], types[i, padded] = 0, 0
-        ids[i, padded] = row.tiny["pad_token_id"]
-    separator = ENTRIES[name].separator
-    for i in range(rows if separator is not None else 0):
-        ids[i, [2, 3, length - 3 * i - 1]] = separator
-    made = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
-    return {n: made[n] for n in row.inputs}
+def model_of(name: str, head: str, **changes: Any) -> Any:
+    labels = NAMES[:2] if HEADS[head].name is TaskName.QUESTION_ANSWERING else NAMES
+    return noisy_model(name, 2, HEADS[head].auto_class, labels, **{"vocab_size": WORDS, **changes})
+
+
+def is_offered(name: str, head: str) -> bool:
+    """Whether an Auto class opens the family with a head: transformers' own classes, and those that the package makes known."""
+    auto = getattr(transformers, HEADS[head].auto_class)
+    return type(tiny_config(name, 1, ())) in auto._model_mapping
+
+
+# Keys and facts.
 
 
 def test_every_family_has_its_tiny_entry() -> None:
@@ -68,18 +74,15 @@ def test_nothing_is_registered_that_no_row_names() -> None:
     assert set(ADAPTERS.keys()) == {f.adapter for f in rows} | ({f.block_adapter for f in rows} - {None})
     assert set(LAYER_PARTS.keys()) == {f.layer_parts for f in rows} - {None}
     assert set(CHECKPOINTS.keys()) == {f.checkpoints for f in rows} - {None}
-
-
-def test_the_changes_of_class_are_those_of_the_table() -> None:
-    assert build_student  # importing it registers the package's own
-    found = {(c.teacher, c.student) for c in CLASS_CHANGES.values()}
-    assert found == {(teacher, f.name) for f in all_families() for teacher in f.students_of}
+    assert build_student  # importing it registers the package's own changes of class
+    changes = {(c.teacher, c.student) for c in CLASS_CHANGES.values()}
+    assert changes == {(teacher, f.name) for f in rows for teacher in f.students_of}
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_the_tiny_model_is_what_the_row_describes(name: str) -> None:
+def test_the_tiny_model_is_what_the_row_describes(name: str, tmp_path: Path) -> None:
     row = find_family(name)
-    model = tiny_classifier(name, 3, LABELS)
+    model = tiny_classifier(name, 3, NAMES)
     assert type(model).__name__ == f"{row.classes}ForSequenceClassification"
     assert len(model.get_submodule(row.layer_path)) == getattr(model.config, row.stored_layers)
     assert model.config.num_hidden_layers == 3
@@ -88,106 +91,155 @@ def test_the_tiny_model_is_what_the_row_describes(name: str) -> None:
     assert sum(p.numel() for p in model.parameters()) < 1e5
     positions = model.config.max_position_embeddings - row.position_offset
     with torch.no_grad():  # the longest input that the table of positions takes, and not one token more
-        full = inputs_of(name, 1, positions if positions > 0 else row.longest)
+        full = draw_inputs(name, positions if positions > 0 else row.longest)
         assert model(**full).logits.shape == (1, 3)
         if positions > 0 and ENTRIES[name].position_table:
             with pytest.raises((IndexError, RuntimeError, ValueError)):
-                model(**inputs_of(name, 1, positions + 1))
+                model(**draw_inputs(name, positions + 1))
     for ours, theirs in row.config_names.items():
         assert hasattr(model.config, theirs)
         assert not hasattr(model.config, ours)
+    write_tokenizer(tmp_path, pad_id=model.config.pad_token_id)
+    ids = np.concatenate([np.asarray(row.ids) for row in TextTokenizer(tmp_path, 32).encode(list(SENTENCES[:4]))])
+    assert ids.max() < model.config.vocab_size
 
 
 @pytest.mark.parametrize("name", GRAPHS)
+def test_a_mask_that_is_forgotten_would_be_seen(name: str) -> None:
+    model, inputs = tiny_classifier(name, 2, NAMES), draw_inputs(name, 11, PADDED)
+    with torch.inference_mode():
+        whole = model(**inputs).logits
+        blind = model(**{**inputs, "attention_mask": torch.ones_like(inputs["input_ids"])}).logits
+    assert float((whole - blind)[1:].abs().max()) > 1e-2
+
+
+# Learning.
+
+
+def is_captured(name: str, shape: dict[str, Any]) -> bool:
+    return ENTRIES[name].all_pairs and "inner_group_num" not in shape  # with which ALBERT neither teaches nor learns
+
+
+SHAPES = [(name, shape) for name in GRAPHS for shape in ({}, *ENTRIES[name].shapes)]
+
+
+@pytest.mark.parametrize(("name", "shape"), [case for case in SHAPES if is_captured(*case)], ids=str)
 @torch.no_grad()
-def test_one_attention_is_captured_for_each_layer_that_runs(name: str) -> None:
-    row, depth = find_family(name), 3
-    model = tiny_classifier(name, depth, LABELS)
-    inputs = inputs_of(name)
-    expected = model(**inputs).logits
-    with record_attention(model, row, range(depth), range(depth)) as recorder:
-        found = model(**inputs).logits
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+def test_captured_scores_are_those_that_softmax_gets(name: str, shape: dict[str, Any]) -> None:
+    row, model, inputs = find_family(name), model_of(name, CLASSIFY.head, **shape), draw_inputs(name, 12, PADDED)
+    stock = copy.deepcopy(model)
+    stock.set_attn_implementation("eager")
+    expected = stock(**inputs, output_attentions=True, output_hidden_states=True)
+    with record_attention(model, row, range(2), range(2)) as recorder:
+        found = model(**inputs)
+    torch.testing.assert_close(found.logits, expected.logits, rtol=1e-4, atol=1e-4)
     for signal, layers in ((Signal.ATTENTION, recorder.scores), (Signal.RELATIONS, recorder.relations)):
-        assert signal not in row.signals or sorted(layers) == list(range(depth))
-    hidden = model(**inputs, output_hidden_states=True).hidden_states
-    assert len(hidden) == depth + 1
+        assert signal not in row.signals or sorted(layers) == [0, 1]
+    assert len(expected.hidden_states) == 3
+    real = inputs["attention_mask"].bool()
+    for layer, probabilities in enumerate(expected.attentions):
+        scores = recorder.scores[layer].softmax(-1).transpose(1, 2)[real]
+        torch.testing.assert_close(scores, probabilities.transpose(1, 2)[real], rtol=1e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", [n for n in GRAPHS if find_family(n).lm_head is not None])
 @torch.no_grad()
 def test_the_head_that_guesses_words_begins_where_the_row_says(name: str) -> None:
-    model = tiny_classifier(name, 1, LABELS, auto_class="AutoModelForMaskedLM")
-    inputs = inputs_of(name)
-    chosen = torch.tensor([0, 4, 12])
+    model, inputs, chosen = model_of(name, "ForMaskedLM"), draw_inputs(name, 11, PADDED), torch.tensor([0, 4, 12])
     made = LmHead(model, name).run(model, inputs, chosen)
-    whole = model(**inputs).logits.flatten(0, 1)[chosen]
-    torch.testing.assert_close(made.logits, whole, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(made.logits, model(**inputs).logits.flatten(0, 1)[chosen], rtol=1e-4, atol=1e-4)
 
 
-def offered(name: str, head: str) -> bool:
-    """Whether an Auto class opens the family with a head: transformers' own classes, and those that the package makes known."""
-    auto = getattr(transformers, HEADS[head].auto_class)
-    return type(tiny_config(name, 1, ())) in auto._model_mapping
-
-
-@pytest.mark.parametrize(("name", "head"), [(n, h) for n in EXPORTED for h in HEADS if offered(n, h)])
-@pytest.mark.parametrize("format", Format)
-def test_every_head_that_transformers_offers_is_ready_for_every_format(name: str, head: str, format: Format) -> None:
-    row, task = find_family(name), HEADS[head]
-    labels = LABELS[:2] if task.name is TaskName.QUESTION_ANSWERING else LABELS
-    model = tiny_classifier(name, 2, labels, auto_class=task.auto_class)
-    module = prepare(model, row, task, format)
-    inputs = inputs_of(name, 2, 13)
-    with torch.inference_mode():
-        expected, found = model(**inputs), module(*inputs.values())
-    output = task.outputs[0]
-    real = inputs["attention_mask"].bool() if found[0].dim() == 3 or task.answer[0] == "start_logits" else slice(None)
-    difference = (found[0] - expected[output])[real].abs().max() / expected[output][real].std()
-    assert float(difference) < row.parity_atol
-    if format is Format.ONNX:
-        length = torch.export.Dim("length", min=3, max=48)  # MobileBERT looks at both neighbours
-        rows = torch.export.Dim("rows", min=2, max=64)
-        torch.export.export(
-            module, tuple(inputs.values()), dynamic_shapes=tuple({0: rows, 1: length} for _ in inputs), strict=False
+@pytest.mark.parametrize("name", [n for n in EXPORTED if ENTRIES[n].copied])
+def test_a_student_takes_over_all_parts_of_the_chosen_layers(name: str) -> None:
+    row, teacher = find_family(name), noisy_model(name, 3, CLASSIFY.auto_class)
+    student = build_student(teacher, row, StudentSection(layers=2, teacher_layers=[1, 3]), 1)
+    theirs, own = teacher.state_dict(), student.state_dict()
+    for path in (row.layer_path, *row.layer_lists):
+        second = [key for key in own if key.startswith(f"{path}.1.")]
+        assert second
+        assert all(torch.equal(own[k], theirs[k.replace(f"{path}.1.", f"{path}.2.", 1)]) for k in second)
+    outside = [k for k in own if not k.startswith((row.layer_path, *row.layer_lists))]
+    assert all(torch.equal(own[k], theirs[k]) for k in outside)
+    if ENTRIES[name].resized:
+        smaller = StudentSection(layers=1, init="random", hidden=16, heads=2, intermediate=20)
+        assert build_student(teacher, row, smaller, 1).eval()(**draw_inputs(name, 11, PADDED[:2])).logits.shape == (
+            2,
+            3,
         )
 
 
-@pytest.mark.parametrize("name", [n for n in EXPORTED if find_family(n).layer_parts is not None])
-def test_layer_parts_know_the_layers_of_the_family(name: str) -> None:
-    row = find_family(name)
+@pytest.mark.parametrize("name", EXPORTED)
+def test_the_row_says_whether_training_in_bf16_works(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autocast shows it on any machine."""
+    model, trains = tiny_classifier(name, 2, NAMES).train(), find_family(name).trains_in_bf16
+    monkeypatch.setattr(loop, "_bf16_is_fast", lambda: True)
+    assert training_dtype(model) is (torch.bfloat16 if trains else torch.float32)
+
+    def take_step() -> float:
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(**draw_inputs(name, 12, PADDED), labels=torch.tensor([0, 1, 2])).loss
+        loss.backward()
+        return float(loss.detach())
+
+    if trains:
+        assert 0 < take_step() < 100
+        assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in model.parameters())
+        return
+    with pytest.raises(RuntimeError, match="BFloat16 without overflow"):
+        take_step()
+
+
+# Export.
+
+CASES = [(name, head, {}) for name in EXPORTED for head in HEADS if is_offered(name, head)]
+CASES += [(name, CLASSIFY.head, shape) for name, shape in SHAPES if shape and name in EXPORTED]
+
+
+ROUNDED = ("deberta", "deberta-v2", "xlm", "longformer", "modernbert")
+"""Families with tables, masks or angles in fp32, whatever the model computes in."""
+
+
+def expected_bound(name: str, shape: dict[str, Any]) -> tuple[bool, float]:
+    """Whether a model computes in double precision, and how exact its graph then is."""
+    if name == "xlnet" or "conv_kernel_size" in shape:
+        return False, 2e-4
+    return True, 3e-6 if name in ROUNDED else 1e-12
+
+
+@pytest.mark.parametrize(("name", "head", "shape"), CASES, ids=str)
+def test_the_prepared_module_gives_the_models_own_numbers(name: str, head: str, shape: dict[str, Any]) -> None:
+    row, task, model = find_family(name), HEADS[head], model_of(name, head, **shape)
+    double, bound = expected_bound(name, shape)
+    model = model.double() if double else model
+    outputs = [n for n in task.outputs if n != "sentence_embedding"]
+    for format in Format:
+        module = prepare(model, row, task, format)
+        for length in (7, 13, 40):
+            assert difference(model, module, draw_inputs(name, length, (0, 3)), outputs) <= bound, (format, length)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "head"), [(n, h) for n in EXPORTED for h in HEADS if is_offered(n, h)])
+def test_batch_and_length_are_free_in_the_graph_for_onnx(name: str, head: str) -> None:
+    inputs = draw_inputs(name, 13, PADDED[:2])
+    free = {0: torch.export.Dim("rows", min=2, max=64), 1: torch.export.Dim("length", min=3, max=48)}
+    module = prepare(model_of(name, head), find_family(name), HEADS[head])
+    torch.export.export(module, tuple(inputs.values()), dynamic_shapes=tuple(free for _ in inputs), strict=False)
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_layer_parts_know_the_layers_of_the_family_and_who_has_none_has_no_layout_for_the_neural_engine(
+    name: str,
+) -> None:
+    row, model = find_family(name), tiny_classifier(name, 2, NAMES)
     known = find_layer_parts(row)
-    assert known is not None
-    assert known.post_norm or known.lean
-    model = tiny_classifier(name, 2, LABELS)
-    assert find_layers(model.base_model, row, known)[1] is model.get_submodule(row.layer_path)
-    task = TASKS[TaskName.TEXT_CLASSIFICATION]
-    if known.post_norm or known.channels_first:
-        prepare(model, row, task, Format.COREML, Layout.ANE)
-    else:
-        with pytest.raises(InputError, match="'ane' has no rewrite"):
-            prepare(model, row, task, Format.COREML, Layout.ANE)
-    for suffix in known.first_token_heads:
-        assert offered(name, suffix)
-
-
-@pytest.mark.parametrize("name", GRAPHS)
-def test_a_mask_that_is_forgotten_would_be_seen(name: str) -> None:
-    model, inputs = tiny_classifier(name, 2, LABELS), inputs_of(name)
-    with torch.inference_mode():
-        whole = model(**inputs).logits
-        blind = model(**{**inputs, "attention_mask": torch.ones_like(inputs["input_ids"])}).logits
-    assert float((whole - blind)[1:].abs().max()) > 1e-2
-    assert mask_4d.MASK_VALUE < -1e3
-
-
-@pytest.mark.parametrize("name", GRAPHS)
-def test_the_tiny_tokenizer_fits_the_tiny_vocabulary(name: str, tmp_path: object) -> None:
-    from pathlib import Path
-
-    config = tiny_config(name, 1, LABELS)
-    folder = Path(str(tmp_path))
-    write_tokenizer(folder, pad_id=config.pad_token_id)
-    made = TextTokenizer(folder, 32)
-    ids = np.concatenate([np.asarray(row.ids) for row in made.encode(list(SENTENCES[:4]))])
-    assert ids.max() < config.vocab_size
+    if known is not None:
+        assert known.post_norm or known.lean
+        assert find_layers(model.base_model, row, known)[1] is model.get_submodule(row.layer_path)
+        assert all(is_offered(name, suffix) for suffix in known.first_token_heads)
+    if known is not None and (known.post_norm or known.channels_first):
+        assert prepare(model, row, CLASSIFY, Format.COREML, Layout.ANE)
+        return
+    with pytest.raises(InputError, match=f"'ane' has no rewrite for the encoder of '{row.model_types[0]}'"):
+        prepare(model, row, CLASSIFY, Format.COREML, Layout.ANE)

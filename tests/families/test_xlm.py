@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,125 +17,106 @@ from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.core.types import Format
 from pocketbert.distill.capture import record_attention
-from pocketbert.distill.capture.outputs import LayerOutputs, LmHead
+from pocketbert.distill.capture.outputs import LayerOutputs
 from pocketbert.distill.students.build import build_student
-from pocketbert.export.adapters.xlm import LANGUAGES
 from pocketbert.export.prepare import prepare
+from support.drawn import difference, draw_inputs
+from support.published import edit_json
 from support.tiny import NAMES, noisy_model, tiny_classifier
+from support.tiny_tokenizers import write_tokenizer
 
 ROW = find_family("xlm")
-SPEAKING = replace(ROW, inputs=(*ROW.inputs, LANGUAGES))
+SPEAKING = ROW.in_form("language", {"n_langs": 3})
 CLASSIFY, GUESS = TASKS[TaskName.TEXT_CLASSIFICATION], TASKS[TaskName.FILL_MASK]
-LANGUAGES_OF_TESTS = {"n_langs": 3, "lang_id": 1}
+PADDED = (0, 2, 4, 6)
+LANGUAGES = {"n_langs": 3, "lang_id": 1}
 
 
-def batch(rows: int, length: int, side: str = "right") -> dict[str, torch.Tensor]:
-    ids = torch.randint(5, 90, (rows, length), generator=torch.Generator().manual_seed(length))
-    mask = torch.ones_like(ids)
-    for i in range(1, rows):
-        count = min(2 * i, length - 2)
-        padded = slice(0, count) if side == "left" else slice(length - count, length)
-        ids[i, padded], mask[i, padded] = 2, 0
-    return {"input_ids": ids, "attention_mask": mask}
-
-
-def languages(ids: torch.Tensor) -> torch.Tensor:
+def languages_of(ids: torch.Tensor) -> torch.Tensor:
     """Another language for each token, none of them the default one everywhere."""
     return (torch.arange(ids.shape[1]) + torch.arange(len(ids))[:, None]) % 3
 
 
-@torch.no_grad()
-def worst(model: Any, module: Any, inputs: dict[str, torch.Tensor], output: str = "logits") -> float:
-    """Largest difference as a share of the spread, on real tokens."""
-    expected, found = model(**inputs)[output], module(*inputs.values())[0]
-    real = inputs["attention_mask"].bool() if found.dim() == 3 else slice(None)
-    return float((found - expected)[real].abs().max() / expected[real].std())
+def test_padding_may_be_on_the_left_where_no_place_is_special() -> None:
+    model = noisy_model("xlm", 2, GUESS.auto_class, NAMES)
+    module = prepare(model, ROW, GUESS)
+    for length in (3, 11, 48):
+        assert difference(model, module, draw_inputs("xlm", length, (0, 1), "left")) < 2e-5, length
 
 
-@pytest.mark.parametrize(
-    ("changes", "format"),
-    [
-        ({}, Format.ONNX),
-        ({"gelu_activation": False, "n_heads": 1}, Format.TFLITE),
-        ({"summary_type": "mean"}, Format.COREML),
-    ],
-)
-def test_the_encoder_gives_the_numbers_of_the_untouched_model(changes: dict[str, Any], format: Format) -> None:
-    for task in (CLASSIFY, GUESS):
-        model = noisy_model("xlm", 2, task.auto_class, NAMES, **changes)
-        module = prepare(model, ROW, task, format)
-        for shape in ((1, 3), (4, 11), (2, 48)):
-            for side in ("right", "left") if task is not CLASSIFY else ("right",):
-                assert worst(model, module, batch(*shape, side)) < 2e-4, (task.name, shape, side)
+# Languages.
 
 
 @pytest.mark.parametrize("task", [CLASSIFY, GUESS], ids=str)
 def test_each_token_may_have_its_own_language(task: Any) -> None:
-    model = noisy_model("xlm", 2, task.auto_class, NAMES, **LANGUAGES_OF_TESTS)
-    module = prepare(model, SPEAKING, task)
-    inputs = batch(4, 11)
-    inputs[LANGUAGES] = languages(inputs["input_ids"])
-    assert worst(model, module, inputs) < 2e-4
+    model = noisy_model("xlm", 2, task.auto_class, NAMES, **LANGUAGES)
+    module, inputs = prepare(model, SPEAKING, task), draw_inputs("xlm", 11, PADDED)
+    inputs["langs"] = languages_of(inputs["input_ids"])
+    assert difference(model, module, inputs) < 2e-5
     with torch.no_grad():
-        other = {**inputs, LANGUAGES: torch.zeros_like(inputs["input_ids"])}
+        other = {**inputs, "langs": torch.zeros_like(inputs["input_ids"])}
         moved = module(*other.values())[0] - module(*inputs.values())[0]
     assert float(moved.abs().max()) > 1e-2
 
 
 def test_without_languages_as_an_input_all_tokens_have_the_default_one() -> None:
-    model = noisy_model("xlm", 2, CLASSIFY.auto_class, NAMES, **LANGUAGES_OF_TESTS)
-    inputs = batch(4, 11)
+    model, inputs = noisy_model("xlm", 2, CLASSIFY.auto_class, NAMES, **LANGUAGES), draw_inputs("xlm", 11, PADDED)
     module, bare = prepare(model, ROW, CLASSIFY), copy.deepcopy(model)
-    finish_loading(model, ROW)
-    finish_loading(model, ROW)  # once is enough
-    assert worst(model, module, inputs) < 2e-4
+    for _ in range(2):  # once is enough
+        finish_loading(model, ROW)
+    assert difference(model, module, inputs) < 2e-5
     with torch.no_grad():
         named = bare(**inputs, langs=torch.ones_like(inputs["input_ids"])).logits
         torch.testing.assert_close(model(**inputs).logits, named)
         assert float((bare(**inputs).logits - named).abs().max()) > 1e-2, "transformers would add no language"
-        inputs[LANGUAGES] = languages(inputs["input_ids"])
+        inputs["langs"] = languages_of(inputs["input_ids"])
         torch.testing.assert_close(model(**inputs).logits, bare(**inputs).logits)
 
 
 def test_models_that_are_loaded_or_built_have_the_default_language(tmp_path: Path) -> None:
-    tiny_classifier("xlm", 2, NAMES, vocab_size=90, **LANGUAGES_OF_TESTS).save_pretrained(tmp_path)
+    tiny_classifier("xlm", 2, NAMES, vocab_size=90, **LANGUAGES).save_pretrained(tmp_path)
     teacher = load_model(open_model_folder(str(tmp_path)), CLASSIFY)
     student = build_student(teacher, ROW, StudentSection(layers=2), seed=1).eval()
-    inputs = batch(3, 9)
+    inputs = draw_inputs("xlm", 9, (0, 2, 4))
     with torch.no_grad():
-        torch.testing.assert_close(student(**inputs).logits, teacher(**inputs).logits)
         named = teacher(**inputs, langs=torch.ones_like(inputs["input_ids"])).logits
         torch.testing.assert_close(teacher(**inputs).logits, named)
-    content = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**content, "lang_id": 3}))
+        torch.testing.assert_close(student(**inputs).logits, named)
+    edit_json(tmp_path / "config.json", lang_id=3)
     with pytest.raises(InputError, match="lang_id is 3, the model has the languages 0 to 2"):
         load_model(open_model_folder(str(tmp_path)), CLASSIFY)
 
 
+# Configurations.
+
+
 @pytest.mark.parametrize(("key", "value"), [("causal", True), ("asm", True), ("summary_proj_to_labels", False)])
 def test_another_model_is_refused(key: str, value: bool, tmp_path: Path) -> None:
-    tiny_classifier("xlm", 1, NAMES).save_pretrained(tmp_path)
-    content = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**content, key: value}))
+    model = tiny_classifier("xlm", 1, NAMES)
+    model.save_pretrained(tmp_path)
+    edit_json(tmp_path / "config.json", **{key: value})
     with pytest.raises(InputError, match=f"{key} is {value}; only {not value} is computed"):
         open_model_folder(str(tmp_path))
-    model = tiny_classifier("xlm", 1, NAMES)
     setattr(model.config, key, value)
     with pytest.raises(InputError, match=f"{key} is {value}"):
         prepare(model, ROW, CLASSIFY)
 
 
+def test_an_old_configuration_names_its_padding_otherwise(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "xlm", "pad_index": 2}))
+    assert TextTokenizer(tmp_path, 16).pad_id == 2
+
+
+# Learning.
+
+
 @torch.no_grad()
-def test_captured_scores_are_those_that_softmax_gets() -> None:
-    model, inputs = noisy_model("xlm", 2, CLASSIFY.auto_class), batch(3, 9)
-    expected = model(**inputs, output_attentions=True)
+def test_captured_values_are_the_projected_states_and_probabilities_are_not_returned_any_more() -> None:
+    model, inputs = noisy_model("xlm", 2, CLASSIFY.auto_class), draw_inputs("xlm", 9, (0, 2, 4))
     with record_attention(model, ROW, range(2), range(2)) as recorder:
-        found = model(**inputs)
-    torch.testing.assert_close(found.logits, expected.logits, rtol=1e-4, atol=1e-4)
-    for layer, probabilities in enumerate(expected.attentions):
-        torch.testing.assert_close(torch.softmax(recorder.scores[layer], -1), probabilities, rtol=1e-4, atol=1e-5)
+        model(**inputs)
     value = recorder.relations[1].value.transpose(1, 2).flatten(2)
     states = model(**inputs, output_hidden_states=True).hidden_states[1]
     torch.testing.assert_close(value, model.transformer.attentions[1].v_lin(states), rtol=1e-4, atol=1e-4)
@@ -146,7 +126,7 @@ def test_captured_scores_are_those_that_softmax_gets() -> None:
 
 @torch.no_grad()
 def test_the_states_of_layers_are_the_hidden_states() -> None:
-    model, inputs = tiny_classifier("xlm", 3, NAMES, vocab_size=90), batch(3, 9)
+    model, inputs = tiny_classifier("xlm", 3, NAMES, vocab_size=90), draw_inputs("xlm", 9, (0, 2, 4))
     with LayerOutputs(model, ROW.layer_path, [0, 2]) as outputs:
         hidden = model(**inputs, output_hidden_states=True).hidden_states
     real = inputs["attention_mask"].bool()
@@ -154,32 +134,8 @@ def test_the_states_of_layers_are_the_hidden_states() -> None:
         torch.testing.assert_close(outputs.states[layer][real], hidden[layer + 1][real])
 
 
-def test_a_student_takes_over_all_parts_of_the_chosen_layers() -> None:
-    teacher = noisy_model("xlm", 3, CLASSIFY.auto_class)
-    student = build_student(teacher, ROW, StudentSection(layers=2, teacher_layers=[1, 3]), seed=1)
-    theirs, own = teacher.state_dict(), student.state_dict()
-    for path in (ROW.layer_path, *ROW.layer_lists):
-        for name in [n for n in own if n.startswith(f"{path}.1.")]:
-            torch.testing.assert_close(own[name], theirs[name.replace(f"{path}.1.", f"{path}.2.")])
-    assert len(student.transformer.ffns) == len(student.transformer.layer_norm1) == student.config.n_layers == 2
+def test_a_student_has_the_width_of_its_feed_forward_part_from_the_hidden_size() -> None:
     with pytest.raises(InputError, match=r"student.intermediate.*no such size"):
-        build_student(teacher, ROW, StudentSection(layers=2, init="random", intermediate=64), seed=1)
-
-
-@torch.no_grad()
-def test_the_language_model_is_a_teacher_of_general_stages(tmp_path: Path) -> None:
-    model, inputs = noisy_model("xlm", 2, GUESS.auto_class, ()), batch(2, 9)
-    chosen = torch.tensor([1, 4, 12])
-    made = LmHead(model, "here").run(model, inputs, chosen)
-    torch.testing.assert_close(made.logits, model(**inputs).logits.flatten(0, 1)[chosen], rtol=1e-4, atol=1e-4)
-    model.save_pretrained(tmp_path)
-    assert open_model_folder(str(tmp_path)).task is TaskName.FILL_MASK
-    load_model(open_model_folder(str(tmp_path)), GUESS)
-
-
-def test_an_old_configuration_names_its_padding_otherwise(tmp_path: Path) -> None:
-    from support.tiny_tokenizers import write_tokenizer
-
-    write_tokenizer(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "xlm", "pad_index": 2}))
-    assert TextTokenizer(tmp_path, 16).pad_id == 2
+        build_student(
+            tiny_classifier("xlm", 2, NAMES), ROW, StudentSection(layers=2, init="random", intermediate=64), seed=1
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +17,30 @@ from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.predictor import Batching, run_rows
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.core.types import Format, Layout, Signal
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.capture.record import records_attention
-from pocketbert.distill.students.build import build_student
 from pocketbert.export.adapters.xlnet import sines
-from pocketbert.export.mediapipe import explain_refusal
 from pocketbert.export.prepare import PreparedPredictor, prepare
-from pocketbert.pipeline.direct.exporting import _task_of_model
+from support.published import edit_json
 from support.tiny import NAMES, noisy_model, tiny_classifier
 from support.tiny_sentencepiece import write_sentencepiece
 from support.tiny_texts import vocabulary
 
 ROW = find_family("xlnet")
-CLASSIFY, SPANS, EMBED = (
-    TASKS[n] for n in (TaskName.TEXT_CLASSIFICATION, TaskName.QUESTION_ANSWERING, TaskName.FEATURE_EXTRACTION)
+CLASSIFY, SPANS, EMBED, FILL = (
+    TASKS[n]
+    for n in (
+        TaskName.TEXT_CLASSIFICATION,
+        TaskName.QUESTION_ANSWERING,
+        TaskName.FEATURE_EXTRACTION,
+        TaskName.FILL_MASK,
+    )
 )
 
 
 def batch(rows: int, length: int, side: str, pad_type: int = 3) -> dict[str, torch.Tensor]:
     """Texts as the tokenizer ends them, with a <cls> of segment 2; each row but the first is padded."""
-    draw = torch.Generator().manual_seed(length)
-    ids = torch.randint(6, 90, (rows, length), generator=draw)
+    ids = torch.randint(6, 90, (rows, length), generator=torch.Generator().manual_seed(length))
     mask, types = torch.ones_like(ids), torch.zeros_like(ids)
     types[:, length // 2 :], types[:, -1] = 1, 2
     for i in range(1, rows):
@@ -49,27 +50,20 @@ def batch(rows: int, length: int, side: str, pad_type: int = 3) -> dict[str, tor
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
 
 
-@torch.no_grad()
-def difference(model: Any, module: Any, inputs: dict[str, torch.Tensor], output: str) -> float:
-    """Largest difference as a share of the spread, padded tokens included."""
-    expected, (found, *_) = model(**inputs)[output], module(*inputs.values())
-    return float((found - expected).abs().max() / expected.std())
-
-
-@pytest.mark.parametrize(
-    "changes", [{}, {"clamp_len": 6, "n_head": 1}, {"summary_type": "first"}, {"summary_type": "mean"}]
-)
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_the_encoder_gives_the_numbers_of_the_untouched_model(changes: dict[str, Any], side: str) -> None:
+@torch.no_grad()
+def test_the_encoder_gives_the_numbers_of_the_untouched_model_at_padded_tokens_too(side: str) -> None:
     for task, output in ((CLASSIFY, "logits"), (EMBED, "last_hidden_state")):
-        model = noisy_model("xlnet", 2, task.auto_class, NAMES, **changes)
-        module = prepare(model, ROW, task, Format.ONNX)
+        model = noisy_model("xlnet", 2, task.auto_class, NAMES, clamp_len=6)
+        module = prepare(model, ROW, task)
         for shape in ((3, 4), (4, 11), (2, 48)):
-            assert difference(model, module, batch(*shape, side), output) < 2e-4, (task.name, shape)
+            inputs = batch(*shape, side)
+            expected, (found, *_) = model(**inputs)[output], module(*inputs.values())
+            assert float((found - expected).abs().max() / expected.std()) < 2e-4, (task.name, shape)
 
 
 @torch.no_grad()
-def test_what_positions_segments_and_padding_do_is_seen() -> None:
+def test_what_positions_segments_and_padding_do_is_seen_and_segments_of_padding_move_nothing() -> None:
     model = tiny_classifier("xlnet", 2, NAMES, vocab_size=90)
     module, inputs = prepare(model, ROW, CLASSIFY), batch(4, 12, "left")
     whole = module(*inputs.values())[0]
@@ -79,20 +73,13 @@ def test_what_positions_segments_and_padding_do_is_seen() -> None:
         ("input_ids", inputs["input_ids"][:, [*range(6, 11), *range(6), 11]]),
     ):
         assert float((module(*{**inputs, name: other}.values())[0] - whole).abs().max()) > 1e-3, name
-
-
-@torch.no_grad()
-def test_segments_of_padding_move_nothing() -> None:
-    model = tiny_classifier("xlnet", 2, NAMES, vocab_size=90)
-    answers = [model(**batch(4, 12, "left", kind)).logits for kind in (0, 3, 4)]
-    torch.testing.assert_close(answers[0], answers[1])
-    torch.testing.assert_close(answers[0], answers[2])
+    for kind in (0, 4):
+        torch.testing.assert_close(module(*batch(4, 12, "left", kind).values())[0], whole)
 
 
 def test_the_table_of_offsets_is_what_transformers_computes() -> None:
     model = tiny_classifier("xlnet", 1, NAMES)
-    module = prepare(model, ROW, CLASSIFY)
-    table = module.model.transformer.encoder.offsets.weight
+    table = prepare(model, ROW, CLASSIFY).model.transformer.encoder.offsets.weight
     assert table.shape == (2 * ROW.longest, 32)
     for length in (1, 7, ROW.longest):
         own = model.transformer.relative_positional_encoding(length, length)[:, 0]
@@ -101,8 +88,7 @@ def test_the_table_of_offsets_is_what_transformers_computes() -> None:
 
 
 def test_every_weight_of_the_attention_is_a_matrix_that_recipes_see() -> None:
-    model = tiny_classifier("xlnet", 1, NAMES)
-    attention = prepare(model, ROW, CLASSIFY).model.transformer.encoder.layers[0]
+    attention = prepare(tiny_classifier("xlnet", 1, NAMES), ROW, CLASSIFY).model.transformer.encoder.layers[0]
     shapes = {n: tuple(m.weight.shape) for n, m in attention.named_modules() if isinstance(m, torch.nn.Linear)}
     assert shapes == {
         **{f"attention.{n}": (32, 32) for n in ("query", "key", "value", "position")},
@@ -113,37 +99,54 @@ def test_every_weight_of_the_attention_is_a_matrix_that_recipes_see() -> None:
     }
 
 
+@torch.no_grad()
+def test_captured_relations_are_the_projected_states_and_a_copy_is_captured_anew() -> None:
+    model, inputs = noisy_model("xlnet", 2, CLASSIFY.auto_class), batch(3, 9, "left")
+    captured = copy.deepcopy(model)
+    assert not records_attention(captured)
+    with record_attention(captured, ROW, (), [0], stop=True) as recorder:
+        captured(**inputs)
+    assert records_attention(copy.deepcopy(captured))
+    assert (list(recorder.relations), recorder.scores) == ([0], {})
+    first = recorder.relations[0]
+    states, own = model.transformer.word_embedding(inputs["input_ids"]), model.transformer.layer[0].rel_attn
+    for name, weight in (("query", own.q), ("key", own.k), ("value", own.v)):
+        torch.testing.assert_close(getattr(first, name), torch.einsum("bsh,hnd->bnsd", states, weight))
+
+
+# What is refused.
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [({"attn_type": "uni"}, "attn_type is 'uni'; only 'bi' is computed"), ({"bi_data": True}, "bi_data is True")],
 )
 def test_another_attention_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     model = tiny_classifier("xlnet", 1, NAMES, **changes)
-    with pytest.raises(InputError, match=message):
-        prepare(model, ROW, CLASSIFY)
     model.save_pretrained(tmp_path)
-    with pytest.raises(InputError, match=message):
-        open_model_folder(str(tmp_path))
-
-
-def test_the_layout_for_the_neural_engine_is_refused() -> None:
-    with pytest.raises(InputError, match="'ane' has no rewrite for the encoder of 'xlnet'"):
-        prepare(tiny_classifier("xlnet", 1, NAMES), ROW, CLASSIFY, Format.COREML, Layout.ANE)
+    for refuse in (lambda: prepare(model, ROW, CLASSIFY), lambda: open_model_folder(str(tmp_path))):
+        with pytest.raises(InputError, match=message):
+            refuse()
 
 
 def test_guessing_words_is_refused_with_the_reason(tmp_path: Path) -> None:
-    tiny_classifier("xlnet", 1, (), auto_class="AutoModelForPreTraining").save_pretrained(tmp_path)
-    folder = open_model_folder(str(tmp_path))
+    from pocketbert import api
+
+    source = tmp_path / "model"
+    source.mkdir()
+    rows = write_sentencepiece(source, "XLNetTokenizer", vocabulary())
+    tiny_classifier("xlnet", 1, (), auto_class="AutoModelForPreTraining", vocab_size=rows).save_pretrained(source)
+    folder = open_model_folder(str(source))
     assert folder.config["architectures"] == ["XLNetLMHeadModel"]
     assert folder.task is None, "it was trained for no task of the table, nor for embeddings"
     with pytest.raises(InputError) as error:
-        _task_of_model(folder)
+        api.export(source, tmp_path / "out")
     said = str(error.value)
     assert "config.json names XLNetLMHeadModel, but no task. XLNet cannot do fill-mask: its language model" in said
     assert "--task text-classification | " in said
     assert "| fill-mask" not in said
     with pytest.raises(InputError, match="XLNet cannot do fill-mask: .* target_mapping"):
-        load_model(folder, TASKS[TaskName.FILL_MASK])
+        load_model(folder, FILL)
     # the language model's checkpoint is where a classifier starts from
     assert load_model(folder, CLASSIFY, new_head=True).transformer.n_layer == 1
     with pytest.raises(InputError, match="no trained head for text-classification"):
@@ -155,55 +158,22 @@ def test_the_class_of_a_folder_names_its_task(tmp_path: Path) -> None:
     folder = open_model_folder(str(tmp_path))
     assert (folder.task, folder.positions) == (TaskName.QUESTION_ANSWERING, 512)
     load_model(folder, SPANS)
-    content = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**content, "architectures": ["XLNetForQuestionAnswering"]}))
+    edit_json(tmp_path / "config.json", architectures=["XLNetForQuestionAnswering"])
     assert open_model_folder(str(tmp_path)).task is None, "the beam search is another head"
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-@torch.no_grad()
-def test_captured_scores_are_those_that_softmax_gets(side: str) -> None:
-    model = noisy_model("xlnet", 2, CLASSIFY.auto_class)
-    inputs = batch(3, 9, side)
-    expected = model(**inputs, output_attentions=True)
-    captured = copy.deepcopy(model)
-    assert not records_attention(captured)
-    with record_attention(captured, ROW, range(2), range(2)) as recorder:
-        found = captured(**inputs)
-    assert records_attention(copy.deepcopy(captured))
-    torch.testing.assert_close(found.logits, expected.logits, rtol=1e-4, atol=1e-4)
-    for layer, probabilities in enumerate(expected.attentions):
-        torch.testing.assert_close(torch.softmax(recorder.scores[layer], -1), probabilities, rtol=1e-4, atol=1e-5)
-    first = recorder.relations[0]
-    states, own = model.transformer.word_embedding(inputs["input_ids"]), model.transformer.layer[0].rel_attn
-    for name, weight in (("query", own.q), ("key", own.k), ("value", own.v)):
-        torch.testing.assert_close(getattr(first, name), torch.einsum("bsh,hnd->bnsd", states, weight))
-    with record_attention(captured, ROW, (), [0], stop=True) as recorder:
-        captured(**inputs)
-    assert (list(recorder.relations), recorder.scores) == ([0], {})
+# Texts.
 
 
-@pytest.mark.parametrize("sizes", [{}, {"hidden": 24, "heads": 6, "intermediate": 40}])
-def test_a_student_has_fewer_layers(sizes: dict[str, int], tmp_path: Path) -> None:
-    from pocketbert.core.recipe.student import StudentSection
-
-    teacher = tiny_classifier("xlnet", 3, NAMES)
-    start = "random" if sizes else "teacher-layers"
-    student = build_student(teacher, ROW, StudentSection(layers=2, init=start, **sizes), seed=1)
-    assert student.config.n_layer == len(student.transformer.layer) == 2
-    assert student.config.d_head == student.config.d_model // student.config.n_head
-    if not sizes:
-        torch.testing.assert_close(student.transformer.layer[1].rel_attn.r, teacher.transformer.layer[2].rel_attn.r)
-        torch.testing.assert_close(student.logits_proj.weight, teacher.logits_proj.weight)
-    student.save_pretrained(tmp_path)
-    load_model(open_model_folder(str(tmp_path)), CLASSIFY)
-    assert Signal.LOGITS in ROW.signals
+def tokenizer_of(folder: Path, length: int) -> tuple[TextTokenizer, int]:
+    """A tokenizer, and the size of its vocabulary."""
+    rows = write_sentencepiece(folder, "XLNetTokenizer", vocabulary())
+    tiny_classifier("xlnet", 1, NAMES, vocab_size=rows).config.save_pretrained(folder)
+    return TextTokenizer(folder, length), rows
 
 
 def test_texts_are_padded_on_the_left_and_end_with_cls(tmp_path: Path) -> None:
-    rows = write_sentencepiece(tmp_path, "XLNetTokenizer", vocabulary())
-    tiny_classifier("xlnet", 1, NAMES, vocab_size=rows).config.save_pretrained(tmp_path)
-    tokenizer = TextTokenizer(tmp_path, 12)
+    tokenizer, _ = tokenizer_of(tmp_path, 12)
     made = tokenizer.pad(tokenizer.encode(["lamp", ("bright lamp", "song")]))
     assert (tokenizer.padding_side, tokenizer.pad_id) == ("left", 5)
     assert made["attention_mask"].tolist() == [[0, 0, 0, 1, 1, 1], [1] * 6]
@@ -212,28 +182,14 @@ def test_texts_are_padded_on_the_left_and_end_with_cls(tmp_path: Path) -> None:
     assert tokenizer.encode(["lamp " * 40])[0].ids[-2:].tolist() == [4, 3], "what is cut off is text"
 
 
-def test_rows_of_different_lengths_get_the_answers_that_each_gets_alone(tmp_path: Path) -> None:
-    rows = write_sentencepiece(tmp_path, "XLNetTokenizer", vocabulary())
-    model = tiny_classifier("xlnet", 2, NAMES, vocab_size=rows)
-    model.config.save_pretrained(tmp_path)
-    tokenizer = TextTokenizer(tmp_path, 24)
+@pytest.mark.parametrize("task", [CLASSIFY, SPANS], ids=str)
+def test_rows_of_different_lengths_get_the_answers_that_each_gets_alone(task: Any, tmp_path: Path) -> None:
+    tokenizer, rows = tokenizer_of(tmp_path, 24)
     encoded = tokenizer.encode(["lamp", "bright lamp song " * 4, ("bright lamp", "song"), "song " * 40])
     assert len({len(row) for row in encoded}) == 4
-    for task in (CLASSIFY, SPANS):
-        of_task = (
-            model if task is CLASSIFY else tiny_classifier("xlnet", 2, NAMES[:2], 0, task.auto_class, vocab_size=rows)
-        )
-        predictor = PreparedPredictor(prepare(of_task, ROW, task), ROW, task)
-        alone = run_rows(predictor, tokenizer, encoded, task)
-        together = run_rows(predictor, tokenizer, encoded, task, Batching(4, 1.0))
-        for one, other in zip(alone, together, strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-5)
-
-
-def test_mediapipe_would_pad_on_the_other_side(tmp_path: Path) -> None:
-    from support.tiny_tokenizers import write_tokenizer
-
-    write_tokenizer(tmp_path)
-    assert explain_refusal(tmp_path, TaskName.TEXT_CLASSIFICATION, pair=False) is None
-    why = explain_refusal(tmp_path, TaskName.TEXT_CLASSIFICATION, pair=False, padding_side="left")
-    assert why == "MediaPipe pads on the right, and this model is padded on the left."
+    model = tiny_classifier("xlnet", 2, NAMES[:2], 0, task.auto_class, vocab_size=rows)
+    predictor = PreparedPredictor(prepare(model, ROW, task), ROW, task)
+    alone = run_rows(predictor, tokenizer, encoded, task)
+    together = run_rows(predictor, tokenizer, encoded, task, Batching(4, 1.0))
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)

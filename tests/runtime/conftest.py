@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,6 +22,7 @@ from pocketbert.runtime.onnx import OnnxPredictor
 LABELS = ["negative", "neutral", "positive"]
 MAX_LENGTH = 32
 FILES = {"onnx/model.onnx": (Scheme.FP32, 1e-3), "onnx/model_int8.onnx": (Scheme.INT8, 0.25)}
+"""Scheme of each file, and its tolerance as a share of the spread of the logits."""
 
 
 @pytest.fixture(scope="session")
@@ -36,41 +36,28 @@ def packed(
     (folder / "onnx").mkdir()
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt"):
         shutil.copyfile(source / name, folder / name)
-    shutil.copyfile(exported("bert"), folder / "onnx" / "model.onnx")
-    quantize(folder / "onnx" / "model.onnx", folder / "onnx" / "model_int8.onnx", Plan(Format.ONNX, Scheme.INT8))
-    tokenizer = TextTokenizer(folder, MAX_LENGTH)
-    texts = list(SENTENCES[:6])
-    outputs = {
-        path: join_texts(
-            run_rows(
-                OnnxPredictor(folder / path),
-                tokenizer,
-                tokenizer.encode(texts),
-                task_of("text-classification"),
-            )
+    shutil.copyfile(exported("bert"), folder / "onnx/model.onnx")
+    quantize(folder / "onnx/model.onnx", folder / "onnx/model_int8.onnx", Plan(Format.ONNX, Scheme.INT8))
+    tokenizer, texts = TextTokenizer(folder, MAX_LENGTH), list(SENTENCES[:6])
+    outputs = {}
+    for path in FILES:
+        rows = run_rows(
+            OnnxPredictor(folder / path), tokenizer, tokenizer.encode(texts), task_of("text-classification")
         )
-        for path in FILES
-    }
+        outputs[path] = join_texts(rows)
     reference = outputs["onnx/model.onnx"]
     tolerance = {path: share * logit_spread(reference) for path, (_, share) in FILES.items()}
-    write_golden(
-        folder / "golden.jsonl",
-        [
-            GoldenRow(
-                text=text,
-                label=LABELS[int(reference[i].argmax())],
-                reference=reference[i].tolist(),
-                outputs={path: v[i].tolist() for path, v in outputs.items()},
-                tolerance=tolerance,
-            )
-            for i, text in enumerate(texts)
-        ],
-    )
-    records = [
-        _record(folder, p, FILES.get(p.relative_to(folder).as_posix()))
-        for p in sorted(folder.rglob("*"))
-        if p.is_file()
+    golden = [
+        GoldenRow(
+            text=text,
+            label=LABELS[int(reference[i].argmax())],
+            reference=reference[i].tolist(),
+            outputs={path: v[i].tolist() for path, v in outputs.items()},
+            tolerance=tolerance,
+        )
+        for i, text in enumerate(texts)
     ]
+    write_golden(folder / "golden.jsonl", golden)
     write_artefacts(
         folder,
         Artefacts(
@@ -79,26 +66,27 @@ def packed(
             family="bert",
             labels=LABELS,
             processing=Processing(max_length=MAX_LENGTH, score=ScoreFunction.SOFTMAX),
-            files=records,
+            files=[describe_file(folder, p) for p in sorted(folder.rglob("*")) if p.is_file()],
         ),
     )
     return folder
 
 
-def _record(folder: Path, path: Path, model: tuple[Scheme, float] | None) -> FileRecord:
-    more: dict[str, Any] = {"kind": Kind.DOCUMENT}
-    if model is not None:
-        scheme = model[0]
-        more = {
-            "kind": Kind.MODEL,
-            "format": Format.ONNX,
-            "scheme": scheme,
-            "default": scheme is Scheme.INT8,
-            "status": Status.PASSED,
-            "signature": OnnxPredictor(path).signature,
-        }
-    made = FileRecord if model is None else ModelRecord
-    return made(path=path.relative_to(folder).as_posix(), sha256=sha256_file(path), bytes=path.stat().st_size, **more)
+def describe_file(folder: Path, path: Path) -> FileRecord:
+    name = path.relative_to(folder).as_posix()
+    facts = {"path": name, "sha256": sha256_file(path), "bytes": path.stat().st_size}
+    if name not in FILES:
+        return FileRecord(**facts, kind=Kind.DOCUMENT)
+    scheme = FILES[name][0]
+    return ModelRecord(
+        **facts,
+        kind=Kind.MODEL,
+        format=Format.ONNX,
+        scheme=scheme,
+        default=scheme is Scheme.INT8,
+        status=Status.PASSED,
+        signature=OnnxPredictor(path).signature,
+    )
 
 
 @pytest.fixture

@@ -1,3 +1,5 @@
+"""Which file answers which text, what is measured and remembered for that, and what `load` refuses."""
+
 from __future__ import annotations
 
 import json
@@ -8,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pocketbert
@@ -17,12 +19,14 @@ from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.errors import GateError, InputError
 from pocketbert.core.types import Format
 from pocketbert.runtime import fastest as module
-from pocketbert.runtime import race as race_module
 from pocketbert.runtime.engines import EngineFile
 from pocketbert.runtime.fastest import FastestPredictor, open_fastest
 from pocketbert.runtime.onnx import Spin
 from pocketbert.runtime.race import Cadence, Candidate, Plan, Timing, race
 from pocketbert.runtime.tflite import Padding
+
+STEADY, REVIEW, RECENT = 3, 16, 64
+"""Repeats until a length counts as steady, inputs between two reviews of mixed lengths, inputs that such a review looks at."""
 
 
 def timing(file: str, fixed: bool, steady: dict[int, float], mixed: dict[int, float] | None = None) -> Timing:
@@ -34,9 +38,16 @@ FIXED = timing("b.tflite", True, {32: 2.0, 64: 9.0})
 
 
 @pytest.fixture(autouse=True)
-def short_race(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who wins is tested with toy engines in test_race.py."""
-    monkeypatch.setattr(race_module, "_ROUNDS", 1)
+def raced(monkeypatch: pytest.MonkeyPatch) -> list[Cadence]:
+    """Cadences of the races so far: short ones in this process; who wins them is tested with toy engines in test_race.py."""
+    cadences = list[Cadence]()
+
+    def short(candidates: Any, length: int, cadence: Cadence) -> Plan:
+        cadences.append(cadence)
+        return race(candidates, length, 1).model_copy(update={"disturbed": False})
+
+    monkeypatch.setattr(module, "race_apart", short)
+    return cadences
 
 
 @pytest.fixture
@@ -50,38 +61,55 @@ def both(phone: Path, exported_tflite: Callable[[str], Path]) -> Path:
     digest = {"sha256": sha256_file(file), "bytes": file.stat().st_size}
     listed["files"].append({**fp32, "path": "tflite/model.tflite", "format": "tflite", **digest})
     (phone / "artifacts.json").write_text(json.dumps(listed))
-    rows = [json.loads(line) for line in (phone / "golden.jsonl").read_text().splitlines()]
-    for row in rows:
-        for part in ("outputs", "tolerance"):
-            row[part]["tflite/model.tflite"] = row[part]["onnx/model.onnx"]
-    (phone / "golden.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    edit_golden(phone, lambda of_file: of_file.update({"tflite/model.tflite": of_file["onnx/model.onnx"]}))
     return phone
 
 
+def edit_golden(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the outputs and the tolerances of every golden row, which both are by file."""
+    rows = [json.loads(line) for line in (folder / "golden.jsonl").read_text().splitlines()]
+    for row in rows:
+        change(row["outputs"])
+        change(row["tolerance"])
+    (folder / "golden.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+
+
+def files_of(folder: Path) -> list[EngineFile]:
+    return [
+        EngineFile(folder / "onnx/model.onnx", Format.ONNX),
+        EngineFile(folder / "tflite/model.tflite", Format.TFLITE),
+    ]
+
+
+def load_fastest(folder: Path, **wishes: Any) -> tuple[pocketbert.Model, FastestPredictor]:
+    model = pocketbert.load(folder, engine="fastest", **{"scheme": "fp32", "threads": 1, **wishes})
+    assert isinstance(model.predictor, FastestPredictor)
+    return model, model.predictor
+
+
+# What a plan expects.
+
+
 def test_a_file_of_any_length_is_interpolated_and_one_of_listed_lengths_steps() -> None:
-    assert FREE.expected_ms(20) == pytest.approx(2.5)
-    assert FREE.expected_ms(4) == 1.0
-    assert FREE.expected_ms(128) == pytest.approx(16.0)
-    assert [FIXED.expected_ms(n) for n in (1, 32, 33, 64)] == [2.0, 2.0, 9.0, 9.0]
-    assert FIXED.expected_ms(65) == float("inf")
+    assert [FREE.expected_ms(n) for n in (4, 20, 128)] == pytest.approx([1.0, 2.5, 16.0])
+    assert [FIXED.expected_ms(n) for n in (1, 32, 33, 64, 65)] == [2.0, 2.0, 9.0, 9.0, float("inf")]
 
 
+@settings(max_examples=25)
 @given(length=st.integers(1, 200), scale=st.floats(0.1, 10))
 def test_the_plan_takes_whoever_is_expected_to_be_fastest(length: int, scale: float) -> None:
-    other = timing("b", True, {n: v * scale for n, v in FIXED.steady.items()})
-    timings = [FREE, other]
-    assert timings[Plan(timings=timings).best([length])].expected_ms(length) == min(
-        t.expected_ms(length) for t in timings
-    )
+    timings = [FREE, timing("b", True, {n: v * scale for n, v in FIXED.steady.items()})]
+    best = timings[Plan(timings=timings).best([length])]
+    assert best.expected_ms(length) == min(t.expected_ms(length) for t in timings)
 
 
-def test_threads_that_spin_on_between_runs_must_be_worth_it() -> None:
-    def plan(share: float) -> Plan:
-        on = FREE.model_copy(update={"spin": Spin.ON, "steady": {n: v * share for n, v in FREE.steady.items()}})
-        return Plan(timings=[on, FREE])
+@pytest.mark.parametrize(("share", "best"), [(0.9, 0), (0.99, 1)])
+def test_threads_that_spin_on_between_runs_must_be_worth_it(share: float, best: int) -> None:
+    on = FREE.model_copy(update={"spin": Spin.ON, "steady": {n: v * share for n, v in FREE.steady.items()}})
+    assert Plan(timings=[on, FREE]).best([32]) == best
 
-    assert plan(0.9).best([32]) == 0
-    assert plan(0.99).best([32]) == 1
+
+# Where texts go.
 
 
 class Engine:
@@ -91,7 +119,7 @@ class Engine:
     inputs = ("input_ids", "attention_mask", "token_type_ids")
     outputs = ("logits",)
 
-    def __init__(self, lengths: tuple[int, ...]) -> None:
+    def __init__(self, *lengths: int) -> None:
         self.lengths, self.seen = lengths, list[dict[str, Any]]()
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,12 +127,15 @@ class Engine:
         return {"logits": np.asarray(inputs["attention_mask"]).sum(-1, keepdims=True).astype(np.float32)}
 
 
-def routed(side: str = "right", second: Timing = FIXED) -> tuple[FastestPredictor, Engine, Engine]:
-    free, fixed = Engine(()), Engine((32, 64))
-    files = [EngineFile(Path("a.onnx"), Format.ONNX), EngineFile(Path("b.tflite"), Format.TFLITE)]
-    candidates = [Candidate(f, 1) for f in files]
-    plan = Plan(timings=[FREE, second])
-    return FastestPredictor(candidates, plan, 9, side, {0: free, 1: fixed}), free, fixed  # type: ignore[dict-item]
+def route(timings: list[Timing], engines: list[Engine], side: str = "right") -> FastestPredictor:
+    """A predictor of these engines, all open; one that is missing is a file that is not there."""
+    candidates = [Candidate(EngineFile(Path(t.file), Format.ONNX), 1) for t in timings]
+    return FastestPredictor(candidates, Plan(timings=timings), 9, side, dict(enumerate(engines)))  # type: ignore[arg-type]
+
+
+def route_two(side: str = "right", second: Timing = FIXED) -> tuple[FastestPredictor, Engine, Engine]:
+    free, fixed = Engine(), Engine(32, 64)
+    return route([FREE, second], [free, fixed], side), free, fixed
 
 
 def feed(length: int, rows: int = 1) -> dict[str, Any]:
@@ -112,38 +143,34 @@ def feed(length: int, rows: int = 1) -> dict[str, Any]:
     return {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": ids * 0}
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_a_length_that_stays_goes_where_the_plan_says_padded_where_it_must(side: str) -> None:
-    predictor, free, fixed = routed(side)
-    for length in (5, 30):
-        for _ in range(module._STEADY + 1):
-            out = predictor.run(feed(length, 2))
-            assert out["logits"].tolist() == [[length], [length]]  # padding is masked
-        last = (free if length == 5 else fixed).seen[-1]
-        assert last["input_ids"].shape == (2, 5 if length == 5 else 32)
-    padded = fixed.seen[-1]
-    assert padded["input_ids"].shape == (2, 32)
-    own = slice(0, 30) if side == "right" else slice(2, 32)
-    assert (padded["input_ids"][:, own] == 3).all()
-    assert sorted(set(padded["input_ids"].ravel().tolist())) == [3, 9]
+@pytest.mark.parametrize(("side", "own"), [("right", slice(0, 30)), ("left", slice(2, 32))])
+def test_a_length_that_stays_goes_where_the_plan_says_padded_where_it_must(side: str, own: slice) -> None:
+    predictor, free, fixed = route_two(side)
+    for length, engine, width in ((5, free, 5), (30, fixed, 32)):
+        for _ in range(STEADY + 1):
+            assert predictor.run(feed(length, 2))["logits"].tolist() == [[length], [length]]  # padding is masked
+        assert engine.seen[-1]["input_ids"].shape == (2, width)
+    padded = fixed.seen[-1]["input_ids"]
+    assert (padded[:, own] == 3).all()
+    assert sorted(set(padded.ravel().tolist())) == [3, 9]
 
 
 def test_texts_of_mixed_lengths_stay_with_one_file() -> None:
     """At 5 tokens the one file is fastest, at 30 the other one by more: who wins is decided for all of them together."""
-    predictor, free, fixed = routed()
-    for i in range(4 * module._REVIEW):
+    predictor, free, fixed = route_two()
+    for i in range(4 * REVIEW):
         predictor.run(feed((5, 30)[i % 2]))
-    assert len(fixed.seen) >= 2 * module._REVIEW
-    assert len(free.seen) <= module._REVIEW + 1  # until the first review
-    for _ in range(2 * module._RECENT):  # and again when other texts come
+    assert len(fixed.seen) >= 2 * REVIEW
+    assert len(free.seen) <= REVIEW + 1  # until the first review
+    for _ in range(2 * RECENT):  # and again when other texts come
         for length in (5, 7):
             predictor.run(feed(length))
     assert free.seen[-1]["input_ids"].shape == (1, 7)
 
 
 def test_a_longer_text_than_the_chosen_file_takes_goes_to_another() -> None:
-    predictor, free, fixed = routed()
-    for i in range(2 * module._REVIEW):
+    predictor, free, fixed = route_two()
+    for i in range(2 * REVIEW):
         predictor.run(feed((20, 30)[i % 2]))
     assert fixed.seen
     assert predictor.run(feed(70))["logits"].tolist() == [[70]]
@@ -151,186 +178,126 @@ def test_a_longer_text_than_the_chosen_file_takes_goes_to_another() -> None:
 
 
 def test_a_text_that_no_file_takes_is_refused_each_time_and_changes_nothing() -> None:
-    one, two = Engine((32, 64)), Engine((32,))
-    files = [EngineFile(Path(n), Format.TFLITE) for n in ("a.tflite", "b.tflite")]
-    plan = Plan(timings=[FIXED, timing("b.tflite", True, {32: 1.0})])
-    opened = {0: one, 1: two}
-    predictor = FastestPredictor([Candidate(f, 1) for f in files], plan, 9, "right", opened)  # type: ignore[arg-type]
+    one, two = Engine(32, 64), Engine(32)
+    predictor = route([FIXED, timing("c.tflite", True, {32: 1.0})], [one, two])
     predictor.run(feed(20))
-    for _ in range(2 * module._STEADY):
+    for _ in range(2 * STEADY):
         with pytest.raises(InputError, match="70 tokens; the file takes 32, 64"):
             predictor.run(feed(70))
     assert predictor.run(feed(20))["logits"].tolist() == [[20]]
     assert (len(one.seen), len(two.seen)) == (0, 2)
 
 
-class Preparing(Engine):
-    """Counts what it prepares."""
+def test_a_length_is_prepared_once_where_the_engine_can_prepare() -> None:
+    class Preparing(Engine):
+        def prepare_run(self, length: int, padding: Padding) -> Any:
+            prepared.append((length, padding))
+            return self.run
 
-    def __init__(self, lengths: tuple[int, ...]) -> None:
-        super().__init__(lengths)
-        self.prepared: list[tuple[int, Padding]] = []
-
-    def prepare_run(self, length: int, padding: Padding) -> Any:
-        self.prepared.append((length, padding))
-        return self.run
-
-
-def test_a_length_is_prepared_once() -> None:
-    engine = Preparing((32, 64))
-    candidate = Candidate(EngineFile(Path("b.tflite"), Format.TFLITE), 1)
-    predictor = FastestPredictor([candidate], Plan(timings=[FIXED]), 9, "left", {0: engine})  # type: ignore[dict-item]
-    for length in [20, 30, 20, 30, *[20] * 2 * module._STEADY]:
+    prepared = list[tuple[int, Padding]]()
+    engine = Preparing(32, 64)
+    predictor = route([FIXED], [engine], "left")
+    for length in [20, 30, 20, 30, *[20] * 2 * STEADY]:
         assert predictor.run(feed(length))["logits"].tolist() == [[length]]
-        assert predictor.answered == candidate.file.path
-    assert engine.prepared == [(20, Padding(9, "left")), (30, Padding(9, "left"))]
+        assert predictor.answered == Path("b.tflite")
+    assert prepared == [(20, Padding(9, "left")), (30, Padding(9, "left"))]
     assert engine.seen[0]["input_ids"].shape == (1, 20)  # whoever prepares pads
 
 
 def test_a_file_that_would_only_win_beyond_the_longest_text_is_not_opened() -> None:
-    fixed, candidates = Engine((32, 64)), [Candidate(EngineFile(Path(n), Format.ONNX), 1) for n in ("b", "no file")]
-    plan = Plan(timings=[FIXED, timing("no file", False, {32: 9.0, 64: 18.0})])
-    predictor = FastestPredictor(candidates, plan, 9, "right", {0: fixed})  # type: ignore[dict-item]
-    assert [path.name for path, _ in predictor.predictors] == ["b"]
+    predictor = route([FIXED, timing("no file", False, {32: 9.0, 64: 18.0})], [Engine(32, 64)])
+    assert [path.name for path, _ in predictor.predictors] == ["b.tflite"]
     with pytest.raises(InputError, match="no file: file not found"):
         predictor.run(feed(65))
 
 
 def test_a_file_that_suffers_from_mixed_lengths_waits_for_equal_ones() -> None:
-    slow_at_first = timing("b.tflite", True, FIXED.steady, {32: 5.0, 64: 12.0})
-    predictor, free, fixed = routed(second=slow_at_first)
+    predictor, free, fixed = route_two(second=timing("b.tflite", True, FIXED.steady, {32: 5.0, 64: 12.0}))
     for length in (30, 31, 30, 31):
         predictor.run(feed(length))
     assert not fixed.seen
-    for _ in range(module._STEADY + 1):
+    for _ in range(STEADY + 1):
         predictor.run(feed(32))
     assert len(fixed.seen) == 1
     predictor.run(feed(31))
     assert len(fixed.seen) == 1 and free.seen[-1]["input_ids"].shape == (1, 31)
 
 
+# What is opened and measured.
+
+
 def test_what_is_open_already_is_not_opened_again(both: Path) -> None:
-    file = EngineFile(both / "onnx/model.onnx", Format.ONNX)
+    file = files_of(both)[0]
     predictor = file.open(1)
     chosen = open_fastest([file], 1, 32, 0, "right", {file: predictor})
     assert [p for _, p in chosen.predictors] == [predictor]
 
 
 def test_threads_that_wait_busily_are_tried_where_there_are_several(both: Path) -> None:
-    files = [
-        EngineFile(both / "onnx/model.onnx", Format.ONNX),
-        EngineFile(both / "tflite/model.tflite", Format.TFLITE),
-    ]
-    plan = open_fastest(files, 2, 32, 0, "right").plan
+    plan = open_fastest(files_of(both), 2, 32, 0, "right").plan
+    usual = [("model.onnx", 1, "no"), ("model.onnx", 2, "no"), ("model.tflite", 1, "no"), ("model.tflite", 2, "no")]
     tried = [(t.file, t.threads, t.spin) for t in plan.timings]
-    assert tried == [
-        ("model.onnx", 1, "no"),
-        ("model.onnx", 2, "no"),
-        ("model.tflite", 1, "no"),
-        ("model.tflite", 2, "no"),
-        ("model.onnx", 2, "run"),
-        ("model.onnx", 2, "on"),
-    ]
-    assert {t.spin for t in open_fastest(files, 1, 32, 0, "right").plan.timings} == {Spin.NO}
+    assert tried == [*usual, ("model.onnx", 2, "run"), ("model.onnx", 2, "on")]
+    assert {t.spin for t in open_fastest(files_of(both), 1, 32, 0, "right").plan.timings} == {Spin.NO}
+    single = open_fastest(files_of(both), 2, 32, 0, "right", None, Cadence.INTERACTIVE).plan
+    assert {t.spin for t in single.timings} == {Spin.NO, Spin.RUN}  # no thread stays busy after a single call
+
+
+def test_a_race_is_run_once_per_files_threads_and_cadence(both: Path, raced: list[Cadence]) -> None:
+    for wishes in ({}, {}, {"scheme": "int8"}, {"threads": 2}):
+        load_fastest(both, **wishes)
+    assert raced == [Cadence.BATCH] * 3
+    for _ in range(2):
+        called, _ = load_fastest(both, cadence="interactive")
+        load_fastest(both, cadence="batch")
+    assert raced == [Cadence.BATCH] * 3 + [Cadence.INTERACTIVE]
+    assert "called after 100 ms idle" in called.choice
+
+
+def test_a_disturbed_race_is_not_remembered(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = [Plan(timings=[FREE, FREE], disturbed=True)] * 2
+    monkeypatch.setattr(module, "race_apart", lambda *_: left.pop())
+    for _ in range(2):
+        open_fastest(files_of(both), 1, 32, 0, "right")
+    assert not left
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"timings": []}', '{"timings": [{"file": "x"}]}'])
+def test_a_damaged_memory_is_made_anew(both: Path, own_cache: Path, raced: list[Cadence], content: str) -> None:
+    open_fastest(files_of(both), 1, 32, 0, "right")
+    [memory] = (own_cache / "fastest").iterdir()
+    memory.write_text(content)
+    assert open_fastest(files_of(both), 1, 32, 0, "right").plan.timings[0].file == "model.onnx"
+    assert len(raced) == 2
+
+
+# Models that are loaded with it.
 
 
 def test_the_answers_are_those_of_the_files(both: Path) -> None:
-    quick = pocketbert.load(both, scheme="fp32", engine="fastest", threads=1)
-    assert isinstance(quick.predictor, FastestPredictor)
-    plain = pocketbert.load(both, scheme="fp32")
-    texts = list(SENTENCES)
+    quick, predictor = load_fastest(both)
+    plain, texts = pocketbert.load(both, scheme="fp32"), list(SENTENCES)
     for ours, theirs in zip(quick.outputs(texts), plain.outputs(texts), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-4)
-    names = {t.file for t in quick.predictor.plan.timings}
-    assert names == {"model.onnx", "model.tflite"}
+    assert {t.file for t in predictor.plan.timings} == {"model.onnx", "model.tflite"}
 
 
 def test_answers_have_temperature_and_threshold_of_the_file_that_computed_them(both: Path) -> None:
     temperatures = {"onnx/model.onnx": 2.0, "tflite/model.tflite": 3.0}
     listed = json.loads((both / "artifacts.json").read_text())
     for record in listed["files"]:
-        if record["path"] in temperatures:
-            temperature = temperatures[record["path"]]
+        if temperature := temperatures.get(record["path"]):
             record["confidence"] = {"temperature": temperature, "unknown": 0.9999 if temperature == 2 else 0.0001}
     (both / "artifacts.json").write_text(json.dumps(listed))
-    quick = pocketbert.load(both, scheme="fp32", engine="fastest", threads=1)
-    predictor = quick.predictor
-    assert isinstance(predictor, FastestPredictor)
+    quick, predictor = load_fastest(both)
     for number, candidate in enumerate(predictor.candidates):
-        times = [t.model_copy(update={"fixed": False}) for t in predictor.plan.timings]
-        for i, t in enumerate(times):
-            t.steady = t.mixed = {8: 1.0 + (i != number)}
+        times = [timing(t.file, False, {8: 1.0 + (i != number)}) for i, t in enumerate(predictor.plan.timings)]
         quick.predictor = FastestPredictor(predictor.candidates, Plan(timings=times), 0, "right")
         [answer] = quick.predict(["a good film"])
-        path = candidate.file.path.relative_to(both).as_posix()
-        logits = quick.outputs(["a good film"])[0][0].astype(np.float64) / temperatures[path]
-        powers = np.exp(logits - logits.max())
+        temperature = temperatures[candidate.file.path.relative_to(both).as_posix()]
+        powers = np.exp(quick.outputs(["a good film"])[0][0].astype(np.float64) / temperature)
         assert list(answer.scores.values()) == pytest.approx((powers / powers.sum()).tolist(), abs=1e-6)
-        assert answer.unknown is (temperatures[path] == 2)
-
-
-def test_a_race_is_run_once_per_files_and_machine(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-
-    def counted(candidates: Any, length: int, cadence: Cadence) -> Plan:
-        calls.append(cadence)
-        plan = race(candidates, length, 1, Cadence.BATCH)
-        return plan.model_copy(update={"disturbed": False})
-
-    monkeypatch.setattr(module, "race_apart", counted)
-    for _ in range(2):
-        pocketbert.load(both, scheme="fp32", engine="fastest", threads=1)
-    assert len(calls) == 1
-    pocketbert.load(both, scheme="int8", engine="fastest", threads=1)  # other files
-    pocketbert.load(both, scheme="fp32", engine="fastest", threads=2)  # other threads
-    assert len(calls) == 3
-    for _ in range(2):  # both cadences are remembered, each under its own key
-        called = pocketbert.load(both, scheme="fp32", engine="fastest", threads=1, cadence="interactive")
-        pocketbert.load(both, scheme="fp32", engine="fastest", threads=1, cadence="batch")
-    assert calls == [Cadence.BATCH] * 3 + [Cadence.INTERACTIVE]
-    assert "called after 100 ms idle" in called.choice
-
-
-@pytest.mark.parametrize(("cadence", "engine"), [("often", "fastest"), ("batch", None)])
-def test_a_cadence_is_a_known_one_of_the_engine_that_measures(both: Path, cadence: str, engine: str | None) -> None:
-    with pytest.raises(InputError, match="cadence"):
-        pocketbert.load(both, engine=engine, cadence=cadence)
-
-
-def test_for_single_calls_no_thread_stays_busy_after_a_run(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spins = {}
-
-    def raced(candidates: Any, length: int, cadence: Cadence) -> Plan:
-        spins[cadence] = {c.spin for c in candidates}
-        return Plan(timings=[FREE] * len(candidates), disturbed=True)
-
-    monkeypatch.setattr(module, "race_apart", raced)
-    for cadence in Cadence:
-        open_fastest([EngineFile(both / "onnx/model.onnx", Format.ONNX)], 2, 32, 0, "right", None, cadence)
-    assert spins == {Cadence.BATCH: set(Spin), Cadence.INTERACTIVE: {Spin.NO, Spin.RUN}}
-
-
-def test_a_disturbed_race_is_not_remembered(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plans = [Plan(timings=[FREE, FREE], disturbed=True)] * 2
-    left = iter(plans)
-    monkeypatch.setattr(module, "race_apart", lambda *_: next(left))
-    files = [
-        EngineFile(both / "onnx/model.onnx", Format.ONNX),
-        EngineFile(both / "tflite/model.tflite", Format.TFLITE),
-    ]
-    for _ in plans:
-        open_fastest(files, 1, 32, 0, "right")
-    assert next(left, None) is None
-
-
-@pytest.mark.parametrize("content", ["{", "[]", '{"timings": []}', '{"timings": [{"file": "x"}]}'])
-def test_a_damaged_memory_is_made_anew(both: Path, own_cache: Path, content: str) -> None:
-    files = [EngineFile(both / "onnx/model.onnx", Format.ONNX)]
-    folder = own_cache / "fastest"
-    mark = folder / f"{module._plan_key([Candidate(files[0], 1)], 32, Cadence.BATCH)}.json"
-    folder.mkdir(parents=True)
-    mark.write_text(content)
-    assert open_fastest(files, 1, 32, 0, "right").plan.timings[0].file == "model.onnx"
+        assert answer.unknown is (temperature == 2)
 
 
 def test_a_file_that_is_computed_wrongly_here_is_no_candidate(both: Path) -> None:
@@ -338,9 +305,7 @@ def test_a_file_that_is_computed_wrongly_here_is_no_candidate(both: Path) -> Non
     for row in rows:
         row["outputs"]["tflite/model.tflite"] = [v + 1 for v in row["outputs"]["tflite/model.tflite"]]
     (both / "golden.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    quick = pocketbert.load(both, scheme="fp32", engine="fastest", threads=1)
-    assert isinstance(quick.predictor, FastestPredictor)
-    assert {t.file for t in quick.predictor.plan.timings} == {"model.onnx"}
+    assert {t.file for t in load_fastest(both)[1].plan.timings} == {"model.onnx"}
     with pytest.raises(GateError, match=r"tflite/model\.tflite: litert .* computes this file wrongly"):
         pocketbert.load(both, format="tflite", scheme="fp32")
 
@@ -356,11 +321,10 @@ def test_format_scheme_and_file_choose(both: Path) -> None:
     [
         ({"engine": "quickest"}, "'quickest' is unknown; known: fastest"),
         ({"engine": "fastest", "format": "onnx"}, "'fastest' chooses the format and the file itself"),
+        ({"engine": "fastest", "cadence": "often"}, "cadence: 'often' is unknown"),
+        ({"cadence": "batch"}, "cadence: only engine 'fastest'"),
         ({"format": "tflite"}, "the folder has no tflite int8; it has onnx fp32, onnx int8, tflite fp32"),
-        (
-            {"format": "coreml", "scheme": "w4"},
-            "no .w4. file in the folder(.|\\n)*no .coreml. file in the folder",
-        ),
+        ({"format": "coreml", "scheme": "w4"}, "no .w4. file in the folder(.|\\n)*no .coreml. file in the folder"),
         ({"file": "tflite/modle.tflite"}, "no model file 'tflite/modle.tflite'"),
         ({"file": "onnx/model.onnx", "scheme": "fp32"}, "names a file already"),
     ],

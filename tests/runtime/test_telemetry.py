@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -38,59 +37,42 @@ time.sleep({LIFE_S})
 OPENVINO = "import openvino, time; time.sleep(5)"
 
 
-@dataclass
-class Child:
-    """A process whose contacts are watched."""
-
-    folder: Path
-    code: str
-    argument: str = ""
-    more: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        # the session's own switches would hide whether the child sets them
-        own = {n: v for n, v in os.environ.items() if n not in TELEMETRY_SWITCHES and "_OFFLINE" not in n}
-        self._report = self.folder / "report.json"
-        command = [
-            sys.executable,
-            str(CONTACTS),
-            "--json",
-            str(self._report),
-            "--",
-            sys.executable,
-            "-c",
-            self.code,
-        ]
-        self._process = subprocess.Popen(
-            [*command, self.argument],
-            env={**own, **self.more},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def end(self) -> tuple[list[str], list[str]]:
-        """Whom it tried to contact, and the files in its home folder."""
-        said, _ = self._process.communicate(timeout=300)
-        if self._process.returncode == 4:
-            pytest.skip(said.strip())
-        report = json.loads(self._report.read_text())
-        assert report["exit_code"] == 0, said
-        return report["contacts"], report["files"]
+def start(folder: Path, code: str, argument: object = "", **environment: str) -> subprocess.Popen[str]:
+    """A process whose contacts are watched, with a report of them in a folder."""
+    # the session's own switches would hide whether the child sets them
+    own = {n: v for n, v in os.environ.items() if n not in TELEMETRY_SWITCHES and "_OFFLINE" not in n}
+    guard = [sys.executable, str(CONTACTS), "--json", str(folder / "report.json"), "--"]
+    return subprocess.Popen(
+        [*guard, sys.executable, "-c", code, str(argument)],
+        env={**own, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
+def end(process: subprocess.Popen[str], folder: Path) -> tuple[list[str], list[str]]:
+    """Whom it tried to contact, and the files in its home folder."""
+    said, _ = process.communicate(timeout=300)
+    if process.returncode == 4:
+        pytest.skip(said.strip())
+    report = json.loads((folder / "report.json").read_text())
+    assert report["exit_code"] == 0, said
+    return report["contacts"], report["files"]
+
+
+@pytest.mark.slow
 def test_who_predicts_contacts_nobody_and_the_guard_would_see_it(packed: Path, tmp_path: Path) -> None:
-    cases = {
+    cases: dict[str, tuple[str, dict[str, str]]] = {
         "cure": (PREDICT, {}),
         "asked for": (PREDICT, {"ORT_DISABLE_TELEMETRY": "0"}),
         **({"openvino alone": (OPENVINO, {})} if version_of("openvino") else {}),
     }
-    children = {}
-    for name, (code, more) in cases.items():
-        folder = tmp_path / name
+    folders = {name: tmp_path / name for name in cases}
+    for folder in folders.values():
         folder.mkdir()
-        children[name] = Child(folder, code, str(packed), more)
-    seen = {name: child.end() for name, child in children.items()}
+    children = {name: start(folders[name], code, packed, **more) for name, (code, more) in cases.items()}
+    seen = {name: end(child, folders[name]) for name, child in children.items()}
 
     contacts, files = seen["cure"]
     assert contacts == []
@@ -128,7 +110,7 @@ pathlib.Path.home().joinpath("left").write_text("x")
 
 
 def test_the_guard_sees_and_refuses_every_way_out_but_not_the_computer_itself(tmp_path: Path) -> None:
-    contacts, files = Child(tmp_path, EVERY_WAY).end()
+    contacts, files = end(start(tmp_path, EVERY_WAY), tmp_path)
     assert contacts == [
         "192.0.2.1 port 443",
         "192.0.2.2 port 99",

@@ -8,7 +8,6 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,25 +80,20 @@ def build_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pat
 
 
 @pytest.fixture(scope="session")
-def encoder(make_classifier: Callable[..., Any]) -> Callable[[str], Any]:
-    """`encoder(family)`: a torch module of ids and mask [1, L] that returns logits [1, 3], mask applied as -1e4."""
+def encoder(make_classifier: Callable[..., Any]) -> Any:
+    """A tiny BERT as a torch module of ids and mask [1, L] that returns logits [1, 3], mask applied as -1e4."""
+    import torch
 
-    @cache
-    def make(family: str) -> Any:
-        import torch
+    class Exportable(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = make_classifier("bert", 1, LABELS, attn_implementation="eager")
 
-        class Exportable(torch.nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.model = make_classifier(family, 1, LABELS, attn_implementation="eager")
+        def forward(self, input_ids: Any, attention_mask: Any) -> Any:
+            bias = (attention_mask.to(torch.float32) - 1.0) * 1e4
+            return self.model(input_ids=input_ids, attention_mask=bias[:, None, None, :]).to_tuple()[0]
 
-            def forward(self, input_ids: Any, attention_mask: Any) -> Any:
-                bias = (attention_mask.to(torch.float32) - 1.0) * 1e4
-                return self.model(input_ids=input_ids, attention_mask=bias[:, None, None, :]).to_tuple()[0]
-
-        return Exportable().eval()
-
-    return make
+    return Exportable().eval()
 
 
 @pytest.fixture(scope="session")
@@ -144,10 +138,10 @@ def convert(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def bert16(encoder: Callable[[str], Any], convert: Callable[..., Path]) -> Path:
+def bert16(encoder: Any, convert: Callable[..., Path]) -> Path:
     """A tiny BERT, fp16, enumerated lengths. Copy it before changing it."""
 
-    return convert(encoder("bert"), "enumerated", "FLOAT16", "iOS18")
+    return convert(encoder, "enumerated", "FLOAT16", "iOS18")
 
 
 @pytest.fixture(scope="session")
@@ -163,28 +157,15 @@ def batch() -> Callable[..., dict[str, np.ndarray]]:
     return make
 
 
-@pytest.fixture(scope="session")
-def logits_of() -> Callable[..., np.ndarray]:
-    """`logits_of(module, inputs)`: what torch computes."""
-
-    def run(module: Any, inputs: dict[str, np.ndarray]) -> np.ndarray:
-        import torch
-
-        with torch.no_grad():
-            return module(*(torch.from_numpy(inputs[n]) for n in ("input_ids", "attention_mask"))).numpy()
-
-    return run
-
-
 @pytest.fixture
 def edit() -> Callable[..., None]:
     """`edit(package, change)`: parse model.mlmodel with our classes, call `change(model, main block)`, write it back."""
 
     def run(package: Path, change: Callable[[Any, Any], None]) -> None:
-        from pocketbert.runtime.coreml.package import _parse_model
+        from pocketbert.runtime.coreml.proto import mlpackage_pb2
 
-        path = model_file(package)
-        model = _parse_model(path.read_bytes())
+        path, model = model_file(package), mlpackage_pb2.Model()
+        model.ParseFromString(path.read_bytes())
         function = model.mlProgram.functions["main"]
         change(model, function.block_specializations[function.opset])
         path.write_bytes(model.SerializeToString())

@@ -1,4 +1,4 @@
-"""Packages that are not what they should be: refused with one clear line, before memory is taken."""
+"""Packages are read as coremltools writes them; those that are not what they should be are refused before memory is taken."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ import random
 import resource
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from coremltools.proto import FeatureTypes_pb2, MIL_pb2, Model_pb2
 
 from pocketbert.core.errors import InputError, MissingBackendError
 from pocketbert.runtime.coreml import types as limits
 from pocketbert.runtime.coreml.evaluator import Evaluator
 from pocketbert.runtime.coreml.package import read_package
+from pocketbert.runtime.coreml.proto import mlpackage_pb2
 
 MODEL, WEIGHTS = "Data/com.apple.CoreML/model.mlmodel", "Data/com.apple.CoreML/weights/weight.bin"
 MANIFEST = "Manifest.json"
+TRICKS = ("/etc/passwd", "../../../../etc/passwd", "../../other/model.mlmodel", "a/\0b", "..", "")
 
 
 @pytest.fixture(scope="module")
@@ -56,20 +59,10 @@ def package(small: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(small, tmp_path / "copy.mlpackage"))
 
 
-def refused(path: Path, message: str) -> None:
+def expect_refusal(path: Path, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         Evaluator(path).run(IDS)
     assert len(str(caught.value).splitlines()) == 1
-
-
-def rewrite(package: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    manifest = json.loads((package / MANIFEST).read_text())
-    change(manifest)
-    (package / MANIFEST).write_text(json.dumps(manifest))
-
-
-def entry(manifest: dict[str, Any]) -> dict[str, Any]:
-    return manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]
 
 
 def test_the_untouched_package_runs(package: Path) -> None:
@@ -78,8 +71,8 @@ def test_the_untouched_package_runs(package: Path) -> None:
 
 
 def test_no_folder(tmp_path: Path, package: Path) -> None:
-    refused(tmp_path / "none.mlpackage", "folder not found")
-    refused(package / MODEL, "is a file; an .mlpackage is a folder")
+    expect_refusal(tmp_path / "none.mlpackage", "folder not found")
+    expect_refusal(package / MODEL, "is a file; an .mlpackage is a folder")
 
 
 @pytest.mark.parametrize(
@@ -87,63 +80,57 @@ def test_no_folder(tmp_path: Path, package: Path) -> None:
 )
 def test_broken_manifests(text: str, package: Path) -> None:
     (package / MANIFEST).write_text(text)
-    refused(package, "Manifest.json")
-
-
-def test_a_missing_manifest(package: Path) -> None:
-    (package / MANIFEST).unlink()
-    refused(package, r"Manifest.json: file not found")
+    expect_refusal(package, "Manifest.json")
 
 
 @pytest.mark.parametrize(
-    "where", ["/etc/passwd", "../../../../etc/passwd", "../../other/model.mlmodel", "a/\0b", "..", ""]
+    ("where", "message"),
+    [
+        *((path, "refused|leads out|file not found|names no root model") for path in TRICKS),
+        *((path, "names no root model") for path in (3, None, ["x"], {})),
+    ],
 )
-def test_path_tricks_in_the_manifest(where: str, package: Path) -> None:
-    rewrite(package, lambda m: entry(m).update(path=where))
-    refused(package, "refused|leads out|file not found|names no root model")
-
-
-@pytest.mark.parametrize("where", [3, None, ["x"], {}])
-def test_manifest_paths_that_are_no_text(where: Any, package: Path) -> None:
-    rewrite(package, lambda m: entry(m).update(path=where))
-    refused(package, "names no root model")
+def test_path_tricks_in_the_manifest(where: Any, message: str, package: Path) -> None:
+    manifest = json.loads((package / MANIFEST).read_text())
+    manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"] = where
+    (package / MANIFEST).write_text(json.dumps(manifest))
+    expect_refusal(package, message)
 
 
 @pytest.mark.parametrize("name", [MODEL, "Data/com.apple.CoreML/weights", "Data"])
 def test_links_that_lead_out_of_the_package(name: str, package: Path, tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    shutil.move(package / name, outside)
-    (package / name).symlink_to(outside)
-    refused(package, "leaves the folder|leads out")
+    shutil.move(package / name, tmp_path / "outside")
+    (package / name).symlink_to(tmp_path / "outside")
+    expect_refusal(package, "leaves the folder|leads out")
 
 
-def test_missing_and_empty_files(package: Path) -> None:
-    weights = (package / WEIGHTS).read_bytes()
-    (package / WEIGHTS).write_bytes(b"")
-    refused(package, "less than its header")
-    (package / WEIGHTS).unlink()
-    refused(package, r"weight.bin: file not found")
-    (package / WEIGHTS).write_bytes(weights)
-    (package / MODEL).write_bytes(b"")
-    refused(package, "is no ML program")
-    (package / MODEL).unlink()
-    refused(package, r"model.mlmodel: file not found")
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (MANIFEST, None, "Manifest.json: file not found"),
+        (WEIGHTS, b"", "less than its header"),
+        (WEIGHTS, None, "weight.bin: file not found"),
+        (MODEL, b"", "is no ML program"),
+        (MODEL, None, "model.mlmodel: file not found"),
+        (MODEL, bytes(range(256)) * 8, "no Core ML model"),
+    ],
+)
+def test_missing_empty_and_foreign_files(name: str, content: bytes | None, message: str, package: Path) -> None:
+    (package / name).unlink()
+    if content is not None:
+        (package / name).write_bytes(content)
+    expect_refusal(package, message)
 
 
 def test_a_huge_model_file_is_not_read(package: Path) -> None:
     os.truncate(package / MODEL, limits.MODEL_BYTES + 1)  # a hole: nothing is written
-    refused(package, "larger than 16 MiB")
+    expect_refusal(package, "larger than 16 MiB")
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
 def test_a_truncated_weight_file(share: float, package: Path) -> None:
     os.truncate(package / WEIGHTS, int((package / WEIGHTS).stat().st_size * share))
-    refused(package, r"weight\.bin: ")
-
-
-def test_garbage_instead_of_a_model(package: Path) -> None:
-    (package / MODEL).write_bytes(bytes(range(256)) * 8)
-    refused(package, "no Core ML model")
+    expect_refusal(package, r"weight\.bin: ")
 
 
 def constants(block: Any) -> list[Any]:
@@ -152,7 +139,7 @@ def constants(block: Any) -> list[Any]:
     ]
 
 
-def first(block: Any, kind: str) -> Any:
+def find_operation(block: Any, kind: str) -> Any:
     return next(o for o in block.operations if o.type == kind)
 
 
@@ -160,7 +147,7 @@ def set_dimension(kind: Any, axis: int, size: int) -> None:
     kind.tensorType.dimensions[axis].constant.size = size
 
 
-def grow(block: Any) -> None:
+def grow_table(block: Any) -> None:
     """A table of 2**60 elements, said in both places."""
     operation = constants(block)[0]
     for kind in (operation.attributes["val"].type, operation.outputs[0].type):
@@ -169,7 +156,7 @@ def grow(block: Any) -> None:
 
 def fill_everything(block: Any) -> None:
     """An operation that makes 2**60 elements out of nothing."""
-    operation = first(block, "softmax")
+    operation = find_operation(block, "softmax")
     shape = block.operations.add(type="const")
     shape.outputs.add(name="huge").type.tensorType.dataType = 23
     kind = shape.outputs[0].type.tensorType
@@ -191,21 +178,21 @@ def fill_everything(block: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m, b: setattr(first(b, "softmax"), "type", "hardmax"), "hardmax .*does not know"),
-        (lambda m, b: first(b, "softmax").inputs["tau"].CopyFrom(first(b, "softmax").inputs["axis"]), "parameter 'tau' is not known"),
-        (lambda m, b: first(b, "gather").inputs.pop("indices"), "lacks indices"),
-        (lambda m, b: setattr(first(b, "gather").inputs["indices"].arguments[0], "name", "ghost"), "reads 'ghost'"),
-        (lambda m, b: first(b, "softmax").blocks.add(), "nested blocks"),
+        (lambda m, b: setattr(find_operation(b, "softmax"), "type", "hardmax"), "hardmax .*does not know"),
+        (lambda m, b: find_operation(b, "softmax").inputs["tau"].CopyFrom(find_operation(b, "softmax").inputs["axis"]), "parameter 'tau' is not known"),
+        (lambda m, b: find_operation(b, "gather").inputs.pop("indices"), "lacks indices"),
+        (lambda m, b: setattr(find_operation(b, "gather").inputs["indices"].arguments[0], "name", "ghost"), "reads 'ghost'"),
+        (lambda m, b: find_operation(b, "softmax").blocks.add(), "nested blocks"),
         (lambda m, b: b.outputs.append("ghost"), "ghost"),
-        (lambda m, b: first(b, "softmax").outputs[0].type.tensorType.dimensions.pop(), "rank 3 with 2 dimensions"),
-        (lambda m, b: set_dimension(first(b, "softmax").outputs[0].type, 1, 5), r"declares the result fp16\[1, 5, 6\], which has shape \[1, 6, 6\]"),
-        (lambda m, b: setattr(first(b, "softmax").outputs[0].type.tensorType, "dataType", 11), "declares the result fp32.*which is fp16"),
-        (lambda m, b: setattr(first(b, "softmax").outputs[0].type.tensorType, "dataType", 13), "element type 13"),
+        (lambda m, b: find_operation(b, "softmax").outputs[0].type.tensorType.dimensions.pop(), "rank 3 with 2 dimensions"),
+        (lambda m, b: set_dimension(find_operation(b, "softmax").outputs[0].type, 1, 5), r"declares the result fp16\[1, 5, 6\], which has shape \[1, 6, 6\]"),
+        (lambda m, b: setattr(find_operation(b, "softmax").outputs[0].type.tensorType, "dataType", 11), "declares the result fp32.*which is fp16"),
+        (lambda m, b: setattr(find_operation(b, "softmax").outputs[0].type.tensorType, "dataType", 13), "element type 13"),
         (lambda m, b: setattr(constants(b)[0].attributes["val"].blobFileValue, "offset", 2**50), "there is no blob at offset"),
         (lambda m, b: setattr(constants(b)[0].attributes["val"].blobFileValue, "offset", 64 * 3), "has no blob at offset|there is no blob|holds"),
         (lambda m, b: setattr(constants(b)[0].attributes["val"].blobFileValue, "fileName", "@model_path/../../../../x"), "leaves the folder"),
         (lambda m, b: setattr(constants(b)[0].attributes["val"].blobFileValue, "fileName", "/etc/passwd"), "names a weight file '/etc/passwd'"),
-        (lambda m, b: grow(b), "holds .* bytes at offset"),
+        (lambda m, b: grow_table(b), "holds .* bytes at offset"),
         (lambda m, b: fill_everything(b), "fill .*larger than"),
         (lambda m, b: m.mlProgram.functions["second"].CopyFrom(m.mlProgram.functions["main"]), "one is expected"),
         (lambda m, b: setattr(m.mlProgram.functions["main"], "opset", "CoreML99"), "CoreML99"),
@@ -215,22 +202,22 @@ def fill_everything(block: Any) -> None:
         (lambda m, b: setattr(m.description.input[0].type.multiArrayType, "dataType", 65568), "describes input 'x0' as fp32"),
         (lambda m, b: m.description.output[0].type.stringType.SetInParent(), "describes output 'result' as a text"),
         (lambda m, b: b.operations.append(b.operations[0]), "defined twice"),
-        (lambda m, b: first(b, "constexpr_affine_dequantize").attributes.pop("scale"), "lacks scale"),
-        (lambda m, b: set_dimension(first(b, "constexpr_affine_dequantize").outputs[0].type, 0, 2**40), "take more than|declares the result"),
+        (lambda m, b: find_operation(b, "constexpr_affine_dequantize").attributes.pop("scale"), "lacks scale"),
+        (lambda m, b: set_dimension(find_operation(b, "constexpr_affine_dequantize").outputs[0].type, 0, 2**40), "take more than|declares the result"),
     ],
 )  # fmt: skip
 def test_programs_that_contradict_themselves(
     change: Callable[[Any, Any], Any], message: str, package: Path, edit: Callable[..., None]
 ) -> None:
     edit(package, change)
-    refused(package, message)
+    expect_refusal(package, message)
 
 
 def test_many_references_to_one_blob_are_counted(
     package: Path, edit: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits.Budget.__init__, "__defaults__", (3000,))
-    refused(package, "take more than 0 MiB expanded")
+    expect_refusal(package, "take more than 0 MiB expanded")
 
 
 @pytest.mark.parametrize("name", [MODEL, WEIGHTS, MANIFEST])
@@ -263,3 +250,45 @@ def test_without_protobuf_the_command_is_named(package: Path, monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "google.protobuf.message", None)
     with pytest.raises(MissingBackendError, match=r"pip install 'pocketbert\[coreml-runtime\]'"):
         read_package(package)
+
+
+# Our protobuf classes: names, numbers and kinds of fields are those of coremltools.
+
+
+def messages(module: Any) -> Iterator[tuple[str, Any]]:
+    """Every message by its name inside the proto package, nested ones included."""
+    todo = [(m.name, m) for m in module.DESCRIPTOR.message_types_by_name.values()]
+    while todo:
+        name, message = todo.pop()
+        yield name, message
+        todo += [(f"{name}.{m.name}", m) for m in message.nested_types]
+
+
+THEIRS = {n: m for module in (Model_pb2, FeatureTypes_pb2, MIL_pb2) for n, m in messages(module)}
+
+
+@pytest.mark.parametrize("name", sorted(n for n, _ in messages(mlpackage_pb2)))
+def test_fields_have_the_numbers_of_coremltools(name: str) -> None:
+    ours = dict(messages(mlpackage_pb2))[name]
+    theirs = {f.name: f for f in THEIRS[name].fields}
+    for field in ours.fields:
+        other = theirs[field.name]
+        assert (field.number, field.type, field.is_repeated) == (other.number, other.type, other.is_repeated)
+        for kind in ("message_type", "enum_type"):
+            mine, yours = getattr(field, kind), getattr(other, kind)
+            assert (mine and mine.name) == (yours and yours.name)
+        if field.enum_type:
+            assert {v.name: v.number for v in field.enum_type.values} == {
+                v.name: v.number for v in other.enum_type.values
+            }
+
+
+def test_a_saved_model_reads_the_same(bert16: Path) -> None:
+    data = next(bert16.rglob("model.mlmodel")).read_bytes()
+    theirs, ours = Model_pb2.Model(), mlpackage_pb2.Model()
+    theirs.ParseFromString(data)
+    ours.ParseFromString(data)
+    mine = {k: len(f.block_specializations[f.opset].operations) for k, f in ours.mlProgram.functions.items()}
+    assert mine == {k: len(f.block_specializations[f.opset].operations) for k, f in theirs.mlProgram.functions.items()}
+    # nothing was skipped as unknown: what is written again is as long
+    assert len(ours.SerializeToString()) == len(data)

@@ -1,12 +1,17 @@
-"""Every system teaches a student with every signal that its row allows, and the loss falls."""
+"""Every system teaches a student with every signal that its row allows, and goes through the whole chain of `pocketbert run`."""
 
 from __future__ import annotations
 
+import json
+import random
+import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import Family, find_family
@@ -18,13 +23,14 @@ from pocketbert.distill.capture import record_attention
 from pocketbert.distill.methods.minilm import MiniLmDistillation
 from pocketbert.distill.methods.task import TaskDistillation
 from pocketbert.distill.students.build import build_student
-from support.matrix.cells import graph_of
+from pocketbert.runtime import load
+from support.commands import command
 from support.matrix.measure import Model, make_model
-from support.tiny import EXPORTED
+from support.tiny import EXPORTED, write_classifier
+from support.tiny_texts import FILLERS, write_lines
 
 TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 TEACHER, STUDENT, STEPS = 3, 2, 50
-OWN = [name for name in EXPORTED if graph_of(find_family(name)) == name]
 VALID = [(name, signal) for name in EXPORTED for signal in find_family(name).signals]
 INVALID = [(name, signal) for name in EXPORTED for signal in Signal if signal not in find_family(name).signals]
 
@@ -34,7 +40,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Model]:
     """A tiny teacher of three layers, and its folder."""
 
     def made(name: str) -> Model:
-        return make_model(tmp_path_factory.mktemp(name) / "model", graph_of(find_family(name)), TASK, TEACHER)
+        return make_model(tmp_path_factory.mktemp(name) / "model", name, TASK, TEACHER)
 
     return made
 
@@ -84,7 +90,7 @@ def test_a_student_learns_from_every_valid_signal(name: str, signal: Signal, tea
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", EXPORTED)
 @torch.no_grad()
 def test_teacher_and_student_call_in_once_for_each_layer(name: str, teacher: Callable[[str], Model]) -> None:
     row, model = find_family(name), teacher(name)
@@ -108,3 +114,69 @@ def test_a_signal_that_means_nothing_is_refused_with_the_reason(
     with pytest.raises(InputError) as refused:
         objective_of(row, model, student, signal)
     assert row.invalid_signals[signal] in str(refused.value)
+
+
+# The whole chain.
+
+KEYWORDS = {"lamp": "bulb", "music": "song"}
+
+
+def draw_rows(count: int, seed: int) -> list[dict[str, Any]]:
+    """A few words, one of which is the keyword that decides."""
+    draw = random.Random(seed)
+    out = []
+    for i in range(count):
+        label = list(KEYWORDS)[i % len(KEYWORDS)]
+        words = [draw.choice(FILLERS) for _ in range(draw.randint(1, 4))]
+        words.insert(draw.randint(0, len(words)), KEYWORDS[label])
+        out.append({"text": " ".join(words), "label": label})
+    return out
+
+
+def write_task(folder: Path, name: str) -> Path:
+    """Rows, an untrained model, and the recipe."""
+    (folder / "teacher").mkdir(parents=True)
+    write_classifier(folder / "teacher", name, 0.0)
+    write_lines(folder / "train.jsonl", draw_rows(400, 1))
+    write_lines(folder / "eval.jsonl", draw_rows(100, 2))
+    row = find_family(name)
+    weights = {s.value: int(s in row.signals) for s in (Signal.LOGITS, Signal.HIDDEN, Signal.ATTENTION)}
+    recipe = {
+        "schema": 1,
+        "name": f"tiny-{name}",
+        "task": "text-classification",
+        "seed": 3,
+        "data": {
+            "train": {"path": "train.jsonl"},
+            "eval": {"path": "eval.jsonl"},
+            "labels": list(KEYWORDS),
+            "max_length": 32,
+        },
+        "teacher": {
+            "model": "./teacher",
+            "finetune": {"steps": 60, "batch": 32, "lr": 5e-3, "dropout": 0.0},
+        },
+        "student": {"layers": 1},
+        "distill": [{"method": "task", "steps": 40, "batch": 32, "lr": 3e-3, "dropout": 0.0, "signals": weights}],
+        "export": {"formats": ["onnx", "tflite", "coreml"], "lengths": [16, 32]},
+        "verify": {"max_drop": 0.1},
+    }
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe, sort_keys=False))
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXPORTED)
+def test_the_whole_chain_ends_well_and_the_folder_opens(name: str, tmp_path: Path) -> None:
+    recipe = write_task(tmp_path / "task", name)
+    run = subprocess.run(command("run", recipe, "-o", tmp_path / "run"), capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]
+    phone = tmp_path / "run/phone"
+    listed = json.loads((phone / "artifacts.json").read_text())
+    models = {f["path"]: f["status"] for f in listed["files"] if f.get("status")}
+    assert {"onnx/model_int8.onnx", "tflite/model_int8.tflite", "coreml/Model_w8.mlpackage"} <= set(models)
+    assert set(models.values()) == {"passed"}
+    model = load(phone)
+    answers = [a.label for a in model.predict(["the bulb please", "a song in the room", "bulb", "song"])]
+    assert answers == ["lamp", "music", "lamp", "music"]

@@ -1,4 +1,4 @@
-"""Model folders as their authors ship them, without tokenizer.json: opened, tokenized and exported, and left as they are."""
+"""Tokenizers as authors ship them, without tokenizer.json: converted, used and exported, and the folders left as they are."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from pocketbert.core.errors import InputError, MissingBackendError
 from pocketbert.core.families import TokenizerKind, find_family
 from pocketbert.core.models import tokenizer_conversion
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.models.tokenizer_conversion import convert_tokenizer
 from pocketbert.core.models.tokenizers import save_tokenizer
 from pocketbert.core.predict.tokenization import TextTokenizer
 from support.tiny import NAMES, tiny_classifier, tiny_config, write_own_tokenizer
+from support.tiny_sentencepiece import LAYOUTS, write_sentencepiece
 
 Cli = Callable[..., Any]
 
@@ -44,13 +46,14 @@ def write_shipped(folder: Path, family: str, weights: bool = False) -> Tokenizer
     folder.mkdir()
     told = write_own_tokenizer(folder, family)
     if family == "deberta":
-        _with_names_of_deberta(folder)
+        rename_special_tokens(folder)
     meant = Tokenizer.from_file(str(folder / "tokenizer.json"))
     (folder / "tokenizer.json").unlink()
     if find_family(family).tokenizer is TokenizerKind.BYTE_BPE:
         meant.model.save(str(folder))
     if family == "ernie-thu":
-        return _released(folder, told, meant)
+        write_as_released(folder, told)
+        return meant
     config = tiny_config(family, 2, NAMES, **told)
     config.save_pretrained(folder)
     if weights:
@@ -58,7 +61,7 @@ def write_shipped(folder: Path, family: str, weights: bool = False) -> Tokenizer
     return meant
 
 
-def _with_names_of_deberta(folder: Path) -> None:
+def rename_special_tokens(folder: Path) -> None:
     content = (folder / "tokenizer.json").read_text()
     for old, new in DEBERTA.items():
         content = content.replace(f'"{old}"', f'"{new}"')
@@ -66,7 +69,7 @@ def _with_names_of_deberta(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "DebertaTokenizer"}))
 
 
-def _released(folder: Path, told: dict[str, Any], meant: Tokenizer) -> Tokenizer:
+def write_as_released(folder: Path, told: dict[str, Any]) -> None:
     """As the authors of ERNIE release it: their own file instead of config.json, no settings of a tokenizer, weights of torch."""
     import torch
 
@@ -76,10 +79,9 @@ def _released(folder: Path, told: dict[str, Any], meant: Tokenizer) -> Tokenizer
     (folder / "ernie_config.json").write_text(json.dumps({k: v for k, v in content.items() if k != "model_type"}))
     torch.save(model.state_dict(), folder / "pytorch_model.bin")
     (folder / "tokenizer_config.json").unlink()
-    return meant
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def read_contents(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in folder.iterdir()}
 
 
@@ -88,7 +90,7 @@ def test_a_folder_without_tokenizer_json_is_opened_and_left_as_it_is(
     family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     meant = write_shipped(tmp_path / "model", family)
-    before = contents(tmp_path / "model")
+    before = read_contents(tmp_path / "model")
     model = open_model_folder(str(tmp_path / "model"))
     made = TextTokenizer(model.tokenizer_folder, 400)
     said = capsys.readouterr().err
@@ -97,11 +99,11 @@ def test_a_folder_without_tokenizer_json_is_opened_and_left_as_it_is(
     assert [row.ids.tolist() for row in made.encode(PLAIN)] == [e.ids for e in meant.encode_batch(PLAIN)]
     assert made.pad_id == model.config["pad_token_id"]
     assert made.padding_side == model.family.padding_side
-    assert contents(tmp_path / "model") == before
+    assert read_contents(tmp_path / "model") == before
     (tmp_path / "saved").mkdir()
     save_tokenizer(model.tokenizer_folder, 20, tmp_path / "saved", model.family)
     assert capsys.readouterr().err == "", "it was converted a second time"
-    saved = contents(tmp_path / "saved")
+    saved = read_contents(tmp_path / "saved")
     assert saved["tokenizer.json"] == (model.tokenizer_folder / "tokenizer.json").read_bytes()
     assert {name: saved[name] for name in SHIPPED[family]} == {name: before[name] for name in SHIPPED[family]}
     assert json.loads(saved["tokenizer_config.json"])["model_max_length"] == 20
@@ -141,35 +143,30 @@ def test_vocab_txt_is_written_where_the_authors_ship_tokenizer_json_alone(tmp_pa
     assert {token: i for i, token in enumerate(lines)} == wanted.get_vocab()
 
 
-def refused(folder: Path, kind: type[Exception] = InputError) -> str:
+def expect_refusal(folder: Path, kind: type[Exception] = InputError) -> str:
     model: ModelFolder = open_model_folder(str(folder))
     with pytest.raises(kind) as caught:
         _ = model.tokenizer_folder
     return str(caught.value)
 
 
+NONE = "model/tokenizer.json: file not found, and no vocabulary to make it of: vocab.txt, "
+
+
 @pytest.mark.parametrize(
     ("family", "gone", "said"),
     [
-        ("bert", "vocab.txt", "model/tokenizer.json: file not found, and no vocabulary to make it of: vocab.txt, "),
-        (
-            "albert",
-            "spiece.model",
-            "model/tokenizer.json: file not found, and no vocabulary to make it of: vocab.txt, ",
-        ),
+        ("bert", "vocab.txt", NONE),
+        ("albert", "spiece.model", NONE),
         ("roberta", "merges.txt", "model/merges.txt: file not found; vocab.json needs it."),
         ("xlm", "vocab.json", "model/vocab.json: file not found; merges.txt needs it."),
-        (
-            "ernie-thu",
-            "vocab.txt",
-            "model/tokenizer.json: file not found, and no vocabulary to make it of: vocab.txt, ",
-        ),
+        ("ernie-thu", "vocab.txt", NONE),
     ],
 )
 def test_what_is_missing_is_named_with_the_fix(family: str, gone: str, said: str, tmp_path: Path) -> None:
     write_shipped(tmp_path / "model", family)
     (tmp_path / "model" / gone).unlink()
-    found = refused(tmp_path / "model")
+    found = expect_refusal(tmp_path / "model")
     assert said in found
     assert "Fix: Put the tokenizer's files that the authors publish into the folder." in found
 
@@ -178,11 +175,11 @@ def test_a_vocabulary_of_another_kind_or_another_model_is_refused(tmp_path: Path
     write_shipped(tmp_path / "model", "bert")
     (tmp_path / "model/vocab.txt").rename(tmp_path / "lines")
     (tmp_path / "model/spiece.model").write_bytes(b"no model")
-    assert f"{tmp_path}/model" in refused(tmp_path / "model")
+    assert f"{tmp_path}/model" in expect_refusal(tmp_path / "model")
     (tmp_path / "model/spiece.model").unlink()
     lines = [*(tmp_path / "lines").read_text().splitlines(), "more", "than", "it", "has"]
     (tmp_path / "model/vocab.txt").write_text("\n".join(lines) + "\n")
-    assert "it belongs to another model" in refused(tmp_path / "model")
+    assert "it belongs to another model" in expect_refusal(tmp_path / "model")
 
 
 @pytest.mark.parametrize(
@@ -194,26 +191,75 @@ def test_a_missing_library_is_named_with_its_command(
 ) -> None:
     write_shipped(tmp_path / "model", family)
     monkeypatch.setattr(tokenizer_conversion, "version_of", lambda _: None)
-    assert extra in refused(tmp_path / "model", MissingBackendError)
+    assert extra in expect_refusal(tmp_path / "model", MissingBackendError)
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        "bert",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in SHIPPED if name not in ("bert", "ernie", "electra")),
-    ],
-)
+OTHERS = [name for name in SHIPPED if name not in ("bert", "ernie", "electra")]
+
+
+@pytest.mark.parametrize("family", ["bert", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_a_shipped_folder_is_exported(family: str, cli: Cli, tmp_path: Path) -> None:
     write_shipped(tmp_path / "model", family, weights=True)
-    before, phone = contents(tmp_path / "model"), tmp_path / "phone"
+    before, phone = read_contents(tmp_path / "model"), tmp_path / "phone"
     task = ("--task", "text-classification", "--labels", ",".join(NAMES)) if family == "ernie-thu" else ()
     made = cli("export", "-m", tmp_path / "model", "-o", phone, "--format", "onnx", "--scheme", "fp32", *task)
     assert made.exit_code == 0, made.output
     assert "converted from" in made.stderr
-    assert contents(tmp_path / "model") == before
+    assert read_contents(tmp_path / "model") == before
     assert {"tokenizer.json", *SHIPPED[family]} <= {
         f["path"] for f in json.loads((phone / "artifacts.json").read_text())["files"]
     }
     answer = cli("predict", "-m", phone, "--json", "a nice old song")
     assert answer.exit_code == 0, answer.output
+
+
+# Conversions.
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_converted_model_gives_the_tokens_of_the_library_that_owns_it(name: str, tmp_path: Path) -> None:
+    import sentencepiece
+
+    write_sentencepiece(tmp_path, name, fast=False)
+    made = Tokenizer.from_str(convert_tokenizer(tmp_path))
+    model = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / LAYOUTS[name].file))
+    shifted = 1 if name == "XLMRobertaTokenizer" else 0  # its authors put two rows in front of the model's own
+    for text in PLAIN:
+        own = model.encode(text.lower() if name == "AlbertTokenizer" else text)
+        assert made.encode(text, add_special_tokens=False).ids == [i + shifted for i in own], text
+
+
+def test_a_conversion_that_cuts_otherwise_is_refused(tmp_path: Path) -> None:
+    write_sentencepiece(tmp_path, "XLMRobertaTokenizer", fast=False, model_type="bpe")
+    with pytest.raises(
+        InputError, match=r"bpe.model: transformers converts it to a tokenizer with other tokens for \d+"
+    ):
+        convert_tokenizer(tmp_path)
+
+
+def test_a_difference_on_odd_characters_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_sentencepiece(tmp_path, "XLMRobertaTokenizer", fast=False, normalization_rule_name="identity")
+    convert_tokenizer(tmp_path)
+    said = capsys.readouterr()
+    assert "differs from the sentencepiece library: 'tab\\tnew" in said.out + said.err
+
+
+def test_a_cased_vocabulary_is_not_lower_cased_without_a_word(tmp_path: Path) -> None:
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "The", "Lamp", "a", "##b", "song"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(InputError, match=r"2 of the 5 words.*do_lower_case"):
+        convert_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    assert '"lowercase":false' in convert_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("model_type", ["bert", "ernie"])
+def test_a_chinese_vocabulary_is_cut_into_characters(model_type: str, tmp_path: Path) -> None:
+    characters = [chr(c) for c in range(0x4E00, 0x9FA6)]
+    words = ["[PAD]", *(f"[unused{i}]" for i in range(1, 100)), "[UNK]", "[CLS]", "[SEP]", "[MASK]", *characters, "，"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", "utf-8")
+    (tmp_path / "config.json").write_text(f'{{"model_type": "{model_type}"}}')
+    (tmp_path / "tokenizer.json").write_text(convert_tokenizer(tmp_path), "utf-8")
+    row = TextTokenizer(tmp_path, 32, pad_id=0).encode(["明天早上，叫我"])[0]
+    assert [words[i] for i in row.ids] == ["[CLS]", *"明天早上，叫我", "[SEP]"]

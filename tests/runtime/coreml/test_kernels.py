@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pocketbert.runtime.coreml.evaluator import Evaluator, Step
 from pocketbert.runtime.coreml.kernels import KERNELS
@@ -51,8 +53,8 @@ POINT, FILTER_1D = numbers(5, 4, 1, 1), numbers(5, 4, 3)
 IMAGE, FILTER = numbers(1, 4, 5, 6), numbers(6, 2, 3, 2)
 
 
-def unary(op: str, function: Callable[[Any], Any], x: np.ndarray = X, **more: Any) -> Case:
-    return Case(op, [x], lambda mb, x: getattr(mb, op)(x=x, **more), function)
+def unary(op: str, function: Callable[[Any], Any], x: np.ndarray = X, name: str = "", **more: Any) -> Case:
+    return Case(op, [x], lambda mb, x: getattr(mb, op)(x=x, **more), function, name)
 
 
 def binary(op: str, function: Callable[[Any, Any], Any], x: np.ndarray = X, y: np.ndarray = Y) -> Case:
@@ -117,6 +119,7 @@ CASES = [
     gelu("SIGMOID_APPROXIMATION", lambda x: x * torch.sigmoid(1.702 * x)),
     unary("softmax", lambda x: F.softmax(x, 1), axis=1),
     Case("softmax", [X], lambda mb, x: mb.softmax(x=x), lambda x: F.softmax(x, -1), "softmax_last"),
+    unary("softmax", lambda x: F.softmax(x, 1), np.full((1, 4), -1e4, np.float32), axis=1, name="softmax_masked"),
     Case(
         "layer_norm", [X],
         lambda mb, x: mb.layer_norm(x=x, axes=[-1], gamma=ROW, beta=2 * ROW, epsilon=0.1),
@@ -340,3 +343,41 @@ def test_pi_is_not_rounded_twice(build_program: Callable[..., Path]) -> None:
     (result,) = Evaluator(path).run({"x0": value}).values()
     want = 2048 * float(np.float16(math.pi))
     assert abs(float(np.asarray(result)[0]) - want) <= np.spacing(np.float16(want)) / 2
+
+
+def test_the_error_function_is_exact_to_float32(build_program: Callable[..., Path]) -> None:
+    x = np.concatenate([np.linspace(-7, 7, 20_001), np.geomspace(1e-30, 1, 1000), [0, 1e30, np.inf, np.nan]])
+    x = np.concatenate([x, -x]).astype(np.float32)
+    (have,) = Evaluator(build_program([x.shape], lambda mb, x: mb.erf(x=x))).run({"x0": x}).values()
+    have, want = np.asarray(have), np.array([math.erf(v) for v in x.tolist()])
+    np.testing.assert_allclose(have, want, rtol=1e-6, atol=1e-37)
+    np.testing.assert_array_equal(have[len(x) // 2 :], -have[: len(x) // 2])
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_einstein_sums_of_any_two_arrays_equal_numpys(data: st.DataObject) -> None:
+    """Straight at the kernel: coremltools' builder writes a few equations only, a file may hold others."""
+    sides = [data.draw(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4, unique=True)) for _ in range(2)]
+    every = sorted({letter for side in sides for letter in side})
+    out = data.draw(st.lists(st.sampled_from(every), max_size=len(every), unique=True))
+    sizes = {t: data.draw(st.integers(1, 3)) for t in every}
+    a, b = (np.random.default_rng(0).integers(-3, 4, [sizes[t] for t in side]).astype(np.float32) for side in sides)
+    equation = f"{''.join(sides[0])},{''.join(sides[1])}->{''.join(out)}"
+    found = KERNELS["einsum"].function(values=(a, b), equation=equation)
+    np.testing.assert_array_equal(found, np.einsum(equation, a, b))
+
+
+@pytest.mark.parametrize("equation", ["aa,ab->b", "ab,bc->ad", "ab,bc", "a1,1b->ab", "ab,bc,cd->ad"])
+def test_einstein_sums_of_another_kind_are_refused(equation: str) -> None:
+    with pytest.raises(ValueError):
+        KERNELS["einsum"].function(values=(np.ones((2, 2), np.float32),) * 2, equation=equation)
+
+
+def test_negative_indices_count_from_the_end_before_ios_17_only() -> None:
+    """Straight at the kernel: coremltools' builder writes programs that add to a negative index themselves."""
+    table, gather = np.arange(6.0).reshape(3, 2), KERNELS["gather"].function
+    np.testing.assert_array_equal(gather(table, np.array([-1]), opset=6), [[4, 5]])
+    for index, opset in ((-1, 7), (3, 7), (-4, 6), (3, 6)):
+        with pytest.raises(IndexError, match="outside a table of 3"):
+            gather(table, np.array([index]), opset=opset)
