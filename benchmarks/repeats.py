@@ -6,7 +6,7 @@
 Two processes with the same files differ by more than the rounds of one: where memory, code and threads lie is decided when a
 process begins. In an hour of runs on a quiet machine, ratios of two files varied by 2 to 7 % between processes on one thread
 and by up to 17 % on two, and intervals of the rounds of one process held later ratios in 67 % of cases instead of 90 %
-(docs/benchmarks.md, `benchmarks/peers/repeats.py`). So each repeat opens all files in a new process, and intervals come from
+(docs/benchmarks.md, `lab/peers/repeats.py`). So each repeat opens all files in a new process, and intervals come from
 the repeats.
 
 ``python -m pocketbert.benchmarks.repeats`` reads a request from stdin and prints the timings of one repeat.

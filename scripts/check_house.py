@@ -60,9 +60,9 @@ class SourceFile:
 
 
 def read_sources(root: Path) -> list[SourceFile]:
-    """Read the product's Python files below the checkout `root`; peers, demo data and generated files are left out."""
+    """Read the product's Python files below the checkout `root`; demo data and generated files are left out."""
     paths = (p for folder in FOLDERS for p in sorted((root / folder).rglob("*.py")))
-    kept = (p for p in paths if not {"peers", "demo_corpus"} & set(p.parts) and not p.name.endswith("_pb2.py"))
+    kept = (p for p in paths if "demo_corpus" not in p.parts and not p.name.endswith("_pb2.py"))
     return [SourceFile(p, p.read_text(encoding="utf-8")) for p in kept]
 
 

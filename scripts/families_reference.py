@@ -18,7 +18,7 @@ from pocketbert.core.models.systems import system_facts
 from pocketbert.core.tasks import TASKS
 from pocketbert.core.types import Format, Signal
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lab"))
 from systems.blocks import blocks_section
 from systems.checkpoints import CHECKPOINTS
 from systems.shapes import shapes_section
@@ -30,7 +30,7 @@ README, PAGE = ROOT / "README.md", ROOT / "docs/families.md"
 START, END = "<!-- systems -->", "<!-- end of systems -->"
 COLUMNS = ("text-classification", "pairs", *(t.value for t in TASKS if t.value != "text-classification"))
 OF_PAIRS = {"pairs": "text-classification"}
-REPRODUCED = ".venv/bin/python scripts/matrix_cell.py"
+REPRODUCED = ".venv/bin/python lab/matrix_cell.py"
 """What builds a single cell, and tells why it fails."""
 
 HEAD = """# Systems
@@ -54,7 +54,7 @@ relative to the [spread of the logits](how-it-works.md#gates).
 - last number: the RMS of the file in 8 bits (ONNX and TFLite `int8`, Core ML `w8`), one unpadded text at a time; [three times the simulated error](bounds.md) is allowed.
 - *–*: not measured yet. A number in brackets: a [reason](#reasons).
 
-Processor: {machines}. Versions: {versions}. `make matrix` measures what has not passed at the present state of the code, `make matrix SHARD=1/4` a fourth of it; `scripts/matrix_figures.py` writes the
+Processor: {machines}. Versions: {versions}. `make matrix` measures what has not passed at the present state of the code, `make matrix SHARD=1/4` a fourth of it; `lab/matrix_figures.py` writes the
 figures. `{cell}` builds a single cell; the reason of a cell that failed has its command.
 """
 LAYOUTS = """

@@ -55,8 +55,8 @@ def test_measures(house: ModuleType, tmp_path: Path) -> None:
         two='"""Two."""\n\nfrom one import lonely, shared\n\nprint(lonely, shared)\n',
         three='"""Three."""\n\nfrom one import shared\n\nprint(shared)\n',
     )
-    # neither peers, demo data nor generated files are measured
-    write(tmp_path, **dict.fromkeys(("benchmarks/peers/a", "src/pocketbert/demo_corpus/b", "runtime/c_pb2"), "x = 1\n"))
+    # neither the laboratory, demo data nor generated files are measured
+    write(tmp_path, **dict.fromkeys(("lab/peers/a", "src/pocketbert/demo_corpus/b", "runtime/c_pb2"), "x = 1\n"))
     measures = house.measure_grain(house.read_sources(tmp_path))
     assert measures["files"] == 3
     assert measures["longest file"] == 12

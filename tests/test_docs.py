@@ -187,7 +187,7 @@ def literal(node: ast.AST) -> str:
 def source_texts() -> tuple[str, str]:
     """Every string of the package that is no docstring: as written, and as plain words; a line for each."""
     texts: set[str] = set()
-    for path in (p for top in TOPS for p in (ROOT / top).rglob("*.py") if "peers" not in p.parts):
+    for path in (p for top in TOPS for p in (ROOT / top).rglob("*.py")):
         nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
         docstrings = {id(n.value) for n in nodes if isinstance(n, ast.Expr)}
         strings = [n for n in nodes if isinstance(n, ast.Constant | ast.JoinedStr | ast.BinOp)]

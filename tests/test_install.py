@@ -71,7 +71,7 @@ def test_wheel_holds_every_wing_and_data_file(built: dict[str, Path]) -> None:
     for wing in WINGS:
         assert any(re.fullmatch(rf"pocketbert/{wing}/\w+\.py", n) for n in names), wing
     assert {f"pocketbert/{name}" for name in DATA} <= set(names)
-    assert not [n for n in names if n.startswith(("tests/", "pocketbert/benchmarks/peers"))]
+    assert not [n for n in names if n.startswith(("tests/", "pocketbert/lab/peers"))]
 
 
 def test_sdist_installs_and_works_outside_the_checkout(built: dict[str, Path], tmp_path: Path) -> None:

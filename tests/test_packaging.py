@@ -25,9 +25,8 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(enco
 
 
 def sources() -> list[Path]:
-    """Python files that are installed: peers compare with other projects and stay in the checkout."""
-    found = [p for top in (ROOT / "src" / "pocketbert", *(ROOT / w for w in WINGS)) for p in top.rglob("*.py")]
-    return [p for p in found if "peers" not in p.relative_to(ROOT).parts]
+    """Python files that are installed."""
+    return [p for top in (ROOT / "src" / "pocketbert", *(ROOT / w for w in WINGS)) for p in top.rglob("*.py")]
 
 
 def _package(path: Path) -> str:
@@ -57,7 +56,7 @@ def test_every_wing_is_mapped() -> None:
 def test_every_data_file_is_listed() -> None:
     patterns = PROJECT["tool"]["setuptools"]["package-data"]
     for path in (p for top in ("src/pocketbert", *WINGS) for p in (ROOT / top).rglob("*") if p.is_file()):
-        if path.suffix in (".py", ".pyc", ".md") or "peers" in path.parts or "egg-info" in str(path):
+        if path.suffix in (".py", ".pyc", ".md") or "egg-info" in str(path):
             continue
         package = next(p for p in path.parents if (p / "__init__.py").is_file())
         listed = patterns.get(_package(package / path.name), [])
@@ -66,7 +65,7 @@ def test_every_data_file_is_listed() -> None:
 
 
 def test_no_source_file_is_longer_than_600_lines() -> None:
-    more = [p for top in ("tests", "benchmarks/peers", "scripts") for p in (ROOT / top).rglob("*.py")]
+    more = [p for top in ("tests", "lab", "scripts") for p in (ROOT / top).rglob("*.py")]
     lines = {p.relative_to(ROOT).as_posix(): p.read_text("utf-8").count("\n") for p in (*sources(), *more)}
     assert {p: n for p, n in lines.items() if n > LONGEST} == {}
 

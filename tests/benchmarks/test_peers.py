@@ -1,4 +1,4 @@
-"""The scripts of benchmarks/peers that compare engines, repeat comparisons, and tell what files score."""
+"""The scripts of lab/peers that compare engines, repeat comparisons, and tell what files score."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path += [str(ROOT / "benchmarks" / "peers"), str(ROOT / "scripts" / "runtimes")]
+sys.path += [str(ROOT / "lab" / "peers"), str(ROOT / "lab" / "runtimes")]
 
 import compare_files
 import repeats

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "lab"))
 
 from study.arms import ARMS, BASE_MINUTES, arm_recipe, teacher_recipe
 from study.bootstrap import Estimate, Verdict, bootstrap, paired

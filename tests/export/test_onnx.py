@@ -25,7 +25,7 @@ from pocketbert.core.families import family_of
 from pocketbert.core.predict.predictor import TorchPredictor
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.export import onnx as exporter
-from pocketbert.export.onnx import check_readable, clean_file
+from pocketbert.export.onnx import check_readable
 from pocketbert.runtime.onnx import OnnxPredictor
 from support.tiny import BASIC, ENTRIES
 from support.tiny_tokenizers import vocabulary
@@ -136,19 +136,6 @@ def test_a_file_that_phones_cannot_read_is_refused(tmp_path: Path) -> None:
         check_readable(write_small(tmp_path / "new.onnx", ir=11))
     with pytest.raises(GateError, match="IR 8, opset 21"):
         check_readable(write_small(tmp_path / "new.onnx", opset=21))
-
-
-def test_tidying_drops_notes_of_the_exporter(tmp_path: Path) -> None:
-    path = write_small(tmp_path / "a.onnx")
-    model = onnx.load(path)
-    model.graph.node[0].doc_string = "File /home/me/model.py"
-    for noted in (model.graph.node[0], model.graph, model.graph.input[0], model):
-        noted.metadata_props.add(key="pkg.torch.onnx.stack_trace", value="/home/me/model.py")
-    model.ir_version = 13
-    path.write_bytes(model.SerializeToString())
-    clean_file(path)
-    assert b"/home/me" not in path.read_bytes()
-    check_readable(path)
 
 
 @pytest.mark.parametrize("absent", ["onnx", "onnxscript"])

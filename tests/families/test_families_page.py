@@ -27,10 +27,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def script() -> Iterator[Callable[[str], ModuleType]]:
-    """`script(name)`: a module of scripts/."""
+    """`script(name)`: a module of scripts/ or lab/."""
 
     def load(name: str) -> ModuleType:
-        spec = importlib.util.spec_from_file_location(f"scripts_{name}", ROOT / f"scripts/{name}.py")
+        path = next(p for folder in ("scripts", "lab") if (p := ROOT / folder / f"{name}.py").is_file())
+        spec = importlib.util.spec_from_file_location(f"scripts_{name}", path)
         assert spec is not None
         assert spec.loader is not None
         made = importlib.util.module_from_spec(spec)
@@ -76,7 +77,7 @@ def test_every_system_is_on_the_page_with_what_it_can_and_cannot_do() -> None:
 def test_every_system_names_its_published_checkpoints(reference: ModuleType) -> None:
     known = {c.row for c in reference.CHECKPOINTS}
     lost = [r.name for r in ROWS if r.instead_of_export is None and not known & {r.name, *r.model_types}]
-    assert lost == [], "add a line to scripts/systems/checkpoints.py"
+    assert lost == [], "add a line to lab/systems/checkpoints.py"
 
 
 def test_the_facts_of_a_system_are_those_of_its_row() -> None:
@@ -158,7 +159,7 @@ def test_a_cell_that_is_broken_on_purpose_is_told_with_its_command_and_the_comma
     told = [line for line in reference.page().splitlines() if "BERT, pairs, ONNX fp32: failed" in line]
     assert failed[0].problem in told[0]
     program, path, *arguments = shlex.split(re.findall("Smallest reproduction: `([^`]*)`", told[0])[0])
-    assert (program, path) == (".venv/bin/python", "scripts/matrix_cell.py")
+    assert (program, path) == (".venv/bin/python", "lab/matrix_cell.py")
     assert (ROOT / path).is_file()
     for broken in (True, False):
         with monkeypatch.context() as patched:

@@ -19,7 +19,7 @@ REASONS = {
     "src/pocketbert/core/recipe/stages.py": "the methods distilbert and mobilebert have the names of the papers' students",
     "src/pocketbert/core/types.py": "the published size of the method mobilebert's student",
     "src/pocketbert/pipeline/formats/snippets/javascript.py": "what transformers.js can open, a fact about that client",
-    "benchmarks/peers": "compares with other projects, by the names of published models; it is not installed",
+    "lab/peers": "compares with other projects, by the names of published models; it is not installed",
 }
 """Where else a name may stand, and why: a file, or a folder with all in it."""
 _OTHERS = (

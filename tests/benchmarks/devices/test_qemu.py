@@ -64,11 +64,11 @@ def files(folder, tmp_path_factory):
 
 @pytest.fixture
 def script(monkeypatch):
-    """`script(name)`: a program of scripts/runtimes as a module."""
+    """`script(name)`: a program of lab/runtimes as a module."""
 
     def read(name):
-        path = Path(__file__).resolve().parents[3] / "scripts" / "runtimes" / f"{name}.py"
-        spec = importlib.util.spec_from_file_location(f"scripts_{name}", path)
+        path = Path(__file__).resolve().parents[3] / "lab" / "runtimes" / f"{name}.py"
+        spec = importlib.util.spec_from_file_location(f"lab_{name}", path)
         made = importlib.util.module_from_spec(spec)
         monkeypatch.setitem(sys.modules, spec.name, made)  # dataclasses look there
         spec.loader.exec_module(made)

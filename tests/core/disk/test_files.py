@@ -184,3 +184,26 @@ def test_the_digest_of_a_folder_does_not_depend_on_when_its_files_were_made(tmp_
             (folder / name).write_text(name)
         digests.append(sha256_path(folder))
     assert digests[0] == digests[1]
+
+
+def test_a_large_file_is_read_once_and_again_when_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, reads = tmp_path / "model.bin", []
+    hashed = files.hashlib.file_digest
+    monkeypatch.setattr(files.hashlib, "file_digest", lambda *a: reads.append(1) or hashed(*a))
+    monkeypatch.setattr(files.time, "time_ns", lambda: 2 * 10**18)  # long after the file was written
+    path.write_bytes(bytes(2 << 20))
+    before, digest = path.stat(), sha256_file(path)
+    assert sha256_file(path) == digest
+    assert len(reads) == 1
+    path.write_bytes(b"1" * (2 << 20))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert sha256_file(path) != digest
+
+
+def test_a_file_that_was_written_just_now_is_hashed_each_time(tmp_path: Path) -> None:
+    path = tmp_path / "model.bin"
+    path.write_bytes(bytes(2 << 20))
+    digest = sha256_file(path)
+    with path.open("r+b") as stream:
+        stream.write(b"1")
+    assert sha256_file(path) != digest

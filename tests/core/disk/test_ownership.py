@@ -32,7 +32,7 @@ from pocketbert.core.disk.ownership import (
 from pocketbert.core.errors import InputError, MachineError
 
 REPOSITORY = Path(__file__).parents[3]
-LIBRARY = ("src", "distill", "export", "quantize", "runtime", "benchmarks", "scripts", "examples")
+LIBRARY = ("src", "distill", "export", "quantize", "runtime", "benchmarks", "scripts", "lab", "examples")
 ALONE = ("benchmarks/devices/on_target/on_mac.py", "benchmarks/devices/on_target/agent.py")
 """Programs that run on other machines without PocketBERT."""
 DELETING = {"rmtree", "unlink", "rmdir", "removedirs", "rename", "renames", "move"}

@@ -69,7 +69,7 @@ def test_openvino_finds_no_reporter_and_others_find_it_again(before: object, mon
 
 def read_scripts() -> Iterator[tuple[str, Path, list[str]]]:
     """Every Python file but the tests, which conftest.py has imported PocketBERT for: its name, path and lines."""
-    for top in ("src", *WINGS, "scripts", "examples", "tests"):
+    for top in ("src", *WINGS, "scripts", "lab", "examples", "tests"):
         for path in sorted((ROOT / top).rglob("*.py")):
             if not path.name.startswith(("test_", "conftest")):
                 yield path.relative_to(ROOT).as_posix(), path, path.read_text("utf-8").splitlines()
@@ -78,7 +78,7 @@ def read_scripts() -> Iterator[tuple[str, Path, list[str]]]:
 def is_installed(path: Path) -> bool:
     """Whether importing the file imports `pocketbert` first."""
     parts = path.relative_to(ROOT).parts
-    return parts[0] in ("src", *WINGS) and "peers" not in parts and path.name != "on_mac.py"
+    return parts[0] in ("src", *WINGS) and path.name != "on_mac.py"
 
 
 def importing(*modules: str) -> re.Pattern[str]:
@@ -107,7 +107,7 @@ def test_who_imports_onnx_runtime_without_pocketbert_switches_it_off_before() ->
             first_line(lines, re.compile(rf".*['\"]{VARIABLE}['\"]")),
         )
         assert switch < first_line(lines, uses), name
-    assert "benchmarks/peers/engine/worker.py" in seen
+    assert "lab/peers/engine/worker.py" in seen
 
 
 def test_who_imports_openvino_leaves_its_reporter_out() -> None:
@@ -126,7 +126,7 @@ def test_who_imports_openvino_leaves_its_reporter_out() -> None:
                     above for above in lines[:number] if above.strip() and len(above) - len(above.lstrip()) < depth
                 ]
                 assert "block_openvino_telemetry()" in outer[-1], f"{name}:{number + 1}"
-    assert {"runtime/openvino.py", "benchmarks/peers/engine/builder.py"} <= set(seen)
+    assert {"runtime/openvino.py", "lab/peers/engine/builder.py"} <= set(seen)
 
 
 def test_code_in_other_languages_and_in_the_documentation_switches_it_off_before() -> None:

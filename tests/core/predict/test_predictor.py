@@ -307,3 +307,30 @@ def test_every_head_gives_the_outputs_of_the_table(
     out = TorchPredictor(model, task, folder.family.inputs).run(tokenizer.pad(tokenizer.encode(["a good film"])))
     assert list(out) == list(task.outputs)
     assert all(v.dtype == np.float32 and np.isfinite(v).all() for v in out.values())
+
+
+def test_a_model_that_remembers_computes_each_batch_once_and_shares_no_array(open_tiny: Callable[..., Any]) -> None:
+    model, folder, tokenizer = open_tiny("bert", 2)
+    calls: list[int] = []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    remembering = TorchPredictor(model, TEXT, folder.family.inputs, remember=True)
+    batch, other = (tokenizer.pad(tokenizer.encode(texts)) for texts in (["a good film", "not bad"], ["not bad"]))
+    first = remembering.run(batch)["logits"]
+    remembering.run(batch)["logits"][:] = 0
+    np.testing.assert_array_equal(remembering.run(batch)["logits"], first)
+    assert len(calls) == 1
+    remembering.run(other)
+    assert len(calls) == 2
+    np.testing.assert_array_equal(TorchPredictor(model, TEXT, folder.family.inputs).run(batch)["logits"], first)
+
+
+def test_an_engine_whose_rows_are_computed_apart_gets_all_rows_of_a_length_together(folder: Path) -> None:
+    class Apart(Counting):
+        computes_rows_apart = True
+
+    together, alone = Apart(), Counting()
+    tokenizer = TextTokenizer(folder, 48)
+    rows = tokenizer.encode(["good " * n for n in (5, 3, 5)])
+    both = [run_rows(one, tokenizer, rows, TOKENS) for one in (together, alone)]
+    assert sorted(together.shapes) == [(1, 5), (2, 7)]
+    assert all(np.array_equal(a, b) for a, b in zip(*both, strict=True))

@@ -25,7 +25,6 @@ from support.matrix.cells import (
     has_class,
     one_per_rewrite,
     schemes,
-    shard,
     units,
 )
 from support.matrix.measure import MEDIAN, Model, differences, make_model, measure
@@ -66,13 +65,6 @@ def test_a_system_that_nothing_exports_has_no_cell_and_says_what_to_do() -> None
 def test_a_task_without_a_class_in_transformers_has_its_reason_in_the_row() -> None:
     rows = [find_family(name) for name in EXPORTED]
     assert [(r.name, t) for r in rows for t in TASKS if not has_class(r, t) and t.value not in r.invalid_tasks] == []
-
-
-@pytest.mark.parametrize("count", [1, 3, 7])
-def test_parts_together_are_the_whole(count: int) -> None:
-    parts = [shard(units(), f"{i}/{count}") for i in range(1, count + 1)]
-    assert sorted(str(u) for part in parts for u in part) == sorted(map(str, units()))
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 def test_what_has_passed_is_not_run_again_unless_the_code_changed(

@@ -1,25 +1,23 @@
-"""Every system x task x format x scheme against the untouched model. `make matrix SHARD=1/4` runs a part of it; what has passed is not run again.
+"""Every system x task x format x scheme against the untouched model. `make matrix SHARD=1/4` runs a part of it, and `make test-all SHARD=1/16`
+another beside the other slow tests; what has passed is not run again.
 
-Results are kept in runs/matrix/results.jsonl (`MATRIX_RESULTS` names another file); `scripts/matrix_figures.py` makes
+Results are kept in runs/matrix/results.jsonl (`MATRIX_RESULTS` names another file); `lab/matrix_figures.py` makes
 docs/figures/families.json of them.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-from support.matrix.cells import Unit, shard, units
+from support.matrix.cells import Unit, units
 from support.matrix.measure import measure
 from support.matrix.record import Result, passed, write
 
-PART = os.environ.get("SHARD", "1/1")
-
 
 @pytest.mark.slow
-@pytest.mark.parametrize("unit", shard(units(), PART), ids=str)
+@pytest.mark.parametrize("unit", units(), ids=str)
 def test_the_files_compute_what_the_untouched_model_computes(unit: Unit, tmp_path: Path) -> None:
     if passed(unit.cells):
         pytest.skip("passed at this state of the code")

@@ -77,7 +77,7 @@ SIZES = {
     "intermediate_size": 64,
     "max_position_embeddings": 64,
 }
-SCRIPT = Path(__file__).resolve().parents[3] / "scripts/pretrain_ib_bert.py"
+SCRIPT = Path(__file__).resolve().parents[3] / "lab/pretrain_ib_bert.py"
 
 
 @pytest.fixture(scope="module")

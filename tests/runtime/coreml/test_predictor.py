@@ -85,7 +85,7 @@ def test_logits_come_first(build_program: Callable[..., Path]) -> None:
 
 
 @pytest.mark.parametrize("installed", [True, False])
-def test_threads_limit_the_matrix_products_where_that_is_possible(
+def test_rows_are_computed_at_the_same_time_with_one_blas_thread_each(
     installed: bool, bert16: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
@@ -98,8 +98,12 @@ def test_threads_limit_the_matrix_products_where_that_is_possible(
     fake = ModuleType("threadpoolctl")
     fake.ThreadpoolController = Controller  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "threadpoolctl", fake if installed else None)
-    CoremlPredictor(bert16, threads=1).run(rows(1, 8))
+    batch = rows(5, 8)
+    together = CoremlPredictor(bert16, threads=2).run(batch)["logits"]
     assert asked == ([(1, "blas")] if installed else [])
+    alone = CoremlPredictor(bert16, threads=1)
+    single = [alone.run({name: value[i : i + 1] for name, value in batch.items()})["logits"] for i in range(5)]
+    np.testing.assert_array_equal(together, np.concatenate(single))
 
 
 class FakeModel:

@@ -102,14 +102,6 @@ def units(names: Sequence[str] | None = None) -> list[Unit]:
     ]
 
 
-def shard(all_units: Sequence[Unit], part: str) -> list[Unit]:
-    """The units of one part, such as ``1/4``: every fourth one, so that each part has all formats and systems."""
-    number, _, count = part.partition("/")
-    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
-        raise ValueError(f"SHARD={part!r} is no part: write 1/4 to 4/4 for four of them")
-    return list(all_units[int(number) - 1 :: int(count)])
-
-
 def one_per_rewrite() -> list[Unit]:
     """The cheapest unit for each adapter: the first system that names it."""
     first: dict[str, str] = {}

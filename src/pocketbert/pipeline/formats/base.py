@@ -445,7 +445,7 @@ def form_title(form: Form) -> str:
 
 # --- oldest engines ---------------------------------------------------------------------------------------------------
 #
-# Measured with the packages of PyPI on x86-64 by `scripts/runtimes/oldest_engines.py`; docs/quantization.md has the table.
+# Measured with the packages of PyPI on x86-64 by `lab/runtimes/oldest_engines.py`; docs/quantization.md has the table.
 # Files for one runtime or client were not tried.
 
 _ENGINE_NAMES = {"onnxruntime": "ONNX Runtime", "ai-edge-litert": "LiteRT"}

@@ -1,1 +1,0 @@
-"""What TinyBERT's and MiniLM's stages are worth on SST-2, arm against arm; run by ``PYTHONPATH=scripts python -m study``."""
