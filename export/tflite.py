@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -65,14 +66,19 @@ def _convert(signatures: Mapping[str, tuple[nn.Module, dict[str, Tensor]]], path
     """Convert (module, sample inputs) of each signature key with litert-torch, and write them to one TFLite file."""
     if version_of("litert-torch") is None:
         raise MissingBackendError("litert-torch", "pip install 'pocketbert[tflite]'")
+    limit = sys.getrecursionlimit()
     with silence_output():
         import litert_torch
 
         converter = litert_torch.Converter()
         for name, (module, sample) in signatures.items():
             converter.signature(name, module, sample_kwargs=sample)
-        # constants of 4 MB and more stay out of the graph until the file is written: less time and memory, the same file
-        converter.convert(lightweight_conversion=True).export(str(path))
+        try:
+            # large constants stay out of the graph until the file is written: less time and memory, the same file
+            converter.convert(lightweight_conversion=True).export(str(path))
+        finally:
+            # it is 100,000 afterwards, with which deeply nested JSON would end the process instead of being refused
+            sys.setrecursionlimit(limit)
 
 
 class _Named(nn.Module):

@@ -105,7 +105,7 @@ def choose_float_type() -> str:
     """Return the number type for OpenVINO's float operations on this CPU, ``bf16`` or ``f32``.
 
     With AVX-512 BF16 alone, bf16 takes less time on long texts and adds less error than int8 has. With AMX, where it is
-    OpenVINO's default too, it adds three to four times the error of int8 (tests/quantize/test_onnx_static.py).
+    OpenVINO's default too, it adds three to four times the error of int8 (tests/quantize/onnx/test_static.py).
     """
     isa = describe_machine().isa
     return "bf16" if "avx512_bf16" in isa and "amx_bf16" not in isa else "f32"

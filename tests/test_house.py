@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,3 +65,10 @@ def test_the_formatter_decides() -> None:
         if line.endswith("# fmt: skip")
     ]
     assert len(skips) < MOST_SKIPS, skips
+
+
+def test_test_files_that_code_and_docs_name_are_there() -> None:
+    texts = [*sources(), *(ROOT / "docs").glob("*.md"), *(ROOT / "lab").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
+    named = {name for p in texts for name in re.findall(r"(?<![\w/])tests/[\w/]+\.py", p.read_text(encoding="utf-8"))}
+    assert len(named) > 5
+    assert {name for name in named if not (ROOT / name).is_file()} <= {"tests/a/test_x.py", "tests/none.py"}

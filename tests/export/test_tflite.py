@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,9 @@ def test_a_classifier_for_mediapipe_has_three_inputs_and_probabilities(
 
 
 def test_an_embedder_for_mediapipe_gives_one_unit_vector(tokenizer: TextTokenizer, tmp_path: Path) -> None:
+    limit = sys.getrecursionlimit()
     model, predictor = export_mediapipe("bert", EMBED, tmp_path / "a.tflite")
+    assert sys.getrecursionlimit() == limit, "deeply nested JSON would end this process from now on"
     assert predictor.outputs == ("sentence_embedding",)
     inputs = feed(predictor, tokenizer, tokenizer.encode(["a good film", "the weather"]))
     found, mask = predictor.run(inputs)["sentence_embedding"], inputs["attention_mask"]

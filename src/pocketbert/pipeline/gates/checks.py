@@ -7,7 +7,7 @@
 - `judge_student` applies the gates to a student before any file is made of it, with advice if it fails,
 - `count_confusions` counts the labels that a file confuses.
 
-Each gate is proven by a broken model in tests/pipeline/gates/test_common.py.
+Each gate is proven by a broken model in tests/pipeline/gates/test_checks.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The part of coremltools 9.0 that the script uses, without Core ML. Its times mean nothing.
 
-tests/benchmarks/devices/mac/test_fake.py compares names and arguments with the real library where that is installed.
+tests/benchmarks/devices/test_on_mac.py compares names and arguments with the real library where that is installed.
 """
 
 from enum import Enum

@@ -24,7 +24,7 @@ public class BenchmarkRecordTest {
         return new FileMeasurement(file, facts, new SelfTest.Report(4, 0.001, 0.25), List.of(cell), sustained);
     }
 
-    /** What the Python side imports in tests/benchmarks/devices/android/test_importing.py. */
+    /** What the Python side imports in tests/benchmarks/imported/test_android_app.py. */
     @Test
     public void theJsonIsTheOneThatPythonReads() throws Exception {
         Phone phone = new Phone("Maker", "Model \"7\"", "", "14", 34, "arm64-v8a", 8, 8L << 30, false);
