@@ -25,13 +25,13 @@ from pocketbert.core.model_files import dump_model, tflite_schema
 MAX_FILES = 16
 MAX_BYTES = 64 << 20
 """Bounds on what is read from a file of unknown origin; vocabularies have a few MiB."""
-METADATA_NAMES = {"input_ids": "ids", "attention_mask": "mask", "token_type_ids": "segment_ids"}
+_METADATA_NAMES = {"input_ids": "ids", "attention_mask": "mask", "token_type_ids": "segment_ids"}
 """MediaPipe's name of each signature input."""
-LABELS_FILE = "labels.txt"
-VOCABULARY_FILE = "vocab.txt"
-BUFFER_NAME = b"TFLITE_METADATA"
+_LABELS_FILE = "labels.txt"
+_VOCABULARY_FILE = "vocab.txt"
+_BUFFER_NAME = b"TFLITE_METADATA"
 IDENTIFIER = b"M001"
-MIN_PARSER_VERSION = "1.1.0"
+_MIN_PARSER_VERSION = "1.1.0"
 """The version that brought BertTokenizerOptions; nothing newer is used."""
 _ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # the oldest date a zip can hold: equal input gives equal bytes
 _AXIS_LABELS, _VOCABULARY, _BERT_TOKENIZER = 2, 5, 4  # enum and union values of the schema
@@ -71,8 +71,8 @@ class MediaPipeInfo:
     @property
     def files(self) -> dict[str, bytes]:
         """The files to pack behind the model, content by name."""
-        files = {VOCABULARY_FILE: self.vocabulary}
-        return {LABELS_FILE: labels_file(self.labels), **files} if self.labels else files
+        files = {_VOCABULARY_FILE: self.vocabulary}
+        return {_LABELS_FILE: labels_file(self.labels), **files} if self.labels else files
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def write_metadata(model: bytes, info: MediaPipeInfo) -> bytes:
         GateError: If the model has other inputs or outputs.
     """
     loaded = load_model(model)
-    raw = encode(info, [METADATA_NAMES[name] for name in _signature_inputs(loaded)])
+    raw = encode(info, [_METADATA_NAMES[name] for name in _signature_inputs(loaded)])
     _set_metadata_buffer(loaded, raw)
     return pack_files(dump_model(loaded), info.files)
 
@@ -135,7 +135,7 @@ def read_metadata(model: bytes) -> Metadata | None:
     Raises:
         InputError: If the model or its metadata is damaged.
     """
-    raw = _inner_metadata(model, BUFFER_NAME)
+    raw = _inner_metadata(model, _BUFFER_NAME)
     return None if raw is None else decode(raw)
 
 
@@ -159,7 +159,7 @@ def metadata_problems(model: bytes, labels: Sequence[str], vocabulary: bytes) ->
         return problems
     if metadata is None:
         return ["no metadata: MediaPipe refuses the file."]
-    expected_inputs = tuple(METADATA_NAMES[name] for name in _signature_inputs(loaded))
+    expected_inputs = tuple(_METADATA_NAMES[name] for name in _signature_inputs(loaded))
     if metadata.inputs != expected_inputs:
         problems.append(f"the metadata calls the inputs {metadata.inputs}, the graph's order is {expected_inputs}.")
     if len(metadata.outputs) != 1:
@@ -217,9 +217,9 @@ def _graph_problems(model: Any) -> list[str]:
     graph, schema, problems = graphs[0], tflite_schema(), []
     names = sorted(_input_names(model).values())
     inputs = [graph.tensors[i] for i in _integers(graph.inputs)]
-    if names != sorted(METADATA_NAMES) or len(inputs) != len(names):
+    if names != sorted(_METADATA_NAMES) or len(inputs) != len(names):
         problems.append(
-            f"inputs {names} in the signature, {len(inputs)} in the graph; needed are {sorted(METADATA_NAMES)}."
+            f"inputs {names} in the signature, {len(inputs)} in the graph; needed are {sorted(_METADATA_NAMES)}."
         )
     shapes = [_integers(t.shape) for t in inputs]
     if any(t.type != schema.TensorType.INT32 for t in inputs):
@@ -291,10 +291,10 @@ def _set_metadata_buffer(model: Any, raw: bytes) -> None:
     from ai_edge_litert import schema_py_generated as schema
 
     entries = model.metadata or []
-    entry = next((m for m in entries if m.name == BUFFER_NAME), None)
+    entry = next((m for m in entries if m.name == _BUFFER_NAME), None)
     if entry is None:
         entry = schema.MetadataT()
-        entry.name = BUFFER_NAME
+        entry.name = _BUFFER_NAME
         entry.buffer = len(model.buffers)
         model.buffers.append(schema.BufferT())
         model.metadata = [*entries, entry]
@@ -433,9 +433,9 @@ def encode(info: MediaPipeInfo, inputs: Sequence[str]) -> bytes:
         return vector([table({0: name, 1: what}, small={2: kind})])
 
     tensors = vector([table({0: name, 1: _INPUT_DESCRIPTIONS[name]}) for name in inputs])  # TensorMetadata
-    labels = {6: file(LABELS_FILE, "Labels in the order of the output.", _AXIS_LABELS)} if info.labels else {}
+    labels = {6: file(_LABELS_FILE, "Labels in the order of the output.", _AXIS_LABELS)} if info.labels else {}
     outputs = vector([table({0: "probability" if info.labels else "embedding", 1: info.output}, labels)])
-    tokenizer = table({}, {0: file(VOCABULARY_FILE, "WordPiece vocabulary.", _VOCABULARY)})  # BertTokenizerOptions
+    tokenizer = table({}, {0: file(_VOCABULARY_FILE, "WordPiece vocabulary.", _VOCABULARY)})  # BertTokenizerOptions
     units = vector([table({}, {1: tokenizer}, {0: _BERT_TOKENIZER})])  # ProcessUnit
     graph = vector([table({}, {2: tensors, 3: outputs, 5: units})])  # SubGraphMetadata
     texts = {
@@ -444,7 +444,7 @@ def encode(info: MediaPipeInfo, inputs: Sequence[str]) -> bytes:
         2: info.version,
         4: info.author,
         5: info.license,
-        7: MIN_PARSER_VERSION,
+        7: _MIN_PARSER_VERSION,
     }
     b.Finish(table(texts, {3: graph}), file_identifier=IDENTIFIER)  # ModelMetadata
     return bytes(b.Output())

@@ -46,7 +46,7 @@ def probe_local(argument: str) -> Probe:
     if platform.system() != "Linux":
         raise InputError(Problem(LOCAL, f"the probe is written for Linux and Android, not for {platform.system()}."))
     with tempfile.TemporaryDirectory(prefix="pocketbert-probe-") as folder:
-        path, program = build_probe(check_architecture(platform.machine(), LOCAL), Path(folder), LOCAL)
+        path, program = build_probe(_check_architecture(platform.machine(), LOCAL), Path(folder), LOCAL)
         output = run_probe([str(path), "all", str(SLICE_MS)], LOCAL)
     return _measured(LOCAL, output, program)
 
@@ -85,7 +85,7 @@ def probe_ssh(argument: str) -> Probe:
             raise MachineError(f"{where}: {_end_in_words(done.returncode, done.stderr)}")
         return done.stdout.decode(errors="replace")
 
-    arch = check_architecture(run_there("uname -m"), where)
+    arch = _check_architecture(run_there("uname -m"), where)
     with tempfile.TemporaryDirectory(prefix="pocketbert-probe-") as folder:
         path, program = build_probe(arch, Path(folder), where)
         script = _REMOTE_SCRIPT + f"all {SLICE_MS}"
@@ -112,7 +112,7 @@ def probe_adb(argument: str) -> Probe:
         where = f"{adb.where}@{kind}" if kind else adb.where
         cpus = select_cores(adb, kind, where)
         with tempfile.TemporaryDirectory(prefix="pocketbert-probe-") as folder:
-            path, program = build_probe(check_architecture(adb.shell("uname", "-m"), where), Path(folder), where)
+            path, program = build_probe(_check_architecture(adb.shell("uname", "-m"), where), Path(folder), where)
             adb.push(path, "probe")
         run = shlex.join(pin_command(["./probe", "all", str(SLICE_MS)], cpus))
         output = adb.script(f"chmod 755 probe && {run}", _RUN_S)
@@ -178,7 +178,7 @@ def _end_in_words(status: int, messages: bytes) -> str:
     return f"the probe ended with {f'signal {-status}' if status < 0 else f'exit status {status}'}: {last}"
 
 
-def check_architecture(machine: str, where: str) -> str:
+def _check_architecture(machine: str, where: str) -> str:
     """Translate the output of ``uname -m`` into the compilers' name of the processor.
 
     Raises:

@@ -4,7 +4,7 @@
 Those of a distance depend on i - j only, so the relative table is looked up once for each distance (`Distances`), and
 not for each pair: query i times the tables of all distances gives row i of a matrix [L, 2 L], in which the needed
 entries lie on a diagonal. A slice of the flattened matrix turns diagonals into columns (`shift_diagonals`). The last
-layer computes only the first token where the head reads nothing else (`DisentangledFirstRow`).
+layer computes only the first token where the head reads nothing else (`_DisentangledFirstRow`).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Distances(nn.Module):
         return falling, self.rising[start:end] + zero, falling[length:]
 
 
-class DisentangledRows(nn.Module):
+class _DisentangledRows(nn.Module):
     """Disentangled attention of every token: content to content, content to position, position to content.
 
     Uses the projections of `parts` and changes the query's in place.
@@ -114,14 +114,14 @@ class DisentangledRows(nn.Module):
         return table.view(1, count, heads, width // heads).permute(0, 2, 3, 1)
 
 
-class DisentangledFirstRow(nn.Module):
+class _DisentangledFirstRow(nn.Module):
     """Disentangled attention of the first token only; values of the other tokens are not computed.
 
     (q + Q_j)·k_j + q·K_j for each key j, where K and Q are the tables of the distance -j.
     """
 
     def __init__(self, parts: Parts, keys: Tensor | None, queries: Tensor | None) -> None:
-        """Reuse a layer's projections and position tables; see `DisentangledRows`."""
+        """Reuse a layer's projections and position tables; see `_DisentangledRows`."""
         super().__init__()
         self.content = AllRows(parts.query, parts.key, parts.value, parts.heads, parts.scaling)
         self.keys, self.queries = _table(keys), _table(None if queries is None else queries * parts.scaling)
@@ -205,16 +205,16 @@ def _disentangled(model: Any, plan: ExportPlan) -> nn.Module:
                 if class_path(child) == _NORM:
                     setattr(parent, name, _plain_norm(child))
         only_first = type(model).__name__ == f"{plan.family.classes}ForSequenceClassification"
-        base.encoder = LeanEncoder(base, layers, only_first, plan.format)
+        base.encoder = _LeanEncoder(base, layers, only_first, plan.format)
         if hasattr(model, "lm_predictions"):
-            model.lm_predictions.lm_head = TiedHead(model.lm_predictions.lm_head, base.embeddings.word_embeddings)
+            model.lm_predictions.lm_head = _TiedHead(model.lm_predictions.lm_head, base.embeddings.word_embeddings)
     if plan.format is Format.TFLITE:
         decompose_norms_and_segments(model)
-    base.embeddings = MaskedEmbeddings(base.embeddings, masks=base.encoder.conv is not None)
+    base.embeddings = _MaskedEmbeddings(base.embeddings, masks=base.encoder.conv is not None)
     return wrap_model(model, plan)
 
 
-class MaskedEmbeddings(nn.Module):
+class _MaskedEmbeddings(nn.Module):
     """The transformers embeddings; padded tokens become zeros where the model has a convolution."""
 
     def __init__(self, embeddings: nn.Module, masks: bool) -> None:
@@ -237,7 +237,7 @@ class MaskedEmbeddings(nn.Module):
         return states * (1.0 - mask[:, 0, 0, :, None] / MASK_VALUE) if self.masks else states
 
 
-class TiedHead(nn.Module):
+class _TiedHead(nn.Module):
     """The fill-mask head as a linear layer that shares the embedding table, so that exporters store it once."""
 
     def __init__(self, head: Any, words: nn.Embedding) -> None:
@@ -252,7 +252,7 @@ class TiedHead(nn.Module):
         return scores
 
 
-class LeanEncoder(nn.Module):
+class _LeanEncoder(nn.Module):
     """The rewritten encoder; its last layer computes only the first token if no head reads more."""
 
     def __init__(self, base: Any, layers: list[tuple[Parts, _Tables]], only_first: bool, format: Format) -> None:
@@ -261,7 +261,7 @@ class LeanEncoder(nn.Module):
         shape = Shape(flat_ffn=format is Format.ONNX)
         last = len(layers) - 1
         self.layer = nn.ModuleList(
-            DisentangledLayer(parts, tables, only_first and i == last, shape)
+            _DisentangledLayer(parts, tables, only_first and i == last, shape)
             for i, (parts, tables) in enumerate(layers)
         )
         conv = getattr(base.encoder, "conv", None)
@@ -288,11 +288,11 @@ class LeanEncoder(nn.Module):
         return BaseModelOutput(last_hidden_state=states, hidden_states=(states,))
 
 
-class DisentangledLayer(PostNormLayer):
+class _DisentangledLayer(PostNormLayer):
     """A post-norm encoder layer with disentangled attention."""
 
     def __init__(self, parts: Parts, tables: _Tables, first_row: bool, shape: Shape) -> None:
-        kind = DisentangledFirstRow if first_row else DisentangledRows
+        kind = _DisentangledFirstRow if first_row else _DisentangledRows
         super().__init__(parts, first_row, shape, kind(parts, *tables))
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor, rows: tuple[Tensor, Tensor, Tensor]) -> Tensor:  # type: ignore[override]

@@ -1,10 +1,10 @@
 """Rewrite ERNIE (Tsinghua), which has a text stream and an entity stream, for export with entities or without.
 
-`_two_streams` is the adapter. With entities (`EntityEncoder`), the graph takes the entities' numbers in a table that it
+`_two_streams` is the adapter. With entities (`_EntityEncoder`), the graph takes the entities' numbers in a table that it
 holds, or their vectors, and runs both streams at all positions. That input decides which positions are open; [CLS]
 always is. The entity stream of the last layer has no reader and is left out.
 
-Without entities (`TextOnlyEncoder`), only the position of [CLS] is open, with a zero vector as in the authors'
+Without entities (`_TextOnlyEncoder`), only the position of [CLS] is open, with a zero vector as in the authors'
 training. Attention over a single key is the projection of its value, whatever the query, so that the entity stream of a
 layer is one row [B, 1, E] and a few small linear layers: exactly what the whole model computes, not an approximation.
 Up to the first layer with entities that row is zero, so that its contribution to this layer is a constant.
@@ -36,7 +36,7 @@ _IDS = "entity_ids"
 """Input with the number of each entity, [B, L]; the other form has vectors, [B, L, E]."""
 
 
-class EntityStream(nn.Module):
+class _EntityStream(nn.Module):
     """Attention of one layer's entity stream; its results are the entity states that the feed-forward part reads."""
 
     def __init__(self, attention: Any, first_row: bool, shape: Shape) -> None:
@@ -59,7 +59,7 @@ class EntityStream(nn.Module):
         return rows * open_places[:, : rows.shape[1], None]
 
 
-class EntityLayer(nn.Module):
+class _EntityLayer(nn.Module):
     """An encoder layer with a text and an entity stream, computed for all rows or for the first one only."""
 
     def __init__(self, layer: Any, first_row: bool, last: bool, shape: Shape) -> None:
@@ -79,7 +79,7 @@ class EntityLayer(nn.Module):
         self.attention_out, self.attention_norm = parts.attention_out, parts.attention_norm
         self.up, self.act, self.down, self.output_norm = parts.up, parts.act, parts.down, parts.output_norm
         self.entities, self.up_entity = (
-            EntityStream(layer.attention, first_row and last, shape),
+            _EntityStream(layer.attention, first_row and last, shape),
             layer.intermediate.dense_ent,
         )
         if not last:
@@ -116,7 +116,7 @@ class EntityLayer(nn.Module):
         return dense(hidden.flatten(0, 1)).view(*hidden.shape[:2], -1)  # type: ignore[no-any-return]
 
 
-class EntityEncoder(nn.Module):
+class _EntityEncoder(nn.Module):
     """All encoder layers with entities at every position, in place of the transformers encoder."""
 
     def __init__(self, encoder: Any, first_token: bool, shape: Shape) -> None:
@@ -126,7 +126,7 @@ class EntityEncoder(nn.Module):
         end = len(encoder.layer) - 1
         # plain layers that follow read all rows of the last one with entities
         self.layer = nn.ModuleList(
-            EntityLayer(layer, first_token and i == end, i == with_entities[-1], shape)
+            _EntityLayer(layer, first_token and i == end, i == with_entities[-1], shape)
             if i in with_entities
             else PostNormLayer(bert_layer(layer), first_token and i == end, shape)
             for i, layer in enumerate(encoder.layer)
@@ -139,14 +139,14 @@ class EntityEncoder(nn.Module):
         first = entity_mask[:, :1] * 0.0 + 1.0  # [CLS]; not ones_like, which Core ML turns into an operation of its own
         open_places, entities = torch.cat([first, entity_mask[:, 1:]], 1), entity_vectors
         for layer in self.layer:
-            if isinstance(layer, EntityLayer):
+            if isinstance(layer, _EntityLayer):
                 hidden_states, entities = layer(hidden_states, attention_mask, entities, open_places)
             else:
                 hidden_states = layer(hidden_states, attention_mask)
         return BaseModelOutput(last_hidden_state=hidden_states)
 
 
-class WithIds(Wrapped):
+class _WithIds(Wrapped):
     """The exported model with the usual inputs of a text and `entity_ids`, the number of the entity at each token."""
 
     def forward(
@@ -156,7 +156,7 @@ class WithIds(Wrapped):
         return self.run(attention_mask, input_ids=input_ids, token_type_ids=token_type_ids, entity_ids=entity_ids)
 
 
-class WithVectors(Wrapped):
+class _WithVectors(Wrapped):
     """The exported model with the usual inputs of a text and `entity_vectors`, the entity's vector at each token."""
 
     def forward(
@@ -195,17 +195,17 @@ def _two_streams(model: Any, plan: ExportPlan) -> nn.Module:
     shape = Shape(flat_ffn=plan.format is Format.ONNX, opaque=plan.format is Format.TFLITE)
     first_token, wrapper = class_path(model) == _FIRST_TOKEN, None
     if plan.family.form is None:
-        model.base_model.encoder = TextOnlyEncoder(encoder, first_token, shape)
+        model.base_model.encoder = _TextOnlyEncoder(encoder, first_token, shape)
         model.base_model.entity_table = None
     else:
-        model.base_model.encoder = EntityEncoder(encoder, first_token, shape)
-        wrapper = WithIds if _IDS in plan.family.inputs else WithVectors
+        model.base_model.encoder = _EntityEncoder(encoder, first_token, shape)
+        wrapper = _WithIds if _IDS in plan.family.inputs else _WithVectors
     if plan.format is Format.TFLITE:
         decompose_norms_and_segments(model)
     return wrap_model(model, plan, wrapper=wrapper)
 
 
-class FirstTokenEntity(nn.Module):
+class _FirstTokenEntity(nn.Module):
     """The entity state [B, 1, E] that a layer's feed-forward part reads if only [CLS] has one."""
 
     def __init__(self, layer: Any) -> None:
@@ -220,7 +220,7 @@ class FirstTokenEntity(nn.Module):
         return self.norm(self.projection(entity) + entity) if self.attends else entity
 
 
-class FusedLayer(nn.Module):
+class _FusedLayer(nn.Module):
     """An encoder layer whose only entity is that of [CLS], computed for all text rows or for the first one only."""
 
     def __init__(self, layer: Any, first_row: bool, first: bool, last: bool, shape: Shape) -> None:
@@ -241,7 +241,7 @@ class FusedLayer(nn.Module):
         self.attention_out, self.attention_norm = parts.attention_out, parts.attention_norm
         self.up, self.act, self.down = parts.up, parts.act, parts.down
         self.output_norm = parts.output_norm
-        self.entity, self.up_entity = FirstTokenEntity(layer), layer.intermediate.dense_ent
+        self.entity, self.up_entity = _FirstTokenEntity(layer), layer.intermediate.dense_ent
         self.down_entity, self.entity_norm = layer.output.dense_ent, layer.output.LayerNorm_ent
         self.constant = nn.Buffer(torch.zeros(0))
         """Added to the first row where the entity does not depend on the text."""
@@ -296,7 +296,7 @@ class FusedLayer(nn.Module):
         return torch.cat([inner[:, :1] + change, inner[:, 1:]], 1)
 
 
-class TextOnlyEncoder(nn.Module):
+class _TextOnlyEncoder(nn.Module):
     """All encoder layers for texts without entities, in place of the transformers encoder."""
 
     def __init__(self, encoder: Any, first_token: bool, shape: Shape) -> None:
@@ -305,7 +305,7 @@ class TextOnlyEncoder(nn.Module):
         with_entities = [i for i, layer in enumerate(encoder.layer) if hasattr(layer.intermediate, "dense_ent")]
         end = len(encoder.layer) - 1
         self.layer = nn.ModuleList(
-            FusedLayer(layer, first_token and i == end, i == with_entities[0], i == with_entities[-1], shape)
+            _FusedLayer(layer, first_token and i == end, i == with_entities[0], i == with_entities[-1], shape)
             if i in with_entities
             else PostNormLayer(bert_layer(layer), first_token and i == end, shape)
             for i, layer in enumerate(encoder.layer)
@@ -315,7 +315,7 @@ class TextOnlyEncoder(nn.Module):
         """Run all layers on hidden states [B, L, H] and an additive mask [B, 1, 1, L]."""
         entity: Tensor | None = None
         for layer in self.layer:
-            if isinstance(layer, FusedLayer):
+            if isinstance(layer, _FusedLayer):
                 hidden_states, entity = layer(hidden_states, attention_mask, entity)
             else:
                 hidden_states = layer(hidden_states, attention_mask)

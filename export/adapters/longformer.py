@@ -155,7 +155,7 @@ def _within(reach: int, places: Tensor, others: Tensor) -> Tensor:
     return torch.clamp(reach + 1.0 - torch.abs(places - others), min=0.0, max=1.0)
 
 
-class LocalAttention(nn.Module):
+class _LocalAttention(nn.Module):
     """Attention of every token to its window, combined with attention of the global tokens to all tokens."""
 
     def __init__(self, parts: Parts, wide: Any, first: bool, shape: Shape) -> None:
@@ -199,7 +199,7 @@ class LocalAttention(nn.Module):
         return context + (wide - context) * masks.globals
 
 
-class FirstOnly(nn.Module):
+class _FirstOnly(nn.Module):
     """Attention of the first token, which is global, to all tokens: all that the last layer of a classifier needs."""
 
     def __init__(self, wide: Any, heads: int, scaling: float, shape: Shape) -> None:
@@ -208,7 +208,7 @@ class FirstOnly(nn.Module):
         self.wide = FirstRow(*projections, heads, scaling, opaque=shape.opaque)
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, mask: tuple[Masks, int]) -> Tensor:
-        """Compute the attention output [B, 1, D] of the first token; see `LocalAttention`."""
+        """Compute the attention output [B, 1, D] of the first token; see `_LocalAttention`."""
         context: Tensor = self.wide(queries, keys, values, mask[0].real)
         return context
 
@@ -372,9 +372,9 @@ def _rewrite_layer(layer: Any, first: bool, question: bool, last: bool, shape: S
         output_norm=layer.output.LayerNorm,
     )
     if first and last:
-        attention: nn.Module = FirstOnly(own, parts.heads, parts.scaling, shape)
+        attention: nn.Module = _FirstOnly(own, parts.heads, parts.scaling, shape)
     else:
-        attention = LocalAttention(parts, own if first or question else None, first, shape)
+        attention = _LocalAttention(parts, own if first or question else None, first, shape)
     return PostNormLayer(parts, first and last, shape, attention)
 
 

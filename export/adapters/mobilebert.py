@@ -35,8 +35,8 @@ def _lean_layer(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
     attention = layer.attention.self
     projections = (attention.query, attention.key, attention.value, attention.num_attention_heads, attention.scaling)
     if first_row:
-        return FirstRowBottleneckLayer(layer, FirstRow(*projections, opaque=shape.opaque))
-    layer.attention.self = BottleneckAttention(AllRows(*projections))
+        return _FirstRowBottleneckLayer(layer, FirstRow(*projections, opaque=shape.opaque))
+    layer.attention.self = _BottleneckAttention(AllRows(*projections))
     return layer  # type: ignore[no-any-return]
 
 
@@ -45,13 +45,13 @@ def _fold_norms(layer: Any) -> None:
     attention, output = layer.attention, layer.output
     if class_path(output.LayerNorm) != f"{_MODULE}.NoNorm":
         return
-    attention.output = ScaledResidual(attention.output.dense, attention.output.LayerNorm)
+    attention.output = _ScaledResidual(attention.output.dense, attention.output.LayerNorm)
     if layer.num_feedforward_networks > 1:
         for network in layer.ffn:
-            network.output = ScaledResidual(network.output.dense, network.output.LayerNorm)
+            network.output = _ScaledResidual(network.output.dense, network.output.LayerNorm)
     if layer.use_bottleneck:
-        outer = ScaledResidual(output.bottleneck.dense, output.bottleneck.LayerNorm)
-        layer.output = ScaledOutput(ScaledResidual(output.dense, output.LayerNorm), outer)
+        outer = _ScaledResidual(output.bottleneck.dense, output.bottleneck.LayerNorm)
+        layer.output = _ScaledOutput(_ScaledResidual(output.dense, output.LayerNorm), outer)
         for narrow in layer.bottleneck.children():
             _fold(narrow.dense, narrow.LayerNorm)
             narrow.LayerNorm = nn.Identity()
@@ -65,7 +65,7 @@ def _fold(dense: nn.Linear, norm: Any) -> None:
         dense.bias.mul_(weight).add_(bias)
 
 
-class ScaledResidual(nn.Module):
+class _ScaledResidual(nn.Module):
     """A linear layer, residual and NoNorm in one: (W x + b + r) * w + v is (wW) x + (wb + v) + w r."""
 
     def __init__(self, dense: nn.Linear, norm: Any) -> None:
@@ -79,10 +79,10 @@ class ScaledResidual(nn.Module):
         return change + residual * self.weight
 
 
-class ScaledOutput(nn.Module):
+class _ScaledOutput(nn.Module):
     """The end of a layer: the last feed-forward projection, then the projection back to the width of the model."""
 
-    def __init__(self, inner: ScaledResidual, bottleneck: nn.Module) -> None:
+    def __init__(self, inner: _ScaledResidual, bottleneck: nn.Module) -> None:
         super().__init__()
         self.inner, self.bottleneck = inner, bottleneck
 
@@ -91,7 +91,7 @@ class ScaledOutput(nn.Module):
         return self.bottleneck(self.inner(states, residual), layer_input)  # type: ignore[no-any-return]
 
 
-class BottleneckAttention(nn.Module):
+class _BottleneckAttention(nn.Module):
     """An attention module of this project behind the call signature of the transformers MobileBERT module."""
 
     def __init__(self, attention: nn.Module) -> None:
@@ -105,7 +105,7 @@ class BottleneckAttention(nn.Module):
         return self.attention(queries, keys, values, mask), None
 
 
-class FirstRowBottleneckLayer(nn.Module):
+class _FirstRowBottleneckLayer(nn.Module):
     """The last MobileBERT layer, computed for the first token only."""
 
     def __init__(self, layer: Any, attention: FirstRow) -> None:
@@ -131,7 +131,7 @@ class FirstRowBottleneckLayer(nn.Module):
 
 
 def _lean_head(model: Any) -> Any:
-    """Replace the decoder of a fill-mask MobileBERT by `SplitDecoder`, in every format.
+    """Replace the decoder of a fill-mask MobileBERT by `_SplitDecoder`, in every format.
 
     Args:
         model: A transformers model with a head in eval mode. **It is changed in place**: pass a deep copy.
@@ -142,11 +142,11 @@ def _lean_head(model: Any) -> Any:
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if class_path(child) == f"{_MODULE}.MobileBertLMPredictionHead":
-                setattr(parent, name, SplitDecoder(child))
+                setattr(parent, name, _SplitDecoder(child))
     return model
 
 
-class SplitDecoder(nn.Module):
+class _SplitDecoder(nn.Module):
     """MobileBERT's fill-mask decoder as the sum of two matrix products.
 
     The transformers module concatenates the transposed embedding table and a second matrix before each product. As one
@@ -186,9 +186,9 @@ def _channels_first_layer(layer: Any) -> nn.Module:
     stock = layer.attention.self
     attention = PerHeadAttention(stock.query, stock.key, stock.value, stock.num_attention_heads, stock.scaling)
     lean: Any = _lean_layer(layer, False, Shape())
-    lean.attention.self = BottleneckAttention(attention)
+    lean.attention.self = _BottleneckAttention(attention)
     for parent in list(lean.modules()):
-        if isinstance(parent, ScaledResidual) or type(parent).__name__ == "NoNorm":
+        if isinstance(parent, _ScaledResidual) or type(parent).__name__ == "NoNorm":
             for name, vector in list(parent.named_parameters(recurse=False)):
                 setattr(parent, name, nn.Parameter(vector.detach()[:, None, None]))
         for name, child in list(parent.named_children()):

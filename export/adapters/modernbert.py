@@ -1,8 +1,8 @@
 """Rewrite ModernBERT for export: layers with fewer operations, a padding mask and a padding-and-window mask.
 
-`_with_two_masks` is the adapter; `_lean_layer` rewrites a layer to `GatedLayer`, or `FirstRowGatedLayer` where a head
-reads only the first token. Rotary positions are computed in the graph (`RotaryAngles`), or stored as a table for Core
-ML (`RotaryTable`); both halves of a table are equal, so only one is kept.
+`_with_two_masks` is the adapter; `_lean_layer` rewrites a layer to `_GatedLayer`, or `FirstRowGatedLayer` where a head
+reads only the first token. Rotary positions are computed in the graph (`_RotaryAngles`), or stored as a table for Core
+ML (`_RotaryTable`); both halves of a table are equal, so only one is kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pocketbert.export.adapters.lean import Shape, find_layer_parts, find_layers
 from pocketbert.export.adapters.mask_4d import MASK_VALUE, ExportPlan, pool_states
 
 
-class RotaryAngles(nn.Module):
+class _RotaryAngles(nn.Module):
     """Cosines and sines of rotary positions, computed in the graph for any length.
 
     Args:
@@ -47,7 +47,7 @@ class RotaryAngles(nn.Module):
         return angles.cos(), angles.sin()
 
 
-class RotaryTable(nn.Module):
+class _RotaryTable(nn.Module):
     """Cosines and sines of rotary positions, read from stored tables.
 
     In fp16, in which Core ML computes, the angle of the 300th position is off by a tenth.
@@ -57,7 +57,7 @@ class RotaryTable(nn.Module):
         rows: Number of positions.
     """
 
-    def __init__(self, angles: RotaryAngles, rows: int) -> None:
+    def __init__(self, angles: _RotaryAngles, rows: int) -> None:
         super().__init__()
         self.kinds = angles.kinds
         for kind, tables in angles(rows).items():
@@ -65,7 +65,7 @@ class RotaryTable(nn.Module):
                 self.register_buffer(f"{kind}_{name}", table.detach().clone(), persistent=False)
 
     def forward(self, length: int) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return (cosines, sines) of the first `length` positions by kind of layer; see `RotaryAngles.forward`."""
+        """Return (cosines, sines) of the first `length` positions by kind of layer; see `_RotaryAngles.forward`."""
         return {
             kind: (self.get_buffer(f"{kind}_cos")[:, :, :length], self.get_buffer(f"{kind}_sin")[:, :, :length])
             for kind in self.kinds
@@ -118,9 +118,9 @@ class _TwoMasks(nn.Module):
         self.model, self.outputs, self.pooling = model, plan.outputs, plan.pooling
         config = model.config
         self.window = config.local_attention // 2
-        angles = RotaryAngles(model.base_model.rotary_emb, tuple(sorted(set(config.layer_types))))
+        angles = _RotaryAngles(model.base_model.rotary_emb, tuple(sorted(set(config.layer_types))))
         table = plan.format is Format.COREML
-        self.rotary = RotaryTable(angles, config.max_position_embeddings) if table else angles
+        self.rotary = _RotaryTable(angles, config.max_position_embeddings) if table else angles
         kind = getattr(config, "classifier_pooling", PoolingKind.CLS)
         self.classified = Pooling(kind=PoolingKind(kind), normalize=False)
 
@@ -160,7 +160,7 @@ class _TwoMasks(nn.Module):
 ADAPTERS.add("two-masks", _with_two_masks)
 
 
-class GatedLayer(nn.Module):
+class _GatedLayer(nn.Module):
     """A ModernBERT layer for all tokens; the scale of the scores is multiplied into the query rows of its weights."""
 
     def __init__(self, layer: Any) -> None:
@@ -204,7 +204,7 @@ class GatedLayer(nn.Module):
         return states.view(batch, length, width // self.depth, self.depth).transpose(1, 2)
 
 
-class FirstRowGatedLayer(GatedLayer):
+class FirstRowGatedLayer(_GatedLayer):
     """The last ModernBERT layer for the first token only: all tokens have keys, but one query is computed.
 
     The mean of V x under weights that sum to 1 is V (mean of x). A key is rotated by its own position, so that keys
@@ -222,7 +222,7 @@ class FirstRowGatedLayer(GatedLayer):
         """1 where a column belongs to the row's head, [heads, heads * depth]."""
 
     def forward(self, states: Tensor, mask: Tensor, positions: tuple[Tensor, Tensor]) -> Tensor:
-        """Run the encoder layer for the first token, [B, L, H] to [B, 1, H]; see `GatedLayer.forward`."""
+        """Run the encoder layer for the first token, [B, L, H] to [B, 1, H]; see `_GatedLayer.forward`."""
         normed = self.attn_norm(states)
         query = self._heads(self.query(normed[:, :1]))  # the first position's angle is 0
         key = _rotate(self._heads(self.key(normed)), *positions)
@@ -250,7 +250,7 @@ def _lean_layer(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
         first_row: Whether only the first token's output is used.
         shape: Not used.
     """
-    return FirstRowGatedLayer(layer) if first_row else GatedLayer(layer)
+    return FirstRowGatedLayer(layer) if first_row else _GatedLayer(layer)
 
 
 LAYER_PARTS.add(

@@ -1,6 +1,6 @@
 """Rewrite XLM for export, with masks as arithmetic; the language of a token is an input or a constant.
 
-`_language_encoder` is the adapter; `LanguageEncoder` and `LanguageLayer` reuse the loaded submodules.
+`_language_encoder` is the adapter; `_LanguageEncoder` and `_LanguageLayer` reuse the loaded submodules.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def _language_encoder(model: Any, plan: ExportPlan) -> nn.Module:
     check_computed(model, plan)
     base, summary = model.base_model, getattr(model, "sequence_summary", None)
     takes_languages = LANGUAGES in plan.family.inputs
-    encoder = LanguageEncoder(
+    encoder = _LanguageEncoder(
         base, plan.format, summary is not None and summary.summary_type == "first", takes_languages
     )
     return with_own_encoder(model, plan, encoder, BaseModelOutput, _WithLanguages if takes_languages else None)
 
 
-class LanguageEncoder(nn.Module):
+class _LanguageEncoder(nn.Module):
     """XLM's embeddings and post-norm layers, built from the submodules of a loaded model.
 
     Args:
@@ -66,7 +66,7 @@ class LanguageEncoder(nn.Module):
         last = model.n_layers - 1
         parts = zip(model.attentions, model.layer_norm1, model.ffns, model.layer_norm2, strict=True)
         self.layers = nn.ModuleList(
-            LanguageLayer(part, first_row and i == last, format) for i, part in enumerate(parts)
+            _LanguageLayer(part, first_row and i == last, format) for i, part in enumerate(parts)
         )
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, langs: Tensor | None = None) -> Tensor:
@@ -92,7 +92,7 @@ class LanguageEncoder(nn.Module):
         return states * open_tokens[:, : states.shape[1], None]  # type: ignore[no-any-return]
 
 
-class LanguageLayer(nn.Module):
+class _LanguageLayer(nn.Module):
     """One XLM encoder layer, computed for all tokens or for the first one only."""
 
     def __init__(self, parts: tuple[Any, Any, Any, Any], first_row: bool, format: Format) -> None:

@@ -1,6 +1,6 @@
 """Rewrite XLNet's encoder for export, batch first and without a gather in its relative positions.
 
-`_relative_encoder` is the adapter; `RelativeEncoder` is built from the parameters of the transformers encoder.
+`_relative_encoder` is the adapter; `_RelativeEncoder` is built from the parameters of the transformers encoder.
 
 With q, k, v the content of a token, R(o) the projected sines and cosines of an offset o, and t its segment:
 
@@ -44,7 +44,7 @@ class Row(Enum):
         return states[:, :1] if self is Row.FIRST else states[:, -1:]
 
 
-class RelativeEncoder(nn.Module):
+class _RelativeEncoder(nn.Module):
     """XLNet's encoder with relative positions, for texts of up to `longest` tokens.
 
     Args:
@@ -66,7 +66,7 @@ class RelativeEncoder(nn.Module):
         self.places = nn.Buffer(torch.arange(2 * longest), persistent=False)
         last = len(model.layer) - 1
         self.layers = nn.ModuleList(
-            RelativeLayer(layer, row if i == last else Row.ALL, flat) for i, layer in enumerate(model.layer)
+            _RelativeLayer(layer, row if i == last else Row.ALL, flat) for i, layer in enumerate(model.layer)
         )
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class RelativeEncoder(nn.Module):
         return states  # type: ignore[no-any-return]
 
 
-class RelativeLayer(nn.Module):
+class _RelativeLayer(nn.Module):
     """An XLNet layer: relative attention and a feed-forward part, each followed by a residual and a norm."""
 
     def __init__(self, layer: Any, row: Row, flat: bool) -> None:
@@ -103,7 +103,7 @@ class RelativeLayer(nn.Module):
         super().__init__()
         own, feed = layer.rel_attn, layer.ff
         self.row, self.flat = row, flat
-        self.attention = RelativeAttention(own, row)
+        self.attention = _RelativeAttention(own, row)
         self.attention_out = _linear(own.o.detach().reshape(own.d_model, -1))
         self.attention_norm = own.layer_norm
         self.up, self.act, self.down = feed.layer_1, feed.activation_function, feed.layer_2
@@ -131,7 +131,7 @@ class RelativeLayer(nn.Module):
         return self.output_norm(change + attended)  # type: ignore[no-any-return]
 
 
-class RelativeAttention(nn.Module):
+class _RelativeAttention(nn.Module):
     """Attention with scores for content, offset and segment; the scale is multiplied into the queries' weights.
 
     Args:
@@ -246,7 +246,7 @@ def _relative_encoder(model: Any, plan: ExportPlan) -> nn.Module:
     check_computed(model, plan)
     summary = getattr(model, "sequence_summary", None)
     row = Row.ALL if summary is None else _ROWS.get(summary.summary_type, Row.ALL)
-    encoder = RelativeEncoder(model.base_model, plan.family.longest, row, flat=plan.format is Format.ONNX)
+    encoder = _RelativeEncoder(model.base_model, plan.family.longest, row, flat=plan.format is Format.ONNX)
     return with_own_encoder(model, plan, encoder, XLNetModelOutput)
 
 

@@ -25,11 +25,11 @@ import zipfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
-GREETING = "pocketbert-agent 1"
-CHUNK = 1 << 20
-MAX_MESSAGES = 2000
+_GREETING = "pocketbert-agent 1"
+_CHUNK = 1 << 20
+_MAX_MESSAGES = 2000
 """Characters of a child's messages that an error repeats."""
-REMOVAL_S = 60.0
+_REMOVAL_S = 60.0
 """For this long the guard tries to remove the folder while a process may still write into it."""
 POWERCAP, CPUFREQ, THERMAL = (
     Path(f"/sys/{part}") for part in ("class/powercap", "devices/system/cpu/cpufreq", "class/thermal")
@@ -55,7 +55,7 @@ def main() -> int:
     os.dup2(2, 1)  # what a library prints must not get between the answers
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(1))
-    replies.write(GREETING.encode() + b"\n")
+    replies.write(_GREETING.encode() + b"\n")
     replies.flush()
     try:
         agent = _Agent(sys.stdin.buffer, replies)
@@ -145,7 +145,7 @@ class _Agent:
 
     def _read_payload(self, size: int) -> bytes:
         """Read at most `size` of the bytes that follow a request."""
-        chunk = self._requests.read(min(size, CHUNK))
+        chunk = self._requests.read(min(size, _CHUNK))
         if not chunk:
             raise _GoneError
         return chunk
@@ -174,7 +174,7 @@ class _Agent:
         child.wait()
         del self._workers["pip"]
         if child.returncode:
-            raise _RefusalError("pip", output[-MAX_MESSAGES:])
+            raise _RefusalError("pip", output[-_MAX_MESSAGES:])
         return {}
 
     def do_ask(self, worker: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -192,7 +192,7 @@ class _Agent:
             return answer
         del self._workers[worker]
         status = child.wait()
-        last_message = _text(self._log(worker))[-MAX_MESSAGES:].strip().splitlines()[-1:]
+        last_message = _text(self._log(worker))[-_MAX_MESSAGES:].strip().splitlines()[-1:]
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
         raise _RefusalError("crash", " ".join([f"the worker ended with {how}.", *last_message]))
 
@@ -274,7 +274,7 @@ class _Agent:
             ready, _, _ = select.select([stdout, connection], [], [])
             if connection in ready:
                 raise _GoneError
-            chunk = os.read(stdout, CHUNK)
+            chunk = os.read(stdout, _CHUNK)
             if not chunk:
                 break
             output += chunk
@@ -297,7 +297,7 @@ def _start_guard(folder: str) -> list[int]:
         os.dup2(null, stream)
     with contextlib.suppress(OSError):
         os.read(reading, 1)
-    end = time.monotonic() + REMOVAL_S
+    end = time.monotonic() + _REMOVAL_S
     while os.path.lexists(folder) and time.monotonic() < end:
         shutil.rmtree(folder, ignore_errors=True)
         time.sleep(0.05)

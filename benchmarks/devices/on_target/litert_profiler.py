@@ -24,7 +24,7 @@ from typing import Any
 
 LIBRARIES = {"linux": "libLiteRt.so", "darwin": "libLiteRt.dylib", "win32": "libLiteRt.dll"}
 """Name of the library in the package, by platform."""
-MAX_EVENTS = 10 * 1024
+_MAX_EVENTS = 10 * 1024
 """Events that the profiler of a compiled model keeps; it drops further ones."""
 _CPU, _HOST_MEMORY, _WRITE = 1, 1, 1
 _GENERAL, _BUILT_IN, _DELEGATED = 1, 1 << 1, (1 << 2, 1 << 3)
@@ -175,8 +175,8 @@ class _Model:
         self._call("LiteRtStopProfiler", self._profiler)
         count = ctypes.c_int()
         self._call("LiteRtGetNumProfilerEvents", self._profiler, ctypes.byref(count))
-        if not 0 < count.value < MAX_EVENTS:
-            raise _RefusalError(f"the profiler tells {count.value} events; it keeps {MAX_EVENTS} at most")
+        if not 0 < count.value < _MAX_EVENTS:
+            raise _RefusalError(f"the profiler tells {count.value} events; it keeps {_MAX_EVENTS} at most")
         events = (_Event * count.value)()
         self._call("LiteRtGetProfilerEvents", self._profiler, count, events)
         return list(events)

@@ -40,7 +40,8 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 ANSWERS = (("logits",), ("start_logits", "end_logits"), ("sentence_embedding",))  # outputs that golden rows record
 INT32 = 131104  # ArrayFeatureType.INT32 of Core ML's protobuf
 BURST, WINDOW = 5, 5
-IPHONE_RUNS, IPHONE_REPEATS = 10, 3  # defaults there: each inference is a file that is sent and a file that comes back
+# Defaults on an iPhone: each inference is a file that is sent and a file that comes back.
+_IPHONE_RUNS, _IPHONE_REPEATS = 10, 3
 DEVICES = {"NeuralEngine": "Neural Engine", "GPU": "GPU", "CPU": "CPU"}
 ISA = {
     "hw.optional.arm.FEAT_DotProd": "asimddp", "hw.optional.arm.FEAT_I8MM": "i8mm", "hw.optional.arm.FEAT_BF16": "bf16",
@@ -81,9 +82,9 @@ def _parse_options(arguments: list[str] | None) -> argparse.Namespace:
     """Parse the command line; add `signing` and the defaults of `runs` and `repeats`, which differ for an iPhone."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
-    runs_help = f"timed inferences per package, unit, length and repeat; default 50, on an iPhone {IPHONE_RUNS}"
+    runs_help = f"timed inferences per package, unit, length and repeat; default 50, on an iPhone {_IPHONE_RUNS}"
     add("--runs", type=int, help=runs_help)
-    add("--repeats", type=int, help=f"passes over everything; default 5, on an iPhone {IPHONE_REPEATS}")
+    add("--repeats", type=int, help=f"passes over everything; default 5, on an iPhone {_IPHONE_REPEATS}")
     add("--units", nargs="+", choices=UNITS, default=list(UNITS), help="compute units; default all four")
     add("--packages", nargs="+", metavar="PATH", help="packages; default those next to this script")
     add("-o", "--output", metavar="FILE", help="JSON to write; default FOLDER-mac.json next to the folder")
@@ -100,7 +101,7 @@ def _parse_options(arguments: list[str] | None) -> argparse.Namespace:
         parser.error(f"--iphone goes with {signing}")
     credentials = {"development_team": options.team, "provisioning_profile_uuid": options.profile}
     options.signing = {k: v for k, v in {**credentials, "bundle_identifier": options.bundle}.items() if v}
-    runs, repeats = (IPHONE_RUNS, IPHONE_REPEATS) if on_iphone else (50, 5)
+    runs, repeats = (_IPHONE_RUNS, _IPHONE_REPEATS) if on_iphone else (50, 5)
     options.runs = runs if options.runs is None else options.runs
     options.repeats = repeats if options.repeats is None else options.repeats
     if not 1 <= min(options.runs, options.repeats) <= max(options.runs, options.repeats) <= 1000:

@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy
 
-COUNTER = "POCKETBERT_COUNTER"
+_COUNTER = "POCKETBERT_COUNTER"
 """Environment variable: the file in which an emulator counts instructions."""
 WARMUP = 3
 """Inferences of a profile that the reader leaves out."""
-PROFILER, PROFILER_S = "litert_profiler.py", 300.0
+_PROFILER, _PROFILER_S = "litert_profiler.py", 300.0
 """The program that profiles TFLite files, and how long it may take."""
-NUMPY_TYPES = {"tensor(int64)": "int64", "tensor(int32)": "int32", "tensor(float16)": "float16"}
+_NUMPY_TYPES = {"tensor(int64)": "int64", "tensor(int32)": "int32", "tensor(float16)": "float16"}
 
 
 def main() -> None:
@@ -74,7 +74,7 @@ class _Worker:
     def do_burst(self, series: int, numbers: list[int]) -> dict[str, Any]:
         """Run one inference per number; return wall and CPU times in ns, or instruction counts in an emulator."""
         file, feeds = self._series[series]
-        if COUNTER in os.environ:
+        if _COUNTER in os.environ:
             return {"instructions": _count_instructions(file.run, [feeds[number % len(feeds)] for number in numbers])}
         run, clock, cpu_clock, times = file.run, time.perf_counter_ns, time.process_time_ns, []
         gc.disable()
@@ -178,7 +178,7 @@ class _OnnxFile:
         rows, length = feed["input_ids"].shape
         out = {}
         for name, (kind, shape) in self.inputs.items():
-            dtype = NUMPY_TYPES.get(kind, "float32")
+            dtype = _NUMPY_TYPES.get(kind, "float32")
             out[name] = feed[name] if name in feed else numpy.zeros((rows, length, *shape[2:]), dtype)
         return out
 
@@ -243,7 +243,7 @@ class _TfliteFile:
 
 def _count_instructions(run: Any, feeds: list[dict[str, Any]]) -> list[int]:
     """Run inferences in an emulator; return the instruction count of each, read from the plugin's counter file."""
-    counter, counts = os.open(os.environ[COUNTER], os.O_RDONLY), []
+    counter, counts = os.open(os.environ[_COUNTER], os.O_RDONLY), []
     gc.disable()
     for feed in feeds:
         before = os.pread(counter, 8, 0)
@@ -259,11 +259,11 @@ def _litert_times(request: dict[str, Any]) -> Any:
     """Run LiteRT's profiler in a separate process, since it may crash; return its times or an error."""
     try:
         done = subprocess.run(
-            [sys.executable, PROFILER], input=json.dumps(request).encode(), capture_output=True, timeout=PROFILER_S
+            [sys.executable, _PROFILER], input=json.dumps(request).encode(), capture_output=True, timeout=_PROFILER_S
         )
         return json.loads(done.stdout)
     except subprocess.TimeoutExpired:
-        return {"error": f"the profiler took more than {PROFILER_S:.0f} s"}
+        return {"error": f"the profiler took more than {_PROFILER_S:.0f} s"}
     except ValueError:
         return {"error": f"the process of the profiler ended with exit status {done.returncode}"}
 

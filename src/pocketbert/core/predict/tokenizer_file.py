@@ -1,7 +1,7 @@
 """Opening tokenizer.json within bounds, since the `tokenizers` library trusts the file.
 
 The library checks neither how many characters a normalizer adds nor whether the tokens of a template exist.
-`open_tokenizer` reads the file once, refuses it for each of the `tokenizer_problems`, and gives the same bytes to the
+`open_tokenizer` reads the file once, refuses it for each of the `_tokenizer_problems`, and gives the same bytes to the
 library. `library_errors` turns errors of the library, panics of its Rust code included, into `InputError`.
 """
 
@@ -64,14 +64,14 @@ def open_tokenizer(path: Path) -> Tokenizer:
     raw = read_regular(path, MAX_TOKENIZER_MIB << 20)
     with library_errors(str(path), "not a tokenizer"):
         content = json.loads(raw.decode())
-    problems = tokenizer_problems(content)
+    problems = _tokenizer_problems(content)
     if problems:
         raise InputError([Problem(str(path), what) for what in problems])
     with library_errors(str(path), "not a tokenizer"):
         return Tokenizer.from_buffer(raw)  # the bytes that were checked: the file may have changed since
 
 
-def tokenizer_problems(content: Any) -> list[str]:
+def _tokenizer_problems(content: Any) -> list[str]:
     """List the reasons, one sentence each, for which the content of a tokenizer.json is refused; empty if it is safe.
 
     Args:

@@ -55,7 +55,7 @@ from pocketbert.pipeline.gates.verify import open_model_file
 from pocketbert.pipeline.learn.data import RunData, load_data
 from pocketbert.pipeline.make.measuring import measure
 
-FIGURES_FILE = "figures.json"
+_FIGURES_FILE = "figures.json"
 """Where the figures stay."""
 _SCORING_SHARE = 0.5
 """Share of the evaluation rows that take no part in the choice and score what was chosen."""
@@ -159,7 +159,7 @@ def search_files(
         errors: RMS differences of the files of the recipe's own student, by name, from which the errors of a smaller
             student's files are predicted. None for the own student.
     """
-    results, cache = [], FigureCache(folder / FIGURES_FILE)
+    results, cache = [], FigureCache(folder / _FIGURES_FILE)
     for format in inputs.bases:
         stored = {FORMATS[format].smaller(s) for s in schemes if FORMATS[format].takes(s)}  # int8 means w8 in Core ML
         specs = [CandidateSpec(f) for f in candidate_files(format) if f.scheme in stored or not schemes]
@@ -179,7 +179,7 @@ def exported_file_error(inputs: SearchInputs, folder: Path) -> float:
     Returns:
         RMS difference of their answers on the calibration rows, relative to their spread.
     """
-    files = SearchFiles(inputs, next(iter(inputs.bases)), folder, FigureCache(folder / FIGURES_FILE))
+    files = SearchFiles(inputs, next(iter(inputs.bases)), folder, FigureCache(folder / _FIGURES_FILE))
     return files.rank(files.base).rel
 
 

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from pocketbert.runtime.coreml.proto import mlpackage_pb2 as pb
 
 
-MAC_SCRIPT = f"{Format.COREML}/{MAC_SCRIPT_NAME}"
+_MAC_SCRIPT = f"{Format.COREML}/{MAC_SCRIPT_NAME}"
 _LAYOUT_NOTE = "pocketbert.layout"
 """Entry of a package's metadata with its layout."""
 _SCANNED_ROWS = 6
@@ -81,7 +81,7 @@ class CoremlPlace(FormatPlace):
     """Core ML in the pipeline: exports and checks a run's packages, and describes them on the model card."""
 
     format = Format.COREML
-    timing = f"`python3 {MAC_SCRIPT}` measures it on a Mac"
+    timing = f"`python3 {_MAC_SCRIPT}` measures it on a Mac"
 
     def exported_scheme(self, recipe: Recipe) -> Scheme:
         """Return the precision that the recipe chooses for exported packages: fp16 or fp32."""
@@ -158,7 +158,7 @@ class CoremlPlace(FormatPlace):
 
             notes.append(
                 f"Core ML packages were checked by the project's evaluator, without a Mac. {' '.join(EVALUATOR_LIMITS)} "
-                f"`{MAC_SCRIPT}` checks and times them on one."
+                f"`{_MAC_SCRIPT}` checks and times them on one."
             )
         if recipe.export.coreml.layout is Layout.ANE:
             notes.append(
@@ -216,8 +216,8 @@ class CoremlPlace(FormatPlace):
 
     def pack(self, files: Sequence[ModelFile], folder: ModelFolder, destination: Path) -> Extras:
         """Write the Python script into the folder that checks and times the packages on a Mac."""
-        (destination / MAC_SCRIPT).write_text(mac_script(), encoding="utf-8")
-        return Extras(kinds={MAC_SCRIPT: Kind.TOOL})
+        (destination / _MAC_SCRIPT).write_text(mac_script(), encoding="utf-8")
+        return Extras(kinds={_MAC_SCRIPT: Kind.TOOL})
 
 
 # --- gates ------------------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 FACTS_FILE = "report.json"
 """What the report shows, apart from `benchmark.json` and `recipe.resolved.yaml`, which lie in the same folder."""
-PAGE_FILE = "report.html"
+_PAGE_FILE = "report.html"
 _RECIPE_FILE = "recipe.resolved.yaml"
 _LARGEST_MIB = 32
 
@@ -83,8 +83,8 @@ def read_facts(folder: Path) -> ReportData:
     return data.model_copy(update=stored_elsewhere)
 
 
-_CHANGED_FILES = (CARD_FILE, FACTS_FILE, PAGE_FILE, BENCHMARK_FILE, PARITY_FILE)
-_KINDS = {CARD_FILE: Kind.DOCUMENT, PAGE_FILE: Kind.DOCUMENT}
+_CHANGED_FILES = (CARD_FILE, FACTS_FILE, _PAGE_FILE, BENCHMARK_FILE, PARITY_FILE)
+_KINDS = {CARD_FILE: Kind.DOCUMENT, _PAGE_FILE: Kind.DOCUMENT}
 
 
 def record_verification(folder: Path, result: Verification) -> None:
@@ -149,8 +149,8 @@ def write_page(folder: Path) -> None:
     """Write the HTML report of a new artefact folder, which no other process uses yet, and list it there."""
     from pocketbert.benchmarks.report import write_report
 
-    write_report(read_facts(folder), folder / PAGE_FILE)
-    write_artefacts(folder, _with_records(read_artefacts(folder), folder, [PAGE_FILE]))
+    write_report(read_facts(folder), folder / _PAGE_FILE)
+    write_artefacts(folder, _with_records(read_artefacts(folder), folder, [_PAGE_FILE]))
 
 
 @dataclass
@@ -191,7 +191,7 @@ def _change_figures(folder: Path) -> Iterator[_Change]:
             if not missing("report"):
                 from pocketbert.benchmarks.report import write_report
 
-                write_report(change.facts, target / PAGE_FILE)
+                write_report(change.facts, target / _PAGE_FILE)
             replaced = [r for r in change.artefacts.files if r.path in names]
             edited = list_changed_files(folder, change.artefacts.model_copy(update={"files": replaced}))
             change.written = [
