@@ -20,6 +20,29 @@ import pytest
 RECORD = Path(__file__).parents[1] / "seconds.json"
 UNKNOWN_S = 2.0
 """Seconds of a case whose function has no record yet."""
+LONG_CASES = re.compile(
+    r"""test_only_the_bound_sees_a_broken_file_that_recorded_itself\[.*(coreml|tflite)/
+    |test_a_run_of_three_formats_killed_in_each|test_pack_and_verify_killed_right_before
+    |test_a_broken_folder_fails\[(other\ letter\ case|another\ default\ prompt|no\ activation)\]
+    |test_own_formula_is_that_of_sentence_transformers\[(?!prompts)|test_every_task_is_compared_on_plain_and_odd_texts\[(fill|answ)
+    |test_files_of_every_family_pass\[(mobilebert|roberta|distilbert)
+    |test_a_lost_mask_and_a_quantizer_that_does_nothing_.*\[(tflite|coreml)\]
+    |test_every_damage_is_found_.*\[(coreml|tflite)-(w4|a8w8)
+    |test_a_ready_model_answers_alike_in_three_formats|test_schemes_are_mixed\[tflite|test_other_schemes_and_an_old_runtime
+    |test_flags_of_core_ml_reach_the_package|test_core_only_predicts_and_verifies|test_export_and_predict_from_python
+    |test_a_mask_that_counts_tokens_stays_float\[a16w8|test_sentence_embeddings_count_their_tokens_and_states
+    |test_one_student_is_chosen_for_the_folder|test_a_mobilebert_becomes_relu6_in_its_files|phone/test_export.py::test_export\[roberta
+    |test_the_folder_lists_it_beside_the_default|test_the_folder_records_its_form_and_golden_rows
+    |export/test_heads.py::test_the_file_computes.*\[(feature|token|quest).*(tflite|coreml)
+    |test_a_temperature_of_the_recipe_reaches_the_whole_folder|test_each_file_gets_a_temperature_and_a_threshold
+    |test_the_method_of_calibration_arrives_in_every_static_file|test_python_answers_as_the_toolkit\[.*reranker
+    |test_a_damaged_output_is_not_finished\[.*golden|test_from_a_table_to_the_phone|test_benchmark_report_and_card_of_a_run
+    |test_an_emulated_processor_is_described_and_not_timed|test_a_format_from_outside_goes_the_whole_way
+    |test_static_packages_for_the_neural_engine_answer|test_answers_stay_near_those_of_fp32_and_padding.*\[deberta
+    """,
+    re.VERBOSE,
+)
+"""Names of tests of five seconds and more whose siblings, or the same behaviour in another format, stay in the fast suite."""
 PIECE_S = 40.0
 """Cases of one function go to a shard together, as they share fixtures, until they take this long."""
 
@@ -85,8 +108,12 @@ _announced = False
 _durations: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the slow tests of the shard that the variable SHARD names, and all tests that are not slow."""
+    """Mark the long cases as slow; of the slow tests keep those of the shard that the variable SHARD names."""
+    for item in items:
+        if LONG_CASES.search(item.nodeid):
+            item.add_marker(pytest.mark.slow)
     text = os.environ.get("SHARD", "")
     if not text:
         return

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from support import canaries
 from support.commands import command, one_core
 from support.folders import tree
 
@@ -87,5 +88,6 @@ def leftovers(folder: Path) -> list[str]:
     inside = [p for p in folder.rglob("*") if p.name.startswith(".") and p.name not in HIDDEN]
     inside += list((folder / ".work").iterdir())
     inside += [p for p in (folder / ".steps").iterdir() if p.suffix != ".json"]
-    beside = [p for p in folder.parent.iterdir() if p.name.startswith(f".{folder.name}")]
+    strangers = {name.format(folder.name) for name in canaries.BESIDE}
+    beside = [p for p in folder.parent.iterdir() if p.name.startswith(f".{folder.name}") and p.name not in strangers]
     return [str(p) for p in (*inside, *beside)]
