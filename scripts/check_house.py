@@ -25,9 +25,9 @@ LIMITS = {
     "longest file": 600,
     "lines in a file, 90th percentile": 456,
     "lines of code": 44000,
-    "public names per 1,000 lines of code": 39,
+    "public names per 1,000 lines of code": 38,
     "import lines in 100": 7,
-    "public names with a single using module in 100": 38,
+    "public names with a single using module in 100": 39,  # 38 of more names, before those without a user became private
 }
 """The most that a measure may be."""
 LEAST = {"lines in a file, median": 240, "lines in a function body, median": 5}
