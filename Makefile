@@ -13,6 +13,8 @@ export ORT_DISABLE_TELEMETRY ?= 1
 export HF_HUB_DISABLE_TELEMETRY ?= 1
 export HF_UPDATE_DOWNLOAD_COUNTS ?= 0
 export OMP_WAIT_POLICY := PASSIVE
+# Two threads of OpenBLAS wait for each other longer than they compute the small products of tests.
+export OPENBLAS_NUM_THREADS ?= 1
 # Compiled once at installation: where PYTHONDONTWRITEBYTECODE is set, every process would compile torch anew.
 export UV_COMPILE_BYTECODE := 1
 
@@ -77,8 +79,9 @@ bench: $(VENV)/.installed ## ratios against plain loops, interleaved; a pruned s
 study: $(VENV)/.installed ## what the stages of TinyBERT, MiniLM and MobileBERT are worth; STUDY="--sst2 DIR --wikitext DIR --minutes 6 --seeds 1 2"
 	PYTHONPATH=lab $(PY) -m study -o runs/study $(STUDY)
 
-tools: $(VENV)/.installed ## Debian packages that the tests of devices need, unpacked below .cache; nothing is installed
+tools: $(VENV)/.installed ## what tests of devices and of the Java tokenizer need: Debian packages, unpacked below .cache, and Gson in Maven's folder
 	$(PY) tests/support/debian_tools.py
+	@! command -v mvn > /dev/null || mvn -B -q dependency:get -Dartifact=com.google.code.gson:gson:2.13.2 -Dtransitive=false || echo "tools: Gson could not be fetched"
 
 dev: $(VENV)/.deps ## editable install
 	$(UV) pip install --python $(PY) --no-deps --config-settings editable_mode=strict -e .
