@@ -40,11 +40,8 @@ SHARD  ?=
 export SHARD
 test-all: $(VENV)/.installed ## all tests and the Android demo; SHARD=3/16 is a sixteenth of the slow ones, the first with the Android demo
 	$(IN_VENV) $(PYTEST) $(if $(SHARD),-m slow) ../tests
-ifneq ($(filter-out 1/%,$(SHARD)),$(SHARD))
-	android_demo/test.sh $(PY)
-else ifeq ($(SHARD),)
-	android_demo/test.sh $(PY)
-endif
+	$(if $(filter-out 1/%,$(SHARD)),,android_demo/test.sh $(PY))
+	$(if $(filter-out 1/%,$(SHARD)),,$(if $(ARTEFACTS),android_demo/test.sh $(PY) $(ARTEFACTS)))
 
 next-shard: ## the shard that is this commit's turn
 	@test "$$(git rev-parse --is-shallow-repository)" = true && number=$$((0x$$(git rev-parse --short=7 HEAD))) || number=$$(git rev-list --count HEAD); \

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
+from pocketbert import api
 from pocketbert.core.artefacts import list_integrity_problems, read_artefacts
+from pocketbert.core.errors import note_kept
 from support.commands import command, one_core
 from support.folders import tree
 from support.runs import undo
@@ -365,3 +367,19 @@ def test_signals_end_a_command_in_order_and_keep_its_state(
     assert states["data"] == "finished"
     assert states["teacher"] == "unfinished"
     assert states["distill.0"] == states["student"] == "to do"
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_interrupted_command_says_that_it_continues_only_where_work_is_kept(
+    kept: bool, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        error = KeyboardInterrupt()
+        if kept:
+            note_kept(error, tmp_path)
+        raise error
+
+    monkeypatch.setattr(api, "verify", interrupted)
+    ended = cli("verify", "-m", tmp_path)
+    after = "Finished work is kept; run the same command to continue." if kept else "The same command starts anew."
+    assert (ended.exit_code, ended.stderr.splitlines()[-1]) == (130, f"Stopped by Ctrl-C. {after}")

@@ -24,7 +24,6 @@ from support.tiny import write_bert
 from support.tiny_texts import LABELS
 
 SEED = 20
-MUTANTS = 40
 LIGHT = ("recipe", "override", "rows", "artefact", "stdin")
 """Targets whose commands need no torch."""
 LARGE = {"rows.long_cells", "rows.sparse_table", "rows.packed_nothing", "rows.many_labels", "stdin.long_line"}
@@ -60,12 +59,15 @@ def write_seeds(seeds: Path, trio: Path) -> Path:
     return seeds
 
 
-def test_a_fixed_seed_finds_nothing(trio: Path, outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("mutants", [16, pytest.param(80, marks=pytest.mark.slow)])
+def test_a_fixed_seed_finds_nothing(
+    mutants: int, trio: Path, outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seeds, here = write_seeds(tmp_path / "seeds", trio), Here(tmp_path / "runner", monkeypatch)
     (seeds / SCHEMA).write_text(here.run(["recipes", "schema"], seeds).out)
     cases = (c for c in endless(SEED, LIGHT) if not {s.mutator for s in c.steps} & LARGE)
-    tally = Campaign(here, seeds, tmp_path / "work").run(islice(cases, MUTANTS), lambda: 600.0)
-    assert tally.mutants == MUTANTS
+    tally = Campaign(here, seeds, tmp_path / "work").run(islice(cases, mutants), lambda: 600.0)
+    assert tally.mutants == mutants
     assert not tally.findings, summary(tally)
 
 
