@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import gzip
 import json
 import os
@@ -21,7 +20,6 @@ import torch
 for _name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
     os.environ[_name] = "1"
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="pocketbert-hf-")
-atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 
 # tests that import openvino themselves do not go through PocketBERT, which keeps this reporter away from it
 sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
@@ -49,6 +47,11 @@ settings.load_profile("pocketbert")
 TFLITE_LENGTHS = {**dict.fromkeys(EXPORTED, (16, 40)), "bert": (16, 32, 40)}
 """Signatures of `exported_tflite`: converting one takes seconds."""
 LABELS = ("negative", "neutral", "positive")
+
+
+def pytest_unconfigure() -> None:
+    """Remove the caches of this process; worker processes end without `atexit`."""
+    shutil.rmtree(os.environ["HF_HOME"], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
