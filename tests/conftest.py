@@ -27,9 +27,11 @@ sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
 from filelock import FileLock
 from hypothesis import settings
 
-from pocketbert.core.families import find_family
+from pocketbert.core.families import find_family, table
+from pocketbert.core.formats import FORMATS
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.types import Format
 from support import canaries
 from support.shards import (  # hooks of pytest
     pytest_collection_modifyitems,
@@ -47,6 +49,25 @@ settings.load_profile("pocketbert")
 TFLITE_LENGTHS = {**dict.fromkeys(EXPORTED, (16, 40)), "bert": (16, 32, 40)}
 """Signatures of `exported_tflite`: converting one takes seconds."""
 LABELS = ("negative", "neutral", "positive")
+
+
+def list_registered() -> dict[str, set[str]]:
+    """Return what is registered under names that other tests count."""
+    return {
+        "formats": {str(f) for f in Format},
+        "rows of formats": {str(f) for f in FORMATS},
+        "families": set(table._FAMILIES),
+    }
+
+
+REGISTERED = list_registered()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """Fail a test that leaves a registered name behind for the tests after it."""
+    yield
+    assert list_registered() == REGISTERED, "what a test registers it must forget"
 
 
 def pytest_unconfigure() -> None:

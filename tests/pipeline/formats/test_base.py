@@ -373,7 +373,7 @@ def test_a_format_from_outside_goes_the_whole_way(
 def test_what_a_format_from_outside_lacks_is_named_by_its_distributions(
     outside: Format, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(FORMATS, outside, replace(FORMATS[outside], needs=("outside-writer", "outside-reader")))
+    FORMATS[outside] = replace(FORMATS[outside], needs=("outside-writer", "outside-reader"))
     with pytest.raises(MissingBackendError, match="outside-reader is not installed") as error:
         doctor.require("outside")
     assert str(error.value).endswith("with: pip install outside-writer outside-reader")
