@@ -73,8 +73,11 @@ def export(
     model = program.model_proto
     del program  # the weights are in `model` now, a second time
     _clean_model(model)
-    _check_model(model, path.name)
-    onnx.save(model, path)
+    _check_versions(model, path.name)
+    content = model.SerializeToString()
+    del model
+    onnx.checker.check_model(content)
+    path.write_bytes(content)
 
 
 def _clean_model(model: Any) -> None:
@@ -114,16 +117,14 @@ def check_readable(path: Path) -> None:
     """
     import onnx
 
-    _check_model(onnx.load(path, load_external_data=False), path.name)
+    _check_versions(onnx.load(path, load_external_data=False), path.name)
+    onnx.checker.check_model(path)
 
 
-def _check_model(model: Any, name: str) -> None:
-    """Raise GateError, naming the file, if phones could not read a model; onnx's own checks raise errors of theirs."""
-    import onnx
-
+def _check_versions(model: Any, name: str) -> None:
+    """Raise GateError, naming the file, if phones could not read a model's versions."""
     newest = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
     if model.ir_version > _MAX_IR or newest > _MAX_OPSET:
         raise GateError(
             [f"{name}: IR {model.ir_version}, opset {newest}; phones read IR {_MAX_IR}, opset {_MAX_OPSET}."]
         )
-    onnx.checker.check_model(model)

@@ -46,6 +46,7 @@ def prepare(
     pooling: Pooling = DEFAULT_POOLING,
     samples: Sequence[Mapping[str, NDArray[np.int64]]] = (),
     sentences: Sequence[Mapping[str, NDArray[np.int64]]] = (),
+    shared: bool = False,
 ) -> nn.Module:
     """Copy a model and rewrite the copy for export, with named inputs and plain tensor outputs.
 
@@ -60,6 +61,8 @@ def prepare(
             `half_range`.
         sentences: Inputs [B, L] of texts that are the same in every run for a model, to find outlier channels on, see
             `pocketbert.export.adapters.outliers`; empty to look for none.
+        shared: Whether weights that the rewriting leaves as they are may be the model's own tensors, which saves
+            their memory; neither of the two may be trained afterwards.
 
     Returns:
         A wrapped copy in eval mode; inputs [B, L] int64, outputs as tensors in the task's order.
@@ -70,8 +73,32 @@ def prepare(
     check_exportable(family)
     adapter = ADAPTERS.find(family.adapter, f"family {family.name}")
     plan = ExportPlan(family, task, format, layout, pooling, tuple(samples), tuple(sentences))
-    module: nn.Module = adapter(copy.deepcopy(model).eval(), plan)
+    copied, weights = _copy_lazily(model)
+    module: nn.Module = adapter(copied.eval(), plan)
+    if shared:
+        for parameter in module.parameters():
+            own = weights.get(id(parameter))
+            if own is not None and torch._C._is_cow_tensor(parameter):  # type: ignore[attr-defined]
+                parameter.data = own.data
     return module
+
+
+def _copy_lazily(model: Any) -> tuple[Any, dict[int, nn.Parameter]]:
+    """Copy a model whose weights are copied when one of the two is written to; also map each copy's id to its original.
+
+    Reading numbers through numpy counts as writing.
+    """
+
+    def copy_weight(weight: Tensor) -> Tensor:
+        """Return a copy of a weight that shares its memory until then, if that is torch's own."""
+        try:
+            return torch._lazy_clone(weight)
+        except RuntimeError:  # a mapped file
+            return weight.clone()
+
+    copies = {id(p): nn.Parameter(copy_weight(p.detach()), p.requires_grad) for p in model.parameters()}
+    originals = {id(copies[id(p)]): p for p in model.parameters()}
+    return copy.deepcopy(model, dict[int, Any](copies)), originals
 
 
 def list_divided_outliers(module: nn.Module) -> tuple[Outliers, ...]:
@@ -94,7 +121,7 @@ def is_rescaled_to_fp16(
     parts = find_layer_parts(family)
     if parts is None or parts.half_range is None:
         return False
-    changed = copy.deepcopy(model).eval()
+    changed = _copy_lazily(model)[0].eval()
     parts.half_range(changed, task.outputs, tuple(samples))
     before = model.state_dict()
     return any(not torch.equal(value, before[name]) for name, value in changed.state_dict().items())

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -69,13 +71,18 @@ def _convert(signatures: Mapping[str, tuple[nn.Module, dict[str, Tensor]]], path
     limit = sys.getrecursionlimit()
     with silence_output():
         import litert_torch
+        from litert_torch._convert import core
 
         converter = litert_torch.Converter()
         for name, (module, sample) in signatures.items():
             converter.signature(name, module, sample_kwargs=sample)
+        # lowering decomposes every graph itself: doing so before it is a second trace, which changes no byte of the file
+        trace = partial(core.export_torch_signature, run_decompositions=False)
         try:
-            # large constants stay out of the graph until the file is written: less time and memory, the same file
-            converter.convert(lightweight_conversion=True).export(str(path))
+            with mock.patch.object(core, "export_torch_signature", trace):
+                # large constants stay out of the graph until the file is written: less time and memory, the same file
+                model = converter.convert(lightweight_conversion=True)
+            model.export(str(path))
         finally:
             # it is 100,000 afterwards, with which deeply nested JSON would end the process instead of being refused
             sys.setrecursionlimit(limit)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pocketbert.core.artefacts import Signature
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.predict.predictor import Predictor
+from pocketbert.core.predict.predictor import Arrays, Predictor
 from pocketbert.core.types import Format, Runtime
 from pocketbert.runtime.onnx import OnnxPredictor
 from pocketbert.runtime.tflite import TflitePredictor
@@ -79,6 +79,34 @@ def open_file(path: Path, kind: Format, threads: int | None = None, runtime: Run
     """
     runtime_engine = _RUNTIME_ENGINES.get(runtime) if runtime else None
     return (runtime_engine or _ENGINES[kind])(path, threads)
+
+
+class FileOnDemand:
+    """A predictor whose engine holds memory only between a run and `close`: what the file takes is read beforehand.
+
+    Several large files can so be checked one after the other.
+
+    Args:
+        open_engine: Opens the file with its engine; called once now, and again by the first run.
+    """
+
+    def __init__(self, open_engine: Callable[[], FilePredictor]) -> None:
+        opened = open_engine()
+        self.engine, self.engine_version = opened.engine, opened.engine_version
+        self.inputs, self.outputs, self.lengths = opened.inputs, opened.outputs, opened.lengths
+        self.computes_rows_apart = getattr(opened, "computes_rows_apart", False)
+        self._open_engine = open_engine
+        self._opened: FilePredictor | None = None
+
+    def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
+        """Run one batch; see `Predictor.run`."""
+        if self._opened is None:
+            self._opened = self._open_engine()
+        return self._opened.run(inputs)
+
+    def close(self) -> None:
+        """Let go of the engine; the next run opens it again."""
+        self._opened = None
 
 
 def register_engine(format: Format, opener: Opener) -> None:

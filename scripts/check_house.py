@@ -24,7 +24,7 @@ LIMITS = {
     "files": 354,
     "longest file": 600,
     "lines in a file, 90th percentile": 456,
-    "lines of code": 44000,
+    "lines of code": 44200,
     "public names per 1,000 lines of code": 38,
     "import lines in 100": 7,
     "public names with a single using module in 100": 39,  # 38 of more names, before those without a user became private

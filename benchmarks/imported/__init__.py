@@ -1,1 +1,75 @@
-"""Figures measured elsewhere (Macs, iPhones, Android phones, saved program outputs), read into benchmark results."""
+"""Import figures of other machines.
+
+`import_figures` reads files of any kind: each file itself shows which program wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pocketbert.benchmarks.imported.android_app import KIND as PHONE
+from pocketbert.benchmarks.imported.android_app import import_phone
+from pocketbert.benchmarks.imported.mac import import_mac
+from pocketbert.benchmarks.imported.saved_texts import Fact, import_texts, is_text
+from pocketbert.benchmarks.measurement import BenchmarkResult
+from pocketbert.benchmarks.records import Reported
+from pocketbert.core.artefacts import read_artefacts
+from pocketbert.core.disk.files import read_json
+from pocketbert.core.errors import InputError, Problem
+
+
+@dataclass(frozen=True)
+class Imported:
+    """Figures that were read from files of other machines.
+
+    Attributes:
+        sessions: One result for each file of a Mac or a phone: those of phones, then those of Macs.
+        reported: One record for each text.
+    """
+
+    sessions: list[BenchmarkResult]
+    reported: list[Reported]
+
+
+def import_figures(paths: Sequence[Path], folders: Sequence[Path], facts: Sequence[Fact] = ()) -> Imported:
+    """Import figures of other machines: JSON of the Mac script or the Android app, outputs of measuring programs.
+
+    Args:
+        paths: The files.
+        folders: Artefact folders that hold the measured files. Texts need them; with none, the figures of other files
+            are not checked, and their results note it.
+        facts: The user's facts that the texts lack, such as the device.
+
+    Raises:
+        InputError: Listing every problem of all files.
+    """
+    texts = [path for path in paths if is_text(path)]
+    phones = [path for path in paths if path not in texts and _kind(path) == PHONE]
+    macs = [path for path in paths if path not in texts and path not in phones]
+    listed = {folder: read_artefacts(folder).models() for folder in folders} if paths else {}
+    problems: list[Problem] = []
+    sessions: list[BenchmarkResult] = []
+    reported: list[Reported] = []
+    for import_results, of_kind in ((import_phone, phones), (import_mac, macs)):
+        try:
+            sessions += import_results(of_kind, listed)
+        except InputError as error:
+            problems += error.problems
+    try:
+        reported = import_texts(texts, listed, facts)
+    except InputError as error:
+        problems += error.problems
+    if problems:
+        raise InputError(problems)
+    return Imported(sessions, reported)
+
+
+def _kind(path: Path) -> object:
+    """Return the `kind` entry of a JSON file; None if the file cannot be read or has none."""
+    try:
+        content = read_json(path)
+    except InputError:
+        return None
+    return content.get("kind") if isinstance(content, dict) else None

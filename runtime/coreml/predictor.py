@@ -8,10 +8,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ from pocketbert.core.host.hardware import default_threads
 from pocketbert.core.host.system import version_of
 from pocketbert.core.predict.predictor import Arrays, input_sort_key, output_sort_key
 from pocketbert.runtime.coreml import REFERENCE_ENGINE
-from pocketbert.runtime.coreml.evaluator import Evaluator
+from pocketbert.runtime.coreml.evaluator import Evaluator, use_one_blas_thread
 from pocketbert.runtime.coreml.package import Feature, FeatureKind, read_description, read_package
 from pocketbert.runtime.coreml.types import Shape, TensorType
 
@@ -129,23 +127,15 @@ class CoremlPredictor:
 
 
 class _Reference:
-    """A package opened with the reference evaluator, which computes up to `threads` rows at the same time.
-
-    Each row has one BLAS thread. OpenBLAS would start one per core for every small product, and they wait for each other
-    longer than they compute: on two busy cores a row of 32 tokens through 3 layers took 90 ms of CPU time with two, and 9 with one.
-    """
+    """A package opened with the reference evaluator, which computes up to `threads` rows at the same time."""
 
     def __init__(self, path: Path, threads: int | None) -> None:
         self._evaluator = Evaluator(path)
         self._threads = threads or default_threads()
-        self._limit: Callable[[], AbstractContextManager[object]] = nullcontext
-        with suppress(ImportError):  # an older installation may lack it
-            pools = importlib.import_module("threadpoolctl").ThreadpoolController()
-            self._limit = partial(pools.limit, limits=1, user_api="blas")
 
     def run_rows(self, rows: Sequence[Mapping[str, NDArray[np.generic]]]) -> list[Mapping[str, Any]]:
         """Compute each row's outputs by name, in the order of the rows."""
-        with self._limit():
+        with use_one_blas_thread():
             if len(rows) == 1 or self._threads == 1:
                 return [self._evaluator.run(row) for row in rows]
             with ThreadPoolExecutor(self._threads) as pool:

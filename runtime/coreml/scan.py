@@ -6,14 +6,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.runtime.coreml.evaluator import Evaluator, Precision, Step
+from pocketbert.runtime.coreml.evaluator import Evaluator, Precision, Result, Step, use_one_blas_thread
 from pocketbert.runtime.coreml.types import LARGEST_FP16, SMALLEST_FP16, Dtype, TensorType
 
 Inputs = Mapping[str, NDArray[np.generic]]
@@ -74,11 +76,11 @@ class Scan:
 
     Attributes:
         ranges: Floating-point results in the program's order.
-        rows: Number of inputs that were run.
+        outputs: Outputs by name of each input, computed with the declared rounding.
     """
 
     ranges: tuple[Range, ...]
-    rows: int
+    outputs: Sequence[Mapping[str, Result]]
 
     @property
     def first(self) -> Range | None:
@@ -166,8 +168,9 @@ def overflow_scan(path: Path, inputs: Iterable[Inputs]) -> Scan:
     Raises:
         InputError: If the package or an input is refused.
     """
-    in_fp32, declared = Evaluator(path, Precision.FP32), Evaluator(path, Precision.DECLARED)
+    feeds = list(inputs)
     ranges: dict[str, Range] = {}
+    broken = Counter[str]()
 
     def add_range(step: Step) -> None:
         """Update the range of a float result with its value."""
@@ -178,16 +181,22 @@ def overflow_scan(path: Path, inputs: Iterable[Inputs]) -> Scan:
             result_range.add(np.asarray(step.value))
 
     def count_broken(step: Step) -> None:
-        if step.output in ranges:
+        if isinstance(step.type, TensorType) and step.type.dtype.is_float:
             value = np.asarray(step.value)
-            ranges[step.output].broken_declared += value.size - int(np.count_nonzero(np.isfinite(value)))
+            broken[step.output] += value.size - int(np.count_nonzero(np.isfinite(value)))
 
-    rows = 0
-    for one in inputs:
-        in_fp32.run(one, add_range)
-        declared.run(one, count_broken)
-        rows += 1
-    return Scan(tuple(ranges.values()), rows)
+    def run_all(precision: Precision, trace: Callable[[Step], None]) -> list[dict[str, Result]]:
+        """Run the package on all inputs with one precision, and return the outputs of each."""
+        evaluator = Evaluator(path, precision)
+        return [evaluator.run(one, trace) for one in feeds]
+
+    with use_one_blas_thread(), ThreadPoolExecutor(1) as beside:
+        in_fp32 = beside.submit(run_all, Precision.FP32, add_range)
+        declared = run_all(Precision.DECLARED, count_broken)
+        in_fp32.result()
+    for name, found in ranges.items():
+        found.broken_declared = broken[name]
+    return Scan(tuple(ranges.values()), declared)
 
 
 def activation_statistics(

@@ -93,6 +93,30 @@ def test_the_model_is_not_touched(name: str) -> None:
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
 
 
+@pytest.mark.parametrize("name", EXPORTED)
+def test_weights_that_stay_as_they_are_can_be_shared_with_the_model(name: str) -> None:
+    row, model = find_family(name), model_of(name, layers=2)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    own = {p.data_ptr() for p in model.parameters()}
+    for format, layout in LAYOUTS if name in BASIC else LAYOUTS[:-1]:
+        module = prepare(model, row, TASK, format, layout, shared=True)
+        assert any(p.data_ptr() in own for p in module.parameters())
+        apart = prepare(model, row, TASK, format, layout).state_dict()
+        assert all(torch.equal(v, apart[k]) for k, v in module.state_dict().items())
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def test_weights_in_a_mapped_file_are_copied(tmp_path: Path) -> None:
+    model = model_of("bert", layers=2)
+    model.save_pretrained(tmp_path)
+    mapped = type(model).from_pretrained(tmp_path)
+    before = {k: v.clone() for k, v in mapped.state_dict().items()}
+    with torch.no_grad():
+        for parameter in prepare(mapped, find_family("bert"), TASK).parameters():
+            parameter.zero_()
+    assert all(torch.equal(v, before[k]) for k, v in mapped.state_dict().items())
+
+
 def test_a_family_that_no_exporter_writes_is_refused(open_tiny: Callable[..., Any]) -> None:
     model, folder, _ = open_tiny("ib-bert", 2)
     with pytest.raises(InputError, match=r"no exporter writes IB-BERT.*Distil a MobileBERT student"):

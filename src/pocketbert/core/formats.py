@@ -55,6 +55,29 @@ class Bounds:
         return min(self.reference, max(self.least, SIMULATION_MARGIN * simulated))
 
 
+@dataclass(frozen=True)
+class ExportCost:
+    """What it takes to write, quantize and check the default files of a format, as `lab/export_cost.py` measured it.
+
+    Seconds are those of two quiet cores. Sizes are multiples of the model's weights in fp32.
+
+    Attributes:
+        fixed_s: Seconds for the smallest model.
+        layer_s: Seconds for each layer, which is traced for each length that a file takes.
+        gb_s: Seconds for each GB of weights.
+        memory: Most memory, beside what every export takes.
+        disk: The files, which lie twice on the disk while they are packed.
+        max_gib: Largest file that the format can be.
+    """
+
+    fixed_s: float
+    layer_s: float
+    gb_s: float
+    memory: float
+    disk: float
+    max_gib: float = math.inf
+
+
 _FP32_BOUNDS = Bounds(reference=_EXACT)
 """Files that store and compute in fp32, in every format."""
 
@@ -80,6 +103,7 @@ class FormatInfo:
         stem: Name of its files without suffix.
         base: Scheme of the exported file; smaller files are made from it.
         instead: Replacement schemes: for a requested scheme that the format lacks, the one that is made.
+        cost: What its files take to make.
         own_engine: Value of `sys.platform` and distribution with which its own engine runs; None for everywhere. On
             other systems a reference evaluator checks its files, and nothing is timed.
     """
@@ -97,6 +121,7 @@ class FormatInfo:
     stem: str = "model"
     base: Scheme = Scheme.FP32
     instead: Mapping[Scheme, Scheme] = field(default_factory=dict)
+    cost: ExportCost = ExportCost(fixed_s=35, layer_s=7, gb_s=120, memory=9, disk=2)
     own_engine: tuple[str, str] | None = None
 
     @property
@@ -178,6 +203,7 @@ _BUILT_IN = (
         libraries=("onnx", "onnxscript", "onnxruntime"),
         engines=("onnxruntime",),
         needs=("onnx", "onnxscript"),
+        cost=ExportCost(fixed_s=8, layer_s=3, gb_s=100, memory=6, disk=1.3, max_gib=2),  # of protobuf
     ),
     FormatInfo(
         name=Format.TFLITE,
@@ -211,6 +237,7 @@ _BUILT_IN = (
         libraries=("litert-torch", "litert-converter", "ai-edge-quantizer", "ai-edge-litert"),
         engines=("ai-edge-litert", "tflite-runtime", "tensorflow", "tensorflow-cpu"),
         needs=("litert-torch", "ai-edge-quantizer", "ai-edge-litert", "flatbuffers"),
+        cost=ExportCost(fixed_s=35, layer_s=7, gb_s=120, memory=9, disk=2.6, max_gib=2),  # of flatbuffers
     ),
     FormatInfo(
         name=Format.COREML,
@@ -236,6 +263,7 @@ _BUILT_IN = (
         stem="Model",
         base=Scheme.FP16,
         instead={Scheme.INT8: Scheme.W8},
+        cost=ExportCost(fixed_s=20, layer_s=6, gb_s=85, memory=7, disk=0.8),
         own_engine=("darwin", "coremltools"),
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,14 +16,22 @@ from pocketbert.core.artefacts import PassedEngine
 from pocketbert.core.compare.golden import GoldenRow
 from pocketbert.core.families.weight_records import ProductRanges, WeightRole
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.host.system import version_of
+from pocketbert.core.host.system import release_memory, version_of
 from pocketbert.core.host.terminal import html_table
 from pocketbert.core.metrics import METRICS
-from pocketbert.core.predict.predictor import PROBABILITIES, Matrix, Predictor, answer_outputs, run_rows
+from pocketbert.core.predict.predictor import (
+    PROBABILITIES,
+    Matrix,
+    Predictor,
+    answer_outputs,
+    run_rows,
+    smallest_fitting_length,
+)
 from pocketbert.core.predict.scores import Confidence, Score, apply_score_function
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import Task
 from pocketbert.core.types import Client, Format, Runtime, Scheme, Status
+from pocketbert.runtime.engines import FileOnDemand
 
 
 class Gate(BaseModel):
@@ -107,7 +116,7 @@ class Subject:
 
         Several gates ask for them; each row is run once.
         """
-        keys = [(row.input, tuple(row.places), tuple(row.columns)) for row in rows]
+        keys = [_key_of(row) for row in rows]
         new = [i for i, key in enumerate(keys) if key not in self._known]
         encoded = self.tokenizer.encode([rows[i].input for i in new])
         matrices = run_rows(
@@ -115,6 +124,22 @@ class Subject:
         )
         self._known.update(zip((keys[i] for i in new), matrices, strict=True))
         return [self._known[key] for key in keys]
+
+    def close(self) -> None:
+        """Give back the memory of the file's engine, where that can be opened again."""
+        if isinstance(self.predictor, FileOnDemand):
+            self.predictor.close()
+            release_memory()  # engines are often in reference cycles
+
+    def take_recorded(self, golden: Sequence[GoldenRow]) -> None:
+        """Take what golden rows record as answers of the file, except of a few rows of each length, which it still runs.
+
+        For files that have not changed since this machine recorded them.
+        """
+        rows = [row for row in golden if self.name in row.outputs]
+        tokens = {i: len(row) for i, row in enumerate(self.tokenizer.encode([row.input for row in rows]))}
+        taken = tokens.keys() - set(choose_spread_rows(tokens, self.predictor.lengths))
+        self._known.update((_key_of(rows[i]), rows[i].shaped(rows[i].outputs[self.name])) for i in taken)
 
     def recorded(self, row: GoldenRow, values: list[float]) -> Matrix:
         """Return recorded torch logits of a row as a matrix, turned into probabilities if this file outputs those."""
@@ -132,6 +157,34 @@ class Subject:
     def rows(self, golden: Sequence[GoldenRow]) -> list[GoldenRow]:
         """Return the golden rows that record outputs of this file, those not too long for it; all if none does."""
         return [r for r in golden if self.name in r.outputs] or list(golden)
+
+
+def _key_of(row: GoldenRow) -> object:
+    """Return what decides the answers of a file that a golden row records."""
+    return row.input, tuple(row.places), tuple(row.columns)
+
+
+_SPREAD_ROWS = 6
+
+
+def choose_spread_rows(tokens: Mapping[int, int], lengths: Sequence[int]) -> list[int]:
+    """Choose rows of evenly spread lengths, for checks of what is alike in all rows that one graph computes.
+
+    Args:
+        tokens: Number of tokens by number of the row.
+        lengths: The lengths that the file takes, with a graph each; empty if it takes any.
+
+    Returns:
+        The numbers of up to 6 rows for each length, or of up to 12 if the file takes any.
+    """
+    groups = defaultdict[int, list[int]](list)
+    for row in sorted(tokens, key=lambda row: tokens[row]):
+        groups[smallest_fitting_length(lengths, tokens[row]) if lengths else 0].append(row)
+    most = _SPREAD_ROWS if lengths else 2 * _SPREAD_ROWS
+    chosen = set[int]()
+    for rows in groups.values():
+        chosen |= {rows[round(place)] for place in np.linspace(0, len(rows) - 1, min(len(rows), most))}
+    return sorted(chosen)
 
 
 def skipped_gate_without_reader(subject: Subject, gate: str) -> Gate | None:

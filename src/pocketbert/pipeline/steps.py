@@ -42,6 +42,7 @@ from pocketbert.pipeline.formats.base import (
     ModelFile,
     RunModel,
     check_bounds,
+    check_file_sizes,
     choose_default_file,
     exported_source,
     open_model_in_run,
@@ -142,6 +143,7 @@ class RunSteps:
         """
         recipe = self.recipe
         check_bounds(recipe)
+        check_file_sizes(recipe, self.model)
         if problems := find_role_problems(recipe):
             raise InputError(problems)
         check_clipping(recipe, self.model)
@@ -433,8 +435,7 @@ class RunSteps:
 
     def _make_golden(self, at: StepPaths) -> Sequence[str]:
         """Write golden rows, outputs of the checkpoint's library and simulated errors of schemes to `at.output`."""
-        model = self.exported
-        reference = self.reference
+        model, reference = self.exported, self.reference
         failures = golden.make_golden(model, reference, self.texts(golden.SEARCHED), at.output, self.files)
         if failures:
             return failures
@@ -486,7 +487,8 @@ class RunSteps:
             head=self.data.head,
         )
         model = self.exported
-        result = verify_files(open_run_files(model, model.files), evidence, self.recipe.verify)
+        self.__dict__.pop("reference", None)  # the gates load the model again: a converter could have changed this one
+        result = verify_files(open_run_files(model, model.files, evidence.golden), evidence, self.recipe.verify)
         sources = pack.sources(model)
         return result.model_copy(update={"files": {name: sha256_path(path) for name, path in sources.items()}})
 

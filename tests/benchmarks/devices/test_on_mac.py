@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from pocketbert.benchmarks.devices.on_target import on_mac
+from pocketbert.benchmarks.imported import import_figures
 from pocketbert.benchmarks.imported import mac as record
-from pocketbert.benchmarks.imported.files import import_figures
 from pocketbert.benchmarks.imported.mac import MAC_SCRIPT_NAME, mac_script
 from pocketbert.core.compare.golden import GoldenRow
 from pocketbert.core.disk.files import sha256_path

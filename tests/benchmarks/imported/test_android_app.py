@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pocketbert.benchmarks.imported import android_app
+from pocketbert.benchmarks.imported import android_app, import_figures
 from pocketbert.benchmarks.imported.android_app import AppPlan, measure_by_app, read_phone_record
-from pocketbert.benchmarks.imported.files import import_figures
 from pocketbert.benchmarks.measurement import BenchmarkResult
 from pocketbert.benchmarks.statistics import Statistics, repeat_interval
 from pocketbert.core.errors import ExitCode, InputError, MachineError, MissingBackendError

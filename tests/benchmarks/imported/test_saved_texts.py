@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketbert.benchmarks.imported.files import import_figures
+from pocketbert.benchmarks.imported import import_figures
 from pocketbert.benchmarks.imported.saved_texts import Fact, import_texts, parse_fact
 from pocketbert.benchmarks.measurement import BenchmarkResult
 from pocketbert.core.artefacts import ModelRecord

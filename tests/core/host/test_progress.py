@@ -59,6 +59,13 @@ def test_a_resumed_meter_counts_from_where_it_was(capsys: pytest.CaptureFixture[
     assert meter.done == 8
 
 
+def test_long_parts_are_counted_with_what_remains(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(progress.report_parts("files verified", ["a", "b", "c"])) == ["a", "b", "c"]
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split(",")[0] for line in told] == ["  files verified: 1 of 3 done", "  files verified: 2 of 3 done"]
+    assert all(line.endswith("s left") for line in told)
+
+
 def test_waiting_tells_that_work_goes_on_and_ends_with_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

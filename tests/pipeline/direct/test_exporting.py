@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from safetensors.numpy import load_file
 
 from pocketbert import api
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.disk import files
-from pocketbert.core.errors import InputError
+from pocketbert.core.errors import InputError, MachineError
+from pocketbert.core.formats import FORMATS
 from pocketbert.core.models import folder
+from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.recipe.file import recipe_from_values
 from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.types import Format
 from pocketbert.pipeline import inputs
-from pocketbert.pipeline.direct.exporting import export_recipe, option_problems, unread_calibration
+from pocketbert.pipeline.direct import exporting
+from pocketbert.pipeline.direct.exporting import (
+    export_recipe,
+    forecast_export,
+    option_problems,
+    unread_calibration,
+)
 from pocketbert.pipeline.options import OPTION_RECIPE_KEYS, RECIPE_KEY_FLAGS, ExportOptions
 
 LEAST = {"schema": 1, "name": "model", "task": "text-classification", "teacher": {"model": "minilm-l6"}}
@@ -122,6 +133,60 @@ def test_calibration_rows_that_nothing_reads_are_refused(tmp_path: Path) -> None
         with pytest.raises(InputError, match="int8 reads no calibration rows"):
             verb("nowhere", tmp_path / "phone", ExportOptions(calibrate=ROWS))
     assert not (tmp_path / "phone").exists()
+
+
+# What an export takes.
+
+
+def test_an_export_says_what_it_takes_and_larger_models_take_more(
+    tiny_model: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small, model = (open_model_folder(str(tiny_model("bert", layers))) for layers in (2, 3))
+    assert model.fp32_bytes == sum(4 * p.numel() for p in load_file(model.weights).values())
+    one, other = (forecast_export([Format.ONNX], folder) for folder in (small, model))
+    both = forecast_export([Format.ONNX, Format.TFLITE], model)
+    for less, more in ((one, other), (other, both)):
+        assert less.seconds < more.seconds
+        assert less.memory < more.memory
+        assert less.disk < more.disk
+    api.export(small.path, tmp_path / "phone", ExportOptions(formats=["onnx"], schemes=["fp32"], max_length=16))
+    told = f"this will take about {one.seconds:.0f} s on two quiet cores, up to {one.memory / 1e9:.1f} GB of memory"
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("what", "value", "reason"),
+    [
+        ("usable_memory", lambda: 10**9, "this machine has 1.0 GB of memory"),
+        ("disk_usage", lambda _: SimpleNamespace(free=1000), "has 0.0 GB of room"),
+    ],
+)
+def test_what_the_machine_cannot_do_is_refused_before_anything_is_written(
+    tiny_model: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+    value: object,
+    reason: str,
+) -> None:
+    monkeypatch.setattr(exporting.shutil if what == "disk_usage" else exporting, what, value)
+    with pytest.raises(MachineError, match=reason) as caught:
+        api.export(tiny_model("bert"), tmp_path / "new" / "phone", ExportOptions())
+    assert "Fix: export one format at a time" in str(caught.value)
+    assert not list(tmp_path.glob("new*"))
+
+
+def test_a_format_whose_files_are_too_small_for_the_weights_is_refused(
+    tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = FORMATS[Format.ONNX]
+    monkeypatch.setitem(FORMATS, Format.ONNX, replace(row, cost=replace(row.cost, max_gib=1e-6)))
+    model, options = tiny_model("bert"), ExportOptions(formats=["onnx", "tflite"])
+    for verb in (api.export, api.plan_export):
+        with pytest.raises(InputError, match=r"--format: a file of ONNX holds at most 1e-06 GiB") as caught:
+            verb(model, tmp_path / "phone", options)
+        assert "Choose among tflite, coreml" in str(caught.value)
+        assert "TFLite" not in str(caught.value)
 
 
 def test_weights_and_exported_files_are_hashed_once(

@@ -235,5 +235,10 @@ def test_a_digest_is_that_of_the_transpose() -> None:
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
     assert matrix_digest(values) == matrix_digest(values.T) == matrix_digest(values[None])
     assert matrix_digest(values) != matrix_digest(values + 1)
+    for square in (np.arange(9, dtype=np.float32).reshape(3, 3), np.eye(3, dtype=np.float32), np.full((2, 2), np.nan)):
+        assert matrix_digest(square) == matrix_digest(square.T)
+    left, right = np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32)
+    left[2, 0] = right[2, 1] = 5
+    assert matrix_digest(left) != matrix_digest(right)
     assert matrix_digest(np.ones(3, np.float32)) is None
     assert WeightRole(name="a.b.c.weight", role=Role.HEAD, digest="0" * 64).matches("b.c")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,8 @@ from pocketbert.export.adapters import half_range
 from pocketbert.export.prepare import PreparedPredictor, is_rescaled_to_fp16, prepare
 from pocketbert.pipeline.formats.constants import StoredRange, StoredRanges, StoredTensor
 from pocketbert.pipeline.formats.weight_roles import digest_float_weights, list_weights
-from pocketbert.pipeline.gates.stored import PreparedModels, ReferenceConstants, _compare_ranges, compare_constants
+from pocketbert.pipeline.gates.reference_constants import ReferenceConstants
+from pocketbert.pipeline.gates.stored import PreparedModels, _compare_ranges, compare_constants
 from pocketbert.pipeline.gates.torch_constants import example_inputs, trace_constants
 from pocketbert.pipeline.gates.verify import verify_artefacts
 from pocketbert.quantize import Plan, find_row, quantize, read_weight_types, weights
@@ -388,6 +390,11 @@ def test_powers_of_two_that_other_texts_lead_to_are_taken(monkeypatch: pytest.Mo
     assert is_rescaled_to_fp16(model, FAMILY, task, samples)
     assert compare_constants([written], ReferenceConstants(constants, True), ()).problems == []
     assert compare_constants([written], ReferenceConstants(constants), ()).problems
+    # and the numbers of a file are let go of once it was compared
+    reference, numbers = ReferenceConstants(constants, True), weakref.ref(written[0].tensor)
+    assert compare_constants([written], reference, ()).problems == []
+    del written
+    assert numbers() is None
     # a model of ordinary numbers may not be multiplied
     assert not is_rescaled_to_fp16(ordinary(HEADS[0]), FAMILY, HEADS[0])
     assert not is_rescaled_to_fp16(tiny_classifier("bert", 1, ("a", "b")), find_family("bert"), CLASSIFY)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from pocketbert.core.families import find_family
 from pocketbert.core.types import Format
 from pocketbert.export.prepare import prepare
-from pocketbert.pipeline.gates.stored import ReferenceConstants, compare_constants
+from pocketbert.pipeline.gates.reference_constants import ReferenceConstants
+from pocketbert.pipeline.gates.stored import compare_constants
 from pocketbert.pipeline.gates.torch_constants import ModuleConstants, _trace, example_inputs
 from support.stored_models import CLASSIFY
 from support.tiny import tiny_classifier

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pocketbert.core.compare.golden import GOLDEN_FILE, GoldenRow, read_golden
 from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
 from pocketbert.core.models.folder import open_model_folder
-from pocketbert.core.predict.predictor import Arrays, TorchPredictor, has_token_outputs
+from pocketbert.core.predict.predictor import Arrays, Matrix, TorchPredictor, has_token_outputs
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TASKS, Level, TaskName
@@ -26,7 +26,8 @@ from pocketbert.pipeline.gates.checks import check_golden_rows, check_padding
 from pocketbert.pipeline.make import golden
 from pocketbert.pipeline.make.golden import COLUMNS, PLACES, make_golden
 from pocketbert.pipeline.reference import answer_label_names, load_reference_model
-from pocketbert.pipeline.results import Gate, Subject
+from pocketbert.pipeline.results import Gate, Subject, choose_spread_rows
+from pocketbert.runtime.engines import FileOnDemand
 from support.tiny_tokenizers import vocabulary
 
 FILE = ModelFile("onnx/model.onnx", "onnx/model.onnx", Format.ONNX, Scheme.FP32)
@@ -97,6 +98,51 @@ def test_the_file_itself_passes(made: Callable[[TaskName], Made], name: TaskName
     assert {"finite", "golden", "reference", "padding"} <= set(found)
     assert ("labels" in found) == TASKS[name].names_labels
     assert all(g.passed for g in found.values()), [g.failure for g in found.values() if not g.passed]
+
+
+@dataclass
+class Opened:
+    """An engine that counts how often it was opened and run."""
+
+    inner: TorchPredictor
+    opened: int = 0
+    runs: int = 0
+
+    def __call__(self) -> Any:
+        self.opened += 1
+        return Broken(self.inner, after=self.count)
+
+    def count(self, array: Matrix) -> Matrix:
+        self.runs += 1
+        return array
+
+
+def test_a_run_takes_what_it_recorded_except_of_a_few_rows(made: Callable[[TaskName], Made]) -> None:
+    case = made(TaskName.TEXT_CLASSIFICATION)
+    engine = Opened(case.right)
+    subject = replace(case.subject, predictor=FileOnDemand(engine))
+    assert (engine.opened, engine.runs) == (1, 0)
+    subject.take_recorded(case.rows)
+    assert all(g.passed for g in check_golden_rows(subject, case.rows))
+    assert (engine.opened, engine.runs) == (2, 12)
+    subject.close()
+    check_padding(subject, case.rows)
+    assert (engine.opened, engine.runs) == (3, 24)
+    # a file that answers in another way than it did is found by these rows
+    other = replace(case.subject, predictor=Broken(case.right, after=lambda v: v + 1))
+    other.take_recorded(case.rows)
+    assert not {g.name: g for g in check_golden_rows(other, case.rows)}["golden"].passed
+
+
+def test_rows_of_each_length_are_chosen_from_the_shortest_to_the_longest() -> None:
+    tokens = {i: 3 + i for i in range(60)}
+    assert choose_spread_rows(tokens, ()) == sorted({round(x) for x in np.linspace(0, 59, 12)})
+    chosen = choose_spread_rows(tokens, (8, 16, 64))
+    groups = [[tokens[i] for i in chosen if low < tokens[i] <= high] for low, high in ((0, 8), (8, 16), (16, 64))]
+    assert [len(group) for group in groups] == [6, 6, 6]
+    assert [(group[0], group[-1]) for group in groups] == [(3, 8), (9, 16), (17, 62)]
+    assert choose_spread_rows({4: 9}, (8, 16)) == [4]
+    assert choose_spread_rows({}, (8,)) == []
 
 
 @pytest.mark.parametrize("name", TaskName)

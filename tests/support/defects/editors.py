@@ -18,7 +18,7 @@ from onnx import numpy_helper
 from pocketbert.core.types import Format
 from pocketbert.pipeline.formats.base import format_place
 from pocketbert.pipeline.formats.constants import Constant, ConstantRole
-from pocketbert.pipeline.gates.stored import ReferenceConstants
+from pocketbert.pipeline.gates.reference_constants import ReferenceConstants
 from support.defects import defects_of, format_of
 
 Array = Any

@@ -183,6 +183,7 @@ def measure_padding_effect(
     own: Matrix | None = None,
     keep: _Pick | None = None,
     alone: Sequence[Matrix] | None = None,
+    spread: float | None = None,
 ) -> float:
     """Measure how far padding changes a file's outputs, relative to their spread; with a correct mask only by rounding.
 
@@ -195,12 +196,13 @@ def measure_padding_effect(
             whose last token sees the embedding of the padding token beside it.
         keep: Selects the part of each row's output matrix that is compared; default all.
         alone: The file's outputs for the rows without padding, that part of them; default: they are computed.
+        spread: The spread of the file's outputs, if it is known from more rows than these.
     """
     pick = keep or (lambda _, matrix: matrix)
     unpadded = join_texts(run_rows(predictor, tokenizer, rows, task, reduce=pick) if alone is None else alone)
     padded = [pick(i, m) for i, m in enumerate(run_padded_rows(predictor, tokenizer, rows, task))]
     moved = join_texts(padded) - unpadded
-    return worst_difference(moved, np.zeros_like(moved) if own is None else own) / logit_scale(unpadded)
+    return worst_difference(moved, np.zeros_like(moved) if own is None else own) / (spread or logit_scale(unpadded))
 
 
 def run_padded_rows(

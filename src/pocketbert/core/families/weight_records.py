@@ -77,7 +77,13 @@ def matrix_digest(numbers: NDArray[Any]) -> str | None:
     matrix = np.squeeze(np.asarray(numbers, np.float32))
     if matrix.ndim != 2:
         return None
-    return min(hashlib.sha256(np.ascontiguousarray(m).tobytes()).hexdigest() for m in (matrix, matrix.T))
+    if matrix.shape[0] < matrix.shape[1]:
+        matrix = matrix.T
+    elif matrix.shape[0] == matrix.shape[1]:
+        pairs = ((row.tobytes(), column.tobytes()) for row, column in zip(matrix, matrix.T, strict=True))
+        row, column = next((pair for pair in pairs if pair[0] != pair[1]), (b"", b""))
+        matrix = matrix.T if column < row else matrix
+    return hashlib.sha256(np.ascontiguousarray(matrix).data).hexdigest()
 
 
 # --- learned ranges ------------------------------------------------------------

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Collection
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+import psutil
 from pydantic import BaseModel
 
 _X86_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16")
@@ -77,6 +79,15 @@ def load_average() -> float:
         return os.getloadavg()[0]
     except (OSError, AttributeError):
         return float("nan")
+
+
+def usable_memory() -> int:
+    """Return the bytes of memory that this process may take: those of the machine, or the limit of its container."""
+    limits = [psutil.virtual_memory().total]
+    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):  # "max" where there is none
+            limits.append(int(Path(name).read_text()))
+    return min(limits)
 
 
 def _available_cores() -> int:

@@ -1,7 +1,7 @@
 """Progress of long work on stderr: a bar with rate and remaining time on a terminal, plain lines elsewhere.
 
-`Meter` counts units of work, `report_waiting` reports work that cannot be looked into, `print_note` prints a note, `set_quiet`
-silences all.
+`Meter` counts units of work, `report_parts` a few long parts, `report_waiting` reports work that cannot be looked into,
+`print_note` prints a note, `set_quiet` silences all.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -23,6 +24,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.text import Text
+
+_T = TypeVar("_T")
 
 _LINE_INTERVAL_S = 10.0
 """Seconds between two plain lines when stderr is not a terminal."""
@@ -70,6 +73,18 @@ def report_waiting(label: str) -> Iterator[None]:
     finally:
         block_ended.set()
         thread.join()
+
+
+def report_parts(label: str, parts: Sequence[_T]) -> Iterator[_T]:
+    """Yield the parts of long work one by one; print at intervals how many are done and about how long the rest takes."""
+    start = shown = time.monotonic()
+    for done, part in enumerate(parts):
+        now = time.monotonic()
+        if done and now - shown >= _LINE_INTERVAL_S:
+            left = (now - start) / done * (len(parts) - done)
+            print_note(f"  {label}: {done} of {len(parts)} done, about {left:.0f} s left")
+            shown = now
+        yield part
 
 
 class Meter:

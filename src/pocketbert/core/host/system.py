@@ -5,9 +5,12 @@ Only the standard library is imported: the command line uses this module before 
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import sys
 import threading
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -138,3 +141,11 @@ def list_extras() -> frozenset[str]:
         return frozenset(metadata.metadata("pocketbert").get_all("Provides-Extra") or ())
     except metadata.PackageNotFoundError:
         return frozenset()
+
+
+def release_memory() -> None:
+    """Give memory that is no longer used back to the system; the C library of Linux keeps much of it otherwise."""
+    gc.collect()
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):  # another C library than glibc
+            ctypes.CDLL(None).malloc_trim(0)

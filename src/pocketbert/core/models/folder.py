@@ -8,6 +8,7 @@ its checked configuration, its family, task and licence. `ModelCard` is the fron
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickletools
 import struct
@@ -191,6 +192,15 @@ class ModelFolder:
             what, fix = "the weights are split over several files.", "Save the model with max_shard_size='20GB'."
             raise InputError(Problem(str(self.path), what, fix))
         raise InputError(Problem(str(self.path), "has neither model.safetensors nor pytorch_model.bin."))
+
+    @property
+    def fp32_bytes(self) -> int:
+        """Bytes that the weights take in fp32: four for each number of a safetensors file; the size of another file."""
+        path = self.weights
+        if path.suffix != ".safetensors":
+            return path.stat().st_size
+        tensors = (entry for name, entry in _check_safetensors(path).items() if name != "__metadata__")
+        return sum(4 * math.prod(entry["shape"]) for entry in tensors)
 
     @cached_property
     def sha256(self) -> str:

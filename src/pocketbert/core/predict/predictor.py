@@ -311,7 +311,9 @@ class TorchPredictor:
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
         """Run one batch through the torch model and return its outputs by name; see `Predictor.run`."""
-        batch = [np.ascontiguousarray(inputs[n]) for n in (*self.inputs, "attention_mask") if n in inputs]
+        if self._left <= 0:
+            return self._run(inputs)
+        batch = [inputs[n] for n in (*self.inputs, "attention_mask") if n in inputs]
         key = tuple((array.shape, array.tobytes()) for array in batch)
         if key not in self._known:
             outputs = self._run(inputs)

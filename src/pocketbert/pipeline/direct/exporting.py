@@ -5,7 +5,8 @@
 1. open the model and write the recipe that follows from the options (`export_recipe`); its problems name command-line
    flags,
 2. skip the work if the output was finished before from the same inputs (`is_finished`, `skip_finished`),
-3. execute the steps in a workspace that a killed process leaves for the next one.
+3. say what it takes, and refuse what this machine cannot do (`forecast_export`),
+4. execute the steps in a workspace that a killed process leaves for the next one.
 
 `options_of_folder` returns the options with which the files of an existing artefact folder were exported.
 """
@@ -13,11 +14,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from pydantic import BaseModel
 
@@ -39,8 +41,10 @@ from pocketbert.core.disk.workspace import (
     open_workspace,
     remove_interrupted,
 )
-from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.errors import InputError, MachineError, Problem
 from pocketbert.core.families import check_exportable
+from pocketbert.core.formats import FORMATS
+from pocketbert.core.host.hardware import usable_memory
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.host.system import expand_home
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
@@ -49,7 +53,7 @@ from pocketbert.core.recipe.file import load_recipe, recipe_from_values
 from pocketbert.core.recipe.quantize import list_quantized_files
 from pocketbert.core.recipe.recipe import CoremlSection, Recipe
 from pocketbert.core.tasks import TaskName, task_of
-from pocketbert.core.types import Attention, Runtime, Scheme
+from pocketbert.core.types import Attention, Format, Runtime, Scheme
 from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.learn.data import check_files, check_threshold
 from pocketbert.pipeline.options import OPTION_RECIPE_KEYS, RECIPE_KEY_FLAGS, AnswerOptions, ExportOptions
@@ -97,6 +101,7 @@ def export_model(
         if is_finished(output, Run(recipe, output, inputs=inputs), overwrite):
             remove_interrupted(output, _WORK)  # a process killed after its last rename leaves it
             return output
+    _check_room(forecast_export(recipe.export.formats, folder), output)
     with remove_new_folders_on_error(output), open_workspace(output, resume=_WORK) as work:
         if work.resumed:
             print_note(f"continuing the interrupted work in {work.path}")
@@ -166,6 +171,51 @@ def skip_finished(output: Path, is_same: bool, overwrite: bool) -> bool:
     if output.is_dir():
         refuse_foreign_files(output, ignore_workspaces(list_foreign_files))
     return False
+
+
+# --- what an export takes ---------------------------------------------------------------------------------------------
+
+_START_S, _LEAST_MEMORY = 10.0, 2_000_000_000
+"""Seconds and bytes of memory of every export: libraries, data, opening the model."""
+
+
+class Forecast(NamedTuple):
+    """What an export takes.
+
+    Attributes:
+        seconds: Wall time on two quiet cores.
+        memory: Most bytes of memory.
+        disk: Most bytes on the disk of the output.
+    """
+
+    seconds: float
+    memory: float
+    disk: float
+
+
+def forecast_export(formats: Sequence[Format], model: ModelFolder) -> Forecast:
+    """Forecast what an export of a model with the default files takes, from the number and the layers of its weights."""
+    costs = [FORMATS[format].cost for format in formats]
+    layers, size = model.config.get(model.family.stored_layers, 12), model.fp32_bytes
+    seconds = sum(cost.fixed_s + cost.layer_s * layers + cost.gb_s * size / 1e9 for cost in costs)
+    copies = 2 + 2 * sum(cost.disk for cost in costs)  # of the model, in the run and in the folder, and of all files
+    return Forecast(_START_S + seconds, _LEAST_MEMORY + size * max(c.memory for c in costs), size * copies)
+
+
+def _check_room(forecast: Forecast, output: Path) -> None:
+    """Print what an export will take; raise MachineError if this machine has less memory, or less room on its disk."""
+    folder = next(p for p in (output, *output.absolute().parents) if p.is_dir())
+    memory, disk = usable_memory(), shutil.disk_usage(folder).free
+    time_text = f"{forecast.seconds:.0f} s" if forecast.seconds < 100 else f"{forecast.seconds / 60:.0f} minutes"
+    needs = f"{forecast.memory / 1e9:.1f} GB of memory and {forecast.disk / 1e9:.1f} GB of disk"
+    print_note(f"this will take about {time_text} on two quiet cores, up to {needs}")
+    lacking = [f"this machine has {memory / 1e9:.1f} GB of memory"] if memory < forecast.memory else []
+    lacking += [f"{folder} has {disk / 1e9:.1f} GB of room"] if disk < forecast.disk else []
+    if lacking:
+        raise MachineError(
+            f"the export would take up to {needs}; {' and '.join(lacking)}. Nothing was written. "
+            "Fix: export one format at a time (--format onnx), or choose another -o/--output."
+        )
 
 
 # --- the recipe of the options ----------------------------------------------------------------------------------------

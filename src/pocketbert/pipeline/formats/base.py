@@ -414,6 +414,29 @@ def bounds_of(file: ModelFile | Subject) -> Bounds:
     return info.bounds[form]
 
 
+def check_file_sizes(recipe: Recipe, model: ModelFolder) -> None:
+    """Check before the first step of a run without a student that files of its formats can hold the model's weights.
+
+    Raises:
+        InputError: Naming every format whose files cannot.
+    """
+    if recipe.student is not None:
+        return
+    size = model.fp32_bytes / 2**30
+    fitting = [str(f) for f in FORMATS if size < FORMATS[f].cost.max_gib]
+    problems = [
+        Problem(
+            "export.formats",
+            f"a file of {info.title} holds at most {info.cost.max_gib:g} GiB, the weights take {size:.1f} GiB in fp32.",
+            f"Choose among {', '.join(fitting)}, or distil a student first: pocketbert run.",
+        )
+        for info in (FORMATS[format] for format in recipe.export.formats)
+        if size >= info.cost.max_gib
+    ]
+    if problems:
+        raise InputError(problems)
+
+
 def check_bounds(recipe: Recipe) -> None:
     """Check before the first step of a run that largest errors are defined for every file of its recipe.
 

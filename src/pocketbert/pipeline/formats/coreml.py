@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pocketbert.runtime.coreml.proto import mlpackage_pb2 as pb
+    from pocketbert.runtime.coreml.scan import Scan
 
 
 _MAC_SCRIPT = f"{Format.COREML}/{MAC_SCRIPT_NAME}"
@@ -131,14 +132,17 @@ class CoremlPlace(FormatPlace):
         unread = skipped_gate_without_reader(subject, "overflow")
         if unread is not None:
             return [unread]
+        from pocketbert.runtime.coreml.scan import overflow_scan
+
         names = subject.predictor.inputs
         encoded = subject.tokenizer.encode([r.input for r in rows])
         longest_first = sorted(encoded, key=len, reverse=True)[:_SCANNED_ROWS]
         batches = [feed(subject.predictor, subject.tokenizer, [e]) for e in longest_first]
         inputs = [{n: b[n].astype(np.float32 if b[n].dtype.kind == "f" else np.int32) for n in names} for b in batches]
-        gates = [_check_overflow(subject, inputs)]
+        scan = overflow_scan(subject.path, inputs)
+        gates = [_check_overflow(subject, scan)]
         if subject.task.name is TaskName.TEXT_CLASSIFICATION:
-            gates = [_check_labels(subject), _check_classifier(subject, inputs), *gates]
+            gates = [_check_labels(subject), _check_classifier(subject, scan), *gates]
         return gates
 
     def constants(self, path: Path) -> list[list[Constant]]:
@@ -243,16 +247,13 @@ def _check_labels(subject: Subject) -> Gate:
     )
 
 
-def _check_classifier(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.generic]]]) -> Gate:
+def _check_classifier(subject: Subject, scan: Scan) -> Gate:
     """Return the gate that compares a package's label and probabilities with those of its logits.
 
     Apps read label and probabilities; all other gates read the logits.
     """
-    from pocketbert.runtime.coreml.evaluator import Evaluator
-
-    evaluator, differences, wrong = Evaluator(subject.path), list[float](), 0
-    for row in inputs:
-        out = evaluator.run(row)
+    differences, wrong = list[float](), 0
+    for out in scan.outputs:
         expected = apply_score_function(np.asarray(out[subject.output], np.float32)[0], subject.task.score)
         table, label = out.get(SCORES_OUTPUT), out.get(LABEL_OUTPUT)
         reported = np.array(list(table.values()) if isinstance(table, dict) else [])
@@ -267,15 +268,12 @@ def _check_classifier(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np
         value=worst,
         bound=_PROBABILITY_ERROR,
         detail=f"`{SCORES_OUTPUT}` differs from the logits' probabilities by {worst:.2g}, `{LABEL_OUTPUT}` is another label "
-        f"than the most probable one in {wrong} of {len(inputs)} golden rows.",
+        f"than the most probable one in {wrong} of {len(scan.outputs)} golden rows.",
     )
 
 
-def _check_overflow(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.generic]]]) -> Gate:
+def _check_overflow(subject: Subject, scan: Scan) -> Gate:
     """Return the gate that fails if an intermediate result on golden rows is too large for its declared type."""
-    from pocketbert.runtime.coreml.scan import overflow_scan
-
-    scan = overflow_scan(subject.path, inputs)
     largest = scan.largest.largest if scan.largest else 0.0
     return Gate(
         name="overflow",
@@ -283,7 +281,7 @@ def _check_overflow(subject: Subject, inputs: Sequence[Mapping[str, NDArray[np.g
         passed=scan.first is None,
         value=largest,
         bound=float(LARGEST_FP16),
-        detail=f"{scan.summary}; {scan.rows} golden rows, every operation.",
+        detail=f"{scan.summary}; {len(scan.outputs)} golden rows, every operation.",
     )
 
 

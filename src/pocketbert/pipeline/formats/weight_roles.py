@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from pocketbert.core.artefacts import RoleRow
-from pocketbert.core.disk.files import read_json, write_json
+from pocketbert.core.disk.files import read_json, sha256_path, write_json
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families.weight_records import WeightRole, classify_weight, matrix_digest
 from pocketbert.core.recipe.quantize import UNCHANGED, QuantizeSection
@@ -93,11 +94,17 @@ def record_weights(folder: Path, weights: Sequence[WeightRole], files: Sequence[
 
 
 def digest_float_weights(path: Path, format: Format) -> dict[str, str]:
-    """Map the name of every float matrix in a file to the digest of its numbers."""
+    """Map the name of every float matrix in a file to the digest of its numbers; no content is read twice."""
+    return dict(_digest_float_weights(path, format, sha256_path(path)))
+
+
+@lru_cache(maxsize=64)
+def _digest_float_weights(path: Path, format: Format, _content: str) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of `digest_float_weights`; the digest of the file makes a changed one another call."""
     from pocketbert.quantize import read_stored_numbers
 
     floats = ((name, numbers) for name, numbers in read_stored_numbers(path, format) if numbers.dtype.kind == "f")
-    return {name: digest for name, numbers in floats if (digest := matrix_digest(numbers)) is not None}
+    return tuple((name, digest) for name, numbers in floats if (digest := matrix_digest(numbers)) is not None)
 
 
 def _recorded_weights(run: Path, format: Format) -> list[WeightRole]:

@@ -44,7 +44,7 @@ from pocketbert.core.types import Provenance, Scheme
 from pocketbert.pipeline.formats.base import bounds_of
 from pocketbert.pipeline.learn.finishing import Training
 from pocketbert.pipeline.reference import answer_label_names, load_reference_model, quote_labels, unreached_labels
-from pocketbert.pipeline.results import Gate, Subject, skipped_gate_without_reader
+from pocketbert.pipeline.results import Gate, Subject, choose_spread_rows, skipped_gate_without_reader
 from pocketbert.runtime.coreml import REFERENCE_ENGINE
 
 
@@ -184,21 +184,24 @@ def check_padding(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
     encoded = subject.tokenizer.encode([r.input for r in rows], places=True)
     longest = subject.tokenizer.max_length
     short = [i for i, e in enumerate(encoded) if len(e) < longest]
-    torch_difference, pick, alone = None, None, None
+    torch_difference, pick, alone, spread = None, None, None, None
     if len(short) < 2:  # a length so small that the golden rows fill it: make room for one padding token
         inputs = [truncate_row(e, longest - 1) for e in encoded]
     else:
-        inputs, chosen = [encoded[i] for i in short], [rows[i] for i in short]
+        # a lost mask moves the answers of every row, and each length has a graph and a mask of its own
+        spread = logit_scale(join_texts(subject.answers([rows[i] for i in short])))
+        padded = choose_spread_rows({i: len(encoded[i]) for i in short}, subject.predictor.lengths)
+        inputs, chosen = [encoded[i] for i in padded], [rows[i] for i in padded]
         alone = subject.answers(chosen)
 
         def pick(i: int, matrix: Matrix) -> Matrix:
             return chosen[i].pick(matrix)
 
         if all(r.padded for r in chosen):
-            padded = join_texts([subject.recorded(r, r.padded) for r in chosen])
-            torch_difference = padded - join_texts(subject.reference(chosen))
+            recorded = join_texts([subject.recorded(r, r.padded) for r in chosen])
+            torch_difference = recorded - join_texts(subject.reference(chosen))
     moved = measure_padding_effect(
-        subject.predictor, subject.tokenizer, inputs, subject.task, torch_difference, pick, alone
+        subject.predictor, subject.tokenizer, inputs, subject.task, torch_difference, pick, alone, spread
     )
     difference = f"{moved:.3g} of their spread more than the torch model's, allowed {bound:g}"
     end = "." if moved <= bound else ": is the attention mask ignored?"

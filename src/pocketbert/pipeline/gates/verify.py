@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from pocketbert.core.artefacts import (
@@ -41,7 +42,7 @@ from pocketbert.core.disk.files import sha256_path
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.families.config import CONFIG_FILE, label_names, read_config
 from pocketbert.core.heads import Head
-from pocketbert.core.host.progress import print_note
+from pocketbert.core.host.progress import print_note, report_parts
 from pocketbert.core.predict.predictor import Matrix, Predictor, TorchPredictor, check_outputs
 from pocketbert.core.predict.scores import Confidence, Score
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -73,9 +74,9 @@ from pocketbert.pipeline.gates.confidence import (
     fit_confidence,
 )
 from pocketbert.pipeline.gates.stored import PreparedModels, check_stored_numbers
-from pocketbert.pipeline.make.library import library_gates
+from pocketbert.pipeline.make.library import check_library_answers, check_library_texts
 from pocketbert.pipeline.results import Gate, Subject, Verification
-from pocketbert.runtime.engines import open_file
+from pocketbert.runtime.engines import FileOnDemand, open_file
 
 log = logging.getLogger("pocketbert")
 
@@ -165,14 +166,15 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
     if evidence.teacher is not None:
         gates.append(check_chance("teacher", evidence.teacher, "eval"))
     if evidence.head is not None:
-        label_count = len(evidence.labels or ())
-        gates += library_gates(evidence.library, evidence.tokenizer, evidence.head, label_count, subjects)
+        gates.append(check_library_texts(evidence.library, evidence.tokenizer, subjects))
     scores: dict[str, dict[str, Score]] = {}
     engines, confidences = {}, dict[str, Confidence]()
     torch_model = evidence.torch.model if evidence.torch is not None else None
     models = PreparedModels(subjects[0].folder, subjects[0].task, evidence.tokenizer.max_length, torch_model)
     torch_scores = TorchScores(evidence.tokenizer, evidence.reference, evidence.torch, evidence.no_torch)
-    for subject in subjects:
+    for subject in report_parts("files verified", subjects):
+        if evidence.head is not None:
+            gates += check_library_answers(evidence.library, evidence.head, len(evidence.labels or ()), subject)
         own = [*check_file(subject, evidence.golden), check_stored_numbers(subject, models)]
         if all(g.passed for g in own if g.name in ("finite", "golden", "reference")):
             engines[subject.name] = record_engine(subject.predictor)
@@ -192,6 +194,7 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
         if confidence is not None:
             confidences[subject.name] = confidence
         gates += check_unknown_threshold(subject.name, confidence, known)
+        subject.close()
     status = Status.PASSED if all(g.passed for g in gates) else Status.FAILED
     return result.model_copy(
         update={"status": status, "gates": gates, "scores": scores, "seen_right": engines, "confidence": confidences}
@@ -248,13 +251,20 @@ def _compare_scores(
 # --- files of a run ---------------------------------------------------------------------------------------------------
 
 
-def open_run_files(model: RunModel, files: Sequence[ModelFile]) -> list[Subject]:
-    """Open model files of a run for verification, each with the error and activation ranges simulated in torch."""
+def open_run_files(model: RunModel, files: Sequence[ModelFile], recorded: Sequence[GoldenRow] = ()) -> list[Subject]:
+    """Open model files of a run for verification, each with the error and activation ranges simulated in torch.
+
+    Args:
+        model: The model that they were exported from.
+        files: The files.
+        recorded: Golden rows that were recorded from them; most are not run again, see `Subject.take_recorded`.
+    """
     simulated, subjects = read_simulated(model.run / "golden"), []
     for file in files:
         error, ranges = simulated.errors.get(file.path), simulated.ranges.get(file.path, {})
         subject = open_model_file(model, file, model.source(file))
         subjects.append(replace(subject, simulated=error, ranges=ranges))
+        subjects[-1].take_recorded(recorded)
     return subjects
 
 
@@ -266,7 +276,7 @@ def open_model_file(model: RunModel, file: ModelFile, path: Path) -> Subject:
         file: Format, scheme and purpose of the file.
         path: Its path, which need not be in the run folder.
     """
-    predictor = open_file(path, file.format, runtime=file.runtime)
+    predictor = FileOnDemand(partial(open_file, path, file.format, runtime=file.runtime))
     return Subject(
         name=file.path,
         path=path,
@@ -388,7 +398,7 @@ def open_artefact_file(
         simulated: Errors and ranges that were simulated in torch.
     """
     task = task_of(artefacts.task)
-    predictor = open_file(folder / record.path, record.format, runtime=record.runtime)
+    predictor = FileOnDemand(partial(open_file, folder / record.path, record.format, runtime=record.runtime))
     check_outputs(predictor, task, folder / record.path)
     return Subject(
         name=record.path,

@@ -19,7 +19,7 @@ from pocketbert.core.compare.evaluate import logit_scale
 from pocketbert.core.compare.golden import GOLDEN_FILE, GOLDEN_TOKENS_FILE, GoldenRow, write_golden
 from pocketbert.core.compare.parity import drawable_ids, remove_unprintable, run_padded_rows
 from pocketbert.core.compare.sample_texts import sample_pairs
-from pocketbert.core.host.progress import print_note
+from pocketbert.core.host.progress import print_note, report_parts
 from pocketbert.core.predict.inputs import Encoded, Text, columns_of
 from pocketbert.core.predict.predictor import (
     PROBABILITIES,
@@ -91,7 +91,7 @@ def make_golden(
     blank = [blank_row(text, matrix, task, labels) for text, matrix in zip(rows, reference, strict=True)]
     outputs: dict[str, dict[int, Matrix]] = {}
     tolerance: dict[str, float] = {}
-    for file in files:
+    for file in report_parts("files run on golden rows", files):
         predictor = open_file(model.source(file), file.format, runtime=file.runtime)
         longest = max(predictor.lengths, default=model.length)
         numbers = [i for i in every if len(encoded[i]) <= longest]
@@ -100,6 +100,7 @@ def make_golden(
             return [f"{file.path}: NaN or infinite logits on golden rows."]
         outputs[file.path] = dict(zip(numbers, values, strict=True))
         scored = PROBABILITIES in predictor.outputs
+        del predictor  # before the next file is opened
         expected = [apply_score_function(m, task.score).astype(np.float32) for m in reference] if scored else reference
         picked = join_texts([row.pick(m) for row, m in zip(blank, expected, strict=True)])
         tolerance[file.path] = bounds_of(file).golden * logit_scale(picked)

@@ -2,7 +2,7 @@
 
 Golden rows compare a file with the torch model on equal token ids. The rows here begin with the text, so they also depend on the
 checkpoint's own settings of token ids, segments, pooling and activation. `make_library` asks the library and writes ``library.json``;
-`library_gates` compares the tokenizer and the files of a folder with it.
+`check_library_texts` and `check_library_answers` compare the tokenizer and the files of a folder with it.
 """
 
 from __future__ import annotations
@@ -392,35 +392,23 @@ _EVALUATED_ROWS = 8
 """Texts for a file that is computed by the reference evaluator, which takes seconds for each."""
 
 
-def library_gates(
-    library: LibraryAnswers | None, tokenizer: TextTokenizer, head: Head, labels: int, subjects: Sequence[Subject]
-) -> list[Gate]:
-    """Check a folder's token ids and its files' outputs against those recorded from the checkpoint's own library.
+def check_library_texts(library: LibraryAnswers | None, tokenizer: TextTokenizer, subjects: Sequence[Subject]) -> Gate:
+    """Check that a folder's tokenizer gives the token ids, and if a file reads them the segment ids, of the library.
 
     Args:
-        library: The recorded answers; None for a folder that was made before they were recorded.
+        library: The answers recorded from the checkpoint's library; None for a folder that was made before they were.
         tokenizer: The folder's tokenizer, with its prompts, cutting at its longest input.
-        head: Makes answers of outputs, with the settings of the folder.
-        labels: Number of labels of the folder.
         subjects: The folder's model files.
 
     Returns:
-        A gate for the tokenizer and one for each file; one skipped gate if no library answered.
+        The gate; skipped if no library answered.
     """
     if library is None or library.missing:
         why = library.missing if library else "the folder is of an earlier version and records no library's answers."
         detail = f"not compared with the checkpoint's library: {why}"
-        return [Gate(name=LIBRARY_TEXT_GATE, file="tokenizer.json", passed=True, skipped=True, detail=detail)]
+        return Gate(name=LIBRARY_TEXT_GATE, file="tokenizer.json", passed=True, skipped=True, detail=detail)
     # MediaPipe's files always have an input for segments, and read no pairs
     segments = any(SEGMENT_INPUT in s.predictor.inputs for s in subjects if s.client is None)
-    return [
-        _check_texts(library, tokenizer, segments),
-        *(_check_answers(library, head, labels, subject) for subject in subjects),
-    ]
-
-
-def _check_texts(library: LibraryAnswers, tokenizer: TextTokenizer, segments: bool) -> Gate:
-    """Check that the folder's tokenizer gives the library's token ids, and with `segments` also its segment ids."""
     wrong = [(row, what) for row in library.rows if (what := _describe_input_difference(row, tokenizer, segments))]
     detail = f"{len(library.rows)} texts give the ids of {library.library}."
     if wrong:
@@ -455,11 +443,23 @@ def _describe_input_difference(row: LibraryRow, tokenizer: TextTokenizer, segmen
     return ""
 
 
-def _check_answers(library: LibraryAnswers, head: Head, labels: int, subject: Subject) -> Gate:
+def check_library_answers(library: LibraryAnswers | None, head: Head, labels: int, subject: Subject) -> list[Gate]:
     """Run a file on the library's texts in padded batches and check its outputs against the library's values.
 
-    `head` turns outputs into answers; `labels` is the number of labels.
+    Args:
+        library: The answers recorded from the checkpoint's library.
+        head: Makes answers of outputs, with the settings of the folder.
+        labels: Number of labels of the folder.
+        subject: The file.
+
+    Returns:
+        The gate; an empty list if no library answered.
     """
+    return [] if library is None or library.missing else [_check_answers(library, head, labels, subject)]
+
+
+def _check_answers(library: LibraryAnswers, head: Head, labels: int, subject: Subject) -> Gate:
+    """Return the gate of `check_library_answers`."""
     longest = subject.tokenizer.max_length
     rows = [row for row in library.rows if row.values and len(row.ids) <= longest]
     if head.task.name is TaskName.QUESTION_ANSWERING:  # a pair that is too long is read in windows, which no row has

@@ -139,8 +139,8 @@ def benchmark_folders(
     Raises:
         InputError: If the options do not fit the folders, or there is nothing to measure or to import.
     """
+    from pocketbert.benchmarks.imported import import_figures
     from pocketbert.benchmarks.imported.android_app import app_problems
-    from pocketbert.benchmarks.imported.files import import_figures
     from pocketbert.benchmarks.measurement import FOLDER_OPTIONS
     from pocketbert.benchmarks.results import make_compilation_result
 

@@ -115,7 +115,9 @@ def make_export(
         project_text_batches(model.task, model.tokenizer),
     )
     layout = place.layout(model.recipe)
-    module = prepare(reference.model, family, model.task, place.format, layout, reference.pooling, samples, sentences)
+    module = prepare(
+        reference.model, family, model.task, place.format, layout, reference.pooling, samples, sentences, shared=True
+    )
     outliers = _write_outliers(destination, module)
     weights = list_weights(module, place.exported_scheme(model.recipe))
     check_weight_choices(model.recipe.quantize, weights, place.format)
@@ -357,29 +359,30 @@ def make_simulated(
     golden = read_golden(destination / GOLDEN_FILE)
     rows = [*golden, *_make_further_rows(model, reference, texts, golden)]
     encoded = model.tokenizer.encode([row.input for row in rows])
-    modules: dict[Format, ModulePredictor] = {}
-    answers: dict[tuple[Format, Simulation, Runtime | None], list[Matrix]] = {}
     errors: dict[str, float] = {}
-    for file, simulation in simulations.items():
-        key = (file.format, simulation, file.runtime if simulation.static else None)  # each has its own learned ranges
-        if key not in answers:
-            if file.format not in modules:
-                modules[file.format] = _prepare_module(model, reference, file.format, rows)
-            static_rows = calibration() if simulation.static else ()
-            plan = quantization_plan(file, calibration, model.weights, model.recipe.quantize.calibration)
-            predictor = SimulatedPredictor(
-                modules[file.format], simulation, static_rows, plan.learned, plan.calibration
-            )
-            # one unpadded row at a time, as files are verified
-            answers[key] = run_rows(
-                predictor, model.tokenizer, encoded, model.task, reduce=lambda i, matrix: rows[i].pick(matrix)
-            )
-        errors[file.path] = _measure_simulated_error(model, file, answers[key], rows, len(golden))
+    ranges: dict[str, dict[str, list[ProductRanges]]] = {}
+    for format in dict.fromkeys(file.format for file in simulations):  # one prepared module in memory at a time
+        own = {file: simulation for file, simulation in simulations.items() if file.format is format}
+        module = _prepare_module(model, reference, format, rows)
+        answers: dict[tuple[Simulation, Runtime | None], list[Matrix]] = {}
+        for file, simulation in own.items():
+            key = simulation, file.runtime if simulation.static else None  # each has its own learned ranges
+            if key not in answers:
+                static_rows = calibration() if simulation.static else ()
+                plan = quantization_plan(file, calibration, model.weights, model.recipe.quantize.calibration)
+                predictor = SimulatedPredictor(module, simulation, static_rows, plan.learned, plan.calibration)
+                # one unpadded row at a time, as files are verified
+                answers[key] = run_rows(
+                    predictor, model.tokenizer, encoded, model.task, reduce=lambda i, matrix: rows[i].pick(matrix)
+                )
+                del predictor
+            errors[file.path] = _measure_simulated_error(model, file, answers[key], rows, len(golden))
+        if all(np.isfinite(errors[file.path]) for file in own):
+            static = {file: simulation for file, simulation in own.items() if file.scheme.static}
+            ranges |= _measure_static_ranges(model, static, module, calibration)
     broken = [path for path, error in errors.items() if not np.isfinite(error)]
     if broken:
         return [f"{path}: its scheme, simulated in torch, gives NaN or infinite logits." for path in broken]
-    static = {file: simulation for file, simulation in simulations.items() if file.scheme.static}
-    ranges = _measure_static_ranges(model, static, modules, calibration)
     write_simulated(destination, SimulatedErrors(texts=len(rows), errors=errors, ranges=ranges))
     for file in simulations:
         error = errors[file.path]
@@ -431,7 +434,9 @@ def _prepare_module(
     family, layout = model.folder.family, format_place(format).layout(model.recipe)
     samples = tokenize_batches(model.tokenizer, [row.input for row in rows])
     sentences = project_text_batches(model.task, model.tokenizer)
-    module = prepare(reference.model, family, model.task, format, layout, reference.pooling, samples, sentences)
+    module = prepare(
+        reference.model, family, model.task, format, layout, reference.pooling, samples, sentences, shared=True
+    )
     return PreparedPredictor(module, family, model.task)
 
 
@@ -457,29 +462,29 @@ def _measure_simulated_error(
 def _measure_static_ranges(
     model: RunModel,
     simulations: Mapping[ModelFile, Simulation],
-    modules: Mapping[Format, ModulePredictor],
+    module: ModulePredictor,
     calibration: Callable[[], Rows],
 ) -> dict[str, dict[str, list[ProductRanges]]]:
     """Measure the activation ranges that static files must hold, on calibration rows; by file path and weight name.
 
-    `simulations` maps the static files to their schemes' rounding, `modules` formats to prepared torch modules.
+    `simulations` maps the static files of one format to their schemes' rounding, `module` is the torch module prepared for it.
     """
     from pocketbert.quantize.simulated import measure_product_ranges
     from pocketbert.quantize.table import repeat_tokens
 
     ranges: dict[str, dict[str, list[ProductRanges]]] = {}
-    measured: dict[tuple[Format, Scheme, Runtime | None, int], dict[str, list[ProductRanges]]] = {}
+    measured: dict[tuple[Scheme, Runtime | None, int], dict[str, list[ProductRanges]]] = {}
     for file, simulation in simulations.items():
         place = format_place(file.format)
         longest = max(place.lengths(model.recipe, file, model.length), default=model.length)
-        key = file.format, file.scheme, file.runtime, longest
+        key = file.scheme, file.runtime, longest
         if key not in measured:
             rows: Rows = (row for row in calibration() if row["input_ids"].shape[1] <= longest)
             base = exported_file(file.format, place.exported_scheme(model.recipe))
             one_length = len(place.lengths(model.recipe, base, model.length)) == 1
             rows = repeat_tokens(rows, longest) if simulation.fills and one_length else rows
             plan = quantization_plan(file, calibration, model.weights, model.recipe.quantize.calibration)
-            products = measure_product_ranges(modules[file.format], rows, plan.learned, plan.calibration, plan.steps)
+            products = measure_product_ranges(module, rows, plan.learned, plan.calibration, plan.steps)
             measured[key] = {
                 name: [ProductRanges(inputs=_round_range(r.inputs), outputs=_round_range(r.outputs)) for r in own]
                 for name, own in products.items()

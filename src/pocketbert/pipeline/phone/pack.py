@@ -54,7 +54,7 @@ from pocketbert.pipeline.formats.weight_roles import resolve_file_weights
 from pocketbert.pipeline.gates.confidence import SELFTEST_FILE, write_selftest
 from pocketbert.pipeline.gates.verify import open_artefact_file
 from pocketbert.pipeline.learn.finishing import read_training
-from pocketbert.pipeline.make.library import library_gates
+from pocketbert.pipeline.make.library import check_library_answers, check_library_texts
 from pocketbert.pipeline.make.measuring import is_measured
 from pocketbert.pipeline.make.model_files import PARITY_FILE, read_parity
 from pocketbert.pipeline.phone.card import render_card
@@ -204,7 +204,8 @@ def _library_gates_of_pack(folder: Path, artefacts: Artefacts) -> list[Gate]:
     )
     tokenizer, library = TextTokenizer(folder, artefacts.processing.max_length), read_library(folder)
     return [
-        *library_gates(library, tokenizer, artefacts.head(), len(artefacts.labels), [subject]),
+        check_library_texts(library, tokenizer, [subject]),
+        *check_library_answers(library, artefacts.head(), len(artefacts.labels), subject),
         *java_gates(folder, artefacts, library),
     ]
 

@@ -41,6 +41,7 @@ from pocketbert.core.disk.workspace import sync_tree
 from pocketbert.core.errors import GateError, InputError, MissingBackendError, Problem, note_kept
 from pocketbert.core.host.processes import Order, current_process, order_training
 from pocketbert.core.host.progress import print_note
+from pocketbert.core.host.system import release_memory
 from pocketbert.core.host.terminal import html_table
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Status
@@ -245,6 +246,7 @@ class RunFolder:
         if step.trains:
             order_training(step.name, self.exact[step.name])
         failures = list(step.make(StepPaths(work.built, work.path, self.path / _METRICS)))
+        release_memory()
         (sync_tree if work.built.is_dir() else sync_path)(work.built)
         mark = Mark(
             name=step.name,
