@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError, MissingBackendError
+from pocketbert.core.families import find_family
 from pocketbert.core.models import checkpoints, weights
 from pocketbert.core.models.checkpoints import load_model, save_model
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
@@ -177,6 +178,49 @@ def test_weights_saved_from_the_bare_encoder_fit(family: str, tiny_model: Callab
     assert [k for k, v in whole.state_dict().items() if k.startswith(prefix) and not torch.equal(v, made[k])] == []
 
 
+@pytest.mark.parametrize("before", ["module.", "_orig_mod.module."])
+def test_a_part_with_which_all_names_begin_is_left_out(
+    before: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = open_model_folder(str(folder))
+    expected = logits(load_model(source, TASK), source)
+    changed = rewrite(folder, lambda state: {before + k: v for k, v in state.items()})
+    assert torch.equal(logits(load_model(changed, TASK), changed), expected)
+    assert f"begin with '{before}', which is left out" in capsys.readouterr().err
+
+
+def test_weights_in_several_parts_are_read(folder: Path) -> None:
+    source = open_model_folder(str(folder))
+    model = load_model(source, TASK)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="20KB")
+    assert len(open_model_folder(str(folder)).weight_files) > 2
+    assert torch.equal(logits(load_model(open_model_folder(str(folder)), TASK), source), logits(model, source))
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "xlnet"])
+@pytest.mark.parametrize(
+    "task",
+    [TaskName.TEXT_CLASSIFICATION, TaskName.TOKEN_CLASSIFICATION, TaskName.QUESTION_ANSWERING, TaskName.FILL_MASK],
+)
+def test_the_task_is_found_by_the_weights_where_no_class_is_named(
+    family: str, task: TaskName, tiny_model: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = find_family(family)
+    if task in row.invalid_tasks:
+        pytest.skip(row.invalid_tasks[task])
+    folder = shutil.copytree(tiny_model(family, 2, ("a", "b"), TASKS[task].auto_class), tmp_path / "model")
+    edit_json(folder / "config.json", architectures=None)
+    assert open_model_folder(str(folder)).task is task
+    assert "config.json names no class; by its weights it is a model For" in capsys.readouterr().err
+
+
+def test_no_task_is_guessed_where_heads_are_alike(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_model("modernbert", 2), tmp_path / "model")
+    edit_json(folder / "config.json", architectures=None)
+    assert open_model_folder(str(folder)).task is None
+
+
 def test_a_pooler_may_be_missing_where_it_is_not_read(folder: Path) -> None:
     def cut(state: State) -> State:
         return {k: v[:10].clone() if k == "bert.pooler.dense.bias" else v for k, v in state.items()}
@@ -313,7 +357,7 @@ def test_a_fifo_is_never_waited_for(name: str, folder: Path) -> None:
     (folder / "vocab.txt").unlink()
     os.mkfifo(folder / name)
     with pytest.raises(InputError):
-        _ = open_model_folder(str(folder)).weights
+        _ = open_model_folder(str(folder)).weight_files
         save_tokenizer(folder, 32, folder)
 
 

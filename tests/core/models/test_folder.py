@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
 
 from pocketbert.core.errors import InputError, MissingBackendError
 from pocketbert.core.host.system import version_of
@@ -23,6 +24,7 @@ from pocketbert.core.models.folder import (
     DEMO_TEACHER,
     ModelCard,
     ModelFolder,
+    list_weight_names,
     open_model_folder,
 )
 
@@ -69,7 +71,7 @@ def test_a_folder_is_described(folder: Path) -> None:
     assert made.has_head("ForSequenceClassification")
     assert not made.has_head("ForMaskedLM")
     assert made.positions == 512
-    assert made.weights.name == "model.safetensors"
+    assert [p.name for p in made.weight_files] == ["model.safetensors"]
     assert len(made.sha256) == 64
 
 
@@ -136,7 +138,7 @@ def test_an_activation_that_no_answer_has_is_refused(folder: Path) -> None:
         ([], "has no model_type"),
         ({}, "has no model_type"),
         ("x", "has no model_type"),
-        ({**CONFIG, "model_type": "gpt2"}, "config.json: model_type 'gpt2' is not in the family table"),
+        ({**CONFIG, "model_type": "gpt2"}, "config.json: model_type 'gpt2' is not in the family table, which has"),
         ({**CONFIG, "id2label": {"a": "b"}}, "id2label"),
     ],
 )
@@ -151,12 +153,67 @@ def test_configurations_that_are_refused(folder: Path, config: Any, message: str
 def test_a_bin_file_is_taken_where_there_is_no_other(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     with pytest.raises(InputError, match="neither model.safetensors nor pytorch_model.bin"):
-        _ = open_model_folder(str(folder)).weights
-    (folder / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(InputError, match="split over several files.*max_shard_size"):
-        _ = open_model_folder(str(folder)).weights
+        _ = open_model_folder(str(folder)).weight_files
+    (folder / "pytorch_model.bin.index.json").write_text("{}")
+    with pytest.raises(InputError, match="split over several pickled files.*save_pretrained"):
+        _ = open_model_folder(str(folder)).weight_files
     (folder / "pytorch_model.bin").write_bytes(b"x")
-    assert open_model_folder(str(folder)).weights.name == "pytorch_model.bin"
+    assert [p.name for p in open_model_folder(str(folder)).weight_files] == ["pytorch_model.bin"]
+
+
+def split(folder: Path) -> dict[str, Any]:
+    """Split three weights over two parts; return the index, which is not written yet."""
+    (folder / "model.safetensors").write_bytes(safetensors_bytes(10, 5, 3))
+    state = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names, half = sorted(state), len(state) // 2
+    parts = {"model-1.safetensors": names[:half], "model-2.safetensors": names[half:]}
+    for part, own in parts.items():
+        save_file({name: state[name] for name in own}, folder / part)
+    return {"metadata": {}, "weight_map": {name: part for part, own in parts.items() for name in own}}
+
+
+def test_weights_in_several_parts(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(safetensors_bytes(10, 5, 3))
+    whole = open_model_folder(str(folder))
+    size, names, digest = whole.fp32_bytes, sorted(list_weight_names(folder)), whole.sha256
+    (folder / "model.safetensors.index.json").write_text(json.dumps(split(folder)))
+    made = open_model_folder(str(folder))
+    assert [path.name for path in made.weight_files] == ["model-1.safetensors", "model-2.safetensors"]
+    assert (made.fp32_bytes, sorted(list_weight_names(folder))) == (size, names)
+    assert made.sha256 != digest
+    (folder / "pytorch_model.bin").write_bytes(b"x")
+    assert len(made.weight_files) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({}, "has no weight_map"),
+        ({"weight_map": []}, "has no weight_map"),
+        ({"weight_map": {}}, "has no weight_map"),
+        ({"weight_map": {"a": "../model-1.safetensors"}}, "no file of this folder"),
+        ({"weight_map": {"a": "/etc/passwd"}}, "no file of this folder"),
+        ({"weight_map": {"a": "pytorch_model.bin"}}, "no file of this folder"),
+        ({"weight_map": {"a": 1}}, "no file of this folder"),
+        ({"weight_map": {"a": "model-9.safetensors"}}, "1 of 1 parts are missing: model-9.safetensors"),
+        ({"weight_map": {"a": "model-1.safetensors"}}, "1 weights are not in the part"),
+    ],
+    ids=str,
+)
+def test_an_index_that_does_not_fit_its_parts_is_refused(folder: Path, change: dict[str, Any], problem: str) -> None:
+    split(folder)
+    (folder / "model.safetensors.index.json").write_text(json.dumps(change))
+    with pytest.raises(InputError, match=problem):
+        _ = open_model_folder(str(folder)).weight_files
+    assert list_weight_names(folder) == []
+
+
+def test_parts_that_overlap_are_refused(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").write_text(json.dumps(split(folder)))
+    shutil.copyfile(folder / "model-1.safetensors", folder / "model-2.safetensors")
+    with pytest.raises(InputError, match=r"is in two parts, model-1.safetensors and model-2.safetensors"):
+        _ = open_model_folder(str(folder)).weight_files
 
 
 @settings(max_examples=25)
@@ -168,11 +225,11 @@ def test_a_whole_weight_file_passes_and_a_cut_or_longer_one_does_not(
     path = folder / "model.safetensors"
     raw = safetensors_bytes(*sizes)
     path.write_bytes(raw)
-    assert open_model_folder(str(folder)).weights == path
+    assert open_model_folder(str(folder)).weight_files == (path,)
     for broken in (raw[:-cut], raw + bytes(cut)):
         path.write_bytes(broken)
         with pytest.raises(InputError, match="Copy or download the file again"):
-            _ = open_model_folder(str(folder)).weights
+            _ = open_model_folder(str(folder)).weight_files
 
 
 @pytest.mark.parametrize(
@@ -193,7 +250,7 @@ def test_a_whole_weight_file_passes_and_a_cut_or_longer_one_does_not(
 def test_other_files_are_no_safetensors(folder: Path, raw: bytes) -> None:
     (folder / "model.safetensors").write_bytes(raw)
     with pytest.raises(InputError, match="safetensors"):
-        _ = open_model_folder(str(folder)).weights
+        _ = open_model_folder(str(folder)).weight_files
 
 
 # Where a model is looked for
@@ -307,5 +364,5 @@ def test_a_card_that_says_nothing_useful_is_no_error(text: str, folder: Path) ->
 
 def test_a_folder_of_transformers_passes(tiny_model: Callable[..., Path]) -> None:
     made = open_model_folder(str(tiny_model("bert", 2)))
-    assert made.weights.is_file()
+    assert all(path.is_file() for path in made.weight_files)
     assert made.card == ModelCard()

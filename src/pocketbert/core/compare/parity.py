@@ -86,6 +86,12 @@ class Probe:
         return join_texts(split_by_text(predictor.run(batch), batch, names, self.task, self.mask_id))
 
 
+_TOKENS_OF_LENGTH = 512
+"""Tokens of the rows of one length, of which there are 2 to 6: a graph that is wrong for a length is so in every row."""
+_UNMASKED = 4
+"""Batches whose padding is declared real, to see how far a lost mask would move the answers."""
+
+
 def build_probe(
     reference: Predictor,
     tokenizer: TextTokenizer,
@@ -118,19 +124,20 @@ def build_probe(
     padded_lengths = [max(map(len, group)) for group in groups]
     longest = max(rows, key=len)
     for i, length in enumerate(sorted({min(n, most) for n in (*lengths, *fixed, 13, 37)})):
-        groups.append([truncate_row(r, length) for r in (longest, *rows[i % 4 :: 4])][:6])
+        count = max(2, min(6, _TOKENS_OF_LENGTH // length))
+        groups.append([truncate_row(r, length) for r in (longest, *rows[i % 4 :: 4])][:count])
         padded_lengths.append(length)
     batches = [tokenizer.pad(g, smallest_fitting_length(fixed, n)) for g, n in zip(groups, padded_lengths, strict=True)]
     batches += [tokenizer.pad(drawn[i : i + 2]) for i in range(0, len(drawn), 2)]
     probe = Probe(batches, expected=[], mask_effect=0.0, task=task, mask_id=tokenizer.mask_id)
     expected = [probe.read(reference, batch, names) for batch in batches]
     # the same texts with the padding declared real: how far off a file would be that ignores the mask
+    padded = [(b, answer) for b, answer in zip(batches, expected, strict=True) if not b["attention_mask"].all()]
     moved = 0.0
-    for batch, answer in zip(batches, expected, strict=True):
-        if not batch["attention_mask"].all():
-            unmasked = reference.run({**batch, "attention_mask": np.ones_like(batch["attention_mask"])})
-            values = join_texts(split_by_text(unmasked, batch, names, task, tokenizer.mask_id))
-            moved = max(moved, worst_difference(values, answer))
+    for batch, answer in padded[:_UNMASKED]:
+        unmasked = reference.run({**batch, "attention_mask": np.ones_like(batch["attention_mask"])})
+        values = join_texts(split_by_text(unmasked, batch, names, task, tokenizer.mask_id))
+        moved = max(moved, worst_difference(values, answer))
     return replace(probe, expected=expected, mask_effect=moved / logit_scale(np.concatenate(expected)))
 
 

@@ -190,7 +190,8 @@ def family_of(model_type: str, where: str = "config.json") -> Family:
         if model_type in family.model_types and family.loads_as is None:
             return family
     known = [t for f in all_families() if f.loads_as is None for t in f.model_types]
-    what = f"model_type '{model_type}' is not in the family table; {suggest_allowed(model_type, known)}."
+    # a library wrote it, so that it is another model and no slip of the pen
+    what = f"model_type '{model_type}' is not in the family table, which has {', '.join(sorted(known))}."
     fix = "Add a row with pocketbert.core.families.register_family, or use a supported system."
     raise InputError(Problem(where, what, fix))
 

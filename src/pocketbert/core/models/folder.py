@@ -11,9 +11,10 @@ import json
 import math
 import os
 import pickletools
+import re
 import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
@@ -28,6 +29,7 @@ from pocketbert.core.errors import InputError, MachineError, MissingBackendError
 from pocketbert.core.families import ATTENTION_KEY, Family, all_families, family_of
 from pocketbert.core.families.config import MAX_CONFIG_MIB, label_names, read_config
 from pocketbert.core.families.table import choose_row, suggest_row
+from pocketbert.core.host.progress import print_note
 from pocketbert.core.host.system import check_hub, expand_home, version_of
 from pocketbert.core.models.tokenizers import SENTENCE_FILE, apply_settings, write_tokenizer_folder
 from pocketbert.core.predict.sentence_settings import MODULES_FILE, is_cross_encoder, read_prompts, read_settings
@@ -49,6 +51,10 @@ SIGMOID_CLASS, IDENTITY_CLASS = "torch.nn.modules.activation.Sigmoid", "torch.nn
 _ACTIVATIONS = {"Sigmoid": ScoreFunction.SIGMOID, "Identity": ScoreFunction.NONE}
 """Last parts of the names of torch's classes that a CrossEncoder with one output may have."""
 _TOKENIZER_FILE = "tokenizer.json"
+_WEIGHTS = "model.safetensors"
+_INDEX = f"{_WEIGHTS}.index.json"
+"""The file that lists the parts over which weights are split."""
+_SHOWN_PARTS = 3
 _READ_FILES = ("*.json", "*.txt", "*.model", "*/**/config.json")
 """Files that are read beside the weights; the last pattern is that of the modules of sentence-transformers."""
 _HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "pytorch_model.bin"]
@@ -177,35 +183,38 @@ class ModelFolder:
         return replace(task, score=_ACTIVATIONS[name])
 
     @property
-    def weights(self) -> Path:
-        """Path of the weight file: model.safetensors or pytorch_model.bin.
+    def weight_files(self) -> tuple[Path, ...]:
+        """Paths of the weight files: model.safetensors, the parts that its index lists, or pytorch_model.bin.
 
         Raises:
-            InputError: If there is none, or it is incomplete.
+            InputError: If there is none, or one is incomplete.
         """
-        for name in ("model.safetensors", "pytorch_model.bin"):
-            if (self.path / name).is_file():
-                if name.endswith(".safetensors"):
-                    _check_safetensors(self.path / name)
-                return self.path / name
-        if (self.path / "model.safetensors.index.json").is_file():
-            what, fix = "the weights are split over several files.", "Save the model with max_shard_size='20GB'."
+        whole, pickled = self.path / _WEIGHTS, self.path / "pytorch_model.bin"
+        if whole.is_file():
+            _check_safetensors(whole)
+            return (whole,)
+        if (self.path / _INDEX).is_file():
+            return tuple(_list_parts(self.path))
+        if pickled.is_file():
+            return (pickled,)
+        if (self.path / "pytorch_model.bin.index.json").is_file():
+            what, fix = "the weights are split over several pickled files.", "Save the model with save_pretrained()."
             raise InputError(Problem(str(self.path), what, fix))
-        raise InputError(Problem(str(self.path), "has neither model.safetensors nor pytorch_model.bin."))
+        raise InputError(Problem(str(self.path), f"has neither {_WEIGHTS} nor pytorch_model.bin."))
 
     @property
     def fp32_bytes(self) -> int:
-        """Bytes that the weights take in fp32: four for each number of a safetensors file; the size of another file."""
-        path = self.weights
-        if path.suffix != ".safetensors":
-            return path.stat().st_size
-        tensors = (entry for name, entry in _check_safetensors(path).items() if name != "__metadata__")
-        return sum(4 * math.prod(entry["shape"]) for entry in tensors)
+        """Bytes that the weights take in fp32: four for each number of safetensors files; the size of another file."""
+        files = self.weight_files
+        if files[0].suffix != ".safetensors":
+            return files[0].stat().st_size
+        return sum(4 * math.prod(entry["shape"]) for path in files for entry in _check_safetensors(path).values())
 
     @cached_property
     def sha256(self) -> str:
-        """The sha256 of the weight file."""
-        return sha256_file(self.weights)
+        """The sha256 of the weight file; of several, that of their names and digests."""
+        files = self.weight_files
+        return sha256_file(files[0]) if len(files) == 1 else sha256_json([[p.name, sha256_file(p)] for p in files])
 
     @cached_property
     def digest(self) -> str:
@@ -319,6 +328,10 @@ def open_model_folder(
         raise InputError(Problem(str(config_path), "has no model_type.", "Save the model with save_pretrained()."))
     row = family_of(str(content["model_type"]), str(config_path))
     config = read_config(config_path, row.bounds)
+    if not config.get("architectures") and (suffix := _guess_head(list_weight_names(path))):
+        suffix = row.head_suffixes.get(suffix, suffix)
+        print_note(f"{path}: config.json names no class; by its weights it is a model {suffix}")
+        config = {**config, "architectures": [suffix]}
     row, reason = _select_family(path, config, row, family, where)
     if attention is Attention.BLOCKS and row.block_adapter is None:
         able = ", ".join(f.title for f in all_families() if f.block_adapter is not None)
@@ -424,18 +437,44 @@ def _short_texts(value: object) -> tuple[str, ...]:
     return tuple(t for t in texts if 0 < len(t) <= _MAX_CARD_TEXT and t.isprintable())
 
 
+_HEADS = (
+    ("ForQuestionAnswering", r"qa_outputs\.weight"),
+    ("ForMaskedLM", r"predictions\.(bias|dense|decoder)|lm_head\.|generator_lm_head\.|vocab_transform\."),
+    ("ForSequenceClassification", r"classifier\.out_proj\.weight|pre_classifier\.weight|logits_proj\.weight"),
+)
+"""Endings of class names, and weights that only the heads of such classes have."""
+
+
+def _guess_head(weights: Sequence[str]) -> str:
+    """Return the ending of the class that a checkpoint's weights belong to, by their names; empty if unknown.
+
+    A `classifier` behind a pooler is one for texts, and one without for tokens, except in ModernBERT, whose heads for
+    both are alike.
+    """
+
+    def has(pattern: str) -> bool:
+        """Return whether the name of a weight contains the pattern, from the beginning of a part of it on."""
+        return any(re.search(rf"(^|\.)({pattern})", name) for name in weights)
+
+    found = [ending for ending, pattern in _HEADS if has(pattern)]
+    if not found and has(r"classifier\.weight") and not has(r"head\.dense"):
+        found = ["ForSequenceClassification" if has(r"pooler\.") else "ForTokenClassification"]
+    return found[0] if len(found) == 1 else ""
+
+
 # --- names of weights ------------------------------------------------------------
 
 
 def list_weight_names(folder: Path) -> list[str]:
-    """List the names of the weights in a Hugging Face folder without loading them; empty if the file cannot be read.
+    """List the names of the weights in a Hugging Face folder without loading them; empty if no file can be read.
 
     Of a `.bin` file all texts in its pickle are listed, the names among them; nothing in it is run.
     """
-    safetensors, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
-    if safetensors.is_file():
+    safetensors, pickled = folder / _WEIGHTS, folder / "pytorch_model.bin"
+    if safetensors.is_file() or (folder / _INDEX).is_file():
         try:
-            return [name for name in _check_safetensors(safetensors) if name != "__metadata__"]
+            files = [safetensors] if safetensors.is_file() else _list_parts(folder)
+            return [name for path in files for name in _check_safetensors(path)]
         except (InputError, MachineError):
             return []
     if not pickled.is_file() or not zipfile.is_zipfile(pickled):
@@ -448,6 +487,39 @@ def list_weight_names(folder: Path) -> list[str]:
             return [text for _, text, _ in pickletools.genops(archive.read(entry)) if isinstance(text, str)]
     except (OSError, StopIteration, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError):
         return []
+
+
+def _list_parts(folder: Path) -> list[Path]:
+    """List the files over which the weights of a folder are split, in the order of their names.
+
+    Raises:
+        InputError: If the index names a file that is not in the folder, or if the parts do not hold the weights that it
+            lists, each of them once.
+    """
+    index = folder / _INDEX
+    content = read_json(index, _MAX_HEADER_BYTES >> 20)
+    listed = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(listed, dict) or not listed:
+        raise InputError(Problem(str(index), "has no weight_map: which file holds which weight.", _COPY_AGAIN))
+    names = sorted({str(name) for name in listed.values()})
+    outside = [name for name in names if not re.fullmatch(r"[\w-][\w.-]*\.safetensors", name)]
+    if outside:
+        raise InputError(Problem(str(index), f"names {outside[0]!r:.80}, no file of this folder.", _COPY_AGAIN))
+    if missing := [name for name in names if not (folder / name).is_file()]:
+        shown = ", ".join(missing[:_SHOWN_PARTS])
+        raise InputError(
+            Problem(str(folder), f"{len(missing)} of {len(names)} parts are missing: {shown}.", _COPY_AGAIN)
+        )
+    holder: dict[str, str] = {}
+    for name in names:
+        for weight in _check_safetensors(folder / name):
+            if holder.setdefault(weight, name) != name:
+                what = f"{weight[:100]} is in two parts, {holder[weight]} and {name}."
+                raise InputError(Problem(str(folder), what, _COPY_AGAIN))
+    if wrong := [weight for weight, name in listed.items() if holder.get(weight) != name]:
+        what = f"{len(wrong)} weights are not in the part that the index names, e.g. {wrong[0][:100]}."
+        raise InputError(Problem(str(index), what, _COPY_AGAIN))
+    return [folder / name for name in names]
 
 
 def _check_safetensors(path: Path) -> dict[str, Any]:
@@ -464,8 +536,9 @@ def _check_safetensors(path: Path) -> dict[str, Any]:
             length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
             if not 2 <= length <= min(size - 8, _MAX_HEADER_BYTES):
                 raise InputError(Problem(str(path), "not a safetensors file, or its header is cut off.", _COPY_AGAIN))
-            header = json.loads(stream.read(length))
-            end = max((e["data_offsets"][1] for k, e in header.items() if k != "__metadata__"), default=0)
+            header: dict[str, Any] = json.loads(stream.read(length))
+            header.pop("__metadata__", None)
+            end = max((e["data_offsets"][1] for e in header.values()), default=0)
     except OSError as error:
         raise MachineError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
@@ -473,4 +546,4 @@ def _check_safetensors(path: Path) -> dict[str, Any]:
     if size != 8 + length + end:
         what = f"truncated: {size:,} bytes, its header describes {8 + length + end:,}."
         raise InputError(Problem(str(path), what, _COPY_AGAIN))
-    return dict(header)
+    return header

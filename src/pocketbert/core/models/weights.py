@@ -46,21 +46,24 @@ _NOISE_FIX = "Use the checkpoint for another task, or one whose masked-LM head w
 # --- reading ------------------------------------------------------------
 
 
-def read_weights(path: Path) -> _State:
-    """Read a weight file (safetensors or pickled) as a state dict.
+def read_weights(files: Sequence[Path]) -> _State:
+    """Read weight files (one that is pickled, or safetensors, in any number) as one state dict.
 
     Raises:
-        InputError: If it is broken, or holds anything but plain tensors.
+        InputError: If one is broken, or holds anything but plain tensors.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    if path.suffix == ".safetensors":
+    if files[0].suffix != ".safetensors":
+        return _read_bin(files[0])
+    state: _State = {}
+    for path in files:
         try:
-            return dict(load_file(path))
+            state.update(load_file(path))
         except (SafetensorError, ValueError, KeyError) as error:
             raise InputError(Problem(str(path), f"broken safetensors file: {first_sentence(error)}.")) from error
-    return _read_bin(path)
+    return state
 
 
 def _read_bin(path: Path) -> _State:
