@@ -77,14 +77,16 @@ def prepare(
     module: nn.Module = adapter(copied.eval(), plan)
     if shared:
         for parameter in module.parameters():
-            own = weights.get(id(parameter))
-            if own is not None and torch._C._is_cow_tensor(parameter):  # type: ignore[attr-defined]
+            copied_weight, own = weights.get(id(parameter), (None, None))
+            if own is not None and copied_weight is parameter and torch._C._is_cow_tensor(parameter):  # type: ignore[attr-defined]
                 parameter.data = own.data
     return module
 
 
-def _copy_lazily(model: Any) -> tuple[Any, dict[int, nn.Parameter]]:
-    """Copy a model whose weights are copied when one of the two is written to; also map each copy's id to its original.
+def _copy_lazily(model: Any) -> tuple[Any, dict[int, tuple[nn.Parameter, nn.Parameter]]]:
+    """Copy a model whose weights are copied when one of the two is written to; also map each copy's id to both.
+
+    The map holds the copies, so that no parameter that an adapter makes gets the id of one that it dropped.
 
     Reading numbers through numpy counts as writing.
     """
@@ -93,11 +95,11 @@ def _copy_lazily(model: Any) -> tuple[Any, dict[int, nn.Parameter]]:
         """Return a copy of a weight that shares its memory until then, if that is torch's own."""
         try:
             return torch._lazy_clone(weight)
-        except RuntimeError:  # a mapped file
+        except RuntimeError:  # torch cannot clone the memory of a mapped file lazily
             return weight.clone()
 
     copies = {id(p): nn.Parameter(copy_weight(p.detach()), p.requires_grad) for p in model.parameters()}
-    originals = {id(copies[id(p)]): p for p in model.parameters()}
+    originals = {id(copies[id(p)]): (copies[id(p)], p) for p in model.parameters()}
     return copy.deepcopy(model, dict[int, Any](copies)), originals
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pocketbert.core.artefacts import Signature
 from pocketbert.core.formats import FORMATS
+from pocketbert.core.host.system import release_memory
 from pocketbert.core.predict.predictor import Arrays, Predictor
 from pocketbert.core.types import Format, Runtime
 from pocketbert.runtime.onnx import OnnxPredictor
@@ -95,6 +96,8 @@ class FileOnDemand:
         self.engine, self.engine_version = opened.engine, opened.engine_version
         self.inputs, self.outputs, self.lengths = opened.inputs, opened.outputs, opened.lengths
         self.computes_rows_apart = getattr(opened, "computes_rows_apart", False)
+        del opened
+        release_memory()
         self._open_engine = open_engine
         self._opened: FilePredictor | None = None
 

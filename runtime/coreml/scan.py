@@ -83,6 +83,11 @@ class Scan:
     outputs: Sequence[Mapping[str, Result]]
 
     @property
+    def rows(self) -> int:
+        """Number of inputs that were run."""
+        return len(self.outputs)
+
+    @property
     def first(self) -> Range | None:
         """The first result that fp16 cannot hold, from which later ones follow; None if it holds all."""
         return next((r for r in self.ranges if r.overflows), None)

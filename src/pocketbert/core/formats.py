@@ -59,15 +59,15 @@ class Bounds:
 class ExportCost:
     """What it takes to write, quantize and check the default files of a format, as `lab/export_cost.py` measured it.
 
-    Seconds are those of two quiet cores. Sizes are multiples of the model's weights in fp32.
+    Seconds are those of two quiet cores.
 
     Attributes:
         fixed_s: Seconds for the smallest model.
         layer_s: Seconds for each layer, which is traced for each length that a file takes.
         gb_s: Seconds for each GB of weights.
-        memory: Most memory, beside what every export takes.
-        disk: The files, which lie twice on the disk while they are packed.
-        max_gib: Largest file that the format can be.
+        memory: Most memory that the format adds to what every export takes, as a multiple of the weights in fp32.
+        disk: All files of the format together, as a multiple of the weights in fp32.
+        max_gib: Largest file that the format allows, in GiB.
     """
 
     fixed_s: float
@@ -203,7 +203,7 @@ _BUILT_IN = (
         libraries=("onnx", "onnxscript", "onnxruntime"),
         engines=("onnxruntime",),
         needs=("onnx", "onnxscript"),
-        cost=ExportCost(fixed_s=8, layer_s=3, gb_s=100, memory=6, disk=1.3, max_gib=2),  # of protobuf
+        cost=ExportCost(fixed_s=8, layer_s=3, gb_s=100, memory=6, disk=1.3, max_gib=2),  # protobuf's limit
     ),
     FormatInfo(
         name=Format.TFLITE,
@@ -237,7 +237,7 @@ _BUILT_IN = (
         libraries=("litert-torch", "litert-converter", "ai-edge-quantizer", "ai-edge-litert"),
         engines=("ai-edge-litert", "tflite-runtime", "tensorflow", "tensorflow-cpu"),
         needs=("litert-torch", "ai-edge-quantizer", "ai-edge-litert", "flatbuffers"),
-        cost=ExportCost(fixed_s=35, layer_s=7, gb_s=120, memory=9, disk=2.6, max_gib=2),  # of flatbuffers
+        cost=ExportCost(fixed_s=35, layer_s=7, gb_s=120, memory=9, disk=2.6, max_gib=2),  # FlatBuffers' limit
     ),
     FormatInfo(
         name=Format.COREML,

@@ -160,7 +160,7 @@ class Subject:
 
 
 def _key_of(row: GoldenRow) -> object:
-    """Return what decides the answers of a file that a golden row records."""
+    """Return the key under which the answers of a row are known: its text, and the tokens and columns it records."""
     return row.input, tuple(row.places), tuple(row.columns)
 
 

@@ -92,7 +92,7 @@ class RunSteps:
     ) -> None:
         self.recipe, self.folder, self.path = recipe, folder, folder.path
         self.inputs = inputs or Inputs(recipe)
-        self.ready = self.inputs.ready
+        self.ready, self._has_recorded = self.inputs.ready, False
         if data is not None:
             self.data = data
 
@@ -201,9 +201,8 @@ class RunSteps:
         report = self.data.report
         for line in report.lines() if report else ():
             print_note(f"  {line}")
-        write_json(
-            at.output, json.loads(report.model_dump_json()) if report else {"labels": list(self.data.labels.names)}
-        )
+        content = json.loads(report.model_dump_json()) if report else {"labels": list(self.data.labels.names)}
+        write_json(at.output, content)
         return ()
 
     def _corpus_step(self) -> Step:
@@ -436,9 +435,9 @@ class RunSteps:
     def _make_golden(self, at: StepPaths) -> Sequence[str]:
         """Write golden rows, outputs of the checkpoint's library and simulated errors of schemes to `at.output`."""
         model, reference = self.exported, self.reference
-        failures = golden.make_golden(model, reference, self.texts(golden.SEARCHED), at.output, self.files)
-        if failures:
+        if failures := golden.make_golden(model, reference, self.texts(golden.SEARCHED), at.output, self.files):
             return failures
+        self._has_recorded = True
         self._record_library(reference, at)
         texts = self.texts(model_files.TEXTS)
         return model_files.make_simulated(model, reference, texts, at.output, self.files, self._calibration_batches)
@@ -488,7 +487,8 @@ class RunSteps:
         )
         model = self.exported
         self.__dict__.pop("reference", None)  # the gates load the model again: a converter could have changed this one
-        result = verify_files(open_run_files(model, model.files, evidence.golden), evidence, self.recipe.verify)
+        recorded = evidence.golden if self._has_recorded else ()  # files that somebody changed since run all rows
+        result = verify_files(open_run_files(model, model.files, recorded), evidence, self.recipe.verify)
         sources = pack.sources(model)
         return result.model_copy(update={"files": {name: sha256_path(path) for name, path in sources.items()}})
 

@@ -212,7 +212,23 @@ def test_the_task_is_found_by_the_weights_where_no_class_is_named(
     folder = shutil.copytree(tiny_model(family, 2, ("a", "b"), TASKS[task].auto_class), tmp_path / "model")
     edit_json(folder / "config.json", architectures=None)
     assert open_model_folder(str(folder)).task is task
-    assert "config.json names no class; by its weights it is a model For" in capsys.readouterr().err
+    assert "config.json names no class; its weights have the names of a model ...For" in capsys.readouterr().err
+
+
+def test_weights_of_another_family_do_not_fit_by_leaving_a_part_out(folder: Path) -> None:
+    encoder = rewrite(
+        folder, lambda state: {k.replace("bert.", "roberta."): v for k, v in state.items() if "bert." in k}
+    )
+    with pytest.raises(InputError, match="weights are missing"):
+        load_model(encoder, ENCODER)
+
+
+TAGS = {"0": "O", "1": "B-PER", "2": "I-PER"}
+
+
+def test_an_old_token_classifier_with_a_pooler_is_told_by_its_tags(folder: Path) -> None:
+    edit_json(folder / "config.json", architectures=None, id2label=TAGS, label2id=None)
+    assert open_model_folder(str(folder)).task is TaskName.TOKEN_CLASSIFICATION
 
 
 def test_no_task_is_guessed_where_heads_are_alike(tiny_model: Callable[..., Path], tmp_path: Path) -> None:

@@ -209,6 +209,21 @@ def test_an_index_that_does_not_fit_its_parts_is_refused(folder: Path, change: d
     assert list_weight_names(folder) == []
 
 
+def test_a_whole_bin_file_is_taken_beside_parts_that_were_not_all_copied(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").write_text(json.dumps(split(folder)))
+    (folder / "model-2.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"x")
+    assert [path.name for path in open_model_folder(str(folder)).weight_files] == ["pytorch_model.bin"]
+
+
+@pytest.mark.parametrize("shape", [None, 5, ["a"], [-1], [1.5], [True], [10**400], [1 << 50]], ids=str)
+def test_a_header_with_odd_shapes_is_refused(folder: Path, shape: Any) -> None:
+    header = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    with pytest.raises(InputError, match="broken safetensors header"):
+        _ = open_model_folder(str(folder)).fp32_bytes
+
+
 def test_parts_that_overlap_are_refused(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(split(folder)))
     shutil.copyfile(folder / "model-1.safetensors", folder / "model-2.safetensors")

@@ -37,7 +37,7 @@ def named(scan: Scan, start: str) -> Any:
 
 def test_a_planted_overflow_is_found_where_it_starts(half: Path) -> None:
     scan = overflow_scan(half, [inputs(1, 1), inputs(3, 2)])
-    assert len(scan.outputs) == 2 and scan.first is not None
+    assert scan.rows == 2 and scan.first is not None
     assert scan.first.output.startswith("squared") and scan.first.op_type in ("mul", "square")
     assert scan.first.largest == 90_000 and scan.first.headroom < 1
     assert scan.first.broken == 0 and scan.first.broken_declared == 1

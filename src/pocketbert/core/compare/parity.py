@@ -87,9 +87,9 @@ class Probe:
 
 
 _TOKENS_OF_LENGTH = 512
-"""Tokens of the rows of one length, of which there are 2 to 6: a graph that is wrong for a length is so in every row."""
+"""Most tokens that are run for one length, in 2 to 6 rows: a graph that is wrong for a length is so in every row."""
 _UNMASKED = 4
-"""Batches whose padding is declared real, to see how far a lost mask would move the answers."""
+"""Batches that are run once more with a mask of ones, to see how far a lost mask would move the answers."""
 
 
 def build_probe(

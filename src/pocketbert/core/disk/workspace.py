@@ -265,6 +265,11 @@ def remove_interrupted(output: Path, resume: str = "") -> None:
             Workspace(path, output).discard()
 
 
+def has_interrupted(output: Path, resume: str) -> bool:
+    """Return whether an interrupted process left work on an output that `open_workspace` would resume."""
+    return bool(_list_workspaces(output, resume))
+
+
 def finish_interrupted(output: Path) -> None:
     """Complete the moves of files into an output that killed processes began."""
     for path in _list_workspaces(output, None):

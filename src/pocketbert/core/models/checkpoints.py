@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.disk.files import read_json, write_json
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.families import ATTENTION_KEY, FORM_KEY, TEXT_ONLY, Family
+from pocketbert.core.families import ATTENTION_KEY, FORM_KEY, TEXT_ONLY, Family, all_families
 from pocketbert.core.families.table import checkpoint_code
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.host.system import version_of
@@ -129,10 +129,12 @@ def _drop_wrapper(state: dict[str, torch.Tensor], own: str) -> dict[str, torch.T
 
     Args:
         state: The weights by name.
-        own: The first part of the names of the encoder's weights, which stays, e.g. ``bert``.
+        own: The first part of the names of the encoder's weights, e.g. ``bert``; it stays, and so does that of every
+            other family, whose weights would fit by chance.
     """
+    encoders = {own, *(family.layer_path.partition(".")[0] for family in all_families())}
     dropped = ""
-    while len(first := {name.partition(".")[0] for name in state}) == 1 and not first & {own, *state}:
+    while len(first := {name.partition(".")[0] for name in state}) == 1 and not first & {*encoders, *state}:
         [part] = first
         dropped += f"{part}."
         state = {name.removeprefix(f"{part}."): value for name, value in state.items()}

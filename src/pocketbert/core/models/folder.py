@@ -15,6 +15,7 @@ import re
 import struct
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
@@ -55,6 +56,8 @@ _WEIGHTS = "model.safetensors"
 _INDEX = f"{_WEIGHTS}.index.json"
 """The file that lists the parts over which weights are split."""
 _SHOWN_PARTS = 3
+_WRAPPERS = re.compile(r"^((module|_orig_mod)\.)+")
+"""What torch's DataParallel and compile put before the names of weights."""
 _READ_FILES = ("*.json", "*.txt", "*.model", "*/**/config.json")
 """Files that are read beside the weights; the last pattern is that of the modules of sentence-transformers."""
 _HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "pytorch_model.bin"]
@@ -194,7 +197,8 @@ class ModelFolder:
             _check_safetensors(whole)
             return (whole,)
         if (self.path / _INDEX).is_file():
-            return tuple(_list_parts(self.path))
+            with suppress(InputError) if pickled.is_file() else nullcontext():  # of parts that were not all copied
+                return tuple(_list_parts(self.path))
         if pickled.is_file():
             return (pickled,)
         if (self.path / "pytorch_model.bin.index.json").is_file():
@@ -328,9 +332,9 @@ def open_model_folder(
         raise InputError(Problem(str(config_path), "has no model_type.", "Save the model with save_pretrained()."))
     row = family_of(str(content["model_type"]), str(config_path))
     config = read_config(config_path, row.bounds)
-    if not config.get("architectures") and (suffix := _guess_head(list_weight_names(path))):
+    if not config.get("architectures") and (suffix := _guess_head(list_weight_names(path), label_names(config) or [])):
         suffix = row.head_suffixes.get(suffix, suffix)
-        print_note(f"{path}: config.json names no class; by its weights it is a model {suffix}")
+        print_note(f"{path}: config.json names no class; its weights have the names of a model ...{suffix}")
         config = {**config, "architectures": [suffix]}
     row, reason = _select_family(path, config, row, family, where)
     if attention is Attention.BLOCKS and row.block_adapter is None:
@@ -445,11 +449,11 @@ _HEADS = (
 """Endings of class names, and weights that only the heads of such classes have."""
 
 
-def _guess_head(weights: Sequence[str]) -> str:
+def _guess_head(weights: Sequence[str], labels: Sequence[str]) -> str:
     """Return the ending of the class that a checkpoint's weights belong to, by their names; empty if unknown.
 
     A `classifier` behind a pooler is one for texts, and one without for tokens, except in ModernBERT, whose heads for
-    both are alike.
+    both are alike. Older versions of transformers saved token classifiers with a pooler: labels that are tags tell.
     """
 
     def has(pattern: str) -> bool:
@@ -458,7 +462,8 @@ def _guess_head(weights: Sequence[str]) -> str:
 
     found = [ending for ending, pattern in _HEADS if has(pattern)]
     if not found and has(r"classifier\.weight") and not has(r"head\.dense"):
-        found = ["ForSequenceClassification" if has(r"pooler\.") else "ForTokenClassification"]
+        are_tags = any(re.match(r"[BI]-", label) for label in labels)
+        found = ["ForSequenceClassification" if has(r"pooler\.") and not are_tags else "ForTokenClassification"]
     return found[0] if len(found) == 1 else ""
 
 
@@ -474,7 +479,7 @@ def list_weight_names(folder: Path) -> list[str]:
     if safetensors.is_file() or (folder / _INDEX).is_file():
         try:
             files = [safetensors] if safetensors.is_file() else _list_parts(folder)
-            return [name for path in files for name in _check_safetensors(path)]
+            return [_WRAPPERS.sub("", name) for path in files for name in _check_safetensors(path)]
         except (InputError, MachineError):
             return []
     if not pickled.is_file() or not zipfile.is_zipfile(pickled):
@@ -538,7 +543,9 @@ def _check_safetensors(path: Path) -> dict[str, Any]:
                 raise InputError(Problem(str(path), "not a safetensors file, or its header is cut off.", _COPY_AGAIN))
             header: dict[str, Any] = json.loads(stream.read(length))
             header.pop("__metadata__", None)
-            end = max((e["data_offsets"][1] for e in header.values()), default=0)
+            end = max((int(e["data_offsets"][1]) for e in header.values()), default=0)
+            if any(type(n) is not int or not 0 <= n < 1 << 40 for e in header.values() for n in e["shape"]):
+                raise ValueError("a shape has other sizes than whole numbers")
     except OSError as error:
         raise MachineError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:

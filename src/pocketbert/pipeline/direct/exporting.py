@@ -36,6 +36,7 @@ from pocketbert.core.disk.destination import remove_new_folders_on_error, resolv
 from pocketbert.core.disk.ownership import refuse_foreign_files
 from pocketbert.core.disk.workspace import (
     finish_interrupted,
+    has_interrupted,
     ignore_workspaces,
     list_occupants,
     open_workspace,
@@ -54,6 +55,7 @@ from pocketbert.core.recipe.quantize import list_quantized_files
 from pocketbert.core.recipe.recipe import CoremlSection, Recipe
 from pocketbert.core.tasks import TaskName, task_of
 from pocketbert.core.types import Attention, Format, Runtime, Scheme
+from pocketbert.pipeline.formats.base import check_file_sizes
 from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.learn.data import check_files, check_threshold
 from pocketbert.pipeline.options import OPTION_RECIPE_KEYS, RECIPE_KEY_FLAGS, AnswerOptions, ExportOptions
@@ -101,7 +103,9 @@ def export_model(
         if is_finished(output, Run(recipe, output, inputs=inputs), overwrite):
             remove_interrupted(output, _WORK)  # a process killed after its last rename leaves it
             return output
-    _check_room(forecast_export(recipe.export.formats, folder), output)
+        check_file_sizes(recipe, folder)
+    if ready is None and not has_interrupted(output, _WORK):
+        _check_room(forecast_export(recipe.export.formats, folder), output, len(recipe.export.formats))
     with remove_new_folders_on_error(output), open_workspace(output, resume=_WORK) as work:
         if work.resumed:
             print_note(f"continuing the interrupted work in {work.path}")
@@ -196,26 +200,30 @@ class Forecast(NamedTuple):
 def forecast_export(formats: Sequence[Format], model: ModelFolder) -> Forecast:
     """Forecast what an export of a model with the default files takes, from the number and the layers of its weights."""
     costs = [FORMATS[format].cost for format in formats]
-    layers, size = model.config.get(model.family.stored_layers, 12), model.fp32_bytes
+    named = (model.config.get(key) for key in ("num_hidden_layers", "n_layers", "n_layer"))
+    layers, size = next((n for n in named if isinstance(n, int)), 12), model.fp32_bytes
     seconds = sum(cost.fixed_s + cost.layer_s * layers + cost.gb_s * size / 1e9 for cost in costs)
     copies = 2 + 2 * sum(cost.disk for cost in costs)  # of the model, in the run and in the folder, and of all files
     return Forecast(_START_S + seconds, _LEAST_MEMORY + size * max(c.memory for c in costs), size * copies)
 
 
-def _check_room(forecast: Forecast, output: Path) -> None:
-    """Print what an export will take; raise MachineError if this machine has less memory, or less room on its disk."""
+_SURELY = 0.7
+"""Share of the forecast below which the machine is refused: options such as fewer schemes take less."""
+
+
+def _check_room(forecast: Forecast, output: Path, formats: int) -> None:
+    """Print what an export will take; raise MachineError if the machine has far less memory, or room on its disk."""
     folder = next(p for p in (output, *output.absolute().parents) if p.is_dir())
     memory, disk = usable_memory(), shutil.disk_usage(folder).free
     time_text = f"{forecast.seconds:.0f} s" if forecast.seconds < 100 else f"{forecast.seconds / 60:.0f} minutes"
     needs = f"{forecast.memory / 1e9:.1f} GB of memory and {forecast.disk / 1e9:.1f} GB of disk"
     print_note(f"this will take about {time_text} on two quiet cores, up to {needs}")
-    lacking = [f"this machine has {memory / 1e9:.1f} GB of memory"] if memory < forecast.memory else []
-    lacking += [f"{folder} has {disk / 1e9:.1f} GB of room"] if disk < forecast.disk else []
+    lacking = [f"this machine has {memory / 1e9:.1f} GB of memory"] if memory < _SURELY * forecast.memory else []
+    lacking += [f"{folder} has {disk / 1e9:.1f} GB of room"] if disk < _SURELY * forecast.disk else []
     if lacking:
-        raise MachineError(
-            f"the export would take up to {needs}; {' and '.join(lacking)}. Nothing was written. "
-            "Fix: export one format at a time (--format onnx), or choose another -o/--output."
-        )
+        fewer = "export one format at a time (--format onnx), " if formats > 1 else ""
+        fix = f"Fix: {fewer}choose another -o/--output, or distil a smaller student first."
+        raise MachineError(f"the export would take up to {needs}; {' and '.join(lacking)}. Nothing was written. {fix}")
 
 
 # --- the recipe of the options ----------------------------------------------------------------------------------------

@@ -268,7 +268,7 @@ def _check_classifier(subject: Subject, scan: Scan) -> Gate:
         value=worst,
         bound=_PROBABILITY_ERROR,
         detail=f"`{SCORES_OUTPUT}` differs from the logits' probabilities by {worst:.2g}, `{LABEL_OUTPUT}` is another label "
-        f"than the most probable one in {wrong} of {len(scan.outputs)} golden rows.",
+        f"than the most probable one in {wrong} of {scan.rows} golden rows.",
     )
 
 
@@ -281,7 +281,7 @@ def _check_overflow(subject: Subject, scan: Scan) -> Gate:
         passed=scan.first is None,
         value=largest,
         bound=float(LARGEST_FP16),
-        detail=f"{scan.summary}; {len(scan.outputs)} golden rows, every operation.",
+        detail=f"{scan.summary}; {scan.rows} golden rows, every operation.",
     )
 
 
