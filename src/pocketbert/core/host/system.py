@@ -143,9 +143,15 @@ def list_extras() -> frozenset[str]:
         return frozenset()
 
 
+_MUCH_MEMORY = 2_500_000_000
+"""Bytes of a process from which on it is worth a search for objects in cycles, which takes up to half a second."""
+
+
 def release_memory() -> None:
-    """Give memory that is no longer used back to the system; the C library of Linux keeps much of it otherwise."""
-    gc.collect()
+    """Give memory that is no longer used back to the system, on Linux, whose C library keeps much of it otherwise."""
     if sys.platform == "linux":
-        with suppress(OSError, AttributeError):  # another C library than glibc
-            ctypes.CDLL(None).malloc_trim(0)
+        with suppress(OSError, AttributeError):  # no /proc, or another C library than glibc
+            pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+            if pages * os.sysconf("SC_PAGE_SIZE") > _MUCH_MEMORY:
+                gc.collect()
+                ctypes.CDLL(None).malloc_trim(0)

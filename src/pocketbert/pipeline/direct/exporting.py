@@ -55,6 +55,7 @@ from pocketbert.core.recipe.quantize import list_quantized_files
 from pocketbert.core.recipe.recipe import CoremlSection, Recipe
 from pocketbert.core.tasks import TaskName, task_of
 from pocketbert.core.types import Attention, Format, Runtime, Scheme
+from pocketbert.pipeline.doctor import require_for
 from pocketbert.pipeline.formats.base import check_file_sizes
 from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.learn.data import check_files, check_threshold
@@ -104,6 +105,7 @@ def export_model(
             remove_interrupted(output, _WORK)  # a process killed after its last rename leaves it
             return output
         check_file_sizes(recipe, folder)
+    require_for(recipe)
     if ready is None and not has_interrupted(output, _WORK):
         _check_room(forecast_export(recipe.export.formats, folder), output, len(recipe.export.formats))
     with remove_new_folders_on_error(output), open_workspace(output, resume=_WORK) as work:
