@@ -46,7 +46,6 @@ def prepare(
     pooling: Pooling = DEFAULT_POOLING,
     samples: Sequence[Mapping[str, NDArray[np.int64]]] = (),
     sentences: Sequence[Mapping[str, NDArray[np.int64]]] = (),
-    shared: bool = False,
 ) -> nn.Module:
     """Copy a model and rewrite the copy for export, with named inputs and plain tensor outputs.
 
@@ -61,8 +60,6 @@ def prepare(
             `half_range`.
         sentences: Inputs [B, L] of texts that are the same in every run for a model, to find outlier channels on, see
             `pocketbert.export.adapters.outliers`; empty to look for none.
-        shared: Whether weights that the rewriting leaves as they are may be the model's own tensors, which saves
-            their memory; neither of the two may be trained afterwards.
 
     Returns:
         A wrapped copy in eval mode; inputs [B, L] int64, outputs as tensors in the task's order.
@@ -70,17 +67,39 @@ def prepare(
     Raises:
         InputError: If no exporter writes the family, or its row names code that is not registered.
     """
-    check_exportable(family)
-    adapter = ADAPTERS.find(family.adapter, f"family {family.name}")
     plan = ExportPlan(family, task, format, layout, pooling, tuple(samples), tuple(sentences))
-    copied, weights = _copy_lazily(model)
-    module: nn.Module = adapter(copied.eval(), plan)
-    if shared:
-        for parameter in module.parameters():
-            copied_weight, own = weights.get(id(parameter), (None, None))
-            if own is not None and copied_weight is parameter and torch._C._is_cow_tensor(parameter):  # type: ignore[attr-defined]
-                parameter.data = own.data
+    return _rewrite_copy(model, plan)[0]
+
+
+def prepare_with_shared_weights(
+    model: Any,
+    family: Family,
+    task: Task,
+    format: Format,
+    layout: Layout,
+    pooling: Pooling = DEFAULT_POOLING,
+    samples: Sequence[Mapping[str, NDArray[np.int64]]] = (),
+    sentences: Sequence[Mapping[str, NDArray[np.int64]]] = (),
+) -> nn.Module:
+    """Return what `prepare` does, but weights that it leaves as they are stay the model's own, which saves their memory.
+
+    Neither of the two may be trained afterwards.
+    """
+    plan = ExportPlan(family, task, format, layout, pooling, tuple(samples), tuple(sentences))
+    module, weights = _rewrite_copy(model, plan)
+    for parameter in module.parameters():
+        copied, own = weights.get(id(parameter), (None, None))
+        if own is not None and copied is parameter and torch._C._is_cow_tensor(parameter):  # type: ignore[attr-defined]
+            parameter.data = own.data
     return module
+
+
+def _rewrite_copy(model: Any, plan: ExportPlan) -> tuple[nn.Module, dict[int, tuple[nn.Parameter, nn.Parameter]]]:
+    """Copy a model, let the adapter of its family rewrite the copy, and map the id of each copied weight to both."""
+    check_exportable(plan.family)
+    adapter = ADAPTERS.find(plan.family.adapter, f"family {plan.family.name}")
+    copied, weights = _copy_lazily(model)
+    return adapter(copied.eval(), plan), weights
 
 
 def _copy_lazily(model: Any) -> tuple[Any, dict[int, tuple[nn.Parameter, nn.Parameter]]]:

@@ -44,7 +44,7 @@ from pocketbert.export.adapters.lean import (
     SpelledSegments,
     rewrite_layers,
 )
-from pocketbert.export.prepare import PreparedPredictor, prepare
+from pocketbert.export.prepare import PreparedPredictor, prepare, prepare_with_shared_weights
 from support.drawn import draw_inputs
 from support.tiny import BASIC, ENTRIES, EXPORTED, NAMES, noisy_model, tiny_classifier
 from support.tiny_tokenizers import vocabulary
@@ -100,7 +100,7 @@ def test_weights_that_stay_as_they_are_can_be_shared_with_the_model(name: str) -
     row, model = find_family(name), copy.deepcopy(model_of(name, layers=6))
     before = {k: v.clone() for k, v in model.state_dict().items()}
     for format, layout in LAYOUTS if name in BASIC else LAYOUTS[:-1]:
-        module = prepare(model, row, TASK, format, layout, shared=True)
+        module = prepare_with_shared_weights(model, row, TASK, format, layout)
         own = {p.data_ptr() for p in model.parameters()}
         assert any(p.data_ptr() in own for p in module.parameters())
         apart = prepare(model, row, TASK, format, layout).state_dict()

@@ -15,6 +15,7 @@ import pytest
 
 from pocketbert.core.errors import InputError, MissingBackendError
 from pocketbert.core.predict.predictor import feed
+from pocketbert.runtime.coreml import evaluator
 from pocketbert.runtime.coreml import predictor as module
 from pocketbert.runtime.coreml.evaluator import Evaluator
 from pocketbert.runtime.coreml.predictor import SWITCH, CoremlPredictor
@@ -98,6 +99,7 @@ def test_rows_are_computed_at_the_same_time_with_one_blas_thread_each(
     fake = ModuleType("threadpoolctl")
     fake.ThreadpoolController = Controller  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "threadpoolctl", fake if installed else None)
+    monkeypatch.setattr(evaluator, "_find_thread_pools", evaluator._find_thread_pools.__wrapped__)
     batch = rows(5, 8)
     together = CoremlPredictor(bert16, threads=2).run(batch)["logits"]
     assert asked == ([(1, "blas")] if installed else [])

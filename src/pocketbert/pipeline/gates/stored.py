@@ -145,7 +145,11 @@ class PreparedModels:
 
     def _reference(self, format: Format, layout: Layout, divided: bool) -> ReferenceConstants:
         """Prepare the torch model as the exporter does, trace its constants, and cache them by format and layout."""
-        from pocketbert.export.prepare import is_rescaled_to_fp16, list_divided_outliers, prepare
+        from pocketbert.export.prepare import (
+            is_rescaled_to_fp16,
+            list_divided_outliers,
+            prepare_with_shared_weights,
+        )
         from pocketbert.pipeline.gates.torch_constants import ModuleConstants
 
         key = format, layout, divided
@@ -157,7 +161,9 @@ class PreparedModels:
                 project_text_batches(self.task, TextTokenizer(self.folder, self.length)),
             )
             sentences = samples if divided else ()
-            module = prepare(self._model, family, self.task, format, layout, pooling, samples, sentences, shared=True)
+            module = prepare_with_shared_weights(
+                self._model, family, self.task, format, layout, pooling, samples, sentences
+            )
             if list_divided_outliers(module):
                 self._with_outliers.add((format, layout))
             traced = ModuleConstants(module, family.inputs, family.extra)

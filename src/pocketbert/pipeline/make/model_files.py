@@ -103,7 +103,7 @@ def make_export(
     Raises:
         InputError: If the model answers every text alike.
     """
-    from pocketbert.export.prepare import PreparedPredictor, prepare
+    from pocketbert.export.prepare import PreparedPredictor, prepare_with_shared_weights
 
     place, family = format_place(files[0].format), model.folder.family
     pairs = sample_pairs()[:8] if family.uses_segments and takes_texts_and_pairs(model.task) else ()
@@ -115,8 +115,8 @@ def make_export(
         project_text_batches(model.task, model.tokenizer),
     )
     layout = place.layout(model.recipe)
-    module = prepare(
-        reference.model, family, model.task, place.format, layout, reference.pooling, samples, sentences, shared=True
+    module = prepare_with_shared_weights(
+        reference.model, family, model.task, place.format, layout, reference.pooling, samples, sentences
     )
     outliers = _write_outliers(destination, module)
     weights = list_weights(module, place.exported_scheme(model.recipe))
@@ -429,13 +429,13 @@ def _prepare_module(
     model: RunModel, reference: TorchPredictor, format: Format, rows: Sequence[GoldenRow]
 ) -> ModulePredictor:
     """Rewrite the torch model as for export to a format, so that its weights are those that were quantized."""
-    from pocketbert.export.prepare import PreparedPredictor, prepare
+    from pocketbert.export.prepare import PreparedPredictor, prepare_with_shared_weights
 
     family, layout = model.folder.family, format_place(format).layout(model.recipe)
     samples = tokenize_batches(model.tokenizer, [row.input for row in rows])
     sentences = project_text_batches(model.task, model.tokenizer)
-    module = prepare(
-        reference.model, family, model.task, format, layout, reference.pooling, samples, sentences, shared=True
+    module = prepare_with_shared_weights(
+        reference.model, family, model.task, format, layout, reference.pooling, samples, sentences
     )
     return PreparedPredictor(module, family, model.task)
 
