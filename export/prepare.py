@@ -87,25 +87,22 @@ def prepare_with_shared_weights(
     """
     plan = ExportPlan(family, task, format, layout, pooling, tuple(samples), tuple(sentences))
     module, weights = _rewrite_copy(model, plan)
-    for parameter in module.parameters():
-        copied, own = weights.get(id(parameter), (None, None))
-        if own is not None and copied is parameter and torch._C._is_cow_tensor(parameter):  # type: ignore[attr-defined]
-            parameter.data = own.data
+    for copied, own in weights:
+        if torch._C._is_cow_tensor(copied):  # type: ignore[attr-defined]  # nothing was written to it
+            copied.data = own.data
     return module
 
 
-def _rewrite_copy(model: Any, plan: ExportPlan) -> tuple[nn.Module, dict[int, tuple[nn.Parameter, nn.Parameter]]]:
-    """Copy a model, let the adapter of its family rewrite the copy, and map the id of each copied weight to both."""
+def _rewrite_copy(model: Any, plan: ExportPlan) -> tuple[nn.Module, list[tuple[nn.Parameter, nn.Parameter]]]:
+    """Copy a model and let the adapter of its family rewrite the copy; also list each copied weight with its original."""
     check_exportable(plan.family)
     adapter = ADAPTERS.find(plan.family.adapter, f"family {plan.family.name}")
     copied, weights = _copy_lazily(model)
     return adapter(copied.eval(), plan), weights
 
 
-def _copy_lazily(model: Any) -> tuple[Any, dict[int, tuple[nn.Parameter, nn.Parameter]]]:
-    """Copy a model whose weights are copied when one of the two is written to; also map each copy's id to both.
-
-    The map holds the copies, so that no parameter that an adapter makes gets the id of one that it dropped.
+def _copy_lazily(model: Any) -> tuple[Any, list[tuple[nn.Parameter, nn.Parameter]]]:
+    """Copy a model whose weights are copied when one of the two is written to; also list each copy with its original.
 
     Reading numbers through numpy counts as writing.
     """
@@ -117,9 +114,8 @@ def _copy_lazily(model: Any) -> tuple[Any, dict[int, tuple[nn.Parameter, nn.Para
         except RuntimeError:  # torch cannot clone the memory of a mapped file lazily
             return weight.clone()
 
-    copies = {id(p): nn.Parameter(copy_weight(p.detach()), p.requires_grad) for p in model.parameters()}
-    originals = {id(copies[id(p)]): (copies[id(p)], p) for p in model.parameters()}
-    return copy.deepcopy(model, dict[int, Any](copies)), originals
+    weights = [(nn.Parameter(copy_weight(p.detach()), p.requires_grad), p) for p in model.parameters()]
+    return copy.deepcopy(model, {id(own): copied for copied, own in weights}), weights
 
 
 def list_divided_outliers(module: nn.Module) -> tuple[Outliers, ...]:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.disk.files import read_json, write_json
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.families import ATTENTION_KEY, FORM_KEY, TEXT_ONLY, Family, all_families
+from pocketbert.core.families import ATTENTION_KEY, FORM_KEY, TEXT_ONLY, Family
 from pocketbert.core.families.table import checkpoint_code
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.host.system import version_of
-from pocketbert.core.models.folder import FAMILY_KEY, IDENTITY_CLASS, SIGMOID_CLASS, ModelFolder
+from pocketbert.core.models.folder import FAMILY_KEY, IDENTITY_CLASS, SIGMOID_CLASS, ModelFolder, find_wrapper
 from pocketbert.core.models.tokenizers import check_tokenizer, save_tokenizer
 from pocketbert.core.models.weights import (
     GENERATED_WEIGHTS,
@@ -96,14 +96,15 @@ def load_model(
     register_with_transformers(folder.family)
     check_tokenizer(folder.path, folder.config, folder.family)
     config = _build_config(folder, task, labels, new_head)
-    auto = getattr(transformers, task.auto_class)
     state, read_names = read_weights(folder.weight_files), checkpoint_code(folder.family).read_names
     if read_names is not None:
         state = dict(read_names(state))
-    elif own := getattr(auto._model_mapping.get(type(config), None), "base_model_prefix", ""):
-        state = _drop_wrapper(state, own)
+    elif wrapper := find_wrapper(state):
+        print_note(f"all names of its weights begin with '{wrapper}', which is left out")
+        state = {name.removeprefix(wrapper): value for name, value in state.items()}
     for old, new in folder.family.key_renames.items():
         state = {k.replace(old, new): v for k, v in state.items()}
+    auto = getattr(transformers, task.auto_class)
     _check_depth(config, state, folder)
     where = f"{folder.path}/config.json"
     try:
@@ -122,25 +123,6 @@ def load_model(
         raise InputError(Problem(where, f"does not describe a model: {what}.")) from error
     state = match_weights(meta_model, state, folder, task, new_head)
     return _fill_model(auto, config, state, folder)
-
-
-def _drop_wrapper(state: dict[str, torch.Tensor], own: str) -> dict[str, torch.Tensor]:
-    """Drop the parts with which all names of a checkpoint begin, such as ``module.`` of a training program's wrapper.
-
-    Args:
-        state: The weights by name.
-        own: The first part of the names of the encoder's weights, e.g. ``bert``; it stays, and so does that of every
-            other family, whose weights would fit by chance.
-    """
-    encoders = {own, *(family.layer_path.partition(".")[0] for family in all_families())}
-    dropped = ""
-    while len(first := {name.partition(".")[0] for name in state}) == 1 and not first & {*encoders, *state}:
-        [part] = first
-        dropped += f"{part}."
-        state = {name.removeprefix(f"{part}."): value for name, value in state.items()}
-    if dropped:
-        print_note(f"all names of its weights begin with '{dropped}', which is left out")
-    return state
 
 
 def _fill_model(auto: Any, config: Any, state: dict[str, torch.Tensor], folder: ModelFolder) -> PreTrainedModel:

@@ -14,11 +14,12 @@ import pickletools
 import re
 import struct
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,6 @@ _WEIGHTS = "model.safetensors"
 _INDEX = f"{_WEIGHTS}.index.json"
 """The file that lists the parts over which weights are split."""
 _SHOWN_PARTS = 3
-_WRAPPERS = re.compile(r"^((module|_orig_mod)\.)+")
-"""What torch's DataParallel and compile put before the names of weights."""
 _READ_FILES = ("*.json", "*.txt", "*.model", "*/**/config.json")
 """Files that are read beside the weights; the last pattern is that of the modules of sentence-transformers."""
 _HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "pytorch_model.bin"]
@@ -206,7 +205,7 @@ class ModelFolder:
             raise InputError(Problem(str(self.path), what, fix))
         raise InputError(Problem(str(self.path), f"has neither {_WEIGHTS} nor pytorch_model.bin."))
 
-    @property
+    @cached_property
     def fp32_bytes(self) -> int:
         """Bytes that the weights take in fp32: four for each number of safetensors files; the size of another file."""
         files = self.weight_files
@@ -479,7 +478,9 @@ def list_weight_names(folder: Path) -> list[str]:
     if safetensors.is_file() or (folder / _INDEX).is_file():
         try:
             files = [safetensors] if safetensors.is_file() else _list_parts(folder)
-            return [_WRAPPERS.sub("", name) for path in files for name in _check_safetensors(path)]
+            names = [name for path in files for name in _check_safetensors(path)]
+            wrapper = find_wrapper(names)
+            return [name.removeprefix(wrapper) for name in names]
         except (InputError, MachineError):
             return []
     if not pickled.is_file() or not zipfile.is_zipfile(pickled):
@@ -492,6 +493,18 @@ def list_weight_names(folder: Path) -> list[str]:
             return [text for _, text, _ in pickletools.genops(archive.read(entry)) if isinstance(text, str)]
     except (OSError, StopIteration, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError):
         return []
+
+
+def find_wrapper(names: Iterable[str]) -> str:
+    """Return the parts with which all names of weights begin, such as ``module.`` of a training program's wrapper.
+
+    The part that a family's encoder begins with, such as ``bert.``, is none: weights of another family would fit by
+    chance without it.
+    """
+    encoders = {family.layer_path.partition(".")[0] for family in all_families()}
+    levels = zip(*(name.split(".")[:-1] for name in names), strict=False)
+    shared = takewhile(lambda parts: len(set(parts)) == 1 and parts[0] not in encoders, levels)
+    return "".join(f"{parts[0]}." for parts in shared)
 
 
 def _list_parts(folder: Path) -> list[Path]:

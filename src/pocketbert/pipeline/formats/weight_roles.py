@@ -130,7 +130,7 @@ def weights_in_file(model: RunModel, format: Format, path: Path) -> list[WeightR
 
     known, stored = _recorded_weights(model.run, format), digest_float_weights(path, format)
     if not known:
-        from pocketbert.export.prepare import prepare
+        from pocketbert.export.prepare import prepare_with_shared_weights
 
         place, family, reference = (
             format_place(format),
@@ -140,7 +140,9 @@ def weights_in_file(model: RunModel, format: Format, path: Path) -> list[WeightR
         layout = place.layout(model.recipe)
         samples = tokenize_batches(model.tokenizer, project_texts(model.task, model.tokenizer))
         sentences = project_text_batches(model.task, model.tokenizer)
-        module = prepare(reference.model, family, model.task, format, layout, reference.pooling, samples, sentences)
+        module = prepare_with_shared_weights(
+            reference.model, family, model.task, format, layout, reference.pooling, samples, sentences
+        )
         known = list_weights(module, place.exported_scheme(model.recipe))
     digests = {w.digest for w in known}
     large = {u.name for u in read_weight_types(path, format).uses if u.numbers >= weights.SMALL and u.name in stored}
