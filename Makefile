@@ -18,7 +18,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 # Compiled once at installation: where PYTHONDONTWRITEBYTECODE is set, every process would compile torch anew.
 export UV_COMPILE_BYTECODE := 1
 
-.PHONY: demo test test-android test-all next-shard matrix check fuzz bench study tools dev latest lock clean reference
+.PHONY: demo test test-web test-android test-all test-docs docs release next-shard matrix check fuzz bench study tools dev latest lock clean reference
 
 demo: $(VENV)/.installed ## the whole chain on real weights; TEXT="a sentence" to have yours classified
 	$(VENV)/bin/pocketbert demo -o runs/demo --overwrite $(if $(TEXT),--text "$$TEXT")
@@ -34,14 +34,29 @@ ARTEFACTS ?=
 test-android: $(VENV)/.installed ## the Android demo: build, tests, screens, signed APK; ARTEFACTS=FOLDER carries that model
 	android_demo/test.sh $(PY) $(ARTEFACTS)
 
+test-web: $(VENV)/.installed tools ## the benchmark and the demo page in a real browser: Chromium, as `make tools` has unpacked it
+	$(IN_VENV) bin/pytest -c ../pyproject.toml --rootdir .. ../tests/clients/test_browser.py ../tests/clients/test_web_demo.py ../tests/benchmarks/devices/test_browser.py
+
 # The slow tests in shards of at most 12 minutes on two cores; .ci/run takes another one at each commit.
-SHARDS := 16
+SHARDS := 18
 SHARD  ?=
 export SHARD
-test-all: $(VENV)/.installed ## all tests and the Android demo; SHARD=3/16 is a sixteenth of the slow ones, the first with the Android demo
+test-all: $(VENV)/.installed ## all tests and the Android demo; SHARD=3/18 is an eighteenth of the slow ones, the first with the Android demo
 	$(IN_VENV) $(PYTEST) $(if $(SHARD),-m slow) ../tests
 	$(if $(filter-out 1/%,$(SHARD)),,android_demo/test.sh $(PY))
 	$(if $(filter-out 1/%,$(SHARD)),,$(if $(ARTEFACTS),android_demo/test.sh $(PY) $(ARTEFACTS)))
+
+test-docs: $(VENV)/.installed ## every command of docs/guides, with what it prints; makes the demo first if there is none; GUIDES="docs/guides/web.md" runs some
+	@test -f runs/demo/phone/artifacts.json || $(MAKE) demo
+	$(PY) scripts/run_guides.py $(GUIDES)
+
+release: $(VENV)/.deps ## wheel and source archive, built twice and compared, installed with each extra, licences and SBOM in dist/release; publishes nothing
+	rm -rf dist/release
+	$(PY) scripts/release.py
+
+docs: $(VENV)/.deps ## the site of docs/ in dist/site, with strict links
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build -q
+	@echo "dist/site/index.html"
 
 next-shard: ## the shard that is this commit's turn
 	@test "$$(git rev-parse --is-shallow-repository)" = true && number=$$((0x$$(git rev-parse --short=7 HEAD))) || number=$$(git rev-list --count HEAD); \
@@ -62,21 +77,21 @@ MINUTES ?= 5
 fuzz: $(VENV)/.installed ## mutated inputs against every command, e.g. SEED=3 MINUTES=30; FUZZ="--targets rows" passes options
 	cd tests && ../$(PY) -m fuzz --seed $(SEED) --minutes $(MINUTES) --report ../runs/fuzz $(FUZZ)
 
-# The student of the recipe sst2, and the one that the commands of docs/results.md prune from it.
+# The student of the recipe sst2, and the one that the commands of docs/lab/results.md prune from it.
 STUDENT ?= runs/sst2/student
 PRUNED  ?= runs/p384/student
 bench: $(VENV)/.installed ## ratios against plain loops, interleaved; a pruned student against optimum, where both are trained; about 45 minutes
-	$(IN_VENV) bin/python ../lab/peers/startup.py
+	$(IN_VENV) bin/python ../lab/peers/startup.py --model ../runs/demo/phone
 	$(IN_VENV) bin/python ../lab/peers/prediction.py --model ../runs/demo/phone
 	$(IN_VENV) bin/python ../lab/peers/distillation.py
 	$(IN_VENV) bin/python ../lab/peers/coreml.py
 	@if [ -d "$(STUDENT)" ] && [ -d "$(PRUNED)" ]; then $(PY) lab/peers/pruned.py "$(STUDENT)" "$(PRUNED)"; \
-	else echo "pruned.py is left out: it needs $(STUDENT) and $(PRUNED), which the commands of docs/results.md (Half the time of optimum's file) train"; fi
+	else echo "pruned.py is left out: it needs $(STUDENT) and $(PRUNED), which the commands of docs/lab/results.md (Half the time of optimum's file) train"; fi
 
 study: $(VENV)/.installed ## what the stages of TinyBERT, MiniLM and MobileBERT are worth; STUDY="--sst2 DIR --wikitext DIR --minutes 6 --seeds 1 2"
 	PYTHONPATH=lab $(PY) -m study -o runs/study $(STUDY)
 
-tools: $(VENV)/.installed ## what tests of devices and of the Java tokenizer need: Debian packages, unpacked below .cache, and Gson in Maven's folder
+tools: $(VENV)/.installed ## what tests of devices and of the Java tokenizer need: Debian packages and npm archives, below .cache, and Gson in Maven's folder
 	$(PY) tests/support/debian_tools.py
 	@! command -v mvn > /dev/null || mvn -B -q dependency:get -Dartifact=com.google.code.gson:gson:2.13.2 -Dtransitive=false || echo "tools: Gson could not be fetched"
 
@@ -119,4 +134,6 @@ reference: $(VENV)/.installed ## regenerate the recipe schema and the reference 
 	$(PY) scripts/recipe_reference.py > docs/recipe-reference.md
 	$(PY) scripts/api_reference.py > docs/api-reference.md
 	$(PY) scripts/bounds_reference.py > docs/bounds.md
+	$(PY) scripts/data_reference.py > docs/data-files.md
+	$(PY) scripts/checkpoints_reference.py > docs/checkpoints.md
 	$(PY) scripts/families_reference.py

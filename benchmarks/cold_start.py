@@ -33,7 +33,8 @@ class ColdRun(BaseModel):
 
     Attributes:
         start: Load time, first inference and memory.
-        ops: The profile, when asked for; None where the engine has none. TFLite's has a placement and no times.
+        ops: Time per operator, if it was asked for; None if the engine cannot measure it. For TFLite it has a placement
+            and no times.
     """
 
     start: ColdStart
@@ -45,13 +46,13 @@ def cold_start(file: EngineFile, ids: Sequence[int], threads: int, profile_runs:
 
     Args:
         file: The model file.
-        ids: Token ids of the one input, length L.
-        threads: Threads within an operator.
-        profile_runs: Inferences to profile per operator afterwards; 0 for no profile.
+        ids: Token ids of the input row, length L.
+        threads: Number of threads within an operator.
+        profile_runs: Number of inferences in which operators are then profiled; 0 for none.
 
     Raises:
         InputError: If the engine refuses the file.
-        MachineError: If the child crashes or hangs.
+        MachineError: If the child process crashes or hangs.
     """
     # -P: a folder named like one of our imports in the user's working directory must not be picked up.
     command = [
@@ -83,7 +84,7 @@ def cold_start(file: EngineFile, ids: Sequence[int], threads: int, profile_runs:
 
 
 def _measure_start(file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> ColdRun:
-    """Load and run a file in this process, and measure both; arguments as in `cold_start`."""
+    """Load and run a file in this process and measure both; the arguments are those of `cold_start`."""
     row = np.array([ids], np.int64)
     inputs = {"input_ids": row, "attention_mask": np.ones_like(row), "token_type_ids": np.zeros_like(row)}
     before = psutil.Process().memory_info().rss
@@ -109,16 +110,16 @@ def _measure_start(file: EngineFile, ids: Sequence[int], threads: int, profile_r
 
 
 def _reset_peak() -> None:
-    """Reset the peak of resident memory on Linux, because importing libraries has its own peak."""
+    """Reset the peak of resident memory on Linux, because importing libraries may already have raised it."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def _peak_rss() -> int:
-    """Return the peak resident memory of this process in bytes.
+    """Return the largest resident memory of this process so far, in bytes.
 
-    Linux hands ru_maxrss on through fork and exec: a child of a training process would report the
-    parent's gigabytes. VmHWM belongs to the new address space alone, so it comes first.
+    On Linux VmHWM is used if there is one. ru_maxrss is inherited by child processes, so that a child of a training
+    process would report its parent's gigabytes.
     """
     status = Path("/proc/self/status")
     if status.is_file():
@@ -135,10 +136,10 @@ def _peak_rss() -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure one file's start as the child process: parse the command line, print the record as JSON.
+    """Measure one file's start in the child process: parse the command line, and print the record as JSON.
 
     Returns:
-        Exit status: 0, or that of the error, whose text is the last line on stderr.
+        The exit status: 0, or that of the error, whose text is then the last line on stderr.
     """
     parser = argparse.ArgumentParser(prog="python -m pocketbert.benchmarks.cold_start", description=__doc__)
     parser.add_argument("file", type=Path)

@@ -50,9 +50,9 @@ class Target:
     """A device that model files are only compiled for, without being timed there.
 
     Attributes:
-        name: The device.
-        compiler: Its compiler.
-        variants: The files.
+        name: Name of the device, with its argument.
+        compiler: The compiler for the device.
+        variants: The files to compile.
     """
 
     name: DeviceName
@@ -65,10 +65,10 @@ class _Rows:
     """The input rows that the NPU's emulator computes for one file at one length.
 
     Attributes:
-        feeds: Inputs of exactly that length.
-        length: Tokens.
+        feeds: Inputs of exactly `length` tokens, one row each.
+        length: Number of tokens.
         tokenizer: The file's tokenizer.
-        labelled: The labelled rows that the feeds are made of, in their order; None where they have no labels.
+        labelled: The labelled rows that the inputs were made from, in their order; None if they have no labels.
     """
 
     feeds: list[Feed]
@@ -84,21 +84,21 @@ def compile_for(
     budget_s: float,
     labelled: EvalSet | None = None,
 ) -> list[Compilation]:
-    """Compile every file at every length for every target, and compare emulated outputs with this machine's.
+    """Compile every file at every length for every target, and compare the emulator's outputs with this machine's.
 
-    The rows are those of ``golden.jsonl`` next to the tokenizer, then `texts`, both in a random order that the seed
-    decides; a length takes the rows that fit without truncation. Labelled rows take the place of both, and longer ones are
-    truncated, as they would be on a phone with that file.
+    The input rows are those of ``golden.jsonl`` in the tokenizer's folder and then `texts`, each in a random order that
+    the seed decides; for each length, the rows that fit are taken. If there are labelled rows, they are used instead,
+    and longer ones are truncated, as on a phone with that file.
 
     Args:
-        targets: Devices with their files.
-        texts: Real texts.
-        options: Lengths and seed. ``"text"`` is left out where numbers are given: an NPU takes fixed shapes only.
+        targets: The devices, each with the files to compile for it.
+        texts: Real texts to emulate.
+        options: Lengths and seed. If lengths are given as numbers, ``"text"`` is left out, since an NPU takes fixed shapes only.
         budget_s: Seconds for all emulated rows together; each compilation emulates at least one.
-        labelled: Rows to score on.
+        labelled: Rows to score the emulator's outputs on; None without any.
 
     Returns:
-        One record per target, file and length.
+        One record for each target, file and length.
     """
     variants = {v.name: v for target in targets for v in target.variants}
     lengths = {n: choose_fixed_lengths(options.lengths, v.file.lengths, v.max_length) for n, v in variants.items()}
@@ -120,7 +120,7 @@ def compile_for(
 
 
 def _labelled_rows(variant: Variant, labelled: EvalSet, length: int, seed: int) -> _Rows:
-    """Return the labelled rows as inputs of `length` tokens, longer ones truncated, in a seeded random order."""
+    """Return the labelled rows as inputs of `length` tokens, in a seeded random order; longer ones are truncated."""
     examples, tokenizer = labelled.rows.examples, TextTokenizer(variant.tokenizer, variant.max_length)
     order = generator(seed, "emulated rows").permutation(len(examples))
     prepared = _prepare(labelled, [examples[i] for i in order], tokenizer, length)
@@ -134,7 +134,7 @@ def _prepare(labelled: EvalSet, examples: list[Example], tokenizer: TextTokenize
 
 
 def _text_rows(variant: Variant, texts: Sequence[Text], length: int, seed: int) -> _Rows:
-    """Return inputs of exactly `length` tokens: padded rows of real text, or joined texts where no row fits."""
+    """Return inputs of `length` tokens: real texts that fit, padded; if none fits, texts joined to one row."""
     golden = variant.tokenizer / GOLDEN_FILE
     recorded = [row.input for row in read_golden(golden)] if golden.is_file() else []
     tokenizer = TextTokenizer(variant.tokenizer, variant.max_length)
@@ -149,7 +149,7 @@ def _text_rows(variant: Variant, texts: Sequence[Text], length: int, seed: int) 
 
 
 def _compile(target: Target, variant: Variant, rows: _Rows, budget_s: float) -> Compilation:
-    """Compile one file at one length, emulate its rows within `budget_s` seconds, and return the record."""
+    """Compile one file for one length, run rows in the emulator for `budget_s` seconds, and return the record."""
     predictor = variant.file.open(1)
     made = target.compiler.compile(predictor, Path(variant.path), rows.length, rows.feeds, budget_s)
     figures = target.name.info.figures
@@ -178,7 +178,10 @@ def _compile(target: Target, variant: Variant, rows: _Rows, budget_s: float) -> 
 def _compare(
     target: Target, variant: Variant, predictor: FilePredictor, rows: _Rows, emulated: Sequence[_Outputs]
 ) -> EmulatedAnswers:
-    """Compare the emulator's outputs with those of this machine's CPU, at real tokens only."""
+    """Compare the emulator's outputs at real tokens with those of this machine's CPU, and build the record.
+
+    It has the largest difference, the share of equal labels and, for labelled rows, both scores.
+    """
     differences, same = Differences(), list[bool]()
     for number, feed in enumerate(rows.feeds[: max(len(emulated), _SCALED)]):
         mask = np.asarray(feed["attention_mask"])[0] == 1
@@ -209,15 +212,15 @@ def _compare(
 
 
 def _at_real_tokens(name: str, value: NDArray[Any], mask: NDArray[np.bool_]) -> NDArray[Any]:
-    """Drop the values at padding from an output of one row; outputs without a token axis stay as they are."""
+    """Remove the values of padding tokens from an output of one row; outputs without a token axis stay unchanged."""
     by_token = value.ndim == 3 or (value.ndim == 2 and name in _SPAN_OUTPUTS)
     return value[:, mask] if by_token and value.shape[1] == len(mask) else value
 
 
 def _score_both(predictor: FilePredictor, rows: _Rows, emulated: Sequence[_Outputs]) -> tuple[Score, Score] | None:
-    """Return (emulator's score, this machine's score) on the same labelled rows; None if no labelled row was emulated.
+    """Return the emulator's and this machine's score on the same labelled rows; None if none was emulated.
 
-    A long example may be split into several rows; examples with a row that was not emulated are left out.
+    A long example may be split into several rows. Examples with a row that was not emulated are left out.
     """
     if rows.labelled is None:
         return None
@@ -234,10 +237,10 @@ class _RecordedPredictor:
     """A predictor that returns recorded outputs instead of running a model.
 
     Args:
-        file: The file, for the names of its inputs and outputs.
-        length: The only length it takes.
-        feeds: Inputs.
-        recorded: Outputs of the first of them.
+        file: The opened file, for the names of its inputs and outputs.
+        length: The only length that the predictor takes.
+        feeds: The inputs of all rows.
+        recorded: The outputs of the first of these rows.
     """
 
     engine, engine_version = "emulator", ""

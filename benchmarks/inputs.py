@@ -30,10 +30,10 @@ Feed = dict[str, NDArray[np.int64]]
 
 
 def choose_texts(texts: Sequence[Text], most: int = _MAX_TEXTS) -> list[Text]:
-    """Choose at most `most` texts, evenly spaced, so that sorted data gives a fair mix as well.
+    """Choose at most `most` texts at even distances, so that a sorted list gives a fair mix too.
 
     Raises:
-        InputError: If there are none.
+        InputError: If there are no texts.
     """
     if not texts:
         raise InputError(Problem("texts", "none given.", "Give at least one real text to measure with."))
@@ -43,18 +43,18 @@ def choose_texts(texts: Sequence[Text], most: int = _MAX_TEXTS) -> list[Text]:
 
 
 def join_to_length(rows: Sequence[Encoded], length: int) -> Encoded:
-    """Join real texts to a token sequence of exactly `length` tokens.
+    """Join real texts to one input row of exactly `length` tokens.
 
-    The tokens between the first and the last of each row are strung together and put between the first
-    row's first and last token (the special tokens). Random ids would do for fp32, but dynamic int8
-    computes ranges from the values, and an embedding table that is read all over is slower than text.
+    The tokens of all rows, without each row's first and last, are joined and put between the first row's first and last
+    token (the special tokens). Random ids would not do: dynamic int8 computes ranges from the values, and reading
+    random rows of an embedding table is slower than reading those of a text.
 
     Args:
         rows: Tokenized real texts.
-        length: Length of the result, at least 3.
+        length: Length of the result in tokens, at least 3.
 
     Returns:
-        The row; type ids are those of a single text.
+        The row, with the type ids of a single text.
 
     Raises:
         InputError: If the texts hold no tokens besides the special ones, or `length` is too small.
@@ -71,12 +71,12 @@ def join_to_length(rows: Sequence[Encoded], length: int) -> Encoded:
 
 
 def choose_fixed_lengths(lengths: Sequence[Length], fixed: Sequence[int], most: int) -> list[int]:
-    """Choose the input lengths to compile a file for: the requested ones, rounded up to lengths that it takes.
+    """Choose the input lengths for which a file is compiled: the requested ones, rounded up to lengths that it takes.
 
     Args:
-        lengths: Requested lengths in tokens; ``"text"`` is ignored, since it is no fixed length.
-        fixed: The only lengths that the file takes (empty: any); a requested one becomes the next larger one.
-        most: Longest input of the file in tokens; the length to compile for if no number was requested.
+        lengths: Requested lengths in tokens; ``"text"`` is ignored, since it is not one length.
+        fixed: The only lengths that the file takes; empty if it takes any.
+        most: Longest input of the file in tokens, which is compiled for if no number was requested.
     """
     clipped = [min(int(x), most) for x in lengths if x != TEXT] or [most]
     return list(dict.fromkeys(min((n for n in fixed if n >= x), default=max(fixed, default=x)) for x in clipped))
@@ -85,16 +85,16 @@ def choose_fixed_lengths(lengths: Sequence[Length], fixed: Sequence[int], most: 
 def make_feeds(
     tokenizer: TextTokenizer, texts: Sequence[Text], length: Length, fixed: Sequence[int] = ()
 ) -> list[Feed]:
-    """Make model inputs of one row each from real texts; padded only if the file takes fixed lengths.
+    """Make model inputs of one row each from real texts, padded only if the file takes certain lengths only.
 
     Args:
         tokenizer: The variant's tokenizer.
         texts: Real texts.
-        length: Tokens, or ``"text"`` for every text at its own length.
-        fixed: The only lengths that the file takes; empty where it takes all.
+        length: Length in tokens, or ``"text"`` to use each text at its own length.
+        fixed: The only lengths that the file takes; empty if it takes any.
 
     Returns:
-        One entry per text for ``"text"``, else a single one.
+        An input for each text with ``"text"``, else a single input.
     """
     rows = tokenizer.encode(list(texts))
     chosen = rows if length == TEXT else [join_to_length(rows, length)]
@@ -110,20 +110,21 @@ _OTHER_SHARE = 0.1
 
 
 def tolerated_share(scheme: Scheme | None) -> float:
-    """Return how far a device's outputs may differ, as a fraction of the largest output on this machine.
+    """Return how far a device's outputs may differ from this machine's, as a fraction of the largest output.
 
-    Kernels of several processors sum in another order: fp32 differs by some 1e-6. Dynamic int8 also differs in how the
-    kernels quantize activations, by up to 0.03 between x86 and Arm; wrong kernels differ by 0.9 and more.
+    Kernels for different processors add up in different orders, by which fp32 outputs differ by some 1e-6. For dynamic
+    int8, kernels also quantize activations differently, by up to 0.03 between x86 and Arm. Wrong kernels differ by 0.9
+    and more.
     """
     return _FLOAT_SHARES.get(scheme, _OTHER_SHARE) if scheme is not None else _OTHER_SHARE
 
 
 class Differences:
-    """Differences of a device's outputs from this machine's, per output name; each output has a bound of its own.
+    """Differences of a device's outputs from this machine's by output name; each output has its own bound.
 
     Attributes:
-        finite: Whether all outputs were there, in the right shape, and numbers.
-        equal: Whether all of them have the same type and the same bits.
+        finite: Whether all outputs of the device have the right shape and are finite.
+        equal: Whether all outputs of the device have the same type and bits as this machine's.
     """
 
     def __init__(self) -> None:
@@ -131,7 +132,7 @@ class Differences:
         self._largest, self._most = dict[str, float](), dict[str, float]()
 
     def add(self, name: str, here: NDArray[Any], there: NDArray[Any]) -> bool:
-        """Compare one output of one input row; return whether the device's numbers are finite, in the right shape."""
+        """Compare an output of one input row; return whether the device's output is finite and has the right shape."""
         self.equal &= here.dtype == there.dtype and here.shape == there.shape and here.tobytes() == there.tobytes()
         here, there = here.astype(np.float64), there.astype(np.float64)
         self.scale(name, here)
@@ -142,17 +143,17 @@ class Differences:
         return True
 
     def scale(self, name: str, here: NDArray[Any]) -> None:
-        """Let the outputs of a row that only this machine computed widen the bound of output `name`.
+        """Use the output of a row that only this machine computed for the bound of the output `name`.
 
-        A single row whose answers happen to lie near 0 would have a bound near 0, too.
+        If all compared rows had outputs near 0, the bound would be near 0 too.
         """
         self._most[name] = max(self._most.get(name, 0.0), float(np.abs(here).max()))
 
     def worst(self, share: float) -> tuple[float, float]:
-        """Return (largest difference, allowed difference) of the output that uses most of what is allowed.
+        """Return (largest difference, allowed difference) of the output that uses the largest share of what is allowed.
 
         Args:
-            share: How far an output may differ, as a fraction of its largest number on this machine.
+            share: Allowed difference of an output, as a fraction of its largest number on this machine.
         """
         name = max(self._largest, key=lambda n: self._largest[n] / max(self._most[n], 1e-30), default="")
         return self._largest.get(name, 0.0), share * self._most.get(name, 0.0)
@@ -164,13 +165,13 @@ def compare_answers(
     """Run the inputs on this machine and compare the outputs with those that the device returned.
 
     Args:
-        variant: The file.
-        feeds: The inputs.
-        answers: The device's outputs, by name, one entry per input.
-        provenance: How the device's answers came about.
+        variant: The model file.
+        feeds: The inputs to run.
+        answers: The device's outputs for each input, by name.
+        provenance: Whether the device's outputs were measured or emulated.
 
     Returns:
-        The check; outputs that are missing, of another shape, or not finite fail it.
+        The result of the comparison. It fails if outputs are missing, have another shape or are not finite.
     """
     predictor = variant.file.open(1)
     differences = Differences()

@@ -53,26 +53,27 @@ def benchmark(
     labelled: EvalSet | None = None,
     post_processing: Mapping[Path, PostProcessing] | None = None,
 ) -> BenchmarkResult:
-    """Measure model files side by side at batch size 1, one device after the other; return timings with raw samples.
+    """Measure model files side by side at batch size 1, one device after the other.
 
-    On each device, first one fresh process after the other finds load time, first inference, peak memory and the time
-    per operator. Then, per thread count, all variants are opened and warmed up, and every repeat visits all
-    lengths; at each length the variants take turns in short bursts. A disturbance thus hits all of them,
-    and comparisons are made within a round.
+    On each device, new processes first measure load time, first inference, peak memory and the time per operator. Then,
+    for each thread count, all files are opened and warmed up, and in each repeat all lengths are measured; at each
+    length the files take turns in short bursts. A disturbance thus affects all files, and times are only compared
+    within a round of turns.
 
     Args:
-        variants: The model files to measure; names must differ.
-        texts: Real texts (or pairs); 100 of them at most are used.
+        variants: The model files to measure, with different names.
+        texts: Real texts or pairs, of which at most 100 are used.
         options: Devices, threads, lengths, runs and the like.
-        labelled: The rows of `BenchmarkOptions.data`.
-        post_processing: How a file's outputs become answers, by the file's path; files missing here are not timed.
+        labelled: The rows of `BenchmarkOptions.data`, on which emulated files are scored.
+        post_processing: By a file's path, how its outputs become answers. For files that are not in it, this step is
+            not timed.
 
     Returns:
-        The measurements with their raw samples: the session of the first device, which holds those of the others and
-        the files compiled for NPUs, on which nothing is timed.
+        The measurements with all single times. The first device's result contains those of the other devices, and the
+        files that were compiled for NPUs, on which nothing is timed.
 
     Raises:
-        InputError: If an option is wrong, a file is refused, or no device takes any file.
+        InputError: If an option is wrong, a file is refused, or no device can run any file.
         MachineError: If a child process crashes.
     """
     options = options or BenchmarkOptions()
@@ -100,7 +101,8 @@ def benchmark(
             budget_s = (end - time.monotonic()) / (count - number)
             session = _Session(name, connections[str(name)], variants_by_device[str(name)], chosen, options, budget_s)
             sessions.append(session.run(post_processing or {}))
-        sessions += [service.measure(variants_by_device[name], options) for name, service in services.items()]
+        for where, service in services.items():
+            sessions += service.measure(variants_by_device[where], chosen, options)
         # last, so that compilers disturb no timing
         compilations = compile_for(targets, texts, options, end - time.monotonic(), labelled)
     first = sessions[0] if sessions else results.make_compilation_result(targets, options)
@@ -111,7 +113,10 @@ def benchmark(
 def _reach_devices(
     names: Sequence[DeviceName], variants_by_device: Mapping[str, Sequence[Variant]]
 ) -> Iterator[tuple[dict[str, Connection], dict[str, Service], list[Target]]]:
-    """Connect to all devices, services and compilers, and yield the three kinds; all failures raise one error."""
+    """Connect to all devices, services and compilers, and yield these three groups until the block ends.
+
+    All failures are raised as one error.
+    """
     with contextlib.ExitStack() as stack:
         connections, services, targets = dict[str, Connection](), dict[str, Service](), list[Target]()
         errors = dict[str, PocketBertError]()
@@ -145,24 +150,26 @@ def _reach_devices(
 
 
 def _without_idle(name: DeviceName, variants: Sequence[Variant]) -> list[str]:
-    """Return the names of the files that this device cannot time by single inferences after an idle time."""
+    """Return the names of the files of which this device cannot time single inferences after an idle time."""
     if Figure.IDLE_LATENCY not in name.info.figures:
         return [v.name for v in variants]
     return [v.name for v in variants if device(str(name)).idle_refusal(v.format)]
 
 
 def _sustainable(name: DeviceName, variants: Sequence[Variant]) -> list[Variant]:
-    """Return the files that a device can run for minutes without a pause."""
+    """Return the files that a device can run without a pause for minutes."""
     return [v for v in variants if not device(str(name)).sustained_refusal(v.format)]
 
 
 def _check_sustained(
     names: Sequence[DeviceName], variants_by_device: Mapping[str, Sequence[Variant]], options: BenchmarkOptions
 ) -> list[Problem]:
-    """If `options.sustained_min` is set, return a problem per reason why a device cannot run a file for minutes.
+    """Return a problem for each reason why a device cannot run a file without a pause for minutes.
+
+    No problems are returned if `options.sustained_min` is 0, since no such run was asked for.
 
     Raises:
-        InputError: If a device can run none of its files so.
+        InputError: If a device can run none of its files in this way.
     """
     if not options.sustained_min:
         return []
@@ -178,7 +185,7 @@ def _check_sustained(
 
 
 def _refused(variants: Sequence[Variant], refusal: Callable[[Format], str]) -> dict[str, list[str]]:
-    """Group the files that `refusal` rejects: the reason as key, the names of the files as value."""
+    """Group the files whose format `refusal` rejects: the reason as key, the names of the files as value."""
     names = dict[str, list[str]]()
     for variant in variants:
         if why := refusal(variant.format):
@@ -194,17 +201,17 @@ class _Session:
     """The measurement of some model files on one device.
 
     Attributes:
-        name: The device.
-        connection: The device, reached.
+        name: Name of the device, with its argument.
+        connection: The open connection to the device.
         variants: The model files measured on this device.
-        texts: Real texts, in the order they are used.
+        texts: Real texts, in the order in which they are used.
         options: The requested settings of the benchmark.
-        budget_s: Seconds for this device.
-        fixed_lengths: The only input lengths that a file takes, by the variant's name; empty where it takes any length.
-        lengths: Tokens, or ``"text"``, in the order they are measured.
-        inputs: Model inputs by (variant's name, length), one entry per text.
-        notes: Notes for the reader of the result.
-        run_counts: Number of timed inferences in each repeat of each file and length.
+        budget_s: Seconds that the measurement on this device may take.
+        fixed_lengths: By a file's name, the only input lengths that it takes; empty if it takes any.
+        lengths: Lengths in tokens, or ``"text"``, in the order in which they are measured.
+        inputs: Model inputs by (file's name, length): one for each text, or one for a length in tokens.
+        notes: Notes for the result.
+        run_counts: Numbers of timed inferences that the repeats of each file and length had.
         cooling: Waits until the device is cool.
     """
 
@@ -269,7 +276,10 @@ class _Session:
         )
 
     def _choose_lengths(self) -> list[Length]:
-        """Return the input lengths, clipped to what all files take; note the options that this device cannot follow."""
+        """Return the input lengths to measure, and add notes on options that this device cannot follow.
+
+        Lengths above the longest input of one of the files are reduced to it.
+        """
         name, options = self.name, self.options
         if options.gaps_ms:
             for why, files in _refused(self.variants, device(str(name)).idle_refusal).items():
@@ -297,9 +307,10 @@ class _Session:
         return sustained + profiles + counts * (files * (1 + warmups) + self.options.repeats * timed)
 
     def _cold_starts(self, tick: Tick) -> dict[tuple[str, int], ColdRun | None]:
-        """Load every file in a fresh process per thread count; return load time and peak memory by (file, threads).
+        """Load every file in a new process for each thread count; return load time and memory by (file, threads).
 
-        The longest input is used, for the worst case of memory. None where the device measures no cold start.
+        The longest input is used, because it needs most memory. The value is None if the device does not measure this.
+        `tick` is called after every step.
         """
         starts = {}
         for variant in self.variants:
@@ -314,7 +325,10 @@ class _Session:
     def _time_all(
         self, cold: Mapping[tuple[str, int], ColdRun | None], began: float, tick: Tick
     ) -> tuple[list[Measurement], list[Comparison]]:
-        """Time all variants in turns, one thread count after the other; return the timings and their comparisons."""
+        """Time all files in turns, one thread count after the other; return the measurements and comparisons.
+
+        `cold` has the starts in new processes, and `began` is the time at which the measurement began.
+        """
         measurements, comparisons = list[Measurement](), list[Comparison]()
         for number, threads in enumerate(self.threads):
             self.cooling.wait(f"the measurement with {wording.threads(threads)}", self._print)
@@ -331,7 +345,10 @@ class _Session:
         return measurements, comparisons
 
     def _time_block(self, threads: int, deadline: float, tick: Tick) -> tuple[list[Cell], Load]:
-        """Time all files, lengths and idle times at a thread count (`fresh`: a process per repeat), with the load."""
+        """Time all files at one thread count, at all lengths and idle times; return the times and the device's load.
+
+        With the option `fresh`, every repeat runs in a new process. The number of runs is reduced to end by `deadline`.
+        """
         options = self.options
         block = Block(
             variants=self.variants,
@@ -357,9 +374,16 @@ class _Session:
         return cells, watch.stop()
 
     def _sustain(self, tick: Tick) -> list[Sustained]:
-        """Run each file for `sustained_min` minutes without a pause; return its latencies over time.
+        """Run each file for `sustained_min` minutes without a pause, and return its latencies over time.
 
-        Files run one after the other, and each is opened only then: another one's threads would take its cores.
+        Files that the device cannot run for minutes are left out. The list is empty if `sustained_min` is 0,
+        or if the session takes no times. All runs use the first number of threads and the first length.
+
+        A file is opened only when it is its turn, because the threads of another open file would take its
+        cores.
+
+        Args:
+            tick: Called before each run with a text that names the file and the minutes.
         """
         minutes, count, length = self.options.sustained_min, self.threads[0], self.lengths[0]
         if not minutes or not self._timed:
@@ -373,7 +397,7 @@ class _Session:
         return runs
 
     def _profiles(self, cold: Mapping[tuple[str, int], ColdRun | None], tick: Tick) -> list[Profile]:
-        """Return the time per operator of each file: from its cold start, or from a separate run where needed."""
+        """Return the time per operator of each file, from its start in a fresh process or from a separate run."""
         profiles, count = [], self.threads[0]
         for v in self.variants:
             start = cold[v.name, count]
@@ -388,7 +412,7 @@ class _Session:
         return profiles
 
     def _check_answers(self) -> list[AnswerCheck]:
-        """Compare the device's model outputs with those of this machine; [] if the device returns no outputs."""
+        """Compare the device's outputs with those of this machine; an empty list if the device returns no outputs."""
         if Figure.ANSWERS not in self.name.info.figures or not isinstance(self.connection, Answering):
             return []
         provenance = self.name.info.figures[Figure.ANSWERS]
@@ -401,7 +425,7 @@ class _Session:
         return checks
 
     def _protocol(self, measurements: Sequence[Measurement], took_s: float) -> Protocol:
-        """Return the record of how the timings were taken: settings, runs made, time taken, waits, notes."""
+        """Build the record of how the times were taken: settings, runs, duration, waits, notes."""
         options, counts = self.options, self.run_counts
         budget_s = options.budget_s if len(options.devices) == 1 else round(self.budget_s, 1)
         return Protocol(
@@ -436,25 +460,25 @@ class _Session:
 
     @property
     def baseline(self) -> str:
-        """The variant that the others are compared with."""
+        """Name of the file that the others are compared with."""
         names = [v.name for v in self.variants]
         return self.options.baseline if self.options.baseline in names else names[0]
 
     @property
     def fresh(self) -> bool:
-        """Whether every repeat is made in a new process: asked for, and possible on this device."""
+        """Whether every repeat runs in a new process: if it was asked for and the device can."""
         local = str(self.name) == LOCAL and can_start_python()
         return self.options.fresh and self._timed and (local or isinstance(self.connection, Restarting))
 
     @property
     def idle(self) -> list[tuple[Length, float]]:
-        """(length, idle time in ms) of the single inferences: all idle times at the first length, then the others."""
+        """(length, idle time in ms) of all single inferences, all idle times at the first length first."""
         first, *others = self.lengths
         return [(first, gap) for gap in self._idle_times] + [(x, gap) for gap in self._idle_times for x in others]
 
     @property
     def _idle_times(self) -> Sequence[float]:
-        """Idle times in ms before single inferences; none on a device that cannot time those of any file."""
+        """Idle times in ms before single inferences; empty if the device can time them for no file."""
         can = len(_without_idle(self.name, self.variants)) < len(self.variants)
         return list(dict.fromkeys(self.options.gaps_ms)) if can else ()
 
@@ -464,15 +488,15 @@ class _Session:
         return Figure.LATENCY in self.name.info.figures
 
     def _longest(self, variant: Variant) -> int:
-        """Return the longest input in tokens that a variant takes on this device."""
+        """Return the longest input in tokens that a file takes on this device."""
         return min(variant.max_length, max(self.fixed_lengths[variant.name], default=variant.max_length))
 
     def _longest_feed(self, variant: Variant) -> Feed:
-        """Return the input with most tokens of all that were made for this file."""
+        """Return the input with the most tokens of all that were made for this file."""
         candidates = (feed for length in self.lengths for feed in self.inputs[variant.name, length])
         return max(candidates, key=lambda feed: feed["input_ids"].shape[1])
 
     def _print(self, words: str) -> None:
-        """Print a line about this device; silent if `options.label` is empty (no progress shown)."""
+        """Print a line about this device, unless `options.label` is empty, which means that no progress is shown."""
         if self.options.label:
             print_note(f"  {self.name}: {words}")

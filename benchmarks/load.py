@@ -32,13 +32,13 @@ _DISCHARGING = 3
 
 
 class Energy(BaseModel):
-    """Energy between two readings of a counter that sees the whole device: all files, idle times, other processes.
+    """Energy between two readings of a counter for the whole device, other processes and idle times included.
 
     Attributes:
-        joules: Energy; None where it could not be read.
+        joules: The energy; None if it could not be read.
         seconds: Time between the readings.
         source: Name of the energy counter.
-        why: Why it could not be read; empty where it was.
+        why: Why the energy could not be read; empty if it was.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -50,7 +50,7 @@ class Energy(BaseModel):
 
     @property
     def words(self) -> str:
-        """The energy in words, for the line under a figure."""
+        """The energy in words, for reports."""
         if self.joules is None:
             return f"energy not readable ({self.why})"
         watts = f", {self.joules / self.seconds:.2f} W on average" if self.seconds > 0 else ""
@@ -62,8 +62,8 @@ class Counter:
     """An energy counter that wraps to zero above `range`.
 
     Attributes:
-        microjoules: Its value.
-        range: Its largest value.
+        microjoules: Value of the counter.
+        range: Largest value of the counter.
     """
 
     microjoules: int
@@ -71,7 +71,7 @@ class Counter:
 
 
 class Unread(StrEnum):
-    """Why the energy counters cannot be read, as it is printed below a figure."""
+    """Why the energy counters cannot be read, as it is printed in reports."""
 
     ROOT_ONLY = "the counters are readable by root only"
     ABSENT = "the system has no counter"
@@ -83,8 +83,8 @@ class Packages:
     """One reading of the energy counters of the processor packages (RAPL).
 
     Attributes:
-        counters: By name; empty where they cannot be read.
-        unread: Why they cannot be read; None where they were.
+        counters: The counters by name; empty if they cannot be read.
+        unread: Why the counters cannot be read; None if they can.
     """
 
     counters: Mapping[str, Counter] = field(default_factory=dict)
@@ -95,7 +95,7 @@ def _read_packages(root: Path = POWERCAP) -> Packages:
     """Read the energy counters of the processor packages (RAPL) from the Linux powercap folder.
 
     Args:
-        root: Where the system shows them.
+        root: The powercap folder, ``/sys/class/powercap`` on Linux.
     """
     try:
         zones = sorted(path for path in root.iterdir() if _PACKAGE.fullmatch(path.name))
@@ -113,12 +113,12 @@ def _read_packages(root: Path = POWERCAP) -> Packages:
 
 
 def energy_of_packages(before: Packages, after: Packages, seconds: float) -> Energy:
-    """Return the energy of all processor packages between two readings, which must be less than one wrap apart.
+    """Return the energy that all processor packages used between two readings; each counter may have wrapped once.
 
     Args:
         before: The first reading.
-        after: The second one.
-        seconds: Time between them.
+        after: The second reading.
+        seconds: Seconds between the readings.
     """
     unread = before.unread or after.unread
     if unread is None and before.counters.keys() != after.counters.keys():
@@ -136,17 +136,17 @@ class _PackageWatch:
     """Measures the energy of the processor packages from its creation until `stop`.
 
     Args:
-        root: Where the system shows them.
+        root: The powercap folder of the system.
     """
 
     def __init__(self, root: Path = POWERCAP) -> None:
         self._root, self._before = root, _read_packages(root)
 
     def stop(self, seconds: float) -> Energy:
-        """Return the energy since this object was made.
+        """Return the energy from the creation of this object until now.
 
         Args:
-            seconds: Time since then.
+            seconds: Seconds since its creation.
         """
         return energy_of_packages(self._before, _read_packages(self._root), seconds)
 
@@ -154,10 +154,10 @@ class _PackageWatch:
 def energy_of_battery(before: str, after: str, seconds: float) -> Energy | None:
     """Return the energy that a phone's battery lost between two outputs of ``dumpsys battery``.
 
-    The charge counter has steps of about 1 mAh, so that it takes minutes to say anything.
+    The charge counter has steps of about 1 mAh, so that it takes minutes until it changes.
 
     Returns:
-        Charge (µAh) times mean voltage (mV); None where the phone reports neither.
+        Charge (µAh) multiplied by the mean voltage (mV); None if the phone does not report both.
     """
     then, now = _battery_fields(before), _battery_fields(after)
     if not then or not now:
@@ -186,13 +186,13 @@ class Load(BaseModel):
     """What else the device did during a measurement: load average, other processes, heat, clock rate, energy.
 
     Attributes:
-        before: Load average over the last minute at the start; None where the system has none.
-        after: Load average at the end, the measurement's own work included.
-        others: Share of all CPU time that went to other processes and, in a virtual machine, to other
-            guests meanwhile; 0 on a quiet machine; None where it was not counted.
-        thermal: Temperature or thermal state, in the device's own words; empty where it reports none.
-        clock: Governor and clock rate before and after, in words; empty where the device reports none.
-        energy: Energy of the whole device meanwhile; None where no counter is read.
+        before: Load average over the last minute at the start; None if the system has none.
+        after: Load average at the end, which includes the measurement itself.
+        others: Share of all CPU time that other processes used meanwhile and, in a virtual machine, other guests; 0 on
+            a quiet machine, None if it was not counted.
+        thermal: Temperature or thermal state as the device words it; empty if it reports none.
+        clock: Governor and clock rate before and after, in words; empty if the device reports none.
+        energy: Energy of the whole device meanwhile; None if no counter is read.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -206,7 +206,7 @@ class Load(BaseModel):
 
     @property
     def summary(self) -> str:
-        """The load in words, for the line under a figure."""
+        """The load in one line of text, for reports."""
         average = others = ""
         if self.before is not None and self.after is not None:
             average = f"load average {self.before:.2f} → {self.after:.2f}"
@@ -221,16 +221,16 @@ class Heat:
     """Temperatures and clock limit of a device at a moment.
 
     Attributes:
-        celsius: Temperatures of its sensors in °C, always in the same order; empty where it reports none.
-        clock: Highest clock rate that its cores may take now, as a share of their highest one; None where it is not reported.
-            The system lowers it where a processor is too hot.
+        celsius: Temperatures of the device's sensors in °C, always in the same order; empty if it reports none.
+        clock: Highest clock rate that the cores may have now, as a share of the highest possible one; None if it is not
+            reported. The system lowers it when a processor is too hot.
     """
 
     celsius: Sequence[float] = ()
     clock: float | None = None
 
     def rise(self, start: Heat) -> float:
-        """Return by how many °C the sensor that warmed up most is above its own value at `start`."""
+        """Return the largest rise of any sensor since `start`, in °C."""
         if not self.celsius or not start.celsius:
             return 0.0
         if len(self.celsius) != len(start.celsius):
@@ -238,7 +238,7 @@ class Heat:
         return max(now - then for now, then in zip(self.celsius, start.celsius, strict=True))
 
     def slowed(self, start: Heat) -> float:
-        """Return how much the allowed share of the highest clock rate fell since `start`: 0.2 from 100 % to 80 %."""
+        """Return by how much the allowed share of the highest clock rate fell since `start`: 0.2 from 100 % to 80 %."""
         return 0.0 if self.clock is None or start.clock is None else start.clock - self.clock
 
 
@@ -264,7 +264,7 @@ class LoadWatch:
         self._busy, self._own, self._wall = _busy_seconds(), _own_seconds(), time.monotonic()
 
     def stop(self) -> Load:
-        """Return load, other processes, heat, clock and energy since this object was made."""
+        """Return load, other processes, temperature, clock rate and energy since this object was created."""
         wall = time.monotonic() - self._wall
         others = (_busy_seconds() - self._busy) - (_own_seconds() - self._own)
         share = others / (wall * (psutil.cpu_count() or 1)) if wall > 0 else 0.0
@@ -285,42 +285,42 @@ def _load_average() -> float | None:
 
 
 def _own_seconds() -> float:
-    """Return the CPU seconds of this process and of its finished child processes, which time files too."""
+    """Return the CPU seconds of this process and its ended child processes, which time files too."""
     times = os.times()
     return time.process_time() + times.children_user + times.children_system
 
 
 def _busy_seconds() -> float:
-    """Return this machine's CPU seconds since boot, without idling and waiting, with time stolen by other guests."""
+    """Return this machine's busy CPU seconds since boot, including time stolen by other guests."""
     times = psutil.cpu_times()._asdict()
     # Linux counts guest time inside user time as well.
     return float(sum(v for k, v in times.items() if k not in ("idle", "iowait", "guest", "guest_nice")))
 
 
 def _temperatures() -> list[float]:
-    """Return the temperatures of all sensors in °C; [] where there are none, as in most virtual machines."""
+    """Return the temperatures of all sensors in °C; empty if there are none, as in most virtual machines."""
     read = getattr(psutil, "sensors_temperatures", None)  # not on every system
     return [float(one.current) for group in (read().values() if read else ()) for one in group]
 
 
 def _clock_rates(name: str = "scaling_cur_freq") -> list[float]:
-    """Return clock rates in MHz, current ones by default; [] where the system does not report them."""
+    """Return clock rates in MHz, by default the current ones; empty if the system does not report them."""
     return [int(text) / 1000 for text in _read_policies(name) if text.isdecimal()]
 
 
 def read_local_heat() -> Heat:
-    """Read how hot this machine is now."""
+    """Read temperatures and clock limit of this machine."""
     return Heat(
         tuple(_temperatures()), lowest_clock_share(_clock_rates("scaling_max_freq"), _clock_rates("cpuinfo_max_freq"))
     )
 
 
 def lowest_clock_share(allowed: Sequence[float], most: Sequence[float]) -> float | None:
-    """Return the lowest allowed share of the highest clock rate over the core groups; None if the lists do not match.
+    """Return the lowest share of the highest clock rate that a group of cores may have; None if the lists do not match.
 
     Args:
-        allowed: Highest rate that is allowed now, of each group.
-        most: Highest rate of each group, in the same unit.
+        allowed: Highest rate that each group may have now.
+        most: Highest rate that each group can have, in the same unit.
     """
     if not allowed or len(allowed) != len(most) or min(most) <= 0:
         return None
@@ -347,14 +347,15 @@ _LOOK_S = 1.0
 
 
 class Cooling:
-    """Waits until a device is about as cool as when this object was made; keeps a record of each wait.
+    """Waits until a device is about as cool as when this object was created, and keeps a record of each wait.
 
-    What ran before heats a processor: the file that is measured next would be slower for what others did. A device that
-    reports nothing of its heat is not waited for. The time for waiting is bounded, and is not part of the benchmark's budget.
+    A measurement heats a processor, which would make the next file slower. A device that does not report its heat is
+    not waited for. The time for waiting is limited, and does not count for the budget of the benchmark.
 
     Args:
-        read: Reads how hot the device is; None where it cannot. It is called first when this object is made.
-        budget_s: Seconds that the measurement may take.
+        read: Function that reads how hot the device is; None if that cannot be read. It is first called when this
+            object is created.
+        budget_s: Seconds that the measurement may take, of which a share is the limit for waiting.
     """
 
     def __init__(self, read: Callable[[], Heat] | None, budget_s: float) -> None:
@@ -369,12 +370,12 @@ class Cooling:
         return sum(wait.seconds for wait in self.waits)
 
     def wait(self, before: str, tell: Callable[[str], None], most_s: float | None = None) -> None:
-        """Wait until the device is as cool as at the start, or until the time for waiting is used up.
+        """Wait until the device is as cool as at the start, or until the limit for waiting is reached.
 
         Args:
-            before: What is measured next, in words.
-            tell: Called with a line for the terminal where it waits.
-            most_s: Most seconds of this wait; default what is left of those of the session.
+            before: What will be measured next, in words.
+            tell: Function that prints a line about the wait.
+            most_s: Largest number of seconds to wait now; by default what is left of the limit.
         """
         then = now = self._read()
         if self._is_cool(now):
@@ -398,7 +399,7 @@ class Cooling:
         )
 
     def note(self) -> str:
-        """Return a sentence for the result on how often and how long was waited; empty if never."""
+        """Return a sentence on how often and how long the device was waited for; empty if it never was."""
         if not self.waits:
             return ""
         late = [wait for wait in self.waits if not wait.cool]

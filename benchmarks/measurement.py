@@ -48,15 +48,15 @@ class Variant(Record):
     """A model file to measure.
 
     Attributes:
-        name: Its name in tables and plots; unique in a benchmark.
+        name: Name of the file in tables and plots; unique in a benchmark.
         path: The model file.
-        format: Its format.
-        scheme: How its numbers are stored; None when unknown.
-        tokenizer: Folder (or ``tokenizer.json``) of its tokenizer.
+        format: Format of the file.
+        scheme: How the file stores the model's numbers; None if that is unknown.
+        tokenizer: Folder of the tokenizer, or its ``tokenizer.json``.
         max_length: Longest input in tokens.
         sha256: Hex digest of the model file.
         bytes: Size of the model file.
-        runtime: The runtime it was made for, if it was made for one.
+        runtime: The runtime that the file was made for; None for any.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Variant(Record):
 
     @property
     def file(self) -> EngineFile:
-        """The file with its format and runtime, which opens it."""
+        """The file's path with its format and runtime, by which it can be opened."""
         return EngineFile(self.path, self.format, self.runtime)
 
     @classmethod
@@ -85,7 +85,7 @@ class Variant(Record):
         format: Format = Format.ONNX,
         runtime: Runtime | None = None,
     ) -> Variant:
-        """Make the record of an existing model file; its digest and size are read from the file.
+        """Build the record of an existing model file; its digest and size are read from the file.
 
         Raises:
             InputError: If the file is missing.
@@ -106,35 +106,35 @@ class Variant(Record):
 
 
 class Measurement(Record):
-    """The timings of one variant at one thread count, one length and one idle time. Batch is 1, as on a phone.
+    """The times of one file at one thread count, one length and one idle time. The batch size is 1, as on a phone.
 
     Attributes:
-        variant: Name of the variant.
+        variant: Name of the file in the benchmark.
         sha256: Digest of the measured file.
-        bytes: Its size.
-        device: Where it ran, as the device was named: ``local``, a Mac's chip and model.
-        unit: The part of the device that was allowed to compute (``cpu-and-ne``); empty where nobody chose one.
+        bytes: Size of the file.
+        device: The device that ran it, by the name that the user gave; for a Mac, its chip and model.
+        unit: The part of the device that was allowed to compute (``cpu-and-ne``); empty if nobody chose one.
         engine: Name of the engine that ran the file.
         engine_version: Version of the engine.
-        provenance: How the figures came about. It has no default, so that every maker of a measurement states it.
+        provenance: How the times were obtained. It has no default, so that every caller states it.
         machine: CPU and ISA.
-        threads: Threads within an operator; 0 where the engine decides (Core ML).
-        length: Tokens, or ``"text"``.
-        gap_ms: Idle time before each inference in ms; 0 where one follows the other.
-        tokens_mean: Mean length in tokens of the inputs really used.
+        threads: Number of threads within an operator; 0 if the engine decides (Core ML).
+        length: Length in tokens, or ``"text"``.
+        gap_ms: Idle time before each inference in ms; 0 if one inference follows the other.
+        tokens_mean: Mean length in tokens of the inputs that were used.
         batch: Rows per inference.
-        load: Other load, heat and clock rate of the machine meanwhile.
-        wall: Wall time per inference, all repeats together; None on a device whose times are no latency (an emulator).
-        wall_interval: Interval of the typical wall time from the repeats; None for fewer than three.
-        cpu: CPU time of the process per inference, all its threads added up; None where `wall` is, and on a phone.
-        cold: Load time, first inference and memory in a fresh process; None where the device does not measure them.
-        warmup_runs: Untimed inferences before the first timed one, in the measuring process.
-        warmup_stable: Whether the warm-up's times became stable before it ended.
-        wall_ms: Raw wall times in ms, [repeats][runs], in the order they were taken.
-        cpu_ms: Raw CPU times in ms, same shape; empty where `cpu` is None.
-        engine_wall: Wall time by the engine's own clock, without the Python binding; None where it has none.
-        engine_ms: Raw times by that clock.
-        guest_instructions: Instructions that an emulated processor executed per inference; None elsewhere.
+        load: Other load, heat and clock rate of the machine during the measurement.
+        wall: Wall time per inference over all repeats; None for a device whose times are not latencies (an emulator).
+        wall_interval: Interval of the typical wall time, from the repeats; None with fewer than three.
+        cpu: CPU time of the process per inference, summed over its threads; None if `wall` is None, and on a phone.
+        cold: Load time, first inference and memory in a new process; None if the device does not measure them.
+        warmup_runs: Number of untimed inferences before the first timed one, in the measuring process.
+        warmup_stable: Whether the times became stable before the warm-up ended.
+        wall_ms: All wall times in ms, [repeats][runs], in the order in which they were taken.
+        cpu_ms: All CPU times in ms, [repeats][runs]; empty if `cpu` is None.
+        engine_wall: Wall time by the engine's own clock, without the Python binding; None if the engine has none.
+        engine_ms: All times by the engine's own clock in ms.
+        guest_instructions: Instructions per inference that an emulated processor executed; None for other devices.
     """
 
     variant: str
@@ -171,17 +171,17 @@ class Measurement(Record):
 
 
 class Comparison(Record):
-    """A variant against the baseline, on the same machine, at the same threads and length.
+    """Times of a file relative to the baseline's, on the same machine, with the same threads and length.
 
     Attributes:
         variant: Name of the variant.
         baseline: Name of the variant it is compared with.
-        threads: Threads of both.
-        length: Length of both.
-        gap_ms: Idle time before each inference of both, in ms.
-        wall: Ratio of wall times, variant / baseline, paired by round: below 1 the variant is faster.
-        cpu: Ratio of CPU times; None where the device does not measure them.
-        provenance: How the compared figures came about: measured, emulated, estimated.
+        threads: Number of threads of both files.
+        length: Length of the inputs of both files.
+        gap_ms: Idle time in ms before each inference of both files.
+        wall: Ratio of wall times, file / baseline, paired by round: below 1 the file is faster.
+        cpu: Ratio of CPU times; None if the device does not measure them.
+        provenance: How the compared times were obtained: measured, emulated, estimated.
     """
 
     variant: str
@@ -200,26 +200,26 @@ _SESSION_RAW: Any = dict.fromkeys(("measurements", "sustained", "reported", "tok
 
 
 class BenchmarkResult(Record):
-    """The content of ``benchmark.json``: the session of one device, and those of other devices.
+    """The content of ``benchmark.json``: the measurements on one device, with the results of other devices in it.
 
-    Nothing is compared across sessions: times of two devices have no common ratio.
+    Times are never compared between devices, since the files were not measured in turns there.
 
     Attributes:
-        schema_version: Major part equal means readable.
+        schema_version: Version of the format; versions with the same major part can be read.
         machine: CPU and ISA.
-        versions: Libraries that took part.
-        protocol: How the timings were taken.
+        versions: Versions of the libraries that were used.
+        protocol: How the times were taken.
         variants: The measured model files.
-        measurements: One per variant, thread count, length and idle time.
-        comparisons: Every variant but the baseline, per thread count, length and idle time.
+        measurements: One for each file, thread count, length and idle time.
+        comparisons: One for each file but the baseline, for each thread count, length and idle time.
         tokenizers: Time from text to ids.
         post_processing: Time from the outputs of an engine to the answer.
-        profiles: Time per operator type, and placement, per variant.
-        answers: Checks of the answers where the measuring device made them (a Mac).
-        others: Sessions of other devices, measured after this one or imported.
+        profiles: Time per operator type, and placement, of each file.
+        answers: Comparisons of outputs, if the device that measured made them (a Mac).
+        others: Results of other devices, measured after this one or imported.
         compilations: Files compiled for devices on which nothing is timed.
         sustained: Files that ran for minutes without a pause.
-        reported: Figures of saved texts of measuring programs; only in the first session.
+        reported: Numbers from saved texts of measuring programs; only in the first result.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -258,27 +258,27 @@ class BenchmarkResult(Record):
         return html_table(("file", "device", "threads", "length", "p50 ms", "p90 ms"), rows, repr(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as a JSON-compatible dictionary, without the raw samples; `write` keeps those."""
+        """Return the result as a JSON object without the single times, which `write` keeps."""
         return self.model_dump(mode="json", exclude={**_SESSION_RAW, "others": {"__all__": _SESSION_RAW}})
 
     @property
     def sessions(self) -> list[BenchmarkResult]:
-        """This result and those of the other devices that have measurements."""
+        """This result and those of other devices, as far as they have measurements."""
         return [s for s in (self, *self.others) if s.measurements]
 
     @property
     def device(self) -> str:
-        """The device of this session."""
+        """The device of this result."""
         return self.measurements[0].device
 
     @property
     def timed(self) -> bool:
-        """Whether this session has latencies."""
+        """Whether this result has latencies."""
         return any(m.wall is not None for m in self.measurements)
 
     @property
     def headline(self) -> BenchmarkResult:
-        """The session whose latencies the tables show first: the first one that has latencies."""
+        """The result whose latencies tables show first: the first one that has latencies."""
         return next((s for s in self.sessions if s.timed), next(iter(self.sessions), self))
 
     def find(self, variant: str, threads: int, length: Length) -> Measurement | None:
@@ -304,7 +304,7 @@ class BenchmarkResult(Record):
         """Read a ``benchmark.json`` of this schema or of another one with the same major version.
 
         Raises:
-            InputError: If the file is missing, of another major schema, or wrong.
+            InputError: If the file is missing, of another major schema, or invalid.
         """
         content: Any = read_json(path)
         check_schema(path, content, SCHEMA_VERSION, "Measure again with: pocketbert benchmark")
@@ -323,33 +323,51 @@ _MOST_SUSTAINED_MIN = 240.0
 
 
 @dataclass(frozen=True)
+class PageOptions:
+    """How the page of the device ``browser`` is served.
+
+    Attributes:
+        host: Address of this machine to listen on; ``lan`` for its address in the local network.
+        https: Whether to serve over TLS with a certificate made for the run, without which browsers on other machines
+            have neither threads nor WebGPU.
+        count: Number of browsers to wait for.
+    """
+
+    host: str = "127.0.0.1"
+    https: bool = False
+    count: int = 1
+
+
+@dataclass(frozen=True)
 class BenchmarkOptions:
     """Settings of a benchmark.
 
     Attributes:
         devices: Devices to measure on, one after the other.
         threads: Thread counts.
-        lengths: Tokens, or ``"text"`` for the real texts at their own length. Lengths beyond the smallest
-            `max_length` are clipped to it, and `protocol.notes` says so.
-        runs: Timed inferences per variant, thread count, length and repeat.
-        repeats: How often all files and lengths are timed anew, one pass after the other.
-        gaps_ms: Idle times in ms. For each, single inferences after it are timed too: an app that calls once for a sentence finds
-            caches, clock rate and threads as idle time leaves them. At the first length they are made at any rate, at the others
-            where they fit into half of the budget.
-        baseline: Name of the variant to compare with; default the first.
-        budget_s: Seconds that everything may take, shared by the devices. When `runs` do not fit, fewer are made
-            (never fewer than one burst of 5, so that a tiny budget is overrun), and the result says how many.
-        seed: Decides the order of turns and texts.
-        profile: Whether to profile per operator (at the first thread count).
+        lengths: Lengths in tokens, or ``"text"`` for the real texts at their own length. Lengths above the smallest
+            `max_length` are reduced to it, and `protocol.notes` says so.
+        runs: Number of timed inferences for each file, thread count, length and repeat.
+        repeats: How often all files and lengths are timed again, one pass after the other.
+        gaps_ms: Idle times in ms. For each, single inferences after this time are measured too, since an app that calls
+            once per sentence finds caches, clock rate and threads as the idle time leaves them. They are always made at
+            the first length, and at other lengths if they fit into half of the budget.
+        baseline: Name of the file to compare with; by default the first one.
+        budget_s: Seconds that everything may take, shared by the devices. If `runs` do not fit, fewer are made, and the
+            result says how many. There is at least one burst of 5, so that a tiny budget is exceeded.
+        seed: Decides the order of turns and of texts.
+        profile: Whether to measure the time per operator, at the first thread count.
         label: Text of the progress bar; empty for none.
-        app: Whether phones behind adb are measured by the demo app on them instead of the runners.
-        data: Labelled rows on which emulated files are scored in place of golden rows and texts; of one folder's task.
-        sustained_min: Minutes that each file runs without a pause at the end, at the first thread count and length; 0 for none.
-            They are not part of the budget.
-        fresh: Whether every repeat is made by a fresh process, so that intervals contain how processes differ; on this machine and
-            on those that are reached by SSH.
-        least_s: Seconds of timed inferences that every figure without idle time has at least, all repeats together; `runs`
-            are made at any rate then, whatever the budget. 0 for no such bound.
+        app: Whether phones behind adb are measured by the demo app on them instead of the measuring programs.
+        data: Labelled rows on which emulated files are scored instead of golden rows and texts; only if all files have
+            the same task.
+        sustained_min: Minutes that each file runs without a pause at the end, at the first thread count and length; 0
+            for no such run. They do not count for the budget.
+        fresh: Whether every repeat runs in a new process, so that intervals include the differences between processes.
+            Only on this machine and on those reached by SSH.
+        least_s: Smallest number of seconds of timed inferences for each result without idle time, over all repeats. If
+            it is set, `runs` are always made, whatever the budget. 0 for none.
+        pages: How the page of the device ``browser`` is served.
     """
 
     devices: Sequence[str] = (LOCAL,)
@@ -368,9 +386,10 @@ class BenchmarkOptions:
     fresh: bool = False
     least_s: float = 0.0
     sustained_min: float = 0.0
+    pages: PageOptions = PageOptions()
 
     def check(self, names: Sequence[str]) -> None:
-        """Check the options for a benchmark of variants with these names.
+        """Raise InputError if the options do not fit a benchmark of files with these names.
 
         Raises:
             InputError: Listing every problem.
@@ -386,7 +405,7 @@ class BenchmarkOptions:
             raise InputError(bad)
 
     def _problems(self) -> list[Problem]:
-        """Return the problems of the options that do not depend on the variants."""
+        """Return the problems of the options that do not depend on the files."""
         bad = []
         if not self.devices:
             bad.append(Problem("devices", "none given.", "Name at least one: pocketbert devices"))

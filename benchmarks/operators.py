@@ -33,9 +33,9 @@ class OpTimes(BaseModel):
     """Time per operator type and placement, averaged over some inferences.
 
     Attributes:
-        runs: Inferences that were averaged.
-        ops: Time per operator type, largest first; empty where the engine has no profile.
-        placement: Nodes per execution provider.
+        runs: Number of inferences that were averaged.
+        ops: Time per operator type, the largest first; empty if the engine cannot profile.
+        placement: Number of nodes per execution provider.
         note: Remarks on the times, or why there are none.
     """
 
@@ -45,12 +45,12 @@ class OpTimes(BaseModel):
     note: str = ""
 
     def profile(self, variant: str, threads: int, length: int) -> Profile:
-        """Return the times as a record of ``benchmark.json``, with the file's name, threads and length.
+        """Build the record of these times for ``benchmark.json``, with the file's name, threads and length.
 
         Args:
             variant: Name of the file.
-            threads: Threads within an operator.
-            length: Tokens.
+            threads: Number of threads within an operator.
+            length: Input length in tokens.
         """
         return Profile(
             variant=variant,
@@ -69,12 +69,12 @@ def profile_operators(file: EngineFile, feed: Feed, threads: int, runs: int) -> 
 
     Args:
         file: The model file.
-        feed: The input.
-        threads: Threads within an operator.
-        runs: Inferences to average.
+        feed: The input to run.
+        threads: Number of threads within an operator.
+        runs: Number of inferences to average.
 
     Returns:
-        The profile; None where the engine of this format or runtime has none.
+        The times; None if the engine of this format or runtime has no profiler.
     """
     if file.runtime is Runtime.OPENVINO:  # another engine than the usual one of its format
         return None
@@ -98,22 +98,21 @@ def profile_operators(file: EngineFile, feed: Feed, threads: int, runs: int) -> 
 
 
 def read_profile(path: Path, skip: int = 0) -> OpTimes:
-    """Sum up the trace file of ONNX Runtime's profiler: time per operator type, nodes per execution provider.
+    """Add up a trace file of ONNX Runtime's profiler: time per operator type, and nodes per execution provider.
 
-    Source: the trace that ONNX Runtime writes with ``enable_profiling``: one ``Node`` event per executed
-    node (duration in µs, operator type and provider in its arguments) and one ``model_run`` event around
-    each inference. Nodes of subgraphs (If, Loop) would count twice, once in their parent; encoders have
-    none.
+    Source: the trace that ONNX Runtime writes with ``enable_profiling``. It has one ``Node`` event per executed node
+    (duration in µs; operator type and provider in its arguments) and one ``model_run`` event around each inference.
+    Nodes of subgraphs (If, Loop) would be counted twice, once in their parent node; encoders have none.
 
     Args:
         path: The JSON file.
-        skip: Inferences at the start to leave out.
+        skip: Number of inferences at the start that are left out.
 
     Returns:
-        The sums, per inference.
+        The sums, divided by the number of inferences.
 
     Raises:
-        InputError: If the file holds no inference after those left out.
+        InputError: If the file has no inference after the skipped ones.
     """
     events = [e for e in read_json(path, limit_mib=512) if isinstance(e, dict)]
     inferences = sorted((e for e in events if e.get("name") == "model_run"), key=lambda e: int(e["ts"]))[skip:]
@@ -155,13 +154,13 @@ _TIMEOUT_S = 300.0
 
 
 class LitertRequest(BaseModel):
-    """The settings that the LiteRT profiling program reads from stdin.
+    """What the LiteRT profiling program reads on stdin.
 
     Attributes:
         path: The TFLite file.
-        threads: Threads within an operator.
-        warmup: Inferences that are left out.
-        runs: Inferences with the profiler on, and as many without it.
+        threads: Number of threads within an operator.
+        warmup: Number of inferences that are left out at the start.
+        runs: Number of inferences with the profiler on; the same number is timed without it.
         inputs: One row of integers per input.
     """
 
@@ -173,7 +172,7 @@ class LitertRequest(BaseModel):
 
     @classmethod
     def of(cls, path: str, threads: int, runs: int, feed: Feed) -> LitertRequest:
-        """Make the request for a file and one input row, whose length must be that of a signature of the file."""
+        """Build the request for a file and one input row, whose length must be that of one of the file's signatures."""
         inputs = {name: [int(v) for v in rows[0]] for name, rows in feed.items() if rows.ndim == 2}
         return cls(path=path, threads=threads, warmup=WARMUP, runs=runs, inputs=inputs)
 
@@ -206,12 +205,12 @@ class _Operator(BaseModel):
 
 
 class LitertTimes(BaseModel):
-    """The times that the LiteRT profiling program prints.
+    """The times that the LiteRT profiling program returns.
 
     Attributes:
         error: Why there are no times.
-        runs: Inferences with the profiler on.
-        plain_us: Mean wall time of the inferences without the profiler, between those with it.
+        runs: Number of inferences with the profiler on.
+        plain_us: Mean wall time of the inferences without the profiler, which alternate with the others.
         invoke_us: Mean time of an inference with the profiler on.
         operators: Operators of XNNPACK and built-in kernels, by name.
     """
@@ -225,7 +224,7 @@ class LitertTimes(BaseModel):
     operators: list[_Operator] = Field(default_factory=list)
 
     def profile(self, coverage: XnnpackCoverage | None) -> OpTimes | None:
-        """Return the times with XNNPACK's coverage as placement; None if there is neither."""
+        """Return the times, with the share of the graph that XNNPACK runs as placement; None if both are missing."""
         placement = _xnnpack_placement(coverage)
         if self.error or not self.operators:
             note = f"No time per operator: {self.error or 'the profiler tells nothing'}."
@@ -244,7 +243,7 @@ class LitertTimes(BaseModel):
 
 
 def _xnnpack_placement(coverage: XnnpackCoverage | None) -> list[Placement]:
-    """Return the nodes that XNNPACK runs and those left to built-in kernels; [] if the interpreter reports none."""
+    """Return how many nodes XNNPACK and built-in kernels run; empty if the interpreter does not report it."""
     if coverage is None:
         return []
     title = f"XNNPACK, {coverage.partitions} {'partition' if coverage.partitions == 1 else 'partitions'}"

@@ -24,7 +24,7 @@ _Milliseconds = Annotated[float, Field(gt=0, le=1e8, allow_inf_nan=False)]
 
 
 class Record(BaseModel):
-    """Base of all records: immutable; unknown keys are ignored, so that newer files of the same schema open."""
+    """Base of all records: they cannot be changed, and unknown keys are ignored so that newer files can be read."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -33,12 +33,13 @@ class ColdStart(Record):
     """Load time, first inference and memory of one file in a fresh process.
 
     Attributes:
-        load_ms: Opening the file (in the page cache), graph optimization included.
-        first_ms: First inference; None where the program that measured does not report it.
-        length: Tokens of that inference.
-        peak_memory_bytes: Peak resident memory above what the process had before it opened the file; None where it is not reported.
-        peak_rss_bytes: The same peak, absolute, interpreter and libraries included; None where it is not reported.
-        told_by: Program that measured and printed these figures; empty where this benchmark measured them.
+        load_ms: Time to open the file (already in the page cache), including graph optimization.
+        first_ms: Time of the first inference; None if the measuring program does not report it.
+        length: Length of that inference in tokens.
+        peak_memory_bytes: Peak resident memory above that before the file was opened; None if it is not reported.
+        peak_rss_bytes: Peak resident memory of the whole process, with interpreter and libraries; None if it is not
+            reported.
+        told_by: The program that measured these values; empty if this benchmark did.
     """
 
     load_ms: float
@@ -53,13 +54,13 @@ class TokenizerTime(Record):
     """Time from text to ids, one text at a time.
 
     Attributes:
-        variants: Names of the variants that use this tokenizer.
+        variants: Names of the files that use this tokenizer.
         sha256: Digest of ``tokenizer.json``.
         texts: Number of different texts.
-        tokens_mean: Mean tokens per text.
+        tokens_mean: Mean number of tokens per text.
         per_text: Wall time per text.
-        wall_ms: Raw wall times in ms, in the order they were taken; empty in results before version 2.1.
-        provenance: How the figures came about.
+        wall_ms: All wall times in ms, in the order in which they were taken; empty in results before version 2.1.
+        provenance: How the times were obtained.
     """
 
     variants: list[str]
@@ -72,17 +73,17 @@ class TokenizerTime(Record):
 
 
 class PostProcessingTime(Record):
-    """Time from the outputs of an engine to the answer, one text at a time, each right after an inference.
+    """Time from an engine's outputs to the answer, for one text at a time right after its inference.
 
     Attributes:
-        variants: Names of the variants that share this step (same task and longest length).
-        task: What the model does, such as ``text-classification``.
-        outputs_of: Name of the variant whose outputs were used.
+        variants: Names of the files that share this step (same task and longest input).
+        task: Task of the model, such as ``text-classification``.
+        outputs_of: Name of the file whose outputs were used.
         texts: Number of different texts.
-        tokens_mean: Mean tokens per text.
+        tokens_mean: Mean number of tokens per text.
         per_text: Wall time per text.
-        wall_ms: Raw wall times in ms, in the order of the texts.
-        provenance: How the figures came about.
+        wall_ms: All wall times in ms, in the order of the texts.
+        provenance: How the times were obtained.
     """
 
     variants: list[str]
@@ -99,8 +100,8 @@ class OpShare(Record):
     """Time that all operators of one type take together.
 
     Attributes:
-        op_type: Operator type in the graph that really runs, after the engine's fusions.
-        nodes: How many there are.
+        op_type: Operator type in the graph that is run, after the engine's fusions.
+        nodes: Number of operators of this type.
         share: Share of the time of all nodes, a fraction.
         ms: Time per inference.
     """
@@ -116,9 +117,9 @@ class Placement(Record):
 
     Attributes:
         provider: Name of the execution provider or processor.
-        nodes: Nodes it runs.
-        op_types: Nodes per operator type.
-        cost: Share of the cost by the engine's own estimate; None where it makes none.
+        nodes: Number of nodes that it runs.
+        op_types: Number of nodes per operator type.
+        cost: Share of the cost that the engine estimates for them; None if it estimates none.
     """
 
     provider: str
@@ -128,16 +129,16 @@ class Placement(Record):
 
 
 class Profile(Record):
-    """Time per operator type and placement on processors of one variant.
+    """Time per operator type of one file, and the processors that its operators run on.
 
     Attributes:
-        variant: Name of the variant.
-        threads: Threads within an operator.
-        length: Tokens of the input.
-        runs: Inferences that were averaged.
+        variant: Name of the file in the benchmark.
+        threads: Number of threads within an operator.
+        length: Length of the input in tokens.
+        runs: Number of inferences that were averaged.
         ops: Time per operator type, largest first.
-        placement: Nodes per execution provider.
-        provenance: How the figures came about.
+        placement: Number of nodes per execution provider.
+        provenance: How the times were obtained.
         note: Remarks on the times, or why there are none.
     """
 
@@ -152,16 +153,18 @@ class Profile(Record):
 
 
 class CoolDown(Record):
-    """A wait until a device was about as cool as at the beginning.
+    """A wait until a device was about as cool as at the beginning of the benchmark.
 
     Attributes:
-        before: Name of the measurement after the wait.
-        seconds: How long it took.
-        rise_before: Largest rise of a sensor since the beginning when the wait began, in °C; 0 where there is none.
-        rise_after: Largest rise of a sensor when the wait ended, in °C.
-        slowed_before: By how much the system limited the clock rate more than at the beginning, as a share; 0 where not.
-        slowed_after: Limit of the clock rate when the wait ended, as `slowed_before`.
-        cool: Whether it had cooled down, so that the wait was not ended by its limit.
+        before: Name of the measurement that followed the wait.
+        seconds: Duration of the wait.
+        rise_before: Largest rise of a sensor's temperature since the beginning, in °C, when the wait began; 0 if none
+            rose.
+        rise_after: The same rise when the wait ended.
+        slowed_before: By how much more than at the beginning the system limited the clock rate when the wait began, as
+            a share; 0 if not.
+        slowed_after: The same share when the wait ended.
+        cool: Whether the device had cooled down; if not, the wait was ended by its limit.
     """
 
     before: str
@@ -180,23 +183,23 @@ class CoolDown(Record):
 
 
 class Protocol(Record):
-    """How the timings were taken.
+    """How the times of a benchmark were taken.
 
     Attributes:
-        description: How the timings were taken, as a paragraph for the report.
-        baseline: Variant that the others are compared with.
-        threads: Thread counts, in the order measured.
-        lengths: Lengths, in the order measured.
-        texts: Number of different real texts used.
-        runs_asked: Requested number of timed inferences per variant and repeat.
-        runs_made: Fewest and most timed inferences per variant and repeat that were really made.
-        repeats: How often all files and lengths are timed anew, one pass after the other.
-        fresh: Whether every repeat was made by a fresh process; intervals of ratios then come from the repeats.
-        burst: Timed inferences of one variant before the next one has its turn.
-        budget_s: Time allowed; 0 where there was no limit.
-        took_s: Time taken.
-        shortened: Whether fewer runs than requested were made, to keep the budget.
-        cooling: Waits until the device had cooled down; they are not part of the budget.
+        description: How the times were taken, as a paragraph for the report.
+        baseline: Name of the file that the others are compared with.
+        threads: Thread counts in the order in which they were measured.
+        lengths: Lengths in the order in which they were measured.
+        texts: Number of different real texts that were used.
+        runs_asked: Requested number of timed inferences for each file and repeat.
+        runs_made: Smallest and largest number of timed inferences that were made for a file and repeat.
+        repeats: How often all files and lengths were timed again, one pass after the other.
+        fresh: Whether every repeat ran in a new process; intervals of ratios are then computed from the repeats.
+        burst: Number of timed inferences of one file before it is the turn of the next.
+        budget_s: Seconds that were allowed; 0 if there was no limit.
+        took_s: Seconds that the measurement took.
+        shortened: Whether fewer runs than requested were made because of the budget.
+        cooling: Waits until the device had cooled down; they do not count for the budget.
         notes: Remarks for the reader of the result.
     """
 
@@ -218,15 +221,15 @@ class Protocol(Record):
 
 
 class Slice(Record):
-    """The timings of one of the ten equal parts of a run without pauses.
+    """The times in one of the ten equal parts of a run without pauses.
 
     Attributes:
-        after_s: Seconds since the first inference when it began.
+        after_s: Seconds from the first inference of the run to the beginning of this part.
         wall: Wall time per inference.
-        thermal: Temperature or thermal state, in the device's own words; empty where it reports none.
-        clock: Governor and clock rate before and after; empty where the device reports none.
-        others: Share of the CPU time that other processes used; None where it was not counted.
-        energy: Energy meanwhile in words, or why it cannot be read; empty where none was looked for.
+        thermal: Temperature or thermal state as the device words it; empty if it reports none.
+        clock: Governor and clock rate before and after; empty if the device reports none.
+        others: Share of the CPU time that other processes used; None if it was not counted.
+        energy: Energy of this part in words, or why it cannot be read; empty if it was not measured.
     """
 
     after_s: float
@@ -238,18 +241,18 @@ class Slice(Record):
 
 
 class Sustained(Record):
-    """The timings of one file that ran for minutes without a pause.
+    """The times of one file that ran for minutes without a pause.
 
     Attributes:
-        variant: Name of the variant.
-        device: Where it ran.
-        threads: Threads within an operator.
-        length: Tokens, or ``"text"``.
+        variant: Name of the file in the benchmark.
+        device: The device that ran the file.
+        threads: Number of threads within an operator.
+        length: Length in tokens, or ``"text"``.
         minutes: Duration in minutes.
-        slices: In order of time.
-        drift: Time of the last slice over that of the first one, paired by input.
-        provenance: How the figures came about.
-        wall_ms: Raw wall times in ms, [slices][runs].
+        slices: The ten parts of the run, in order of time.
+        drift: Time in the last part relative to that in the first one, paired by input.
+        provenance: How the times were obtained.
+        wall_ms: All wall times in ms, [slices][runs].
     """
 
     variant: str
@@ -267,14 +270,14 @@ class AnswerCheck(Record):
     """How far a device's outputs are from reference outputs, such as those recorded in the folder's golden rows.
 
     Attributes:
-        variant: Name of the variant.
-        rows: Rows compared.
-        largest: Largest difference among finite answers.
-        tolerance: Largest one that is allowed.
-        finite: Whether all answers were numbers.
-        provenance: How the answers came about.
+        variant: Name of the file in the benchmark.
+        rows: Number of rows that were compared.
+        largest: Largest difference among finite outputs.
+        tolerance: Largest difference that is allowed.
+        finite: Whether all outputs were finite.
+        provenance: How the compared outputs were obtained.
         against: Name of the reference outputs, as a plural noun.
-        equal: Whether all answers have the same bits; None where only differences are known.
+        equal: Whether all outputs have the same bits; None if only differences are known.
     """
 
     variant: str
@@ -288,12 +291,12 @@ class AnswerCheck(Record):
 
     @property
     def passed(self) -> bool:
-        """Whether the largest difference is within the tolerance and all answers are numbers."""
+        """Whether all outputs are finite and the largest difference is within the tolerance."""
         return self.finite and self.largest <= self.tolerance
 
     @property
     def words(self) -> str:
-        """The outcome of the check as a line of text: rows, largest difference, tolerance."""
+        """The result of the comparison in one line: rows, largest difference, tolerance."""
         outcome = f"largest difference {self.largest:.3g}" if self.finite else "answers that are not numbers"
         if self.equal:
             outcome += ", equal bit for bit"
@@ -301,35 +304,36 @@ class AnswerCheck(Record):
 
 
 class Reported(Record):
-    """Figures read from a saved output of a measuring program, such as TFLite's ``benchmark_model``.
+    """Numbers read from a saved output of a measuring program, such as TFLite's ``benchmark_model``.
 
-    Figures that the text lacks are None. Load, CPU time and repeats are never in it, so that it is no `Measurement`.
+    Numbers that the text does not contain are None. It never contains load, CPU time and repeats, so that this is no
+    `Measurement`.
 
     Attributes:
         variant: Name of the file in tables.
-        path: The file in its artefact folder.
-        sha256: Digest of that file. The text has none; the user named the file.
-        bytes: Its size.
-        device: Where it was measured, in the user's words.
-        tool: The program.
+        path: Path of the file in its artefact folder.
+        sha256: Digest of the file in the artefact folder. The text has none; the user named the file.
+        bytes: Size of the file.
+        device: The device, in the user's words.
+        tool: Name of the measuring program.
         source: Name of the text.
-        provenance: How the figures came about.
-        threads: Threads within an operator; 0 where the engine decided.
-        length: Tokens.
-        settings: Other settings in the text, in its own words.
-        runs: Timed inferences.
-        mean_ms: Their mean.
-        p50_ms: Their median.
-        p90_ms: Their 90th percentile.
-        p99_ms: Their 99th percentile.
-        min_ms: The shortest one.
-        max_ms: The longest one.
-        stdev_ms: Their standard deviation.
-        load_ms: Opening the file.
-        first_ms: First inference.
+        provenance: How the numbers were obtained.
+        threads: Number of threads within an operator; 0 if the engine decided.
+        length: Length in tokens.
+        settings: Other settings, as the text words them.
+        runs: Number of timed inferences.
+        mean_ms: Mean time of an inference.
+        p50_ms: Median time.
+        p90_ms: 90th percentile of the times.
+        p99_ms: 99th percentile of the times.
+        min_ms: Time of the shortest inference.
+        max_ms: Time of the longest inference.
+        stdev_ms: Standard deviation of the times.
+        load_ms: Time to open the file.
+        first_ms: Time of the first inference.
         peak_memory_bytes: Peak memory above that of the program.
         peak_rss_bytes: Peak memory of the process.
-        wall_ms: Single times in ms, in order; empty where the text has none.
+        wall_ms: Single times in ms, in order; empty if the text has none.
         profile: Time per operator.
         notes: Remarks for the reader of the result.
     """
@@ -366,12 +370,12 @@ class Reported(Record):
 
 
 class LeftNodes(Record):
-    """Nodes of one operator type that stay on the CPU because the NPU's compiler rejects them for one reason.
+    """Nodes of one operator type that stay on the CPU, because an NPU's compiler rejected them for one reason.
 
     Attributes:
         op_type: Operator type.
-        nodes: How many there are.
-        reason: Why, in the words of the vendor's compiler.
+        nodes: Number of nodes.
+        reason: Why they were rejected, in the words of the vendor's compiler.
     """
 
     op_type: str
@@ -385,14 +389,14 @@ class LeftNodes(Record):
 
 
 class EmulatedAnswers(AnswerCheck):
-    """Answers of an NPU's emulator compared with those of this machine's CPU for the same file and inputs.
+    """Comparison of the outputs of an NPU's emulator with those of this machine's CPU, for the same file and inputs.
 
     Attributes:
-        available: Rows that there were; fewer were computed where the time was over.
-        same: Share of decisions that are the same: the largest logit of a row, of each real token, or of start and end;
-            None where the outputs are no logits of classes.
-        score: Score of the emulated rows on labelled data; None without.
-        score_here: Score of the same rows, unpadded, on this machine's CPU.
+        available: Number of rows that could be emulated; fewer were, if the time was over.
+        same: Share of equal decisions: the largest logit of a row, of each real token, or of start and end. None if the
+            outputs are not logits of classes.
+        score: Score of the emulated rows, if they are labelled; else None.
+        score_here: Score of the same rows on this machine's CPU; None without labels.
     """
 
     available: int
@@ -402,7 +406,7 @@ class EmulatedAnswers(AnswerCheck):
 
     @property
     def score_words(self) -> str:
-        """The scores for tables, e.g. ``84.50 (84.42 on this CPU)``; empty where rows had no labels."""
+        """The scores for tables, e.g. ``84.50 (84.42 on this CPU)``; empty if the rows had no labels."""
         if self.score is None or self.score_here is None:
             return ""
         metric = METRICS[self.score.metric]
@@ -410,7 +414,7 @@ class EmulatedAnswers(AnswerCheck):
 
     @property
     def words(self) -> str:
-        """The outcome of the check as a line of text, with the share of equal decisions."""
+        """The result of the comparison in one line, with the share of equal decisions."""
         same = f", {self.same * 100:.1f} % the same decision" if self.same is not None else ""
         return f"{super().words}{same}"
 
@@ -420,7 +424,7 @@ class OperatorCycles(Record):
 
     Attributes:
         op_type: Operator type.
-        cycles: Cycles of one inference.
+        cycles: Number of cycles in one inference.
     """
 
     op_type: str
@@ -428,24 +432,27 @@ class OperatorCycles(Record):
 
 
 class Estimate(Record):
-    """Time and memory of one inference by a compiler's model of an NPU: nothing was run. Operators on the CPU are not in it.
+    """Time and memory of one inference on an NPU as its compiler estimates them; nothing was run.
+
+    Operators that stay on the CPU are not part of the estimate.
 
     Attributes:
-        system: Clock rates and memories that were assumed, by the compiler's name for them.
+        system: The compiler's name for the clock rates and memories that were assumed.
         memory: The compiler's name for where weights and activations are kept.
         clock_mhz: Clock rate of the NPU.
-        time_ms: Time on the NPU.
-        cycles: Cycles of that time.
-        npu_cycles: Cycles in which the NPU computes; it waits for memory in the others.
-        sram_bytes: SRAM that is used at most.
+        time_ms: Time on the NPU in ms.
+        cycles: Number of clock cycles in that time.
+        npu_cycles: Number of cycles in which the NPU computes; in the others it waits for memory.
+        sram_bytes: Largest amount of SRAM that is used.
         dram_bytes: DRAM that is used.
         flash_bytes: Flash that is used.
         sram_traffic: Bytes read from and written to SRAM.
         dram_traffic: Bytes read from and written to DRAM.
         flash_traffic: Bytes read from and written to flash.
-        operators: Cycles per operator type, most first.
-        products_left: Matrix products that stay on the CPU: with them the estimate is only of a small part of the model.
-        provenance: How the figures came about.
+        operators: Cycles per operator type, the most first.
+        products_left: Number of matrix products that stay on the CPU; if there are any, the estimate covers only a
+            small part of the model.
+        provenance: How the numbers were obtained.
     """
 
     system: str
@@ -466,27 +473,27 @@ class Estimate(Record):
 
 
 class Compilation(Record):
-    """The outcome of compiling one file for one NPU at one length.
+    """The result of compiling one file for one NPU at one length.
 
     Attributes:
-        variant: Name of the file.
-        sha256: Its digest.
-        bytes: Its size.
-        device: The device as it was named, e.g. ``qnn-host:SM8650``.
-        target: Name of the chip as text.
+        variant: Name of the file in the benchmark.
+        sha256: Digest of the file.
+        bytes: Size of the file.
+        device: The device by the name that the user gave, e.g. ``qnn-host:SM8650``.
+        target: Name of the chip in words.
         engine: Name of the compiler.
         engine_version: Version of the compiler.
-        provenance: How placement, size and compile time came about.
-        length: Tokens of the fixed shape; batch is 1.
-        op_types: Nodes on the NPU per operator type, after ONNX Runtime's simplifications.
-        partitions: Pieces that they are in; each further one costs a change between NPU and CPU.
+        provenance: How placement, size and compile time were obtained.
+        length: Length in tokens of the fixed input shape; the batch size is 1.
+        op_types: Number of nodes on the NPU per operator type, after ONNX Runtime's simplifications.
+        partitions: Number of pieces in which the NPU runs them; each further piece costs a change between NPU and CPU.
         left: Nodes that stay on the CPU.
         compiled_bytes: Size of the compiled program.
-        compile_s: Wall time of the compilation on this machine, in seconds. It is no figure of the NPU.
-        answers: Comparison of the emulator's outputs with this machine's; None where nothing was emulated.
-        failed: Why there is no compiled program; empty where there is one.
-        stopped: Why the emulator stopped early; empty where it did not.
-        estimate: The compiler's estimate of the NPU's time and memory; None where it makes none.
+        compile_s: Wall time of the compilation on this machine in seconds, which says nothing about the NPU.
+        answers: Comparison of the emulator's outputs with this machine's; None if nothing was emulated.
+        failed: Why there is no compiled program; empty if there is one.
+        stopped: Why the emulator stopped early; empty if it did not.
+        estimate: The compiler's estimate of the NPU's time and memory; None if it makes none.
     """
 
     variant: str
@@ -510,17 +517,17 @@ class Compilation(Record):
 
     @property
     def nodes(self) -> int:
-        """Nodes on the NPU."""
+        """Number of nodes on the NPU."""
         return sum(self.op_types.values())
 
     @property
     def nodes_left(self) -> int:
-        """Nodes on the CPU."""
+        """Number of nodes on the CPU."""
         return sum(one.nodes for one in self.left)
 
     @property
     def wrong(self) -> str:
-        """A line saying why this compiled file fails: not compiled, stopped, or answers too far off; else empty."""
+        """Why the compiled file fails: not compiled, emulator stopped, or outputs too different; empty if it passes."""
         name = f"{self.variant} on {self.device}, {self.length} tokens"
         if self.failed:
             return f"{name}: not compiled: {self.failed}"

@@ -6,7 +6,7 @@
 Two processes with the same files differ by more than the rounds of one: where memory, code and threads lie is decided when a
 process begins. In an hour of runs on a quiet machine, ratios of two files varied by 2 to 7 % between processes on one thread
 and by up to 17 % on two, and intervals of the rounds of one process held later ratios in 67 % of cases instead of 90 %
-(docs/benchmarks.md, `lab/peers/repeats.py`). So each repeat opens all files in a new process, and intervals come from
+(docs/lab/benchmarks.md, `lab/peers/repeats.py`). So each repeat opens all files in a new process, and intervals come from
 the repeats.
 
 ``python -m pocketbert.benchmarks.repeats`` reads a request from stdin and prints the timings of one repeat.
@@ -41,18 +41,18 @@ _HANGS_S = 1800.0
 
 
 class _Series(BaseModel):
-    """The timings that one process took of one variant at one length and idle time.
+    """The times that one process took for one file at one length and idle time.
 
     Attributes:
-        variant: Its name.
-        length: Tokens, or ``"text"``.
+        variant: Name of the file.
+        length: Length in tokens, or ``"text"``.
         gap_ms: Idle time before each inference.
         engine: Engine name.
         engine_version: Version of the engine.
-        warmup_runs: Untimed inferences before.
-        warmup_stable: Whether the warm-up's times became stable.
+        warmup_runs: Number of untimed inferences before the timed ones.
+        warmup_stable: Whether the times became stable during the warm-up.
         wall_ms: Wall time of each inference.
-        cpu_ms: CPU time of each.
+        cpu_ms: CPU time of each inference.
     """
 
     variant: str
@@ -67,7 +67,7 @@ class _Series(BaseModel):
 
     @classmethod
     def of(cls, cell: Cell) -> _Series:
-        """Make the record of a variant that was timed in a single repeat."""
+        """Build the record of a file that was timed in a single repeat."""
         return cls(
             variant=cell.variant.name,
             length=cell.length,
@@ -82,17 +82,17 @@ class _Series(BaseModel):
 
 
 def run_fresh(block: Block, inputs: Inputs, deadline: float, tick: Tick, make_repeat: Repeat) -> list[Cell]:
-    """Time a block with a fresh process for every repeat; return the timings of all repeats together.
+    """Time the files of a block with a new process for every repeat; return the times of all repeats together.
 
     Args:
         block: Files, lengths and idle times to time at one thread count.
-        inputs: Model inputs by (variant's name, length).
-        deadline: Time of the monotonic clock by which all repeats should end.
-        tick: Called with words after every step.
-        make_repeat: Makes one repeat in a new process; made by `local_repeats` or `remote_repeats`.
+        inputs: Model inputs by (file's name, length).
+        deadline: Time by the monotonic clock by which all repeats should end.
+        tick: Function that is called after every step, with a text for the progress bar.
+        make_repeat: Function that runs one repeat in a new process, from `local_repeats` or `remote_repeats`.
 
     Returns:
-        The timings of every variant, length and idle time; entry i of `repeats` is that of process i.
+        The times of every file, length and idle time; entry i of `repeats` is from process i.
 
     Raises:
         InputError: If an engine refuses a file.
@@ -118,7 +118,7 @@ def run_fresh(block: Block, inputs: Inputs, deadline: float, tick: Tick, make_re
 
 
 def _add_series(cells: dict[tuple[str, Length, float], Cell], series: _Series, block: Block, inputs: Inputs) -> None:
-    """Add the timings of one process as a further repeat of their variant, length and idle time in `cells`."""
+    """Add the times that one process took to `cells`, as a further repeat of each file, length and idle time."""
     key = (series.variant, series.length, series.gap_ms)
     if key not in cells:
         variant = next(v for v in block.variants if v.name == series.variant)
@@ -132,7 +132,7 @@ def _add_series(cells: dict[tuple[str, Length, float], Cell], series: _Series, b
 
 @dataclass
 class _ClosedFile:
-    """Name and version of the engine that ran a file in a process that has ended."""
+    """Name and version of the engine that ran a file, for a process that has ended."""
 
     engine: str
     engine_version: str
@@ -147,11 +147,11 @@ class _ClosedFile:
 
 
 def remote_repeats(connection: Restarting, inputs: Inputs) -> Repeat:
-    """Return a function that runs one repeat on another machine, restarting the worker there each time.
+    """Return a function that runs one repeat on another machine, in a worker process that is started anew.
 
     Args:
-        connection: The device.
-        inputs: Model inputs by (variant's name, length).
+        connection: The connection to the device.
+        inputs: Model inputs by (file's name, length).
     """
 
     def make_repeat(block: Block, seconds: float) -> list[_Series]:
@@ -164,7 +164,7 @@ def remote_repeats(connection: Restarting, inputs: Inputs) -> Repeat:
 
 @contextlib.contextmanager
 def local_repeats(inputs: Inputs) -> Iterator[Repeat]:
-    """Yield a function that runs one repeat in a new Python process here; the inputs go through a temporary file."""
+    """Yield a function that runs one repeat in a new Python process; it reads the inputs from a temporary file."""
     with tempfile.TemporaryDirectory(prefix="pocketbert-") as folder:
         path = Path(folder) / "inputs.npz"
         _write_inputs(path, inputs)
@@ -179,8 +179,8 @@ class _Request(BaseModel):
 
     Attributes:
         block: Files, lengths and idle times to time in one repeat.
-        seconds: Time that it may take.
-        inputs: File with the inputs, written by `_write_inputs`.
+        seconds: Seconds that the repeat may take.
+        inputs: Path of the file with the inputs, which `_write_inputs` wrote.
     """
 
     block: Block
@@ -219,7 +219,7 @@ def _run_process(request: _Request) -> list[_Series]:
 
 
 def _write_inputs(path: Path, inputs: Inputs) -> None:
-    """Write the inputs to an ``.npz`` file: per variant and length, all rows concatenated, and their lengths."""
+    """Write the inputs to an ``.npz`` file: for each file and length all rows concatenated, and their lengths."""
     arrays = {}
     for number, (key, feeds) in enumerate(inputs.items()):
         arrays[f"{number}/key"] = np.array(json.dumps(key))
@@ -231,7 +231,7 @@ def _write_inputs(path: Path, inputs: Inputs) -> None:
 
 
 def _read_inputs(path: Path) -> dict[tuple[str, Length], list[Feed]]:
-    """Read the ``.npz`` file of inputs; return the input rows by (variant, length)."""
+    """Read the ``.npz`` file of inputs; return the input rows by (file's name, length)."""
     inputs: dict[tuple[str, Length], list[Feed]] = {}
     with np.load(path, allow_pickle=False) as stored:
         for number in range(sum(name.endswith("/key") for name in stored.files)):
@@ -251,10 +251,10 @@ def _read_inputs(path: Path) -> dict[tuple[str, Length], list[Feed]]:
 
 
 def _main() -> int:
-    """Read a request from stdin, make one repeat on this machine, and print the answer on the last line of stdout.
+    """Read a request on stdin, run one repeat on this machine, and print the times on the last line of stdout.
 
     Returns:
-        Exit status: 0, or that of the error, whose text is the last line on stderr.
+        The exit status: 0, or that of the error, whose text is then the last line on stderr.
     """
     try:
         request = _Request.model_validate_json(sys.stdin.read())

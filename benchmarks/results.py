@@ -30,15 +30,15 @@ BUSY = 0.10
 def make_measurement(
     cell: Cell, cold: ColdRun | None, device: DeviceName, machine: Machine, threads: int, load: Load
 ) -> Measurement:
-    """Make the stored record of one file's timings; times of an emulator, which are no latencies, are left out.
+    """Build the stored record of one file's times; times of an emulator are left out, as they are not latencies.
 
     Args:
-        cell: The timings.
-        cold: Start of the file in a fresh process; None where the device does not measure it.
-        device: The device.
-        machine: Its CPU and ISA.
-        threads: Threads within an operator.
-        load: Other load, heat and clock rate of the device meanwhile.
+        cell: The times of the file at one length and idle time.
+        cold: Start of the file in a new process; None if the device does not measure it.
+        device: Name of the device, with its argument.
+        machine: The device's CPU and instruction set.
+        threads: Number of threads within an operator.
+        load: Other load, temperature and clock rate of the device while the times were taken.
     """
     used = cell.feeds[: max(map(len, cell.repeats))]
     walls, cpus = (cell.wall_ms, cell.cpu_ms) if cell.timed else ([], [])
@@ -72,14 +72,14 @@ def make_measurement(
 def make_comparisons(
     cells: Sequence[Cell], baseline: str, device: DeviceName, threads: int, fresh: bool
 ) -> list[Comparison]:
-    """Return every variant's time ratio to the baseline, with intervals; [] for an emulator's times.
+    """Return each file's times relative to the baseline's, with intervals; empty for an emulator.
 
     Args:
-        cells: The timings at one thread count.
-        baseline: Name of the variant that the others are compared with.
-        device: The device.
-        threads: Threads within an operator.
-        fresh: Whether every repeat was made by a fresh process.
+        cells: The times at one thread count.
+        baseline: Name of the file that the others are compared with.
+        device: Name of the device, with its argument.
+        threads: Number of threads within an operator.
+        fresh: Whether every repeat ran in a new process.
     """
     base = {(c.length, c.gap_ms): c for c in cells if c.variant.name == baseline}
     return [
@@ -99,13 +99,13 @@ def make_comparisons(
 
 
 def describe_method(method: str, measurements: Sequence[Measurement], options: BenchmarkOptions, fresh: bool) -> str:
-    """Return a paragraph for the report on how the timings were taken and how their figures are computed.
+    """Return a paragraph for the report on how the times were taken, and how medians and intervals are computed.
 
     Args:
-        method: Sentences on how this device takes its figures.
-        measurements: The measurements of one session.
+        method: Sentences on how this device measures.
+        measurements: The measurements on one device.
         options: The requested settings of the benchmark.
-        fresh: Whether every repeat was made by a fresh process.
+        fresh: Whether every repeat ran in a new process.
     """
     gaps = sorted({m.gap_ms for m in measurements if m.gap_ms})
     idle = (
@@ -142,10 +142,10 @@ def timing_notes(
     """Return notes on what makes the times less certain: fewer runs, unstable warm-ups, other load, many threads.
 
     Args:
-        measurements: The measurements of one session.
-        run_counts: Timed inferences of every repeat.
+        measurements: The measurements on one device.
+        run_counts: Numbers of timed inferences that the repeats had.
         runs: Requested number of timed inferences per repeat.
-        budget_s: Seconds that were allowed.
+        budget_s: Seconds that the benchmark was allowed to take.
     """
     notes = []
     fewest, most = min(run_counts), max(run_counts)
@@ -173,13 +173,13 @@ def timing_notes(
 def idle_notes(
     idle: Sequence[tuple[Length, float]], measurements: Sequence[Measurement], repeats: int, budget_s: float
 ) -> list[str]:
-    """Return a note per idle time whose single inferences did not fit into the budget at some lengths.
+    """Return a note for each idle time whose single inferences did not fit into the time budget at some lengths.
 
     Args:
-        idle: Lengths and idle times in ms of the single inferences that were asked for.
-        measurements: The measurements of one session.
-        repeats: How often all files and lengths are timed anew, one pass after the other.
-        budget_s: Seconds that were allowed.
+        idle: Lengths and idle times in ms of the single inferences that were requested.
+        measurements: The measurements on one device.
+        repeats: Number of repeats (passes over all files and lengths).
+        budget_s: Seconds that the benchmark was allowed to take.
     """
     notes = []
     measured = {(m.threads, m.length, m.gap_ms) for m in measurements}

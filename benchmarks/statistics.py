@@ -62,7 +62,7 @@ class Statistics(_Frozen):
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Statistics:
-        """Compute percentiles, mean and deviation of timings.
+        """Compute percentiles, mean and standard deviation of timings.
 
         Args:
             samples: At least one timing in ms, shape [n], any order.
@@ -85,7 +85,7 @@ class Statistics(_Frozen):
 
 
 class Interval(_Frozen):
-    """A confidence interval, in the unit of the figure."""
+    """A confidence interval, in the unit of the value that it is for."""
 
     low: float
     high: float
@@ -93,14 +93,16 @@ class Interval(_Frozen):
 
 
 class Ratio(_Frozen):
-    """The ratio of two series of paired timings with its interval: below 1, the first one is faster.
+    """The ratio of two series of paired times, with an interval; below 1, the first series is faster.
 
     Attributes:
-        median: Median of the paired ratios; of fresh processes, the geometric mean of their medians.
-        low: Lower end of its interval.
-        high: Upper end.
-        pairs: Number of pairs; of fresh processes, their number.
-        confidence: Coverage of the interval. 0.95 or a little more from 6 pairs on; less with fewer.
+        median: Median of the paired ratios; with a new process for each repeat, the geometric mean of the processes'
+            medians.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
+        pairs: Number of pairs; with new processes, the number of processes.
+        confidence: Probability that the interval covers the true value: 0.95 or a little more from 6 pairs on, less
+            with fewer.
     """
 
     median: float
@@ -111,7 +113,7 @@ class Ratio(_Frozen):
 
     @property
     def decided(self) -> bool:
-        """Whether the interval leaves out 1, so that one of the two is faster."""
+        """Whether 1 is outside of the interval, so that one of the two is faster."""
         return self.high < 1 or self.low > 1
 
 
@@ -119,7 +121,7 @@ def nearest_rank(samples: Sequence[float] | np.ndarray, percent: int) -> float:
     """Return the smallest sample that at least `percent` per cent of the samples do not exceed.
 
     Args:
-        samples: Shape [n], n >= 1, any order.
+        samples: Numbers, shape [n], n >= 1, in any order.
         percent: A whole number from 1 to 100; whole, because 0.07 * 100 is not 7 in floating point.
 
     Returns:
@@ -132,15 +134,15 @@ def nearest_rank(samples: Sequence[float] | np.ndarray, percent: int) -> float:
 def repeat_interval(medians: Sequence[float]) -> Interval | None:
     """Compute the 95 % confidence interval of a latency from the medians of its repeats.
 
-    A t interval over logarithms: repeats are few (3 to 10), timings are positive and skewed to the right,
-    and what disturbs them (frequency, other load) multiplies.
+    It is a t interval over logarithms: repeats are few (3 to 10), times are positive and skewed to the right, and
+    disturbances (clock rate, other load) multiply the times.
 
     Args:
         medians: One median in ms per repeat.
 
     Returns:
-        The 95 % interval, or None for fewer than three repeats: two would give 12.7 standard errors to
-        either side, an interval that is right and says nothing.
+        The interval. None for fewer than three repeats: with two it would be 12.7 standard errors wide to each side,
+        which is right but useless.
     """
     if len(medians) < REPEATS_LEAST:
         return None
@@ -151,7 +153,7 @@ def repeat_interval(medians: Sequence[float]) -> Interval | None:
 
 
 def student_t(freedom: int) -> float:
-    """Return the 97.5 % point of Student's t with `freedom` >= 1 degrees of freedom."""
+    """Return the 97.5 % quantile of Student's t distribution with `freedom` >= 1 degrees of freedom."""
     if freedom <= len(_T975):
         return _T975[freedom - 1]
     z = _Z975
@@ -159,27 +161,27 @@ def student_t(freedom: int) -> float:
 
 
 def burst_medians(repeats: Sequence[Sequence[float]], burst: int) -> list[float]:
-    """Return the median of each burst, repeats concatenated; entry i is the same round for all files that took turns.
+    """Return the median of each burst of all repeats; entry i belongs to the same round for all files that took turns.
 
     Args:
-        repeats: Timings in ms, [repeats][runs].
-        burst: Timings of one turn.
+        repeats: Times in ms, [repeats][runs].
+        burst: Number of times in one turn.
     """
     return [float(np.median(r[i : i + burst])) for r in repeats for i in range(0, len(r), burst)]
 
 
 def paired_ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
-    """Compute the median ratio a[i] / b[i] of timings taken in the same rounds, with its confidence interval.
+    """Compute the median ratio a[i] / b[i] of times taken in the same rounds, with its confidence interval.
 
-    A round that was disturbed as a whole leaves its ratio alone, which is the point of interleaving. The
-    interval is the distribution-free one of the median, between two order statistics (the sign test
-    turned round): it assumes neither normal errors nor a common spread, and one wild round cannot widen
-    it. With fewer than 6 pairs no such interval reaches 95 %; then it spans all ratios and `confidence`
-    is its lower coverage. Swapping `a` and `b` gives the reciprocals.
+    If something disturbs a whole round, both times change and the ratio does not, which is why the files take turns.
+    The interval is the distribution-free one of the median, between two order statistics (an inverted sign test): it
+    assumes neither normal errors nor a common spread, and a single outlier cannot widen it. With fewer than 6 pairs no
+    such interval reaches 95 %; it then spans all ratios, and `confidence` is its lower coverage. Swapping `a` and `b`
+    gives the reciprocals.
 
     Args:
-        a: Timings of the first, positive, shape [rounds].
-        b: Timings of the second, positive, same rounds.
+        a: Times of the first file, positive, shape [rounds].
+        b: Times of the second file, positive, from the same rounds.
 
     Returns:
         Median of a[i] / b[i] with its interval.
@@ -204,13 +206,13 @@ def time_ratio(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], turn:
     """Compute the ratio of two files' times, with its interval, from the repeats in which they took turns.
 
     Args:
-        a: Timings in ms of the first, [repeats][runs].
-        b: Timings of the second, taken in the same rounds.
-        turn: Timings of one turn.
-        fresh: Whether every repeat was made by a fresh process.
+        a: Times in ms of the first file, [repeats][runs].
+        b: Times in ms of the second file, from the same rounds.
+        turn: Number of times in one turn.
+        fresh: Whether every repeat ran in a new process.
 
     Returns:
-        `paired_ratio` of all rounds; of three fresh processes or more `repeated_ratio`.
+        `paired_ratio` over all rounds; `repeated_ratio` if there are three new processes or more.
     """
     if fresh and len(a) >= REPEATS_LEAST:
         pairs = zip(a, b, strict=True)
@@ -221,13 +223,13 @@ def time_ratio(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], turn:
 
 
 def repeated_ratio(ratios: Sequence[float]) -> Ratio:
-    """Combine the time ratios of fresh processes, one per process, into their geometric mean with a 95 % interval.
+    """Combine the time ratios of several processes, one per process, into their geometric mean with a 95 % interval.
 
-    A t interval over logarithms, as `repeat_interval`: processes differ from each other by more than the rounds of one, so
-    that an interval of all rounds would be too narrow by half.
+    It is a t interval over logarithms, as in `repeat_interval`. Processes differ from each other by more than the
+    rounds of one process, so that an interval over all rounds would be too narrow by half.
 
     Args:
-        ratios: At least three, positive.
+        ratios: One positive ratio per process, at least three.
 
     Returns:
         Their geometric mean with its interval.

@@ -40,7 +40,7 @@ class PostProcessing:
     """How a file's outputs become answers: the task's head and the temperature of its logits.
 
     Attributes:
-        head: The task, as it turns outputs into answers.
+        head: The head of the task, which turns outputs into answers.
         temperature: The number that the file's logits are divided by.
     """
 
@@ -50,13 +50,13 @@ class PostProcessing:
     def answers(
         self, outputs: Sequence[Arrays], inputs: Sequence[Feed], prepared: Prepared, inside: bool
     ) -> list[Answer]:
-        """Turn a file's outputs into answers as `pocketbert.load(folder).predict` does, without unknown marks.
+        """Turn outputs into answers as `pocketbert.load(folder).predict` does, but mark none as unknown.
 
         Args:
             outputs: The model's outputs for each input row: arrays by output name.
             inputs: The model's inputs for each row: arrays [1, L] by input name.
-            prepared: The rows.
-            inside: Whether the file computes the score function itself.
+            prepared: The tokenized rows.
+            inside: Whether the file computes the score function (softmax or sigmoid) itself.
         """
         task = self.head.task
         names = (PROBABILITIES,) if inside else task.answer
@@ -72,7 +72,7 @@ class PostProcessing:
 def time_tokenizers(
     variants: Sequence[Variant], tokenizers: Mapping[str, TextTokenizer], texts: Sequence[Text], repeats: int
 ) -> list[TokenizerTime]:
-    """Time the tokenization of each text in this process; files that share tokenizer and longest length share times."""
+    """Time the tokenization of each text in this process; files with equal tokenizer and longest input share times."""
     users: dict[tuple[str, int], list[str]] = {}
     for v in variants:
         file = v.tokenizer / "tokenizer.json" if v.tokenizer.is_dir() else v.tokenizer
@@ -108,14 +108,14 @@ def time_post_processing(
     by_path: Mapping[Path, PostProcessing],
     notes: list[str],
 ) -> list[PostProcessingTime]:
-    """Time how outputs become answers in this process; files that share task and longest length share times.
+    """Time the step from a file's outputs to answers; files with the same task and longest input share times.
 
     Args:
-        variants: The files.
-        tokenizers: Their tokenizers by variant.
+        variants: The model files.
+        tokenizers: The tokenizer of each file, by the file's name.
         texts: Real texts.
-        by_path: How the outputs of a file become answers, by its path; files that are not named are left out.
-        notes: A note on files whose outputs do not fit is added to them.
+        by_path: By a file's path, how its outputs become answers. Files that are not in it are not timed.
+        notes: Collects a note on each file whose outputs do not fit.
     """
     groups: dict[tuple[int, int], list[Variant]] = {}
     for v in variants:
@@ -137,7 +137,7 @@ def time_post_processing(
 def _time_post_processing(
     group: Sequence[Variant], step: PostProcessing, tokenizer: TextTokenizer, texts: Sequence[Text]
 ) -> PostProcessingTime:
-    """Run the first file of a group on each text, and time only the step from its outputs to an answer."""
+    """Run the first file of a group on each text, and time only the step from the outputs to an answer."""
     predictor, task = group[0].file.open(1), step.head.task
     inside = PROBABILITIES in answer_outputs(task, predictor)
     chosen = choose_texts(_fit_task(texts, task, tokenizer.mask_token), _POST_TEXTS)
@@ -167,10 +167,10 @@ def _time_post_processing(
 
 
 def _fit_task(texts: Sequence[Text], task: Task, mask: str | None) -> list[Text]:
-    """Return the texts as single texts or pairs, as the task takes them.
+    """Return the texts as single texts or pairs, whichever the task takes.
 
-    For a task on pairs, a single text gets the next one as its second; for a task on single texts, the first of a pair
-    is left; for fill-mask, the last word is replaced by the mask if the text has none.
+    For a task on pairs, the next text becomes the second text of each single one. For a task on single texts, the first
+    text of a pair is used. For fill-mask, the last word is replaced by `mask` if the text has no mask.
     """
     if task.pairs_only:
         following = [*texts[1:], texts[0]]

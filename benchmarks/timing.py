@@ -54,19 +54,19 @@ _WINDOW = 5
 
 @dataclass
 class Cell:
-    """The timings of one model file at one thread count, one input length and one idle time.
+    """The times of one model file at one thread count, one input length and one idle time.
 
     Attributes:
         variant: The measured model file.
-        opened: The opened file.
-        length: Tokens or ``"text"``.
-        feeds: Inputs to cycle through.
-        timed: Whether the device's times are latencies; else the warm-up is one inference per input shape.
-        gap_ms: Idle time before each inference in ms; 0 for one after the other.
-        warmup_runs: Untimed inferences before the first timed one.
-        warmup_stable: Whether the warm-up's times became stable.
-        cost_ms: Estimated duration of one inference by this machine's clock, from the warm-up; for planning only.
-        repeats: Samples, one list per repeat.
+        opened: The file as the device has opened it.
+        length: Length in tokens, or ``"text"``.
+        feeds: The inputs, which are used one after the other, again and again.
+        timed: Whether the device's times are latencies. If not, the warm-up is one inference per input shape.
+        gap_ms: Idle time before each inference in ms; 0 if one inference follows the other.
+        warmup_runs: Number of untimed inferences before the first timed one.
+        warmup_stable: Whether the times became stable during the warm-up.
+        cost_ms: Duration of one inference by this machine's clock, estimated in the warm-up and only used for planning.
+        repeats: The times of each repeat.
     """
 
     variant: Variant
@@ -86,12 +86,12 @@ class Cell:
 
     @property
     def wall_ms(self) -> list[list[float]]:
-        """Raw wall times, one list per repeat."""
+        """All wall times in ms, one list per repeat."""
         return [[s.wall_ms for s in repeat] for repeat in self.repeats]
 
     @property
     def cpu_ms(self) -> list[list[float]]:
-        """Raw CPU times, same shape; none at all where the device does not measure them."""
+        """All CPU times in ms, one list per repeat; no lists if the device does not measure them."""
         times = [[s.cpu_ms for s in repeat if s.cpu_ms is not None] for repeat in self.repeats]
         return times if all(times) else []
 
@@ -105,10 +105,11 @@ class Cell:
         return self._run(numbers)
 
     def warm_up(self, most_s: float) -> None:
-        """Run untimed inferences until the times are stable: at least 10, at most 60 or `most_s` seconds.
+        """Run untimed inferences until their times are stable: at least 10, and at most 60 or `most_s` seconds.
 
-        ONNX Runtime plans memory per input shape, so a shape's first run is slow. Stable means that the
-        medians of two windows of 5 runs on the same inputs differ by less than 3 %.
+        Times are stable if the medians of two windows of 5 runs on the same inputs differ by less than 3 %. ONNX
+        Runtime plans memory for each input shape, so that the first run of a shape is slow. On a device without
+        latencies, each shape is run once.
         """
         begin = time.monotonic()
         shapes = {int(f["input_ids"].shape[1]): i for i, f in enumerate(self.feeds)}
@@ -137,12 +138,12 @@ class Cell:
     def burst(self, first: int, count: int) -> None:
         """Time `count` inferences on the inputs from index `first` on, and add them to the current repeat.
 
-        One inference comes before whose time is not kept: the caches hold the weights of another variant.
+        One untimed inference comes before them, because the caches still hold the weights of another file.
         """
         self.repeats[-1] += self._run([first, *range(first, first + count)])[1:]
 
     def after_idle(self, gap_ms: float) -> Cell:
-        """Return a copy without timings that times single inferences after `gap_ms` ms of idling."""
+        """Return a copy without times, for single inferences after `gap_ms` ms of idle time."""
         made = copy.copy(self)  # with the inputs that were prepared
         made.gap_ms, made.repeats = gap_ms, []
         if isinstance(self.opened, Idling):
@@ -152,8 +153,8 @@ class Cell:
     def single(self, number: int) -> None:
         """Wait for the idle time, then time one inference on input `number` and add it to the current repeat.
 
-        Nothing runs before it, as in an app that calls once for a sentence: caches, clock rate and threads are as the
-        idle time and the other variants leave them.
+        No untimed inference comes before it, as in an app that calls once per sentence: caches, clock rate and threads
+        are as the idle time and the other files leave them.
         """
         if not isinstance(self.opened, Idling):
             time.sleep(self.gap_ms / 1000)
@@ -167,20 +168,20 @@ class Cell:
 
     @property
     def turn(self) -> int:
-        """Timed inferences per turn: 1 after an idle time, else a burst."""
+        """Number of timed inferences per turn: 1 after an idle time, else a burst."""
         return 1 if self.gap_ms else BURST
 
 
 def _interleave(cells: list[Cell], runs: int, order: np.random.Generator, least_s: float = 0.0) -> None:
-    """Make one repeat: rounds in which every variant has one turn, in a new random order each round; fills `repeats`.
+    """Time files in turns for one repeat, in rounds with a new random order each; the times go into their `repeats`.
 
-    A turn is a burst, or one inference where the cells wait before each.
+    A turn is a burst of inferences, or a single inference if there is an idle time before each.
 
     Args:
-        cells: The variants, on the same length and with the same idle time.
-        runs: Timed inferences of each.
-        order: Random generator of the orders.
-        least_s: Seconds of timed inferences that each has at least; rounds go on until then.
+        cells: The files, all at the same length and idle time.
+        runs: Number of timed inferences of each file.
+        order: Random generator for the orders.
+        least_s: Smallest number of seconds of timed inferences for each file; rounds continue until then.
     """
     for cell in cells:
         cell.repeats.append([])
@@ -200,7 +201,7 @@ def _interleave(cells: list[Cell], runs: int, order: np.random.Generator, least_
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Switch Python's garbage collector off, and on again if it was on."""
+    """Switch Python's garbage collector off in the block, and on again afterwards if it was on."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -212,20 +213,21 @@ def _no_garbage_collection() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Block:
-    """What is timed at one thread count on one device: the files, all open at once, their lengths and idle times.
+    """What is timed at one thread count on one device: files that are open at once, lengths and idle times.
 
     Attributes:
         variants: The files.
-        threads: Threads within an operator.
-        lengths: Tokens, or ``"text"``.
-        idle: Lengths and idle times in ms of single inferences, the most important ones first.
-        sure: How many entries of `idle` are always timed; the others only where time is left for them.
-        runs: Timed inferences of a variant at a length in one repeat.
-        repeats: How often all files and lengths are timed anew, one pass after the other.
-        least_s: Seconds of timed inferences that every figure without idle time has at least in each repeat.
+        threads: Number of threads within an operator.
+        lengths: Lengths in tokens, or ``"text"``.
+        idle: Lengths, with idle times in ms, of single inferences, the most important ones first.
+        sure: How many entries of `idle` are always timed; the others are timed if there is time for them.
+        runs: Number of timed inferences of a file at a length in one repeat.
+        repeats: How often all files and lengths are timed again, one pass after the other.
+        least_s: Smallest number of seconds of timed inferences in each repeat, for each file and length without idle
+            time.
         timed: Whether the device's times are latencies.
         seed: Seed of the random order of turns.
-        without_idle: Names of files that are not timed after idle times, since the device cannot.
+        without_idle: Names of the files that are not timed after idle times, because the device cannot.
     """
 
     variants: Sequence[Variant]
@@ -244,13 +246,13 @@ class Block:
         """Open the files, warm them up and time them in turns; return their timings.
 
         Args:
-            connection: The device.
-            inputs: Model inputs by (variant's name, length).
-            deadline: Time of the monotonic clock by which it should end; runs are reduced to fit.
-            tick: Called with words after every step.
+            connection: The connection to the device.
+            inputs: Model inputs by (file's name, length).
+            deadline: Time by the monotonic clock by which to end; the number of runs is reduced to fit.
+            tick: Function that is called after every step, with a text for the progress bar.
 
         Returns:
-            The timings of every variant, length and idle time.
+            The times of every file, length and idle time.
         """
         order = generator(*self.seed)
         opened = {v.name: connection.open(v.file, self.threads) for v in self.variants}
@@ -280,9 +282,10 @@ class Block:
         return [*cells, *(c for group in idle for c in group)]
 
     def _idle_groups(self, groups: Sequence[list[Cell]], seconds: float) -> list[list[Cell]]:
-        """Return the variants to time after an idle time, grouped by length and idle time.
+        """Return the files to time after idle times, a group for each length and idle time.
 
-        Those beyond the first `sure` are dropped where they do not fit into their share of the `seconds` of a repeat.
+        Groups after the first `sure` ones are left out if they do not fit into the part of a repeat's `seconds` that is
+        for them.
         """
         idle_groups = list[list[Cell]]()
         for number, (length, gap) in enumerate(self.idle):
@@ -294,12 +297,12 @@ class Block:
         return idle_groups
 
     def step(self, length: Length, gap_ms: float, count: int) -> str:
-        """Return the progress bar's note on the step that just ended: threads, length, idle time, runs."""
+        """Return the text that the progress bar shows after a step: threads, length, idle time, runs."""
         return f"{wording.threads(self.threads)}, {wording.pace(length, gap_ms)}, {count} runs"
 
 
 def _single_round_s(group: Sequence[Cell]) -> float:
-    """Return the seconds that one inference of each variant takes, idle times included."""
+    """Return the seconds that one inference of each file takes, with the idle times before them."""
     return sum(c.single_s for c in group)
 
 
@@ -311,15 +314,18 @@ def sustain(
     threads: int,
     cool: Callable[[float], None] = lambda most_s: None,
 ) -> Sustained:
-    """Run one file for `minutes` without a pause, after a rest and a warm-up; return ten slices and the slow-down.
+    """Run one file for `minutes` without a pause; return its times in ten equal parts, and the slow-down.
+
+    The device rests before. If the bursts are started from here, the file is warmed up too.
 
     Args:
-        connection: The device.
-        cell: The file and its inputs.
-        minutes: Duration in minutes.
-        device: Name of the device.
-        threads: Threads within an operator.
-        cool: Waits after the rest until the device is cool; it gets the most seconds that this may take.
+        connection: The connection to the device.
+        cell: The open file with its inputs.
+        minutes: Duration of the run in minutes.
+        device: Name of the device for the record.
+        threads: Number of threads within an operator, for the record.
+        cool: Function that waits after the rest until the device is cool; it is given the largest number of seconds to
+            wait.
     """
     length_s = minutes * 60 / _SLICES
     time.sleep(length_s)
@@ -347,7 +353,7 @@ def sustain(
 
 
 def _in_bursts(connection: Connection, cell: Cell, length_s: float) -> list[tuple[Slice, list[float]]]:
-    """Run bursts back to back for ten slices of `length_s` seconds; each slice begins with the first input again."""
+    """Run bursts without a pause for ten parts of `length_s` seconds; each part begins with the first input."""
     slices, began = list[tuple[Slice, list[float]]](), time.monotonic()
     for number in range(_SLICES):
         watch, after_s, samples = connection.watch(), time.monotonic() - began, list[Sample]()
@@ -360,10 +366,10 @@ def _in_bursts(connection: Connection, cell: Cell, length_s: float) -> list[tupl
 def _in_one_run(
     connection: Connection, opened: Sustaining, feeds: Sequence[Feed], length_s: float
 ) -> list[tuple[Slice, list[float]]]:
-    """Time ten slices of `length_s` seconds in a single call on the device; return each slice and its wall times in ms.
+    """Time ten parts of `length_s` seconds in a single call on the device; return each part and its wall times in ms.
 
     Raises:
-        MachineError: If a slice has fewer inferences than a burst, or the device is lost.
+        MachineError: If a part has fewer inferences than a burst, or the device is lost.
     """
     loads = list[Load]()
     pool = ThreadPoolExecutor(1)
@@ -388,7 +394,7 @@ def _in_one_run(
 
 
 def _slice(after_s: float, wall: list[float], load: Load) -> tuple[Slice, list[float]]:
-    """Return one slice of a run without pauses (statistics, heat, clock, energy) and its wall times in ms."""
+    """Build the record of one part of a run without pauses; return it with its wall times in ms."""
     facts = {"thermal": load.thermal, "clock": load.clock, "others": load.others}
     words = load.energy.words if load.energy else ""
     return Slice(after_s=round(after_s, 3), wall=Statistics.of(wall), energy=words, **facts), wall

@@ -44,11 +44,11 @@ def share(fraction: float | None) -> str:
 
 
 def calibration(confidence: Confidence | None, rows: str) -> str:
-    """Return a file's calibration error before and after temperature: ``5.31 % → 1.20 % (temperature 1.42)``.
+    """Describe a file's calibration error without and with its temperature: ``5.31 % → 1.20 % (temperature 1.42)``.
 
     Args:
-        confidence: The file's calibration and threshold figures; None where none were measured.
-        rows: Name of the set of rows; the text is a dash where another set was used.
+        confidence: The calibration and the threshold of a file; None if there are none.
+        rows: Name of the set of rows that the text is to be about; for another set the text is a dash.
     """
     if confidence is None or confidence.measured_on != rows or confidence.error is None:
         return NONE
@@ -59,11 +59,11 @@ def calibration(confidence: Confidence | None, rows: str) -> str:
 
 
 def selective(confidence: Confidence | None, rows: str) -> str:
-    """Return a threshold for unknown answers and its effect: ``0.71: 88.2 %, of which 95.3 % right``.
+    """Describe the threshold for unknown answers and its effect: ``0.71: 88.2 %, of which 95.3 % right``.
 
     Args:
-        confidence: The file's calibration and threshold figures; None where none were measured.
-        rows: Name of the set of rows; the text is a dash where another set was used.
+        confidence: The calibration and the threshold of a file; None if there are none.
+        rows: Name of the set of rows that the text is to be about; for another set the text is a dash.
     """
     if confidence is None or confidence.measured_on != rows or None in (confidence.unknown, confidence.answered):
         return NONE
@@ -73,7 +73,7 @@ def selective(confidence: Confidence | None, rows: str) -> str:
 
 
 def fitted(confidences: Sequence[Confidence]) -> str:
-    """Return sentences on the rows that temperatures and thresholds were fitted on, or why none were fitted."""
+    """Return sentences on how many held-out rows were used to fit temperatures and thresholds, or on why none were fitted."""
     rows = sorted({c.fitted_rows for c in confidences if c.fitted_rows})
     sentences = []
     if rows:
@@ -104,7 +104,7 @@ def factor(value: float) -> str:
 
 
 def speed(ratio: Ratio) -> str:
-    """Return a time ratio as text with its interval: ``4.81× faster (4.62–5.03)``."""
+    """Return a time ratio as text, with its interval: ``4.81× faster (4.62–5.03)``."""
     if not ratio.decided:
         return f"no clear difference ({ratio.low:.2f}–{ratio.high:.2f} of the time)"
     if ratio.median < 1:
@@ -115,12 +115,12 @@ def speed(ratio: Ratio) -> str:
 
 
 def change(ratio: float, better: str, worse: str) -> str:
-    """Return the ratio of a later to an earlier figure as text: ``1.21× faster``.
+    """Return the ratio of a later to an earlier value in words: ``1.21× faster``.
 
     Args:
-        ratio: Later / earlier; below 1 is better.
-        better: Word for a smaller figure, such as ``faster``.
-        worse: Word for a larger one, such as ``slower``.
+        ratio: Later value / earlier value; below 1 is better.
+        better: Word for a smaller value, such as ``faster``.
+        worse: Word for a larger value, such as ``slower``.
     """
     return f"{factor(1 / ratio)} {better}" if ratio < 1 else f"{factor(ratio)} {worse}"
 
@@ -132,7 +132,7 @@ def scale(metric: Metric) -> str:
 
 
 def luck(metric: Metric) -> str:
-    """Return what a model scores best with that ignores its input: ``always the most frequent label``."""
+    """Return what the best model without its input would do, in words: ``always the most frequent label``."""
     return CHANCE[metric.name]
 
 
@@ -152,7 +152,7 @@ def pace(value: Length, gap_ms: float) -> str:
 
 
 def idle(gap_ms: float) -> str:
-    """Return an idle time as an appendix to a length: ``, after 100 ms idle``; empty for 0."""
+    """Return an idle time as a text that follows a length: ``, after 100 ms idle``; empty for 0."""
     return f", after {gap_ms:g} ms idle" if gap_ms else ""
 
 
@@ -169,9 +169,9 @@ def thread_count(number: int) -> str:
 
 
 def short_names(folders: Sequence[Path]) -> dict[Path, str]:
-    """Map each path to the part that tells it apart: ``a`` and ``b`` for ``runs/a/phone`` and ``runs/b/phone``.
+    """Map each path to the part in which the paths differ: ``a`` and ``b`` for ``runs/a/phone`` and ``runs/b/phone``.
 
-    If no single part differs for all, each path maps to itself.
+    If no single part is different for all paths, each maps to itself.
     """
     parts = {folder: [p for p in folder.parts if p not in ("/", "..")] for folder in folders}
     while len(parts) > 1 and all(len(p) > 1 for p in parts.values()) and len({p[-1] for p in parts.values()}) == 1:

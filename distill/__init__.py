@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from pocketbert.distill.training.data import TrainData, TrainSet
     from pocketbert.distill.training.finite import NotFiniteError
     from pocketbert.distill.training.loop import Objective, Outcome, train
+    from pocketbert.distill.training.monitor import Monitor, Validation
     from pocketbert.distill.training.optimizer import Lamb
 
 __all__ = [
@@ -78,6 +79,7 @@ __all__ = [
     "MiniLmStage",
     "MobileBertDistillation",
     "MobileBertStage",
+    "Monitor",
     "NotFiniteError",
     "Objective",
     "OnlineTeacher",
@@ -99,6 +101,7 @@ __all__ = [
     "TrainSet",
     "TransferCourse",
     "TransferPhases",
+    "Validation",
     "Wanted",
     "attach_projection",
     "attention_kl",
@@ -197,6 +200,7 @@ _PLACES = {
         "TrainSet",
     ),
     "distill.training.loop": ("Objective", "Outcome", "train"),
+    "distill.training.monitor": ("Monitor", "Validation"),
     "distill.training.optimizer": ("Lamb",),
 }
 """Names by the module that defines them."""

@@ -58,23 +58,23 @@ class SourceRow:
 class Augmenter:
     """Makes copies of text rows in which some words are replaced by similar ones.
 
-    Algorithm 1 of the paper, with N = `settings.copies`, p = `settings.probability` and K = `settings.candidates`:
-    each word of a copy is, with probability p, replaced by one of its K candidates, all equally likely. Candidates
-    are found once per word and not per copy. What is not in the paper follows the released code, but for these:
+    Algorithm 1 of the paper, with N = `settings.copies`, p = `settings.probability` and K = `settings.candidates`: each
+    word of a copy is, with probability p, replaced by one of its K candidates, all equally likely. Candidates are found
+    once per word and not per copy. What the paper leaves open follows the released code, with three exceptions:
 
-    - a copy that equals the row or an earlier copy is left out, and all N together are at most N, also for a pair:
-      the first half of its copies (the larger one of an odd N) varies the first text, the others the second. The
-      released code makes N of each, and all that vary the second text carry the last varied first one by an
-      oversight; here the other text is always the row's own.
-    - a candidate is a word that could itself be replaced (letters only, no stop word), and never the word that it
+    - A copy that equals the row or an earlier copy is left out. A row has at most N copies, also if it is a pair: the
+      first half of them (the larger one of an odd N) varies the first text, the rest vary the second. The released code
+      makes N copies of each text, and all that vary the second text carry the last varied first one by an oversight;
+      here the other text is always the row's own.
+    - A candidate is a word that could itself be replaced (letters only, no stop word), and never the word that it
       replaces, so p is the share of words that change.
-    - the text between replaced words stays as it was, to the byte: the released code writes lower-case tokens.
+    - The text between replaced words stays as it was, to the byte: the released code writes lower-case tokens.
 
     Args:
         reader: Reader that splits texts into words.
         settings: The recipe's section ``data.augment``.
         seed: Seed of the run.
-        neighbours: Finds replacements for words of several tokens; for all words where `masked` is None.
+        neighbours: Finds replacements for words of several tokens; if `masked` is None, for all words.
         masked: Finds replacements for words of one token; None to use `neighbours` for these too.
     """
 
@@ -90,16 +90,17 @@ class Augmenter:
         self._neighbours, self._masked = neighbours, masked
 
     def copies(self, rows: Sequence[SourceRow]) -> list[list[tuple[str, ...]]]:
-        """Return, for each row, at most `settings.copies` varied copies of its texts, without the row itself.
+        """Return, for each row, at most `settings.copies` copies of its texts in which some words are replaced.
 
-        They depend on the seed, the row and its number, and not on the other rows.
+        The row itself is never among its copies. The copies depend on the seed, the row's texts and its number, and not
+        on the other rows.
         """
         unique = list(dict.fromkeys(t for row in rows for t in row.texts))
         choices = dict(zip(unique, self._find_candidates(unique), strict=True))
         return [self._vary_row(row, [choices[t] for t in row.texts]) for row in rows]
 
     def _find_candidates(self, texts: Sequence[str]) -> list[_Choices]:
-        """Return each text's replaceable words with their candidates; words without candidates are left out."""
+        """Return, for each text, its replaceable words that have candidates, each with its candidates."""
         word_texts, masked = self.reader.read(texts), self._masked
         near = [w.text for t in word_texts for w in t.words if masked is None or w.token is None]
         neighbours = dict(zip(near, self._neighbours.find(near), strict=True))
@@ -114,7 +115,10 @@ class Augmenter:
         return choices
 
     def _vary_row(self, row: SourceRow, choices: Sequence[_Choices]) -> list[_Texts]:
-        """Return the varied copies of one row; `choices` holds the replaceable words of each of its texts."""
+        """Return the copies of one row, in which some words are replaced. No two are equal, and none equals the row.
+
+        `choices` holds, for each text of the row, its replaceable words with their candidates.
+        """
         copies, width = self.settings.copies, max(map(len, choices))
         if width == 0:
             return []
@@ -133,10 +137,10 @@ class Augmenter:
 def _replace_words(
     text: str, choices: _Choices, chances: Sequence[float], picks: Sequence[float], probability: float
 ) -> str:
-    """Return a text in which random words are replaced by one of their candidates; all else stays as it was.
+    """Return a text in which random words are replaced by one of their candidates. Everything else is unchanged.
 
-    `chances` and `picks` are numbers in [0, 1) for each word of `choices`: it is replaced if the first is below `probability`,
-    p of the paper, and the second decides which candidate replaces it.
+    `chances` and `picks` hold a number in [0, 1) for each word of `choices`. A word is replaced if its chance is below
+    `probability`, p of the paper; its pick decides which candidate replaces it.
     """
     parts, done = [], 0
     for (word, candidates), chance, pick in zip(choices, chances, picks, strict=False):
@@ -176,13 +180,14 @@ class _MaskedText:
 class MaskedWords:
     """Finds replacements for words of one token: those that a masked-language model predicts in their place.
 
-    As in the released code of TinyBERT the model reads the text with the word masked and, where its family has
-    segments, the unchanged text as second segment: it predicts words that resemble the masked one, not any that fit.
-    Families without segments read the first text alone. Of a text that does not fit, the tokens around the word are read.
+    As in the released code of TinyBERT the model reads the text with the word masked and, if its family has segments,
+    the unchanged text as second segment: it predicts words that resemble the masked one, not any that fit. Families
+    without segments read the masked text alone. If a text is too long for the model, only the tokens around the word
+    are read.
 
     Args:
         model: A model with a masked-language-model head, in eval mode.
-        family: Its row of the family table (names, layer paths, inputs).
+        family: Names, layer paths and inputs of the model's family.
         reader: Reader with the model's tokenizer.
         mask_id: Id of the mask token.
         positions: Longest input in tokens.
@@ -214,18 +219,24 @@ class MaskedWords:
     def candidates(self, texts: Sequence[WordText]) -> list[list[tuple[str, ...]]]:
         """Return, for each text, the candidates of each of its words of one token, in the order of the words.
 
-        The candidates are the most probable words, at most `count`, in the order of the vocabulary. Only its whole
-        words count (`WordReader.vocabulary`), and never the masked word itself. Their order has nothing to do with
-        probability, so that rounding cannot change which number a candidate has.
+        The candidates are the `count` most probable words, or fewer, in the order of the vocabulary. Only the
+        vocabulary's whole words count (`WordReader.vocabulary`), and never the masked word itself. The order does not
+        depend on the probabilities, so that rounding cannot change which number a candidate has.
         """
         masked = [[self._mask_word(t.ids, w.token, w.text) for w in t.words if w.token is not None] for t in texts]
         predicted = iter(self._predict_all([row for text_rows in masked for row in text_rows]))
         return [[next(predicted) for _ in text_rows] for text_rows in masked]
 
     def _mask_word(self, ids: NDArray[np.int64], place: int, word: str) -> _MaskedText:
-        """Return a model input in which the token at `place` is masked.
+        """Build a model input in which one token is masked, so that the model predicts words for its place.
 
-        Special tokens are added and, where the family has segments, the unchanged text as second segment.
+        Special tokens are added, and if the family has segments, the unchanged text as second segment. If the text is
+        too long for the model, only the tokens around the masked one are kept.
+
+        Args:
+            ids: Token ids of the text, without special tokens.
+            place: Index of the token to mask.
+            word: The word that is masked.
         """
         first = max(0, min(place - self._room // 2, len(ids) - self._room))
         unchanged = ids[first : first + self._room]
@@ -239,7 +250,7 @@ class MaskedWords:
         return _MaskedText(np.concatenate(parts), len(before) + place - first, split, word)
 
     def _predict_all(self, rows: Sequence[_MaskedText]) -> list[tuple[str, ...]]:
-        """Return the candidates of each masked text, computed in batches of texts of similar length."""
+        """Predict the candidates of all masked texts, in batches of similar length; return them in the given order."""
         order = sorted(range(len(rows)), key=lambda i: len(rows[i].ids))
         candidates: list[tuple[str, ...]] = [()] * len(rows)
         start = 0
@@ -255,7 +266,10 @@ class MaskedWords:
 
     @torch.inference_mode()
     def _predict_batch(self, rows: Sequence[_MaskedText]) -> list[list[int]]:
-        """Return, for each masked text, indices of the most probable words in the list of words, best first."""
+        """Return, for each masked text, the indices of the most probable words in the list of whole words, best first.
+
+        There are `SPARE` more than the number of candidates, because some are dropped later.
+        """
         width = max(len(row.ids) for row in rows)
         arrays = {name: np.zeros((len(rows), width), np.int64) for name in self._family.inputs}
         arrays["input_ids"][:] = self._pad_id
@@ -302,16 +316,16 @@ class CopyStore:
         return self.folder / f"part-{number:06d}.jsonl"
 
     def fill(self, rows: Sequence[SourceRow], make: Callable[[], Augmenter]) -> None:
-        """Compute and write the files that are missing.
+        """Make the copies that the store lacks, and write them to its files.
 
         A second process that needs the same store waits for the first.
 
         Args:
             rows: All rows of the data set.
-            make: Function that creates the augmenter, which loads models; called only if a file is missing.
+            make: Function that creates the augmenter, which loads models; called only if copies are missing.
 
         Raises:
-            InputError: If the folder holds something else.
+            InputError: If the folder holds files of something else.
         """
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         with lock_beside(self.folder):
@@ -336,9 +350,9 @@ class CopyStore:
                     yield [tuple(texts) for texts in json.loads(line)]
 
     def _prepare_folder(self) -> None:
-        """Keep the store's folder if its key is the same, else replace it by an empty one.
+        """Keep the store's folder if it was made with the same rows and settings (key), else put an empty one there.
 
-        A folder of something else raises InputError.
+        Raises InputError if the folder holds files but not the description of a store.
         """
         description = self.folder / _DESCRIPTION
         if description.is_file() and read_json(description) == self._description:

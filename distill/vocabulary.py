@@ -44,7 +44,7 @@ from pocketbert.distill.training.data import TEACHER_PREFIX, TrainSet
 
 @dataclass(frozen=True)
 class PieceSelection:
-    """The word pieces that a pruned vocabulary keeps; a piece's new id is its position in `kept_ids`.
+    """The word pieces that a pruned vocabulary keeps. A piece's new id is its position in `kept_ids`.
 
     Attributes:
         kept_ids: Ids in the original vocabulary, ascending.
@@ -93,18 +93,18 @@ def select_pieces(
     min_count: int = 1,
     keep_first: int = 0,
 ) -> PieceSelection:
-    """Choose the word pieces to keep: frequent ones, special tokens, and those needed to tokenize any word.
+    """Choose the word pieces that a pruned vocabulary keeps: frequent and special ones, and those that spell all words.
 
     Args:
         tokenizer_json: Content of tokenizer.json.
         config: Content of config.json; the tokens that it names are kept.
         counts: Occurrences of each token id in the training rows.
-        min_count: Keep pieces that occur at least this often.
-        keep_first: Keep this many pieces from the beginning of the vocabulary as well, where the most frequent ones of the
-            pre-training corpus are.
+        min_count: Pieces that occur at least this often are kept.
+        keep_first: Number of pieces from the beginning of the vocabulary that are kept as well. Many vocabularies begin
+            with the pieces that were most frequent in pre-training.
 
     Raises:
-        InputError: If the algorithm is not supported, or every piece would be kept.
+        InputError: If the tokenizer's algorithm is not supported, or no piece would be removed.
     """
     algorithm, model = _algorithm(tokenizer_json), tokenizer_json["model"]
     id_of = _token_ids(tokenizer_json)
@@ -125,7 +125,8 @@ def select_pieces(
 def _special_tokens(tokenizer_json: Mapping[str, Any], config: Mapping[str, Any], id_of: Mapping[str, int]) -> set[str]:
     """Return the tokens that pruning must keep: special and added ones, [UNK], and those named in config.json.
 
-    Tokens up to the padding token stay in any case: some position tables start counting behind its id, which must not change.
+    Tokens whose ids are not above the padding token's are kept too: some position tables start counting after that id,
+    so that it must not change.
     """
     named = _config_token_ids(config)
     padding = max((named[key] for key in ("pad_token_id", "pad_index") if key in named), default=-1)
@@ -141,7 +142,7 @@ def _special_tokens(tokenizer_json: Mapping[str, Any], config: Mapping[str, Any]
 class _Algorithm:
     """How a tokenizer algorithm stores its pieces, and which pieces it needs to build others.
 
-    All methods take the ``model`` section of tokenizer.json.
+    The methods read the ``model`` section of tokenizer.json.
     """
 
     def piece_ids(self, model: Mapping[str, Any]) -> dict[str, int]:
@@ -149,7 +150,7 @@ class _Algorithm:
         return dict(model["vocab"])
 
     def alphabet(self, model: Mapping[str, Any], seen: Collection[str]) -> set[str]:
-        """Return the pieces without which some word could not be tokenized; `seen` are those in the training rows."""
+        """Return the pieces without which some word could not be tokenized. `seen` are the pieces of training rows."""
         raise NotImplementedError
 
     def with_parts(self, model: Mapping[str, Any], pieces: Collection[str]) -> set[str]:
@@ -170,10 +171,11 @@ class _WordPiece(_Algorithm):
     LARGE_SCRIPTS = ("CJK", "HANGUL")
 
     def alphabet(self, model: Mapping[str, Any], seen: Collection[str]) -> set[str]:
-        """Return the one-character pieces, at and after a word's start, of Latin, punctuation and seen scripts.
+        """Return the one-character pieces that must stay in a WordPiece vocabulary, so that every word can be spelt.
 
-        Of scripts with thousands of characters only those in `seen` are kept. Pieces with a character that has no piece of
-        one character are kept too, because they could not be spelt without.
+        These are the characters of Latin, of punctuation and of the scripts of `seen`, the pieces in the training rows.
+        Of scripts with thousands of characters (Chinese, Korean) only the characters in `seen` are kept. Pieces with a
+        character that has no piece of its own are kept too.
         """
         vocabulary, prefix = model["vocab"], str(model.get("continuing_subword_prefix", "##"))
 
@@ -197,7 +199,7 @@ class _WordPiece(_Algorithm):
 
 
 class _Bpe(_Algorithm):
-    """Pruning of byte-pair encoding, which repeatedly applies the first merge that fits (Sennrich et al. 2016)."""
+    """Pruning of byte-pair encoding, which repeatedly applies a list's first fitting merge (Sennrich et al. 2016)."""
 
     def alphabet(self, model: Mapping[str, Any], seen: Collection[str]) -> set[str]:
         """Return the pieces that no merge produces: the 256 bytes, or the single characters."""
@@ -243,7 +245,11 @@ class _Unigram(_Algorithm):
         return {piece: i for i, (piece, _) in enumerate(model["vocab"])}
 
     def alphabet(self, model: Mapping[str, Any], seen: Collection[str]) -> set[str]:
-        """Return all one-character and byte pieces, [UNK], and the piece of lowest score, which sets that of [UNK]."""
+        """Return the pieces that a pruned Unigram vocabulary keeps so that every word can still be split.
+
+        They are all one-character and byte pieces, [UNK], and the piece with the lowest score, because the score of
+        [UNK] is computed from the lowest one.
+        """
         vocabulary = model["vocab"]
         result = {piece for piece, _ in vocabulary if len(piece) == 1 or self.BYTE_PIECE.fullmatch(piece)}
         result.add(min(vocabulary, key=lambda entry: entry[1])[0])
@@ -294,7 +300,9 @@ def write_pruned_tokenizer(
 ) -> None:
     """Write a copy of a folder's tokenizer files that has only the selected pieces, under their new ids.
 
-    vocab.json and merges.txt are written if the source has them; formats that only repeat tokenizer.json (spiece.model) are not.
+    tokenizer.json and config.json are always written, vocab.json, merges.txt, special_tokens_map.json and
+    tokenizer_config.json if the source folder has them. Files that only repeat tokenizer.json in another format
+    (spiece.model) are not written.
 
     Args:
         source: Folder with tokenizer.json.
@@ -323,7 +331,7 @@ def write_pruned_tokenizer(
 
 
 def _prune_tokenizer_json(tokenizer_json: Mapping[str, Any], selection: PieceSelection) -> dict[str, Any]:
-    """Return a copy of tokenizer.json with only the kept pieces, and with padding and truncation switched off.
+    """Return a copy of tokenizer.json that has only the kept pieces, and neither pads nor truncates.
 
     Raises:
         RuntimeError: If the tokenizers library assigns other ids than the embedding table will have.
@@ -347,7 +355,7 @@ def _prune_tokenizer_json(tokenizer_json: Mapping[str, Any], selection: PieceSel
 
 
 def prune_config(config: Mapping[str, Any], selection: PieceSelection, size_key: str = "vocab_size") -> dict[str, Any]:
-    """Return a copy of config.json with the pruned vocabulary's size, under `size_key`, and the new token ids."""
+    """Return a copy of config.json with the new token ids and, under `size_key`, the pruned vocabulary's size."""
     ids = {key: selection.new_ids.get(i) for key, i in _config_token_ids(config).items()}
     return {**config, **ids, size_key: len(selection.kept_ids)}
 
@@ -357,7 +365,7 @@ def prune_embeddings(model: Any, family: Family, selection: PieceSelection) -> A
 
     Args:
         model: A transformers model without a head over the vocabulary. It is not changed.
-        family: The model's row of the family table (names, layer paths, inputs).
+        family: Names, layer paths and inputs of the model's family.
         selection: The pieces to keep.
 
     Returns:
@@ -450,7 +458,7 @@ class Coverage:
 
     @property
     def sentence(self) -> str:
-        """Sentence with the figures of this object, for the log of a run."""
+        """Sentence with the numbers of this object, for the log of a run."""
         return (
             f"of {self.rows:,} held-out rows {self.changed:.1%} are split into other pieces; {self.unseen:.1%} of their pieces do "
             f"not stay; they are {self.growth:.1%} longer"
@@ -460,13 +468,13 @@ class Coverage:
 def measure_coverage(
     original: Sequence[Encoded], pruned: Sequence[Encoded], selection: PieceSelection, special_ids: Collection[int]
 ) -> Coverage:
-    """Compare how the original and the pruned tokenizer split the same rows; return the shares that differ.
+    """Compare how the original and the pruned tokenizer split the same rows, and return the fractions that differ.
 
     Args:
         original: Rows tokenized by the original tokenizer.
         pruned: The same rows tokenized by the pruned tokenizer.
         selection: The pieces that the pruned tokenizer keeps.
-        special_ids: Original ids of special tokens.
+        special_ids: Original ids of special tokens, which are not counted.
 
     Raises:
         ValueError: If there are no rows.
@@ -506,17 +514,17 @@ class ResplitRows:
     """Training rows, of which a random share is split into smaller word pieces at each step; implements `TrainData`.
 
     Words outside the training rows will reach the student in smaller pieces than it was trained on. Splitting the rarer
-    training words in the same way teaches it to read them. Teacher and student then see different tokens of the same text, so
-    that only signals of the whole text can be distilled.
+    training words in the same way trains the student to read them. Teacher and student then see different tokens of the
+    same text, so that only signals of the whole text can be distilled.
 
     Attributes:
         rows: The rows as the teacher's tokenizer splits them.
         texts: The text of each row.
         student_tokenizer: The student's tokenizer; None if it splits every training row as the teacher's does.
         smaller_tokenizers: Tokenizers of still smaller vocabularies; see `sample_rows`.
-        share: Fraction of the rows of a step that one of these splits.
+        share: Fraction of the rows of a step that are split by one of `smaller_tokenizers`.
         seed: Seed of the run.
-        purpose: Name of the stage; part of the key of each random choice.
+        purpose: Name of the stage; random choices depend on it.
     """
 
     rows: TrainSet
@@ -533,11 +541,14 @@ class ResplitRows:
         return self.rows.lengths
 
     def batch(self, rows: Sequence[int], step: int) -> dict[str, torch.Tensor]:
-        """Return a batch: targets, the student's inputs with rows split anew, and the teacher's under `TEACHER_PREFIX`.
+        """Return a batch for teacher and student, in which a random share of the student's rows is split more finely.
 
         Args:
             rows: Row numbers.
-            step: Optimizer step; with seed, purpose and row number it decides how a row is split.
+            step: Number of the optimizer step; with seed, purpose and row number it decides how a row is split.
+
+        Returns:
+            The targets, the student's inputs, and the teacher's inputs with `TEACHER_PREFIX` before their names.
         """
         tensors = self.rows.batch(rows, step)
         student_inputs = self.rows.tokenizer.pad([self._encode_row(row, step) for row in rows])
@@ -547,9 +558,9 @@ class ResplitRows:
         return tensors
 
     def _encode_row(self, row: int, step: int) -> Encoded:
-        """Tokenize a row by a random smaller vocabulary, in a share of the cases, else by the student's tokenizer.
+        """Tokenize a row for the student, at random with a smaller vocabulary or with the student's own tokenizer.
 
-        Without a student's tokenizer the teacher's tokens are returned.
+        If the student has no tokenizer of its own, the teacher's tokens are returned.
         """
         random = generator(self.seed, f"resplit/{self.purpose}", step, row)
         if self.smaller_tokenizers and random.random() < self.share:
@@ -561,12 +572,15 @@ class ResplitRows:
 
 
 def sample_rows(row_count: int, index: int, seed: int) -> NDArray[np.int64]:
-    """Draw the random rows whose pieces form smaller vocabulary number `index`: 1/4, 1/8, 1/16 or 1/32 of all, in turn.
+    """Draw the random training rows whose pieces form one of the smaller vocabularies, and return their numbers.
 
-    Words of the other rows are split as unseen words will be.
+    Words that are only in the other rows are split by that vocabulary as unseen words will be.
 
-    Returns:
-        The drawn row numbers.
+    Args:
+        row_count: Number of training rows.
+        index: Number of the smaller vocabulary, from 0. It decides the share of the rows that are drawn: 1/4, 1/8, 1/16
+            or 1/32, in turn.
+        seed: Seed of the run.
     """
     size = max(1, row_count >> (2 + index % 4))
     return generator(seed, "smaller-vocabulary", index).permutation(row_count)[:size].astype(np.int64)

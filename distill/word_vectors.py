@@ -1,10 +1,10 @@
 """Words of a text that may be replaced, and the similar words that may replace them, by the cosine of word vectors.
 
-Augmentation (`pocketbert.distill.augment`) and MacBERT's masking (`pocketbert.distill.text.masking`) use it:
+Augmentation (`pocketbert.distill.augment`) and MacBERT's masking (`pocketbert.distill.text.masking`) use them:
 
 1. `WordReader` splits texts into words and lists the words of a vocabulary;
 2. the vectors come from the teacher's embeddings (`EmbeddingVectors`) or a file (`read_word_vectors`);
-3. `Neighbours` finds the words nearest to a word, `NearestWords` those with the same number of tokens.
+3. `Neighbours` finds the words nearest to a word, `NearestWords` only those with the same number of tokens.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MOST_ROWS = 100_000
 _MOST_NUMBERS = 4096
 _LONGEST_LINE = 1 << 18
 _LIMITS = Limits(rows=DEFAULT_CORPUS_ROWS)
-"""Limits of a file of vectors; of its lines far fewer are read."""
+"""Limits of a file of vectors, of which far fewer lines are read."""
 
 _SPACE = {TokenizerKind.BYTE_BPE: "Ġ", TokenizerKind.SENTENCEPIECE: "▁"}
 """Character in place of the blank before a word in vocabularies that spell it."""
@@ -93,9 +93,10 @@ class Word:
 
     Attributes:
         start: Position of the word's first character in the text, in code points.
-        end: Position behind its last character.
+        end: Position after the word's last character.
         text: The word as the text spells it.
-        token: Position of its only token among the text's tokens; None where it has several, or an unknown one.
+        token: Position of the word's token among the text's tokens; None if the word has several tokens, or an unknown
+            one.
     """
 
     start: int
@@ -110,7 +111,7 @@ class WordText:
 
     Attributes:
         text: The text.
-        ids: All its tokens without special ones, [L] int64.
+        ids: Token ids of the text, without special tokens, [L] int64.
         words: The words that may be replaced, in order.
     """
 
@@ -123,11 +124,11 @@ class WordReader:
     """Splits texts into words by the pre-tokenization of a tokenizer, and lists the whole words of its vocabulary.
 
     Attributes:
-        base: The special tokens around a text, and the tokenizer's digest.
+        base: The tokenizer with its special tokens and its digest.
 
     Args:
         path: ``tokenizer.json`` or the folder that holds it.
-        kind: How its vocabulary marks the beginning of a word.
+        kind: How the tokenizer's vocabulary marks the beginning of a word.
     """
 
     def __init__(self, path: Path, kind: TokenizerKind) -> None:
@@ -135,7 +136,7 @@ class WordReader:
         self._tokenizer = self.base.tokenizer
 
     def read(self, texts: Sequence[str]) -> list[WordText]:
-        """Return each text with its token ids and its replaceable words.
+        """Tokenize texts, and return each text with its token ids and its replaceable words.
 
         Raises:
             InputError: If the tokenizer cannot encode a text.
@@ -150,7 +151,7 @@ class WordReader:
         ]
 
     def _replaceable_words(self, text: str, encoding: Encoding) -> list[Word]:
-        """Group the tokens of an encoded text by word, and return the replaceable words in order."""
+        """Group the tokens of an encoded text by word, and return the words that may be replaced, in order."""
         tokens_by_word: dict[int, list[int]] = {}
         for place, number in enumerate(encoding.word_ids):
             if number is not None:
@@ -168,7 +169,7 @@ class WordReader:
         return sorted(words, key=lambda w: w.start)
 
     def pieces(self, words: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of each word as it is tokenized within a text; empty if one of them is unknown."""
+        """Return the token ids of each word, tokenized as within a text; empty for a word with an unknown token."""
         blank = "" if self.kind is TokenizerKind.WORDPIECE else " "
         encoded = self._tokenizer.encode_batch([blank + w for w in words], add_special_tokens=False)
         return [[] if self.base.unknown_id in e.ids else list(e.ids) for e in encoded]
@@ -197,9 +198,9 @@ class WordReader:
 def _is_replaceable(word: str) -> bool:
     """Return whether augmentation may replace a word: three letters or more, and no English stop word.
 
-    Shorter entries of a vocabulary are fragments and initials for the most part. The letters must be of a script that has
-    capitals (Latin, Greek, Cyrillic, Armenian): of scripts without, tokenizers of the family split Chinese and Japanese into
-    single characters and others into fragments, and replacing these gives no language.
+    Shorter entries of a vocabulary are fragments and initials for the most part. The letters must be of a script that
+    has capitals (Latin, Greek, Cyrillic, Armenian). Tokenizers split other scripts into single characters (Chinese,
+    Japanese) or fragments, and replacing these does not give real words.
     """
     is_word = word.isalpha() and all(c.lower() != c.upper() for c in word)
     return len(word) >= _SHORTEST_WORD and is_word and word.lower() not in _STOP_WORDS
@@ -213,14 +214,14 @@ class WordVectors(Protocol):
 
     Attributes:
         words: W words that may replace others.
-        matrix: Their vectors of length 1, [W, H] float32.
+        matrix: Vectors of these words, each of length 1, [W, H] float32.
     """
 
     words: Sequence[str]
     matrix: NDArray[np.float32]
 
     def of(self, words: Sequence[str]) -> NDArray[np.float32]:
-        """Return a vector of length 1 for each of n words, [n, H] float32; zeros for a word without a vector."""
+        """Return a vector of length 1 for each of n words, [n, H] float32. A word without a vector gets zeros."""
         ...
 
 
@@ -252,7 +253,7 @@ class FileVectors:
 
     Args:
         words: Words of the file.
-        matrix: Their vectors, [W, H] float32, none of them zero.
+        matrix: Vectors of these words, [W, H] float32, none of them zero.
     """
 
     def __init__(self, words: Sequence[str], matrix: NDArray[np.float32]) -> None:
@@ -260,7 +261,10 @@ class FileVectors:
         self._place = {word: i for i, word in enumerate(words)}
 
     def of(self, words: Sequence[str]) -> NDArray[np.float32]:
-        """Return a vector of length 1 for each word, looked up in lower case if the file lacks the word as it is."""
+        """Return a vector of length 1 for each word. A word that the file does not have gets zeros.
+
+        A word that the file lacks as it is spelt is looked up in lower case.
+        """
         places = [self._place.get(w, self._place.get(w.lower(), -1)) for w in words]
         vectors = self.matrix[places]
         vectors[np.array(places, np.int64) < 0] = 0
@@ -268,24 +272,24 @@ class FileVectors:
 
 
 def _normalize(matrix: _Vectors) -> _Vectors:
-    """Scale each row of a matrix to length 1; rows of zeros stay zero."""
+    """Scale each row of a matrix to length 1. Rows of zeros stay zero."""
     length = np.linalg.norm(matrix, axis=-1, keepdims=True)
     unit: _Vectors = (matrix / np.maximum(length, 1e-12)).astype(np.float32)
     return unit
 
 
 def read_word_vectors(path: Path, where: str = "data.augment.vectors") -> FileVectors:
-    """Read word vectors from a text file of GloVe, word2vec or fastText: ``word v1 v2 ...`` in each line.
+    """Read word vectors from a text file in the format of GloVe, word2vec or fastText: ``word v1 v2 ...`` in each line.
 
-    The first 100,000 lines are read; words that may replace none and rows of zeros are left out. A first line of two whole
-    numbers, as word2vec and fastText write it, is skipped.
+    The first 100,000 lines are read. Words that cannot replace another word, such as numbers, and vectors of zeros are
+    left out. A first line of two whole numbers, as word2vec and fastText write it, is skipped.
 
     Args:
         path: The file, plain or ``.gz``.
         where: Recipe key that error messages name.
 
     Raises:
-        InputError: Naming the lines that are no vectors, or stating that none is left.
+        InputError: Naming the lines that are no vectors, or if no vector is left.
     """
     bad = BadRows(str(path))
     words: dict[str, None] = {}
@@ -304,7 +308,7 @@ def read_word_vectors(path: Path, where: str = "data.augment.vectors") -> FileVe
 
 
 def _read_lines(stream: BinaryIO, bad: BadRows) -> Iterator[tuple[str, _Vectors]]:
-    """Yield the word and the vector of each line; lines that are no vectors are added to `bad`."""
+    """Yield the word and the vector of each line. Lines that are no vectors are added to `bad`."""
     size, first = 0, 1
     for number in range(1, _MOST_ROWS + 2):
         line = stream.readline(_LONGEST_LINE)
@@ -346,11 +350,11 @@ def _read_lines(stream: BinaryIO, bad: BadRows) -> Iterator[tuple[str, _Vectors]
 
 
 class Neighbours:
-    """Finds the vocabulary words nearest to a word by the cosine of their vectors; each distinct word is searched once.
+    """Finds the vocabulary words nearest to a word by the cosine of their vectors. Each distinct word is searched once.
 
     Args:
         vectors: The words and their vectors.
-        count: Neighbours per word, K of the paper.
+        count: Largest number of neighbours per word, K of the paper.
     """
 
     def __init__(self, vectors: WordVectors, count: int) -> None:
@@ -358,10 +362,10 @@ class Neighbours:
         self._known: dict[str, tuple[str, ...]] = {}
 
     def find(self, words: Sequence[str]) -> list[tuple[str, ...]]:
-        """Return the nearest words of each word, at most `count`, in vocabulary order; none if a word has no vector.
+        """Return up to `count` nearest words of each word, in vocabulary order. A word without a vector has none.
 
-        The word itself, in whatever case, is not among them. Their order has nothing to do with nearness, so that rounding,
-        which depends on what is computed together, cannot change which number a neighbour has.
+        The word itself, in whatever case, is not among them. The order does not depend on the cosines, so that
+        rounding, which differs with the words that are searched together, cannot change which number a neighbour has.
         """
         new = sorted(set(words) - self._known.keys())
         for start in range(0, len(new), _SEARCH_WORDS):
@@ -370,7 +374,7 @@ class Neighbours:
         return [self._known[w] for w in words]
 
     def _search(self, words: list[str]) -> list[tuple[str, ...]]:
-        """Compute the nearest words of some words with one matrix product."""
+        """Return the nearest vocabulary words of each of several words, which are searched with one matrix product."""
         vectors, vocabulary = self.vectors.of(words), self.vectors.words
         cosines = vectors @ self.vectors.matrix.T
         most = min(self.count + SPARE, len(vocabulary))
@@ -388,7 +392,7 @@ def select_candidates(word: str, best: Sequence[int], vocabulary: Sequence[str],
     """Return the best `count` words of a vocabulary, except the word itself, in the order of the vocabulary.
 
     Args:
-        word: The word to be replaced.
+        word: The word to be replaced, which is left out in whatever case.
         best: Indices into `vocabulary`, the best one first.
         vocabulary: The words.
         count: Largest number of words to return.
@@ -404,7 +408,7 @@ class NearestWords:
         vectors: The words and their vectors: of a file, or a teacher's embeddings.
         reader: Reader with the teacher's tokenizer.
         vocabulary: Vocabulary size V; words with a token id of V or more are left out.
-        count: Nearest words to choose from.
+        count: Number of nearest words among which those with the right number of tokens are searched.
     """
 
     def __init__(self, vectors: WordVectors, reader: WordReader, vocabulary: int, count: int = _CANDIDATES) -> None:
@@ -412,7 +416,7 @@ class NearestWords:
         self._known: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {}
 
     def of(self, word: tuple[int, ...]) -> Sequence[tuple[int, ...]]:
-        """Return the token ids of the nearest words that have as many tokens as `word`, itself given as token ids."""
+        """Return the words nearest to `word` that have as many tokens, each word given as token ids."""
         if word not in self._known:
             text = self._reader.text(word)
             (neighbours,) = self._neighbours.find([text]) if text else ((),)

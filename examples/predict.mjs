@@ -55,6 +55,8 @@ async function byPipeline() {
     case "token-classification": // returns tokens without offsets; the first token of a word decides
       return (text) => run(text, { ignore_labels: [] });
     case "feature-extraction": // without these options the pipeline returns the states of all tokens
+      if (!["mean", "cls"].includes(given.pooling) || given.vector_layers?.length)
+        return async (text) => (await run.model(run.tokenizer([text], { truncation: true }))).sentence_embedding.tolist()[0];
       return async (text) => (await run(text, { pooling: given.pooling, normalize: given.normalize })).tolist()[0];
     case "fill-mask":
     case "question-answering":

@@ -2,13 +2,14 @@
 
 Run: python examples/predict.py runs/demo/phone "turn the lights off please"
      python examples/predict.py PHONE "what is the question?" "the context"        # question-answering takes pairs
+     python examples/predict.py PHONE "the question" "one choice" "another choice" # multiple choice takes all choices
 """
 
 from __future__ import annotations
 
 import sys
 
-from pocketbert import Answer, Embedding, Excerpt, Filled, Labelling, Prediction, Spans, Value, load
+from pocketbert import Answer, Choice, Embedding, Excerpt, Filled, Labelling, Prediction, Spans, Value, load
 
 
 def shown(answer: Answer) -> str:
@@ -24,6 +25,8 @@ def shown(answer: Answer) -> str:
             return ", ".join(f"{s.label} at {s.start}: {s.text!r}" for s in spans) or "nothing found"
         case Excerpt(text, start, _, score):  # question-answering
             return f"{text!r} at {start} ({score:.1%})" if text else "no answer"
+        case Choice(index, text, score):  # multiple-choice
+            return f"choice {index + 1}: {text!r} ({score:.1%})"
         case Filled(places):  # fill-mask: for each masked place the best tokens first
             return ", ".join(f"{place[0].text} ({place[0].score:.1%})" for place in places) or "no mask"
         case Embedding(vector):  # feature-extraction
@@ -32,8 +35,11 @@ def shown(answer: Answer) -> str:
 
 
 def main(folder: str, texts: list[str]) -> None:
-    """Print the answer to each text, or to each pair where the folder's task takes pairs."""
+    """Print the answer to each text, to each pair where the folder's task takes pairs, or to a question with choices."""
     model = load(folder)
+    if model.artefacts.task == "multiple-choice":
+        print(f"{shown(model.predict([(texts[0], texts[1:])])[0])}\t{texts[0]}")
+        return
     pairs = model.artefacts.pair or model.artefacts.task == "question-answering"
     rows = list(zip(texts[::2], texts[1::2], strict=True)) if pairs else list(texts)
     for row, answer in zip(rows, model.predict(rows), strict=True):

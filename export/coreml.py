@@ -1,6 +1,7 @@
 """The Core ML exporter: torch.export, coremltools, one ML Program per package, int32 inputs.
 
-`export` writes a package in the form of `CoremlForm` (iOS version, lengths, precision) with the texts of `CoremlInfo`.
+`export` writes a package with the settings of `CoremlForm` (iOS version, lengths, precision) and the texts of
+`CoremlInfo`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.families import Family
+from pocketbert.core.host.progress import note_stage
 from pocketbert.core.host.quiet import silence_coremltools, silence_output
 from pocketbert.core.host.system import version_of
 from pocketbert.core.model_files import CONVERSION_DATE, PROBABILITIES_OUTPUT, add_classifier, save_package
@@ -34,11 +36,11 @@ class CoremlInfo:
     """Texts written into a Core ML package for people: description, author, licence, labels and notes.
 
     Attributes:
-        description: One sentence.
+        description: One sentence about the model.
         version: Version of the model.
-        author: Who made it.
+        author: Who made the model.
         license: Licence of the weights.
-        labels: Label names in order of their ids; empty where there are none.
+        labels: Label names in order of their ids; empty if the model has no labels.
         notes: More facts by name.
     """
 
@@ -55,9 +57,9 @@ class CoremlForm:
     """Settings of a Core ML package: iOS version, lengths and precision.
 
     Attributes:
-        ios: Oldest iOS that opens it: 16, 17 or 18.
-        shapes: Whether it takes one length, listed lengths or a range.
-        precision: fp16 or fp32, stored and computed.
+        ios: Oldest iOS that opens the package: 16, 17 or 18.
+        shapes: Whether inputs have one length, listed lengths or a range.
+        precision: fp16 or fp32, in which weights are stored and the model computes.
     """
 
     ios: int = 18
@@ -77,18 +79,17 @@ def export(
     """Convert a module prepared for export to a Core ML package (.mlpackage) and write it.
 
     A classifier also returns the predicted label's name (``classLabel``) and every label's probability
-    (``classLabel_probs``),
-    beside ``logits``.
+    (``classLabel_probs``), beside ``logits``.
 
     Args:
         module: A module from `pocketbert.export.prepare.prepare`.
-        family: The model's row of the family table; it names the inputs.
+        family: The model's family; it names the inputs.
         task: The model's task; it names the outputs.
-        lengths: Tokens of the inputs [1, L], int32; a ranged package takes all up to the longest, a fixed one the
-            longest.
+        lengths: Input lengths L; inputs are [1, L] int32. With a range of lengths the package takes all up to the
+            longest, with a fixed length only the longest.
         path: The folder to write.
-        form: iOS version, kind of lengths and precision.
-        info: Texts to write into the package.
+        form: Settings of the package: iOS version, fixed or ranged lengths, and precision.
+        info: Description, author, licence and the like, which are written into the package.
 
     Raises:
         MissingBackendError: If coremltools is not installed.
@@ -100,7 +101,9 @@ def export(
     scored = _Scored(module, family.inputs).eval() if classifies else module
     outputs = [*task.outputs, *([PROBABILITIES_OUTPUT] if classifies else [])]
     with silence_output(), silence_coremltools():
+        note_stage("tracing, which comes before translating")
         program = _export_program(scored, family, lengths, form.shapes)
+        note_stage("traced, translating")
         model = _convert(program, family, outputs, lengths, form)
         spec = model.get_spec()
     if classifies:
@@ -112,7 +115,10 @@ def export(
 def _export_program(
     module: nn.Module, family: Family, lengths: Sequence[int], shapes: Shapes
 ) -> torch.export.ExportedProgram:
-    """Trace a module with torch.export into a graph without the operations that coremltools cannot convert."""
+    """Trace a module with torch.export, and return the program without the operations that coremltools cannot convert.
+
+    The length axis is free if the package takes several lengths, and else has the longest length.
+    """
     sample = tuple(sample_inputs(family.inputs, lengths[-1], family.extra).values())
     shortest = _SHORTEST if shapes is Shapes.RANGED else lengths[0]
     free: Any = None
@@ -134,7 +140,7 @@ def _export_program(
 def _count_blocks_by_slicing(graph: torch.fx.Graph) -> None:
     """Replace (L + R - 1) // R, the number of blocks of R tokens, by the length of a slice of every Rth token.
 
-    coremltools 9.0 would divide in floats.
+    coremltools 9.0 would convert it to a division of floats.
     """
     for node in list(graph.nodes):
         if node.target is not operator.floordiv:
@@ -156,7 +162,7 @@ def _convert(
     lengths: Sequence[int],
     form: CoremlForm,
 ) -> Any:
-    """Convert an exported program to a coremltools ML Program with the names, lengths and precision of the form."""
+    """Convert a traced program to a Core ML model with the given outputs, and with the lengths and precision of `form`."""
     import coremltools as ct
     import numpy as np
 
@@ -215,6 +221,7 @@ _LOGITS = {
     TaskName.TEXT_CLASSIFICATION: "Scores before softmax.",
     TaskName.MULTI_LABEL: "Scores of the labels before the sigmoid; several labels may hold.",
     TaskName.REGRESSION: "The predicted number.",
+    TaskName.MULTIPLE_CHOICE: "The number of a question with one of its choices; the softmax over all its choices gives probabilities.",
     TaskName.TOKEN_CLASSIFICATION: "Scores of the labels for each token, before softmax.",
     TaskName.FILL_MASK: "Scores of all words for each token, before softmax.",
 }
@@ -225,7 +232,7 @@ class _Scored(nn.Module):
     """A classifier that returns its logits and their softmax probabilities."""
 
     def __init__(self, module: nn.Module, inputs: Sequence[str]) -> None:
-        """Wrap a classifier; `inputs` become the argument names of `forward`, which torch.export reads."""
+        """Wrap a classifier. `inputs` become the argument names of `forward`, which torch.export reads."""
         super().__init__()
         self.module = module
 

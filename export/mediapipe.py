@@ -37,6 +37,7 @@ _TASKS = {
     TaskName.REGRESSION: "its TextClassifier returns named categories, so a number has no place in the answer",
     TaskName.TOKEN_CLASSIFICATION: "it has no task that labels tokens",
     TaskName.QUESTION_ANSWERING: "its Tasks have no question answering",
+    TaskName.MULTIPLE_CHOICE: "its TextClassifier reads one text, and a question is read with each of its choices",
     TaskName.FILL_MASK: "it has no such task",
 }
 _LOWER = str.maketrans({chr(c): chr(c + 32) for c in range(ord("A"), ord("Z") + 1)})
@@ -63,11 +64,11 @@ class MediaPipeTokenizer(TextTokenizer):
 
     Args:
         vocabulary: Content of the vocab.txt that is packed into the file, or the model folder.
-        max_length: L of the file's inputs: longer texts lose their end and keep [SEP].
+        max_length: Length L of the file's inputs: longer texts are cut at their end and keep [SEP].
     """
 
     def __init__(self, vocabulary: bytes | Path, max_length: int) -> None:
-        """Build the tokenizer; InputError if special tokens are missing or `max_length` is too small."""
+        """Build the tokenizer; raise InputError if special tokens are missing or `max_length` is too small."""
         raw = vocabulary if isinstance(vocabulary, bytes) else read_vocabulary(vocabulary)
         # a token that is listed twice has the later id, as in MediaPipe
         index = {token: i for i, token in enumerate(_vocabulary_tokens(raw))}
@@ -88,7 +89,7 @@ class MediaPipeTokenizer(TextTokenizer):
 
         Args:
             texts: Single texts.
-            places: Must be False: none of the tasks that MediaPipe serves answers with places in the text.
+            places: Must be False: no task that MediaPipe serves answers with positions in the text.
 
         Returns:
             One entry per text, in order.
@@ -105,7 +106,7 @@ class MediaPipeTokenizer(TextTokenizer):
         ]
 
     def golden(self, text: Text) -> dict[str, Any]:
-        """Return text, token ids and code-point offsets of one text, for a golden file of recorded results."""
+        """Return text, token ids and character offsets (in code points) of one text, to be stored in a golden file."""
         words = _words(_single(text, 0))
         encoding = self._tokenizer.encode([w for w, _ in words], is_pretokenized=True)
         offsets = []
@@ -117,7 +118,7 @@ class MediaPipeTokenizer(TextTokenizer):
 
 
 def _words(text: str) -> list[tuple[str, tuple[int, int]]]:
-    """Split a text into words, each with its code-point range (start, end); too long words become [UNK]."""
+    """Split a text into words, each with its code-point range (start, end). Too long words become [UNK]."""
     matches = _pattern().finditer(text.split("\0", 1)[0].translate(_LOWER))
     return [(w if len(w.encode()) <= _MAX_WORD_BYTES else _UNKNOWN, m.span()) for m in matches if (w := m.group())]
 
@@ -131,7 +132,7 @@ def _pattern() -> re.Pattern[str]:
 
 
 def _single(text: Text, number: int) -> str:
-    """Return the text; InputError if it is a pair or no Unicode text."""
+    """Return the text; raise InputError if it is a pair or no Unicode text."""
     if not isinstance(text, str):
         raise InputError(Problem(f"text {number + 1}", f"{text!r} is not a single text; MediaPipe takes no pairs."))
     if not is_unicode(text):
@@ -151,7 +152,7 @@ def _vocabulary_tokens(raw: bytes) -> list[str]:
         raw: Content of vocab.txt.
 
     Raises:
-        InputError: If this is no UTF-8 text.
+        InputError: If the content is not UTF-8.
     """
     try:
         lines = raw.decode().split("\n")
@@ -161,7 +162,9 @@ def _vocabulary_tokens(raw: bytes) -> list[str]:
 
 
 def read_vocabulary(folder: Path) -> bytes:
-    """Return the bytes of vocab.txt to pack into a file, made from tokenizer.json if the folder has none.
+    """Return the content of vocab.txt, which is packed into a file.
+
+    If the folder has no vocab.txt, the content is made from tokenizer.json.
 
     Args:
         folder: A model folder.
@@ -170,7 +173,8 @@ def read_vocabulary(folder: Path) -> bytes:
         Content of vocab.txt.
 
     Raises:
-        InputError: If there is neither, or the vocabulary cannot be written as lines.
+        InputError: If the folder has neither file, the vocabulary cannot be written as lines, or vocab.txt is too
+            large.
     """
     file = folder / "vocab.txt"
     if file.is_file():
@@ -186,7 +190,7 @@ def read_vocabulary(folder: Path) -> bytes:
 
 
 def _vocabulary_problem(vocabulary: Mapping[str, int]) -> str | None:
-    """Return why a vocabulary (token to id) cannot be written as the lines of vocab.txt; None if it can."""
+    """Return why a vocabulary (token to id) cannot be written as lines of vocab.txt, as a phrase; None if it can."""
     if not all(isinstance(i, int) for i in vocabulary.values()) or set(vocabulary.values()) != set(
         range(len(vocabulary))
     ):
@@ -205,17 +209,16 @@ def explain_refusal(
     padding_side: str = "right",
     truncation_side: str = "right",
 ) -> str | None:
-    """Explain in one sentence why MediaPipe Tasks would run a model wrongly or not at all; None if it runs it right.
+    """Return a sentence that explains why MediaPipe Tasks cannot run a model correctly; None if it can.
+
+    The tokenizers are compared by their settings and on sample sentences of ASCII text.
 
     Args:
         tokenizer: Content of tokenizer.json, or the folder that holds it.
         task: The model's task.
-        pair: Whether its inputs are pairs of texts.
+        pair: Whether the model's inputs are pairs of texts.
         padding_side: Side on which the model's inputs are padded, ``right`` or ``left``.
-        truncation_side: End of a text at which tokens beyond the longest input are cut off.
-
-    Returns:
-        The reason, or None if MediaPipe gives the model the ids it was trained on for every plain ASCII text.
+        truncation_side: Side of a text, ``right`` or ``left``, on which tokens beyond the longest input are cut off.
 
     Raises:
         InputError: If the folder has no tokenizer.json that can be read.
@@ -238,7 +241,7 @@ def explain_refusal(
 
 
 def _settings_refusal(content: Mapping[str, Any]) -> str | None:
-    """Return which setting of tokenizer.json MediaPipe's tokenizer does otherwise; None if all agree."""
+    """Return a phrase for a setting of tokenizer.json in which MediaPipe's tokenizer differs; None if there is none."""
     model: Mapping[str, Any] = content.get("model") or {}
     kind, vocabulary = model.get("type"), model.get("vocab")
     if kind != "WordPiece" or not isinstance(vocabulary, Mapping):
@@ -256,7 +259,10 @@ def _settings_refusal(content: Mapping[str, Any]) -> str | None:
 
 
 def _ids_refusal(content: Mapping[str, Any]) -> str | None:
-    """Tokenize sample sentences with MediaPipe's rules and tokenizer.json; describe the first difference, else None."""
+    """Tokenize sample sentences with MediaPipe's rules and with tokenizer.json, and compare the ids.
+
+    Returns a phrase for the first difference; None if all ids are equal.
+    """
     try:
         model_tokenizer = Tokenizer.from_str(strip_padding_and_truncation(json.dumps(content)))
     except Exception as error:  # the library raises plain Exception

@@ -18,6 +18,7 @@ from torch import nn
 
 from pocketbert.core.errors import GateError, MissingBackendError
 from pocketbert.core.families import Family
+from pocketbert.core.host.progress import note_stage
 from pocketbert.core.host.system import version_of
 from pocketbert.core.tasks import Task
 
@@ -33,11 +34,13 @@ def export(
     path: Path,
     opset: int = _MAX_OPSET,
 ) -> None:
-    """Convert a module prepared for export to an ONNX file with free batch size and length; check that phones read it.
+    """Convert a module prepared for export to an ONNX file with free batch size and length.
+
+    The written file is checked to be readable by the versions of ONNX Runtime in use on phones.
 
     Args:
         module: A module from `pocketbert.export.prepare.prepare`.
-        family: The model's row of the family table; it names the inputs.
+        family: The model's family; it names the inputs.
         task: The model's task; it names the outputs.
         example: Input arrays [B, L] with B >= 2, so that no axis is treated as a constant 1.
         path: The file to write.
@@ -45,7 +48,7 @@ def export(
 
     Raises:
         MissingBackendError: If onnx or onnxscript is not installed.
-        GateError: If phone builds in use could not read the written file.
+        GateError: If ONNX Runtime on phones could not read the model; no file is written then.
     """
     for name in ("onnx", "onnxscript"):
         if version_of(name) is None:
@@ -54,6 +57,7 @@ def export(
 
     free = torch.export.Dim.DYNAMIC
     inputs = {name: torch.from_numpy(example[name]) for name in family.inputs}
+    note_stage("tracing and translating, which comes before writing")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
@@ -70,6 +74,7 @@ def export(
         )
     if program is None:  # only the old exporter, which writes a file itself, returns nothing
         raise RuntimeError("torch.onnx.export returned no program")
+    note_stage("translated, checking and writing")
     model = program.model_proto
     del program  # the weights are in `model` now, a second time
     _clean_model(model)
@@ -81,7 +86,12 @@ def export(
 
 
 def _clean_model(model: Any) -> None:
-    """Remove stack traces, stale shapes and other metadata that no runtime reads from an ONNX model."""
+    """Remove from an ONNX model, in place, what no runtime reads, and set its free axis names and versions for phones.
+
+    Stack traces, shapes of intermediate tensors and other metadata are removed; the free axes of inputs and outputs are
+    named ``batch`` and ``sequence``; the IR version is lowered to the newest that runtimes on phones in use can read;
+    the producer name becomes ``pocketbert``.
+    """
     del model.graph.value_info[:]
     del model.metadata_props[:]
     del model.graph.metadata_props[:]
@@ -100,7 +110,7 @@ def _clean_model(model: Any) -> None:
 
 
 def _name_axes(model: Any) -> None:
-    """Rename the free axes of inputs and outputs to ``batch`` and ``sequence``; the exporter calls them s18 and s41."""
+    """Rename the free axes of inputs and outputs to ``batch`` and ``sequence``. The exporter calls them s18 and s41."""
     free = [d.dim_param for d in model.graph.input[0].type.tensor_type.shape.dim]
     names = dict(zip(free, ("batch", "sequence"), strict=False))
     for value in (*model.graph.input, *model.graph.output):
@@ -110,10 +120,10 @@ def _name_axes(model: Any) -> None:
 
 
 def check_readable(path: Path) -> None:
-    """Raise GateError if an ONNX file's IR version or operator set is newer than phone builds in use can read.
+    """Check that an ONNX file is valid and not too new, by IR version and operator set, for runtimes in use on phones.
 
     Raises:
-        GateError: If phone builds in use could not read the file.
+        GateError: If it is too new.
     """
     import onnx
 
@@ -122,7 +132,7 @@ def check_readable(path: Path) -> None:
 
 
 def _check_versions(model: Any, name: str) -> None:
-    """Raise GateError, naming the file, if phones could not read a model's versions."""
+    """Raise GateError, naming the file, if a model's IR version or operator set is newer than phones' runtimes read."""
     newest = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
     if model.ir_version > _MAX_IR or newest > _MAX_OPSET:
         raise GateError(

@@ -28,7 +28,9 @@ from pocketbert.export.adapters import (  # noqa: F401 - they register themselve
     mask_4d,
     mobilebert,
     modernbert,
+    mpnet,
     post_norm,
+    static,
     xlm,
     xlnet,
 )
@@ -51,21 +53,21 @@ def prepare(
 
     Args:
         model: A transformers model with the task's head.
-        family: The model's row of the family table; it names the adapter.
+        family: The model's family; it names the adapter that rewrites the model.
         task: The model's task; it names the outputs.
-        format: Format of the file: the cheapest graph for one engine is not the cheapest for another.
+        format: Format of the file; the cheapest graph for one engine is not the cheapest for another.
         layout: How activations lie in memory.
-        pooling: How `sentence_embedding` is computed, where the task has that output.
-        samples: Inputs [B, L] of real text by name, to measure how large numbers become inside the model; see
+        pooling: How `sentence_embedding` is computed, if the task has that output.
+        samples: Inputs [B, L] of real text by name, on which the largest numbers inside the model are measured; see
             `half_range`.
-        sentences: Inputs [B, L] of texts that are the same in every run for a model, to find outlier channels on, see
-            `pocketbert.export.adapters.outliers`; empty to look for none.
+        sentences: Inputs [B, L] of texts that are the same in every run for a model, on which outlier channels are
+            found, see `pocketbert.export.adapters.outliers`; if empty, none are looked for.
 
     Returns:
         A wrapped copy in eval mode; inputs [B, L] int64, outputs as tensors in the task's order.
 
     Raises:
-        InputError: If no exporter writes the family, or its row names code that is not registered.
+        InputError: If no exporter writes the family, or the family names code that is not registered.
     """
     plan = ExportPlan(family, task, format, layout, pooling, tuple(samples), tuple(sentences))
     return _rewrite_copy(model, plan)[0]
@@ -81,9 +83,9 @@ def prepare_with_shared_weights(
     samples: Sequence[Mapping[str, NDArray[np.int64]]] = (),
     sentences: Sequence[Mapping[str, NDArray[np.int64]]] = (),
 ) -> nn.Module:
-    """Return what `prepare` does, but weights that it leaves as they are stay the model's own, which saves their memory.
+    """Prepare a model for export as `prepare` does, but without copying weights that stay unchanged, to save memory.
 
-    Neither of the two may be trained afterwards.
+    The module and the model share these weights, so neither may be trained afterwards.
     """
     plan = ExportPlan(family, task, format, layout, pooling, tuple(samples), tuple(sentences))
     module, weights = _rewrite_copy(model, plan)
@@ -94,7 +96,10 @@ def prepare_with_shared_weights(
 
 
 def _rewrite_copy(model: Any, plan: ExportPlan) -> tuple[nn.Module, list[tuple[nn.Parameter, nn.Parameter]]]:
-    """Copy a model and let the adapter of its family rewrite the copy; also list each copied weight with its original."""
+    """Copy a model and let the adapter of its family rewrite the copy.
+
+    Returns the rewritten copy, and pairs of each copied weight with its original.
+    """
     check_exportable(plan.family)
     adapter = ADAPTERS.find(plan.family.adapter, f"family {plan.family.name}")
     copied, weights = _copy_lazily(model)
@@ -102,9 +107,10 @@ def _rewrite_copy(model: Any, plan: ExportPlan) -> tuple[nn.Module, list[tuple[n
 
 
 def _copy_lazily(model: Any) -> tuple[Any, list[tuple[nn.Parameter, nn.Parameter]]]:
-    """Copy a model whose weights are copied when one of the two is written to; also list each copy with its original.
+    """Copy a model in such a way that a weight is only copied when the model or the copy writes to it.
 
-    Reading numbers through numpy counts as writing.
+    Returns the copy, and pairs of each weight of the copy with its original. Reading a weight through numpy counts as
+    writing.
     """
 
     def copy_weight(weight: Tensor) -> Tensor:
@@ -119,7 +125,7 @@ def _copy_lazily(model: Any) -> tuple[Any, list[tuple[nn.Parameter, nn.Parameter
 
 
 def list_divided_outliers(module: nn.Module) -> tuple[Outliers, ...]:
-    """Return which tensors of a module prepared for export had outlier channels divided, and how many."""
+    """Return the tensors of a module prepared for export in which outlier channels were divided."""
     outliers: tuple[Outliers, ...] = getattr(module, "outliers", ())
     return outliers
 
@@ -127,13 +133,13 @@ def list_divided_outliers(module: nn.Module) -> tuple[Outliers, ...]:
 def is_rescaled_to_fp16(
     model: Any, family: Family, task: Task, samples: Sequence[Mapping[str, NDArray[np.int64]]] = ()
 ) -> bool:
-    """Return whether export would shrink a model's activations by powers of two so that fp16 holds them.
+    """Return whether an export would scale a model's activations by powers of two so that they fit into fp16.
 
     Args:
-        model: A transformers model with the task's head.
-        family: The model's row of the family table.
+        model: A transformers model with the task's head; it is not changed.
+        family: The model's family.
         task: The model's task; it names the outputs.
-        samples: Inputs [B, L] of real text by name.
+        samples: Inputs [B, L] of real text by name, on which activations are measured.
     """
     parts = find_layer_parts(family)
     if parts is None or parts.half_range is None:
@@ -145,15 +151,15 @@ def is_rescaled_to_fp16(
 
 
 def sample_inputs(inputs: Sequence[str], length: int, extra: Sequence[GraphInput] = ()) -> dict[str, Tensor]:
-    """Build example inputs of one row, with which a converter traces a module.
+    """Build example inputs of one row, with which a converter traces a module, and return them by name.
 
     Args:
         inputs: Names of the inputs.
-        length: Tokens L.
-        extra: Further inputs of the family's form.
+        length: Number of tokens L.
+        extra: Additional inputs of the model's export form.
 
     Returns:
-        [1, L] int32 by name; further inputs in their own shape and type.
+        Tensors [1, L] int32 by name; additional inputs have their own shapes and types.
     """
     # as in real text: converters fold what they can prove constant, and an all-zero mask is a constant row
     values = {"input_ids": 5, "attention_mask": 1, "token_type_ids": 0}
@@ -175,7 +181,7 @@ class PreparedPredictor:
         self.engine_version = version_of("torch") or "unknown"
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run one batch of inputs [B, L]; return its outputs as numpy arrays by name."""
+        """Run one batch of inputs [B, L], and return its outputs as numpy arrays by name."""
         feed = [torch.from_numpy(np.ascontiguousarray(inputs[name])) for name in self.inputs]
         with torch.inference_mode():
             out = self.module(*feed)

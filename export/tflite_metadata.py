@@ -1,7 +1,7 @@
 """TFLite metadata for MediaPipe Tasks: names of the inputs, the labels, the vocabulary.
 
 `write_metadata` adds them to a .tflite file: a flatbuffer inside the model, and labels.txt and vocab.txt in an
-uncompressed zip archive behind it (`pack_files`), which is where MediaPipe and Android read them. `metadata_problems`
+uncompressed zip archive after it (`pack_files`), which is where MediaPipe and Android read them. `metadata_problems`
 checks such a file; `read_metadata` and `read_files` read it back. MediaPipe reads neither config.json nor
 tokenizer.json: it uses only what is packed here.
 
@@ -50,9 +50,9 @@ class MediaPipeInfo:
 
     Attributes:
         name: The model's name.
-        description: What it does.
-        version: Its version.
-        author: Who made it.
+        description: What the model does.
+        version: Version of the model.
+        author: Who made the model.
         labels: Label names in the order of the output; empty for an embedder.
         vocabulary: Content of vocab.txt, one token a line.
         output: Description of the output.
@@ -70,7 +70,7 @@ class MediaPipeInfo:
 
     @property
     def files(self) -> dict[str, bytes]:
-        """The files to pack behind the model, content by name."""
+        """The files to pack after the model, content by name."""
         files = {_VOCABULARY_FILE: self.vocabulary}
         return {_LABELS_FILE: labels_file(self.labels), **files} if self.labels else files
 
@@ -82,12 +82,12 @@ class Metadata:
     Attributes:
         inputs: Names of the inputs, in the order of the graph's inputs.
         outputs: Names of the outputs.
-        labels_file: Packed file with the labels of the first output, or None.
-        vocabulary_file: Packed file with the vocabulary of a BERT tokenizer, or None.
+        labels_file: Name of the packed file with the labels of the first output, or None.
+        vocabulary_file: Name of the packed file with the vocabulary of a BERT tokenizer, or None.
         name: The model's name.
-        description: What it does.
-        version: Its version.
-        min_parser_version: Oldest metadata parser that understands everything.
+        description: What the model does.
+        version: Version of the model.
+        min_parser_version: Oldest metadata parser that can read all of this metadata.
     """
 
     inputs: tuple[str, ...]
@@ -103,18 +103,18 @@ class Metadata:
 def write_metadata(model: bytes, info: MediaPipeInfo) -> bytes:
     """Add MediaPipe's metadata, labels and vocabulary to a TFLite model, or replace those that it has.
 
-    Weights stored behind the flatbuffer (ai-edge-quantizer) are moved inside, and nothing else changes.
+    Weights stored after the flatbuffer (ai-edge-quantizer) are moved inside, and nothing else changes.
 
     Args:
-        model: A .tflite with one signature: int32 inputs input_ids, attention_mask, token_type_ids of [1, L],
-            one float32 output [1, N].
+        model: A .tflite file with one signature: int32 inputs input_ids, attention_mask, token_type_ids of [1, L], one
+            float32 output [1, N].
         info: The metadata to write.
 
     Returns:
         The file for MediaPipe Tasks.
 
     Raises:
-        InputError: If this is no TFLite model, or labels or vocabulary cannot be written.
+        InputError: If `model` is no TFLite model, or labels or vocabulary cannot be written.
         GateError: If the model has other inputs or outputs.
     """
     loaded = load_model(model)
@@ -140,15 +140,12 @@ def read_metadata(model: bytes) -> Metadata | None:
 
 
 def metadata_problems(model: bytes, labels: Sequence[str], vocabulary: bytes) -> list[str]:
-    """List why MediaPipe would refuse or misread a TFLite file; empty if it may be shipped.
+    """Return the reasons why MediaPipe would refuse or misread a TFLite file, one sentence each; empty if it would not.
 
     Args:
         model: A .tflite file.
         labels: Labels of config.json in the order of the ids; empty for an embedder.
         vocabulary: Content of the folder's vocab.txt.
-
-    Returns:
-        One sentence per problem.
     """
     try:
         loaded, files, metadata = load_model(model), read_files(model), read_metadata(model)
@@ -186,7 +183,7 @@ def labels_file(labels: Sequence[str]) -> bytes:
     """Return the content of labels.txt: one label a line.
 
     Raises:
-        InputError: If a label is empty or has a line break: the next ones would take its place.
+        InputError: If a label is empty or has a line break, which would shift the labels after it.
     """
     bad = [name for name in labels if not name or len(name.splitlines()) != 1]
     if bad:
@@ -198,18 +195,18 @@ def labels_file(labels: Sequence[str]) -> bytes:
 
 
 def load_model(model: bytes) -> Any:
-    """Parse a TFLite file to a `ModelT`, without the files packed behind it."""
+    """Parse a TFLite file to a `ModelT`, without the files packed after it."""
     return tflite_objects.load_model(_without_files(model))
 
 
 def _graph_problems(model: Any) -> list[str]:
-    """List why MediaPipe could not run a TFLite graph, apart from its metadata; empty if it can.
+    """Return the reasons why MediaPipe could not run a TFLite graph, apart from its metadata, one sentence each.
 
     Args:
         model: A `ModelT`.
 
     Returns:
-        One sentence per problem.
+        The sentences; empty if MediaPipe can run the graph.
     """
     graphs = model.subgraphs or []
     if len(graphs) != 1:
@@ -247,7 +244,7 @@ def _signature_inputs(model: Any) -> list[str]:
 
 
 def _input_names(model: Any) -> dict[int, str]:
-    """Map the tensor number of each graph input to its name in the signature; empty unless there is one signature."""
+    """Return the signature's name of each graph input, by tensor number; empty unless the file has exactly one signature."""
     signatures = model.signatureDefs or []
     if len(signatures) != 1:
         return {}
@@ -268,10 +265,10 @@ def _inner_metadata(model: bytes, name: bytes) -> bytes | None:
         name: Key of the metadata entry.
 
     Returns:
-        The content, or None if there is no such entry, or its content lies elsewhere.
+        The content; None if there is no such entry, or its content lies elsewhere.
 
     Raises:
-        InputError: If this is no TFLite model.
+        InputError: If `model` is no TFLite model.
     """
     schema = tflite_schema()
     try:
@@ -286,7 +283,7 @@ def _inner_metadata(model: bytes, name: bytes) -> bytes | None:
 
 
 def _set_metadata_buffer(model: Any, raw: bytes) -> None:
-    """Store metadata bytes in a model, in the buffer of its old metadata if it has one."""
+    """Store metadata bytes in a model, in place of its old metadata if it has some."""
     import numpy as np
     from ai_edge_litert import schema_py_generated as schema
 
@@ -305,7 +302,7 @@ def _set_metadata_buffer(model: Any, raw: bytes) -> None:
 
 
 def pack_files(model: bytes, files: Mapping[str, bytes]) -> bytes:
-    """Append a zip archive with these files to a TFLite model, in place of an older archive.
+    """Append files as a zip archive to a TFLite model, in place of an older archive, and return the bytes.
 
     Entries are stored, not deflated: MediaPipe maps them in place and refuses anything else.
 
@@ -317,7 +314,7 @@ def pack_files(model: bytes, files: Mapping[str, bytes]) -> bytes:
         The model followed by a zip archive; the same bytes for the same input.
 
     Raises:
-        InputError: If a name is a path, there is nothing to pack, or too much.
+        InputError: If a name is a path, there are no files, or too many or too large ones.
     """
     problems = [p for name in files if (p := _name_problem(name))]
     total = sum(len(content) for content in files.values())
@@ -336,7 +333,7 @@ def pack_files(model: bytes, files: Mapping[str, bytes]) -> bytes:
 
 
 def read_files(model: bytes) -> dict[str, bytes]:
-    """Read the files from the zip archive behind a TFLite model.
+    """Read the files from the zip archive after a TFLite model.
 
     Args:
         model: A .tflite file.
@@ -370,7 +367,7 @@ def read_files(model: bytes) -> dict[str, bytes]:
 
 
 def _without_files(model: bytes) -> bytes:
-    """Return the TFLite model without the zip archive behind it.
+    """Return the TFLite model without the zip archive after it.
 
     Raises:
         InputError: If there is an archive that cannot be read.
@@ -400,7 +397,7 @@ def _archive_error(what: str) -> InputError:
 
 
 def encode(info: MediaPipeInfo, inputs: Sequence[str]) -> bytes:
-    """Encode MediaPipe metadata as a flatbuffer; comments name the schema's tables.
+    """Encode MediaPipe's metadata as a flatbuffer. Comments in the code name the schema's tables.
 
     Args:
         info: The metadata.
@@ -414,7 +411,7 @@ def encode(info: MediaPipeInfo, inputs: Sequence[str]) -> bytes:
     b = flatbuffers.Builder(1024)
 
     def table(texts: Mapping[int, str], offsets: Mapping[int, int] = _EMPTY, small: Mapping[int, int] = _EMPTY) -> int:
-        """Write a flatbuffers table with texts, offsets and bytes by slot number; return its offset."""
+        """Write a flatbuffers table with texts, offsets and bytes by slot number, and return its offset."""
         strings = {slot: b.CreateString(text) for slot, text in texts.items() if text}
         b.StartObject(max([*texts, *offsets, *small]) + 1)
         for slot, offset in {**strings, **offsets}.items():
@@ -460,7 +457,7 @@ def decode(raw: bytes) -> Metadata:
         The parts that MediaPipe's text tasks read.
 
     Raises:
-        InputError: If this is no metadata, or damaged.
+        InputError: If the content is no metadata, or is damaged.
     """
     if raw[4:8] != IDENTIFIER:
         raise InputError(Problem("metadata", f"identifier {raw[4:8]!r} instead of {IDENTIFIER!r}."))
@@ -471,7 +468,10 @@ def decode(raw: bytes) -> Metadata:
 
 
 def _decode_tables(raw: bytes) -> Metadata:
-    """Read the metadata of the first subgraph; a damaged buffer raises what the flatbuffers library raises."""
+    """Decode the metadata of the first subgraph.
+
+    Errors of the flatbuffers library are raised if the buffer is damaged.
+    """
     root = _Table(raw, int.from_bytes(raw[:4], "little"))
     graph = next(iter(root.children(3)), None)
     outputs = graph.children(3) if graph else []
@@ -494,7 +494,7 @@ def _decode_tables(raw: bytes) -> Metadata:
 
 
 class _Table:
-    """A flatbuffers table whose fields are read by slot number; missing ones are "", 0, None or empty."""
+    """A flatbuffers table whose fields are read by slot number. Missing ones are "", 0, None or empty."""
 
     def __init__(self, raw: bytes, position: int) -> None:
         from flatbuffers.table import Table

@@ -1,4 +1,4 @@
-"""Build one cell of the matrix of docs/families.md, and tell how far its file is from the untouched model.
+"""Build one cell of the matrix of docs/lab/families.md, and tell how far its file is from the untouched model.
 
 Run: python lab/matrix_cell.py bert text-classification onnx int8                     (exits with 1 where it does not pass)
      python lab/matrix_cell.py bert text-classification onnx int8 --layers 1 --keep FOLDER

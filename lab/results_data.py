@@ -1,4 +1,4 @@
-"""Data of docs/results.md out of the project's shared data sets: a multi-label set, and parts of SQuAD and SST-2.
+"""Data of docs/lab/results.md out of the project's shared data sets: a multi-label set, and parts of SQuAD and SST-2.
 
 Multi-label: two CLINC150 utterances of different intents as one text, with both intents as its labels, from the 20
 intents that the names below list; every utterance is used in two texts. SQuAD: the first 400 dev rows by the hash of their

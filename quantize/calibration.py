@@ -1,8 +1,8 @@
 """Measure the ranges of activations on calibration rows.
 
-`Ranges` counts the numbers of tensors row by row and chooses their ranges; `Histogram` counts one tensor.
-
-A range is the smallest and the largest number, or one that clips rare numbers (see `Calibration`).
+`Ranges` counts the numbers of tensors row by row and chooses the tensors' ranges; `Histogram` counts one tensor. A
+range is the smallest and the largest number, or a smaller one outside of which rare numbers are clipped (see
+`Calibration`).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _FRACTIONS = np.linspace(0.2, 1.0, 81)
 
 
 class Ranges:
-    """Measures the ranges of several tensors on calibration rows, one row at a time.
+    """The ranges of several tensors, measured on calibration rows, one row at a time.
 
     Args:
-        names: The tensors.
+        names: Names of the tensors.
         method: How ranges are chosen.
-        steps: Steps that a range will be divided into.
+        steps: Number of quantization steps into which a range will be divided.
     """
 
     def __init__(self, names: Iterable[str], method: Calibration, steps: int = STEPS) -> None:
@@ -54,13 +54,13 @@ class Ranges:
             histogram.add(row[name], count=self._method is not Calibration.MINMAX)
 
     def chosen(self, title: str) -> dict[str, Range]:
-        """Return the range (low, high) of every tensor by name.
+        """Return the range (low, high) of every tensor, by the tensor's name, as the calibration method chooses it.
 
         Args:
             title: Name of the quantized file, for error messages.
 
         Raises:
-            InputError: If no row was counted.
+            InputError: If no calibration row was added.
             GateError: If a tensor has NaN or infinite numbers, or nothing but zeros.
         """
         if not self._rows:
@@ -82,11 +82,11 @@ class Ranges:
 
 
 class Histogram:
-    """A histogram of one tensor's numbers, in bins over [-r, r]; r doubles when a number lies outside.
+    """A histogram of one tensor's numbers, in bins over [-r, r]. The radius r doubles when a number lies outside.
 
     Attributes:
-        low: Smallest number, or 0.
-        high: Largest number, or 0.
+        low: Smallest number, or 0 if that is smaller.
+        high: Largest number, or 0 if that is larger.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Histogram:
         self._counts = np.zeros(BINS, np.int64)
 
     def add(self, values: NDArray[np.floating], count: bool = True) -> None:
-        """Count the numbers of an array; NaN and infinity only show in `low` and `high`.
+        """Count the numbers of an array in the histogram; NaN and infinity only change `low` and `high`.
 
         Args:
             values: The numbers, of any shape.
@@ -125,8 +125,8 @@ class Histogram:
         """Return the range (low, high) that a calibration method chooses.
 
         Args:
-            method: The method.
-            steps: Steps that the range will be divided into.
+            method: The calibration method, such as the full range or the range with the least error.
+            steps: Number of quantization steps into which the range will be divided.
         """
         match method:
             case Calibration.MINMAX:
@@ -145,7 +145,7 @@ class Histogram:
         """Return the range that cuts off an equal share of the numbers at each end, with zero inside.
 
         Args:
-            kept: Share of the numbers inside the range.
+            kept: Share of the numbers that stay inside the range.
         """
         share = np.cumsum(self._counts) / max(1, self._counts.sum())
         outside = (1 - kept) / 2
@@ -153,10 +153,10 @@ class Histogram:
         return max(self.low, min(0.0, float(low))), min(self.high, max(0.0, float(high)))
 
     def least_error(self, steps: int = STEPS) -> Range:
-        """Return the part of the full range in which rounding has the least mean squared error.
+        """Return the range, of those tried inside the full range, for which rounding has the least mean squared error.
 
         Args:
-            steps: Steps between both ends of the range.
+            steps: Number of quantization steps between both ends of the range.
         """
         used = self._counts > 0
         centres, counts = self.centres[used], self._counts[used]

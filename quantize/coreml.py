@@ -3,12 +3,13 @@
 Schemes, in the order in which they are registered at the end:
 
 - ``w8`` and ``w4``: `_write_linear` stores weights as int8 per output channel, or as int4 in blocks of 32 numbers of a
-  row; both have an offset, which has less error than symmetric numbers. Single weights can have the other one of the
-  two.
-- ``lut6``, ``lut4``, ``small``: `_write_palettes` stores weights as places in a palette of 64 or 16 numbers per tensor.
+  row. Both have an offset, which has less error than symmetric numbers. In a file of one of the two schemes, single
+  weights can have the other.
+- ``lut6``, ``lut4``, ``small``: `_write_palettes` stores weights as indices into a palette of 64 or 16 numbers per
+  tensor.
 - ``a8w8``: `_write_static` stores weights as ``w8``, and quantizes the inputs of linear layers to int8 in ranges that
-  the project's evaluator measures. coremltools measures ranges by running the model, which needs macOS, and keeps those
-  of the last row only, so that these ranges take the place of its own; they have an offset, which halves the error of
+  the project's evaluator measures. They replace the ranges of coremltools, which measures by running the model, needs
+  macOS for that, and keeps the ranges of the last row only. The ranges have an offset, which halves the error of
   symmetric ones.
 
 `read_weight_types` and `read_stored_numbers` are the reader of the format.
@@ -105,7 +106,7 @@ def write_compressed(source: Path, destination: Path, compress: Callable[[Any], 
     Args:
         source: A float package.
         destination: Where to write.
-        compress: Takes the model without its classifier, and returns the compressed one.
+        compress: Function that takes the coremltools model without its classifier, and returns the compressed model.
 
     Raises:
         MissingBackendError: If coremltools is not installed.
@@ -135,7 +136,8 @@ def _write_linear(source: Path, destination: Path, plan: Plan) -> None:
 
     Raises:
         MissingBackendError: If coremltools is not installed.
-        InputError: If blocks do not divide a weight, or the package is for iOS 17 or older, which has no blocks.
+        InputError: If a weight that gets 4 bits has a row length that is no multiple of the block, or 4-bit weights are
+            wanted in a package for iOS 17 or older, which has no blocks.
     """
     schemes = _weight_schemes(source, plan.left, plan.scheme)
     second_by_digest = {digest: scheme for scheme, digests in plan.seconds.items() for digest in digests}
@@ -148,13 +150,16 @@ def _write_linear(source: Path, destination: Path, plan: Plan) -> None:
 
 
 def _weight_schemes(source: Path, left: frozenset[str], scheme: Scheme) -> dict[str, Scheme]:
-    """Map each float weight worth compressing to `scheme`, except those with a digest in `left`."""
+    """Return a mapping of each float weight worth compressing, by name, to `scheme`.
+
+    Weights with a digest in `left` are not in it.
+    """
     names_left = _digests_by_name(source, left)
     return {w.name: scheme for w, _ in _large_float_weights(source) if w.name not in names_left}
 
 
 def _digests_by_name(source: Path, digests: frozenset[str]) -> dict[str, str]:
-    """Map the names of stored constants whose digest is in `digests` to that digest."""
+    """Return the digest of each stored constant, by name, for the constants whose digest is in `digests`."""
     if not digests:
         return {}
     stored = ((name, matrix_digest(numbers)) for name, numbers in read_stored_numbers(source))
@@ -162,7 +167,10 @@ def _digests_by_name(source: Path, digests: frozenset[str]) -> dict[str, str]:
 
 
 def _block_problems(source: Path, schemes: Mapping[str, Scheme]) -> list[Problem]:
-    """List the weights that 4-bit blocks do not divide, and a package for an iOS version without blocks."""
+    """Return a problem for each 4-bit weight whose rows cannot be cut into blocks of 32.
+
+    If there are 4-bit weights and the package is for an iOS version without blocks, that is a problem too.
+    """
     problems = [
         Problem(
             name,
@@ -185,7 +193,7 @@ def _oldest_ios(source: Path) -> int:
 
 
 def _quantize_weights(model: Any, schemes: Mapping[str, Scheme]) -> Any:
-    """Quantize the named weights of a coremltools model, each to w8 or w4."""
+    """Quantize the weights of a coremltools model and return it. `schemes` gives the scheme of each weight by name."""
     import coremltools.optimize as cto
 
     configs = {
@@ -198,9 +206,10 @@ def _quantize_weights(model: Any, schemes: Mapping[str, Scheme]) -> Any:
 
 
 def _write_palettes(source: Path, destination: Path, plan: Plan) -> None:
-    """Write a copy of a Core ML package whose weights are indices into a palette of their own.
+    """Write a copy of a Core ML package in which each weight is stored as indices into its own palette (lookup table).
 
-    Tables other than the largest get the palette size of products: an error in positions affects every token.
+    The scheme gives one palette size for tables and one for matrices. Only the largest embedding table gets the size
+    for tables, the other tables that for matrices: an error in a position embedding affects every token.
     """
     sizes = _PALETTE_SIZES[plan.scheme]
     weights = _large_float_weights(source)
@@ -231,11 +240,11 @@ def _write_palettes(source: Path, destination: Path, plan: Plan) -> None:
 
 
 def _write_static(source: Path, destination: Path, plan: Plan) -> None:
-    """Write a copy of a Core ML package with int8 weights and activations; nothing is written if a range is missing.
+    """Write a copy of a Core ML package with int8 weights and activations. Nothing is written if a range is missing.
 
     Raises:
         MissingBackendError: If coremltools is not installed.
-        InputError: If there are no rows that the package takes, or it is for iOS 16.
+        InputError: If no calibration row fits the lengths of the package, or the package is for iOS 16.
         GateError: If the range of a tensor could not be measured.
     """
     ios = _oldest_ios(source)
@@ -273,9 +282,10 @@ def _write_static(source: Path, destination: Path, plan: Plan) -> None:
 
 
 def _measure_ranges(source: Path, plan: Plan, title: str) -> dict[str, Range]:
-    """Run the calibration rows in the evaluator; return each tensor's range over real tokens, by name.
+    """Run the calibration rows in the Core ML evaluator, and return the range of each tensor over real tokens, by name.
 
-    Each row is padded to the shortest length of the package that holds it.
+    Each row is padded to the shortest length of the package that holds it; longer rows are left out. `title` is the
+    name of the quantized file, for errors.
     """
     evaluator, axes = Evaluator(source), _ranged_tensors(source)
     ranges, padding = Ranges(axes, plan.calibration, plan.steps), Padding(0, plan.padding_side)
@@ -292,7 +302,15 @@ def _measure_ranges(source: Path, plan: Plan, title: str) -> dict[str, Range]:
 def _run_for_values(
     evaluator: Evaluator, inputs: Mapping[str, NDArray[Any]], axes: Mapping[str, int], real_tokens: range, length: int
 ) -> dict[str, NDArray[Any]]:
-    """Run one padded row in the evaluator; return the values of the named tensors with padding cut off."""
+    """Run one padded row in the evaluator, and return the values of the tensors named in `axes`, with padding cut off.
+
+    Args:
+        evaluator: Evaluator of the package.
+        inputs: The padded row, [1, length] by input name.
+        axes: Axis of the tokens in each tensor whose values are returned.
+        real_tokens: Indices of the tokens that are no padding.
+        length: Length of the padded row.
+    """
     values: dict[str, NDArray[Any]] = {}
 
     def keep(step: Step) -> None:
@@ -306,9 +324,9 @@ def _run_for_values(
 
 
 def _ranged_tensors(source: Path) -> dict[str, int]:
-    """Map the tensors that products with weights read or write to their token axis.
+    """Return the tensors that matrix products with weights read or write, with the axis of the tokens in each.
 
-    The result of an activation function behind a product is included: coremltools quantizes that instead of the
+    If an activation function follows a product, its result is among them: coremltools quantizes that instead of the
     product's.
     """
     axes: dict[str, int] = {}
@@ -324,9 +342,10 @@ def _ranged_tensors(source: Path) -> dict[str, int]:
 
 
 def _learned_ranges(source: Path, learned: LearnedRanges | None) -> dict[str, Range]:
-    """Return the ranges that training learned for inputs and results of linear layers, by tensor name.
+    """Return the activation ranges that training learned, by the names of the tensors in the package.
 
-    Where an activation function follows, coremltools quantizes its result, whose range is measured.
+    They are the ranges of the inputs and results of linear layers. If an activation function follows a linear layer,
+    coremltools quantizes that function's result instead, whose range must be measured.
     """
     ranges: dict[str, Range] = {}
     if learned is None:
@@ -341,7 +360,7 @@ def _learned_ranges(source: Path, learned: LearnedRanges | None) -> dict[str, Ra
 
 
 def _weight_products(source: Path) -> Iterator[tuple[Any, str]]:
-    """Yield (operation, name of its weight) for every operation that multiplies with a weight."""
+    """Yield each operation that multiplies with a weight, and the name of the weight."""
     for operation in read_package(source).block.operations:
         if operation.type in _TOKEN_AXES:
             yield operation, operation.inputs["weight"].arguments[0].name
@@ -351,7 +370,10 @@ def _weight_products(source: Path) -> Iterator[tuple[Any, str]]:
 
 
 def _large_float_weights(path: Path) -> list[tuple[StoredWeight, Use]]:
-    """List (weight, use) of the float weights worth compressing, once per operation that reads one, tables first."""
+    """Return the float weights of a package that are large enough to be compressed, embedding tables first.
+
+    Each is returned with its use (table or matrix), once for each operation that reads it.
+    """
     weights = [
         (w, _WEIGHT_INPUTS[w.reader][1])
         for w in StoredTensors(path).weights()
@@ -392,7 +414,7 @@ def read_weight_types(path: Path) -> WeightTypes:
 
 
 def read_stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:
-    """Yield (name, value) of every array stored in a Core ML package, scales of compressed ones included."""
+    """Yield (name, value) of every array stored in a Core ML package, including the scales of compressed ones."""
     yield from StoredTensors(path).arrays()
 
 

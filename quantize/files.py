@@ -1,8 +1,8 @@
 """Quantize an exported file, and check that every weight in the written file is stored as planned.
 
-`quantize` finds the scheme's row, writes the file, reads the types of its weights back and raises GateError where they
-differ from the plan; `find_weight_problems` is that check. `read_weight_types` and `read_stored_numbers` read what any file of a known
-format stores. Importing this module registers the schemes and readers of all formats.
+`quantize` finds the registered scheme, writes the file, reads the types of its weights back and raises GateError if
+they differ from the plan; `find_weight_problems` is that check. `read_weight_types` and `read_stored_numbers` read what
+any file of a known format stores. Importing this module registers the schemes and readers of all formats.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ def quantize(source: Path, destination: Path, plan: Plan) -> WeightTypes:
     """Write a quantized copy of an exported file, and check how every weight in it is stored.
 
     Args:
-        source: A file with the weights that the exporter wrote.
-        destination: Where to write. A file that fails the check stays there.
+        source: A file that an exporter wrote.
+        destination: Where to write. A file that fails the check is not deleted.
         plan: Scheme and settings.
 
     Returns:
         The weight types read from the written file.
 
     Raises:
-        InputError: If no row of the table writes the plan's file, or calibration rows are missing or wrong.
+        InputError: If no scheme is registered for the plan's file, or calibration rows are missing or wrong.
         MissingBackendError: If a library that writes the format is not installed.
-        GateError: If the weights in the written file are not those of the scheme, or a range could not be measured.
+        GateError: If the weights in the written file do not have the types of the scheme, or a range could not be
+            measured.
     """
     row = find_row_for_plan(plan)
     assert row.write is not None
@@ -62,17 +63,17 @@ def read_stored_numbers(path: Path, format: Format) -> Iterator[tuple[str, NDArr
 def find_weight_problems(
     path: Path, row: SchemeRow, types: WeightTypes, name: str, weights: Sequence[WeightRole] = ()
 ) -> list[str]:
-    """List how the weights stored in a file differ from the plan.
+    """Return how the weights stored in a file differ from the quantization plan, one sentence each.
 
-    A weight that was left float is identified by the digest of its numbers, all of which must equal those of the torch
+    A weight that was to stay float is identified by the digest of its numbers, which must all equal those of the torch
     module.
 
     Args:
-        path: The file.
-        row: The row of the table that the file belongs to.
+        path: The quantized file.
+        row: The registered scheme of the file, for its format.
         types: The weight types read from the file.
         name: Name of the file in the messages.
-        weights: The scheme of each weight; empty where all have the row's.
+        weights: The scheme of each weight; empty if all have that of `row`.
     """
     left_digests = {w.digest for w in weights if w.scheme is None}
     digests_by_name, lost = dict[str, str](), list[str]()
@@ -95,10 +96,11 @@ def find_weight_problems(
 def _mixed_scheme_problems(
     row: SchemeRow, types: WeightTypes, name: str, weights: Sequence[WeightRole], left: frozenset[str]
 ) -> list[str]:
-    """List how the weights of a file with several schemes differ from the plan, scheme by scheme.
+    """Return how the weights of a file with several schemes differ from the plan, scheme by scheme, one sentence each.
 
-    The scheme of a stored weight is inferred from its type. Quantizers rename weights, so they are counted by size: of
-    each size the file must have as many weights of each scheme as the plan.
+    The scheme of a stored weight is inferred from its type. Quantizers rename weights, so they are counted by size: for
+    each size the file must have as many weights of each scheme as the plan. `left` holds the names of the weights that
+    stay float.
     """
     expected = {row.scheme: row.weights}
     expected |= {s: second.weights for s, second in row.seconds.items() if any(w.scheme is s for w in weights)}
@@ -106,7 +108,7 @@ def _mixed_scheme_problems(
     largest_table = max(tables, default=0)
 
     def form(weight: ExpectedForm | WeightUse) -> tuple[str, bool]:
-        """Return what tells schemes apart: the type, and whether the other operand has a stored range."""
+        """Return the two facts that tell schemes apart: the type, and whether the other operand has a stored range."""
         return weight.dtype, weight.bits is not None
 
     def infer_scheme(use: WeightUse) -> Scheme:

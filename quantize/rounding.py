@@ -1,14 +1,14 @@
 """Round torch tensors as engines and quantizers do, and choose Core ML's palettes.
 
-A rounding returns the numbers of a tensor as fp32 after they went through fewer bits. `Simulation` names the roundings
-of a scheme; `pocketbert.quantize.simulated` runs a torch module with them, which gives the answers of a correct file
-without exporter, quantizer and engine. How far a quantized file is off depends on the model, and its own answers cannot
-show whether that is too far: they are compared with the simulation's.
+A rounding converts the numbers of a tensor to fewer bits and back to fp32. `Simulation` names the roundings of a
+scheme; `pocketbert.quantize.simulated` runs a torch module with them, which gives the outputs of a correct file without
+exporter, quantizer and engine. How far a quantized file is off depends on the model, so its outputs alone cannot show
+whether that is too far: they are compared with those of the simulation.
 
-`choose_palette` chooses the few numbers that replace all numbers of a weight; `nearest_in_palette` finds the place of
-each.
+`choose_palette` chooses the few numbers that replace all numbers of a weight; `nearest_in_palette` finds the index of
+the one that replaces each number.
 
-Torch is imported inside functions only, since the table of schemes imports this module.
+Torch is imported inside functions only, because the table of schemes imports this module.
 """
 
 from __future__ import annotations
@@ -54,24 +54,26 @@ class Simulation:
 
     Attributes:
         weights: Rounds the weight of a linear layer or a convolution, output channels first.
-        tables: Rounds an embedding table that no product reads; one that a product reads is rounded as its weight.
-        inputs: Rounds the other operand of weights; None where it stays float.
+        tables: Rounds an embedding table that no product reads; a table that a product reads too is rounded like the
+            product's weight.
+        inputs: Rounds the other operand of weights; None if it stays float.
         small: Weights of at most this many numbers stay float.
         static: Whether products have ranges that were measured on calibration rows; `inputs` is None then.
         products: Whether products of two activations, except probabilities, have static ranges too.
-        other_tables: Rounds the tables other than the largest, where they are rounded in another way.
+        other_tables: Rounds the tables other than the largest; None if they are rounded like it.
         fixed_positions: Whether a lookup of constant indices is a constant of the file, which stays float.
         one_graph: Whether one graph serves all lengths of a file: indices of positions are constant in it only if there
             is one length.
-        fills: Whether a file with one length is calibrated on rows that are repeated up to it.
+        fills: Whether a file with one length is calibrated on rows whose tokens are repeated up to this length.
         outputs: Whether results of products with stored weights are rounded in static ranges, too.
         narrowing: Whether products with fewer results than terms have static ranges too; otherwise their inputs and
             results are not rounded.
         results: Whether results of activation functions, of softmax and of products of two activations are rounded in
             static ranges, and the inputs of softmax with room for a mask.
-        shared_inputs: Whether a tensor has one range for all products that read it, so that training has none to give
-            it.
-        halves: Rounds weights and tables of a file that is made from fp16 numbers; None where they are rounded alike.
+        shared_inputs: Whether a tensor has one range for all products that read it, so that ranges that training
+            learned for one product are not used.
+        halves: Rounds weights and tables of a file that is quantized from fp16 numbers; None if they are rounded like
+            fp32 numbers.
         left: Paths of weights in the module that stay float, with their inputs.
         seconds: Paths of weights that are rounded as another scheme rounds them, each group with that scheme's
             simulation.
@@ -96,7 +98,10 @@ class Simulation:
     seconds: tuple[tuple[frozenset[str], Simulation], ...] = ()
 
     def made_from(self, base: Scheme) -> Simulation:
-        """Return the simulation for files quantized from numbers of the type `base`; fp16 may have its own rounding."""
+        """Return the simulation for files that are quantized from numbers of the type `base`, fp32 or fp16.
+
+        From fp16 numbers, weights may be rounded differently.
+        """
         if base is not Scheme.FP16 or self.halves is None:
             return self
         return replace(self, weights=self.halves, tables=self.halves)
@@ -137,19 +142,20 @@ def per_row_with_offset(values: Tensor) -> Tensor:
 def per_row_in_fp16(values: Tensor) -> Tensor:
     """Round as `per_row_with_offset`, but computed in fp16 as coremltools does with fp16 weights.
 
-    A number that is many steps from zero is divided coarsely in fp16: 2 to 3 % of the numbers go to the next step.
+    The quotient of a number that is many steps from zero is inexact in fp16: 2 to 3 % of the numbers are rounded to the
+    next step.
     """
     return _between_extremes_in_fp16(values, _axes_after_first(values), _INT8_LOW, _INT8_HIGH)
 
 
 def round_symmetric(values: Tensor, largest: Tensor | float) -> Tensor:
-    """Round symmetrically to int8, and return floats; `largest` becomes 127, larger numbers are clipped."""
+    """Round symmetrically to int8, and return floats. `largest` becomes 127, larger numbers are clipped."""
     scale = largest / 127 + _EPSILON
     return (values / scale).round().clamp(-127, 127) * scale
 
 
 def round_between(values: Tensor, low: Tensor | float, high: Tensor | float, steps: int = _STEPS) -> Tensor:
-    """Round to `steps` steps from `low` to `high`, and return floats; zero is a step, numbers outside are clipped."""
+    """Round to `steps` steps from `low` to `high`, and return floats. Zero is a step, numbers outside are clipped."""
     scale = (high - low) / steps + _EPSILON
     zero = (values.new_zeros(()) - low / scale).round()
     return ((values / scale).round() + zero).clamp(0, steps).sub(zero) * scale
@@ -162,7 +168,7 @@ def _between_extremes(values: Tensor, axes: tuple[int, ...], steps: int = _STEPS
 
 
 def _between_extremes_in_fp16(values: Tensor, axes: tuple[int, ...], lowest: int, highest: int) -> Tensor:
-    """Round to integers `lowest` to `highest` between the extremes along `axes`, computed in fp16; return floats."""
+    """Round, in fp16, to integers from `lowest` to `highest` that span the extremes along `axes`, and return floats."""
     halves = values.half()
     low, high = halves.amin(axes, keepdim=True).clamp(max=0), halves.amax(axes, keepdim=True).clamp(min=0)
     span = high - low
@@ -187,7 +193,10 @@ def per_block(values: Tensor) -> Tensor:
 
 
 def per_block_with_offset(values: Tensor) -> Tensor:
-    """Round to 16 steps between the smallest and largest of each 32 numbers of a row, [rows, columns, ...]."""
+    """Round to 16 steps between the smallest and the largest of each 32 numbers of a row, and return floats.
+
+    The rows are the first axis, [rows, columns, ...].
+    """
     rows = values.flatten(1)
     return _join_blocks(_between_extremes(_split_blocks(rows), (-1,), _INT4_STEPS), rows).reshape(values.shape)
 
@@ -210,9 +219,10 @@ def onnx_int8_blocks(values: Tensor) -> Tensor:
 
 
 def _in_signed_blocks(values: Tensor, middle: int) -> Tensor:
-    """Round blocks of 32 to integers of [-middle, middle - 1] times a signed scale.
+    """Round blocks of 32 to integers of [-middle, middle - 1] times a signed scale, and return floats.
 
-    The scale is negative where the largest magnitude is positive, since there is one more negative integer.
+    The scale is negative if the largest magnitude belongs to a positive number, because there is one more negative
+    integer.
     """
     blocks = _split_blocks(values)
     up, down = blocks.amax(-1, keepdim=True), -blocks.amin(-1, keepdim=True)
@@ -224,7 +234,7 @@ def _in_signed_blocks(values: Tensor, middle: int) -> Tensor:
 def tflite_int4_blocks(values: Tensor) -> Tensor:
     """Round symmetrically to 4 bits with a scale per 32 numbers of the last axis, as ai-edge-quantizer does.
 
-    The scale is cut to 8 bits of mantissa, which LiteRT's kernels require, and stored as fp16: the smallest blocks
+    The scale is reduced to 8 bits of mantissa, which LiteRT's kernels require, and stored as fp16: the smallest blocks
     become zero.
     """
     import torch
@@ -279,13 +289,13 @@ def choose_palette(values: NDArray[Any], size: int) -> NDArray[np.float32]:
     """Choose the `size` values that represent a weight with the least squared error (k-means).
 
     Lloyd's algorithm (Lloyd, "Least squares quantization in PCM", 1982) runs on the values as fp16, of which there are
-    few, until nothing changes, from two starts: equal steps, and steps that are as narrow as the third root of the
-    density requires, which is where many levels end (Panter and Dite, 1951). The better result is returned: it is never
-    worse than equal steps, and the same weights always give the same palette.
+    few, until nothing changes, from two starts: values at equal distances, and values whose distances follow the third
+    root of the density, which is the optimum for many values (Panter and Dite, 1951). The better result is returned: it
+    is never worse than equal distances, and the same weights always give the same palette.
 
     Args:
         values: The numbers of a weight, of any shape.
-        size: How many numbers the palette has.
+        size: Number of values in the palette.
 
     Returns:
         [size], in rising order, each an fp16 number; some are equal if the weight has fewer numbers.
@@ -311,7 +321,7 @@ def nearest_in_palette(values: NDArray[Any], palette: NDArray[np.float32]) -> ND
 
     Args:
         values: The numbers of a weight, of any shape.
-        palette: The values, in rising order.
+        palette: The palette's values, in rising order.
 
     Returns:
         Indices, flattened.

@@ -1,18 +1,19 @@
 """Run a torch module with the rounding of a scheme, and measure the ranges of its products.
 
-`SimulatedPredictor` computes the answers of a correct file of a scheme: while a torch function mode is active,
+`SimulatedPredictor` computes the outputs of a correct file of a scheme: while a torch function mode is active,
 functions that read stored weights get rounded weights and inputs (see `pocketbert.quantize.rounding.Simulation`).
-`measure_product_ranges` measures what a static file should hold: the ranges of what each stored weight is multiplied with, and
-of the results. A static file is written from ranges that its own engine measured; these are measured a second time,
-without exporter, quantizer and engine, and are identified by the paths of weights in the module.
+`measure_product_ranges` measures what a static file should hold: the ranges of what each stored weight is multiplied
+with, and of the results. A static file is written from ranges that its own engine measured. Here they are measured a
+second time, without exporter, quantizer and engine, and are identified by the paths of weights in the module.
 
 This module imports torch at the top; the table of schemes must not import it.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,7 @@ from pocketbert.core.types import Calibration
 from pocketbert.quantize import rounding
 from pocketbert.quantize.calibration import STEPS, Histogram
 from pocketbert.quantize.rounding import ModulePredictor, Rounding, Simulation
+from pocketbert.quantize.table import repeat_tokens
 
 _ROOM_FOR_MASK = 8.0
 """How far the range of masked scores reaches below the lowest score."""
@@ -50,7 +52,7 @@ class SimulatedPredictor:
     Dynamic ranges are those of the whole batch, as in the engines: run one unpadded row at a time.
 
     Args:
-        exact: The module.
+        exact: Predictor of the module, without rounding.
         simulation: How the scheme rounds.
         rows: Calibration rows, [1, L] each; read if the scheme is static.
         learned: Ranges that the module was trained with, in place of measured ones.
@@ -67,7 +69,7 @@ class SimulatedPredictor:
         learned: LearnedRanges | None = None,
         method: Calibration = Calibration.MINMAX,
     ) -> None:
-        """Prepare the rounding; for a static scheme, run all calibration rows and choose ranges."""
+        """Prepare the rounding. For a static scheme, this runs all calibration rows and chooses ranges."""
         self.engine_version, self.lengths = exact.engine_version, exact.lengths
         self.inputs, self.outputs, self._exact = exact.inputs, exact.outputs, exact
         self._mode: _RoundedWeights = _RoundedWeights(simulation, exact.module)
@@ -78,14 +80,14 @@ class SimulatedPredictor:
             static.choose_ranges()
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run one batch of inputs with rounding; return its outputs by name."""
+        """Run one batch of inputs with rounding, and return its outputs by name."""
         self._mode.start_batch()
         with self._mode:
             return self._exact.run(inputs)
 
 
 class _RoundedWeights(TorchFunctionMode):
-    """A torch function mode that rounds stored weights, and their inputs, in every product and lookup."""
+    """A torch function mode that rounds embedding tables, other stored weights, and the activations of products."""
 
     def __init__(self, simulation: Simulation, module: nn.Module) -> None:
         """Index the module's weights by memory address, by which torch functions are matched to them."""
@@ -109,7 +111,7 @@ class _RoundedWeights(TorchFunctionMode):
         }
 
     def start_batch(self) -> None:
-        """Do nothing; subclasses reset their state before each batch."""
+        """Do nothing. Subclasses reset their state before each batch."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a torch function, or the rounded version of a product or lookup."""
@@ -118,7 +120,7 @@ class _RoundedWeights(TorchFunctionMode):
     def _weight_product(
         self, product: Callable[..., Tensor], values: Tensor, weight: Tensor, *more: Any, **named: Any
     ) -> Tensor:
-        """Compute a product with a stored weight, both operands rounded."""
+        """Compute a matrix product with a stored weight, with both operands rounded unless the weight stays float."""
         if weight.data_ptr() in self._left:
             return product(values, weight, *more, **named)
         simulation = self._simulation_of(weight)
@@ -126,7 +128,10 @@ class _RoundedWeights(TorchFunctionMode):
         return product(self._round_input(values, weight), rounded, *more, **named)
 
     def _lookup(self, indices: Tensor, table: Tensor, *more: Any, **named: Any) -> Tensor:
-        """Look up rows of an embedding table that is rounded first."""
+        """Return the rows `indices` of an embedding table, rounded as the scheme rounds the table.
+
+        Tables that stay float, and constant positions in some schemes, are not rounded.
+        """
         is_constant = self.simulation.fixed_positions and _storage(indices) in self._constants
         if table.data_ptr() in self._left or is_constant:
             return F.embedding(indices, table, *more, **named)
@@ -146,7 +151,10 @@ class _RoundedWeights(TorchFunctionMode):
         return values if inputs is None else inputs(values)
 
     def _round_weight(self, weight: Tensor, kind: Rounding) -> Tensor:
-        """Round a stored weight; the result is kept for later batches."""
+        """Return a stored weight rounded by `kind`, the rounding function of its scheme. Small weights are not rounded.
+
+        The rounded weight is cached for later batches.
+        """
         if weight.numel() <= self.simulation.small:
             return weight
         key = (weight.data_ptr(), kind.__name__)
@@ -167,7 +175,7 @@ class _StaticRanges(_RoundedWeights):
     def __init__(
         self, simulation: Simulation, module: nn.Module, learned: LearnedRanges | None, method: Calibration
     ) -> None:
-        """Start in measuring mode; `choose_ranges` ends it."""
+        """Start in measuring mode. `choose_ranges` ends it."""
         super().__init__(simulation, module)
         self.measuring = True
         self._method = method
@@ -193,7 +201,11 @@ class _StaticRanges(_RoundedWeights):
     def _weight_product(
         self, product: Callable[..., Tensor], values: Tensor, weight: Tensor, *more: Any, **named: Any
     ) -> Tensor:
-        """Compute a product with a stored weight, with inputs and, if the scheme says so, results in static ranges."""
+        """Compute a matrix product with a stored weight, with its input rounded in a static range.
+
+        If the scheme has `outputs`, the result is rounded in a static range too. Without `narrowing`, the input and
+        result of a product with fewer results than terms are not rounded.
+        """
         if weight.data_ptr() in self._left or not self._simulation_of(weight).static:
             return super()._weight_product(product, values, weight, *more, **named)
         if product is F.linear and not self.simulation.narrowing and weight.shape[0] < weight.shape[1]:
@@ -212,7 +224,7 @@ class _StaticRanges(_RoundedWeights):
         return values if self.measuring else super()._round_input(values, weight)
 
     def _learned_ranges(self, weight: Tensor) -> ProductRanges:
-        """Return the ranges that training learned for a weight's product; empty while ranges are measured."""
+        """Return the ranges that training learned for a weight's product; empty ranges while ranges are measured."""
         if self._learned is None or self.measuring:
             return ProductRanges()
         if weight.data_ptr() not in self._learned_by_weight:
@@ -226,7 +238,7 @@ class _StaticRanges(_RoundedWeights):
         return torch.matmul(left, right)
 
     def _softmax(self, values: Tensor, *more: Any, **named: Any) -> Tensor:
-        """Compute softmax of scores that are rounded in a range with room for masked ones."""
+        """Compute softmax of scores that are rounded in a range wide enough for masked ones too."""
         low, high = self._next_range(values[values > _LOWEST_SCORE])
         scores = values if self.measuring else rounding.round_between(values, low - _ROOM_FOR_MASK, high)
         return self._round_result(F.softmax, scores, *more, **named)
@@ -247,7 +259,10 @@ class _StaticRanges(_RoundedWeights):
         return values if self.measuring else rounding.round_symmetric(values, max(-low, high))
 
     def _next_range(self, values: Tensor) -> Range:
-        """Advance to the next position and return its range; while measuring, widen it by `values` first."""
+        """Return the range that belongs to the next rounded activation, in the order of the module's operations.
+
+        While ranges are measured, it is first widened to include `values`.
+        """
         self._position += 1
         if self.measuring:
             histogram = self._histograms.setdefault(self._position, Histogram())
@@ -271,23 +286,29 @@ def measure_product_ranges(
     learned: LearnedRanges | None = None,
     method: Calibration = Calibration.MINMAX,
     steps: int = STEPS,
+    lengths: Sequence[int] = (),
 ) -> dict[str, list[ProductRanges]]:
-    """Measure the input and result ranges of all products with stored weights in a torch module.
+    """Measure the ranges of the inputs and results of all matrix products with stored weights in a torch module.
 
     Args:
-        exact: The module.
+        exact: Predictor of the torch module, without any rounding.
         rows: Calibration rows, [1, L] each, without padding.
         learned: Ranges that the module was trained with, which replace measured ones.
-        method: How ranges are chosen, as the file's were.
-        steps: Steps that a range is divided into.
+        method: Calibration method, by which the file's ranges were chosen too.
+        steps: Number of quantization steps into which a range is divided.
+        lengths: Lengths in tokens to which the file's rows were padded in calibration. What a product computes from
+            positions alone, as in XLNet, then depends on the length and not on the row.
 
     Returns:
-        The ranges that a file may hold, by the path of the weight, of all weights that a product read. There are
-        several where products share a weight, where a part of a product's result is never used, and where its input is
-        a part of a tensor, such as the first token: operators that only move numbers may have the range of all of it.
+        The ranges that a file may hold, by the path of the weight. There are several if products share a weight, if a
+        part of a product's result is never used, if it reads positions alone and there are several lengths, or if its
+        input is a part of a tensor, such as the first token: operators that only move numbers may have the range of the
+        whole tensor.
     """
     mode = _MeasuredProducts(exact.module, count=method is not Calibration.MINMAX)
+    last: list[Mapping[str, NDArray[np.int64]]] = []
     for row in rows:
+        last = [row]
         mode.calls.clear()
         with mode:
             exact.run(row)
@@ -295,23 +316,52 @@ def measure_product_ranges(
     for name in mode.names:
         known = ProductRanges() if learned is None else learned.of(mode.weights[name].detach().numpy())
         ranges[name] = [
-            ProductRanges(inputs=known.inputs or measured.inputs, outputs=known.outputs or measured.outputs)
+            ProductRanges(
+                inputs=known.inputs or measured.inputs,
+                outputs=known.outputs or measured.outputs,
+                before_offset=known.outputs if known.outputs and not measured.outputs else measured.before_offset,
+            )
             for measured in mode.ranges(name, method, steps)
         ]
+    for row, length in itertools.product(last, sorted(lengths)):
+        of_positions = _measure_position_products(exact, row, length, method, steps)
+        if not of_positions:
+            break  # then there are none at longer ones either, and most models have none
+        for name, own in of_positions.items():
+            ranges[name] += own
     return ranges
 
 
+def _measure_position_products(
+    exact: ModulePredictor, row: Mapping[str, NDArray[np.int64]], length: int, method: Calibration, steps: int
+) -> dict[str, list[ProductRanges]]:
+    """Measure the ranges of the products whose numbers do not depend on the tokens, but only on positions.
+
+    The row, [1, L], is repeated up to `length` and run twice, with different tokens: these products are those that have
+    equal ranges in both runs.
+    """
+    [filled] = repeat_tokens([row], length)
+    measured = []
+    for ids in (filled["input_ids"], np.full_like(filled["input_ids"], filled["input_ids"][0, 0])):
+        mode = _MeasuredProducts(exact.module, count=method is not Calibration.MINMAX)
+        with mode:
+            exact.run({**filled, "input_ids": ids})
+        measured.append({name: mode.ranges(name, method, steps) for name in mode.names})
+    one, other = measured
+    return {name: ranges for name, ranges in one.items() if ranges == other[name]}
+
+
 class _MeasuredProducts(TorchFunctionMode):
-    """A torch function mode that records inputs and results of all products with stored weights.
+    """A torch function mode that records the inputs and results of all matrix products with stored weights.
 
     Args:
         module: The module.
-        count: Whether numbers are counted, which all methods but `Calibration.MINMAX` need.
+        count: Whether numbers are counted in histograms, which all methods but `Calibration.MINMAX` need.
 
     Attributes:
         weights: The module's parameters by their paths.
         names: Paths of the weights that products read, in the order of their first use.
-        calls: How many products read a weight in this run; empty before a run.
+        calls: Number of products that have read each weight in this run; empty before a run.
     """
 
     def __init__(self, module: nn.Module, count: bool) -> None:
@@ -322,31 +372,33 @@ class _MeasuredProducts(TorchFunctionMode):
         self.calls = Counter[str]()
         self._count = count
         self._histograms: dict[tuple[str, int], list[Histogram]] = {}
-        """Of a product's input, of the whole tensor behind that, and of the result if it has an offset."""
+        """For each product the histograms of its input, of the whole tensor that contains the input, of the result
+        before the offset is added and, if there is an offset, of the result after it."""
         self._paths = {w.data_ptr(): name for name, w in self.weights.items()}
 
     def ranges(self, name: str, method: Calibration, steps: int) -> list[ProductRanges]:
-        """Return the ranges of all products that read a weight, chosen by a calibration method."""
+        """Return the ranges of all matrix products that read the weight at path `name`, chosen by a calibration method."""
         chosen = list[ProductRanges]()
         for histograms in (each for (path, _), each in self._histograms.items() if path == name):
-            part, whole, *results = (histogram.range(method, steps) for histogram in histograms)
+            part, whole, before, *results = (histogram.range(method, steps) for histogram in histograms)
+            # an exporter may join an offset that is added later, as XLNet's to its queries, to a product without one
             outputs = results[0] if results else None
-            chosen += [ProductRanges(inputs=inputs, outputs=outputs) for inputs in (part, whole)]
+            chosen += [ProductRanges(inputs=i, outputs=outputs, before_offset=before) for i in (part, whole)]
         return list(dict.fromkeys(chosen))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a torch function; if it is a product with a stored weight, record its input and result."""
+        """Run a torch function. If it is a product with a stored weight, its input and result are recorded."""
         out = func(*args, **(kwargs or {}))
         if func in (F.linear, F.conv2d) and len(args) > 1 and args[1].data_ptr() in self._paths:
             values, name = args[0], self._paths[args[1].data_ptr()]
             self.names[name] = None
             self.calls[name] += 1
             key = name, self.calls[name]
+            offset = args[2] if len(args) > 2 else (kwargs or {}).get("bias")
+            results = [out] if offset is None else [out - (offset if func is F.linear else offset[:, None, None]), out]
             if key not in self._histograms:
-                # an exporter may join an offset that is added later, as XLNet's to its queries, to a product without one
-                has_offset = len(args) > 2 and args[2] is not None
-                self._histograms[key] = [Histogram() for _ in range(3 if has_offset else 2)]
+                self._histograms[key] = [Histogram() for _ in range(2 + len(results))]
             whole = torch.empty(0, dtype=values.dtype).set_(values.untyped_storage())
-            for histogram, numbers in zip(self._histograms[key], (values, whole, out), strict=False):
+            for histogram, numbers in zip(self._histograms[key], (values, whole, *results), strict=True):
                 histogram.add(numbers.detach().numpy(), self._count)
         return out

@@ -1,10 +1,10 @@
-"""The table of schemes: what each format can be compressed to, for which runtime, and what its weights must then be.
+"""The table of schemes: what each format can be compressed to, for which runtime, and how weights must then be stored.
 
 A `SchemeRow` is one entry; the modules of the formats (`onnx`, `tflite`, `coreml`) add theirs with `register_scheme`,
 and the functions that read their files with `register_reader`; `pocketbert.quantize.files` imports them all. A `Plan`
-holds the settings of one file to write. `find_row_for_plan` finds the row that writes a plan's file, `find_row` the row of any
-file, and `explain_refused_role` explains why a role of the model (a `Role`: attention, feed-forward, ...) cannot have a
-scheme.
+holds the settings of one file to write. `find_row_for_plan` finds the row that writes a plan's file, `find_row` the row
+of any file, and `explain_refused_role` explains why a role of the model (a `Role`: attention, feed-forward, ...) cannot
+have a scheme.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Plan:
     Attributes:
         format: Format of the source and of the written file.
         scheme: How weights and activations of the new file are compressed.
-        runtime: The runtime that the file is made for; None for a file that any client of the format may open.
-        rows: Returns the calibration rows on which static schemes measure ranges; called once, when they are needed.
-            None for all other schemes.
+        runtime: The runtime for which the file is written; None for a file that any client of the format may open.
+        rows: Function that returns the calibration rows on which static schemes measure ranges; called once, when they
+            are needed. None for all other schemes.
         calibration: How static schemes choose ranges from these rows.
-        learned: Ranges that the model was trained with; static schemes store these where they exist.
+        learned: Ranges that the model was trained with; static schemes store them in place of measured ones.
         pads_left: Whether shorter rows are padded in front, as XLNet's are; padding is excluded from all ranges.
-        weights: The scheme of each weight, where some stay as exported or have a second scheme; empty where all have
+        weights: The scheme of each weight, if some stay as exported or have a second scheme; empty if all have
             `scheme`.
     """
 
@@ -62,7 +62,10 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        """Number of steps of a range, for `Calibration.MSE`; 255 in a8w8, also where a whole graph stores 16 bits."""
+        """Number of steps of a range, for `Calibration.MSE`.
+
+        In a8w8 it is 255, even if a whole graph stores activations in 16 bits.
+        """
         return 65535 if self.scheme is Scheme.A16W8 else STEPS
 
     @property
@@ -87,9 +90,9 @@ class SecondScheme:
     """A second scheme that some weights of a file can have, chosen by their role (query, ffn_down, ...).
 
     Attributes:
-        roles: Roles whose weights can have it.
-        weights: The types that these weights must be stored in.
-        simulation: Rounds them in torch.
+        roles: Roles whose weights can have the scheme.
+        weights: The types in which these weights must be stored.
+        simulation: How torch rounds these weights and their inputs.
     """
 
     roles: frozenset[Role]
@@ -104,11 +107,12 @@ class SchemeRow:
     Attributes:
         format: The format.
         scheme: The scheme.
-        weights: The types that weights must be stored in.
-        write: Writes the quantized file, given source, destination and plan. None for a scheme that an exporter writes.
-        runtime: The runtime that the file is written for; None for any.
-        simulation: Computes in torch what a correct file answers. None where the bound on its answers depends on no
-            model.
+        weights: The types in which weights must be stored.
+        write: Function that writes the quantized file, given source, destination and plan. None for a scheme that an
+            exporter writes.
+        runtime: The runtime for which the file is written; None for any.
+        simulation: How torch imitates a correct file, with whose outputs those of the file are compared. None if the
+            bound on the file's error does not depend on the model.
         computes: Roles whose operators have the scheme; all others stay float.
         selective: Whether `write` leaves the weights of `Plan.left` float.
         seconds: Further schemes that `write` gives to the weights of `Plan.seconds`.
@@ -137,7 +141,7 @@ class SchemeRow:
         return Plan(self.format, self.scheme, self.runtime).title
 
     def scheme_of(self, role: Role) -> Scheme:
-        """Return the scheme of a role's weights if the recipe chooses none; a role is a weight's place, e.g. query."""
+        """Return the scheme of a role's weights if the recipe chooses none. A role is a weight's place, e.g. query."""
         return self.usual.get(role, self.scheme)
 
     def expected(self, scheme: Scheme | None) -> ExpectedWeights:
@@ -146,7 +150,7 @@ class SchemeRow:
         return self.weights if second is None else second.weights
 
     def problems(self, types: WeightTypes, name: str, left: frozenset[str] = frozenset()) -> list[str]:
-        """List how the weight types of a file differ from those that this row expects.
+        """Return how the weight types of a file differ from those that this row expects, one sentence each.
 
         Args:
             types: The weight types read from the file.
@@ -161,8 +165,8 @@ class Reader:
     """The functions that read what is stored in files of a format.
 
     Attributes:
-        weight_types: Returns the types of all weights in a file.
-        stored_numbers: Yields name and value of everything stored in a file.
+        weight_types: Function that returns the types of all weights in a file.
+        stored_numbers: Function that yields name and value of every array stored in a file.
     """
 
     weight_types: Callable[[Path], WeightTypes]
@@ -174,7 +178,7 @@ _READERS: dict[Format, Reader] = {}
 
 
 def register_scheme(row: SchemeRow) -> None:
-    """Add a row to the table of schemes; it replaces one with the same format, scheme and runtime."""
+    """Add a row to the table of schemes. It replaces one with the same format, scheme and runtime."""
     _ROWS[row.format, row.scheme, row.runtime] = row
 
 
@@ -192,7 +196,7 @@ def find_reader(format: Format) -> Reader:
     """Return the functions that read files of a format.
 
     Raises:
-        InputError: If none is registered.
+        InputError: If no reader is registered for the format.
     """
     if format not in _READERS:
         raise InputError(Problem(str(format), f"has no reader; formats with one: {', '.join(_READERS)}."))
@@ -203,7 +207,7 @@ def find_row(format: Format, scheme: Scheme, runtime: Runtime | None = None) -> 
     """Return the table row of a format, scheme and runtime, whether an exporter or a quantizer writes its file.
 
     Raises:
-        InputError: If there is none; the message lists the rows of the format.
+        InputError: If there is no such row; the message lists the rows of the format.
     """
     row = _ROWS.get((format, scheme, runtime))
     if row is None:
@@ -212,10 +216,11 @@ def find_row(format: Format, scheme: Scheme, runtime: Runtime | None = None) -> 
 
 
 def find_row_for_plan(plan: Plan) -> SchemeRow:
-    """Return the table row that writes the file of a plan, after checking the plan's calibration rows.
+    """Return the row of the scheme table that can write a plan's file, after checking the plan's calibration rows.
 
     Raises:
-        InputError: If there is none, or the plan lacks calibration rows or has some that the scheme does not read.
+        InputError: If there is no such row, if calibration rows are needed and missing, or if rows are given that the
+            scheme does not use.
     """
     row = _ROWS.get((plan.format, plan.scheme, plan.runtime))
     if row is None or row.write is None:
@@ -234,7 +239,7 @@ def find_row_for_plan(plan: Plan) -> SchemeRow:
 
 
 def _missing_row(plan: Plan, rows: list[SchemeRow]) -> Problem:
-    """Build the error for a plan that no row of the table matches; it lists the rows to choose from."""
+    """Return the error for a plan that no row of the table matches. It lists the rows to choose from."""
     order = list(Scheme)
     rows = sorted(rows, key=lambda r: (order.index(r.scheme), r.runtime or ""))
     allowed = ", ".join(r.title for r in rows) or "nothing"
@@ -242,12 +247,12 @@ def _missing_row(plan: Plan, rows: list[SchemeRow]) -> Problem:
 
 
 def explain_refused_role(row: SchemeRow, role: Role, scheme: Scheme | None) -> str | None:
-    """Explain why weights of a role (their place in a layer, e.g. query) cannot have a scheme in files of a row.
+    """Return the reason why weights of a role (place in a layer, e.g. query) cannot have a scheme; None if they can.
 
     Args:
-        row: Format, scheme and runtime of the file.
-        role: What the operators do in the model.
-        scheme: The scheme that they should have; None to leave them as they were exported.
+        row: Table row of the file's format, scheme and runtime.
+        role: The role: what the weights or operators do in the model.
+        scheme: The scheme that the weights should have; None to leave them as exported.
 
     Returns:
         A clause without a full stop; None if the role can have the scheme.
@@ -269,14 +274,14 @@ def explain_refused_role(row: SchemeRow, role: Role, scheme: Scheme | None) -> s
 
 
 def repeat_tokens(rows: Rows, length: int) -> Rows:
-    """Yield the calibration rows with their tokens repeated up to a length; longer rows stay as they are.
+    """Yield the calibration rows with their tokens repeated up to a length. Longer rows are not changed.
 
-    Used where a whole graph with one length is quantized: which axes hold tokens is unknown there, so padding could not
-    be excluded from the ranges.
+    This is used if a whole graph with one length is quantized: padding could not be excluded from the ranges there,
+    because it is unknown which axes hold tokens.
 
     Args:
         rows: Calibration rows.
-        length: Tokens of the graph's inputs.
+        length: Number of tokens of the graph's inputs.
     """
     for row in rows:
         fits = row["input_ids"].shape[1] <= length

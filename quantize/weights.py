@@ -1,8 +1,8 @@
-"""The types in which a file stores its weights, and the check of them against the types that a scheme expects.
+"""The types in which a file stores its weights, and the comparison with the types that a scheme expects.
 
 The reader of each format describes a file as `WeightTypes`: one `WeightUse` for each operator that reads a stored
-weight. A scheme describes its files as `ExpectedWeights`, made of one `ExpectedForm` per use. `find_type_problems` compares
-the two.
+weight. A scheme describes its files as `ExpectedWeights`, made of one `ExpectedForm` per use. `find_type_problems`
+compares the two.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ class WeightUse(BaseModel):
 
     Attributes:
         name: The weight's name.
-        use: What reads it.
+        use: Whether a matrix product or a lookup reads the weight.
         dtype: ``float32``, ``float16``, ``int8``, ``int4``; another name for other types.
-        numbers: How many numbers it has.
-        dequantized: Whether an operator turns it into fp32 before the use, so that the product is computed in fp32.
-        per_channel: Whether it has a scale per output channel (a table: per row); False for floats, None for a single
-            channel, as in a regression head, where both are the same.
-        bits: Bits of the other operand, if a range in the file makes that an integer; None elsewhere.
+        numbers: Count of numbers in the weight.
+        dequantized: Whether an operator converts the weight to fp32 before the use, so that the product is computed in
+            fp32.
+        per_channel: Whether the weight has a scale per output channel (a table: per row); False for floats, None for a
+            single channel, as in a regression head, where both are the same.
+        bits: Bits of the other operand, if the file stores a range for it, so that it is an integer; else None.
         fused: Whether the file dequantizes both operands of the product before it, for engines that fuse the three
             operators.
-        block: How many numbers of a channel share a scale; None where all do.
+        block: Count of neighbouring numbers of a channel that share a scale; None if all do.
     """
 
     name: str
@@ -64,10 +65,10 @@ class WeightTypes(BaseModel):
         uses: Every weight of a matrix product or an embedding lookup.
         int8_bytes: Bytes of integers of 8 bits and fewer.
         float_bytes: Bytes of float data.
-        operators: Operator counts; of the first signature where there are several.
+        operators: Number of operators of each kind; of the first signature if the file has several.
         integers: Names of operators that compute with 8 or 16 bits and are neither products with a weight nor lookups.
         floats: Names of operators that compute with floats; listed for files that compute in integers throughout.
-        coarse: Attention scores that are read as integers with steps so large that probabilities are lost.
+        coarse: Names of attention scores that are read as integers with steps so large that probabilities are lost.
     """
 
     uses: list[WeightUse]
@@ -94,7 +95,7 @@ class WeightTypes(BaseModel):
 
     @property
     def summary(self) -> str:
-        """One line for people: how many weights have each type, and their bytes."""
+        """One line of text on how many weights have each type, and how many bytes."""
         types = dict.fromkeys(u.dtype for u in self.uses)
         parts = []
         for dtype in types:
@@ -114,14 +115,16 @@ class ExpectedForm:
     """How the weights of one use (products or tables) must be stored.
 
     Attributes:
-        dtype: Their type.
-        dequantized: Whether an operator turns them into fp32 before the use.
-        per_channel: Whether they have a scale per output channel; None where both are right.
-        bits: Bits of the other operand, with a range in the file; None where the file has no range. In files with
-            integers throughout, 8 means more than a third of the products: those with fewer results than terms keep 16.
+        dtype: Type of the weights.
+        dequantized: Whether an operator converts the weights to fp32 before the use.
+        per_channel: Whether the weights have a scale per output channel; None if both are right.
+        bits: Bits of the other operand, for which the file stores a range; None if it stores none. In files that
+            compute in integers throughout, 8 means more than a third of the products: those with fewer results than
+            terms keep 16.
         fused: Whether the file dequantizes both operands of a product before it, for engines that fuse the three
             operators.
-        block: The largest allowed number of values of a channel that share a scale; None where all of them do.
+        block: The largest allowed count of numbers of a channel that share a scale; None if all numbers of a channel
+            share it.
     """
 
     dtype: str
@@ -139,9 +142,9 @@ class ExpectedWeights:
     Attributes:
         products: Weights of matrix products.
         tables: Tables of embedding lookups.
-        other_tables: A form that tables other than the largest may have instead; None where all are alike. A coarse
-            table of positions or segments moves every token alike, which costs more than it saves.
-        floats: Types that small weights may stay in.
+        other_tables: A form that tables other than the largest may have instead; None if all tables have the same. A
+            coarse table of positions or segments changes every token in the same way, which costs more than it saves.
+        floats: Types in which small weights may stay.
         whole: Whether norms, sums and softmax must be computed in integers too; in other files they must not.
     """
 
@@ -156,7 +159,7 @@ class ExpectedWeights:
 
         Args:
             use: What the weight is used for.
-            largest: Whether no table is larger.
+            largest: Whether the weight is the largest table; read for tables only.
         """
         if use is Use.MATMUL:
             return self.products
@@ -168,7 +171,7 @@ def bits_per_number(dtype: str, block: int | None) -> float:
 
     Args:
         dtype: A type whose name ends with its bits; others count as 32.
-        block: How many numbers share a scale; None for no blocks.
+        block: Count of numbers that share a scale; None for no blocks.
     """
     digits = re.search(r"\d+$", dtype)
     return (int(digits[0]) if digits else 32) + (_SCALE_BITS / block if block else 0)
@@ -177,15 +180,15 @@ def bits_per_number(dtype: str, block: int | None) -> float:
 def find_type_problems(
     types: WeightTypes, name: str, expected: ExpectedWeights, left: frozenset[str] = frozenset(), whole: bool = True
 ) -> list[str]:
-    """List how the weights of a file differ from what a scheme expects; empty for a correct file.
+    """Return how the weights of a file differ from what a scheme expects, one sentence each; empty for a correct file.
 
-    A table that a product reads too may have the type of the product's weight.
+    An embedding table that a matrix product reads too may have the type of the product's weight.
 
     Args:
         types: The weight types read from the file.
         name: Name of the file in the messages.
         expected: The types of the scheme.
-        left: Names of weights that stay as they were exported.
+        left: Names of weights that stay float.
         whole: Whether `types` holds all weights of the file, not only those of one of its schemes.
     """
     multiplied = {u.name for u in types.uses if u.use is Use.MATMUL}
@@ -222,7 +225,11 @@ def find_type_problems(
 
 
 def _operator_problems(types: WeightTypes, name: str, whole: bool) -> list[str]:
-    """List operators that compute in floats instead of integers or the reverse, and too coarse attention scores."""
+    """Return a sentence for each kind of operators that compute in floats or integers and should not.
+
+    Attention scores with too large quantization steps are reported too. `whole` tells whether all operators of the file
+    should compute in integers.
+    """
     problems = []
     if whole and not types.integers:
         problems.append(
@@ -245,7 +252,11 @@ def _operator_problems(types: WeightTypes, name: str, whole: bool) -> list[str]:
 
 
 def _form_problems(uses: list[tuple[WeightUse, ExpectedForm]], name: str, whole: bool) -> list[str]:
-    """List the weights of the right type whose scales, ranges or blocks differ from what is expected."""
+    """Return a sentence for each way in which weights of the right type have other scales, ranges or blocks.
+
+    `uses` are weights with the form that the scheme expects of each. `whole` tells whether all operators of the file
+    should compute in integers.
+    """
     problems = []
     dequantized = [u for u, w in uses if u.dequantized is not w.dequantized]
     if dequantized:

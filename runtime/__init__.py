@@ -1,7 +1,7 @@
-"""Run model files: one predictor over the engines of a phone, and a Core ML evaluator for every system.
+"""Run model files: one predictor over the engines of a phone, and a Core ML evaluator for every operating system.
 
-Needs neither torch nor transformers. `pocketbert.load` is all that an app needs; from here one opens a single file.
-Names are imported when they are first used.
+Needs neither torch nor transformers. `pocketbert.load` is all that an app needs; the names here open a single file.
+They are imported when they are first used.
 """
 
 from __future__ import annotations

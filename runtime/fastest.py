@@ -1,7 +1,8 @@
-"""Run each batch with the file, engine and number of threads that a short race found fastest at its length on this machine.
+"""Run each batch with the file, engine and number of threads that a race on this machine found fastest at its length.
 
-`open_fastest` reads the plan of an earlier race of the same files on the same machine, or runs the race (`race_apart`) and stores its
-plan; the `FastestPredictor` that it returns opens the candidates that the plan needs and routes every batch to one of them.
+A race times the candidates against each other for a short while. `open_fastest` reads the plan of an earlier race of
+the same files on the same machine, or runs the race (`race_apart`) and stores its plan. The `FastestPredictor` that it
+returns opens the candidates that the plan needs and runs every batch with one of them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -31,7 +32,8 @@ from pocketbert.runtime.tflite import Padding, Run
 _STEADY = 3
 """After this number of inputs of one length in a row the next one is expected to have it as well."""
 _RECENT, _REVIEW = 64, 16
-"""How many of the last inputs of mixed lengths decide, and after how many further ones they decide anew."""
+"""Number of the last inputs of mixed lengths that decide which candidate runs, and number of inputs between two
+decisions."""
 _REPORTED_LENGTH = 32
 """Tokens of a sentence: the length at which `FastestPredictor.choice` reports times."""
 _VERSION = 10
@@ -47,20 +49,22 @@ def open_fastest(
     opened: Mapping[EngineFile, FilePredictor] | None = None,
     cadence: Cadence = Cadence.BATCH,
 ) -> FastestPredictor:
-    """Time files of one model against each other, or read stored timings, and open the fastest for each length.
+    """Open a predictor that runs each batch with whichever file, engine and thread count is fastest for its length.
+
+    The candidates are timed against each other, unless timings of an earlier race are stored on this machine.
 
     Args:
         files: Files that may be chosen, of one scheme.
-        threads: Most threads within an operator; default `default_threads`. One thread is tried as well, and ONNX
-            Runtime's several threads also waiting busily, until a run ends or, in a batch, longer.
+        threads: Largest number of threads within an operator; default `default_threads`. One thread is tried as well,
+            and ONNX Runtime also with threads that wait busily until a run ends or, with the cadence `batch`, longer.
         max_length: Longest input in tokens.
         pad_id: Padding token.
         side: Padding side.
-        opened: Those that are open already, with `threads` threads.
-        cadence: How the model will be called. The plans of both are stored, each under its own key.
+        opened: Predictors of these files that are open already, with `threads` threads.
+        cadence: How the model will be called: ``batch`` or ``interactive``. Timings of both are stored separately.
 
     Returns:
-        A predictor that routes by length. Timings are of one text at a time, as on a phone.
+        A predictor that chooses by length. Timings are of one text at a time, as on a phone.
     """
     most = threads or default_threads()
     candidates = [Candidate(file, n) for file in files for n in sorted({1, most})]
@@ -86,7 +90,7 @@ def open_fastest(
 
 
 def _plan_key(candidates: Sequence[Candidate], max_length: int, cadence: Cadence) -> str:
-    """Return the digest of all that a race's timings depend on: machine, engine versions, files and settings."""
+    """Return a digest of everything that a race's timings depend on: machine, engine versions, files and settings."""
     from pocketbert.core.formats import FORMATS
     from pocketbert.core.host.system import installed_versions
 
@@ -95,11 +99,14 @@ def _plan_key(candidates: Sequence[Candidate], max_length: int, cadence: Cadence
     digests = {f: sha256_path(f.path) for f in files}
     raced = [[digests[c.file], c.file.runtime, c.threads, c.spin] for c in candidates]
     versions = installed_versions(tuple(dict.fromkeys(engines)))
-    return sha256_json([_VERSION, describe_machine().model_dump(), versions, raced, max_length, cadence])
+    return sha256_json([_VERSION, asdict(describe_machine()), versions, raced, max_length, cadence])
 
 
 def _read_plan(path: Path, candidates: int) -> Plan | None:
-    """Read the stored timings of an earlier race; None if there are none, or they do not fit the candidates."""
+    """Read the stored plan of an earlier race.
+
+    Returns None if there is none, or if it does not have timings for `candidates` candidates.
+    """
     if not path.is_file():
         return None
     try:
@@ -111,12 +118,12 @@ def _read_plan(path: Path, candidates: int) -> Plan | None:
 
 @dataclass(eq=False, slots=True)
 class _LengthRoute:
-    """What routing needs for texts of one length, computed for the first of them.
+    """What is needed to choose a candidate for texts of one length, computed for the first of them.
 
     Attributes:
-        steady: The candidate for a text after others of its own length.
-        costs: Cost of one text for each candidate after others of mixed lengths.
-        fits: Candidates that take the length.
+        steady: Number of the candidate for a text that follows others of the same length.
+        costs: Cost of one text for each candidate, after texts of mixed lengths.
+        fits: Numbers of the candidates that take the length.
         runs: The prepared function and the path of the file, by number of the candidate; filled at its first use.
     """
 
@@ -128,20 +135,21 @@ class _LengthRoute:
 
 @dataclass(slots=True)
 class FastestPredictor:
-    """Routes every batch to the file, engine and thread count that is expected to be fastest for it.
+    """Runs every batch with the file, engine and thread count that is expected to be fastest for it.
 
-    After `_STEADY` more inputs of one length it is the fastest at that length. Inputs of mixed lengths all go to one
-    candidate, the one that is expected to need least time for the last `_RECENT` of them: two that take turns would have to
-    load their weights into the caches again and again, and threads of one that still wait busily take the other's core.
+    After `_STEADY` more inputs of one length this is the fastest at that length. Inputs of mixed lengths are all run
+    with one candidate, the one that is expected to need least time for the last `_RECENT` of them. If two candidates
+    took turns, they would have to load their weights into the caches again and again, and busily waiting threads of one
+    would take a core from the other.
 
     Attributes:
-        candidates: What can be chosen.
-        plan: Their timings.
-        pad_id: Id that a file of fixed lengths is padded with.
-        side: Where that padding goes.
-        opened: Predictors of candidates that are open already, by their number.
+        candidates: The candidates that can be chosen.
+        plan: Timings of the candidates.
+        pad_id: Id with which inputs of files of fixed lengths are padded.
+        side: Side on which they are padded.
+        opened: Predictors of candidates that are open already, by number of the candidate.
         answered: The file that computed the last batch.
-        cadence: How the model is called: what the plan was measured for.
+        cadence: How the model is called; the plan was measured for this.
     """
 
     candidates: Sequence[Candidate]
@@ -165,7 +173,7 @@ class FastestPredictor:
     _repeats: int = 0
 
     def __post_init__(self) -> None:
-        """Open the candidates that are fastest at some usual length; close those opened before that are not."""
+        """Open the candidates that are fastest at some usual length, and close other candidates that are open."""
         longest = max(n for t in self.plan.timings for n in t.steady)  # a file that only wins beyond it is not opened
         usual = [n for n in sorted({min(n, longest) for n in LENGTHS}) if self._fits(n)]
         used = {self.plan.best([n]) for n in usual} | {self.plan.best(usual, steady=False)}
@@ -183,10 +191,10 @@ class FastestPredictor:
         return [(self.candidates[i].file.path, p) for i, p in self.opened.items()]
 
     def choice(self, folder: Path) -> str:
-        """Describe in one sentence which file is fastest at about 32 tokens, with the times of the others.
+        """Return a sentence on which file is fastest at about 32 tokens, with the times of the others.
 
         Args:
-            folder: Names of files are relative to it.
+            folder: Folder to which the names of files are relative.
         """
         length = max((n for n in LENGTHS if n <= _REPORTED_LENGTH and self._fits(n)), default=LENGTHS[0])
         best: dict[Path, tuple[float, int]] = {}
@@ -225,7 +233,7 @@ class FastestPredictor:
         return run(inputs)
 
     def _add_route(self, length: int) -> _LengthRoute:
-        """Compute and store the costs of all candidates at a length; InputError if no file takes that length."""
+        """Compute and store the costs of each candidate at a length; raise InputError if no file takes that length."""
         costs = self.plan.costs(length, steady=False)
         fits = frozenset(np.flatnonzero(np.isfinite(costs)).tolist())
         if not fits:
@@ -254,10 +262,12 @@ class _PreparesLengths(Protocol):
 
 
 def _prepare_run(predictor: FilePredictor, length: int, padding: Padding) -> Run:
-    """Return a function that runs batches of one length, padded where the file takes listed lengths only.
+    """Return a function that runs batches of one length on a predictor.
+
+    The function pads the batches if the file only takes the lengths that it lists.
 
     Raises:
-        InputError: If they are longer than the file's longest.
+        InputError: If `length` exceeds the file's longest length.
     """
     if isinstance(predictor, _PreparesLengths):
         return predictor.prepare_run(length, padding)

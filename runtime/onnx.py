@@ -1,7 +1,8 @@
 """Run ONNX files with ONNX Runtime.
 
-`OnnxPredictor` opens a file on the CPU with the settings of `session_settings`. On x86 processors without VNNI some files cannot be
-opened as they are: `convert_shared_weights_to_uint8` then turns the int8 weights that several products share into uint8, in memory.
+`OnnxPredictor` opens a file on the CPU with the settings of `session_settings`. x86 processors without VNNI cannot open
+some files unchanged: for these, `convert_shared_weights_to_uint8` turns int8 weights that several products share into
+uint8, in memory.
 """
 
 from __future__ import annotations
@@ -11,21 +12,23 @@ from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from pocketbert.core.artefacts import Signature, Tensor
-from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.errors import InputError, Problem, first_line
 from pocketbert.core.host.hardware import default_threads, describe_machine
 from pocketbert.core.predict.predictor import Arrays
 
+if TYPE_CHECKING:
+    from pocketbert.core.artefacts import Signature, Tensor
+
 PRECISE_INT8_SETTING = "session.x64quantprecision"
-"""x86 processors without VNNI add two int8 products in 16 bits, which saturate; ARM and all others add in 32 bits. With this
-setting they use kernels that add in 32 bits too, and answer as the others do. Other processors need none, and those with AMX
-take twice the time with it."""
+"""x86 processors without VNNI add two int8 products in 16 bits, which saturate; ARM and all others add in 32 bits.
+With this setting they use kernels that add in 32 bits too, and compute the same results as other processors. Those do
+not need it, and processors with AMX take twice the time with it."""
 
 _DTYPES = {
     "tensor(int64)": "int64",
@@ -36,10 +39,13 @@ _DTYPES = {
 
 
 class Spin(StrEnum):
-    """How threads wait for the next operator. Busily is faster on an idle machine and several times slower on a busy one."""
+    """How threads wait for the next operator: asleep or busily.
+
+    Busy waiting is faster on an idle machine and several times slower on a busy one.
+    """
 
     NO = "no"
-    """Asleep: a core that waits busily is battery on a phone, and noise here."""
+    """Asleep: busy waiting drains a phone's battery and disturbs other measurements on this machine."""
     RUN = "run"
     """Busily until the run ends."""
     ON = "on"
@@ -51,9 +57,9 @@ class OnnxPredictor:
 
     Args:
         path: The file.
-        threads: Threads within an operator; default `default_threads`.
-        profile: Prefix of a per-operator profile to write; None for none.
-        spin: How several threads wait for work.
+        threads: Number of threads within an operator; default `default_threads`.
+        profile: Start of the path of a per-operator profile to write; None for none.
+        spin: How threads wait for the next operator.
 
     Raises:
         InputError: If the file is missing or ONNX Runtime refuses it.
@@ -61,6 +67,7 @@ class OnnxPredictor:
 
     engine = "onnxruntime"
     engine_version = onnxruntime.__version__
+    thread_safe = True
 
     def __init__(
         self, path: Path, threads: int | None = None, profile: Path | None = None, spin: Spin = Spin.NO
@@ -79,8 +86,8 @@ class OnnxPredictor:
         try:
             self._session = _open_session(path, options)
         except Exception as error:  # the library's own exception classes are private
-            first_line = str(error).splitlines()[0]
-            what = f"ONNX Runtime {self.engine_version} refuses the file: {first_line}"
+            message = first_line(error)
+            what = f"ONNX Runtime {self.engine_version} refuses the file: {message}"
             raise InputError(Problem(str(path), what)) from error
         self.path = path
         self.inputs = tuple(i.name for i in self._session.get_inputs())
@@ -90,7 +97,7 @@ class OnnxPredictor:
         self._one_row = any(s and s[0] == 1 for s in shapes)
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run one batch of inputs [B, L]; return the outputs by name."""
+        """Run one batch of inputs [B, L], and return the outputs by name."""
         try:
             feed = {name: inputs[name] for name in self.inputs}
         except KeyError:
@@ -103,18 +110,20 @@ class OnnxPredictor:
         return self._run_session(feed)
 
     def _run_session(self, feed: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run the ONNX Runtime session; its exceptions become an InputError that names the file."""
+        """Run the ONNX Runtime session. Its exceptions become an InputError that names the file."""
         try:
             results = self._session.run(self.outputs, feed)
         except Exception as error:  # an id beyond the table; the library's own exception classes are private
-            first_line = (str(error).splitlines() or [type(error).__name__])[0]
-            what = f"ONNX Runtime {self.engine_version} cannot run the file on this input: {first_line}"
+            message = first_line(error)
+            what = f"ONNX Runtime {self.engine_version} cannot run the file on this input: {message}"
             raise InputError(Problem(str(self.path), what)) from error
         return dict(zip(self.outputs, results, strict=True))
 
     @property
     def signature(self) -> Signature:
-        """Names, dtypes and shapes of inputs and outputs."""
+        """Names, dtypes and shapes of the model's inputs and outputs, and the lengths that it takes."""
+        from pocketbert.core.artefacts import Signature  # a model that answers needs no records
+
         return Signature(
             inputs=[_tensor(i) for i in self._session.get_inputs()],
             outputs=[_tensor(o) for o in self._session.get_outputs()],
@@ -127,15 +136,18 @@ class OnnxPredictor:
 
 
 def _tensor(node: onnxruntime.NodeArg) -> Tensor:
+    """Return name, type and shape of an input or output of a session."""
+    from pocketbert.core.artefacts import Tensor
+
     return Tensor(name=node.name, dtype=_DTYPES.get(node.type, node.type), shape=list(node.shape))
 
 
 def session_settings(saturates: bool, spin: Spin = Spin.NO) -> dict[str, str]:
-    """Return ONNX Runtime's session settings, keys and values as it names them.
+    """Return settings of an ONNX Runtime session, by the names that ONNX Runtime gives them.
 
     Args:
         saturates: Whether int8 products of the processor saturate (`Machine.saturates`).
-        spin: How threads wait.
+        spin: How threads wait for the next operator.
     """
     return {
         PRECISE_INT8_SETTING: "1" if saturates else "0",
@@ -145,11 +157,11 @@ def session_settings(saturates: bool, spin: Spin = Spin.NO) -> dict[str, str]:
 
 
 def _open_session(path: Path, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
-    """Open an ONNX file as a session; shared int8 weights become uint8 where this processor needs that.
+    """Open an ONNX file as a session; int8 weights that several products share become uint8 if this processor needs it.
 
-    On processors that need `PRECISE_INT8_SETTING`, ONNX Runtime 1.31 cannot open a file with it in which several products read an int8
-    weight, as in ALBERT's: it gets the same numbers in uint8. Where the products read them through DequantizeLinear, as in
-    files for `qnn`, they are computed in fp32, and do not saturate either.
+    With `PRECISE_INT8_SETTING`, which processors without VNNI need, ONNX Runtime 1.31 cannot open files with such
+    weights, for instance of ALBERT. If the products read their weights through DequantizeLinear, as in files for `qnn`,
+    they are computed in fp32 and do not need the setting.
     """
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -182,17 +194,20 @@ _FIELDS: dict[str, dict[str, tuple[int, int, int, str | None]]] = {
 
 
 def convert_shared_weights_to_uint8(path: Path) -> bytes | None:
-    """Convert int8 weights that several integer products of an ONNX file share to uint8 with zero point 128.
+    """Convert int8 weights that several MatMulInteger nodes of an ONNX file share to uint8 with zero point 128.
 
-    Int8 products saturate on x86 processors without VNNI unless ONNX Runtime makes weights uint8 (`PRECISE_INT8_SETTING`), and it cannot
-    (1.31) where one weight has several readers, as the layers of ALBERT. Files keep int8: two uint8 operands take several times
-    as long with VNNI, and half as long again on Arm processors without dot products. Both hold the same numbers.
+    On x86 processors without VNNI, sums in int8 matrix products saturate, unless ONNX Runtime converts the weights to
+    uint8 (`PRECISE_INT8_SETTING`). ONNX Runtime 1.31 cannot convert a weight that several nodes read, as in ALBERT,
+    whose layers share weights. The converted weights represent the same numbers.
+
+    Exported files are not written like this, since two uint8 operands take several times as long on processors with
+    VNNI, and half as long again on Arm processors without dot products.
 
     Args:
-        path: The file.
+        path: The ONNX file, which is not changed.
 
     Returns:
-        The changed file; None if it has no such weights, or is no ONNX file.
+        The content of the converted file; None if there are no such weights, or the file is no ONNX file.
     """
     from google.protobuf.message import DecodeError
 
@@ -217,7 +232,7 @@ def convert_shared_weights_to_uint8(path: Path) -> bytes | None:
 
 @cache
 def _onnx_model_class() -> Any:
-    """Build the protobuf class of an ONNX model from `_FIELDS`: the onnx package need not be installed."""
+    """Build the protobuf class of an ONNX model from `_FIELDS`, so that the onnx package need not be installed."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     package = "pocketbert.onnx"

@@ -1,7 +1,7 @@
 """Run the ONNX file that was made for OpenVINO. openvino is imported when a file is opened.
 
-`OpenVinoPredictor` opens a file; `choose_float_type` chooses the type of its float operations and `int8_settings` the settings of its int8
-products on this CPU.
+`OpenVinoPredictor` opens a file; `choose_float_type` chooses the type of its float operations, and `int8_settings` the
+settings of its int8 products, on this CPU.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class OpenVinoPredictor:
 
     Args:
         path: The file.
-        threads: Threads within an operator; default `default_threads`.
+        threads: Number of threads within an operator; default `default_threads`.
 
     Raises:
         InputError: If the file is missing or OpenVINO refuses it.
@@ -77,7 +77,7 @@ class OpenVinoPredictor:
         self.inputs, self.outputs = (tuple(p.get_any_name() for p in ports) for ports in self._ports)
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run one batch of inputs [B, L]; return the outputs by name."""
+        """Run one batch of inputs [B, L], and return the outputs by name."""
         missing = [n for n in self.inputs if n not in inputs]
         if missing:
             raise InputError(Problem(str(self.path), f"wants the inputs {', '.join(missing)} too."))
@@ -90,12 +90,12 @@ class OpenVinoPredictor:
 
     @property
     def signature(self) -> Signature:
-        """Names, dtypes and shapes of inputs and outputs."""
+        """Names, dtypes and shapes of the model's inputs and outputs."""
         inputs, outputs = ([_tensor(p) for p in ports] for ports in self._ports)
         return Signature(inputs=inputs, outputs=outputs)
 
     def _problem(self, what: str, error: Exception) -> InputError:
-        """Build an InputError from the last line of OpenVINO's message, which holds the reason."""
+        """Build an InputError from the last line of OpenVINO's message, which contains the reason."""
         lines = [line for line in str(error).splitlines() if line.strip()]
         reason = (lines or ["no reason given"])[-1].strip()
         return InputError(Problem(str(self.path), f"OpenVINO {self.engine_version} {what}: {reason}"))
@@ -104,23 +104,25 @@ class OpenVinoPredictor:
 def choose_float_type() -> str:
     """Return the number type for OpenVINO's float operations on this CPU, ``bf16`` or ``f32``.
 
-    With AVX-512 BF16 alone, bf16 takes less time on long texts and adds less error than int8 has. With AMX, where it is
-    OpenVINO's default too, it adds three to four times the error of int8 (tests/quantize/onnx/test_static.py).
+    On processors with AVX-512 BF16 but without AMX, bf16 takes less time on long texts and adds less error than int8
+    does. With AMX, where bf16 is OpenVINO's default too, it adds three to four times the error of int8
+    (tests/quantize/onnx/test_static.py).
     """
     isa = describe_machine().isa
     return "bf16" if "avx512_bf16" in isa and "amx_bf16" not in isa else "f32"
 
 
 def int8_settings() -> dict[str, int]:
-    """Return OpenVINO's settings for int8 products on this CPU; empty where they do not saturate.
+    """Return OpenVINO's settings for int8 products on this CPU; empty if they do not saturate.
 
-    Without a group size of 0, OpenVINO may quantize the inputs of int8 products again at run time, as it does with VNNI.
+    Without a group size of 0, OpenVINO may quantize the inputs of int8 products again at run time, as it does on
+    processors with VNNI.
     """
     return {"LP_TRANSFORMS_MODE": False, "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0} if describe_machine().saturates else {}
 
 
 def _tensor(port: Any) -> Tensor:
-    """Describe name, type and shape of an input or output; free axes are called ``batch`` and ``sequence``."""
+    """Return name, type and shape of an input or output. Free axes are called ``batch`` and ``sequence``."""
     axis_names = dict(enumerate(("batch", "sequence")))
     shape = port.get_partial_shape()
     return Tensor(

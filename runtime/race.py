@@ -1,17 +1,18 @@
 """Time model files, engines and thread counts against each other, at each length, on this machine.
 
-In the order of a run: `race_apart` starts this module as a process of its own, whose `main` calls `race`; its `Plan` holds a
-`Timing` for each `Candidate`. A process of its own, because what the race opens and closes would leave the memory of this
-process in pieces, and a model of a millisecond 5 % slower for good.
+`race_apart` starts this module as a separate process, whose `main` calls `race`; this returns a `Plan` with a `Timing`
+for each `Candidate`. The process is separate because the files that the race opens and closes would leave the memory of
+this process fragmented, and a model that takes a millisecond would be 5 % slower from then on.
 
-The speed of a machine that others use too changes by a third from one second to the next. So all candidates take turns in
-rounds, a disturbance affects all of them, and they are compared within each round. A candidate that is far behind at a length
-is not run there any more: the time goes to those that are close. A turn looks like use: some texts of mixed lengths, then,
-length by length, texts of one length in a row until the caches are warm. (One text right after another engine's is no measure:
-a small model takes twice its usual time there.)
+The speed of a machine that other programs use too changes by a third from one second to the next. So all candidates
+take turns in rounds, which a disturbance affects alike, and are compared within each round. A candidate that is far
+slower than the best one at a length is no longer run at that length, so that more time is left for those that are
+close. A turn resembles use: some texts of mixed lengths, then, length by length, texts of one length in a row until the
+caches are warm. (One text right after one of another engine is no measure: a small model takes twice its usual time
+there.)
 
-For the cadence `interactive` a turn is one untimed call, which fills the caches, and then calls after an idle time each, of one
-length and of mixed lengths.
+For the cadence `interactive` a turn consists of one untimed call, which fills the caches, and then calls that follow an
+idle time each, of one length and of mixed lengths.
 """
 
 from __future__ import annotations
@@ -40,30 +41,33 @@ IDLE_MS = 100.0
 LENGTHS = (8, 16, 24, 32, 48, 64, 128, 256, 512)
 """Lengths at which a file that takes any length is timed; between them its time is interpolated."""
 _SINGLE_LENGTHS = (8, 16, 32, 64, 128, 512)
-"""The same for single calls, of which each costs the idle time."""
+"""The lengths for single calls; these are fewer, because each call takes the idle time too."""
 _SINGLES = 2
-"""Timed calls of a turn of the cadence `interactive`."""
+"""Number of timed calls in a turn of the cadence `interactive`."""
 _ROUNDS, _LEAST_ROUNDS = 24, 3
 _SPIN_ON_PRICE = 1.02
-"""Threads that wait busily between runs occupy a core without use: they have to be faster by this factor."""
+"""Threads that wait busily between runs occupy a core without use, so they are chosen only if faster by this factor."""
 _CLOSE = (3.0, 1.6, 1.35, 1.25, 1.2, 1.15, 1.12)
-"""A candidate that took more than this multiple of the best time at a length is out of the race there: before the first round, when
-a disturbance may have affected its only inferences, before the second one, and so on."""
+"""A candidate that took more than this multiple of the best time at a length is no longer run there. The first factor
+holds before the first round, when a disturbance may have affected the candidate's only inferences, the second one
+before the second round, and so on."""
 _QUIET = 0.8
 """The machine counts as quiet when one thread had at least this share of a core in three quarters of the rounds."""
 _WARM_MS, _BURST_MS, _MOST = 8.0, 16.0, 12
-"""A burst: ms of untimed inferences, ms of timed ones, and the most inferences of each."""
+"""A burst: ms of untimed inferences, ms of timed ones, and the largest number of inferences of each kind."""
 _FIRST_MS = 40.0
-"""The first time of a length is the best of two inferences; below this number of ms, of up to four."""
+"""The first time at a length is the best of two inferences, or of up to four if they take less than this number of
+ms."""
 _MIXED_MS = 25.0
 """The time of an inference of at least this number of ms does not depend on what ran before it."""
 _MIXED_CYCLES, _MIXED_CYCLES_MS = (2, 5), 100.0
-"""A turn of mixed lengths: once to fill the caches, then up to four times, together in about this number of ms."""
+"""A turn of mixed lengths runs each length once to fill the caches, then up to four times, in about this number of ms
+in all."""
 _SENTENCE = 64
-"""Lengths are mixed among sentences, of at most this number of tokens, and among what is longer: a document between two sentences
-would empty the caches that the second one finds full in use."""
+"""Lengths up to this number of tokens (sentences) are mixed with each other, and longer ones with each other. A
+document between two sentences would empty the caches, which in use are full when the second sentence comes."""
 _THREADS_PAY = 1.3
-"""Where a file is faster by this factor with more threads, one thread is not tried at longer lengths."""
+"""If a file is faster by this factor with more threads at a length, one thread is not tried at longer lengths."""
 _REST_S, _SETTLE_S = 0.08, 0.005
 """ONNX Runtime's threads may wait busily for some 50 ms after a run, those of a LiteRT signature for some ms; meanwhile
 the next candidate has one core less."""
@@ -82,19 +86,19 @@ class Cadence(StrEnum):
 
 
 _BUDGET_S = {Cadence.BATCH: 25.0, Cadence.INTERACTIVE: 60.0}
-"""Most seconds spent on rounds, which are mostly idle where single calls are timed, since those vary more; the slower the model, the
-fewer rounds, never fewer than `_LEAST_ROUNDS`. A length at which all candidates but one are out is decided and not run again; where
-all lengths are, the race is over."""
+"""Largest number of seconds for all rounds, so that a slower model has fewer rounds, but at least `_LEAST_ROUNDS`.
+Single calls have more seconds, since they vary more and most of the time is idle time. A length at which one candidate
+is left is decided and not run again; when all lengths are decided, the race ends."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model file with the thread settings to open it; candidates are timed against each other.
+    """A model file with the thread settings to open it. Candidates are timed against each other.
 
     Attributes:
         file: The file.
-        threads: Threads within an operator.
-        spin: How its threads wait; of ONNX Runtime only.
+        threads: Number of threads within an operator.
+        spin: How threads wait for the next operator; only ONNX Runtime has this setting.
     """
 
     file: EngineFile
@@ -114,11 +118,11 @@ class Timing(BaseModel):
     Attributes:
         file: Name of the model file.
         threads: Number of threads within an operator.
-        spin: How its threads waited.
-        fixed: Whether it takes the listed lengths only.
+        spin: How threads waited for the next operator.
+        fixed: Whether the file takes only the lengths in `steady`.
         steady: Wall time of one text in ms after others of the same length, by length in tokens.
-        mixed: The same after a text of another length. LiteRT packs the weights once for each signature, so that a
-            change of length finds none of them in the caches.
+        mixed: Wall time of one text in ms after a text of another length, by length in tokens. LiteRT packs the weights
+            once for each signature, so that after a change of length the caches contain none of them.
     """
 
     file: str
@@ -129,7 +133,10 @@ class Timing(BaseModel):
     mixed: dict[int, float]
 
     def expected_ms(self, length: int, steady: bool = True) -> float:
-        """Return the expected milliseconds for one text of a length, interpolated; infinite where it does not fit."""
+        """Return the expected time in ms for one text of a length, interpolated; infinite if the file does not take it.
+
+        `steady` chooses the times after texts of the same length.
+        """
         ms_by_length = self.steady if steady else self.mixed
         known = sorted(ms_by_length)
         if self.fixed:
@@ -143,19 +150,21 @@ class Plan(BaseModel):
     """The result of a race: timings of all candidates on one machine.
 
     Attributes:
-        timings: One per candidate, in their order.
-        disturbed: Whether the machine was so busy that the timings are not worth remembering.
+        timings: Timings of each candidate, in the order of the candidates.
+        disturbed: Whether the machine was so busy that the timings should not be stored.
     """
 
     timings: list[Timing]
     disturbed: bool = False
 
     def costs(self, length: int, steady: bool = True) -> NDArray[np.float64]:
-        """Return each candidate's cost of one text, shape [candidates]: its expected ms, more where threads spin on.
+        """Return the cost of one text for each candidate, shape [candidates].
+
+        The cost is the expected time in ms, and more if threads wait busily after a run.
 
         Args:
-            length: Tokens.
-            steady: Whether the text comes after another of its own length.
+            length: Length of the text in tokens.
+            steady: Whether the text comes after another of the same length.
         """
         prices = [_SPIN_ON_PRICE if t.spin is Spin.ON else 1 for t in self.timings]
         return np.array([t.expected_ms(length, steady) * p for t, p in zip(self.timings, prices, strict=True)])
@@ -164,8 +173,8 @@ class Plan(BaseModel):
         """Return the index of the candidate with the lowest total cost for texts of these lengths.
 
         Args:
-            lengths: Tokens of each text.
-            steady: Whether a text comes after another of its own length.
+            lengths: Length of each text in tokens.
+            steady: Whether each text comes after another of the same length.
         """
         return int(np.sum([self.costs(n, steady) for n in lengths], axis=0).argmin())
 
@@ -184,14 +193,14 @@ class _Runner:
     """An opened candidate and the milliseconds measured so far, by length.
 
     Attributes:
-        candidate: What is timed.
-        predictor: The open file.
+        candidate: The candidate that is timed.
+        predictor: The opened file.
         grid: Lengths to time, ascending.
         first: Best ms before the first round.
-        steady: ms of each round, after texts of the same length. A candidate that is out at a length stays out, so that
-            value i is that of round i.
-        mixed: The same after texts of other lengths.
-        contested: Lengths at which it is still in the race.
+        steady: ms of each round, after texts of the same length. A candidate that was dropped at a length is not run
+            there again, so that value i is that of round i.
+        mixed: ms of each round, after texts of other lengths.
+        contested: Lengths at which the candidate is still run.
     """
 
     candidate: Candidate
@@ -204,10 +213,10 @@ class _Runner:
 
 
 def race_apart(candidates: Sequence[Candidate], max_length: int, cadence: Cadence = Cadence.BATCH) -> Plan:
-    """Run `race` in a separate process, or in this one if no Python can be started; return its timings.
+    """Run `race` in a separate process, or in this one if no Python can be started, and return the timings.
 
     Raises:
-        MachineError: If the process crashes or hangs, as this one then would.
+        MachineError: If the process crashes or takes too long.
     """
     request = _Request(candidates=list(candidates), max_length=max_length, rounds=_ROUNDS, cadence=cadence)
     if not can_start_python():
@@ -240,16 +249,16 @@ def race_apart(candidates: Sequence[Candidate], max_length: int, cadence: Cadenc
 def race(
     candidates: Sequence[Candidate], max_length: int, rounds: int = _ROUNDS, cadence: Cadence = Cadence.BATCH
 ) -> Plan:
-    """Time the candidates at all lengths in rounds, until each length has a winner or the time is spent.
+    """Time candidates at all lengths in rounds, until each length is decided or the time is over.
 
     Args:
-        candidates: What to time.
+        candidates: The candidates (file, engine, threads); each is opened here.
         max_length: Longest input in tokens.
-        rounds: Most rounds.
+        rounds: Largest number of rounds.
         cadence: How the model will be called.
 
     Returns:
-        Wall times of one text.
+        Wall times of one text, by candidate and length.
     """
     single = cadence is Cadence.INTERACTIVE
     runners = []
@@ -280,7 +289,7 @@ def race(
 
 
 def _lengths_to_time(predictor: FilePredictor, max_length: int, grid: Sequence[int]) -> list[int]:
-    """Return the lengths at which to time a file: its own, or those of the grid if it takes any length."""
+    """Return the lengths at which to time a file: those that it lists, or those of the grid if it takes any length."""
     listed = [
         n for n in predictor.lengths if n <= max_length or n == smallest_fitting_length(predictor.lengths, max_length)
     ]
@@ -288,9 +297,10 @@ def _lengths_to_time(predictor: FilePredictor, max_length: int, grid: Sequence[i
 
 
 def _time_first_runs(runner: _Runner, runners: Sequence[_Runner], single: bool) -> None:
-    """Run a candidate at each length untimed, to warm it up, then take its first time there.
+    """Run a candidate at each length to warm it up, then time it there for the first time.
 
-    Single calls are timed after an idle time each. A candidate with fewer threads stops at the length where more threads pay.
+    With `single`, each timed call follows an idle time. If the same file was timed with more threads already, this
+    stops at the length from which these are much faster.
     """
     more_threads = next(
         (
@@ -317,9 +327,9 @@ def _time_first_runs(runner: _Runner, runners: Sequence[_Runner], single: bool) 
 
 
 def _drop_slow_candidates(runners: Sequence[_Runner], max_length: int, within: float) -> None:
-    """Drop each candidate at the lengths where it takes more than `within` times the best time.
+    """Drop each candidate at the lengths where it takes more than `within` times as long as the fastest one.
 
-    It stays if either the estimate from all rounds or its single best time is within that factor.
+    A candidate is kept if either its estimate from all rounds or its best single time is within that factor.
     """
     at_their_best = []
     for runner in runners:
@@ -342,9 +352,10 @@ def _drop_slow_candidates(runners: Sequence[_Runner], max_length: int, within: f
 
 
 def _time_bursts(runners: Sequence[_Runner], undecided: set[int], order: np.random.Generator) -> None:
-    """Time one round of the cadence `batch`: each candidate at mixed lengths, then all at one length after another.
+    """Time one round of the cadence `batch`: each candidate at mixed lengths, then all candidates, length by length.
 
-    Candidates whose threads keep spinning run last, at all their lengths, with one rest for all.
+    `undecided` are the lengths at which several candidates are left. Candidates whose threads wait busily after a run
+    come last, each at all its lengths, with one rest after each candidate.
     """
     running = [r for r in runners if undecided.intersection(r.contested)]
     for i in order.permutation(len(running)):
@@ -361,7 +372,7 @@ def _time_bursts(runners: Sequence[_Runner], undecided: set[int], order: np.rand
 
 
 def _time_mixed_bursts(runner: _Runner, order: np.random.Generator) -> None:
-    """Time texts of alternating lengths, short and long ones apart; append the median time of each length."""
+    """Time texts of alternating lengths with one candidate, and append each length's median time to its timings."""
     quick = [n for n in order.permutation(runner.contested).tolist() if runner.first[n] < _MIXED_MS]
     groups = [n for n in quick if n <= _SENTENCE], [n for n in quick if n > _SENTENCE]
     several = [lengths for lengths in groups if len(lengths) > 1]
@@ -376,7 +387,7 @@ def _time_mixed_bursts(runner: _Runner, order: np.random.Generator) -> None:
 
 
 def _time_burst(runner: _Runner, n: int) -> None:
-    """Run texts of one length until the caches are warm, then time more and append the median."""
+    """Run texts of length `n` until the caches are warm, then time more of them and append the median to the timings."""
     feed, ms = _sample(n, runner.predictor), max(runner.first[n], 0.01)
     if runner.candidate.threads > 1:
         time.sleep(_SETTLE_S)
@@ -402,7 +413,10 @@ def _time_single_calls(runners: Sequence[_Runner], undecided: set[int], order: n
 
 
 def _time_mixed_singles(runner: _Runner, order: np.random.Generator) -> None:
-    """Time one call per sentence length after an idle time, each after a call of another length."""
+    """Time one call per length, each after an idle time and a call of another length.
+
+    Only lengths of sentences are timed. `order` is the random generator that gives their order.
+    """
     lengths = [n for n in order.permutation(runner.contested).tolist() if n <= _SENTENCE]
     if len(lengths) < 2:
         return
@@ -412,7 +426,7 @@ def _time_mixed_singles(runner: _Runner, order: np.random.Generator) -> None:
 
 
 def _estimated_timings(runners: Sequence[_Runner]) -> list[Timing]:
-    """Estimate the times of all candidates from the rounds so far, or from their first runs."""
+    """Estimate the times of all candidates from the rounds so far, or from the first runs before there are rounds."""
     steady: list[dict[int, float]] = [{} for _ in runners]
     mixed: list[dict[int, float]] = [{} for _ in runners]
     for n in sorted({n for r in runners for n in r.first}):
@@ -426,16 +440,17 @@ def _estimated_timings(runners: Sequence[_Runner]) -> list[Timing]:
 
 
 def _estimate_times(rounds: Sequence[Sequence[float]], otherwise: Sequence[float]) -> list[float]:
-    """Estimate each candidate's time at one length from rounds in which candidates took turns.
+    """Estimate each candidate's time at one length, from rounds in which the candidates took turns.
 
     Args:
-        rounds: ms of each round, by candidate; some left early.
-        otherwise: The ms of candidates that were in no round.
+        rounds: Times in ms of each round, by candidate; candidates that were dropped have fewer rounds.
+        otherwise: Times in ms of candidates without rounds.
 
     Returns:
-        ms by candidate. The leader is the best of those that stayed longest; its time is its lower quartile, since whatever
-        else runs only ever makes a time longer. The time of another one is the leader's times the median of their ratios in
-        the rounds that they share; where those are fewer than three, times the ratio of their best times, `otherwise` included.
+        ms by candidate. The leader is the best of the candidates with the most rounds. Its time is its lower quartile,
+        since disturbances only make times longer. The time of another candidate is the leader's time multiplied by the
+        median of their ratios in the rounds that both have; with fewer than three such rounds, by the ratio of their
+        best times, `otherwise` included.
     """
     most = max(map(len, rounds))
     if most == 0:
@@ -462,7 +477,7 @@ def _timing(runner: _Runner, steady: dict[int, float], mixed: dict[int, float]) 
 
 
 def _measure_core_share(runner: _Runner) -> float:
-    """Return the share of a core that one thread gets now: CPU time over wall time of a few short texts."""
+    """Return the share of a core that one thread gets now: CPU time divided by wall time of a few short texts."""
     shortest = min(runner.first)
     feed = _sample(shortest, runner.predictor)
     count = int(np.clip(_BURST_MS / max(runner.first[shortest], 0.01), 1, _MOST))
@@ -473,7 +488,7 @@ def _measure_core_share(runner: _Runner) -> float:
 
 
 def _rest(runner: _Runner) -> None:
-    """Sleep until a candidate's busily waiting threads are asleep and leave the core to the next candidate."""
+    """Sleep until the busily waiting threads of a candidate are asleep and leave the cores to the next candidate."""
     if runner.candidate.spin is Spin.ON:
         time.sleep(_REST_S)
 

@@ -1,20 +1,22 @@
-"""Run golden rows (recorded inputs with expected outputs) before a file is first used; refuse an engine that errs.
+"""Run golden rows (recorded inputs with expected outputs) before a file is first used, to detect engines that err.
 
-`self_test` does so once per machine, engine version and file: a pass is stored in the user's cache folder, in the file that
-`result_cache_file` names.
+`self_test` does so once per machine, engine version and file. A file in the user's cache folder, whose path
+`result_cache_file` returns, records that the test passed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pocketbert.core.artefacts import ModelRecord
+from pocketbert.core.artefacts import ListedModel
+from pocketbert.core.compare import GOLDEN_FILE, MAX_GOLDEN_MIB
 from pocketbert.core.compare.evaluate import worst_difference
-from pocketbert.core.compare.golden import GOLDEN_FILE, MAX_GOLDEN_MIB, GoldenRow, read_golden
 from pocketbert.core.disk.files import check_size, sha256_json, sha256_path, write_json
 from pocketbert.core.errors import GateError
 from pocketbert.core.host.hardware import describe_machine
@@ -23,6 +25,9 @@ from pocketbert.core.predict.predictor import Predictor, run_rows
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Runtime, Scheme
+
+if TYPE_CHECKING:
+    from pocketbert.core.compare.golden import GoldenRow
 
 _ROWS = 4
 """Rows that are run: a wrong kernel can be right on one text, and a golden file may hold thousands."""
@@ -33,9 +38,10 @@ def self_test(
     predictor: Predictor,
     tokenizer: TextTokenizer,
     folder: Path,
-    record: ModelRecord,
+    record: ListedModel,
     task: Task,
     digest: str | None = None,
+    digest_of: Callable[[Path], str] = sha256_path,
 ) -> None:
     """Run golden rows (recorded inputs with expected outputs) on a file, unless it passed here before.
 
@@ -43,12 +49,13 @@ def self_test(
         predictor: The opened file.
         tokenizer: The folder's tokenizer.
         folder: The artefact folder.
-        record: The file's record.
-        task: What the model does.
-        digest: sha256 of the file on disk, where the caller has it already.
+        record: Record of the model file.
+        task: The task that the model computes.
+        digest: sha256 of the file on disk; computed if it is not given.
+        digest_of: Function that returns the sha256 of a path; used for the folder's other files.
 
     Raises:
-        GateError: If a result is outside its row's tolerance.
+        GateError: If the difference of a result from its row exceeds the row's tolerance.
     """
     golden = folder / GOLDEN_FILE
     if not golden.is_file():
@@ -56,17 +63,14 @@ def self_test(
     check_size(golden, MAX_GOLDEN_MIB)
     # digests of what lies on disk, not those of the list: a swapped file or tokenizer must be tested again
     digests = [digest or sha256_path(folder / record.path)]
-    digests += [sha256_path(folder / name) for name in ("tokenizer.json", GOLDEN_FILE)]
-    key = sha256_json([predictor.engine, predictor.engine_version, digests, describe_machine().model_dump(), _ROWS])
+    digests += [digest_of(folder / name) for name in ("tokenizer.json", GOLDEN_FILE)]
+    key = sha256_json([predictor.engine, predictor.engine_version, digests, astuple(describe_machine()), _ROWS])
     pass_file = result_cache_file("selftest", key)
     if pass_file is not None and pass_file.is_file():
         return
-    rows = [(n, r) for n, r in enumerate(read_golden(golden), 1) if record.path in r.outputs]
-    if not rows:
-        return
     passed = []
-    for number, row in _choose_rows(rows):
-        difference = _golden_difference(predictor, tokenizer, row, record.path, task)
+    for number, row in read_test_rows(golden, record.path):
+        difference = golden_difference(predictor, tokenizer, row, record.path, task)
         bound = row.tolerance[record.path]
         if not difference <= bound:
             raise GateError(
@@ -77,7 +81,7 @@ def self_test(
                 ]
             )
         passed.append({"row": number, "difference": difference, "allowed": bound})
-    if pass_file is None:
+    if pass_file is None or not passed:
         return
     with contextlib.suppress(OSError):  # a read-only home only means that the test runs again
         pass_file.parent.mkdir(parents=True, exist_ok=True)
@@ -85,29 +89,43 @@ def self_test(
 
 
 def result_cache_file(kind: str, key: str) -> Path | None:
-    """Return the path in the user's cache folder for a result about this machine; it need not exist yet.
+    """Return the path in the user's cache folder for a result about this machine. It need not exist yet.
 
     Args:
         kind: Kind of the result, a folder name.
         key: Digest of everything that the result depends on.
 
     Returns:
-        A file below ``$POCKETBERT_CACHE``, else below the user's cache folder; None where there is no home folder. Results
-        are then computed anew by each process: a temporary folder could be another user's.
+        A file below ``$POCKETBERT_CACHE``, else below the user's cache folder; None if there is no home folder. Then
+        each process computes its results anew, since a temporary folder could be another user's.
     """
+    folder = cache_folder(kind)
+    return None if folder is None else folder / f"{key}.json"
+
+
+def cache_folder(kind: str) -> Path | None:
+    """Return the folder for files of this kind in the user's cache folder; None if there is no home folder."""
     base = os.environ.get("POCKETBERT_CACHE")
     if base:
-        return Path(base) / kind / f"{key}.json"
+        return Path(base) / kind
     caches = os.environ.get("XDG_CACHE_HOME")
     home = home_folder()
     if not caches and home is None:
         return None
     folder = Path(caches) if caches else home / ".cache"  # type: ignore[operator]  # one of them is there
-    return folder / "pocketbert" / kind / f"{key}.json"
+    return folder / "pocketbert" / kind
+
+
+def read_test_rows(golden: Path, path: str) -> list[tuple[int, GoldenRow]]:
+    """Read the golden rows that the self-test of the model file `path` runs, with their line numbers."""
+    from pocketbert.core.compare.golden import read_golden  # only where rows must be run
+
+    rows = [(n, r) for n, r in enumerate(read_golden(golden), 1) if path in r.outputs]
+    return _choose_rows(rows) if rows else []
 
 
 def _choose_rows(rows: Sequence[tuple[int, GoldenRow]]) -> list[tuple[int, GoldenRow]]:
-    """Choose up to `_ROWS` golden rows: the shortest of each of as many equal stretches of the file."""
+    """Choose up to `_ROWS` golden rows: divide the file into as many equal parts, and take the shortest row of each."""
     parts = min(_ROWS, len(rows))
     edges = [len(rows) * i // parts for i in range(parts + 1)]
     chosen = [min(rows[a:b], key=_count_letters) for a, b in pairwise(edges)]
@@ -119,14 +137,14 @@ def _count_letters(row: tuple[int, GoldenRow]) -> int:
     return len(text) if isinstance(text, str) else sum(map(len, text))
 
 
-def _golden_difference(predictor: Predictor, tokenizer: TextTokenizer, row: GoldenRow, path: str, task: Task) -> float:
-    """Run one golden row; return the largest absolute difference from its expected outputs, NaN if any is NaN."""
+def golden_difference(predictor: Predictor, tokenizer: TextTokenizer, row: GoldenRow, path: str, task: Task) -> float:
+    """Run one golden row, and return the largest absolute difference from its expected outputs, NaN if any is NaN."""
     answer = run_rows(predictor, tokenizer, tokenizer.encode([row.input]), task)[0]
     return worst_difference(row.pick(answer), row.expected(path))
 
 
-def _suggest_fix(predictor: Predictor, record: ModelRecord) -> str:
-    """Return advice for a file that an engine computes wrongly; older TFLite engines have known faults."""
+def _suggest_fix(predictor: Predictor, record: ListedModel) -> str:
+    """Return advice for a file that an engine computes wrongly. Older TFLite engines have known errors."""
     if record.format is not Format.TFLITE or predictor.engine == _LITERT:
         return "Use another engine or version, or another file of the folder."
     if record.scheme is Scheme.INT8 and record.plain:

@@ -1,8 +1,8 @@
-"""The TFLite engine: run a file with ai-edge-litert, else tflite_runtime, else tensorflow.lite.
+"""Run TFLite files with ai-edge-litert, else tflite_runtime, else tensorflow.lite.
 
-`TflitePredictor` opens a file with the first of `_ENGINES` that is installed. Each of its signatures takes one length:
-`Padding` fills shorter rows up, and a `_SignatureCall` runs padded rows without planning the signature's memory again.
-`count_xnnpack_operators` counts the operators that XNNPACK takes over.
+`TflitePredictor` opens a file with the first of `_ENGINES` that is installed. Each signature of the file takes one
+length: `Padding` describes how shorter rows are padded, and a `_SignatureCall` runs padded rows without planning the
+signature's memory again. `count_xnnpack_operators` counts the operators that XNNPACK runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from pocketbert.core.artefacts import Signature, Tensor
-from pocketbert.core.errors import InputError, MissingBackendError, Problem
+from pocketbert.core.errors import InputError, MissingBackendError, Problem, first_line
 from pocketbert.core.host.hardware import default_threads
 from pocketbert.core.host.quiet import silence_output
 from pocketbert.core.host.system import version_of
@@ -30,7 +30,13 @@ from pocketbert.core.predict.predictor import Arrays, input_sort_key, output_sor
 
 
 class _Engine(NamedTuple):
-    """A Python package with TFLite's Interpreter class: its name in results, its module, and the distributions that hold it."""
+    """A Python package with TFLite's Interpreter class.
+
+    Attributes:
+        name: Name of the engine in results.
+        module: The module that contains the class.
+        distributions: Names of the distributions that install the module.
+    """
 
     name: str
     module: str
@@ -46,8 +52,8 @@ _ENGINES = (
         ("tensorflow", "tensorflow-cpu", "tensorflow-intel"),
     ),
 )
-"""In order of preference. All have the same Interpreter class; the older ones miscompute some files, which the
-golden self-test finds out."""
+"""In order of preference. All have the same Interpreter class; the older ones compute some files wrongly, which the
+golden self-test detects."""
 _INSTALL = "pip install 'pocketbert[tflite-runtime]'"
 
 _Rows = Mapping[str, NDArray[np.generic]]
@@ -60,7 +66,7 @@ class Padding:
     """The token id and the side with which rows are padded.
 
     Attributes:
-        pad_id: Id of the padding token; every other input is padded with 0.
+        pad_id: Id of the padding token; all other inputs are padded with 0.
         side: ``right`` or ``left``.
     """
 
@@ -68,11 +74,11 @@ class Padding:
     side: str
 
     def value(self, name: str) -> int:
-        """Return the number that fills the padding of the named input."""
+        """Return the number with which the named input is padded."""
         return self.pad_id if name == "input_ids" else 0
 
     def place(self, length: int, wide: int) -> slice:
-        """Return the slice that a row of `length` tokens takes in a row padded to `wide` tokens."""
+        """Return the slice of a row's `length` tokens in a row padded to `wide` tokens."""
         start = 0 if self.side == "right" else wide - length
         return slice(start, start + length)
 
@@ -81,7 +87,7 @@ class Padding:
 
         Args:
             inputs: [B, L, ...] arrays by name.
-            wide: Tokens of the padded rows.
+            wide: Number of tokens of the padded rows.
         """
         out: dict[str, NDArray[np.generic]] = {}
         for name, value in inputs.items():  # not np.pad, which takes 0.1 ms where a short text takes one
@@ -95,12 +101,12 @@ class Padding:
 class TflitePredictor:
     """Runs one TFLite file on the CPU with the first TFLite engine that is installed.
 
-    A file has one signature per length; `run` takes exactly these lengths, and rows one after the other.
-    `pocketbert.core.predict.predictor.feed` pads to the smallest one that fits.
+    A file has one signature per length. `run` takes only rows of these lengths and runs them one after the other;
+    `pocketbert.core.predict.predictor.feed` pads rows to the smallest length that fits.
 
     Args:
         path: The file.
-        threads: Threads within an operator; default `default_threads`.
+        threads: Number of threads within an operator; default `default_threads`.
 
     Attributes:
         signature_keys: Names of the file's signatures by length.
@@ -146,10 +152,11 @@ class TflitePredictor:
         self._calls = {n: _SignatureCall(runner, self.inputs, self.outputs) for n, runner in self._runners.items()}
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run rows [B, L] one by one, L being one of `lengths`; return the outputs by name.
+        """Run rows [B, L] one by one, where L is one of `lengths`, and return the outputs by name.
 
         Raises:
-            InputError: If no signature has that length, or the engine fails: a damaged file, an id beyond the table.
+            InputError: If no signature has that length, or the engine fails, for instance on a damaged file or an id
+                beyond the embedding table.
         """
         length = inputs[self.inputs[0]].shape[1]
         call = self._calls.get(length)
@@ -163,8 +170,8 @@ class TflitePredictor:
         """Return a function that runs rows [B, `length`], with memory and padding prepared in advance.
 
         Args:
-            length: Tokens of the rows.
-            padding: What fills the signature up to its own length.
+            length: Number of tokens of the rows.
+            padding: How the rows are padded to the length of the signature.
 
         Raises:
             InputError: If no signature is so long.
@@ -174,7 +181,10 @@ class TflitePredictor:
 
     @property
     def signature(self) -> Signature:
-        """Names, dtypes and shapes of inputs and outputs; the length is a name where the file has several."""
+        """Names, dtypes and shapes of the model's inputs and outputs, and the lengths that it takes.
+
+        The size of the sequence axis is a number if the file takes one length only, else the string ``sequence``.
+        """
         runner = self._runners[self.lengths[-1]]
         free_length = self.lengths[-1] if len(self.lengths) > 1 else None
         inputs, outputs = runner.get_input_details(), runner.get_output_details()
@@ -186,24 +196,24 @@ class TflitePredictor:
 
     @cached_property
     def coverage(self) -> XnnpackCoverage | None:
-        """How much of the first signature XNNPACK runs; None where this engine's version has no list of operators."""
+        """How many operators of the first signature XNNPACK runs; None if the engine does not list operators."""
         with silence_output():
             return count_xnnpack_operators(self._new_interpreter(model_path=str(self.path), num_threads=1))
 
     def _guarded(self, call: Run, inputs: _Rows) -> Arrays:
-        """Call the engine; its exceptions become an InputError that names the file."""
+        """Call the engine. Its exceptions become an InputError that names the file."""
         try:
             return call(inputs)
         except (ValueError, RuntimeError) as error:
             raise self._problem("cannot run the file on this input", error) from error
 
     def _problem(self, what: str, error: Exception) -> InputError:
-        first_line = (str(error).splitlines() or [type(error).__name__])[0]
-        return InputError(Problem(str(self.path), f"{self.engine} {self.engine_version} {what}: {first_line}"))
+        message = first_line(error)
+        return InputError(Problem(str(self.path), f"{self.engine} {self.engine_version} {what}: {message}"))
 
 
 def _installed_engine() -> tuple[_Engine, str] | None:
-    """Return (engine, version) of the first TFLite engine that is installed, without importing it; else None."""
+    """Return (engine, version) of the first TFLite engine that is installed, without importing it; None if none is."""
     for engine in _ENGINES:
         for name in engine.distributions:
             version = version_of(name)
@@ -217,9 +227,10 @@ _announced: set[str] = set()
 
 @contextlib.contextmanager
 def _first_time_quiet() -> Iterator[None]:
-    """Silence stderr while the first TFLite file of the process is opened.
+    """Silence stderr while the block opens the first TFLite file of this process.
 
-    The engine announces its XNNPACK delegate on stderr, once per process; an application's output is left alone after that.
+    At the first file, the engine writes there that it uses XNNPACK. Later output is not silenced, since it may be the
+    application's.
     """
     if _announced:
         yield
@@ -230,7 +241,7 @@ def _first_time_quiet() -> Iterator[None]:
 
 
 def _signatures(interpreter: Any) -> dict[int, tuple[str, Any]]:
-    """Return {length: (key, runner)} of the signatures whose inputs all have the shape [1, length, ...]."""
+    """Return the file's signatures as {length: (key, runner)}, without those whose inputs are not [1, length, ...]."""
     out = {}
     for key in interpreter.get_signature_list():
         runner = interpreter.get_signature_runner(key)
@@ -241,7 +252,7 @@ def _signatures(interpreter: Any) -> dict[int, tuple[str, Any]]:
 
 
 def _tensor(name: str, details: Mapping[str, Any], free_length: int | None) -> Tensor:
-    """Describe name, type and shape of a tensor; the axis of `free_length` elements is called ``sequence``."""
+    """Return name, type and shape of a tensor. An axis of `free_length` elements is called ``sequence``."""
     shape = [int(n) for n in details["shape"]]
     return Tensor(
         name=name,
@@ -254,10 +265,11 @@ class _InputBuffer(NamedTuple):
     """Prepared memory for the values of one input, padding included.
 
     Attributes:
-        name: The input.
+        name: Name of the input.
         shape: Shape that the values must have.
-        values: Part of `buffer` that they are written to.
-        buffer: The array handed to the engine, in its shape and type. What is not in `values` is padding, written once.
+        values: The part of `buffer` into which the values are written.
+        buffer: The array that is passed to the engine, in the input's shape and type. Outside `values` it contains
+            padding, which is written once.
         tensor: The engine's index of the tensor.
     """
 
@@ -271,18 +283,20 @@ class _InputBuffer(NamedTuple):
 class _SignatureCall:
     """Runs rows through one signature of fixed shapes, one by one, with prepared memory.
 
-    The engine's runner gives every input its shape and plans the memory of the signature before each run. The shapes never
-    change here, so that this is done once, by the first run; the later ones hand over the values and read the answers. For a
-    text of 16 tokens after an idle time the planning takes 7 % of the time. The functions behind the runner are not part of
-    the engine's documented interface: where one of them is missing, every run goes through the runner.
+    The engine's runner sets the shape of every input and plans the memory of the signature before each run. As the
+    shapes never change here, the runner is used for the first run only; later runs set the inputs, invoke the
+    interpreter and read the outputs directly. For a text of 16 tokens after an idle time the planning takes 7 % of the
+    time. The functions that the runner calls are not part of the engine's documented interface: if one of them is
+    missing, every run uses the runner.
 
-    After an idle time no cache holds what a call needs, and an operation that takes 1 µs in a loop, of numpy or of Python,
-    takes 10 to 30. So values are padded and converted in one step, into memory that the engine takes as it is, and all that
-    is the same for each call is prepared. One thread at a time may call, as the engine demands.
+    After an idle time the caches contain nothing that a call needs, and an operation of numpy or Python that takes 1 µs
+    in a loop takes 10 to 30 µs. So values are padded and converted in one step, into memory that the engine takes
+    unchanged, and whatever is the same for each call is prepared. Only one thread at a time may call, as the engine
+    demands.
 
     Args:
-        runner: What the interpreter's `get_signature_runner` gave.
-        inputs: Names of the inputs, in the order in which they are handed over.
+        runner: The runner that the interpreter's `get_signature_runner` returned.
+        inputs: Names of the inputs, in the order in which they are set.
         outputs: Names of the outputs to read.
     """
 
@@ -300,14 +314,14 @@ class _SignatureCall:
         self._run_whole = self.prepare_run(int(details[inputs[0]]["shape"][1]), Padding(0, "right"))
 
     def prepare_run(self, length: int, padding: Padding) -> Run:
-        """Allocate memory for rows of one length; return the function that runs such rows.
+        """Allocate memory for rows of one length, and return a function that runs such rows.
 
-        Each length has its own memory, whose padding is written here and never again: no row can leave values in the
-        padding of another one.
+        Each length has its own memory, whose padding is written once, so that no row can leave values in the padding of
+        another one.
 
         Args:
-            length: Tokens of the rows, no more than the signature has.
-            padding: What fills the rest.
+            length: Number of tokens of the rows, at most the length of the signature.
+            padding: The token id and the side of the padding.
         """
         buffers = tuple(_allocate(name, details, length, padding) for name, details in self._inputs)
         set_tensor, invoke, get_tensor = self._set, self._invoke, self._get
@@ -342,7 +356,7 @@ class _SignatureCall:
             rows: [B, L] arrays by name, in any integer dtype; names that the signature does not have are ignored.
 
         Returns:
-            Outputs by name, in the caller's own memory.
+            Outputs by name, as new arrays.
 
         Raises:
             ValueError: If an input has another shape, or the engine refuses a value.
@@ -359,7 +373,10 @@ def _allocate(name: str, details: Mapping[str, Any], length: int, padding: Paddi
 
 
 def _run_each(rows: _Rows, buffers: Sequence[_InputBuffer], run: Run) -> Arrays:
-    """Run a batch row by row and join the outputs; ValueError if it is one row, whose shape is not the prepared one."""
+    """Run a batch row by row and join the outputs.
+
+    Raises ValueError for a single row of another length than was prepared.
+    """
     count = len(rows[buffers[0].name])
     if count < 2:
         name, shape = next((b.name, b.shape) for b in buffers if rows[b.name].shape != b.shape)
@@ -369,12 +386,13 @@ def _run_each(rows: _Rows, buffers: Sequence[_InputBuffer], run: Run) -> Arrays:
 
 
 class XnnpackCoverage(BaseModel):
-    """How many operators of a TFLite graph XNNPACK runs, and which it leaves.
+    """How many operators of a TFLite graph XNNPACK runs, and which operators it does not run.
 
     Attributes:
-        partitions: Pieces that XNNPACK runs; every further piece costs a hand-over.
-        inside: Operators in them.
-        outside: Operators left to the built-in kernels, by name.
+        partitions: Number of connected parts of the graph that XNNPACK runs; each part takes time for passing tensors
+            to XNNPACK and back.
+        inside: Number of operators in these parts, by name.
+        outside: Number of operators that TFLite's built-in kernels run, by name.
     """
 
     partitions: int
@@ -383,7 +401,7 @@ class XnnpackCoverage(BaseModel):
 
     @property
     def summary(self) -> str:
-        """One line for people: XNNPACK's partitions and operators, and those left outside."""
+        """One line of text with XNNPACK's partitions and operators, and the operators that it does not run."""
         left = ", ".join(f"{n} {name}" for name, n in self.outside.items()) or "none"
         noun = "partition" if self.partitions == 1 else "partitions"
         return f"{self.partitions} XNNPACK {noun} with {sum(self.inside.values())} operators; outside: {left}"
@@ -393,16 +411,16 @@ _DELEGATE = "DELEGATE"
 
 
 def count_xnnpack_operators(interpreter: Any) -> XnnpackCoverage | None:
-    """Count the operators of an interpreter's first subgraph that XNNPACK runs and those that it leaves.
+    """Count the operators of an interpreter's first subgraph that XNNPACK runs, and those that it does not run.
 
-    The interpreter lists the original operators and, after them, one DELEGATE node per partition with the tensors it
-    reads and writes. What lies between those tensors is inside.
+    The interpreter lists the original operators and, after them, one DELEGATE node per partition with the tensors that
+    the partition reads and writes. The operators between those tensors are the ones that XNNPACK runs.
 
     Args:
-        interpreter: A new one, of ai-edge-litert, tflite_runtime or tensorflow.lite.
+        interpreter: A new interpreter of ai-edge-litert, tflite_runtime or tensorflow.lite.
 
     Returns:
-        The coverage, or None where that version has no such list (it is not a public interface).
+        The coverage; None if this version of the engine does not list operators (the list is not a public interface).
     """
     try:
         interpreter.allocate_tensors()

@@ -28,12 +28,12 @@ SECTIONS: dict[str, tuple[str, str]] = {
     "Opening an artefact folder": ("The core install is enough: neither torch nor transformers.", "load Model"),
     "Answers": (
         "`Model.predict` returns them: one class per task, each with `truncated`, `fields()` and `line()`.",
-        "Answer Prediction Labelling Value Spans FoundSpan Excerpt Filled Guess Embedding",
+        "Answer Prediction Labelling Value Spans FoundSpan Excerpt Choice Filled Guess Embedding",
     ),
     VERBS: ("`from pocketbert import api`: the commands as functions.", ""),
     "Options and results of the verbs": (
         "",
-        "ExportOptions AnswerOptions BenchmarkOptions PlannedStep RunResult Verification Gate BenchmarkResult DataReport AugmentCounts Diagnosis",
+        "ExportOptions AnswerOptions BenchmarkOptions PlannedStep RunResult Verification Gate BenchmarkResult DataReport AugmentCounts Diagnosis TeachOptions TeachReport",
     ),
     "Errors": (
         "",
@@ -54,7 +54,7 @@ SECTIONS: dict[str, tuple[str, str]] = {
     ),
     "Training": (
         "The one loop that all methods use.",
-        "distill.train distill.Outcome distill.TrainData distill.TrainSet distill.Lamb",
+        "distill.train distill.Outcome distill.Monitor distill.Validation distill.TrainData distill.TrainSet distill.Lamb",
     ),
     "Settings of stages": (
         "Objectives read them; their keys are in the [recipe reference](recipe-reference.md).",
@@ -133,10 +133,10 @@ ELSEWHERE = {
 
 
 def public_names(package: Any) -> dict[str, list[str]]:
-    """Section titles with the names in them; verbs are what ``api`` declares.
+    """Return the names of each section, by title. The verbs are the names that ``api`` declares.
 
     Raises:
-        SystemExit: If a facade has a name that no section has.
+        SystemExit: If a facade has a name that is in no section.
     """
     out = {title: names.split() for title, (_, names) in SECTIONS.items()}
     out[VERBS] = [f"api.{name}" for name in sorted(package["api"].exports) if name not in package.exports]
@@ -151,12 +151,12 @@ def public_names(package: Any) -> dict[str, list[str]]:
 
 
 def shown_name(name: str) -> str:
-    """The name as users import it."""
+    """Return a name as users import it."""
     return f"pocketbert.{name}"
 
 
 def signature(title: str, node: Any) -> str:
-    """A call, on one line where it fits."""
+    """Return the signature of a function or class as Python code, on one line if it fits."""
     parts, star = [], False
     for parameter in node.parameters:
         if parameter.name == "self":
@@ -187,7 +187,11 @@ def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def described(node: Any) -> Iterator[str]:
-    """The docstring as Markdown."""
+    """Yield the lines of a docstring as Markdown.
+
+    Raises:
+        SystemExit: If there is no docstring, or a section of it is of an unknown kind.
+    """
     if node.docstring is None:
         raise SystemExit(f"{node.path} has no docstring")
     for part in node.docstring.parse("google"):
@@ -213,7 +217,7 @@ def described(node: Any) -> Iterator[str]:
 
 
 def entry(name: str, package: Any) -> Iterator[str]:
-    """One public name."""
+    """Yield the lines of the page on one public name."""
     node = package[name]
     title = shown_name(name)
     yield from (f"### `{title}`", "")
@@ -240,7 +244,7 @@ def entry(name: str, package: Any) -> Iterator[str]:
 
 
 def page(package: Any) -> str:
-    """The whole page, from the parsed package."""
+    """Return the whole page, made from the parsed package."""
     lines = [INTRO]
     for title, names in public_names(package).items():
         lines += [f"## {title}", ""]

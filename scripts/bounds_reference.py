@@ -20,14 +20,14 @@ relative to the spread of the logits.
 |---|---:|---:|---:|---:|---:|"""
 FOOT = """
 - **parity**: largest difference of an exported file to the untouched model, at every length, padded and not; a family may have its own bound for fp32, which the others are multiples of.
-- **reference**: largest difference to the torch model on golden rows; of files that do not compute in fp32 the RMS. *Simulated* is the [error of the scheme](how-it-works.md#the-error-that-a-scheme-makes), measured in torch for each model.
+- **reference**: largest difference to the torch model on golden rows; of files that do not compute in fp32 the RMS. *Simulated* is the [error of the scheme](lab/gates.md#the-error-that-a-scheme-makes), measured in torch for each model.
 - **padding**: how far padding may move the answers more than it moves the torch model's.
 - **tolerance of golden rows**: how far a right engine may be from the recorded answers of the file.
 - **drop against torch**: most of the deciding metric that an exported file may lose, or two rows where that is more. Files made from it may lose `verify.max_drop` against it."""
 
 
 def rows(place: FormatPlace, scheme: Scheme) -> list[str]:
-    """The rows of one scheme of a format."""
+    """Return the rows of the table for one scheme of a format."""
     out = []
     for form in (f for f in place.info.every_form if f[0] is scheme):
         bounds, exported = place.info.bounds[form], scheme in (Scheme.FP32, place.info.base)
@@ -48,7 +48,7 @@ def rows(place: FormatPlace, scheme: Scheme) -> list[str]:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     schemes = [(p, s) for p in format_places() for s in dict.fromkeys(s for s, _ in p.info.every_form)]
     lines = [line for place, scheme in schemes for line in rows(place, scheme)]
     return "\n".join([HEAD, *lines, FOOT]) + "\n"

@@ -92,14 +92,14 @@ CONTROL = 200
 
 
 class NotPossibleError(Exception):
-    """The kernel or its owner does not let system calls be watched."""
+    """The kernel or its owner does not allow system calls to be watched."""
 
 
 class Watcher:
-    """Decides about the system calls of a process and its children.
+    """Answers the system calls of a process and its children that connect or send.
 
     Attributes:
-        contacts: What was tried, in order, each once.
+        contacts: Descriptions of what the process tried to contact, in order, each once.
     """
 
     def __init__(self, listener: int, calls: dict[str, int]) -> None:
@@ -109,7 +109,7 @@ class Watcher:
         self._lookups: set[tuple[int, int]] = set()
 
     def handle(self) -> None:
-        """Answer one system call that waits."""
+        """Receive one system call that waits for an answer, decide about it, and answer it."""
         notice = bytearray(NOTICE.size)
         try:
             fcntl.ioctl(self._listener, RECEIVE, notice)
@@ -131,7 +131,16 @@ class Watcher:
                 raise
 
     def _decide(self, name: str, thread: int, arguments: list[int]) -> int | None:
-        """None lets the kernel do it; 0 pretends that it was done; a negative error number refuses."""
+        """Decide about one system call, and record what it tried to contact.
+
+        Args:
+            name: Name of the system call.
+            thread: Id of the calling thread.
+            arguments: Arguments of the call, as numbers.
+
+        Returns:
+            None to let the kernel do the call, 0 to pretend that it was done, a negative error number to refuse it.
+        """
         handle = arguments[0]
         if name == "connect":
             return self._connected(thread, handle, read(thread, arguments[1], arguments[2]))
@@ -155,7 +164,10 @@ class Watcher:
         return None
 
     def _connected(self, thread: int, handle: int, address: bytes) -> int | None:
-        """What to answer to a connection; a server of names is only remembered, to learn the name from the question."""
+        """Decide about a connection, and record its address; see `_decide` for the result.
+
+        A connection to a name server seems to succeed, so that the name can be read from the question that follows.
+        """
         family = int.from_bytes(address[:2], sys.byteorder) if len(address) >= 2 else socket.AF_UNSPEC
         self._lookups.discard((process_of(thread), handle))
         if family == socket.AF_UNIX:
@@ -177,20 +189,20 @@ class Watcher:
 
 
 def read(thread: int, start: int, size: int) -> bytes:
-    """Memory of a thread that waits."""
+    """Read memory of a thread that waits for the answer to its system call."""
     with Path(f"/proc/{thread}/mem").open("rb", buffering=0) as memory:
         memory.seek(start)
         return memory.read(size)
 
 
 def process_of(thread: int) -> int:
-    """The process that a thread belongs to."""
+    """Return the id of the process that a thread belongs to."""
     lines = Path(f"/proc/{thread}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Tgid:"))
 
 
 def question(data: bytes) -> str:
-    """The name in a question to a name server."""
+    """Return the name in a question to a name server."""
     labels, at = [], 12
     while at < len(data) and 0 < data[at] < 64:
         labels.append(data[at + 1 : at + 1 + data[at]].decode("ascii", errors="replace"))
@@ -199,7 +211,7 @@ def question(data: bytes) -> str:
 
 
 def program(calls: dict[str, int]) -> bytes:
-    """The filter, as the kernel wants it: which system calls wait for the watcher."""
+    """Return the seccomp filter, as the kernel reads it, that makes the watched system calls wait for an answer."""
     watched = [n for name, n in calls.items() if name not in ("arch", "seccomp")]
     steps = [(LOAD, 0, 0, 4), (JUMP_IF_EQUAL, 1, 0, calls["arch"]), (RETURN, 0, 0, ALLOW), (LOAD, 0, 0, 0)]
     steps += [
@@ -216,7 +228,7 @@ def program(calls: dict[str, int]) -> bytes:
 
 
 def begin(command: list[str], environment: dict[str, str], control: socket.socket, calls: dict[str, int]) -> NoReturn:
-    """In the child: install the filter, hand its listener over, become the command."""
+    """Turn the child process into the command: install the filter, pass its listener to the parent, execute it."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.dup2(control.fileno(), CONTROL)
@@ -240,10 +252,10 @@ def begin(command: list[str], environment: dict[str, str], control: socket.socke
 
 
 def watch(command: list[str], environment: dict[str, str]) -> tuple[int, list[str]]:
-    """Run a command to its end.
+    """Run a command to its end, and watch the system calls of it and its children.
 
     Returns:
-        Its exit code, and whom it tried to contact.
+        The exit code of the command, and what it tried to contact.
 
     Raises:
         NotPossibleError: If system calls cannot be watched here.
@@ -274,7 +286,10 @@ def watch(command: list[str], environment: dict[str, str]) -> tuple[int, list[st
 
 
 def surroundings(home: Path) -> dict[str, str]:
-    """The environment of the command: this one, with an empty home and without what changes what libraries send."""
+    """Return the environment of the command: this one, with an empty home folder.
+
+    Variables that change what libraries send are left out.
+    """
     hidden = {*CI_VARIABLES, *PROXIES, *(p.upper() for p in PROXIES), *FOLDERS}
     kept = {n: v for n, v in os.environ.items() if n not in hidden}
     (home / "tmp").mkdir()
@@ -282,7 +297,7 @@ def surroundings(home: Path) -> dict[str, str]:
 
 
 def main() -> int:
-    """Run the command of the arguments and report."""
+    """Run the command that the arguments name, print what it tried to contact and wrote, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write exit_code, contacts and files here too")
     parser.add_argument("--only-refuse", action="store_true", help="keep the home folder, end as the command does")

@@ -23,7 +23,7 @@ HEADER = """# Generated from mlpackage.proto by scripts/coreml_proto.py (grpcio-
 
 
 def main() -> None:
-    """Run protoc and put the header on what it wrote."""
+    """Run protoc, and put the header in front of the files that it wrote."""
     # the path given to protoc is the name in the descriptor pool, where coremltools' files live too
     root = FOLDER.parents[2]
     path = FOLDER.relative_to(root) / f"{NAME}.proto"

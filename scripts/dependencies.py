@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def requirements(project: dict, extra: str) -> list[str]:
-    """Requirements of the core and of `extra`, in order, without repeats."""
+    """Return the requirements of the core and of an extra, in order and without repetitions."""
     out = list(project["dependencies"])
     for line in project["optional-dependencies"][extra]:
         inner = re.fullmatch(rf"{project['name']}\[(.+)\]", line)

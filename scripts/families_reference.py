@@ -1,4 +1,4 @@
-"""Write docs/families.md, and the table of systems in README.md, from the family table and from recorded figures.
+"""Write docs/lab/families.md, and the table of systems in README.md, from the family table and from recorded figures.
 
 Run: python scripts/families_reference.py        (writes both files; `make reference` does it)
 """
@@ -26,7 +26,7 @@ from systems.students import students_section
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "docs/figures/families.json"
-README, PAGE = ROOT / "README.md", ROOT / "docs/families.md"
+README, PAGE = ROOT / "README.md", ROOT / "docs/lab/families.md"
 START, END = "<!-- systems -->", "<!-- end of systems -->"
 COLUMNS = ("text-classification", "pairs", *(t.value for t in TASKS if t.value != "text-classification"))
 OF_PAIRS = {"pairs": "text-classification"}
@@ -47,11 +47,11 @@ MATRIX = """
 
 Every number is measured on a tiny random model (2 layers, random biases and normalizations), whose answers move by at least 2 % of their spread when the padding mask is dropped and when words change
 places. Files are compared with the untouched model of transformers at lengths that no exporter has seen (TFLite and the fp16 Core ML packages: at the lengths they take), padded and not. All numbers are
-relative to the [spread of the logits](how-it-works.md#gates).
+relative to the [spread of the logits](../how-it-works.md#gates).
 
 - first number: the largest difference of the fp32 file; at most 1e-04 is allowed. Over all fp32 files the median of the medians is {median}.
 - Core ML, second number: the largest difference of the fp16 package; at most 3e-02 is allowed.
-- last number: the RMS of the file in 8 bits (ONNX and TFLite `int8`, Core ML `w8`), one unpadded text at a time; [three times the simulated error](bounds.md) is allowed.
+- last number: the RMS of the file in 8 bits (ONNX and TFLite `int8`, Core ML `w8`), one unpadded text at a time; [three times the simulated error](../bounds.md) is allowed.
 - *–*: not measured yet. A number in brackets: a [reason](#reasons).
 
 Processor: {machines}. Versions: {versions}. `make matrix` measures what has not passed at the present state of the code, `make matrix SHARD=1/4` a fourth of it; `lab/matrix_figures.py` writes the
@@ -93,25 +93,25 @@ a place counts as an entity where the absolute values of its vector add up to 2<
 
 
 class Reasons:
-    """Reasons by number, in the order in which they are first asked for."""
+    """Reasons by number, in the order in which they are first needed."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
 
     def mark(self, reason: str) -> str:
-        """A link to a reason."""
+        """Return a link to a reason, which gets a number if it is new."""
         number = self.numbers.setdefault(reason, len(self.numbers) + 1)
         return f"[[{number}]](#reasons)"
 
     def section(self) -> list[str]:
-        """All reasons, numbered."""
+        """Return the lines of the page that list all reasons by number."""
         if not self.numbers:
             return []
         return ["", "## Reasons", "", *(f"{number}. {reason}" for reason, number in self.numbers.items())]
 
 
 def offers(rows: list[Family], reasons: Reasons) -> list[str]:
-    """The table of what each system offers."""
+    """Return the table of what each family offers."""
     lines = [
         f"| system | `model_type` | tokenizer | padding | {' | '.join(Signal)} | students of other systems | files |",
         f"|---|---|---|---|{':-:|' * len(Signal)}---|---|",
@@ -133,7 +133,7 @@ def offers(rows: list[Family], reasons: Reasons) -> list[str]:
 
 
 def matrix(format: Format, rows: list[Family], cells: dict[str, Any], reasons: Reasons) -> list[str]:
-    """The table of one format."""
+    """Return the table of measured differences of one format: a row per family, a column per task."""
     lines = [
         "",
         f"### {FORMATS[format].title}",
@@ -148,7 +148,7 @@ def matrix(format: Format, rows: list[Family], cells: dict[str, Any], reasons: R
 
 
 def cell(row: Family, column: str, found: dict[str, Any], format: Format, reasons: Reasons) -> str:
-    """Numbers of a cell, or why there are none."""
+    """Return the measured differences in one cell of the matrix, or links to the reasons why there are none."""
     task = OF_PAIRS.get(column, column)
     if row.instead_of_export is not None:
         return reasons.mark(f"{row.title}: no exporter writes it. {row.instead_of_export}")
@@ -167,7 +167,7 @@ def cell(row: Family, column: str, found: dict[str, Any], format: Format, reason
 
 
 def limits(rows: list[Family]) -> list[str]:
-    """What does not work, system by system."""
+    """Return the section on what does not work, family by family."""
     lines = ["", "## Limits", ""]
     for row in rows:
         lines += [f"- **{row.title}**: {'; '.join(row.limits)}."] if row.limits else []
@@ -175,7 +175,7 @@ def limits(rows: list[Family]) -> list[str]:
 
 
 def forms(rows: list[Family]) -> list[str]:
-    """The forms with further inputs."""
+    """Return the table of forms, whose files have inputs besides the text."""
     lines = [FORMS]
     for row in rows:
         for form in row.forms:
@@ -186,14 +186,14 @@ def forms(rows: list[Family]) -> list[str]:
 
 
 def layouts(rows: list[Family]) -> list[str]:
-    """The table of public checkpoints."""
+    """Return the table of checkpoints as they are published."""
     known = {t for r in rows for t in (r.name, *r.model_types)}
     shown = [c for c in CHECKPOINTS if c.row in known]
     return [LAYOUTS, *(f"| {c.system} | {c.names} | {c.files} |" for c in shown)]
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     rows, reasons = list(ROWS), Reasons()
     figures = json.loads(FIGURES.read_text("utf-8"))
     schemes = "; ".join(f"{i.title} {', '.join(_forms(i))}" for i in FORMATS.values())
@@ -217,7 +217,7 @@ def _forms(info: Any) -> list[str]:
 
 
 def readme(text: str) -> str:
-    """README.md with its table of systems replaced."""
+    """Return the text of README.md with the table of systems replaced."""
     lines = ["| system | `model_type` | teacher | exported files |", "|---|---|---|---|"]
     for row in ROWS:
         facts = system_facts(row)

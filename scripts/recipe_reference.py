@@ -13,7 +13,7 @@ _BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusi
 
 
 def kind(entry: dict[str, Any]) -> str:
-    """A field's type in words."""
+    """Return the type of a field in words, with its bounds."""
     if "$ref" in entry:
         return f"[{_name(entry)}](#{_name(entry).lower()})"
     if "oneOf" in entry:
@@ -35,7 +35,7 @@ def _name(entry: dict[str, Any]) -> str:
 
 
 def default(name: str, entry: dict[str, Any], required: list[str]) -> str:
-    """What holds when the key is left out."""
+    """Return the value of a key that is left out, or that the key is required."""
     if name in required:
         return "**required**"
     value = entry.get("default")
@@ -43,7 +43,7 @@ def default(name: str, entry: dict[str, Any], required: list[str]) -> str:
 
 
 def section(title: str, schema: dict[str, Any]) -> list[str]:
-    """One table."""
+    """Return the heading and the table of one section of a recipe."""
     if "enum" in schema:
         return [f"## {title}", "", "One of " + ", ".join(f"`{v}`" for v in schema["enum"]) + ".", ""]
     lines = [

@@ -1,9 +1,10 @@
-"""Writes the Unicode tables of the Java tokenizers, read out of the `tokenizers` library itself; ``--check`` compares them anew.
+"""Writes the Unicode tables of the Java and JavaScript tokenizers, read out of the `tokenizers` library; ``--check`` compares them anew.
 
 Java's and Android's own tables are of another Unicode version on each release, and the library has five versions inside: Rust's, those
 of three packages, and Oniguruma's. So every table is asked of the library, character by character:
 
     python scripts/unicode_tables.py            writes android_demo/core/src/main/resources/org/pocketbert/tokenizers/unicode.bin
+                                                and the same in Base64 to runtime/javascript/src/unicode-tables.js
     python scripts/unicode_tables.py --check    exits with 1 where the file is not what the library says
 
 Only the classes of grapheme clusters cannot be asked one by one; they come from the `regex` package and are then compared with what the
@@ -25,6 +26,7 @@ import regex
 from tokenizers import Regex, normalizers, pre_tokenizers
 
 FILE = Path(__file__).parents[1] / "android_demo/core/src/main/resources/org/pocketbert/tokenizers/unicode.bin"
+JAVASCRIPT = Path(__file__).parents[1] / "runtime/javascript/src/unicode-tables.js"
 CODES = [*range(0xD800), *range(0xE000, 0x110000)]
 ALL = "".join(map(chr, CODES))
 HANGUL = range(0xAC00, 0xD7A4)
@@ -60,36 +62,43 @@ CONJUNCTS = ("None", "Linker", "Consonant", "Extend")
 
 
 def ranges(codes: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """First and last of each run of neighbours."""
+    """Yield the first and the last number of each run of consecutive numbers."""
     for _, group in itertools.groupby(enumerate(sorted(codes)), lambda pair: pair[1] - pair[0]):
         run = [code for _, code in group]
         yield run[0], run[-1]
 
 
 def matched(pattern: str) -> set[int]:
-    """Characters that a regular expression of the library finds."""
+    """Return the characters that a regular expression of the library matches."""
     split = pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
     return {ord(c) for text, _ in split.pre_tokenize_str(ALL) for c in text}
 
 
 def cut(step: pre_tokenizers.PreTokenizer, frame: str, pieces: int) -> set[int]:
-    """Characters that a pre-tokenizer cuts this frame into so many pieces for."""
+    """Return the characters that, in place of the X of `frame`, make a pre-tokenizer cut it into a number of pieces."""
     return {c for c in CODES if len(step.pre_tokenize_str(frame.replace("X", chr(c)))) == pieces}
 
 
 def removed(step: normalizers.Normalizer) -> set[int]:
-    """Characters that a normalizer leaves out."""
+    """Return the characters that a normalizer removes."""
     return {c for c in CODES if step.normalize_str(chr(c)) == ""}
 
 
 def changed(step: normalizers.Normalizer) -> dict[int, str]:
-    """What a normalizer makes of each character that it changes; Korean syllables are left out, which are calculated."""
+    """Return what a normalizer makes of each character that it changes.
+
+    Korean syllables are left out, because they are calculated.
+    """
     made = ((c, step.normalize_str(chr(c))) for c in CODES if c not in HANGUL)
     return {c: text for c, text in made if text != chr(c)}
 
 
 def combining_classes() -> dict[int, int]:
-    """Canonical combining classes: which characters have one is asked of the library, the numbers never change."""
+    """Return the canonical combining class of each character that has one.
+
+    Which characters have one is asked of the library. The numbers come from the `regex` package, since they never
+    change.
+    """
     nfd = normalizers.NFD()
     moved = {c for c in CODES if nfd.normalize_str(f"\u0345{chr(c)}") == f"{chr(c)}\u0345"}
     known: dict[int, int] = {}
@@ -106,7 +115,7 @@ def combining_classes() -> dict[int, int]:
 
 
 def compositions() -> dict[int, str]:
-    """Pairs that NFC joins, by what it makes of them."""
+    """Return the pairs of characters that NFC joins, by the joined character."""
     nfc = normalizers.NFC()
     out = {}
     for code in CODES:
@@ -124,7 +133,10 @@ def compositions() -> dict[int, str]:
 
 
 def grapheme_classes() -> dict[int, int]:
-    """Class of grapheme clusters of each character: break class + 16 * conjunct class + 64 where it is a pictogram."""
+    """Return the class of grapheme clusters of each character.
+
+    It is the break class, plus 16 times the conjunct class, plus 64 for pictograms.
+    """
     out = dict.fromkeys(CODES, 0)
     for number, name in enumerate(BREAKS[1:], 1):
         for c in regex.compile(rf"\p{{GCB={name}}}").findall(ALL):
@@ -140,7 +152,10 @@ def grapheme_classes() -> dict[int, int]:
 
 
 def lookup_table(key: str, text: str) -> str:
-    """A table of SentencePiece (a double array of bytes, then the texts) that replaces one character."""
+    """Return a table of SentencePiece, in base64, that replaces one character by a text.
+
+    It is a double array of the character's bytes, followed by the text.
+    """
     raw = key.encode()
     array = dict[int, int]()
     node, base = 0, 0
@@ -159,7 +174,7 @@ def lookup_table(key: str, text: str) -> str:
 
 
 def tables() -> dict[str, tuple[str, dict[int, int] | dict[int, str] | set[int]]]:
-    """All tables: sets of characters, a small number for each, or a text for each."""
+    """Return all tables, each with its kind: a set of characters, a small number for each, or a text for each."""
     category = {
         c: i for i, name in enumerate(CATEGORIES) if name not in ("Cn", "Cs") for c in matched(rf"\p{{{name}}}+")
     }
@@ -196,7 +211,11 @@ def tables() -> dict[str, tuple[str, dict[int, int] | dict[int, str] | set[int]]
 
 
 def packed(content: dict[str, tuple[str, dict[int, int] | dict[int, str] | set[int]]]) -> bytes:
-    """The file: magic, number of tables; of each its name, kind and entries, numbers as in protocol buffers (7 bits a byte)."""
+    """Return the tables as the bytes of the file.
+
+    They are the magic number and the number of tables, and of each table name, kind and entries, with numbers as in
+    protocol buffers (7 bits a byte).
+    """
     out = bytearray(b"PBU1")
 
     def number(value: int) -> None:
@@ -239,9 +258,10 @@ def packed(content: dict[str, tuple[str, dict[int, int] | dict[int, str] | set[i
 
 
 def grapheme_differences(classes: dict[int, int]) -> Iterator[tuple[int, str]]:
-    """Characters of which the library finds other clusters than the classes say.
+    """Yield the characters for which the library finds other clusters than their classes say, with what differs.
 
-    What follows a letter that a table of SentencePiece replaces is lost with it where both are one cluster of less than six bytes.
+    A character behind a letter that a table of SentencePiece replaces is lost with it, if both are one cluster of less
+    than six bytes: that shows whether they are.
     """
     letter, sign, ka = (
         normalizers.Precompiled(base64.b64decode(lookup_table(key, "C"))) for key in ("b", "\u00a9", "\u0915")
@@ -270,7 +290,7 @@ def grapheme_differences(classes: dict[int, int]) -> Iterator[tuple[int, str]]:
 
 
 def main() -> int:
-    """Write or check."""
+    """Compute the tables and write the file, or with ``--check`` compare it; return 1 if something differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare the file with the library")
     parser.add_argument("-o", "--output", type=Path, default=FILE, help=f"default {FILE.name} of the Java sources")
@@ -288,6 +308,10 @@ def main() -> int:
         return int(not same or bool(wrong))
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_bytes(made)
+    if options.output == FILE:
+        note = "// Written by scripts/unicode_tables.py: the tables of the Java tokenizers (unicode.bin) as Base64."
+        text = f'{note}\nexport const TABLES =\n  "{base64.b64encode(made).decode()}";\n'
+        JAVASCRIPT.write_text(text, encoding="utf-8")
     print(f"{options.output}: {len(made):,} bytes")
     return int(bool(wrong))
 

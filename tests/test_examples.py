@@ -26,6 +26,10 @@ ANSWERS: list[tuple[Answer, str]] = [
     (kinds.Spans((), False), "nothing found"),
     (kinds.Excerpt("at six", 4, 10, 0.5), "'at six' at 4 (50.0%)"),
     (kinds.Excerpt("", 0, 0, 0.5), "no answer"),
+    (
+        kinds.Choice(1, "at six", 0.75, (0.25, 0.75), (0.0, 1.1), ("at five", "at six"), False),
+        "choice 2: 'at six' (75.0%)",
+    ),
     (kinds.Filled(((kinds.Guess("##s", "s", 0.25),),), False), "s (25.0%)"),
     (kinds.Embedding(np.zeros(384, np.float32)), "a vector of 384 numbers"),
 ]

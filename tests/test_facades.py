@@ -75,7 +75,7 @@ def deep_imports(code: str) -> list[str]:
 
 def test_examples_and_pages_import_from_facades() -> None:
     code = {p.name: [p.read_text("utf-8")] for p in (ROOT / "examples").glob("*.py")}
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         blocks = [block.split("```")[0] for block in page.read_text("utf-8").split("```python\n")[1:]]
         code[page.name] = blocks if page.name != "api-reference.md" else []  # generated: signatures
     assert len(code) > 10

@@ -68,7 +68,7 @@ def test_the_formatter_decides() -> None:
 
 
 def test_test_files_that_code_and_docs_name_are_there() -> None:
-    texts = [*sources(), *(ROOT / "docs").glob("*.md"), *(ROOT / "lab").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
+    texts = [*sources(), *(ROOT / "docs").rglob("*.md"), *(ROOT / "lab").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
     named = {name for p in texts for name in re.findall(r"(?<![\w/])tests/[\w/]+\.py", p.read_text(encoding="utf-8"))}
     assert len(named) > 5
     assert {name for name in named if not (ROOT / name).is_file()} <= {"tests/a/test_x.py", "tests/none.py"}

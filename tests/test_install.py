@@ -25,7 +25,7 @@ HEAVY = (
 WINGS = ("core", "distill", "distill/capture", "export", "quantize", "runtime", "benchmarks", "cli", "pipeline")
 DATA = """
 recipes/text-classification/demo.yaml recipes/text-classification/sst2.yaml recipes/recipe.schema.json
-benchmarks/report/comparison.html.j2 benchmarks/report/report.html.j2 benchmarks/report/style.css.j2
+benchmarks/report/comparison.html.j2 benchmarks/report/report.html.j2 benchmarks/report/style.css.j2 benchmarks/report/tables.js.j2
 pipeline/phone/tokenizers/java.md pipeline/phone/tokenizers/swift.md
 pipeline/phone/tokenizers/swift/Tokenizer.swift
 pipeline/phone/tokenizers/java/java/org/pocketbert/text/Batch.java

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -117,3 +118,34 @@ def test_core_dependencies_bring_no_training_library() -> None:
     core = {d.split(">")[0].split("[")[0].strip().lower() for d in PROJECT["project"]["dependencies"]}
     small = {"numpy", "onnxruntime", "tokenizers", "pydantic", "pyyaml", "typer", "rich", "filelock", "psutil"}
     assert core == small
+
+
+def test_the_citation_names_this_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert citation["version"] == PROJECT["project"]["version"]
+    assert citation["license"] == PROJECT["project"]["license"]
+    assert f"## {citation['version']} — {citation['date-released']}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+
+
+def test_a_release_of_the_changelog_has_at_most_30_lines() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    lines = [[line for line in part.splitlines() if line.startswith("- ")] for part in text.split("\n## ")[1:]]
+    assert lines and all(0 < len(part) <= 30 for part in lines)
+
+
+@pytest.mark.parametrize(
+    ("licence", "allowed"),
+    [
+        ("MIT", True),
+        ("BSD-3-Clause AND 0BSD AND Zlib", True),
+        ("Apache-2.0 AND CNRI-Python", True),
+        ("GPL-3.0-only OR MIT", True),
+        ("GNU Lesser General Public License v3 (LGPLv3)", True),
+        ("MIT AND GPL-3.0-only", False),
+        ("Apache Software License; GNU General Public License v3 (GPLv3)", False),
+        ("AGPL-3.0", False),
+        ("", False),
+    ],
+)
+def test_a_release_brings_licences_of_which_each_part_is_allowed(licence: str, allowed: bool) -> None:
+    assert runpy.run_path(str(ROOT / "scripts/release.py"))["is_allowed"](licence) == allowed

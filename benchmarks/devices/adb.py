@@ -65,7 +65,7 @@ _LISTED_PHONE = re.compile(r"(?P<serial>\S+)\s+(?P<state>no permissions|[a-z]+)\
 
 
 def _attached() -> list[Reachable]:
-    """Return the phones of ``adb devices -l``, each with the reason why it cannot be used, if any."""
+    """List the phones that ``adb devices -l`` shows, each with the reason why it cannot be used, if any."""
     client = shutil.which("adb")
     if client is None:
         return []
@@ -100,7 +100,7 @@ def _read_attached(text: str) -> list[Reachable]:
 
 
 def _adb_missing() -> str:
-    """Return what this machine lacks to measure on a phone (adb, the measuring programs); empty if nothing."""
+    """Return what this machine lacks to measure on a phone, such as adb or the measuring programs; empty if nothing."""
     missing = [] if shutil.which("adb") else ["adb is not installed (sudo apt-get install adb)"]
     folder, names = os.environ.get(RUNNERS_FOLDER, ""), list(RUNNERS.values())
     if not folder:
@@ -125,14 +125,14 @@ def _adb_refusal(format: Format, runtime: Runtime | None) -> str:
 
 
 def _adb_idle_refusal(format: Format) -> str:
-    """Return why files of this format cannot be timed after idle times; empty if they can."""
+    """Return why single inferences of this format cannot be timed after idle times; empty if they can."""
     if format is Format.ONNX:
         return f"{ONNX} cannot wait between inferences, and a new process is no idle one"
     return ""
 
 
 def _adb_sustained_refusal(format: Format) -> str:
-    """Return why files of this format cannot be run for minutes without a pause; empty if they can."""
+    """Return why files of this format cannot be run on a phone without a pause for minutes; empty if they can."""
     if format is Format.TFLITE:
         return (
             f"{LITERT} tells no single times of a run, and a process for each inference would pause between them; the demo app "
@@ -148,9 +148,9 @@ def _connect_adb(argument: str) -> _AdbConnection:
         argument: ``[SERIAL][@CORES]``; without a serial number the only device that is connected.
 
     Raises:
-        InputError: If it cannot be used, or none is named and there are several.
+        InputError: If the device cannot be used, or if none is named and several are connected.
         MissingBackendError: If there is no `adb` client.
-        MachineError: If there is no space on it.
+        MachineError: If there is no free space on the device.
     """
     parts = re.fullmatch(DEVICES[ADB].pattern, argument, re.ASCII)
     if parts is None:
@@ -167,8 +167,8 @@ class _AdbConnection:
     """An Android device on which measuring programs ("runners") are started over adb.
 
     Args:
-        adb: The device.
-        kind: Kind of cores to run on: ``little``, ``big``, ``prime``, or empty for all.
+        adb: The connection to the device.
+        kind: Kind of CPU cores to run on: ``little``, ``big`` or ``prime``; empty for all cores.
     """
 
     method = (
@@ -196,7 +196,7 @@ class _AdbConnection:
         return file.lengths
 
     def cold_start(self, file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> ColdRun | None:
-        """Start a measuring program with a file; return the load time and memory that it prints."""
+        """Run a measuring program on a file; return load time and memory that it prints, None if it prints none."""
         row = np.array([ids], np.int64)
         feed = {"input_ids": row, "attention_mask": np.ones_like(row), "token_type_ids": np.zeros_like(row)}
         start = self.open(file, threads).start(feed)
@@ -212,7 +212,7 @@ class _AdbConnection:
         return (_LitertFile if file.format is Format.TFLITE else _OnnxFile)(self.runners, file, threads)
 
     def profile(self, file: EngineFile, feed: Feed, threads: int, runs: int) -> OpTimes:
-        """Profile a file in a separate run of its measuring program; on failure a note has the reason."""
+        """Measure the time per operator in a separate run; if that fails, the record has a note with the reason."""
         try:
             return self.open(file, threads).profile(feed, runs)
         except (PocketBertError, ValueError) as error:  # the latencies are measured already, and stay
@@ -228,9 +228,9 @@ class _AdbConnection:
 
 
 class _LitertFile:
-    """A TFLite file on a phone, timed by ``benchmark_model`` in a fresh process per inference.
+    """A TFLite file on a phone that ``benchmark_model`` times, in a new process for each inference.
 
-    For several inferences the program prints statistics only, no single times; so it makes one inference per process.
+    For several inferences, the program prints statistics and no single times; so each process times one inference.
     """
 
     engine = LITERT
@@ -245,15 +245,15 @@ class _LitertFile:
         self._keys = predictor.signature_keys
 
     def prepare(self, feeds: Sequence[Feed]) -> Burst:
-        """Return a function that times inferences; the program makes random inputs of the same lengths as `feeds`."""
+        """Return a function that times inferences; the program makes random inputs with the lengths of `feeds`."""
         return self.prepare_idle(feeds, 0.0)
 
     def prepare_idle(self, feeds: Sequence[Feed], gap_ms: float) -> Burst:
-        """Return a function that times inferences with `gap_ms` of idling, which the program itself waits."""
+        """Return a function that times single inferences, each after the program has waited for `gap_ms`."""
         keys = [self._key(feed) for feed in feeds]
 
         def burst(numbers: Sequence[int]) -> list[Sample]:
-            """Start a process per number, which times one inference."""
+            """Time one inference for each number, in a process of its own, at the length of that input."""
             samples = []
             for number in numbers:
                 times = self._run(keys[number % len(keys)], gap_ms)
@@ -265,7 +265,16 @@ class _LitertFile:
         return burst
 
     def start(self, feed: Feed) -> ColdStart:
-        """Run one input in a fresh process; return load time, first inference and memory as the program prints them."""
+        """Run a signature in a new process on the phone; return the load time, first inference and memory.
+
+        The program makes a random input itself, and prints what is returned.
+
+        Args:
+            feed: Inputs of a row. Only their length is used; it decides which signature of the file runs.
+
+        Returns:
+            Load time, time of the first inference, and peak memory without that of the program itself.
+        """
         times = self._run(self._key(feed))
         return ColdStart(
             load_ms=times.init_us / 1e3,
@@ -277,12 +286,12 @@ class _LitertFile:
         )
 
     def profile(self, feed: Feed, runs: int) -> OpTimes:
-        """Return the time per operator that the program measures; ValueError if it prints no operator table."""
+        """Return the time per operator that the program prints; raise ValueError if it prints no operator table."""
         command = litert_profile_command(self._name, self._threads, self._key(feed), runs)
         return read_operators(self._runners.run(command))
 
     def _key(self, feed: Feed) -> str:
-        """Return the key of the file's signature for an input of this length."""
+        """Return the name of the file's signature that takes inputs of this length."""
         return self._keys[feed["input_ids"].shape[1]]
 
     def _run(self, key: str, gap_ms: float = 0.0) -> LitertTimes:
@@ -297,7 +306,7 @@ class _LitertFile:
 
 
 class _OnnxFile:
-    """An ONNX file on a phone, timed by ``onnxruntime_perf_test``: one process per run of equal inputs."""
+    """An ONNX file on a phone that ``onnxruntime_perf_test`` times; each process runs the same input several times."""
 
     engine = ONNX
 
@@ -307,7 +316,7 @@ class _OnnxFile:
         self._predictor = runners.open_here(file)
 
     def prepare(self, feeds: Sequence[Feed]) -> Burst:
-        """Copy the inputs to the device, a folder each; return a function that times inferences on them."""
+        """Copy the inputs to the device, a folder for each; return a function that times inferences on them."""
         series = self._send([[feed] for feed in feeds])
 
         def burst(numbers: Sequence[int]) -> list[Sample]:
@@ -319,7 +328,7 @@ class _OnnxFile:
         return burst
 
     def run_for(self, feeds: Sequence[Feed], seconds: int) -> list[Sample]:
-        """Run in one process for `seconds`; with several inputs the program draws one at random each time."""
+        """Run inferences in one process for `seconds`; of several inputs the program draws one at random each time."""
         folder, result = f"{self._send([feeds])}/0", "sustained.csv"
         command = perf_test_command(f"{folder}/model.onnx", self._threads, result, seconds=seconds)
         self._runners.run(command, before=f"rm -f {result}", after="true", seconds=seconds)
@@ -328,7 +337,7 @@ class _OnnxFile:
             return self._read_samples((Path(name) / result).read_text(encoding="utf-8", errors="replace"))
 
     def start(self, feed: Feed) -> ColdStart | None:
-        """Run one input in a fresh process; return the load time and memory that the program prints, else None."""
+        """Run one input in a new process; return the load time and memory that it prints, None if it prints none."""
         folder, result = f"{self._send([[feed]])}/0", "start.csv"
         command = perf_test_command(f"{folder}/model.onnx", self._threads, result, runs=1)
         try:
@@ -347,7 +356,7 @@ class _OnnxFile:
         )
 
     def profile(self, feed: Feed, runs: int) -> OpTimes:
-        """Have the program write an operator trace, copy it here, and return the time per operator."""
+        """Run the file with the program's operator trace on, copy the trace here, and return the time per operator."""
         folder, before, result = f"{self._send([[feed]])}/0", "rm -f trace*.json profiled.csv", "profiled.csv"
         untimed = 1  # the runner makes one by itself, and it is in the trace
         runs += UNPROFILED_RUNS - untimed
@@ -358,10 +367,10 @@ class _OnnxFile:
             return read_profile(Path(name) / "trace.json", skip=UNPROFILED_RUNS)
 
     def _send(self, groups: Sequence[Sequence[Feed]]) -> str:
-        """Copy inputs to the device: a folder per group, with its inputs as protobuf files and a link to the model.
+        """Copy inputs to the device as protobuf files: a folder for each group, in which a link leads to the model.
 
         Returns:
-            The folder that holds the folders ``0``, ``1`` and so on.
+            The folder on the device that has the subfolders ``0``, ``1`` and so on.
         """
         adb, series = self._runners.adb, self._runners.new_series()
         with tempfile.TemporaryDirectory(prefix="pocketbert-inputs-") as name:
@@ -377,7 +386,7 @@ class _OnnxFile:
         return series
 
     def _time(self, folder: str, runs: int) -> list[Sample]:
-        """Time `runs` inferences on the input in a folder, in one process."""
+        """Time `runs` inferences on the input in a folder on the device, in one process."""
         command = perf_test_command(f"{folder}/model.onnx", self._threads, "result.csv", runs=runs)
         samples = self._read_samples(self._runners.run(command, before="rm -f result.csv", after="cat result.csv"))
         if len(samples) != runs:

@@ -55,18 +55,19 @@ def state_problem(state: str) -> str:
 
 
 class Adb:
-    """An adb connection to one device, with a temporary folder there that is removed at the end.
+    """An adb connection to one device, with a temporary folder on it that is removed at the end.
 
-    A shell on the device holds the folder and waits for the end of its input, which also comes when the connection is
-    lost; then it ends what runs there and removes the folder.
+    A shell on the device owns the folder and waits for the end of its input, which also comes if the connection is
+    lost. Then it ends the programs that run in the folder, and removes it.
 
     Args:
-        serial: Serial number, or address and port; empty for the only device.
-        afterwards: What the shell does in addition at the end; words of the program, never of a user.
+        serial: Serial number, or address and port; empty if only one device is connected.
+        afterwards: Commands that the shell also runs at the end; they are constants of this program, never input of a
+            user.
 
     Raises:
-        MissingBackendError: If there is no client.
-        InputError: If the device cannot be used, or none is named and there are several.
+        MissingBackendError: If there is no adb client.
+        InputError: If the device cannot be used, or if none is named and several are connected.
     """
 
     def __init__(self, serial: str, afterwards: str = "") -> None:
@@ -94,15 +95,18 @@ class Adb:
             raise self._error("", messages.decode(errors="replace"), self._guard.returncode)
 
     def shell(self, *arguments: str, timeout_s: float = _CALL_S) -> str:
-        """Run a program in the folder on the device; return its output, error messages included.
+        """Run a program in the temporary folder on the device; return what it prints, error messages included.
 
         Raises:
-            MachineError: If it fails or the device is lost.
+            MachineError: If the program fails, or the device is lost.
         """
         return self.script(shlex.join(arguments), timeout_s)
 
     def script(self, text: str, timeout_s: float = _CALL_S) -> str:
-        """Run shell commands in the folder on the device; return their output. Errors as of `shell`."""
+        """Run shell commands in the temporary folder on the device; return what they print.
+
+        It raises the errors of `shell`.
+        """
         script = f"cd {self.folder} && {{ {text}; }} 2>&1"
         return self._call("-s", self.serial, "shell", "-T", script, timeout_s=timeout_s)
 
@@ -111,11 +115,11 @@ class Adb:
         return self.script(f"{shlex.join(arguments)} 2>/dev/null || true")
 
     def properties(self) -> list[str]:
-        """Return maker, model, chip and Android version; empty strings where unknown."""
+        """Return maker, model, chip and Android version of the device; empty texts for unknown ones."""
         return [self.try_shell("getprop", name).strip() for name in _PROPERTIES]
 
     def push(self, source: Path, name: str) -> None:
-        """Copy a file or folder into the folder on the device.
+        """Copy a file or folder to the temporary folder on the device.
 
         Raises:
             MachineError: If there is no space, or the device is lost.
@@ -126,7 +130,7 @@ class Adb:
         """Copy a file out of the folder on the device.
 
         Raises:
-            MachineError: If it is not there, is larger than 128 MiB, or the device is lost.
+            MachineError: If the file does not exist, is larger than 128 MiB, or the device is lost.
         """
         size = next(iter(self.shell("wc", "-c", name).split()), "unknown")
         if not size.isdecimal() or int(size) > _MAX_PULLED:
@@ -134,7 +138,7 @@ class Adb:
         self._call("-s", self.serial, "pull", f"{self.folder}/{name}", str(destination), timeout_s=_COPY_S)
 
     def close(self) -> None:
-        """End the shell on the device that owns the folder, and wait until the folder is removed."""
+        """End the shell that owns the temporary folder, and wait until the folder is removed."""
         assert self._guard.stdin is not None
         assert self._guard.stdout is not None
         assert self._guard.stderr is not None
@@ -148,10 +152,10 @@ class Adb:
         self._guard.stderr.close()
 
     def _find_device(self, serial: str) -> str:
-        """Return the serial number of the named device, or of the only connected one; set `where` for errors.
+        """Return the serial number of the named device, or of the only connected one, and set `where` for errors.
 
         Raises:
-            InputError: If it is not connected or not usable.
+            InputError: If the device is not connected, or cannot be used.
         """
 
         def states() -> dict[str, str]:
@@ -178,7 +182,7 @@ class Adb:
         return serial
 
     def _call(self, *arguments: str, timeout_s: float = _CALL_S) -> str:
-        """Run the adb client and return its output; errors as of `shell`."""
+        """Run the adb client and return what it prints; raise the errors of `shell`."""
         command = [self._client, *arguments]
         try:
             done = subprocess.run(
@@ -192,7 +196,7 @@ class Adb:
         return output
 
     def _error(self, output: str, client_messages: str, status: int) -> PocketBertError:
-        """Return the error that fits the output: no space, permission refused, device lost, or other."""
+        """Return the error for a failed adb command: no space left, permission denied, device lost, or its last line of output."""
         text = f"{output}\n{client_messages}"
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         last = lines[-1][:300] if lines else f"exit status {status}"
@@ -213,11 +217,11 @@ def select_cores(adb: Adb, kind: str, where: str) -> tuple[int, ...]:
 
     Args:
         adb: The device.
-        kind: The kind; empty for all, which are returned as an empty tuple.
+        kind: The kind; empty for all cores, for which the result is empty.
         where: Name of the device in errors.
 
     Raises:
-        InputError: If it has no such cores.
+        InputError: If the device has no cores of that kind.
     """
     if not kind:
         return ()
@@ -229,21 +233,22 @@ def select_cores(adb: Adb, kind: str, where: str) -> tuple[int, ...]:
 
 
 def _cpufreq_script(*files: str) -> str:
-    """Return a shell command that prints these cpufreq files, a line per group of cores with a common clock."""
+    """Return a shell command that prints cpufreq files of the kernel, a line for each group of cores with one clock."""
     cells = " ".join(f"$(cat $p/{file})" for file in files)
     return f'for p in /sys/devices/system/cpu/cpufreq/policy*; do echo "{cells}"; done 2>/dev/null || true'
 
 
 def _read_clusters(text: str) -> list[tuple[int, tuple[int, ...]]]:
-    """Parse lines of highest kHz and core numbers into (kHz, cores) per cluster, slowest first."""
+    """Parse lines of highest clock rate and core numbers into (kHz, cores) of each cluster, the slowest first."""
     rows = [[int(n) for n in line.split()] for line in text.splitlines() if re.fullmatch(r"\d+(?: \d+)+", line.strip())]
     return sorted((row[0], tuple(row[1:])) for row in rows)
 
 
 def _cores_of_kind(clusters: Sequence[tuple[int, tuple[int, ...]]], kind: str) -> tuple[int, ...]:
-    """Return the CPU numbers of a kind of cores; ValueError if the device has none.
+    """Return the CPU numbers of a kind of cores; raise ValueError if the device has no such cores.
 
-    Of two clusters the faster one is big; of three and more the fastest is prime, and those between are big.
+    The slowest cluster is ``little``. Of two clusters the other one is ``big``; of three or more the fastest is
+    ``prime``, and those between are ``big``.
     """
     kinds: dict[str, Sequence[tuple[int, tuple[int, ...]]]] = {}
     if len(clusters) == 2:
@@ -261,11 +266,11 @@ def pin_command(command: Sequence[str], cpus: Sequence[int]) -> list[str]:
 
 
 class RunnerFolder:
-    """The folder on a device with measuring programs ("runners") and model files.
+    """The temporary folder on a device, with measuring programs ("runners") and model files.
 
     Args:
         adb: The device.
-        cpus: Cores that runners may use; empty for all.
+        cpus: Cores on which the programs run; empty for all.
     """
 
     def __init__(self, adb: Adb, cpus: Sequence[int] = ()) -> None:
@@ -274,7 +279,7 @@ class RunnerFolder:
         self._sent, self._opened, self._series = dict[Path, str](), dict[Path, FilePredictor](), 0
 
     def send_runner(self, format: Format) -> str:
-        """Copy the measuring program of a format to the device once; return the digest of its file as version."""
+        """Copy a format's measuring program to the device, once; return the program's digest, used as its version."""
         if format not in self.versions:
             folder = Path(os.environ.get(RUNNERS_FOLDER) or "/nonexistent")
             name = RUNNERS[format]
@@ -288,7 +293,7 @@ class RunnerFolder:
         return self.versions[format]
 
     def send_model(self, file: EngineFile) -> str:
-        """Copy a model file to the device once; return its name there."""
+        """Copy a model file to the device, once; return the file's name there."""
         if file.path not in self._sent:
             name = f"{sha256_path(file.path)}.{file.format.value}"
             self.adb.push(file.path, name)
@@ -296,7 +301,7 @@ class RunnerFolder:
         return self._sent[file.path]
 
     def open_here(self, file: EngineFile) -> FilePredictor:
-        """Open a model file on this machine, once per file since that can take seconds."""
+        """Open a model file on this machine; a file is opened only once, since that can take seconds."""
         if file.path not in self._opened:
             self._opened[file.path] = file.open(1)
         return self._opened[file.path]
@@ -309,13 +314,13 @@ class RunnerFolder:
     def run(
         self, command: Sequence[str], before: str = "true", after: str = "cat runner.log", seconds: float = 0.0
     ) -> str:
-        """Run a measuring program on the chosen cores; return the output of `after`, by default what it printed.
+        """Run a measuring program on the chosen cores; return what the commands in `after` print.
 
         Args:
-            command: The runner and its arguments.
-            before: Shell commands to run before.
-            after: Shell commands that print the result, by default the output of the runner.
-            seconds: How long the runner is to run.
+            command: The program and its arguments.
+            before: Shell commands to run before the program.
+            after: Shell commands to run after it; by default they print the program's output.
+            seconds: How long the program is to measure, which is added to the time limit.
         """
         pinned = pin_command(command, self.cpus)
         noted = shlex.join(["sh", "-c", f'echo $$ > {_PID_FILE}; exec "$@"', "sh", *pinned])
@@ -325,12 +330,12 @@ class RunnerFolder:
 
 
 def read_machine(cpuinfo: str, properties: Sequence[str], uname: str, cpus: Sequence[int]) -> Machine:
-    """Return the machine record of a device: CPU, extensions, cores, system.
+    """Build the machine record of a device: CPU, instruction-set extensions, cores, system.
 
     Args:
         cpuinfo: Content of ``/proc/cpuinfo``.
         properties: Maker, model, chip and Android version, as `Adb.properties` returns them.
-        uname: Output of ``uname -srm``.
+        uname: Output of ``uname -srm`` on the device.
         cpus: The cores that may be used; empty for all.
     """
     fields = [[part.strip() for part in line.split(":", 1)] for line in cpuinfo.splitlines() if ":" in line]
@@ -358,7 +363,7 @@ class AdbWatch:
     """Records load, clock, thermal state and battery of a phone from its creation until `stop`.
 
     Args:
-        adb: The device.
+        adb: The connection to the device.
         cpus: Cores whose clock is read; empty for all.
     """
 
@@ -370,7 +375,7 @@ class AdbWatch:
         self._governors, self._mhz = _read_clocks(adb.script(_CLOCKS_SCRIPT), cpus)
 
     def stop(self) -> Load:
-        """Return load, clock, thermal state and energy since this object was made."""
+        """Return load, clock rate, thermal state and energy from the creation of this object until now."""
         governors, mhz = _read_clocks(self._adb.script(_CLOCKS_SCRIPT), self._cpus)  # first, before it falls again
         battery, seconds = self._adb.try_shell("dumpsys", "battery"), time.monotonic() - self._began
         thermal = _read_thermal(self._adb.try_shell("dumpsys", "thermalservice"), battery)
@@ -385,7 +390,7 @@ class AdbWatch:
 
 
 def _load(adb: Adb) -> float | None:
-    """Return the device's load average over a minute; None if the shell may not read it."""
+    """Return the device's load average over a minute; None if the adb shell may not read it."""
     match = re.match(r"\d+\.\d+", adb.try_shell("cat", "/proc/loadavg"))
     return float(match[0]) if match else None
 
@@ -397,7 +402,7 @@ def _read_clocks(text: str, cpus: Sequence[int]) -> tuple[tuple[str, ...], tuple
     """Parse lines ``<current kHz> <governor> <core> <core> ...`` into governors and MHz.
 
     Args:
-        text: The lines; those without a rate, which some phones do not let the shell read, are left out.
+        text: The lines. Lines without a rate, which some phones do not let the shell read, are left out.
         cpus: Cores that count; empty for all.
     """
     rows = [match for line in text.splitlines() if (match := _CLOCK.fullmatch(line.strip()))]

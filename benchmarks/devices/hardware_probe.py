@@ -42,7 +42,10 @@ _VERSION_S, _RUN_S = 60.0, 300.0
 
 
 def probe_local(argument: str) -> Probe:
-    """Build and run the probe on this machine. Errors as of `build_probe`."""
+    """Compile the hardware probe (a C program), run it on this machine, and return what it found out.
+
+    It raises the errors of `build_probe`.
+    """
     if platform.system() != "Linux":
         raise InputError(Problem(LOCAL, f"the probe is written for Linux and Android, not for {platform.system()}."))
     with tempfile.TemporaryDirectory(prefix="pocketbert-probe-") as folder:
@@ -59,15 +62,17 @@ _REMOTE_SCRIPT = (
 
 
 def probe_ssh(argument: str) -> Probe:
-    """Run the probe on a Linux machine over SSH; only a shell is needed there.
+    """Compile the hardware probe and run it on a Linux machine over SSH; return its facts.
+
+    The other machine only needs a shell.
 
     Args:
         argument: ``[USER@]HOST[:PORT]``; an IPv6 address in brackets, or a name of ``~/.ssh/config``.
 
     Raises:
-        InputError: If the machine cannot be reached, or the program is not written for its processor.
+        InputError: If the machine cannot be reached, or there is no probe for its processor.
         MissingBackendError: If there is no OpenSSH client or no compiler on this machine.
-        MachineError: If the program fails there.
+        MachineError: If the probe fails on that machine.
     """
     where, client = f"ssh:{argument}", client_program()
 
@@ -94,15 +99,17 @@ def probe_ssh(argument: str) -> Probe:
 
 
 def probe_adb(argument: str) -> Probe:
-    """Run the probe on an Android device, in a folder below ``/data/local/tmp`` that is removed afterwards.
+    """Compile the hardware probe and run it on an Android device; return its facts.
+
+    The probe runs in a folder below ``/data/local/tmp`` that is removed afterwards.
 
     Args:
-        argument: ``[SERIAL][@CORES]``; with cores the rates are those of one of them.
+        argument: ``[SERIAL][@CORES]``; with CORES, the rates are measured on one core of that kind.
 
     Raises:
         InputError: If the device cannot be used, or has no such cores.
         MissingBackendError: If there is no `adb` client or no compiler.
-        MachineError: If the program fails there, or the device is lost.
+        MachineError: If the probe fails, or the device is lost.
     """
     parts = re.fullmatch(DEVICES[ADB].pattern, argument, re.ASCII)
     if parts is None:
@@ -124,15 +131,15 @@ def probe_adb(argument: str) -> Probe:
 
 
 def probe_qemu(argument: str) -> Probe:
-    """Run the probe in an emulated Arm processor: its features, without rates.
+    """Compile the hardware probe and run it on an emulated Arm processor; return its features, without rates.
 
     Args:
-        argument: One of `PROCESSORS`; empty for the usual one.
+        argument: One of `PROCESSORS`; empty for the default one.
 
     Raises:
-        InputError: If the processor is not one of these.
+        InputError: If `argument` is not one of these processors.
         MissingBackendError: If QEMU or a compiler is missing.
-        MachineError: If the program fails.
+        MachineError: If the probe fails.
     """
     where = f"{QEMU}:{argument}" if argument else QEMU
     try:
@@ -152,16 +159,16 @@ def probe_qemu(argument: str) -> Probe:
 
 
 def _measured(where: str, output: str, program: ProbeProgram, name: str = "") -> Probe:
-    """Make the probe's record of a real processor from the program's output."""
+    """Build the record of a real processor from what the probe printed."""
     facts = read_facts(output, where)
     return Probe(device=where, name=name or facts.board, provenance=Provenance.MEASURED, program=program, facts=facts)
 
 
 def run_probe(command: Sequence[str], where: str) -> str:
-    """Run the built probe on this machine and return its output.
+    """Run the compiled hardware probe on this machine, and return its output.
 
     Raises:
-        MachineError: If it fails.
+        MachineError: If the probe fails.
     """
     try:
         done = subprocess.run(list(command), capture_output=True, timeout=_RUN_S, check=False, stdin=subprocess.DEVNULL)
@@ -173,16 +180,16 @@ def run_probe(command: Sequence[str], where: str) -> str:
 
 
 def _end_in_words(status: int, messages: bytes) -> str:
-    """Return how the program ended (signal or exit status), with its last line on standard error."""
+    """Return how the probe ended (signal or exit status), with the last line that it wrote to standard error."""
     last = (messages.decode(errors="replace").strip().splitlines() or ["no message"])[-1][:300]
     return f"the probe ended with {f'signal {-status}' if status < 0 else f'exit status {status}'}: {last}"
 
 
 def _check_architecture(machine: str, where: str) -> str:
-    """Translate the output of ``uname -m`` into the compilers' name of the processor.
+    """Return the compilers' name of the processor that ``uname -m`` names.
 
     Raises:
-        InputError: If the program is not written for it.
+        InputError: If there is no probe for this processor.
     """
     arch = ARCHITECTURES.get(machine.strip())
     if arch is None:
@@ -192,15 +199,15 @@ def _check_architecture(machine: str, where: str) -> str:
 
 
 def build_probe(arch: str, folder: Path, where: str) -> tuple[Path, ProbeProgram]:
-    """Compile the probe with the first compiler that succeeds.
+    """Compile the hardware probe (a C program) with the first compiler that succeeds.
 
     Args:
         arch: ``aarch64`` or ``x86_64``.
-        folder: An existing folder, into which sources and program are written.
-        where: The device, for errors.
+        folder: An existing folder for the sources and the program.
+        where: Name of the device in errors.
 
     Returns:
-        The program file, and its description.
+        The path of the program, and a description of how it was built.
 
     Raises:
         MissingBackendError: If there is no compiler.
@@ -213,7 +220,7 @@ def build_probe(arch: str, folder: Path, where: str) -> tuple[Path, ProbeProgram
             sources += [str(folder / entry.name)] if entry.name.endswith(".c") else []
 
     def run(compiler: Sequence[str], variables: dict[str, str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-        """Run a compiler with further environment variables."""
+        """Run a compiler with additional environment variables."""
         return subprocess.run(
             compiler,
             capture_output=True,
@@ -249,7 +256,7 @@ def build_probe(arch: str, folder: Path, where: str) -> tuple[Path, ProbeProgram
 
 
 def compilers(arch: str) -> Iterator[tuple[tuple[str, ...], dict[str, str]]]:
-    """Yield compilers of this machine that may build static programs for a processor, best first.
+    """Yield the compilers of this machine that can build static programs for a processor, the most suitable first.
 
     Yields:
         The start of the command line, and environment variables that the compiler needs in addition.

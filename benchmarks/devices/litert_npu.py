@@ -48,10 +48,10 @@ class _LibrarySource:
     """A Python package that contains a chip vendor's libraries.
 
     Attributes:
-        module: Its import name; it is never imported.
-        command: The command that installs it.
-        substitutes: Libraries that the plug-in is linked with and never calls for these chips, for packages without them:
-            name, and the library that takes its place.
+        module: Import name of the package, which is never imported.
+        command: The command that installs the package.
+        substitutes: For packages without some libraries that the plug-in is linked with but never calls for these
+            chips: the name of each, and the library that is used in its place.
     """
 
     module: str
@@ -64,13 +64,13 @@ class _Vendor:
     """A vendor of phone NPUs, with its chips and what compiling for them needs.
 
     Attributes:
-        name: As LiteRT's tool takes it.
-        plugin: Folder of its plug-in in ai-edge-litert.
-        chips: Names of its chips, as Android gives them (``ro.soc.model``).
-        needed: Libraries without which the plug-in cannot compile.
-        sources: Packages with these libraries, best first.
-        lower: Whether the tool takes the chip's name in lower case.
-        newest: Chips for which the plug-in needs its newest form, with the tool's argument.
+        name: Name of the vendor for LiteRT's tool.
+        plugin: Folder of the vendor's plug-in in ai-edge-litert.
+        chips: Names of the vendor's chips as Android reports them (``ro.soc.model``).
+        needed: Names of libraries that the plug-in needs to compile.
+        sources: Packages that contain these libraries, the best first.
+        lower: Whether the tool needs the chip's name in lower case.
+        newest: Chips for which the plug-in needs an additional argument of the tool, with that argument.
     """
 
     name: str
@@ -113,7 +113,7 @@ def find_litert_chip(name: str) -> tuple[str, _Vendor]:
     """Return a chip's name in upper case and its vendor.
 
     Raises:
-        ValueError: If no vendor has it; the message lists those that there are.
+        ValueError: If no vendor has this chip; the message lists all chips.
     """
     for vendor in _VENDORS:
         if name.upper() in vendor.chips:
@@ -126,8 +126,8 @@ class _Libraries:
     """The folder with a vendor's libraries, and the package that contains it.
 
     Attributes:
-        folder: Where they are.
-        source: The package that brought them.
+        folder: The folder with the libraries.
+        source: The package that contains them.
     """
 
     folder: Path
@@ -135,7 +135,7 @@ class _Libraries:
 
 
 def _find_libraries(vendor: _Vendor) -> _Libraries | None:
-    """Find a vendor's libraries in an installed package; None if missing (pip may leave them out unnoticed)."""
+    """Find a vendor's libraries in its installed package; None if they are missing (pip may leave them out silently)."""
     for source in vendor.sources:
         for folder in _package_folders(source.module):
             for first in sorted(folder.rglob(vendor.needed[0]), reverse=True):  # the newest version of several
@@ -145,7 +145,7 @@ def _find_libraries(vendor: _Vendor) -> _Libraries | None:
 
 
 def _find_litert() -> Path | None:
-    """Return the folder of ai-edge-litert; None if it is not installed, or lacks its tool."""
+    """Return the folder of ai-edge-litert; None if it is not installed, or has no compiler."""
     return next((folder for folder in _package_folders("ai_edge_litert") if (folder / _TOOL).is_file()), None)
 
 
@@ -176,7 +176,7 @@ def _litert_missing() -> str:
 
 
 def _litert_now() -> list[Reachable]:
-    """Return each vendor's chips, with what is missing of its libraries; [] if LiteRT is not installed."""
+    """List the chips of each vendor, with what is missing to compile for them; empty if LiteRT is not installed."""
     if _unsupported_system() or _find_litert() is None:
         return []
     reachable = []
@@ -195,7 +195,7 @@ def _litert_refusal(format: Format, runtime: Runtime | None) -> str:
 
 
 def _connect_litert(argument: str) -> _LitertCompiler:
-    """Return the NPU compiler for a chip.
+    """Return LiteRT's NPU compiler for a chip.
 
     Args:
         argument: Name of the chip, such as ``SM8650``.
@@ -229,8 +229,8 @@ class _LitertCompiler:
 
     Args:
         chip: Name of the chip.
-        vendor: Its vendor.
-        libraries: The vendor's libraries.
+        vendor: The vendor of the chip.
+        libraries: The folder with the vendor's libraries.
         package: Folder of ai-edge-litert.
     """
 
@@ -253,7 +253,7 @@ class _LitertCompiler:
         feeds: Sequence[Mapping[str, NDArray[Any]]],
         budget_s: float,
     ) -> Compiled:
-        """Compile a file's signature of `length` tokens for the NPU; nothing is run, as there is no emulator."""
+        """Compile the signature of `length` tokens of a TFLite file for the NPU; nothing is run, as there is no emulator."""
         assert isinstance(predictor, TflitePredictor)
         if length not in predictor.signature_keys:
             lengths = ", ".join(map(str, predictor.lengths))
@@ -269,14 +269,14 @@ class _LitertCompiler:
             seconds = time.monotonic() - begin
             output = folder / "made.tflite"
             if end.problem or not output.is_file() or not output.stat().st_size:
-                return Compiled(failed="; ".join(part for part in (end.problem, _last_error(end.log)) if part))
+                return Compiled(failed="; ".join(part for part in (end.problem, _first_error(end.log)) if part))
             compiled = output.read_bytes()
         return _count_compiled(
             operators_of(single, graph), operators_of(compiled, graph), end.log, len(compiled), seconds
         )
 
     def _run_tool(self, folder: Path, graph: int) -> ProcessEnd:
-        """Run LiteRT's compiler on ``given.tflite`` in a folder; it writes ``made.tflite`` there."""
+        """Run LiteRT's compiler on the file ``given.tflite`` in a folder, where it writes ``made.tflite``."""
         vendor, chip = self._vendor, self._chip
         for name, substitute in self._libraries.source.substitutes:
             if not (self._libraries.folder / name).exists():
@@ -302,9 +302,12 @@ _QNN_ERROR = re.compile(r"QNN error=(?P<error>\d+)")
 
 
 def _count_compiled(before: GraphOperators, after: GraphOperators, log: str, size: int, seconds: float) -> Compiled:
-    """Count the operators that moved to the NPU, by the file's operators before and after; failed if none did."""
+    """Count the operators that were compiled for the NPU by comparing the file before and after.
+
+    If there are none, the record says that the compilation failed, with the probable reason from the log.
+    """
     if not after.compiled:
-        return Compiled(failed=f"the plug-in took none of {before.counts.total()} operators: {_last_error(log)}")
+        return Compiled(failed=f"the plug-in took none of {before.counts.total()} operators: {_first_error(log)}")
     reasons = {operator_name(number): reason for number, reason in _litert_reasons(log).items()}
     return Compiled(
         op_types=dict(Counter(before.counts) - Counter(after.counts)),
@@ -316,7 +319,7 @@ def _count_compiled(before: GraphOperators, after: GraphOperators, log: str, siz
 
 
 def _litert_reasons(log: str) -> dict[int, str]:
-    """Parse from the log why operators were refused: TFLite operator number to reason; the last one counts."""
+    """Return the reason for which the compiler refused each type of operator (by number), as its log gives it."""
     reasons, searched = dict[int, str](), 0
     for refused in _REFUSED_OPERATOR.finditer(log):
         errors = _QNN_ERROR.findall(log, searched, refused.start())
@@ -328,8 +331,18 @@ def _litert_reasons(log: str) -> dict[int, str]:
     return reasons
 
 
-def _last_error(log: str) -> str:
-    """Return the line of the log that says why nothing was compiled."""
+def _first_error(log: str) -> str:
+    """Return the line of a failed compiler run's log that most likely gives the reason, cut to 300 characters.
+
+    This is a guess by patterns: the first line that looks like an error and has a text after its source position, else
+    the first that looks like an error, else the first line at all.
+
+    Args:
+        log: Everything that the compiler printed.
+
+    Returns:
+        The line without its ``[...]`` prefix; ``no output`` if the log is empty.
+    """
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [
         line.partition("] ")[2] or line

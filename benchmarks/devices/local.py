@@ -29,12 +29,12 @@ class _LocalFile:
         self.engine, self.engine_version = self._predictor.engine, self._predictor.engine_version
 
     def prepare(self, feeds: Sequence[Feed]) -> Burst:
-        """Return a function that times inferences on these inputs by number, one sample each."""
+        """Return a function that times one inference for each given number, on the input with that number."""
         run, cpu_clock, clock = self._predictor.run, time.process_time_ns, time.perf_counter_ns
         count = len(feeds)
 
         def burst(numbers: Sequence[int]) -> list[Sample]:
-            """Time an inference per number."""
+            """Time one inference for each number."""
             times = []
             for number in numbers:
                 feed = feeds[number % count]
@@ -51,7 +51,7 @@ class _LocalFile:
 
 
 class _LocalConnection:
-    """The connection to this machine, which needs no set-up."""
+    """The connection to this machine, for which nothing has to be set up."""
 
     method = (
         "Wall time by the monotonic clock, CPU time of the whole process, garbage collector off. Load time, first "
@@ -63,7 +63,7 @@ class _LocalConnection:
         return describe_machine()
 
     def versions(self) -> dict[str, str]:
-        """Return the versions of the libraries that take part, by name."""
+        """Return the versions of the libraries that run files, by name."""
         return installed_versions(_LIBRARIES)
 
     def lengths(self, file: EngineFile) -> tuple[int, ...]:
@@ -103,7 +103,7 @@ def _local_now() -> list[Reachable]:
 def _local_refusal(format: Format, runtime: Runtime | None) -> str:
     """Return why files of this format and runtime cannot be timed on this machine; empty if they can.
 
-    Outside macOS, Core ML files are computed by this project's own evaluator, whose time is no latency.
+    Outside macOS, Core ML files are computed by this project's own evaluator, whose time is not a phone's latency.
     """
     if not FORMATS[format].timed:
         return f"{FORMATS[format].title} is timed by its own engine only, which does not run on this machine"

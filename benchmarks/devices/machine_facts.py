@@ -54,7 +54,7 @@ def core_names(parts: Sequence[str]) -> str:
     """Return the kinds of cores as text: ``4 × Cortex-A55, 4 × Cortex-A76``.
 
     Args:
-        parts: Implementer and part number of each core, e.g. ``0x41:0xd0b``. Cores of other makers keep their numbers.
+        parts: Implementer and part number of each core, e.g. ``0x41:0xd0b``. Unknown ones are shown as these numbers.
     """
 
     def name(part: str) -> str:
@@ -65,25 +65,25 @@ def core_names(parts: Sequence[str]) -> str:
 
 
 class _Record(BaseModel):
-    """Base of the records below. Unknown keys are ignored, so that newer programs' output can be read."""
+    """Base of the records below; unknown keys are ignored, so that output of newer programs can be read."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class AgentFacts(_Record):
-    """What the program on a remote machine reports about that machine.
+    """What the agent (the program on a remote machine) reports about that machine.
 
     Attributes:
         python: Python version.
         arch: ``x86_64``, ``aarch64``, ...
         system: Kernel and release.
-        libc: C library and version, e.g. ``glibc 2.36``; empty if it is another one.
-        cores: CPUs that a process may use.
-        cpu: Name of the CPU; empty on Arm, where the kernel has part numbers only.
-        board: Name of the board; empty if the firmware gives none.
+        libc: C library and version, e.g. ``glibc 2.36``; empty if it is not glibc.
+        cores: Number of CPUs that a process may use.
+        cpu: Name of the CPU; empty on Arm, where the kernel only reports part numbers.
+        board: Name of the board; empty if the firmware reports none.
         parts: Implementer and part number of every core, e.g. ``0x41:0xd0b``; empty on x86.
-        flags: Instruction-set extensions by the kernel's names.
-        free_bytes: Space that is left for temporary files.
+        flags: Instruction-set extensions, by the kernel's names.
+        free_bytes: Free disk space for temporary files.
     """
 
     python: str = Field(max_length=40, pattern=r"^\d+\.\d+\.\d")
@@ -99,7 +99,7 @@ class AgentFacts(_Record):
 
     @property
     def machine(self) -> Machine:
-        """The same as a machine record, which is stored with every measurement."""
+        """The machine record made from these facts, which is stored with every measurement."""
         cores = core_names(self.parts)
         name = f"{self.board} ({cores})" if self.board and cores else self.cpu or self.board or cores or self.arch
         return Machine(
@@ -116,12 +116,12 @@ class _Core(_Record):
     """One CPU core. Facts that the system does not report are empty or None.
 
     Attributes:
-        number: Its number.
+        number: Number of the core.
         part: Implementer and part number, e.g. ``0x41:0xd0b``; empty on x86.
         model: Name of the processor; empty on Arm.
         least_khz: Lowest clock rate.
         most_khz: Highest clock rate.
-        now_khz: Clock rate before the measurement.
+        now_khz: Clock rate just before the measurement.
         governor: The kernel's policy for the clock rate, e.g. ``schedutil``.
     """
 
@@ -142,7 +142,7 @@ class _Zone(_Record):
 
 
 class _Rate(_Record):
-    """A rate in 10⁹ per second, measured in five slices: that of the fastest and of the middle one."""
+    """A rate in 10⁹ per second, measured in five time slices: the rate in the fastest slice and in the middle one."""
 
     best: _Speed
     median: _Speed
@@ -156,9 +156,9 @@ class _MemoryRates(_Record):
     """Memory bandwidth of one thread, in GB/s.
 
     Attributes:
-        buffer_bytes: Size of the buffer.
-        read: Bytes read.
-        copy_rate: Bytes read plus bytes written by a copy.
+        buffer_bytes: Size of the buffer that is read and copied.
+        read: Bytes read per second.
+        copy_rate: Bytes read and written per second by a copy.
     """
 
     buffer_bytes: _Count
@@ -187,16 +187,16 @@ class _Rates(_Record):
 
 
 class _ProbeFacts(_Record):
-    """What the probe (a C program) prints about a processor.
+    """What the probe (a C program) prints about a machine's processor and memory.
 
     Attributes:
-        probe: Version of its output.
-        arch: Machine name.
+        probe: Version of the output's form.
+        arch: Name of the architecture.
         page_bytes: Size of a page of memory.
-        features: Extensions of the instruction set by the kernel's names.
-        hwcap: The bits that they were read from; empty on x86.
+        features: Instruction-set extensions, by the kernel's names.
+        hwcap: The kernel's bits that `features` were read from; empty on x86.
         cores: The cores that a program may use.
-        system: Name of the kernel; this and what follows is empty if only features were asked for.
+        system: Name of the kernel. This and all following fields are empty if only features were asked for.
         release: Release of the kernel.
         board: Name of the board.
         load: Load average over the last minute, before the measurement.
@@ -234,7 +234,7 @@ class ProbeProgram(_Record):
     """The build of the probe that was run.
 
     Attributes:
-        arch: The processor that it was built for.
+        arch: The architecture that the program was built for.
         compiler: First line of the compiler's version.
         sha256: Digest of the program.
     """
@@ -248,11 +248,11 @@ class Probe(_Record):
     """The facts about one device, as ``pocketbert devices --probe`` shows them.
 
     Attributes:
-        device: The device as it was named.
-        name: Maker and model; empty if nothing reports it.
-        provenance: `measured`, or `emulated`, which gives no rates.
+        device: Name of the device as the user wrote it.
+        name: Maker and model of the device; empty if they are unknown.
+        provenance: `measured`, or `emulated`, for which there are no rates.
         program: The program that printed the facts.
-        facts: The probe's output.
+        facts: What the program printed.
     """
 
     device: str
@@ -269,7 +269,7 @@ class Probe(_Record):
 
     @property
     def rows(self) -> list[list[str]]:
-        """Facts and values for a table."""
+        """Rows (fact, value) for a table."""
         return [list(row) for row in self._rows()]
 
     def _rows(self) -> Iterator[tuple[str, str]]:
@@ -301,7 +301,7 @@ class Probe(_Record):
 
 
 def _clock_rows(cores: Sequence[_Core]) -> Iterator[tuple[str, str]]:
-    """Yield a (cores, clock rates) row for each group of cores with the same clock rates."""
+    """Yield a row (cores, clock rates) for each group of cores with equal clock rates."""
     numbers_by_clock: dict[str, list[int]] = {}
     for core in cores:
         if core.most_khz is not None:
@@ -316,14 +316,14 @@ def _clock_rows(cores: Sequence[_Core]) -> Iterator[tuple[str, str]]:
 
 
 def read_facts(text: str, where: str) -> _ProbeFacts:
-    """Parse the probe's output; other lines, which a login shell may add, are skipped.
+    """Parse the output of the hardware probe; lines that a login shell adds are skipped.
 
     Args:
-        text: The output.
-        where: The device, for errors.
+        text: What the probe printed.
+        where: Name of the device in errors.
 
     Raises:
-        MachineError: If there is no line with facts, or it is wrong.
+        MachineError: If there is no line with facts, or it is malformed.
     """
     lines = [line for line in text.splitlines() if line.startswith('{"probe"')]
     if not lines:

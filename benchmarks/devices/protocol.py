@@ -28,6 +28,7 @@ from pocketbert.benchmarks.operators import OpTimes
 from pocketbert.benchmarks.records import Estimate, LeftNodes
 from pocketbert.core.devices import DeviceInfo
 from pocketbert.core.host.hardware import Machine
+from pocketbert.core.predict.inputs import Text
 from pocketbert.core.types import Format, Runtime
 from pocketbert.runtime.engines import EngineFile, FilePredictor
 
@@ -36,9 +37,10 @@ class Sample(NamedTuple):
     """The times of one inference.
 
     Attributes:
-        wall_ms: Wall time by the device's clock; of an emulator the emulator's own, which is kept out of the result.
-        cpu_ms: CPU time of the process that ran it; None if the device does not report it.
-        guest_instructions: Instructions that an emulated processor executed; None on real ones.
+        wall_ms: Wall time by the device's clock. In an emulator it is the emulator's own time, which is left out of
+            results.
+        cpu_ms: CPU time of the process that ran the inference; None if the device does not report it.
+        guest_instructions: Instructions that an emulated processor executed; None on real processors.
     """
 
     wall_ms: float
@@ -62,46 +64,46 @@ class OpenedFile(Protocol):
     engine_version: str
 
     def prepare(self, feeds: Sequence[Feed]) -> Burst:
-        """Pass the inputs once; return a function that times inferences on inputs given by their numbers."""
+        """Give the file its inputs once; return a function that times inferences on inputs given by their index."""
         ...
 
 
 @runtime_checkable
 class Idling(Protocol):
-    """An opened file whose engine itself waits between inferences, since every burst is a new process.
+    """An opened file that can be timed after idle times by a program of its own on the device, which waits.
 
     Attributes:
-        pauses: Idle times that pass for one timed inference.
+        pauses: Number of idle times that pass for one timed inference, those before untimed inferences included.
     """
 
     pauses: int
 
     def prepare_idle(self, feeds: Sequence[Feed], gap_ms: float) -> Burst:
-        """Pass the inputs; return a function that times single inferences, each after an idle time.
+        """Give the file its inputs; return a function that times single inferences, each after an idle time.
 
         Args:
             feeds: The inputs.
-            gap_ms: Idle time between the inference before and the timed one, in ms.
+            gap_ms: Idle time before the timed inference in ms.
         """
         ...
 
 
 @runtime_checkable
 class Sustaining(Protocol):
-    """An opened file that runs for minutes in one call, since every burst is a new process."""
+    """An opened file that can run for minutes in one call, for devices where each burst is a new process."""
 
     def run_for(self, feeds: Sequence[Feed], seconds: int) -> list[Sample]:
-        """Run inferences without a pause; return their times in order.
+        """Run inferences without a pause for some seconds; return their times in order.
 
         Args:
-            feeds: The inputs, which the engine may take in its own order.
-            seconds: Duration, at least.
+            feeds: The inputs; the engine may use them in an order of its own.
+            seconds: Smallest duration in seconds.
         """
         ...
 
 
 class Watch(Protocol):
-    """Records what else a device does from its creation until `stop`."""
+    """Records what else a device does, from its creation until `stop`."""
 
     def stop(self) -> Load:
         """Return load, heat, clock and energy since the watch was made."""
@@ -112,7 +114,7 @@ class Connection(Protocol):
     """A device that is connected and ready to run files.
 
     Attributes:
-        method: Sentences on how it takes its figures, for the result's description.
+        method: Sentences on how the device measures, for the description of the result.
     """
 
     method: str
@@ -122,7 +124,7 @@ class Connection(Protocol):
         ...
 
     def versions(self) -> dict[str, str]:
-        """Return the versions of the libraries that take part, by name."""
+        """Return the versions of the libraries that run files, by name."""
         ...
 
     def lengths(self, file: EngineFile) -> tuple[int, ...]:
@@ -135,8 +137,8 @@ class Connection(Protocol):
         Args:
             file: The model file.
             ids: Token ids of the one input.
-            threads: Threads within an operator.
-            profile_runs: Inferences to profile per operator afterwards; 0 for no profile.
+            threads: Number of threads within an operator.
+            profile_runs: Number of inferences in which operators are then profiled; 0 for none.
 
         Returns:
             Load time, first inference, memory and profile; None if the device cannot report them.
@@ -167,7 +169,7 @@ class Thermal(Protocol):
 
 @runtime_checkable
 class Restarting(Connection, Protocol):
-    """A connection that can open files in a fresh process, so that intervals include differences between processes."""
+    """A connection that can open files in a new process, so that intervals include differences between processes."""
 
     def restart(self) -> None:
         """End the process that has files open; the next file is opened by a new one."""
@@ -185,7 +187,7 @@ class Answering(Protocol):
 
 @runtime_checkable
 class Profiling(Protocol):
-    """A connection that measures time per operator in separate runs, after all latencies."""
+    """A connection that measures the time per operator in separate runs, after all latencies were measured."""
 
     def profile(self, file: EngineFile, feed: Feed, threads: int, runs: int) -> OpTimes:
         """Measure the time per operator on one input; if that fails, the record's note has the reason.
@@ -201,7 +203,7 @@ class Profiling(Protocol):
 
 @runtime_checkable
 class Bringing(Protocol):
-    """A connection that copies something to the device, such as engines, before files are opened there."""
+    """A connection that copies something to the device, such as engines, before files can be opened."""
 
     def bring(self, files: Sequence[EngineFile]) -> None:
         """Copy what these files need to the device, so that a missing part is noticed before anything is measured."""
@@ -210,15 +212,15 @@ class Bringing(Protocol):
 
 @dataclass(frozen=True)
 class Compiled:
-    """The result of compiling one file; fields as in `Compilation`.
+    """The result of compiling one file for an NPU; most fields are those of `Compilation`.
 
     Attributes:
-        op_types: Nodes on the NPU per operator type.
-        partitions: Pieces that they are in.
+        op_types: Number of nodes on the NPU by operator type.
+        partitions: Number of pieces in which the NPU runs these nodes.
         left: Nodes that stay on the CPU.
         bytes: Size of the compiled program.
         compile_s: Wall time of the compilation, in seconds.
-        answers: Emulated outputs by name, of the first rows.
+        answers: Outputs that the emulator computed for the first rows, by name.
         failed: Why there is no compiled program; empty if there is one.
         stopped: Why the emulator stopped early; empty if it did not.
         estimate: The compiler's estimate of the NPU's time and memory.
@@ -236,11 +238,11 @@ class Compiled:
 
 
 class Compiler(Protocol):
-    """A device that files are compiled for and that may be emulated; nothing is timed on it.
+    """A device that files are compiled for, perhaps with an emulator; nothing is timed on it.
 
     Attributes:
-        method: Sentences on how it takes its figures, for the result's description.
-        target: Name of the chip as text.
+        method: Sentences on how compiling and emulating work, for the description of the result.
+        target: Name of the chip in words.
         engine: Name of the compiler.
         engine_version: Version of the compiler.
     """
@@ -258,43 +260,46 @@ class Compiler(Protocol):
         feeds: Sequence[Mapping[str, NDArray[Any]]],
         budget_s: float,
     ) -> Compiled:
-        """Compile a file for one length and compute the inputs with the emulator.
+        """Compile a file for one length, and run the inputs in the emulator, if there is one.
 
         Args:
-            predictor: The file as this machine opens it.
-            path: The file.
-            length: Tokens of the fixed shape.
-            feeds: Inputs by name, each [1, length]; at least one.
-            budget_s: Seconds that the rows may take; one is always computed.
+            predictor: The file opened on this machine.
+            path: Path of the file.
+            length: Length in tokens of the fixed input shape.
+            feeds: Inputs by name, each [1, length]; at least one row.
+            budget_s: Seconds that the emulator may take for the rows; one row is always computed.
 
         Returns:
-            The result, also of a compiler that fails, crashes or hangs.
+            The result, which also says if the compiler failed, crashed or hung.
         """
         ...
 
 
 class Service(Protocol):
-    """A cloud service that times files on its own devices, by its own protocol."""
+    """A service that times files on its own devices by its own protocol: one in the cloud, or the page of a browser."""
 
-    def measure(self, variants: Sequence[Variant], options: BenchmarkOptions) -> BenchmarkResult:
-        """Measure every file at every length on a device of the service.
+    def measure(
+        self, variants: Sequence[Variant], texts: Sequence[Text], options: BenchmarkOptions
+    ) -> list[BenchmarkResult]:
+        """Measure every file at every length on devices of the service.
 
         Args:
             variants: The files.
-            options: The options of the benchmark; a service may take the lengths only.
+            texts: Real texts, in the order in which they are used; a service may use inputs of its own.
+            options: Settings of the benchmark; a service may use the lengths only.
 
         Returns:
-            One session; files that were not measured are named in its notes.
+            One result for each device, at least one; its notes name files that were not measured.
 
         Raises:
-            InputError: If nothing was measured; lists why.
+            InputError: If nothing was measured, with the reasons.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Allowed:
-    """The fixed list of values that a part of a device's name may have.
+    """The values that a part of a device's name may have, if the list is fixed.
 
     Attributes:
         part: The part, as `DeviceInfo.argument` calls it, e.g. ``SOC``.
@@ -307,12 +312,12 @@ class Allowed:
 
 @dataclass(frozen=True)
 class Reachable:
-    """A device that can be used now, as far as is known without trying it.
+    """A device that is there now, as far as is known without connecting to it.
 
     Attributes:
         name: What is written after ``--device``, e.g. ``adb:SERIAL``.
         what: Description, such as the phone's model.
-        problem: Why it cannot be used as it is; empty if it can.
+        problem: Why the device cannot be used as it is; empty if it can.
     """
 
     name: str
@@ -336,17 +341,25 @@ class Device:
     """A row of the table of devices: its facts, and the functions that connect to it and check files.
 
     Attributes:
-        info: The device's facts: name, argument, and the figures that it gives.
-        connect: Connects to it, given the argument of its name; None if files are only compiled for it or imported.
-        refusal: Returns why it cannot run files of a format that are made for a runtime; empty if it can.
-        idle_refusal: Returns why it cannot time single inferences after an idle time, by format; empty if it can.
-        sustained_refusal: Returns why it cannot run files of a format for minutes without a pause; empty if it can.
-        service: Prepares a service that measures by itself, given the argument of its name.
-        compiler: Prepares the compiler of a device on which nothing is timed, given the argument of its name.
-        missing: Returns what this machine lacks to use it; empty if nothing is known to be missing.
-        probe: Runs the probe on it, given the argument of its name; None if it has no processor to run it on.
-        look: Lists what can be used now, within seconds and without a network; None if only a try would show it.
-        allowed: The parts of its argument with a fixed list of values.
+        info: The device's entry in the table of devices: name, argument, and what it measures.
+        connect: Function that connects to the device, given the argument of its name; None if files are only compiled
+            for it or results imported.
+        refusal: Function that returns why the device cannot run files of a format made for a runtime; empty if it can.
+        idle_refusal: Function that returns why the device cannot time single inferences of a format after idle times;
+            empty if it can.
+        sustained_refusal: Function that returns why the device cannot run files of a format without a pause for
+            minutes; empty if it can.
+        service: Function that prepares a service that measures by itself, given the argument of the name; None for
+            other devices.
+        compiler: Function that prepares the compiler of a device on which nothing is timed, given the argument of the
+            name; None for others.
+        missing: Function that returns what this machine lacks to use the device; empty if nothing is known to be
+            missing.
+        probe: Function that runs the hardware probe on the device, given the argument of the name; None if it has no
+            processor to run it on.
+        look: Function that lists what can be used now, within seconds and without a network; None if only a connection
+            would show it.
+        allowed: Parts of the argument that have a fixed list of values.
     """
 
     info: DeviceInfo

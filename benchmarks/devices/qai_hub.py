@@ -31,6 +31,7 @@ from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.hardware import Machine
 from pocketbert.core.host.progress import Meter, print_note
 from pocketbert.core.host.system import expand_home, version_of
+from pocketbert.core.predict.inputs import Text
 from pocketbert.core.types import Format, Provenance, Runtime
 from pocketbert.runtime.tflite import TflitePredictor
 
@@ -48,7 +49,7 @@ _METHOD = (
 
 
 def _qai_hub_missing() -> str:
-    """Return what this machine lacks to use the service, its client or a token; empty if nothing."""
+    """Return what this machine lacks to use Qualcomm AI Hub, its client or a token; empty if nothing."""
     missing = [] if importlib.util.find_spec("qai_hub") else [f"{_PACKAGE} is not installed ({_INSTALL})"]
     file = os.environ.get(_SETTINGS_VARIABLE) or _SETTINGS_FILE
     try:
@@ -71,10 +72,10 @@ def _qai_hub_refusal(format: Format, runtime: Runtime | None) -> str:
 
 
 def _connect_qai_hub(argument: str) -> _HubPhone:
-    """Return a phone of the service, by its name.
+    """Return the service for one phone of Qualcomm AI Hub; nothing is sent yet.
 
     Args:
-        argument: Name of the phone, as ``qai-hub list-devices`` prints it.
+        argument: Name of the phone as ``qai-hub list-devices`` prints it.
 
     Raises:
         MissingBackendError: If the client is not installed.
@@ -88,17 +89,19 @@ class _HubPhone:
     """A phone of Qualcomm AI Hub.
 
     Args:
-        name: As the service lists it.
+        name: Name of the phone as the service lists it.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def measure(self, variants: Sequence[Variant], options: BenchmarkOptions) -> BenchmarkResult:
-        """Run a profile job per file and length; return the times as one session.
+    def measure(
+        self, variants: Sequence[Variant], texts: Sequence[Text], options: BenchmarkOptions
+    ) -> list[BenchmarkResult]:
+        """Run a profile job for each file and length, on inputs of the service; return the times as one result.
 
         Raises:
-            InputError: If the service profiled nothing; lists why.
+            InputError: If the service profiled nothing, with the reasons.
         """
         began = time.monotonic()
         shapes = {v.name: choose_fixed_lengths(options.lengths, v.file.lengths, v.max_length) for v in variants}
@@ -120,7 +123,7 @@ class _HubPhone:
         machine = Machine(cpu=self.name, arch="aarch64", isa=[], cores=0, system="Qualcomm AI Hub", python="")
         runs = [len(response.inference_us) for _, _, response in profiled]
         notes = [f"{variant.name}, {length} tokens: {_note(response)}" for variant, length, response in profiled]
-        return BenchmarkResult(
+        session = BenchmarkResult(
             machine=machine,
             versions={_PACKAGE: version_of(_PACKAGE) or ""},
             protocol=Protocol(
@@ -144,10 +147,11 @@ class _HubPhone:
             tokenizers=[],
             profiles=[_profile(*case) for case in profiled if case[2].nodes],
         )
+        return [session]
 
 
 def _run_job(phone: str, variant: Variant, length: int) -> HubResponse:
-    """Profile one file at one length in the client's own process; return the service's answer, or why it failed."""
+    """Profile one file at one length in a process of its own; return the service's answer, or why the job failed."""
     with tempfile.TemporaryDirectory(prefix="pocketbert-qai-hub-") as name:
         folder, model, specs = Path(name), Path(variant.path).resolve(), dict[str, tuple[tuple[int, ...], str]]()
         if variant.format is Format.TFLITE:
@@ -171,7 +175,7 @@ def _run_job(phone: str, variant: Variant, length: int) -> HubResponse:
 
 
 def _measurement(machine: Machine, variant: Variant, length: int, response: HubResponse) -> Measurement:
-    """Make the measurement record of one file and length from the inference times that the service reports."""
+    """Build the measurement record of one file and length from the inference times that the service reports."""
     samples = [round(us / 1000, 4) for us in response.inference_us]
     return Measurement(
         variant=variant.name,
@@ -198,7 +202,7 @@ def _measurement(machine: Machine, variant: Variant, length: int, response: HubR
 
 
 def _profile(variant: Variant, length: int, response: HubResponse) -> Profile:
-    """Make the placement record of one file and length: operators per computing unit, without times."""
+    """Build the placement record of one file and length: how many operators run on each unit, without times."""
     op_types_by_unit: dict[str, Counter[str]] = {}
     for node in response.nodes:
         op_types_by_unit.setdefault(node.compute_unit, Counter())[node.type] += 1
@@ -217,7 +221,7 @@ def _profile(variant: Variant, length: int, response: HubResponse) -> Profile:
 
 
 def _note(response: HubResponse) -> str:
-    """Return a note on the job: operators per unit, load time, link."""
+    """Return a note on the service's job: operators per computing unit, load time, and a link."""
     units = Counter(node.compute_unit for node in response.nodes)
     parts = [f"{count} operators on {unit}" for unit, count in units.most_common()]
     parts += [f"first load {response.load_us / 1000:.1f} ms"] if response.load_us is not None else []

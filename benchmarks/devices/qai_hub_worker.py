@@ -26,9 +26,9 @@ class HubJob(BaseModel):
     """The file to profile on a phone of the service.
 
     Attributes:
-        model: Its path.
+        model: Path of the model file.
         phone: Name of the phone, as the service lists it.
-        specs: Shapes and dtypes of the inputs, if the service has to fix them first; empty if the file has them.
+        specs: Shapes and dtypes of the inputs, if the service has to fix them; empty if the file has fixed shapes.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -51,11 +51,11 @@ class HubResponse(BaseModel):
     """The service's profile of one file, or why there is none.
 
     Attributes:
-        inference_us: Time of each inference, or only the service's estimate.
-        estimated: Whether it is the estimate.
-        load_us: Time of the first load; None if the service does not report it.
-        nodes: Operators and where they ran.
-        url: Page of the job.
+        inference_us: Times of all inferences in µs, or only the service's estimate.
+        estimated: Whether `inference_us` is the service's estimate.
+        load_us: Time of the first load in µs; None if the service does not report it.
+        nodes: The operators, and the unit that ran each.
+        url: Web page of the job.
         failed: Why there is no profile; empty if there is.
     """
 
@@ -91,8 +91,8 @@ def _profile(job: HubJob, token: str) -> HubResponse:
     """Upload a model, have its shapes fixed if needed, profile it on the phone, and wait for the result.
 
     Args:
-        job: The file.
-        token: Token of the service; empty for the one in the file of the service's client.
+        job: The model file, and the phone to profile it on.
+        token: Token of the service; empty to use the token that the service's client has stored.
     """
     import qai_hub
 

@@ -48,9 +48,10 @@ class Processor:
     """An Arm processor that QEMU emulates.
 
     Attributes:
-        name: QEMU's name of it.
-        part: Its part number, as ``/proc/cpuinfo`` prints it.
-        features: CPU features that Linux lists for it; features that QEMU lacks would end in an illegal instruction.
+        name: QEMU's name of the processor.
+        part: Part number of the processor, as ``/proc/cpuinfo`` prints it.
+        features: CPU features that Linux lists for the processor. QEMU must have all of them, or programs end with an
+            illegal instruction.
     """
 
     name: str
@@ -74,7 +75,8 @@ def processor(name: str) -> Processor:
     """Return the emulated processor with this name; the default one if it is empty.
 
     Raises:
-        ValueError: If it is unknown. `max` is refused: that of QEMU 7.2 computes int8 products wrongly, without an error.
+        ValueError: If there is no such processor. `max` is refused too: that of QEMU 7.2 computes int8 products
+            wrongly, without an error.
     """
     found = PROCESSORS.get(name or DEFAULT)
     if found is None:
@@ -107,7 +109,7 @@ def _connect_qemu(argument: str) -> _QemuConnection:
         argument: One of `PROCESSORS`; empty for the default one.
 
     Raises:
-        InputError: If the processor is not one of these.
+        InputError: If `argument` is not one of these processors.
         MissingBackendError: If QEMU, a C compiler or the unpacked Arm system is missing.
         MachineError: If Python does not run in the emulator.
     """
@@ -150,15 +152,15 @@ def _build_plugin(compiler: str, plugin: Path, where: str) -> None:
 
 
 class _QemuConnection(RemoteConnection):
-    """An emulated Arm processor, on which instructions are counted instead of times.
+    """An emulated Arm processor, on which instructions are counted instead of times measured.
 
     Args:
-        channel: An agent on this machine.
-        emulated: The processor.
-        guest: Python in the emulator.
+        channel: An agent on this machine, which starts the emulator.
+        emulated: The processor that is emulated.
+        guest: How Python is started in the emulator.
 
     Attributes:
-        cleanup: Ends the agent and removes the emulator's files when the connection is closed.
+        cleanup: Closed with the connection: ends the agent and removes the emulator's files.
     """
 
     method = (
@@ -177,7 +179,7 @@ class _QemuConnection(RemoteConnection):
         self.used["qemu"] = _emulator_version(guest.launcher[0])
 
     def machine(self) -> Machine:
-        """Describe the emulated processor."""
+        """Return the machine record of the emulated processor: name, features and system."""
         return Machine(
             cpu=f"{core_names([f'0x41:{self._processor.part}'] * _CORES)}, emulated by QEMU {self.used['qemu']}",
             arch=self.facts.arch,
@@ -188,14 +190,14 @@ class _QemuConnection(RemoteConnection):
         )
 
     def cold_start(self, file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> None:
-        """Return None: times of an emulator are no figures."""
+        """Return None, because times in an emulator say nothing about a device."""
         return
 
     def open(self, file: EngineFile, threads: int) -> RemoteFile:
         """Open a file in the emulator.
 
         Raises:
-            InputError: For more threads than one, whose instructions cannot be counted.
+            InputError: If `threads` is not 1, since instructions of several threads cannot be counted.
         """
         if threads != 1:
             what = f"instructions are counted with 1 thread only, not with {threads}."
@@ -203,7 +205,7 @@ class _QemuConnection(RemoteConnection):
         return super().open(file, threads)
 
     def _release(self, threads: int) -> None:
-        """Do nothing: all files stay open, since Python takes seconds to start in the emulator."""
+        """Do nothing: files stay open, because starting Python in the emulator takes seconds."""
 
     def close(self) -> None:
         """End the emulator and remove its files."""
@@ -226,12 +228,12 @@ class GuestFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class Guest:
-    """Python inside the emulator.
+    """The command that starts Python in the emulator.
 
     Attributes:
-        where: The device, for errors.
-        launcher: The command that starts it; arguments of Python follow.
-        environment: Its environment variables, in addition to those of this process.
+        where: Name of the device in errors.
+        launcher: The command that starts Python in the emulator; Python's arguments follow.
+        environment: Environment variables that are set in addition to those of this process.
     """
 
     where: str
@@ -243,9 +245,9 @@ class Guest:
         """Write the emulated processor's system files and return the command that starts Python in it.
 
         Args:
-            where: The device, for errors.
-            emulated: The processor.
-            folder: An existing folder, in which the system files of the processor are written.
+            where: Name of the device in errors.
+            emulated: The processor to emulate.
+            folder: An existing folder, into which the system files of the processor are written.
             options: Further options of the emulator.
 
         Raises:
@@ -253,7 +255,7 @@ class Guest:
         """
         emulator, python = find_emulator(where), _unpacked_python()
         if python is None:
-            command = f"export {_ROOT}=FOLDER (see docs/devices.md; 'make tools' in the source tree unpacks one)"
+            command = f"export {_ROOT}=FOLDER (see docs/lab/devices.md; 'make tools' in the source tree unpacks one)"
             raise MissingBackendError(f"{where}: an Arm system with Python", command)
         root, prefix = python.parents[2], folder / "system"
         prefix.mkdir()
@@ -268,11 +270,11 @@ class Guest:
 
         Args:
             arguments: Python's arguments.
-            environment: Further variables.
-            timeout_s: How long it may take, in seconds.
+            environment: Environment variables that are set in addition.
+            timeout_s: Seconds after which Python is stopped.
 
         Raises:
-            MachineError: If it fails or takes longer.
+            MachineError: If Python fails or is stopped.
         """
         try:
             done = subprocess.run(
@@ -292,10 +294,10 @@ class Guest:
         return done.stdout
 
     def facts(self) -> GuestFacts:
-        """Start Python once to check that QEMU works; return Python version, machine and C library.
+        """Start Python in the emulator once, to check that it works; return Python version, machine and C library.
 
         Raises:
-            MachineError: If it does not.
+            MachineError: If Python does not run there.
         """
         values = "platform.python_version(),platform.machine(),' '.join(platform.libc_ver())"
         output = self.run(["-c", f"import json,platform;print(json.dumps([{values}]))"])
@@ -306,12 +308,13 @@ class Guest:
 
 
 def write_system_files(emulated: Processor, root: Path, folder: Path) -> None:
-    """Fill a folder for QEMU's ``-L`` option: links to an Arm system, and ``/proc`` and ``/sys`` files of the CPU.
+    """Fill a folder for QEMU's ``-L`` option: links to an Arm system, and ``/proc`` and ``/sys`` files of the emulated CPU.
 
-    Without them a guest reads the files of this machine's own processor, and ONNX Runtime crashes (QEMU 7.2).
+    Without these files, the emulated program reads those of this machine's own processor, and ONNX Runtime crashes
+    (seen with QEMU 7.2).
 
     Args:
-        emulated: The processor.
+        emulated: The processor, whose name and features the files list.
         root: An unpacked Arm system.
         folder: An existing folder.
     """

@@ -56,10 +56,11 @@ class _Chip:
     """A Snapdragon chip with a Hexagon NPU.
 
     Attributes:
-        name: As ``getprop ro.soc.model`` of a phone prints it.
-        title: As it is sold.
-        model: Its number in the vendor's ``Qnn_SocModel_t``. It must be given: with 0 the compiler fails on some chips.
-        architecture: Version of the Hexagon processor.
+        name: Name of the chip as ``getprop ro.soc.model`` prints it on a phone.
+        title: Name under which the chip is sold.
+        model: Number of the chip in the vendor's ``Qnn_SocModel_t``. It must be given: with 0 the compiler fails for
+            some chips.
+        architecture: Version of the chip's Hexagon processor.
     """
 
     name: str
@@ -86,7 +87,7 @@ def find_qnn_chip(name: str) -> _Chip:
     """Return a chip of the table by its name.
 
     Raises:
-        ValueError: If it is not in the table; the message lists what is.
+        ValueError: If the chip is not in the table; the message lists those that are.
     """
     if name.upper() not in CHIPS:
         raise ValueError(f"unknown SoC '{name}'; {suggest_allowed(name.upper(), list(CHIPS))}")
@@ -120,7 +121,7 @@ def _qnn_refusal(format: Format, runtime: Runtime | None) -> str:
 
 
 def _connect_qnn(argument: str) -> _QnnCompiler:
-    """Return the NPU compiler for a chip.
+    """Return Qualcomm's NPU compiler (QNN) for a chip.
 
     Args:
         argument: Name of the chip, such as ``SM8650``.
@@ -162,7 +163,7 @@ class _QnnCompiler:
         feeds: Sequence[Mapping[str, NDArray[Any]]],
         budget_s: float,
     ) -> Compiled:
-        """Compile a file for one length and compute the inputs with the emulator, in a separate process."""
+        """Compile a file for one length and run the inputs in the emulator, both in a process of its own."""
         rows = [add_missing_inputs(predictor, feed) for feed in feeds]
         job = Job(
             model=str(path.resolve()),
@@ -206,7 +207,7 @@ class _QnnCompiler:
 
 
 def _read_answers(folder: Path, rows: int) -> list[dict[str, NDArray[Any]]]:
-    """Read the emulated outputs of each row, by name, until the first row without a file."""
+    """Read the emulator's outputs by name for each row, up to the first row that was not computed."""
     answers = []
     for row in range(rows):
         file = answer_file(folder, row)
@@ -218,7 +219,7 @@ def _read_answers(folder: Path, rows: int) -> list[dict[str, NDArray[Any]]]:
 
 
 def _left_nodes(outcome: Outcome, reasons: Mapping[str, str]) -> list[LeftNodes]:
-    """Count the nodes that stay on the CPU by operator type and reason, most frequent first."""
+    """Count the nodes that stay on the CPU, for each operator type and reason; the most frequent come first."""
     counts = Counter(
         (op_type, reasons.get(name, UNKNOWN_REASON))
         for group in outcome.groups
@@ -240,7 +241,7 @@ _UNSUPPORTED = re.compile(r"Operators of type `\S+` are not supported")
 
 
 def rejection_reasons(log: str) -> dict[str, str]:
-    """Map each node that the QNN provider rejected to the last reason in the session's verbose log."""
+    """Return why the QNN provider rejected nodes, by node name: the last reason in the session's verbose log."""
     reasons, searched = dict[str, str](), 0
     for rejected in _REJECTED.finditer(log):
         reason = rejected["why"].strip()

@@ -31,12 +31,12 @@ class Job(BaseModel):
     """The compilation and emulation to do.
 
     Attributes:
-        model: The ONNX file.
-        soc_model: Number of the chip.
-        architecture: Version of its Hexagon processor.
+        model: Path of the ONNX file.
+        soc_model: Number of the chip in ``Qnn_SocModel_t``.
+        architecture: Version of the chip's Hexagon processor.
         dimensions: Sizes of the file's named dimensions: an NPU takes fixed shapes only.
-        rows: Inputs that are computed by the emulator afterwards.
-        budget_s: Seconds for these; one row is always computed.
+        rows: Number of input rows that the emulator then computes.
+        budget_s: Seconds for these rows; one row is always computed.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -53,7 +53,7 @@ class _NodeGroup(BaseModel):
     """Nodes of the graph that one execution provider runs together.
 
     Attributes:
-        provider: Its name.
+        provider: Name of the execution provider.
         nodes: Name and operator type of each node.
     """
 
@@ -70,7 +70,7 @@ class Outcome(BaseModel):
         groups: Which provider runs which nodes, after ONNX Runtime's own simplifications.
         compile_s: Wall time of the compilation on this machine.
         bytes: Size of the compiled program.
-        failed: Why there is none; empty if there is.
+        failed: Why there is no compiled program; empty if there is one.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -87,7 +87,7 @@ def answer_file(folder: Path, row: int) -> Path:
 
 
 def main(folder: Path) -> None:
-    """Read the job file in a folder, compile its model for the NPU, write the outcome, and emulate its rows."""
+    """Read the job file in a folder, compile its model for the NPU, write the outcome, and run its rows in the emulator."""
     job = Job.model_validate_json((folder / JOB_FILE).read_text(encoding="utf-8"))
     try:
         session, seconds = _compile(job, folder)
@@ -143,7 +143,7 @@ def _compile(job: Job, folder: Path) -> tuple[Any, float]:
 
 
 def _emulate(session: Any, job: Job, folder: Path) -> None:
-    """Compute rows with the emulator until the time is over, at least one; write each row's outputs to a file."""
+    """Run rows in the emulator, at least one, until the time is over; write each row's outputs to a file."""
     import onnxruntime as ort
 
     quiet = ort.RunOptions()

@@ -82,7 +82,7 @@ def remote_refusal(format: Format, runtime: Runtime | None) -> str:
 
 
 class _Answer(BaseModel):
-    """Base of the other machine's answers; a field of another type or a missing one is an error."""
+    """Base of the answers of the program on the other machine; a missing field or one of another type is an error."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -91,20 +91,20 @@ AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
 
 class _AgentState(_Answer):
-    """Load, CPU time, heat, clock rates and energy counters of the target at one moment.
+    """Load, CPU time, heat, clock rates and energy counters of the other machine at one moment.
 
     Attributes:
         load: Load average over the last minute.
-        busy_s: CPU seconds of the machine since it was started, stolen ones included.
-        own_s: CPU seconds of the agent and its workers.
-        wall_s: The target's monotonic clock.
-        cpus: Its CPUs.
-        celsius: Temperatures of its thermal zones.
-        governors: What chooses the clock rates.
+        busy_s: CPU seconds of the machine since it was started, including time stolen by other guests.
+        own_s: CPU seconds that the agent and its workers used.
+        wall_s: Time of the machine's monotonic clock.
+        cpus: Number of CPUs.
+        celsius: Temperatures of the thermal zones in °C.
+        governors: The kernel's policies for the clock rates.
         mhz: Clock rate of each group of cores.
-        mhz_allowed: Highest rate that each may take now.
-        mhz_most: Highest rate that each has.
-        packages: Counter of energy of each processor package in µJ, and its range; empty if they cannot be read.
+        mhz_allowed: Highest clock rate that each group may have now.
+        mhz_most: Highest clock rate that each group can have.
+        packages: Energy counter of each processor package in µJ, and its range; empty if they cannot be read.
         unread: Why the energy counters cannot be read.
     """
 
@@ -130,12 +130,12 @@ class _AgentState(_Answer):
 
     @property
     def heat(self) -> Heat:
-        """The temperatures, and the share of the highest clock rate that is allowed now."""
+        """Heat of the machine: the temperatures, and the share of the highest clock rate that is allowed now."""
         return Heat(tuple(self.celsius), lowest_clock_share(self.mhz_allowed, self.mhz_most))
 
 
 class _Opened(_Answer):
-    """The worker's answer to opening a file: its number there, its engine, the only lengths that it takes."""
+    """The worker's answer to opening a file: number of the file, engine, versions, and the only lengths it takes."""
 
     file: int
     engine: str
@@ -145,7 +145,7 @@ class _Opened(_Answer):
 
 
 class _Prepared(_Answer):
-    """The worker's answer to a series of inputs: the number of the series there."""
+    """The worker's answer to a series of inputs: the number under which it keeps them."""
 
     series: int
 
@@ -175,7 +175,8 @@ class _Node(_Answer):
 class _ColdStart(_Answer):
     """The worker's answer to a cold start: times, resident memory before and at its peak in bytes, and a profile.
 
-    ONNX Runtime's profile is a compressed trace in base64; LiteRT's are times, and the operators of the graph.
+    The profile of ONNX Runtime is a compressed trace in base64; that of LiteRT consists of times and the graph's
+    operators.
     """
 
     load_ns: int
@@ -196,24 +197,25 @@ class _Tensor(_Answer):
 
 
 class _Answers(_Answer):
-    """The outputs of each input, by name."""
+    """The worker's answer to running inputs: the outputs for each input, by name."""
 
     answers: list[dict[str, _Tensor]]
 
 
 class _RemoteWatch:
-    """Records the target's load from its creation until `stop`.
+    """Records the load of the other machine from its creation until `stop`.
 
     Args:
-        read: Reads the state of the target.
-        real: Whether its counters are those of the device; an emulator's are of the machine that it runs on.
+        read: Function that reads the state of the other machine.
+        real: Whether the energy counters belong to the device. In an emulator they are those of the machine that runs
+            it, and are ignored.
     """
 
     def __init__(self, read: Callable[[], _AgentState], real: bool = True) -> None:
         self._read, self._real, self._before = read, real, read()
 
     def stop(self) -> Load:
-        """Return load, heat, clock and energy since this object was made."""
+        """Return load, temperature, clock rate and energy since this object was created."""
         before, after = self._before, self._read()
         others = (after.busy_s - before.busy_s) - (after.own_s - before.own_s)
         seconds = after.wall_s - before.wall_s
@@ -229,7 +231,7 @@ class _RemoteWatch:
 
 
 class RemoteFile:
-    """A file that a worker has opened."""
+    """A file that a worker on the other machine has opened."""
 
     def __init__(self, connection: RemoteConnection, file: EngineFile, threads: int) -> None:
         self._connection = connection
@@ -244,11 +246,11 @@ class RemoteFile:
         return self._connection.ask_worker(_MAIN, _Prepared, do="prepare", file=self._number, feeds=lists).series
 
     def prepare(self, feeds: Sequence[Feed]) -> Burst:
-        """Send the inputs once; return a function that times inferences on them, one request per burst."""
+        """Send the inputs to the other machine once; return a function that times inferences, a request per burst."""
         connection, series = self._connection, self.send_inputs(feeds)
 
         def burst(numbers: Sequence[int]) -> list[Sample]:
-            """Let the worker time an inference per number, in one request."""
+            """Time one inference for each number on the other machine, in one request."""
             requested = [int(n) for n in numbers]
             times = connection.ask_worker(_MAIN, _Times, do="burst", series=series, numbers=requested)
             samples = times.samples()
@@ -262,16 +264,16 @@ class RemoteFile:
 class RemoteConnection:
     """A connection to another machine, on which an agent starts workers that time files.
 
-    An engine is installed there when the first file of its format is used: a target that runs ONNX files gets no
-    LiteRT.
+    An engine is installed there when the first file of its format is used, so that a machine that only runs ONNX files
+    does not get LiteRT.
 
     Args:
-        channel: The open channel to the agent.
+        channel: The open channel to the agent, which starts the workers.
 
     Attributes:
-        where: The device, for errors.
-        facts: Python, CPU and system of the target.
-        used: Versions of the libraries that opened files.
+        where: Name of the device in errors.
+        facts: Python, CPU and system of the other machine.
+        used: Versions of the libraries that have opened files.
     """
 
     method = (
@@ -346,12 +348,12 @@ class RemoteConnection:
         return ColdRun(start=start, ops=self._read_profile(measured))
 
     def open(self, file: EngineFile, threads: int) -> RemoteFile:
-        """Open a file on the target; files opened there with another number of threads are closed."""
+        """Open a file on the other machine; files that are open with another number of threads are closed first."""
         self._release(threads)
         return RemoteFile(self, file, threads)
 
     def answers(self, file: EngineFile, feeds: Sequence[Feed]) -> list[dict[str, NDArray[Any]]]:
-        """Run every input once on the target, with one thread; return the outputs by name, one mapping per input."""
+        """Run every input once with one thread on the other machine; return the outputs by name for each input."""
         series = RemoteFile(self, file, 1).send_inputs(feeds)
         outputs = self.ask_worker(_MAIN, _Answers, do="answers", series=series).answers
         return [
@@ -383,7 +385,7 @@ class RemoteConnection:
         self._channel.close()
 
     def send_file(self, file: EngineFile, threads: int) -> dict[str, Any]:
-        """Copy a file, and its engine, to the target once; return the arguments of the worker's request to open it."""
+        """Copy a file and its engine to the other machine once; return the arguments of the opening request."""
         self.bring([file])
         if file.path not in self._sent:
             name = f"{sha256_path(file.path)}.{file.format.value}"
@@ -397,11 +399,11 @@ class RemoteConnection:
         }
 
     def ask_worker(self, worker: str, kind: type[AnswerT], **request: Any) -> AnswerT:
-        """Send a request to a worker, started if it is not running; return its answer as a `kind` record."""
+        """Send a request to a worker, which is started if needed; return the answer as a record of the class `kind`."""
         return self._check(kind, self._channel.ask("ask", worker=worker, request=request))
 
     def _check(self, kind: type[AnswerT], answer: Any) -> AnswerT:
-        """Parse an answer of the target as a `kind` record; MachineError if it has another form."""
+        """Parse an answer of the target as a record of the class `kind`; raise MachineError if it has another form."""
         try:
             return kind.model_validate(answer)
         except ValidationError as error:
@@ -410,7 +412,7 @@ class RemoteConnection:
             raise MachineError(f"{self.where}: an answer of the target is wrong: {place}: {first['msg']}.") from error
 
     def _release(self, threads: int) -> None:
-        """End the worker if it has files open with another number of threads; it never closes single files.
+        """End the worker if its files are open with another number of threads, since it cannot close single files.
 
         `threads` is 0 for a file that is opened only to read its lengths.
         """

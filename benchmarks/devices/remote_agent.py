@@ -50,9 +50,10 @@ class AgentChannel:
     """A connection to the agent on a target, over standard input and output of a local process such as ssh.
 
     Args:
-        command: Starts `BOOTSTRAP` in the target's Python and joins its standard streams with those of the process.
-        where: The device, for errors.
-        start_error: Makes the error if the agent does not start, given exit status and last messages of the process.
+        command: Command that starts `BOOTSTRAP` with the other machine's Python, and connects its standard streams.
+        where: Name of the device in errors.
+        start_error: Function that builds the error if the agent does not start, from the exit status and last messages
+            of the process.
     """
 
     def __init__(self, command: Sequence[str], where: str, start_error: Callable[[int, str], PocketBertError]) -> None:
@@ -82,20 +83,20 @@ class AgentChannel:
             raise
 
     def ask(self, do: str, payload: bytes | Path | None = None, timeout_s: float = _ANSWER_S, **fields: Any) -> Any:
-        """Send a request to the agent and return its answer.
+        """Send a request to the agent on the target, and return its answer.
 
         Args:
             do: Name of the request, such as ``put``.
-            payload: Bytes, or the file that holds them, which follow the request.
-            timeout_s: How long to wait for the answer, in seconds.
-            fields: The arguments.
+            payload: Bytes that follow the request, or a file that contains them; None for none.
+            timeout_s: Seconds to wait for the answer.
+            fields: Arguments of the request.
 
         Returns:
-            The answer's fields.
+            The fields of the answer.
 
         Raises:
             InputError: If an engine refuses a file.
-            MachineError: If the target cannot do it, or the connection is lost.
+            MachineError: If the request fails on the target, or the connection is lost.
         """
         if payload is not None:
             fields["size"] = payload.stat().st_size if isinstance(payload, Path) else len(payload)
@@ -134,7 +135,7 @@ class AgentChannel:
         self._process.stdin.flush()
 
     def _wait_for_greeting(self) -> bool:
-        """Skip output of the login up to the agent's first line; return False if the process ends before it."""
+        """Skip what the login prints, up to the agent's first line; return False if the process ends before that."""
         end, read = time.monotonic() + _ANSWER_S, 0
         while read < _MAX_GREETING:
             line = self._read_line(end, _MAX_GREETING)
@@ -147,7 +148,7 @@ class AgentChannel:
         raise MachineError(f"{self.where}: {what}")
 
     def _receive(self, timeout_s: float) -> Any:
-        """Read the agent's answer as a mapping; raise the error that it reports, if any."""
+        """Read the agent's answer and return it; raise the error if the agent reports one."""
         line = self._read_line(time.monotonic() + timeout_s, _MAX_ANSWER)
         if not line:
             raise self._lost_error()
@@ -217,19 +218,19 @@ class AgentChannel:
 
 
 def install(channel: AgentChannel, facts: AgentFacts, names: Sequence[str], own_pip: bool = True) -> None:
-    """Install Python distributions in the agent's temporary folder on the target, without their dependencies.
+    """Install Python distributions, without their dependencies, in the agent's temporary folder on the target.
 
-    The versions installed on this machine are tried first, so that both measure the same engine; then the newest that
-    Python on the target takes. Every figure names the version that was used.
+    The versions installed on this machine are tried first, so that both machines measure the same engine, and then the
+    newest versions for the other machine's Python. Results name the version that was used.
 
     Args:
-        channel: The target.
-        facts: Python, CPU and C library of the target.
-        names: Distributions, e.g. ``onnxruntime``; none that a running worker may have loaded.
-        own_pip: Whether the target's own pip may install what this machine cannot fetch.
+        channel: Connection to the agent on the other machine.
+        facts: Python, CPU and C library of the other machine.
+        names: Distributions to install, e.g. ``onnxruntime``; no running worker may have loaded one of them.
+        own_pip: Whether the other machine's pip may be used if this machine cannot download fitting wheels.
 
     Raises:
-        MissingBackendError: If they cannot be installed there.
+        MissingBackendError: If the distributions cannot be installed on the other machine.
     """
     print_note(f"  {channel.where}: installs {', '.join(names)} in a temporary folder there")
     same_versions = [f"{name}=={version}" if (version := version_of(name)) else name for name in names]
@@ -255,7 +256,10 @@ def install(channel: AgentChannel, facts: AgentFacts, names: Sequence[str], own_
 
 
 def _send_wheels(channel: AgentChannel, platform: Platform, choices: Sequence[Sequence[str]]) -> list[str]:
-    """Download wheels here and unpack them on the target, for the first choice that works; else return the reasons."""
+    """Download wheels, and unpack them on the other machine, for the first of `choices` that works.
+
+    The result is empty if one works, else the reasons why none does.
+    """
     reasons = []
     for requirements in choices:
         with tempfile.TemporaryDirectory(prefix="pocketbert-wheels-") as folder:
@@ -276,7 +280,7 @@ class Platform:
 
     Attributes:
         python: Version of CPython, e.g. ``3.11``.
-        arch: Machine name of its platform tags, e.g. ``aarch64``.
+        arch: Architecture as in platform tags, e.g. ``aarch64``.
         glibc: Minor version of the C library, e.g. 36 for glibc 2.36.
     """
 
@@ -290,11 +294,11 @@ class Platform:
 
 
 def wheel_platform(python: str, arch: str, libc: str) -> Platform | None:
-    """Return the platform that wheels for a machine must fit; None without glibc, as the engines need it.
+    """Return the platform that wheels for a machine must fit; None if its C library is not glibc, as the engines need.
 
     Args:
-        python: Full version of Python there.
-        arch: Machine name.
+        python: Full version of Python on the machine.
+        arch: Name of the machine's architecture.
         libc: Name and version of the C library, e.g. ``glibc 2.36``.
     """
     name, _, version = libc.partition(" ")
@@ -313,7 +317,7 @@ def download_wheels(requirements: Sequence[str], platform: Platform, destination
         destination: An existing folder.
 
     Returns:
-        Empty if all were fetched, else pip's reason.
+        An empty text if all wheels were downloaded, else pip's reason.
     """
     if importlib.util.find_spec("pip") is None:
         return f"this Python has no pip; add it: {sys.executable} -m ensurepip"

@@ -31,19 +31,19 @@ _MAX_EVENTS = 16_384
 
 @dataclass(frozen=True)
 class LitertTimes:
-    """The figures that ``benchmark_model`` prints; None if this version does not print one.
+    """The numbers that ``benchmark_model`` prints; None for numbers that this version of it does not print.
 
     Attributes:
         count: Number of timed inferences.
-        last_us: The last one in µs.
-        mean_us: Their mean in µs.
-        init_us: Opening the file, in µs.
-        first_us: The first inference of the process in µs.
-        memory_bytes: Peak memory above that of the tool.
-        min_us: The shortest one.
-        max_us: The longest one.
-        median_us: Their median.
-        stdev_us: Their standard deviation.
+        last_us: Time of the last inference in µs.
+        mean_us: Mean time of the inferences in µs.
+        init_us: Time to open the file, in µs.
+        first_us: Time of the first inference of the process, in µs.
+        memory_bytes: Peak memory, without that of the program itself.
+        min_us: Time of the shortest inference in µs.
+        max_us: Time of the longest inference in µs.
+        median_us: Median time in µs.
+        stdev_us: Standard deviation of the times in µs.
     """
 
     count: int
@@ -60,19 +60,19 @@ class LitertTimes:
 
 @dataclass(frozen=True)
 class _PerfTestFigures:
-    """The figures that ``onnxruntime_perf_test`` prints; None for figures that it did not print.
+    """The numbers that ``onnxruntime_perf_test`` prints; None for numbers that it did not print.
 
     Attributes:
         count: Number of timed inferences.
-        mean_ms: Their mean.
-        session_s: Creating the session, in s.
-        first_ms: The untimed first inference, in whole ms.
+        mean_ms: Mean time of the inferences in ms.
+        session_s: Time to create the session, in s.
+        first_ms: Time of the untimed first inference, in whole ms.
         peak_rss_bytes: Peak memory of the process.
-        min_ms: The shortest inference.
-        max_ms: The longest one.
-        p50_ms: Their median.
-        p90_ms: Their 90th percentile.
-        p99_ms: Their 99th percentile.
+        min_ms: Time of the shortest inference in ms.
+        max_ms: Time of the longest inference in ms.
+        p50_ms: Median time in ms.
+        p90_ms: 90th percentile of the times in ms.
+        p99_ms: 99th percentile of the times in ms.
     """
 
     count: int
@@ -95,10 +95,10 @@ def litert_command(file: str, threads: int, signature: str, runs: int = 1, delay
 
     Args:
         file: The model file.
-        threads: Threads within an operator.
-        signature: Its name.
-        runs: Timed inferences.
-        delay_s: Idle time after each inference, untimed ones included, in s; 0 for none.
+        threads: Number of threads within an operator.
+        signature: Name of the signature to run.
+        runs: Number of timed inferences.
+        delay_s: Idle time in s after each inference, untimed ones included; 0 for none.
     """
     delay = [f"--run_delay={delay_s:g}"] if delay_s else []
     return [
@@ -129,10 +129,10 @@ _DELAY = re.compile(rf"Inter-run delay \(seconds\): \[({_NUMBER})\]")
 
 
 def read_litert(text: str) -> LitertTimes:
-    """Parse the output of ``benchmark_model`` into its figures.
+    """Parse the output of ``benchmark_model`` into a record of its numbers.
 
-    Old versions and Android's log format are read too. The last line with ``count=`` before the summary has the timed
-    inferences.
+    Output of old versions and in Android's log format is read too. The timed inferences are those of the last line with
+    ``count=`` before the summary.
 
     Raises:
         ValueError: If the output has no such line, for example because the file was refused.
@@ -178,18 +178,18 @@ _XNNPACK, _BUILT_IN = "XNNPACK", "built-in kernels"
 
 
 def has_operators(text: str) -> bool:
-    """Return whether an output contains a table of operators, or its command line requested one."""
+    """Return whether an output contains a table of operators, or a command line that asks for one."""
     return _PROFILE_TITLE in text or _PROFILE_REQUESTED.search(text) is not None
 
 
 def read_operators(text: str) -> OpTimes:
-    """Parse the operator tables that ``benchmark_model --enable_op_profiling=true`` prints.
+    """Parse the operator tables of ``benchmark_model --enable_op_profiling=true`` into times per operator type.
 
-    Each graph has a table by operator type, in ms per inference. Separate tables of the inside of a delegate are left
-    out: the delegate is one operator of the graph, which contains it.
+    Each graph has a table by operator type, in ms per inference, in which a delegate counts as one operator. Further
+    tables for the inside of a delegate are left out.
 
     Raises:
-        ValueError: If the output has no such table, or ends in it.
+        ValueError: If the output has no such table, or ends inside one.
     """
     _, title, profile = text.partition(_PROFILE_TITLE)
     if not title:
@@ -227,7 +227,7 @@ def read_operators(text: str) -> OpTimes:
 
 
 def _operator_rows(graphs: str) -> Iterator[tuple[str, int, float]]:
-    """Yield (operator type, calls per inference, ms) for each row of the tables by type."""
+    """Yield (operator type, calls per inference, ms) for each row of ``benchmark_model``'s tables of operator types."""
     inside = False
     for line in graphs.splitlines():
         if _TYPES_TITLE in line:
@@ -247,12 +247,13 @@ def perf_test_command(
     """Return the ``onnxruntime_perf_test`` command that times inferences on the inputs beside the file.
 
     Args:
-        file: The model file; its inputs are in folders ``test_data_set_*`` beside it.
-        threads: Threads within an operator.
-        result: File for the times.
-        runs: Timed inferences; 0 where `seconds` decide.
-        seconds: Seconds of timed inferences; 0 where `runs` decide.
-        trace: Start of the name of a trace of the operators, followed by the time and ``.json``; empty for none.
+        file: The model file, beside which folders ``test_data_set_*`` contain the inputs.
+        threads: Number of threads within an operator.
+        result: File to which the program writes the times.
+        runs: Number of timed inferences; 0 if `seconds` is given.
+        seconds: Seconds of timed inferences; 0 if `runs` is given.
+        trace: Beginning of the name of a file for a trace of operators; the program appends the time and ``.json``.
+            Empty for none.
     """
     profiler = ["-p", trace] if trace else []
     duration = ["-m", "duration", "-t", str(seconds)] if seconds else ["-m", "times", "-r", str(runs)]
@@ -272,10 +273,10 @@ _PEAK = re.compile(rf"^\s*Peak working set size:{_FIGURE} bytes", re.MULTILINE)
 
 
 def read_printed(text: str) -> _PerfTestFigures:
-    """Parse what ``onnxruntime_perf_test`` prints into its figures.
+    """Parse what ``onnxruntime_perf_test`` prints into a record of its numbers.
 
     Raises:
-        ValueError: If it reports no inference, or ends within what it reports.
+        ValueError: If the output reports no inference, or is cut off.
     """
     count, mean = _number(_INFERENCES, text), _number(_MEAN, text)
     if count is None or mean is None:
@@ -301,13 +302,13 @@ def read_printed(text: str) -> _PerfTestFigures:
 
 
 def read_perf_test(text: str) -> list[float]:
-    """Parse the result file of ``onnxruntime_perf_test``: the wall time of each inference in ms, in order.
+    """Parse the result file of ``onnxruntime_perf_test``; return the wall time of each inference in ms, in order.
 
-    A line holds name, seconds, peak memory, CPU use and number of an inference; newer versions have a second time, of
-    the whole call, which is taken. The statistics after the lines are left out.
+    A line has the name, seconds, peak memory, CPU use and number of an inference. Newer versions add the time of the
+    whole call, which is then used. The statistics after these lines are ignored.
 
     Raises:
-        ValueError: If the file has no such line, or their numbers are not 0, 1, 2 and so on.
+        ValueError: If the file has no such line, or the inferences are not numbered 0, 1, 2 and so on.
     """
     rows = [line.rsplit(",", 4) for line in text.splitlines() if line.count(",") >= 4]
     try:
@@ -330,7 +331,7 @@ def tensor_proto(name: str, value: NDArray[Any]) -> bytes:
     """Serialize an array as an ONNX ``TensorProto`` with dims, data_type, name and raw_data.
 
     Raises:
-        KeyError: If no input of an encoder has this dtype.
+        KeyError: If the dtype is none that inputs of encoders have.
     """
 
     def varint(number: int) -> bytes:

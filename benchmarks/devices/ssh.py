@@ -67,13 +67,14 @@ def _connect_ssh(argument: str) -> RemoteConnection:
 
     Raises:
         InputError: If the machine cannot be reached or refuses the login.
-        MissingBackendError: If there is no OpenSSH client here or no python3 there.
-        MachineError: If there is no space there.
+        MissingBackendError: If there is no OpenSSH client on this machine, or no python3 on the other one.
+        MachineError: If python3 does not start there or does not answer, or there is no disk space for temporary files
+            there.
     """
     where = f"ssh:{argument}"
 
     def start_error(status: int, messages: str) -> PocketBertError:
-        """Make the error of a client that ended before the agent started."""
+        """Build the error for an ssh client that ended before the agent started."""
         if status == _NOT_FOUND:
             return MissingBackendError(f"{where}: python3", f"ssh {_login(argument)} sudo apt-get install python3")
         if status == CLIENT_FAILED:
@@ -94,7 +95,7 @@ def client_program() -> str:
     """Return the path of the OpenSSH client.
 
     Raises:
-        MissingBackendError: If there is none.
+        MissingBackendError: If there is no OpenSSH client.
     """
     client = shutil.which("ssh")
     if client is None:
@@ -108,7 +109,7 @@ def command(client: str, argument: str, remote: str = f'exec python3 -c "{BOOTST
     Args:
         client: The OpenSSH client.
         argument: ``[USER@]HOST[:PORT]``.
-        remote: What the login shell of the machine runs.
+        remote: Command that the login shell of the other machine runs.
 
     Raises:
         InputError: If the argument has another form.
@@ -134,7 +135,7 @@ def unreachable(argument: str, messages: str) -> InputError:
 
 
 def _login(argument: str) -> str:
-    """Return the host as it is written after ``ssh``: the port as ``-p``, IPv6 addresses without brackets."""
+    """Return the arguments of ``ssh`` that name the host: a port as ``-p``, IPv6 addresses without brackets."""
     login, colon, port = argument.rpartition(":")
     host = f"-p {port} {login}" if colon and port.isdecimal() else argument
     return host.replace("[", "").replace("]", "")

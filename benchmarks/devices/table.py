@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from pocketbert.benchmarks.browser.measuring import Browsers, browser_refusal
 from pocketbert.benchmarks.devices import adb, litert_npu, local, qai_hub, qemu, qnn, ssh, vela
 from pocketbert.benchmarks.devices.hardware_probe import probe_adb, probe_local, probe_qemu, probe_ssh
 from pocketbert.benchmarks.devices.machine_facts import Probe
 from pocketbert.benchmarks.devices.protocol import Allowed, Compiler, Connection, Device, Reachable, Service
 from pocketbert.core.devices import (
     ANDROID,
+    BROWSER,
     COREML,
     DEVICES,
     DeviceInfo,
@@ -35,6 +37,7 @@ _ROWS = (
     litert_npu.DEVICE,
     vela.DEVICE,
     qai_hub.DEVICE,
+    Device(DEVICES[BROWSER], service=Browsers, refusal=browser_refusal),
     Device(DEVICES[COREML]),  # its figures are imported: pocketbert.benchmarks.imported.mac
     Device(DEVICES[ANDROID]),  # likewise: pocketbert.benchmarks.imported.android_app
 )
@@ -45,11 +48,11 @@ def register_device(device: Device) -> None:
     """Register a device, so that recipes and ``--device`` accept it and `pocketbert devices` lists it.
 
     Args:
-        device: The device. Either it can be reached (``connect``), or files are compiled for it (``compiler``), or its
-            facts name the way to use it (``instead``).
+        device: The device. Exactly one of these must be set: ``connect`` (it can be connected to), ``compiler`` (files
+            are compiled for it), or ``instead`` in its `info` (a text on how to use it).
 
     Raises:
-        ValueError: If its name is taken or wrong, or it has several or none of the three.
+        ValueError: If the name is taken or invalid, or not exactly one of the three is set.
     """
     ways = (device.connect, device.compiler, device.service, device.info.instead or None)
     if sum(way is not None for way in ways) != 1:
@@ -67,10 +70,10 @@ def unregister_device(name: str) -> None:
 
 
 def device(name: str) -> Device:
-    """Return the table's row of a device, by its name with or without an argument.
+    """Return a device's row of the table, by its name with or without an argument.
 
     Raises:
-        ValueError: If it is unknown or cannot be measured on.
+        ValueError: If the device is unknown, or results of it can only be imported.
     """
     return _devices[parse_measuring_device(name).info.name]
 
@@ -79,11 +82,11 @@ def connect(name: str) -> Connection:
     """Connect to a device and return the connection.
 
     Args:
-        name: Its name with its argument, as in a recipe.
+        name: Name of the device with its argument, as in a recipe.
 
     Raises:
         ValueError: If the name is wrong.
-        InputError: If it cannot be reached.
+        InputError: If the device cannot be reached.
     """
     connect_device = device(name).connect
     assert connect_device is not None  # the latency protocol calls it for no other device
@@ -91,21 +94,26 @@ def connect(name: str) -> Connection:
 
 
 def compiler_of(name: str) -> Compiler:
-    """Return the compiler of an NPU that files are only compiled for. Errors as of `connect`."""
+    """Return the compiler of a device that files are only compiled for.
+
+    It raises the errors of `connect`.
+    """
     prepare = device(name).compiler
     assert prepare is not None
     return prepare(parse_measuring_device(name).argument)
 
 
 def probe(name: str) -> Probe:
-    """Run the probe (a C program) on a device: cores, extensions, memory, temperatures, and rates if real.
+    """Run the hardware probe (a C program) on a device; return cores, extensions, memory, temperatures and rates.
+
+    An emulated processor has no rates.
 
     Args:
-        name: Its name with its argument, as in a recipe.
+        name: Name of the device with its argument, as in a recipe.
 
     Raises:
         ValueError: If the name is wrong.
-        InputError: If the probe does not run on such a device, or it cannot be reached.
+        InputError: If the probe does not run on such a device, or the device cannot be reached.
     """
     run = device(name).probe
     if run is None:
@@ -115,7 +123,10 @@ def probe(name: str) -> Probe:
 
 
 def service_of(name: str) -> Service:
-    """Return the service that measures files on its own devices. Errors as of `connect`."""
+    """Return the service that measures files on devices of its own.
+
+    It raises the errors of `connect`.
+    """
     prepare = device(name).service
     assert prepare is not None
     return prepare(parse_measuring_device(name).argument)
@@ -126,10 +137,10 @@ class DeviceStatus:
     """Whether a device can be used now, as far as this machine knows.
 
     Attributes:
-        info: The device's facts: name, argument, and the figures that it gives.
-        reachable: What can be used now; None if only a try would show it, or if figures are imported.
-        missing: What this machine lacks to use it; empty if nothing is known to be missing.
-        allowed: The parts of its argument with a fixed list of values.
+        info: The device's entry in the table of devices: name, argument, and what it measures.
+        reachable: What can be used now; None if only a connection would show it, or if results are imported.
+        missing: What this machine lacks to use the device; empty if nothing is known to be missing.
+        allowed: Parts of the device's argument that have a fixed list of values.
     """
 
     info: DeviceInfo
@@ -139,7 +150,7 @@ class DeviceStatus:
 
 
 def list_device_statuses() -> list[DeviceStatus]:
-    """Return for every device what can be used now and what is missing; takes seconds, uses no network."""
+    """Return for each device what can be used now and what is missing; this takes seconds and uses no network."""
     load_plugins()
     return [
         DeviceStatus(one.info, one.look() if one.look is not None else None, one.missing(), one.allowed)
@@ -148,6 +159,6 @@ def list_device_statuses() -> list[DeviceStatus]:
 
 
 def refusals(names: Sequence[str], format: Format, runtime: Runtime | None) -> list[str]:
-    """Return the reasons why none of these devices runs files of this format and runtime; [] if one does."""
+    """Return why none of these devices can run files of this format and runtime; an empty list if one can."""
     reasons = [device(name).refusal(format, runtime) for name in names]
     return [] if "" in reasons else list(dict.fromkeys(reasons))

@@ -89,9 +89,9 @@ class _VelaTarget:
     """NPU, system configuration and memory mode to compile for.
 
     Attributes:
-        npu: The NPU, as vela calls it.
-        system: Its system configuration.
-        memory: Its memory mode.
+        npu: Name of the NPU in vela.
+        system: Name of the NPU's system configuration (clock rates and memories).
+        memory: Name of the memory mode (where weights and activations are kept).
     """
 
     npu: str
@@ -100,7 +100,7 @@ class _VelaTarget:
 
 
 def vela_target(argument: str) -> _VelaTarget:
-    """Parse the text after ``vela:``, such as ``ethos-u55-128`` or ``ethos-u85-256@SYSTEM+MEMORY``.
+    """Parse the text after ``vela:`` in a device's name, such as ``ethos-u55-128`` or ``ethos-u85-256@SYSTEM+MEMORY``.
 
     Raises:
         ValueError: If vela has no such NPU, system or memory mode, or they do not go together.
@@ -149,7 +149,7 @@ def _vela_refusal(format: Format, runtime: Runtime | None) -> str:
 
 
 def _connect_vela(argument: str) -> _VelaCompiler:
-    """Return the compiler for a configuration.
+    """Return Arm's NPU compiler (vela) for a configuration.
 
     Args:
         argument: The NPU, such as ``ethos-u55-128``, with its system and memory mode if they are chosen.
@@ -190,7 +190,7 @@ class _VelaCompiler:
         feeds: Sequence[Mapping[str, NDArray[Any]]],
         budget_s: float,
     ) -> Compiled:
-        """Compile a file's signature of `length` tokens; nothing is run, as there is no emulator."""
+        """Compile the signature of `length` tokens of a TFLite file with vela; nothing is run, as there is no emulator."""
         assert isinstance(predictor, TflitePredictor)
         with tempfile.TemporaryDirectory(prefix="pocketbert-vela-") as name:
             folder = Path(name)
@@ -206,7 +206,7 @@ class _VelaCompiler:
             return _count_compiled(before, after, output, end.log, seconds)
 
     def _run_vela(self, folder: Path) -> ProcessEnd:
-        """Run vela on ``given.tflite`` in a folder; it writes into the subfolder ``made``."""
+        """Run vela on the file ``given.tflite`` in a folder; vela writes its output into the subfolder ``made``."""
         command = [
             *_PROGRAM,
             str(folder / "given.tflite"),
@@ -221,9 +221,9 @@ class _VelaCompiler:
 
 
 def _count_compiled(before: GraphOperators, after: GraphOperators, output: Path, log: str, seconds: float) -> Compiled:
-    """Return operators on the NPU and left on the CPU, and vela's estimate, for a compiled file.
+    """Count the operators on the NPU and on the CPU in a compiled file, read vela's estimate, and build the record.
 
-    A file without any matrix product on the NPU counts as failed, whatever vela estimates.
+    If no matrix product is on the NPU, the record says that the compilation failed, whatever vela estimates.
     """
     on_npu = Counter(before.counts) - Counter(after.counts)
     left = after.left_nodes(_vela_reasons(log), "the log of the compiler gives no reason")
@@ -255,7 +255,7 @@ _TYPE_LIST = "Feature-map dataTypes must be one of"
 
 
 def _vela_reasons(log: str) -> dict[str, str]:
-    """Parse from vela's log why operators were refused: operator type to reasons, joined by semicolons."""
+    """Return the reasons for which vela refused each type of operator, from its log, joined by semicolons."""
     reasons: dict[str, dict[str, None]] = {}
     for refused in _REFUSED_OPERATOR.finditer(log):
         lines = _TENSOR.sub("", refused["why"].removeprefix("Reason: ").strip()).splitlines()
@@ -265,7 +265,7 @@ def _vela_reasons(log: str) -> dict[str, str]:
 
 
 def _last_error(log: str) -> str:
-    """Return vela's own error from its log, else the last line."""
+    """Return the last line of vela's log that looks like an error, else its last line, cut to 300 characters."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"(Error\b|[\w.]*(?:Error|Exception)\b)", line)]
     return (errors or lines or ["no output"])[-1][:300]
@@ -280,9 +280,9 @@ def _read_estimate(folder: Path, operators: Iterable[str], products_left: int) -
     """Read vela's CSV tables in a folder: estimated time and memory, and the cycles per operator type.
 
     Args:
-        folder: Its output folder, with the tables of one network.
-        operators: Operator types of the network, by their names in the TFLite schema: vela writes them in another way.
-        products_left: Matrix products that stay on the CPU.
+        folder: The output folder of vela, with the tables of one network.
+        operators: Operator types of the network, by their names in the TFLite schema; vela spells them in another way.
+        products_left: Number of matrix products that stay on the CPU.
 
     Raises:
         ValueError: If a table is missing, too large or of another form; the message says what is wrong.
@@ -315,7 +315,7 @@ def _read_estimate(folder: Path, operators: Iterable[str], products_left: int) -
 
 
 def _operator_cycles(rows: list[dict[str, str]], operators: Iterable[str]) -> list[OperatorCycles]:
-    """Sum the cycles on the NPU per operator type of the original file, as vela splits some operators."""
+    """Add up the NPU's cycles for each operator type of the original file; vela splits some operators."""
 
     def simplified(name: str) -> str:
         return name.replace("_", "").lower()
@@ -330,7 +330,7 @@ def _operator_cycles(rows: list[dict[str, str]], operators: Iterable[str]) -> li
 
 
 def _read_table(folder: Path, pattern: str) -> list[dict[str, str]]:
-    """Read the rows of the only CSV file whose name fits the pattern; ValueError if none, several, or malformed."""
+    """Read the rows of the only CSV file whose name matches the pattern; raise ValueError if there is not exactly one."""
     paths = list(folder.glob(pattern))
     if len(paths) != 1:
         raise ValueError(f"it wrote {len(paths)} files {pattern} instead of 1")

@@ -34,8 +34,8 @@ class ProcessEnd:
     """How a program ended, and what it printed.
 
     Attributes:
-        problem: What went wrong; empty if it ended well.
-        log: What it printed.
+        problem: What went wrong; empty if the program succeeded.
+        log: What the program printed.
     """
 
     problem: str
@@ -45,16 +45,18 @@ class ProcessEnd:
 def run_separately(
     command: Sequence[str], folder: Path, limit_s: float, environment: Mapping[str, str] | None = None
 ) -> ProcessEnd:
-    """Run a program in a process group until it ends; the group is killed at the time limit or when we are stopped.
+    """Run a program in a process group of its own, and return how it ended.
+
+    The group is killed at the time limit, or if this process is stopped.
 
     Args:
-        command: The program and its arguments; no shell reads them.
-        folder: Its working directory, which gets the log.
-        limit_s: Most seconds that it may take.
-        environment: Variables that are set in addition to those of this process.
+        command: The program and its arguments; no shell interprets them.
+        folder: Working directory of the program, to which its log is written.
+        limit_s: Largest number of seconds that the program may take.
+        environment: Environment variables that are set in addition to those of this process.
 
     Returns:
-        How it ended. No error is raised for what the program does.
+        How the program ended; if it fails, no error is raised.
     """
     path = folder / _LOG_FILE
     with path.open("wb") as log:
@@ -87,22 +89,22 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def _status_in_words(status: int) -> str:
-    """Return an exit status as text: "the process ended with status 1"; empty for success."""
+    """Return an exit status in words, such as "the process ended with status 1"; empty for success."""
     if status < 0:
         return f"the process was ended by {signal.Signals(-status).name}"
     return f"the process ended with status {status}" if status else ""
 
 
 def only_signature(file: bytes, key: str) -> tuple[bytes, int]:
-    """Reduce a TFLite file to one signature, as an NPU takes one length and the others would be compiled too.
+    """Reduce a TFLite file to one signature, because an NPU takes one length and compiles all signatures.
 
     Args:
-        file: The .tflite.
-        key: Name of the signature.
+        file: Content of the .tflite file.
+        key: Name of the signature to keep.
 
     Returns:
-        (smaller file, index of the signature's graph in it). A file whose graphs refer to each other, or
-        which has one signature, comes back as it is.
+        (smaller file, index of the signature's graph in it). A file with one signature, or with graphs that are no
+        signatures, is returned unchanged.
     """
     model = load_model(file)
     chosen = next(s for s in model.signatureDefs if _decoded(s.signatureKey) == key)
@@ -118,19 +120,19 @@ class GraphOperators:
     """The operators of one graph of a TFLite file.
 
     Attributes:
-        counts: How many there are of each type, by their names in the TFLite schema.
-        compiled: How many compiled pieces there are among them.
+        counts: Number of operators by type, by the types' names in the TFLite schema.
+        compiled: Number of pieces of the graph that are compiled for an NPU.
     """
 
     counts: Counter[str]
     compiled: int
 
     def left_nodes(self, reasons: Mapping[str, str], unknown: str) -> list[LeftNodes]:
-        """Return the operators as nodes that stay on the CPU, with reasons, most frequent first.
+        """Return the operators as records of nodes that stay on the CPU, with reasons; the most frequent come first.
 
         Args:
-            reasons: Why, by operator type.
-            unknown: The reason of other types.
+            reasons: Why operators of a type stay on the CPU, by type.
+            unknown: The reason for types that are not in `reasons`.
         """
         return [
             LeftNodes(op_type=op_type, nodes=count, reason=reasons.get(op_type, unknown))
@@ -142,9 +144,9 @@ def operators_of(file: bytes, graph: int, compiled_code: str = "DISPATCH_OP") ->
     """Count the operators of a graph by type, and the pieces that were compiled for an NPU.
 
     Args:
-        file: The .tflite.
-        graph: Index of the graph.
-        compiled_code: Name of the custom operator as which the compiler writes each piece.
+        file: Content of the .tflite file.
+        graph: Index of the graph in the file.
+        compiled_code: Name of the custom operator that stands for a compiled piece of the graph.
     """
     schema = tflite_schema()
     names = {value: name for name, value in vars(schema.BuiltinOperator).items() if isinstance(value, int)}
@@ -167,5 +169,5 @@ def operator_name(number: int) -> str:
 
 
 def _decoded(value: bytes | str | None) -> str:
-    """Decode a text of a TFLite file, which its reader may return as bytes."""
+    """Decode a text of a TFLite file if its reader returned it as bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value or ""

@@ -22,11 +22,11 @@ from pocketbert.core.errors import InputError, Problem
 
 @dataclass(frozen=True)
 class Imported:
-    """Figures that were read from files of other machines.
+    """Results that were read from files of other machines.
 
     Attributes:
-        sessions: One result for each file of a Mac or a phone: those of phones, then those of Macs.
-        reported: One record for each text.
+        sessions: One result for each file from a phone, then one for each file from a Mac.
+        reported: One record for each saved text.
     """
 
     sessions: list[BenchmarkResult]
@@ -34,13 +34,13 @@ class Imported:
 
 
 def import_figures(paths: Sequence[Path], folders: Sequence[Path], facts: Sequence[Fact] = ()) -> Imported:
-    """Import figures of other machines: JSON of the Mac script or the Android app, outputs of measuring programs.
+    """Import results of other machines: JSON of the Mac script or Android app, saved texts of measuring programs.
 
     Args:
-        paths: The files.
-        folders: Artefact folders that hold the measured files. Texts need them; with none, the figures of other files
-            are not checked, and their results note it.
-        facts: The user's facts that the texts lack, such as the device.
+        paths: The files to import.
+        folders: Artefact folders with the measured model files. Saved texts need them. Without folders, it is not
+            checked that the other results belong to known files, and the results say so.
+        facts: Facts that saved texts leave out and the user states, such as the device.
 
     Raises:
         InputError: Listing every problem of all files.
@@ -67,7 +67,7 @@ def import_figures(paths: Sequence[Path], folders: Sequence[Path], facts: Sequen
 
 
 def _kind(path: Path) -> object:
-    """Return the `kind` entry of a JSON file; None if the file cannot be read or has none."""
+    """Return the entry `kind` of a JSON file; None if the file cannot be read or has no such entry."""
     try:
         content = read_json(path)
     except InputError:

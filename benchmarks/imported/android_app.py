@@ -60,7 +60,7 @@ _Seconds = Annotated[float, Field(ge=0, le=1e7, allow_inf_nan=False)]
 
 
 class _Phone(ForeignRecord):
-    """The phone in a file of the demo app. Facts that it does not report are empty or 0.
+    """The phone that the demo app measured; facts that the app does not report are empty or 0.
 
     Attributes:
         maker: Manufacturer.
@@ -68,10 +68,10 @@ class _Phone(ForeignRecord):
         soc: Name of the chip.
         android: Version of Android.
         api: API level.
-        abi: Processor interface, e.g. ``arm64-v8a``.
+        abi: Binary interface of the processor, e.g. ``arm64-v8a``.
         cores: CPU cores.
         memory_bytes: Main memory.
-        emulated: Whether it is an emulator.
+        emulated: Whether the phone is an emulator.
     """
 
     maker: ShortText
@@ -94,10 +94,10 @@ class _Protocol(ForeignRecord):
     """How the demo app measured.
 
     Attributes:
-        runs: Requested number of timed inferences per file, length and repeat.
+        runs: Requested number of timed inferences for each file, length and repeat.
         repeats: Requested number of repeats.
         inputs: Where the texts came from.
-        took_s: Seconds it took.
+        took_s: Seconds that the measurement took.
     """
 
     runs: int = Field(ge=1, le=1000)
@@ -117,9 +117,9 @@ class _Answers(ForeignRecord):
     """How far the outputs were from those of the golden rows (recorded inputs with the model's expected outputs).
 
     Attributes:
-        rows: Rows compared.
+        rows: Number of rows that were compared.
         largest: Largest difference.
-        tolerance: Largest one that is allowed.
+        tolerance: Largest difference that is allowed.
     """
 
     rows: int = Field(ge=1, le=1_000_000)
@@ -131,10 +131,10 @@ class _Cell(ForeignRecord):
     """The timings of one file at one input length.
 
     Attributes:
-        length: Tokens.
-        warmup_runs: Untimed inferences before.
-        warmup_stable: Whether the warm-up's times became stable.
-        wall_ms: Wall times, one list for each repeat; shorter where the measurement was ended.
+        length: Input length in tokens.
+        warmup_runs: Number of untimed inferences before the timed ones.
+        warmup_stable: Whether the times became stable during the warm-up.
+        wall_ms: Wall times, one list for each repeat; fewer if the measurement was ended early.
     """
 
     length: Length
@@ -147,9 +147,9 @@ class _SustainedPoint(ForeignRecord):
     """About one second of a run without pauses.
 
     Attributes:
-        after_s: Seconds since its start.
+        after_s: Seconds since the start of the run.
         p50_ms: Median time of an inference.
-        thermal: Thermal status in the phone's words.
+        thermal: Thermal status as Android names it.
     """
 
     after_s: _Seconds
@@ -158,24 +158,24 @@ class _SustainedPoint(ForeignRecord):
 
 
 class _File(ForeignRecord):
-    """The figures of one model file, run by one engine on one processor of the phone.
+    """The measurements of one model file, run by one engine on one processor of the phone.
 
     Attributes:
         path: Path in the artefact folder.
         sha256: Digest of the file.
-        bytes: Its size.
-        format: Its format.
-        scheme: How its numbers are stored.
+        bytes: Size of the file.
+        format: Format of the file.
+        scheme: How the file stores the model's numbers.
         engine: Name of the engine.
         engine_version: Version of the engine.
-        processor: Part of the phone that computed.
-        threads: CPU threads.
-        load_ms: From the bytes to a session that can run; None if the app did not report it.
-        first_ms: First inference.
+        processor: The part of the phone that ran the file, such as its CPU.
+        threads: Number of CPU threads.
+        load_ms: Time from the file's bytes to a session that can run; None if the app did not report it.
+        first_ms: Time of the first inference.
         memory_bytes: Growth of resident memory while loading and at the first inference.
-        answers: How far the outputs of the self-test were from the expected ones.
+        answers: How far the outputs of the app's self-test were from the expected ones.
         cells: One entry for each length.
-        sustained: A run without a pause; empty where none was made.
+        sustained: Points of a run without a pause; empty if there was none.
     """
 
     path: str = Field(max_length=400, pattern=r"^[\w-][\w .-]*(/[\w-][\w .-]*)*$")
@@ -196,7 +196,7 @@ class _File(ForeignRecord):
 
     @property
     def name(self) -> str:
-        """Name in tables: the file, its engine and its processor."""
+        """Name of the file, its engine and its processor, for tables."""
         return f"{self.path} {self.engine} {self.processor.upper()}"
 
     @model_validator(mode="after")
@@ -211,15 +211,15 @@ class PhoneRecord(ForeignRecord):
     """The content of the JSON file that the demo app writes.
 
     Attributes:
-        kind: Marks such files.
-        schema_version: Readable if its major part is that of `SCHEMA_VERSION`.
+        kind: Text that marks such files.
+        schema_version: Version of the format; it can be read if its major part is that of `SCHEMA_VERSION`.
         made: Time of the measurement, UTC.
         app: Version of the app.
         phone: The phone.
-        protocol: How it was measured.
+        protocol: How the app measured.
         thermal: The phone's thermal status before and after.
-        power: Battery or charger.
-        files: The figures of each model file.
+        power: Whether the phone ran on battery or on a charger.
+        files: The measurements of each model file.
     """
 
     kind: Literal["pocketbert-android-benchmark"]
@@ -234,7 +234,7 @@ class PhoneRecord(ForeignRecord):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> PhoneRecord:
-        """Refuse an emulator's figures, duplicate measurements, and more runs than the protocol states."""
+        """Raise ValueError for an emulator's results, repeated measurements, or more runs than the protocol says."""
         if self.phone.emulated:
             raise ValueError("measured on an emulator, whose times are no latencies; measure on a phone")
         measured = [(f.name, f.threads) for f in self.files]
@@ -249,14 +249,15 @@ class PhoneRecord(ForeignRecord):
 
 @dataclass(frozen=True)
 class AppPlan:
-    """What the app measures: its benchmark is started once per file, thread count and length.
+    """What the demo app is to measure; its benchmark is started once for each file, thread count and length.
 
     Attributes:
-        paths: Model files, by their paths in the artefact folder that the app carries.
+        paths: Paths of the model files in the artefact folder that the app contains.
         threads: Numbers of threads.
         lengths: Lengths in tokens; 0 for the longest that a file takes.
-        runs: Timed inferences of each repeat.
-        seconds: Seconds that each file runs without a pause, at the first number of threads and length; 0 for none.
+        runs: Number of timed inferences in each repeat.
+        seconds: Seconds that each file runs without a pause, at the first number of threads and length; 0 for no such
+            run.
     """
 
     paths: Sequence[str]
@@ -271,7 +272,7 @@ def app_problems(options: BenchmarkOptions, texts: bool) -> list[Problem]:
 
     Args:
         options: The requested settings of the benchmark.
-        texts: Whether texts are given.
+        texts: Whether the user gave texts to measure.
     """
     reasons = {
         "gaps": "the demo app times no single calls after idle times." if options.gaps_ms else "",
@@ -290,15 +291,15 @@ def app_problems(options: BenchmarkOptions, texts: bool) -> list[Problem]:
 
 
 def measure_by_app(argument: str, plan: AppPlan, destination: Path) -> None:
-    """Measure model files with the demo app on a phone over adb, and write one JSON file of all its records.
+    """Measure model files with the demo app on a phone over adb, and write all its records into one JSON file.
 
     Args:
-        argument: Serial number of the phone, or nothing for the only one; cores cannot be chosen for an app.
+        argument: Serial number of the phone; None if only one is connected. An app's CPU cores cannot be chosen.
         plan: Files, threads and lengths to measure.
         destination: The file to write.
 
     Raises:
-        InputError: If the phone cannot be used, or the app measured nothing; lists why.
+        InputError: If the phone cannot be used, or the app measured nothing; the message lists the reasons.
         MissingBackendError: If there is no `adb` client, or no demo app on the phone.
         MachineError: If the phone is lost, or the app does not end.
     """
@@ -334,7 +335,7 @@ def measure_by_app(argument: str, plan: AppPlan, destination: Path) -> None:
 
 
 def _measure_case(adb: Adb, path: str, numbers: Mapping[str, int]) -> PhoneRecord | str:
-    """Start the app's benchmark of one file and wait; return its record, or the error text of the app.
+    """Start the app's benchmark of one file and wait for it; return its record, or the app's error text.
 
     Args:
         adb: The phone.
@@ -368,7 +369,7 @@ def _measure_case(adb: Adb, path: str, numbers: Mapping[str, int]) -> PhoneRecor
 
 
 def _merge_records(records: Sequence[PhoneRecord]) -> PhoneRecord:
-    """Merge the phone's records in order of time into one, which lists each file with all its lengths."""
+    """Merge records of one phone into one, in the order of their times; each file has all its lengths in it."""
     files: dict[tuple[str, int], _File] = {}
     for file in (file for record in records for file in record.files):
         earlier = files.get((file.name, file.threads))
@@ -382,17 +383,18 @@ def _merge_records(records: Sequence[PhoneRecord]) -> PhoneRecord:
 
 
 def import_phone(paths: Sequence[Path], listed: Mapping[Path, Sequence[FileRecord]]) -> list[BenchmarkResult]:
-    """Import JSON files that the Android demo app wrote.
+    """Import result files (JSON) of the Android demo app, after comparing the measured files with artefact folders.
 
     Args:
-        paths: The files.
-        listed: Model files by artefact folder; with none, nothing is checked and the result notes it.
+        paths: The result files to import.
+        listed: Records of the model files of each artefact folder. If it is empty, nothing is compared, and the result
+            says so.
 
     Returns:
-        One result per file, its provenance `measured`, its device the phone.
+        One result per file, with the provenance `measured` and the phone as device.
 
     Raises:
-        InputError: Listing every problem of all files; also where a measured file is not the one in a folder.
+        InputError: Listing every problem of all files, including measured model files that are in none of the folders.
     """
     fix = "Pack this folder for the app, and measure again."
 
@@ -423,12 +425,14 @@ _DESCRIPTION = (
 
 
 def _result(record: PhoneRecord, source: str, *, checked: bool) -> BenchmarkResult:
-    """Convert a JSON file of the demo app into a benchmark result; a variant is a file with engine and processor.
+    """Convert a result file of the demo app to a benchmark result.
+
+    Each model file, with the engine and processor that ran it, is a variant.
 
     Args:
         record: The file's content.
         source: Name of the imported file, for the notes.
-        checked: Whether the model files are known to be those of an artefact folder.
+        checked: Whether the model files were compared with an artefact folder's.
     """
     phone, protocol = record.phone, record.protocol
     machine = Machine(
@@ -474,7 +478,7 @@ def _result(record: PhoneRecord, source: str, *, checked: bool) -> BenchmarkResu
 
 
 def _variant(file: _File) -> Variant:
-    """Make the variant record (name, path, scheme, digest) of a measured file."""
+    """Build the variant record (name, path, scheme, digest) of a measured file."""
     return Variant(
         name=file.name,
         path=Path(file.path),
@@ -488,7 +492,7 @@ def _variant(file: _File) -> Variant:
 
 
 def _measurement(record: PhoneRecord, machine: Machine, file: _File, cell: _Cell) -> Measurement:
-    """Make the measurement record of one file at one length."""
+    """Build the measurement record of one file at one length."""
     thermal = " → ".join(part for part in (record.thermal.before, record.thermal.after) if part)
     return Measurement(
         variant=file.name,
@@ -516,7 +520,7 @@ def _measurement(record: PhoneRecord, machine: Machine, file: _File, cell: _Cell
 
 
 def _notes(record: PhoneRecord, source: str, checked: bool) -> Iterator[str]:
-    """Yield the result's notes: origin, power, load times, and how times changed in a run without pauses."""
+    """Yield notes for the result: origin, power supply, load times, and how times changed in runs without pauses."""
     phone, power = record.phone, record.power or "power source unknown"
     thermal = f"thermal status {record.thermal.before or 'unknown'}, at the end {record.thermal.after or 'unknown'}"
     yield f"Imported from {source}, measured {record.made} on {phone.title}, Android {phone.android}: {power}; {thermal}."

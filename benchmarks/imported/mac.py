@@ -56,21 +56,21 @@ class _Record(ForeignRecord):
 
 
 class _Machine(_Record):
-    """The Mac or the iPhone in a file of the script. Facts that it does not report are empty or 0.
+    """The Mac or iPhone that the script measured; facts that it does not report are empty or 0.
 
     Attributes:
-        model: As Apple counts models, e.g. ``Mac14,2``.
-        chip: Its processor.
+        model: Apple's identifier of the model, e.g. ``Mac14,2``.
+        chip: Name of the processor.
         arch: ``arm64`` or ``x86_64``.
         isa: Instruction-set extensions that matter for encoders.
         cores: CPU cores.
         memory_bytes: Main memory.
-        macos: Version of the system.
-        build: Its build.
+        macos: Version of macOS.
+        build: Build number of macOS.
         python: Version of Python.
         power: ``AC Power`` or ``Battery Power``.
         thermal: Output of ``pmset -g therm``.
-        system: Name and version of a system other than macOS.
+        system: Name and version of the system, if it is not macOS.
     """
 
     model: ShortText
@@ -96,11 +96,11 @@ class _Protocol(_Record):
     """How the script measured.
 
     Attributes:
-        runs: Timed inferences per package, unit, length and repeat.
-        repeats: How often all files and lengths are timed anew, one pass after the other.
-        burst: Timed inferences before the next one has its turn.
+        runs: Number of timed inferences for each package, compute unit, length and repeat.
+        repeats: How often all files and lengths are timed again, one pass after the other.
+        burst: Number of timed inferences of one package before it is the turn of the next.
         inputs: Where the token ids came from.
-        took_s: Seconds it took.
+        took_s: Seconds that the measurement took.
         iphone: Whether an iPhone was measured, connected to the Mac that ran the script.
     """
 
@@ -123,11 +123,11 @@ class _Answers(_Record):
     """How far the outputs were from those of the golden rows (recorded inputs with the model's expected outputs).
 
     Attributes:
-        rows: Rows compared.
+        rows: Number of rows that were compared.
         skipped: Rows left out: too long, or a pair without segment ids.
-        largest: Largest difference among finite answers.
-        tolerance: Largest one that is allowed.
-        finite: Whether all answers were numbers.
+        largest: Largest difference among finite outputs.
+        tolerance: Largest difference that is allowed.
+        finite: Whether all outputs were finite.
     """
 
     rows: int = Field(ge=1, le=1_000_000)
@@ -142,8 +142,8 @@ class _PlannedDevice(_Record):
 
     Attributes:
         device: ``CPU``, ``GPU``, ``Neural Engine``, or ``undecided``.
-        cost: Its share of the cost as Core ML estimates it.
-        op_types: Operators per type.
+        cost: Share of the cost that Core ML estimates for these operators.
+        op_types: Number of operators by type.
     """
 
     device: ShortText
@@ -156,7 +156,7 @@ class _Plan(_Record):
 
     Attributes:
         devices: One entry per processor.
-        constants: Operators that are only data.
+        constants: Number of operators that only hold data.
         absent: Why there is no plan.
     """
 
@@ -169,12 +169,12 @@ class _Cell(_Record):
     """The timings of one package on one compute unit at one input length.
 
     Attributes:
-        length: Tokens.
-        warmup_runs: Untimed inferences before.
-        warmup_stable: Whether the warm-up's times became stable.
+        length: Input length in tokens.
+        warmup_runs: Number of untimed inferences before the timed ones.
+        warmup_stable: Whether the times became stable during the warm-up.
         wall_ms: Wall times, [repeats][runs].
-        cpu_ms: CPU times of the process, same shape; None of an iPhone.
-        engine_ms: Core ML's own times, same shape; None if this version of coremltools has none.
+        cpu_ms: CPU times of the process, [repeats][runs]; None for an iPhone.
+        engine_ms: Times by Core ML's own clock, [repeats][runs]; None if this version of coremltools has none.
     """
 
     length: Length
@@ -186,7 +186,7 @@ class _Cell(_Record):
 
     @model_validator(mode="after")
     def _same_shape(self) -> _Cell:
-        """Refuse a record whose CPU or engine times have another number of runs than its wall times."""
+        """Raise ValueError if the CPU times or engine times have another number of runs than the wall times."""
         shape = [len(r) for r in self.wall_ms]
         for name, other in (("cpu_ms", self.cpu_ms), ("engine_ms", self.engine_ms)):
             if other is not None and [len(r) for r in other] != shape:
@@ -194,26 +194,26 @@ class _Cell(_Record):
         return self
 
     def cpu_medians(self, burst: int) -> list[float] | None:
-        """Return the CPU median of each burst, at least one clock step so that ratios exist; None if not measured."""
+        """Return the median CPU time of each burst, at least one clock step so that ratios exist; None without."""
         if self.cpu_ms is None:
             return None
         return [max(x, _CLOCK_STEP_MS) for x in burst_medians(self.cpu_ms, burst)]
 
 
 class _Unit(_Record):
-    """The figures of one package on one compute unit.
+    """The measurements of one package on one compute unit.
 
     Attributes:
         unit: The processors that Core ML was allowed to use.
-        failed: Why it could not be measured; then nothing else is there.
-        specialize_ms: First load after compilation: Core ML makes the package ready for the unit.
-        load_ms: Load after that, in a fresh process.
-        first_ms: First inference in that process, at the longest length.
+        failed: Why the package could not be measured; the other fields are then empty.
+        specialize_ms: Time of the first load after compilation, in which Core ML prepares the package for the unit.
+        load_ms: Time of a later load, in a new process.
+        first_ms: Time of the first inference in that process, at the longest length.
         peak_memory_bytes: Peak resident memory above what the process had before loading.
         peak_rss_bytes: Peak resident memory of the process, memory before loading included.
-        answers: How far the outputs were from the golden rows; None if the folder has none of the package.
-        plan: Core ML's plan of which processor runs which operators.
-        cells: One per length.
+        answers: How far the outputs were from the golden rows; None if the folder has none for the package.
+        plan: Core ML's plan, which says what processor runs which operators.
+        cells: The timings at each length.
     """
 
     unit: Literal["all", "cpu-only", "cpu-and-gpu", "cpu-and-ne"]
@@ -229,7 +229,7 @@ class _Unit(_Record):
 
     @model_validator(mode="after")
     def _complete(self) -> _Unit:
-        """Refuse a record that lacks figures without a reason, or lists a length twice."""
+        """Raise ValueError if a record lacks measurements without giving a reason, or lists a length twice."""
         if not self.failed:
             required = {"specialize_ms", "load_ms", "first_ms", "answers", "plan", "cells"}
             if missing := required - self.model_fields_set:
@@ -241,16 +241,16 @@ class _Unit(_Record):
 
 
 class _Package(_Record):
-    """The figures of one Core ML package.
+    """The measurements of one Core ML package.
 
     Attributes:
         path: Path in the artefact folder.
         sha256: Digest of the package.
-        bytes: Its size.
-        compile_ms: Time of compiling; None where it failed.
-        lengths: Lengths measured.
-        default_length: The length that the plan is made for.
-        units: One entry per compute unit asked for.
+        bytes: Size of the package.
+        compile_ms: Time to compile the package; None if that failed.
+        lengths: Input lengths that were measured.
+        default_length: The length for which the plans are made.
+        units: The measurements on each compute unit that was asked for.
     """
 
     path: str = Field(max_length=400, pattern=r"^[\w. -]+(/[\w. -]+)*\.mlpackage$")
@@ -271,14 +271,14 @@ class MacRecord(_Record):
     """The content of the JSON file that ``benchmark_on_mac.py`` writes.
 
     Attributes:
-        kind: Marks such files.
-        schema_version: Readable if its major part is that of `SCHEMA_VERSION`.
+        kind: Text that marks such files.
+        schema_version: Version of the format; it can be read if its major part is that of `SCHEMA_VERSION`.
         made: Time of the measurement, UTC.
-        machine: The Mac.
-        versions: Libraries.
-        protocol: How it was measured.
+        machine: The Mac or iPhone.
+        versions: Versions of libraries.
+        protocol: How the script measured.
         load: The Mac's load average before and after.
-        packages: The figures of each Core ML package.
+        packages: The measurements of each Core ML package.
     """
 
     kind: Literal["pocketbert-mac-benchmark"]
@@ -292,7 +292,7 @@ class MacRecord(_Record):
 
     @model_validator(mode="after")
     def _something_measured(self) -> MacRecord:
-        """Refuse a file without figures, with a package twice, or with other numbers of runs than its protocol."""
+        """Raise ValueError if nothing was measured, a package occurs twice, or runs are not those of the protocol."""
         _refuse_duplicates("package", [p.path for p in self.packages])
         shape = [self.protocol.runs] * self.protocol.repeats
         for cell in (c for p in self.packages for u in p.units for c in u.cells):
@@ -317,17 +317,18 @@ def mac_script() -> str:
 
 
 def import_mac(paths: Sequence[Path], listed: Mapping[Path, Sequence[ModelRecord]]) -> list[BenchmarkResult]:
-    """Import JSON files that ``benchmark_on_mac.py`` wrote.
+    """Import result files (JSON) of ``benchmark_on_mac.py``, after comparing the packages with artefact folders.
 
     Args:
-        paths: The files.
-        listed: Model files by artefact folder; with none, nothing is checked and the result notes it.
+        paths: The result files to import.
+        listed: Records of the model files of each artefact folder. If it is empty, nothing is compared, and the result
+            says so.
 
     Returns:
-        One result per file, its provenance `measured`, its device the Mac.
+        One result per file, with the provenance `measured` and the Mac or iPhone as device.
 
     Raises:
-        InputError: Listing every problem of all files; also where a package is not the one in a folder.
+        InputError: Listing every problem of all files, including packages that are in none of the folders.
     """
     fix = "Run the script on the Mac in a copy of this folder."
 
@@ -344,7 +345,8 @@ def read_mac_record(path: Path) -> MacRecord:
     """Read and check a JSON file of ``benchmark_on_mac.py``.
 
     Raises:
-        InputError: Listing what is wrong with it: missing, too large, of another kind or major schema, or wrong.
+        InputError: If the file is missing, too large, of another kind or major schema, or invalid; the message lists
+            every problem.
     """
     content: Any = read_json(path)
     if not isinstance(content, dict) or content.get("kind") != KIND:
@@ -372,13 +374,13 @@ _DESCRIPTION_ON_IPHONE = (
 
 
 def _result(record: MacRecord, source: str, schemes: Mapping[str, Scheme | None], *, checked: bool) -> BenchmarkResult:
-    """Convert a JSON file of the script into a benchmark result; a variant is a package on one compute unit.
+    """Convert a result file of the Mac script to a benchmark result; each package on a compute unit is a variant.
 
     Args:
         record: The file's content.
         source: Name of the imported file, for the notes.
-        schemes: How numbers are stored, by the package's digest.
-        checked: Whether the packages are known to be those of an artefact folder.
+        schemes: Scheme (how numbers are stored) of each package, by its digest.
+        checked: Whether the packages were compared with an artefact folder's.
     """
     protocol, mac = record.protocol, record.machine
     measured = [(_variant(p, u, schemes), p, u) for p in record.packages for u in p.units if not u.failed]
@@ -425,7 +427,7 @@ def _result(record: MacRecord, source: str, schemes: Mapping[str, Scheme | None]
 
 
 def _variant(package: _Package, unit: _Unit, schemes: Mapping[str, Scheme | None]) -> Variant:
-    """Make the variant record (name, path, scheme, digest) of a package on a compute unit."""
+    """Build the variant record (name, path, scheme, digest) of a package on a compute unit."""
     return Variant(
         name=f"{package.path} {unit.unit}",
         path=Path(package.path),
@@ -439,7 +441,7 @@ def _variant(package: _Package, unit: _Unit, schemes: Mapping[str, Scheme | None
 
 
 def _measurement(record: MacRecord, machine: Machine, variant: Variant, unit: _Unit, cell: _Cell) -> Measurement:
-    """Make the measurement record of one package on one compute unit at one length."""
+    """Build the measurement record of one package on one compute unit at one length."""
 
     def statistics(samples: Sequence[Sequence[float]]) -> Statistics:
         return Statistics.of([x for repeat in samples for x in repeat])
@@ -482,7 +484,10 @@ def _measurement(record: MacRecord, machine: Machine, variant: Variant, unit: _U
 
 
 def _comparisons(cells_by_variant: Sequence[tuple[str, list[_Cell]]], burst: int) -> list[Comparison]:
-    """Return each variant's time ratio to the first one, per length; the script ran all in turns, round by round."""
+    """Return each variant's time relative to the first variant, for each length.
+
+    They can be compared because the script ran all variants in turns. `burst` is the number of inferences in a turn.
+    """
     (baseline, first_cells), *others = cells_by_variant
     first = {cell.length: cell for cell in first_cells}
     comparisons = []
@@ -505,7 +510,7 @@ def _comparisons(cells_by_variant: Sequence[tuple[str, list[_Cell]]], burst: int
 
 
 def _profile(variant: str, length: int, plan: _Plan) -> Profile:
-    """Make a profile record from Core ML's compute plan: placement by processor, without times."""
+    """Build a profile record from Core ML's compute plan: on which processor operators run, without times."""
     return Profile(
         variant=variant,
         threads=ENGINE_THREADS,
@@ -521,7 +526,7 @@ def _profile(variant: str, length: int, plan: _Plan) -> Profile:
 
 
 def _notes(record: MacRecord, source: str, checked: bool) -> Iterator[str]:
-    """Yield the result's notes: origin, compile and load times, failures, warnings."""
+    """Yield notes for the result: origin, compile and load times, failures, warnings."""
     mac, iphone = record.machine, record.protocol.iphone
     where = f"{mac.power or 'power source unknown'}; {mac.thermal or 'thermal state unknown'}"
     if iphone:

@@ -73,7 +73,7 @@ class Fact:
     Attributes:
         key: ``device``, ``file``, ``length`` or ``threads``.
         value: The stated value.
-        text: Name of the text's file; empty for all texts.
+        text: Name of the saved output that the fact is about; empty for all.
     """
 
     key: str
@@ -83,13 +83,13 @@ class Fact:
 
 @dataclass(frozen=True)
 class _TextFacts:
-    """All facts that the user states about one saved output; empty or None if not stated.
+    """All facts that the user states about one saved output; what is not stated is empty or None.
 
     Attributes:
         device: The device in words.
         file: Path of the measured file.
-        length: Tokens.
-        threads: Threads within an operator.
+        length: Input length in tokens.
+        threads: Number of threads within an operator.
     """
 
     device: str = ""
@@ -100,14 +100,14 @@ class _TextFacts:
 
 @dataclass(frozen=True)
 class _Settings:
-    """The settings of a run as the saved output tells them; empty or None if it does not.
+    """The settings of a run that the saved output contains; what it does not contain is empty or None.
 
     Attributes:
-        file: The measured file as it is called on the device.
-        megabytes: Its size, to six digits.
-        length: Tokens.
-        threads: Threads; 0 if the program was given no number.
-        others: Other settings in the text's words.
+        file: Name of the measured file on the device.
+        megabytes: Size of the file in MB, to six digits.
+        length: Input length in tokens.
+        threads: Number of threads; 0 if the program was given none.
+        others: Other settings, as the output words them.
     """
 
     file: str = ""
@@ -141,7 +141,7 @@ def parse_fact(written: str) -> Fact:
 
 
 def is_text(path: Path) -> bool:
-    """Return whether a file does not begin like JSON, with ``[`` or ``{``; False also if it cannot be opened."""
+    """Return whether a file can be opened and does not begin like JSON, with ``[`` or ``{``."""
     try:
         with open_regular(path) as stream:
             head = stream.read(256) or b""
@@ -156,12 +156,13 @@ def import_texts(
     """Import saved outputs of ``benchmark_model`` and ``onnxruntime_perf_test``.
 
     Args:
-        paths: The texts.
-        listed: Model files by artefact folder: a text contains no digest, so its file is looked up there.
-        facts: The user's facts that the texts lack, such as the device.
+        paths: The saved texts.
+        listed: Records of the model files of each artefact folder. A saved output contains no digest, so its model file
+            is looked up there.
+        facts: Facts that the saved outputs leave out and the user states, such as the device.
 
     Returns:
-        One record for each text, its provenance `measured`.
+        One record for each saved output, with the provenance `measured`.
 
     Raises:
         InputError: Listing every problem of all texts.
@@ -188,7 +189,7 @@ def import_texts(
 def _argument_problems(
     paths: Sequence[Path], listed: Mapping[Path, Sequence[ModelRecord]], facts: Sequence[Fact]
 ) -> Iterator[Problem]:
-    """Yield problems of the arguments: a fact that names no imported text, or texts without an artefact folder."""
+    """Yield problems of the arguments: facts about a text that is not imported, texts without an artefact folder."""
     names = {path.name for path in paths}
     if facts and not paths:
         yield Problem("--fact", "tells about a text, and none is imported.", "Give it with --import")
@@ -201,7 +202,7 @@ def _argument_problems(
 
 
 def _facts_of_text(name: str, facts: Sequence[Fact]) -> _TextFacts:
-    """Collect the user's facts about the text called `name`; they override facts about all texts."""
+    """Collect the user's facts about the text with this name; they override facts about all texts."""
     applying = sorted((f for f in facts if f.text in ("", name)), key=lambda f: bool(f.text))
     value_of = {f.key: f.value for f in applying}
     length, threads = value_of.get("length"), value_of.get("threads")
@@ -214,7 +215,22 @@ def _facts_of_text(name: str, facts: Sequence[Fact]) -> _TextFacts:
 
 
 def _read_report(path: Path, listed: Mapping[Path, Sequence[ModelRecord]], facts: _TextFacts) -> Reported:
-    """Read one saved output as a record of figures; InputError lists all of its problems."""
+    """Read the times and memory in one saved output of a measuring program, and return them as a record.
+
+    It was printed by ``benchmark_model`` or ``onnxruntime_perf_test``, or is the latter's file of results.
+
+    Args:
+        path: The saved output.
+        listed: Records of the model files of each artefact folder. The measured file is looked up among them.
+        facts: Device, file, length and threads as the user states them, for what the output does not say.
+
+    Returns:
+        The record, with the provenance `measured`.
+
+    Raises:
+        InputError: If the output is malformed, has several runs, or was printed by another program; if the
+            measured file is not found among `listed`; or if a fact is missing, or differs from the output.
+    """
     text = _read_text(path)
     kind = _find_kind(path, text)
     try:
@@ -262,7 +278,7 @@ def _read_report(path: Path, listed: Mapping[Path, Sequence[ModelRecord]], facts
 
 
 def _read_text(path: Path) -> str:
-    """Read a text file of limited size, in UTF-8, or in UTF-16 as PowerShell writes it."""
+    """Read a text file of limited size in UTF-8, or in UTF-16, which PowerShell writes."""
     raw = read_regular(path, _MAX_BYTES)
     try:
         text = raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
@@ -275,7 +291,7 @@ _RESULTS_ROW = re.compile(r"^[^\n]*,[\d.e+-]+(?:,[\d.e+-]+)?,\d+,-?\d+,0\s*$", r
 
 
 def _find_kind(path: Path, text: str) -> _Kind:
-    """Return the program that wrote a text; InputError if unknown, or if the text holds several runs."""
+    """Return which measuring program wrote a text; raise InputError if that is unclear, or if the text has several runs."""
     kinds = [kind for kind, signs in _SIGNS.items() if any(sign in text for sign in signs)]
     if not kinds and _RESULTS_ROW.search(text):
         return _Kind.RESULTS
@@ -290,7 +306,7 @@ def _find_kind(path: Path, text: str) -> _Kind:
 
 
 def _read_figures(kind: _Kind, text: str) -> dict[str, Any]:
-    """Read the figures of a saved output as fields of `Reported`; missing figures are None or left out."""
+    """Return the measured numbers of a saved output as fields of `Reported`; missing ones are None or left out."""
     if kind is _Kind.RESULTS:
         samples = read_perf_test(text)
         statistics = Statistics.of(samples)
@@ -342,7 +358,7 @@ _READ_SETTINGS = ("Log parameter", "Graph:", "Num threads", "Signature to run", 
 
 
 def _litert_settings(text: str) -> _Settings:
-    """Read threads, length, file and size from output of ``benchmark_model``; ValueError if a number is malformed."""
+    """Read threads, length, file and size from output of ``benchmark_model``; ValueError for a malformed number."""
     graph, size = _GRAPH.search(text), _SIZE.search(text)
     length = _SHAPES.search(text) or _SIGNATURE.search(text)
     threads = _LITERT_THREADS.search(text)
@@ -379,7 +395,7 @@ def _perf_test_settings(kind: _Kind, text: str) -> _Settings:
 
 
 def _agreed_value(path: Path, key: str, in_text: int | None, stated: int | None, problems: list[Problem]) -> int | None:
-    """Return the value in the text, else the user's; add a problem if they contradict each other."""
+    """Return the value in the saved output, else the one that the user stated; add a problem if the two differ."""
     if in_text is not None and stated is not None and in_text != stated:
         problems.append(Problem(str(path), f"tells {key} {in_text}, and --fact {key}={stated}."))
     return stated if in_text is None else in_text
@@ -393,10 +409,10 @@ def _find_file(
     listed: Mapping[Path, Sequence[ModelRecord]],
     problems: list[Problem],
 ) -> tuple[str, ModelRecord] | None:
-    """Find the measured file in the artefact folders, by the user's `--fact file`, else by the name on the device.
+    """Find the measured file in the artefact folders, by the path that the user stated or by its name on the device.
 
     Returns:
-        (name in tables, record); None if no file or several match, with the reason added to `problems`.
+        (name in tables, record). None, with the reason added to `problems`, if no file or several files match.
     """
     short_name = short_names(list(listed))
     known = [
@@ -433,6 +449,6 @@ def _find_file(
 
 
 def _missing_fact(path: Path, key: str) -> Problem:
-    """Return the problem that neither the text nor the user states the fact `key`."""
+    """Return the problem that neither the saved output nor the user states the fact `key`."""
     what, example = _MISSING[key]
     return Problem(str(path), f"does not tell {what}.", f"Add --fact {example}")

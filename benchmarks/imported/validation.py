@@ -31,7 +31,7 @@ Samples = Annotated[
 
 
 class ForeignRecord(BaseModel):
-    """Base of records read from files of other machines. Unknown keys are ignored, so that newer files open."""
+    """Base of records read from files of other machines; unknown keys are ignored, so that newer files can be read."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -42,15 +42,15 @@ RecordT = TypeVar("RecordT", bound=ForeignRecord)
 def read_records(
     paths: Sequence[Path], read: Callable[[Path], RecordT], check: Callable[[Path, RecordT], Sequence[Problem]]
 ) -> dict[Path, RecordT]:
-    """Read and check files of one kind; return their records by path.
+    """Read and check several result files of one kind; return their records by path.
 
     Args:
-        paths: The files.
-        read: Reads one file, or raises InputError.
-        check: Returns the problems of a record, given its path.
+        paths: The result files to read.
+        read: Function that reads one file, or raises InputError.
+        check: Function that returns the problems of a record, given its path.
 
     Raises:
-        InputError: Listing every problem of all files, also that two files hold the same figures.
+        InputError: Listing every problem of all files, including two files with the same results.
     """
     problems: list[Problem] = []
     records: dict[Path, RecordT] = {}
@@ -70,7 +70,7 @@ def read_records(
 
 
 def validate_record(path: Path, content: Any, model: type[RecordT]) -> RecordT:
-    """Parse a file's content as the record class `model`.
+    """Check the content of a file against the record class `model`; return the record.
 
     Raises:
         InputError: Listing at most `MAX_PROBLEMS` problems with the place of each in the file.
@@ -90,15 +90,18 @@ def validate_record(path: Path, content: Any, model: type[RecordT]) -> RecordT:
 def check_listed(
     path: Path, file: str, sha256: str, listed: Mapping[Path, Sequence[FileRecord]], fix: str, *, name_same_path: bool
 ) -> list[Problem]:
-    """Return a problem if no artefact folder lists a model file with the measured file's digest; else [].
+    """Check that an artefact folder has a model file with the digest of a measured file; return the problem if not.
 
     Args:
-        path: File with the figures.
+        path: The result file, for the message.
         file: Path of the measured file in its artefact folder.
-        sha256: Its digest.
-        listed: Model files by artefact folder; nothing is checked if there are none.
-        fix: The advice in the problem.
-        name_same_path: Whether the problem names the digest of the listed file that has the same path.
+        sha256: Digest of the measured file.
+        listed: Records of the model files of each artefact folder; nothing is checked if it is empty.
+        fix: What to do, for the message.
+        name_same_path: Whether the message names the digest of a listed file with the same path.
+
+    Returns:
+        The problem in a list; an empty list if there is none.
     """
     files = [f for folder_files in listed.values() for f in folder_files]
     if not listed or any(f.sha256 == sha256 for f in files):

@@ -2,13 +2,12 @@
 
 from pocketbert.benchmarks.report.figures import (
     GateRow,
-    ModelFigures,
     ModelRow,
     ParityRow,
     ReportData,
-    collect_model_figures,
     make_summary_table,
 )
+from pocketbert.benchmarks.report.output import ModelFigures, collect_model_figures
 from pocketbert.benchmarks.report.page import render_report, write_report
 
 __all__ = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,9 @@ from pocketbert.benchmarks.measurement import FILE_NAME, BenchmarkResult, Measur
 from pocketbert.benchmarks.records import TEXT, Compilation, Length
 from pocketbert.benchmarks.report import plots
 from pocketbert.benchmarks.report.compiled import describe_compilation
-from pocketbert.benchmarks.report.figures import measurement_stamp
 from pocketbert.benchmarks.report.page import open_template
 from pocketbert.benchmarks.report.plots import Figure, make_figure
+from pocketbert.benchmarks.report.sources import Citation, Sources, cite_compilations, cite_measurements
 from pocketbert.benchmarks.statistics import CONFIDENCE, REPEATS_LEAST, Interval, student_t
 from pocketbert.core.disk.files import write_atomic
 from pocketbert.core.errors import InputError, Problem
@@ -54,7 +54,7 @@ class _Slowdown:
 
     @property
     def words(self) -> str:
-        """The slowdown as one line for the terminal."""
+        """One line of text on the slowdown, for the terminal."""
         variant, place, threads, length, gap_ms = self.key
         file = "the same file" if self.same_file else "another file"
         return (
@@ -88,12 +88,12 @@ class _Pair:
 
 
 def check_repeats(earlier: BenchmarkResult, repeats: int, where: str) -> None:
-    """Refuse a comparison with too few repeats for an interval, before anything is measured.
+    """Raise InputError if a comparison would have too few repeats for an interval; called before anything is measured.
 
     Args:
-        earlier: The baseline.
+        earlier: The earlier benchmark, with which the new one will be compared.
         repeats: Repeats that will be measured.
-        where: The file of the baseline, for errors.
+        where: File of the earlier benchmark, for errors.
 
     Raises:
         InputError: If the baseline, or the new benchmark, has too few repeats.
@@ -146,7 +146,7 @@ def _match_figures(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -
 
 
 def _pair_figures(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> tuple[list[_Pair], list[Problem]]:
-    """Pair the figures of two benchmarks; return the pairs, and problems if none match or a machine differs."""
+    """Match the figures of two benchmarks; return the pairs, and problems if nothing matches or the machines differ."""
     old = {_key_of(m): m for session in earlier.sessions for m in session.measurements}
     new = [m for session in now.sessions for m in session.measurements]
     pairs = [_Pair(m, old[_key_of(m)]) for m in new if _key_of(m) in old]
@@ -156,7 +156,7 @@ def _pair_figures(now: BenchmarkResult, earlier: BenchmarkResult, where: str) ->
         what = f"has no figure in common with this benchmark; it has {names}."
         problems.append(Problem(where, what, "Use the same files and options."))
     for pair in {pair.now.place: pair for pair in pairs}.values():
-        here, before = (m.machine.model_copy(update={"system": "", "python": ""}) for m in (pair.now, pair.earlier))
+        here, before = (replace(m.machine, system="", python="") for m in (pair.now, pair.earlier))
         if here != before:
             what = f"is of another machine than {pair.now.place}: {before.summary}."
             problems.append(Problem(where, what, "Measure the baseline here."))
@@ -189,9 +189,10 @@ def _ratio_with_interval(new: Measurement, old: Measurement) -> tuple[float, Int
 
 
 def _log_mean(m: Measurement) -> tuple[float, float, int]:
-    """Return mean, squared standard error and number of the logarithms of the repeats' medians.
+    """Return the mean of the logarithms of the repeats' medians, its squared standard error, and the number of repeats.
 
-    For instruction counts, which differ little: the logarithm of their mean, and its relative squared error.
+    `m` is a measurement. For instruction counts, which differ little, it is the logarithm of their mean and its relative squared
+    error.
     """
     if m.wall is not None:
         logs = np.log([float(np.median(repeat)) for repeat in m.wall_ms])
@@ -273,7 +274,7 @@ def _read_pair(later: Path, earlier: Path) -> tuple[_StoredBenchmark, _StoredBen
         The earlier one and the later one.
 
     Raises:
-        InputError: If one of them is no benchmark, or both are the same file.
+        InputError: If one of the paths is no benchmark, or both are the same file.
     """
     files = []
     for path in (earlier, later):
@@ -306,14 +307,30 @@ def _render_comparison(before: _StoredBenchmark, after: _StoredBenchmark) -> str
     pairs_by_device: dict[str, list[_Pair]] = {}
     for pair in pairs:
         pairs_by_device.setdefault(pair.now.place, []).append(pair)
-    devices = [_device_part(device, of_device, colors) for device, of_device in pairs_by_device.items()]
+    sources = Sources()
+    devices = [
+        _device_part(
+            device,
+            of_device,
+            colors,
+            [
+                cite_measurements(sources, [pair.earlier for pair in of_device], before.name),
+                cite_measurements(sources, [pair.now for pair in of_device], after.name),
+            ],
+        )
+        for device, of_device in pairs_by_device.items()
+    ]
+    rows = [row for device in devices for row in (*device["rows"], *device["others"])]
     both = {_key_of(pair.now) for pair in pairs}, {_compilation_key(later) for _, later in compiled}
     return open_template(_TEMPLATE).render(
         before=before,
         after=after,
         devices=devices,
         compiled=[(later, _compilation_cells(earlier, later)) for earlier, later in compiled],
-        tiles=_make_tiles([row for device in devices for row in (*device["rows"], *device["others"])]),
+        npu_sources=cite_compilations(sources, [later for _, later in compiled]),
+        sources=sources,
+        headline=_describe_changes([row for device in devices for row in device["rows"]]),
+        tiles=_make_tiles(rows),
         versions=_changed_versions(before.result, after.result),
         unpaired=[(one.name, _describe_unpaired(one.result, *both)) for one in (before, after)],
         colors=colors,
@@ -321,14 +338,32 @@ def _render_comparison(before: _StoredBenchmark, after: _StoredBenchmark) -> str
     )
 
 
-def _device_part(device: str, pairs: Sequence[_Pair], colors: dict[str, int]) -> dict[str, Any]:
-    """Return the template's values for one device: stamps, plots, rows of the tables.
+def _describe_changes(rows: Sequence[_ChangeRow]) -> list[tuple[str, bool | None]]:
+    """Return what decides as short sentences with whether it is good: slower files first, then faster ones, else that none changed.
+
+    Args:
+        rows: Rows of the condition that the page shows first.
+    """
+    decided = [row for better in (False, True) for row in rows if row.better is better]
+    words = [(f"{row.pair.now.variant} on {row.pair.now.place}: {row.change}", row.better) for row in decided]
+    return words or [("no file became clearly faster or slower", None)]
+
+
+def _device_part(
+    device: str, pairs: Sequence[_Pair], colors: dict[str, int], sources: Sequence[Citation]
+) -> dict[str, Any]:
+    """Return the values for the report's template on one device: sources, plots, rows of the tables.
+
+    Args:
+        device: The device with the unit that computed.
+        pairs: Its figures in both benchmarks.
+        colors: For each file the number from which its colour and shape derive.
+        sources: Where the earlier and the later figures come from.
 
     Returns:
-        The ``device`` with the unit that computed, the ``provenance`` of its figures and whether they are ``timed``, ``stamps``
-        of the earlier and the later figures, the plots (``figures``) with their ``condition`` in words and their ``rows``,
-        ``others``: the rows of every other condition, and ``starts``: a pair with load time, first inference and memory for
-        each file and number of threads.
+        ``device``, ``provenance`` of its figures, whether they are ``timed``, their ``sources``, the plots (``figures``) with their ``condition`` in words and their ``rows``, ``others``
+        (the rows of every other condition), and ``starts`` (load time, first inference and memory of each file and thread count,
+        earlier and later).
     """
 
     def condition(pair: _Pair) -> tuple[int, bool, int, float]:
@@ -345,17 +380,19 @@ def _device_part(device: str, pairs: Sequence[_Pair], colors: dict[str, int]) ->
         "device": device,
         "provenance": pairs[0].now.provenance,
         "timed": pairs[0].now.wall is not None,
-        "stamps": [measurement_stamp(*(p.earlier for p in shown)), measurement_stamp(*(p.now for p in shown))],
+        "sources": list(dict.fromkeys(sources)),
         "figures": _draw_changes(device, shown, words, colors),
         "condition": words,
-        "rows": [_change_row(pair) for pair in shown],
-        "others": [_change_row(pair) for pair in pairs if pair not in shown],
+        "rows": sorted((_change_row(pair) for pair in shown), key=lambda row: row.better is not False),
+        "others": sorted(
+            (_change_row(pair) for pair in pairs if pair not in shown), key=lambda row: row.better is not False
+        ),
         "starts": list(reversed(starts.values())),
     }
 
 
 def _draw_changes(device: str, pairs: Sequence[_Pair], condition: str, colors: dict[str, int]) -> list[Figure]:
-    """Draw the ratios of later to earlier figures of one device, and both latency distributions if timed."""
+    """Draw the ratios of later to earlier figures of one device and, for times, both latency distributions."""
     m = pairs[0].now
     what = "time" if m.wall is not None else f"guest instructions ({m.provenance})"
     repeated = [pair for pair in pairs if pair.repeated]
@@ -367,7 +404,7 @@ def _draw_changes(device: str, pairs: Sequence[_Pair], condition: str, colors: d
             changes.append(plots.Change(name, change.ratio, change.interval.low, change.interval.high, colors[name]))
         caption = f"{what.capitalize()} of the later result over that of the earlier one with its 95 % interval ({condition}): below 1 is better."
         svg = plots.draw_changes(changes, f"{what}, later / earlier", f"Change of {what} on {device}")
-        figures.append(make_figure(svg, caption, measurement_stamp(*(p.now for p in repeated))))
+        figures.append(make_figure(svg, caption, []))
     if m.wall is not None:
         samples = []
         for pair in pairs:
@@ -380,7 +417,7 @@ def _draw_changes(device: str, pairs: Sequence[_Pair], condition: str, colors: d
             f"Share of inferences that finish within a given time ({condition}); dashed and pale: the earlier result."
         )
         legend = [(p.now.variant, colors[p.now.variant]) for p in pairs]
-        figures.append(make_figure(svg, caption, measurement_stamp(*(p.now for p in pairs)), legend))
+        figures.append(make_figure(svg, caption, [], legend))
     return figures
 
 
@@ -420,7 +457,7 @@ def _compilation_key(compilation: Compilation) -> tuple[str, str, int]:
 
 
 def _compilation_cells(earlier: Compilation, later: Compilation) -> list[str]:
-    """Return cells with nodes on the NPU, compiled size and estimated time: ``old → new`` where they differ."""
+    """Return table cells with nodes on the NPU, compiled size and estimated time, as ``old → new`` if they differ."""
     before, after = (
         (
             describe_compilation(one).on_npu if not one.failed else "not compiled",

@@ -1,6 +1,6 @@
 """What the terminal and the report show of figures that no device was timed for.
 
-Of files that were compiled for an NPU: `make_compilation_table`, `describe_compilations`, `make_compilation_stamps` and `collect_cpu_operators`, the operators that
+Of files that were compiled for an NPU: `make_compilation_table`, `describe_compilations` and `collect_cpu_operators`, the operators that
 stay on the CPU. Of the time and memory that a compiler expects of its model of the NPU: `make_estimate_table`. Of texts of measuring
 programs that a user saved: `make_reported_table`, `describe_reported_texts` and `make_reported_stamps`.
 """
@@ -59,7 +59,7 @@ class _CompilationWords:
 
 
 def describe_compilation(compilation: Compilation) -> _CompilationWords:
-    """Return the report's texts on one compiled file: nodes on the NPU, size, answers, verdict."""
+    """Return the report's texts on one compiled file: nodes on the NPU, size, emulated answers, and whether it passes."""
     if compilation.failed:
         return _CompilationWords(compilation)
     answers, none = compilation.answers, wording.NONE
@@ -82,7 +82,7 @@ def describe_compilation(compilation: Compilation) -> _CompilationWords:
 
 
 def make_compilation_table(compilations: Sequence[Compilation]) -> tuple[list[str], list[list[str]]]:
-    """Return (header, rows) of the terminal's table of compiled files, one row per device, file and length.
+    """Return (header, rows) of the table of compiled files for the terminal: a row per device, file and length.
 
     Columns of emulated answers and scores are left out where there are none.
     """
@@ -107,7 +107,7 @@ def make_compilation_table(compilations: Sequence[Compilation]) -> tuple[list[st
 
 
 def describe_compilations(compilations: Sequence[Compilation]) -> list[str]:
-    """Return the lines below the table of compiled files: origin of the figures, nodes left on the CPU and why."""
+    """Return the lines below the table of compiled files: where the figures come from, nodes left on the CPU and why."""
     if not compilations:
         return []
     origins = [
@@ -124,10 +124,10 @@ def describe_compilations(compilations: Sequence[Compilation]) -> list[str]:
 
 
 def collect_cpu_operators(compilations: Sequence[Compilation]) -> list[tuple[str, list[str], LeftNodes]]:
-    """Return the operators that compiled files leave on the CPU, merged where devices or lengths share the reason.
+    """List the operators that compiled files leave on the CPU; entries with the same reason on several devices are merged.
 
     Returns:
-        Tuples of the file's name, the devices (``"device, 64, 128 tokens"``), and the operators with their reason.
+        Tuples of the file's name, the devices (such as ``"device, 64, 128 tokens"``), and the operators with their reason.
     """
     lengths: dict[tuple[str, LeftNodes], dict[str, list[int]]] = {}
     for one in compilations:
@@ -137,21 +137,6 @@ def collect_cpu_operators(compilations: Sequence[Compilation]) -> list[tuple[str
         (variant, [f"{device}, {', '.join(map(str, n))} tokens" for device, n in by_device.items()], left)
         for (variant, left), by_device in lengths.items()
     ]
-
-
-def make_compilation_stamps(compilations: Sequence[Compilation]) -> list[str]:
-    """Return a line per device on the origin of its figures: measured or estimated, target, compiler and version.
-
-    Compilations that failed have no line.
-    """
-    lines = dict[str, None]()
-    for one in compilations:
-        kinds = [f"placement, size: {one.provenance}"] if not one.failed else []
-        kinds += [f"answers: {one.answers.provenance}"] if one.answers else []
-        kinds += [f"time, cycles, memory: {one.estimate.provenance}"] if one.estimate else []
-        if kinds:
-            lines[f"{', '.join(kinds)} · {one.device}: {one.target} · {one.engine} {one.engine_version}"] = None
-    return list(lines)
 
 
 # --- estimates -------------------------------------------------------------------------------------------------------------------
@@ -226,7 +211,7 @@ def _largest_operators(estimate: Estimate) -> list[tuple[str, str, float]]:
 
 
 def make_estimate_table(compilations: Sequence[Compilation]) -> tuple[list[str], list[list[str]]]:
-    """Return (header, rows) of the terminal's table of estimates, one row per device, file and length."""
+    """Return (header, rows) of the table of estimates for the terminal: a row per device, file and length."""
     header = [
         "file",
         "device",
@@ -248,7 +233,7 @@ def make_estimate_table(compilations: Sequence[Compilation]) -> tuple[list[str],
 
 
 def make_reported_table(reported: Sequence[Reported]) -> tuple[list[str], list[list[str]]]:
-    """Return (header, rows) of the figures read from saved outputs of measuring programs; empty columns are dropped."""
+    """Return (header, rows) of figures read from saved texts of measuring programs; empty columns are left out."""
 
     def milliseconds(value: float | None) -> str:
         return wording.NONE if value is None else wording.milliseconds(value)
@@ -280,7 +265,7 @@ def make_reported_table(reported: Sequence[Reported]) -> tuple[list[str], list[l
 
 
 def make_reported_stamps(reported: Sequence[Reported]) -> list[str]:
-    """Return one line per text saved of a measuring program: device, program, its settings, and the text's name."""
+    """Return one line for each saved text of a measuring program: device, program, settings, and the text's name."""
     stamps = []
     for one in reported:
         settings = f" ({'; '.join(one.settings)})" if one.settings else ""

@@ -1,13 +1,11 @@
-"""Everything that a report shows, and its figures as words and as numbers.
+"""Everything that a report shows, and its figures as words.
 
 `ReportData` holds what the page and the final table of a run are made from. `make_summary_rows` and `make_summary_table` put the figures of
-each model file into words; `collect_model_figures` returns them as numbers, for programs. The stamps (`measurement_stamp`,
-`result_stamp`, `run_stamp`, `score_stamp`) are the lines under tables and plots that name the origin of the figures.
+each model file into words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
@@ -16,11 +14,13 @@ from pocketbert.benchmarks import wording
 from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement, Variant
 from pocketbert.benchmarks.records import TEXT, Length
 from pocketbert.benchmarks.statistics import Ratio, time_ratio
-from pocketbert.core.artefacts.search import BudgetSearch, RoleRow, Sensitivities
+from pocketbert.core.artefacts.search import BudgetSearch, RoleRow, Sensitivities, TriedStudents
+from pocketbert.core.compare.diagnosis import StudentDiagnosis
 from pocketbert.core.data_report import DataReport
 from pocketbert.core.host.hardware import Machine
 from pocketbert.core.metrics import METRICS, Metric
 from pocketbert.core.predict.scores import Confidence, Score
+from pocketbert.core.recipe.planned import PlannedFile
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Provenance, Scheme, Status
 
@@ -49,6 +49,7 @@ class ModelRow(_Record):
         sha256: Its digest.
         provenance: Where its scores come from.
         roles: How the weights of each role are stored; empty for a file that was exported as it is.
+        platforms: Platforms whose apps open the file, as the model card names them; empty if that is not known.
     """
 
     name: str
@@ -66,6 +67,12 @@ class ModelRow(_Record):
     sha256: str = ""
     provenance: Provenance = Provenance.MEASURED
     roles: list[RoleRow] = []
+    platforms: list[str] = []
+
+    @property
+    def file(self) -> str:
+        """Path of the file as a user finds it in the folder; its name where no folder is known."""
+        return self.path if "/" in self.path else self.name
 
 
 class ParityRow(_Record):
@@ -110,6 +117,24 @@ class GateRow(_Record):
     skipped: bool = False
 
 
+class TrainingCourse(_Record):
+    """How a training went besides its loss: learning rate, and scores on validation rows.
+
+    Attributes:
+        name: ``teacher``, ``student``, ``student 1``.
+        metric: Name of the scores.
+        rates: (step, learning rate).
+        scores: (step, score); empty if the model was not scored while it trained.
+        best_step: Step of the weights that were kept; 0 for the last one.
+    """
+
+    name: str
+    metric: str = ""
+    rates: list[tuple[int, float]] = []
+    scores: list[tuple[int, float]] = []
+    best_step: int = 0
+
+
 class ReportData(_Record):
     """Everything that the report shows. What is None or empty is left out, with a sentence that says why.
 
@@ -126,12 +151,17 @@ class ReportData(_Record):
         gates: Results of the checks that decide whether files may be packed.
         data: Facts about the data.
         scored_on: Name of the rows that `ModelRow.eval_score` is of.
-        scored_by: Where the scores come from, in words; empty where they are of this run, on `describe_machine`.
+        scored_by: Where the scores come from, in words; empty where they are of this run.
+        scored_machine: Machine that computed the scores; empty where it is that of `machine`.
         curves: (step, loss) by name: ``teacher``, ``student``; terms of a loss as ``student/logits``.
+        courses: Learning rates and scores of the trainings.
+        diagnosis: Where the student loses against its teacher, where that was measured.
         confusion: Most confused labels: (gold, predicted, count).
         confusion_of: Which model and rows the confusions are of, in words.
         notes: Limits and honest statements.
+        tried: The students among which the run chose one, where the recipe left that to it.
         search: The files that were considered where these were chosen inside a budget.
+        planned: The files of the student as a plan expected them before training.
         sensitivity: How far each role by itself takes smaller files from the exported ones, where that was measured.
         recipe: The resolved recipe, YAML.
         command: Command line that made the run.
@@ -151,11 +181,16 @@ class ReportData(_Record):
     data: DataReport | None = None
     scored_on: str = "eval"
     scored_by: str = ""
+    scored_machine: str = ""
     curves: dict[str, list[tuple[int, float]]] = {}
+    courses: list[TrainingCourse] = []
+    diagnosis: StudentDiagnosis | None = None
     confusion: list[tuple[str, str, int]] = []
     confusion_of: str = ""
     notes: list[str] = []
+    tried: TriedStudents | None = None
     search: BudgetSearch | None = None
+    planned: list[PlannedFile] = []
     sensitivity: Sensitivities | None = None
     recipe: str = ""
     command: str = ""
@@ -235,10 +270,10 @@ class _SummaryRow:
 
 
 def make_summary_table(data: ReportData) -> tuple[list[str], list[list[str]]]:
-    """Return (header, rows) of the final table of a run, as plain text.
+    """Return (header, rows) of the table that is printed at the end of a run, as plain text.
 
     Args:
-        data: The content of the report.
+        data: Content of the report.
 
     Returns:
         Column titles, and one list of cells per model file. Columns without any figure are left out.
@@ -269,7 +304,7 @@ def make_summary_table(data: ReportData) -> tuple[list[str], list[list[str]]]:
 
 
 def make_summary_rows(data: ReportData) -> list[_SummaryRow]:
-    """Return the headline table's row of each model file, in the order of `data.rows`."""
+    """Return a row for each model file, for the table at the top of the report, in the order of `data.rows`."""
 
     def printed(score: Score | None) -> str:
         return wording.NONE if score is None else METRICS[score.metric].format(score.value)
@@ -303,7 +338,7 @@ def _size_ratio(ratio: float) -> str:
 
 
 def _device_figures(name: str, session: BenchmarkResult) -> _DeviceFigures:
-    """Return a file's latency cells at the threads and length that the session's tables show first."""
+    """Return the latency cells of file `name`, at the thread count and length that the session's tables show first."""
     threads, length = headline_condition(session)
     measured = session.find(name, threads, length)
     compared = session.compare(name, threads, length)
@@ -320,9 +355,9 @@ def _device_figures(name: str, session: BenchmarkResult) -> _DeviceFigures:
 
 
 def shown_sessions(data: ReportData) -> list[BenchmarkResult]:
-    """Return the devices' sessions with files of the headline table, the one shown first in front.
+    """Return the results of each device that has files of the report's top table; the device shown first comes first.
 
-    A Mac's variants are one file on several compute units; they have a section of their own instead.
+    A Mac's variants are one file on several compute units, which have a section of their own.
     """
     if data.timed is None:
         return []
@@ -349,14 +384,14 @@ def describe_condition(result: BenchmarkResult) -> str:
 
 
 def same_file_ratio(session: BenchmarkResult, m: Measurement) -> Ratio | None:
-    """Return the time ratio of a file to the file of the same path in the first folder; below 1 it is faster.
+    """Return how a file's time compares with the file of the same path in the first folder; below 1 it is faster.
 
     Args:
         session: The measurements of one device.
         m: One of its measurements.
 
     Returns:
-        None for files of the first folder, for those that it does not have, and where nothing was timed.
+        The ratio. None for files of the first folder, for files that it does not have, and if nothing was timed.
     """
 
     def path_in_folder(variant: Variant) -> str:
@@ -375,110 +410,3 @@ def same_file_ratio(session: BenchmarkResult, m: Measurement) -> Ratio | None:
             turn = 1 if m.gap_ms else session.protocol.burst
             return time_ratio(m.wall_ms, other.wall_ms, turn, session.protocol.fresh)
     return None
-
-
-# --- as numbers ------------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ModelFigures:
-    """The figures of one model file as numbers; None where a figure was not measured.
-
-    Attributes:
-        name: As in the tables.
-        file: Path of the file; of the teacher's that in the run folder.
-        default: Whether `pocketbert.load` opens it.
-        bytes: Size of the file.
-        metric: Name of the metric of the scores.
-        score: Score on the evaluation rows, in the metric's unit: a fraction for accuracy.
-        holdout_score: Score on rows that no choice was made on.
-        kept: Share of the teacher's score that is left, a fraction.
-        p50_ms: Median latency in ms, in the condition that the tables show first.
-        p90_ms: 90th percentile in ms.
-        time_ratio: Time relative to the first model, below 1 for a faster one: the median of the rounds' ratios.
-        time_ratio_low: Lower end of its 95 % interval.
-        time_ratio_high: Upper end of that interval.
-        passed: Whether every gate passed.
-    """
-
-    name: str
-    file: str
-    default: bool
-    bytes: int
-    metric: str
-    score: float | None = None
-    holdout_score: float | None = None
-    kept: float | None = None
-    p50_ms: float | None = None
-    p90_ms: float | None = None
-    time_ratio: float | None = None
-    time_ratio_low: float | None = None
-    time_ratio_high: float | None = None
-    passed: bool | None = None
-
-
-def collect_model_figures(data: ReportData) -> list[ModelFigures]:
-    """Return size, scores and latency of every model file as numbers, in the order of the headline table."""
-    session = data.timed.headline if data.timed is not None else None
-    figures = []
-    for row in data.rows:
-        wall = ratio = None
-        if session is not None:
-            threads, length = headline_condition(session)
-            measured, compared = session.find(row.name, threads, length), session.compare(row.name, threads, length)
-            wall, ratio = measured.wall if measured else None, compared.wall if compared else None
-        figures.append(
-            ModelFigures(
-                name=row.name,
-                file=row.path,
-                default=row.is_default,
-                bytes=row.bytes,
-                metric=data.metric.name,
-                score=row.eval_score.value if row.eval_score else None,
-                holdout_score=row.holdout_score.value if row.holdout_score else None,
-                kept=row.kept,
-                p50_ms=wall.p50 if wall else None,
-                p90_ms=wall.p90 if wall else None,
-                time_ratio=ratio.median if ratio else None,
-                time_ratio_low=ratio.low if ratio else None,
-                time_ratio_high=ratio.high if ratio else None,
-                passed=row.status is Status.PASSED if row.status is not None else None,
-            )
-        )
-    return figures
-
-
-# --- stamps ----------------------------------------------------------------------------------------------------------------------
-
-
-def measurement_stamp(*shown: Measurement) -> str:
-    """Return the origin of figures as one line: measured or emulated, engines, device, machine, load.
-
-    Args:
-        shown: Measurements of one device and one thread count.
-    """
-    first = shown[0]
-    return f"{first.provenance} · {_engines(shown)} · {first.device}: {first.machine.summary} · {first.load.summary}"
-
-
-def result_stamp(result: BenchmarkResult) -> str:
-    """Return the origin of all figures of a session as one line, with the load at each thread count."""
-    first = {m.threads: m for m in reversed(result.measurements)}
-    m = first[result.protocol.threads[0]]
-    loads = "; ".join(f"{wording.threads(t)}: {first[t].load.summary}" for t in result.protocol.threads)
-    return f"{m.provenance} · {_engines(result.measurements)} · {m.device}: {m.machine.summary} · {loads}"
-
-
-def run_stamp(data: ReportData) -> str:
-    """Return the origin of the run's own figures (parity, gates, losses) as one line: provenance and machine."""
-    return f"{data.provenance} · {data.machine.summary}"
-
-
-def score_stamp(data: ReportData) -> str:
-    """Return the origin of the scores as one line: the data's own text, else the run's origin."""
-    return data.scored_by or run_stamp(data)
-
-
-def _engines(measurements: Sequence[Measurement]) -> str:
-    """Return the engines' names and versions without duplicates, comma-separated."""
-    return ", ".join(dict.fromkeys(f"{m.engine} {m.engine_version}" for m in measurements))

@@ -1,8 +1,8 @@
-"""What `pocketbert benchmark` prints and writes of a result, all its sessions included.
+"""What `pocketbert benchmark` prints and writes of a result, all its sessions included, and the figures of a run as numbers.
 
 `make_latency_table` and `describe_sessions` are for the terminal. `check_output` refuses an output that could not be written before
 anything is measured; `write_result` writes ``benchmark.json`` or a page, on which files have the scores that their artefact
-folders record, or those of the benchmark's labelled rows.
+folders record, or those of the benchmark's labelled rows. `collect_model_figures` returns a report's figures as numbers, for programs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pocketbert.benchmarks import wording
 from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement
-from pocketbert.benchmarks.report.figures import GateRow, ModelRow, ReportData, same_file_ratio
+from pocketbert.benchmarks.report.figures import GateRow, ModelRow, ReportData, headline_condition, same_file_ratio
 from pocketbert.benchmarks.report.page import write_report
 from pocketbert.benchmarks.results import BUSY
 from pocketbert.core.artefacts import ARTEFACTS_FILE, Artefacts, read_artefacts
@@ -22,7 +22,7 @@ from pocketbert.core.devices import LOCAL
 from pocketbert.core.disk.destination import resolve_output_file
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.predict.scores import Score
-from pocketbert.core.types import Provenance
+from pocketbert.core.types import Provenance, Status
 
 _PAGE = ".html"
 _EVAL = "eval"
@@ -31,8 +31,8 @@ _EVAL = "eval"
 def make_latency_table(result: BenchmarkResult) -> tuple[list[str], list[list[str]]]:
     """Return (header, rows) of the latency table: one row per measurement, grouped by device.
 
-    Ratios are within one device's session. Columns without any figure are left out, and so is the device if it is this
-    machine.
+    Ratios compare files on the same device. Columns without any figure are left out, and so is the column of the device if that
+    is this machine.
     """
     none = wording.NONE
     several = {m.device for s in result.sessions for m in s.measurements} != {LOCAL}
@@ -72,7 +72,7 @@ def _baseline_ratio(session: BenchmarkResult, m: Measurement) -> str:
 
 
 def describe_sessions(result: BenchmarkResult) -> list[str]:
-    """Return the lines below the latency table: origin of each device's figures, load, notes, times of steps."""
+    """Return the lines below the latency table, for each device: where its figures come from, load, notes, times of other steps."""
     lines = []
     for session in result.sessions:
         first = session.measurements[0]
@@ -95,7 +95,7 @@ def describe_sessions(result: BenchmarkResult) -> list[str]:
 
 
 def _sustained_lines(result: BenchmarkResult) -> list[str]:
-    """Return a line per file that ran for minutes: change of its time, and clock, heat and energy at the end."""
+    """Return a line for each file that ran for minutes: how its time changed, and clock rate, temperature and energy at the end."""
     return [
         f"sustained: {s.variant} on {s.device}, {wording.threads(s.threads)}, {wording.length(s.length)}, {s.minutes:g} min: p50 "
         f"{wording.milliseconds(s.slices[0].wall.p50)} → {wording.milliseconds(s.slices[-1].wall.p50)} ms, last slice to the first "
@@ -110,11 +110,11 @@ def _sustained_lines(result: BenchmarkResult) -> list[str]:
 
 
 def check_output(path: Path, folders: Sequence[Path], overwrite: bool = False, *read: Path) -> Path:
-    """Refuse an output path that cannot be written, before anything is measured; return the resolved path.
+    """Check that a result can be written to a path, before anything is measured; return the resolved path.
 
     Args:
-        path: What the user named.
-        folders: The artefact folders; a page needs one.
+        path: The path that the user named.
+        folders: The measured artefact folders; an HTML page needs at least one.
         overwrite: Whether an existing file may be replaced.
         read: Files that are read.
 
@@ -122,8 +122,8 @@ def check_output(path: Path, folders: Sequence[Path], overwrite: bool = False, *
         The file; where `path` is a link, what it leads to.
 
     Raises:
-        InputError: If it cannot be used, or a page is asked for without an artefact folder.
-        MissingBackendError: If the page needs what is not installed.
+        InputError: If the path cannot be used, or an HTML page is asked for without an artefact folder.
+        MissingBackendError: If a package that the HTML page needs is not installed.
     """
     output = resolve_output_file(path, overwrite, *read)
     if output.suffix != _PAGE:
@@ -142,7 +142,7 @@ def write_result(result: BenchmarkResult, path: Path, folders: Sequence[Path]) -
     Args:
         result: The result of the benchmark.
         path: Where to write.
-        folders: The artefact folders; a page needs one.
+        folders: The measured artefact folders; an HTML page needs at least one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix != _PAGE:
@@ -174,6 +174,7 @@ def write_result(result: BenchmarkResult, path: Path, folders: Sequence[Path]) -
         rows=rows,
         scored_on=scores.rows,
         scored_by=scores.source,
+        scored_machine=scores.machine,
         gates=gates,
         benchmark=result,
     )
@@ -181,11 +182,11 @@ def write_result(result: BenchmarkResult, path: Path, folders: Sequence[Path]) -
 
 
 def _model_rows(result: BenchmarkResult, default: str) -> list[ModelRow]:
-    """Return a headline row for each file that was timed, compiled, or measured by an imported text.
+    """Return a row of the report's top table for each file that was timed, compiled, or measured by an imported text.
 
     Args:
         result: The result of the benchmark.
-        default: Digest of the file that is opened by default.
+        default: Digest of the file that is opened by default; None if unknown.
     """
     sessions = result.sessions or [result]  # nothing was timed: the files are those that were compiled
     first = {(v.name, v.sha256) for v in sessions[0].variants}
@@ -222,12 +223,14 @@ class _FileScores:
     Attributes:
         rows: Name of the rows that were scored.
         source: Where the scores come from, in words; empty where there are none.
+        machine: Machine that computed them; empty if that is not known, or this one.
         by_digest: Score by sha256 of the file.
         emulated: Digests of files that the project's evaluator computed, since their engine runs elsewhere.
     """
 
     rows: str = _EVAL
     source: str = ""
+    machine: str = ""
     by_digest: Mapping[str, Score] = field(default_factory=dict)
     emulated: frozenset[str] = frozenset()
 
@@ -245,7 +248,7 @@ def _file_scores(folders: Mapping[Path, Artefacts], result: BenchmarkResult) -> 
 
 
 def _recorded_scores(folders: Mapping[Path, Artefacts]) -> _FileScores | None:
-    """Return the files' scores stored in the artefact folders' lists; None if there are none."""
+    """Return the files' scores that are stored in the artifacts.json of the folders; None if there are none."""
     records = [record for artefacts in folders.values() for record in artefacts.models()]
     sets = Counter(name for record in records for name in record.scores)
     if not sets:
@@ -256,14 +259,15 @@ def _recorded_scores(folders: Mapping[Path, Artefacts]) -> _FileScores | None:
     machines = dict.fromkeys(artefacts.machine for artefacts in folders.values() if artefacts.machine)
     return _FileScores(
         rows=rows,
-        source=" · ".join([Provenance.MEASURED, f"recorded in {ARTEFACTS_FILE}", *machines]),
+        source=f"recorded in {ARTEFACTS_FILE}",
+        machine="; ".join(machines) or f"a machine that {ARTEFACTS_FILE} does not name",
         by_digest={record.sha256: score for record, score in scored if score.metric == metric},
         emulated=frozenset(record.sha256 for record, _ in scored if record.emulated),
     )
 
 
 def _emulated_scores(result: BenchmarkResult) -> _FileScores | None:
-    """Return this machine's scores on the emulated rows of `benchmark --data`; None if there are none."""
+    """Return the scores that this machine computed on the rows of `benchmark --data` run in an emulator; None if there are none."""
     scores: dict[str, Score] = {}
     for one in result.compilations:
         score = one.answers.score_here if one.answers is not None else None
@@ -271,5 +275,76 @@ def _emulated_scores(result: BenchmarkResult) -> _FileScores | None:
             scores[one.sha256] = score
     if not scores:
         return None
-    source = f"{Provenance.MEASURED} on the rows of --data that were emulated · {result.machine.summary}"
-    return _FileScores("rows of --data", source, scores)
+    source = "the rows of --data that were emulated"
+    return _FileScores("rows of --data", source, result.machine.summary, scores)
+
+
+# --- as numbers ------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ModelFigures:
+    """The figures of one model file as numbers; None where a figure was not measured.
+
+    Attributes:
+        name: As in the tables.
+        file: Path of the file; of the teacher's that in the run folder.
+        default: Whether `pocketbert.load` opens it.
+        bytes: Size of the file.
+        metric: Name of the metric of the scores.
+        score: Score on the evaluation rows, in the metric's unit: a fraction for accuracy.
+        holdout_score: Score on rows that no choice was made on.
+        kept: Share of the teacher's score that is left, a fraction.
+        p50_ms: Median latency in ms, in the condition that the tables show first.
+        p90_ms: 90th percentile in ms.
+        time_ratio: Time relative to the first model, below 1 for a faster one: the median of the rounds' ratios.
+        time_ratio_low: Lower end of its 95 % interval.
+        time_ratio_high: Upper end of that interval.
+        passed: Whether every gate passed.
+    """
+
+    name: str
+    file: str
+    default: bool
+    bytes: int
+    metric: str
+    score: float | None = None
+    holdout_score: float | None = None
+    kept: float | None = None
+    p50_ms: float | None = None
+    p90_ms: float | None = None
+    time_ratio: float | None = None
+    time_ratio_low: float | None = None
+    time_ratio_high: float | None = None
+    passed: bool | None = None
+
+
+def collect_model_figures(data: ReportData) -> list[ModelFigures]:
+    """Return size, scores and latency of every model file as numbers, in the order of the report's top table."""
+    session = data.timed.headline if data.timed is not None else None
+    figures = []
+    for row in data.rows:
+        wall = ratio = None
+        if session is not None:
+            threads, length = headline_condition(session)
+            measured, compared = session.find(row.name, threads, length), session.compare(row.name, threads, length)
+            wall, ratio = measured.wall if measured else None, compared.wall if compared else None
+        figures.append(
+            ModelFigures(
+                name=row.name,
+                file=row.path,
+                default=row.is_default,
+                bytes=row.bytes,
+                metric=data.metric.name,
+                score=row.eval_score.value if row.eval_score else None,
+                holdout_score=row.holdout_score.value if row.holdout_score else None,
+                kept=row.kept,
+                p50_ms=wall.p50 if wall else None,
+                p90_ms=wall.p90 if wall else None,
+                time_ratio=ratio.median if ratio else None,
+                time_ratio_low=ratio.low if ratio else None,
+                time_ratio_high=ratio.high if ratio else None,
+                passed=row.status is Status.PASSED if row.status is not None else None,
+            )
+        )
+    return figures

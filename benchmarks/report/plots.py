@@ -1,8 +1,9 @@
 """Plots of the report as SVG text without colours or identifiers of their own, so that the page's theme applies.
 
 Latency: `draw_distribution` and `draw_boxes`. Two benchmarks: `draw_changes` and `draw_two_distributions`. Files:
-`draw_score_over_cost`, `draw_sizes`, and `draw_search` for what a search inside a budget considered. Training: `draw_losses`.
-`make_figure` adds caption, stamp and legend to a drawing; `look_of` gives each file its colour, marker, dashes and hatching.
+`draw_score_over_cost`, and `draw_search` for what a search inside a budget considered. Training:
+`draw_losses` and `draw_course`.
+`make_figure` adds caption, source and legend to a drawing; `look_of` gives each file its colour, marker, dashes and hatching.
 """
 
 from __future__ import annotations
@@ -12,11 +13,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pocketbert.benchmarks import wording
 from pocketbert.benchmarks.statistics import nearest_rank
 from pocketbert.core.errors import MissingBackendError
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawing
     from matplotlib.typing import LineStyleType
+
+    from pocketbert.benchmarks.report.sources import Citation
 
 SERIES = tuple(
     "#64748b #2563eb #d97706 #059669 #9333ea #dc2626 #0891b2 #be185d #65a30d #7c2d12 #1e3a8a #e879f9 #0f5132 #eab308".split()
@@ -38,13 +40,8 @@ _LOOKS = len(SERIES) * len(SHAPES)
 _INK, _MUTED, _LINE = "#1f2328", "#57606a", "#d8dee4"
 _VARIABLES = {_INK: "--ink", _MUTED: "--muted", _LINE: "--line", **{c: f"--c{i}" for i, c in enumerate(SERIES)}}
 _DASHES: tuple[str | tuple[float, tuple[float, ...]], ...] = (
-    "solid",
-    (0, (6, 2)),
-    (0, (1.5, 1.5)),
-    (0, (6, 1.5, 1.5, 1.5)),
-    (0, (3, 3)),
-    (0, (9, 2, 2, 2, 2, 2)),
-)
+    "solid", (0, (6, 2)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 3)), (0, (9, 2, 2, 2, 2, 2))
+)  # fmt: skip
 _HATCHES = ("", "/////", "....", "xxxxx", "-----", "+++++")
 _WIDTH = 5.2
 """Inches. At 72 units an inch a phone's screen shows the text at about its nominal size."""
@@ -77,21 +74,21 @@ class Figure:
     Attributes:
         svg: The drawing.
         caption: Sentences on what the plot shows.
-        stamp: Provenance, engine, machine, load.
+        sources: Marks of the machines that the figures come from.
         legend: Names with the numbers of their looks, written below the drawing, where long names find room.
     """
 
     svg: Markup
     caption: str
-    stamp: str
+    sources: Sequence[Citation]
     legend: Sequence[tuple[str, int]] = ()
 
 
-def make_figure(svg: str, caption: str, stamp: str, legend: Sequence[tuple[str, int]] = ()) -> Figure:
-    """Wrap a drawing of this module as a figure with caption, stamp and legend; the SVG is already escaped."""
+def make_figure(svg: str, caption: str, sources: Sequence[Citation], legend: Sequence[tuple[str, int]] = ()) -> Figure:
+    """Wrap a drawing of this module as a figure with caption, sources and legend; the SVG is already escaped."""
     from markupsafe import Markup
 
-    return Figure(Markup(svg), caption, stamp, legend)  # noqa: S704
+    return Figure(Markup(svg), caption, sources, legend)  # noqa: S704
 
 
 @dataclass(frozen=True)
@@ -125,7 +122,7 @@ def draw_distribution(samples: Mapping[str, Sequence[float]], colors: Mapping[st
 
     Args:
         samples: Wall times in ms by variant.
-        colors: Number of the look by variant.
+        colors: For each variant the number from which its colour and shape derive.
         condition: Threads and length as text, e.g. ``1 thread, real text, batch 1``.
     """
     with _new_axes(3.0) as (drawing, axes):
@@ -140,8 +137,8 @@ def draw_boxes(groups: Mapping[str, Mapping[str, Sequence[float]]], colors: Mapp
     """Draw latency per length as SVG text: box p25 to p75, line p50, whiskers p10 to p90, dot p99.
 
     Args:
-        groups: Wall times in ms by length (in words) and variant.
-        colors: Number of the look by variant.
+        groups: Wall times in ms by length (in words), then by variant.
+        colors: For each variant the number from which its colour and shape derive.
         title: Title of the plot for screen readers; unique on a page.
     """
     with _new_axes(3.0) as (drawing, axes):
@@ -161,7 +158,7 @@ def draw_boxes(groups: Mapping[str, Mapping[str, Sequence[float]]], colors: Mapp
 
 
 def _draw_box(axes: Axes, x: float, width: float, values: Sequence[float], look: _Look) -> None:
-    """Draw the box, whiskers and p99 of one file's times."""
+    """Draw the box, whiskers and p99 of one file's times at position `x`; `look` is its colour and shape."""
     color, box = look.color, width * 0.72
     p10, p25, p50, p75, p90, p99 = (nearest_rank(values, p) for p in (10, 25, 50, 75, 90, 99))
     axes.vlines(x, p10, p90, color=color, linewidth=1.0)
@@ -195,7 +192,7 @@ class Change:
 
 
 def draw_changes(rows: Sequence[Change], label: str, title: str) -> str:
-    """Draw ratios of two benchmarks with their intervals as SVG text, each file's name above its own.
+    """Draw the ratios of later to earlier figures, with their intervals, as SVG text; each file's name stands above its ratio.
 
     Args:
         rows: The figures, first on top.
@@ -224,7 +221,7 @@ def draw_two_distributions(rows: Sequence[tuple[int, Sequence[float], Sequence[f
     """Draw cumulative latency curves of two benchmarks as SVG text, the earlier one dashed and pale.
 
     Args:
-        rows: Number of the look, earlier and later times in ms of each file.
+        rows: For each file the number from which its colour derives, and its earlier and later times in ms.
         label: Label of the horizontal axis.
         title: Title of the plot for screen readers; unique on a page.
     """
@@ -252,7 +249,10 @@ class FilePoint:
         bytes: Size of the file.
         number: Number of its look.
         line: Whether it is on the front of score and cost, which is drawn as a line.
-        beaten: Whether another file is at least as good in score, cost and size and better in one of them.
+        beaten: Whether another file is at least as good in score, cost and size and better in one of them, or the point is
+            for comparison only: it is pale.
+        chosen: Whether it is the file to take on a platform.
+        spread: Lower and upper end of the interval of the score; empty if unknown.
     """
 
     name: str
@@ -264,18 +264,23 @@ class FilePoint:
     number: int
     line: bool = False
     beaten: bool = False
+    chosen: bool = False
+    spread: tuple[float, ...] = ()
 
 
-def draw_score_over_cost(points: Sequence[FilePoint], cost: str, score: str, title: str) -> str:
-    """Draw score over cost of an inference as SVG text, areas by file size, with the Pareto front.
+def draw_score_over_cost(points: Sequence[FilePoint], cost: str, score: str, title: str, least: float = -1) -> str:
+    """Draw the files' scores over the cost of an inference as SVG text, with areas by file size and the Pareto front.
 
     Args:
-        points: The files.
+        points: The files with their scores, costs and sizes.
         cost: Label of the horizontal axis, with unit, threads and length.
         score: Label of the vertical axis, with unit, and a hint if lower is better.
         title: Title of the plot for screen readers; unique on a page.
+        least: Score that a file has to reach, drawn as a line; negative for none.
     """
     with _new_axes(3.3) as (drawing, axes):
+        if least >= 0:
+            axes.axhline(least, color=_MUTED, linestyle=(0, (4, 2)), zorder=1)
         front = sorted((p for p in points if p.line), key=lambda p: p.cost)
         if len(front) > 1:
             costs, scores = [p.cost for p in front], [p.score for p in front]
@@ -285,133 +290,124 @@ def draw_score_over_cost(points: Sequence[FilePoint], cost: str, score: str, tit
             look = look_of(p.number)
             if p.low < p.high:
                 axes.plot([p.low, p.high], [p.score, p.score], color=look.color, linewidth=1.2, zorder=2)
-            axes.scatter(
-                [p.cost],
-                [p.score],
-                s=max(16.0, 1500 * p.bytes / largest),
-                color=look.color,
-                marker=look.shape,
-                alpha=0.18 if p.beaten else 0.6,
-                edgecolors=look.color,
-                zorder=3,
-            )
+            axes.plot([p.cost] * len(p.spread), p.spread, color=look.color, linewidth=1.2, zorder=2)
+            area, alpha = max(16.0, 700 * p.bytes / largest), 0.18 if p.beaten else 0.6
+            color, shape = look.color, look.shape
+            axes.scatter([p.cost], [p.score], area, color, marker=shape, alpha=alpha, edgecolors=color, zorder=3)
         _set_log_scale(axes, "x")
         axes.margins(x=0.22, y=0.35)
         axes.set_xlabel(cost)
         axes.set_ylabel(score)
+        ordered = sorted(points, key=lambda p: (not p.chosen, p.beaten, p.cost))
+        areas = [max(16.0, 700 * p.bytes / largest) for p in ordered]
+        labels = [_PointName(p.name, p.cost, p.score, p.chosen, a) for p, a in zip(ordered, areas, strict=True)]
+        _write_names(drawing, axes, labels)
         return _to_svg(drawing, title)
-
-
-def draw_sizes(names: Sequence[str], sizes: Sequence[int], numbers: Sequence[int]) -> str:
-    """Draw file sizes as horizontal bars; return the SVG text.
-
-    Args:
-        names: The files.
-        sizes: Their sizes in bytes.
-        numbers: Numbers of their looks.
-    """
-    with _new_axes(0.7 + 0.36 * len(names)) as (drawing, axes):
-        rows = range(len(names))
-        for row, size, number in zip(rows, sizes, numbers, strict=True):
-            look, end = look_of(number), (size / 1e6, row)
-            axes.barh(row, size / 1e6, color=look.color, alpha=0.3 if look.hatch else None, height=0.62)
-            if look.hatch:  # in a bar without a face: the drawing would give a pale face and the lines one opacity
-                axes.barh(row, size / 1e6, fill=False, edgecolor=look.color, hatch=look.hatch, height=0.62)
-            axes.annotate(wording.size(size), end, (4, 0), textcoords="offset points", va="center", fontsize=8)
-        axes.set_yticks(list(rows), list(names))
-        axes.tick_params(axis="y", labelcolor=_INK, length=0)
-        axes.invert_yaxis()
-        axes.grid(visible=False, axis="y")
-        axes.margins(x=0.2)
-        axes.set_xlabel("file size in MB")
-        return _to_svg(drawing, "File sizes")
 
 
 @dataclass(frozen=True)
 class CandidatePoint:
-    """One file in the plot of a search inside a budget.
+    """One file in the plot of a search inside a budget, or of a plan.
 
     Attributes:
         name: The file.
         megabytes: Its size.
-        lost: Loss of the score as printed.
+        height: Loss of the score as printed, or latency in ms.
         front: Whether no other file is both smaller and closer to the exported one.
         inside: Whether it is inside every limit.
         chosen: Whether it was chosen.
-        student: The student that it is made of, which gives it its shape; empty where there is one only.
+        group: Its student or its scheme in words, which gives it its shape; empty where there is one only.
     """
 
     name: str
     megabytes: float
-    lost: float
+    height: float
     front: bool
     inside: bool
     chosen: bool
-    student: str = ""
+    group: str = ""
 
 
 def draw_search(
-    points: Sequence[CandidatePoint], limits: tuple[float | None, float | None], scale: str, title: str
+    points: Sequence[CandidatePoint],
+    limits: tuple[float | None, float | None],
+    scale: str,
+    title: str,
+    log: bool = False,
 ) -> str:
-    """Draw score lost over file size of candidate files as SVG text, with the Pareto front and the limits.
+    """Draw the score lost, or the latency, over the size of candidate files as SVG text, with the Pareto front and the limits.
 
     Args:
-        points: The files that were scored.
-        limits: Largest size in MB and largest loss on the printed scale; None where there is none.
-        scale: Unit of the loss, with the metric.
+        points: The candidate files.
+        limits: Largest allowed size in MB and largest allowed height on the printed scale; None for no limit.
+        scale: Label of the vertical axis.
         title: Title of the plot for screen readers; unique on a page.
+        log: Whether the vertical axis has a log scale.
     """
     with _new_axes(3.0) as (drawing, axes):
-        students = list(dict.fromkeys(p.student for p in points))
-        if len(students) == 1:
+        groups = list(dict.fromkeys(p.group for p in points))
+        if len(groups) == 1:
             front = sorted((p for p in points if p.front), key=lambda p: p.megabytes)
-            axes.plot([p.megabytes for p in front], [p.lost for p in front], color=SERIES[1], linewidth=1.2)
+            axes.plot([p.megabytes for p in front], [p.height for p in front], color=SERIES[1], linewidth=1.2)
         for p in points:
-            shape = SHAPES[students.index(p.student) % len(SHAPES)]
+            marker = SHAPES[groups.index(p.group) % len(SHAPES)]
             color, area = SERIES[1 if p.inside else 0], 90 if p.chosen else 34
-            axes.scatter([p.megabytes], [p.lost], s=area, color=color, marker=shape, zorder=3)
-        size, loss = limits
-        if size is not None:
-            axes.axvline(size, color=SERIES[5], linewidth=1.0, linestyle=(0, (4, 3)))
-        if loss is not None:
-            axes.axhline(loss, color=SERIES[5], linewidth=1.0, linestyle=(0, (4, 3)))
-        axes.margins(x=0.18, y=0.3)
+            axes.scatter([p.megabytes], [p.height], s=area, color=color, marker=marker, zorder=3)
+        for limit, draw_line in zip(limits, (axes.axvline, axes.axhline), strict=True):
+            if limit is not None:
+                draw_line(limit, color=SERIES[5], linewidth=1.0, linestyle=(0, (4, 3)))
+        if log:
+            _set_log_scale(axes, "y")
+        axes.margins(x=0.18, y=0.15 if log else 0.3)
         axes.set_xlabel("file size in MB")
         axes.set_ylabel(scale)
         entries = [("inside", 1), ("outside", 0)] + ([("limit", 5)] if limits != (None, None) else [])
-        shapes = {name: SHAPES[i % len(SHAPES)] for i, name in enumerate(students) if name}
+        shapes = {name: SHAPES[i % len(SHAPES)] for i, name in enumerate(groups) if name}
         _add_legend(drawing, entries, columns=3, shapes=shapes)
-        _write_names(drawing, axes, points)
+        ordered = sorted(points, key=lambda p: (not p.chosen, not p.inside, p.megabytes))
+        names = [(f"{p.name}, chosen" if p.chosen else p.name, p) for p in ordered]
+        _write_names(drawing, axes, [_PointName(name, p.megabytes, p.height, p.chosen) for name, p in names])
         return _to_svg(drawing, title)
 
 
-_POINT = 9
-"""Width of a point in the drawing's pixels."""
-_PLACES = ((0, 11, "center"), (0, -11, "center"), (7, 0, "left"), (-7, 0, "right"))
-"""Where a name may be: above its point, below it, on its right, on its left."""
+class _PointName(NamedTuple):
+    """A name to be written beside a point: its text, the point's place and area, and whether the name is bold."""
+
+    text: str
+    x: float
+    y: float
+    bold: bool
+    area: float = 34.0
 
 
-def _write_names(drawing: Drawing, axes: Axes, points: Sequence[CandidatePoint]) -> None:
-    """Write the candidates' names next to their points, the chosen one's first, without covering anything.
+_LONGEST_NAME, _MOST_NAMES = 30, 16
+"""Letters of a name in a drawing, and how many names are tried."""
 
-    A name that has no place is left out: the table has them all.
+
+def _write_names(drawing: Drawing, axes: Axes, names: Sequence[_PointName]) -> None:
+    """Write names beside their points, the first ones first, so that they cover nothing.
+
+    A name that has no place is left out: the legend or the table has them all.
     """
     from matplotlib.transforms import Bbox
 
     drawing.draw_without_rendering()  # decides where everything else is
-    centres = [axes.transData.transform((p.megabytes, p.lost)) for p in points]
-    taken = [Bbox.from_bounds(x - _POINT / 2, y - _POINT / 2, _POINT, _POINT) for x, y in centres]
-    for p in sorted(points, key=lambda p: (not p.chosen, not p.inside, p.megabytes)):
-        for x, y, side in _PLACES:
+    centres = [axes.transData.transform((p.x, p.y)) for p in names]
+    widths = [p.area**0.5 * drawing.dpi / 72 for p in names]
+    taken = [Bbox.from_bounds(x - w / 2, y - w / 2, w, w) for (x, y), w in zip(centres, widths, strict=True)]
+    for p in names[:_MOST_NAMES]:
+        text = p.text if len(p.text) <= _LONGEST_NAME else f"{p.text[: _LONGEST_NAME - 1]}…"
+        far = p.area**0.5 / 2 + 7  # above its point, below it, on its right, on its left
+        for x, y, side in ((0, far, "center"), (0, -far, "center"), (far - 3, 0, "left"), (3 - far, 0, "right")):
             name = axes.annotate(
-                f"{p.name}, chosen" if p.chosen else p.name,
-                (p.megabytes, p.lost),
+                text,
+                (p.x, p.y),
                 (x, y),
                 textcoords="offset points",
                 ha=side,
                 va="center",
                 fontsize=8,
-                fontweight="bold" if p.chosen else "normal",
+                fontweight="bold" if p.bold else "normal",
             )
             box = name.get_window_extent()
             inside = axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1 and axes.bbox.y0 <= box.y0
@@ -441,15 +437,9 @@ def draw_losses(lines: Mapping[str, Sequence[tuple[int, float]]], title: str) ->
             steps, losses = (np.asarray(column, np.float64) for column in zip(*points[::every], strict=True))
             color = SERIES[(number + 1) % len(SERIES)]
             mean = _running_mean(losses)
-            axes.plot(
-                steps,
-                losses,
-                color=color,
-                linewidth=0.8,
-                marker="o" if len(steps) < 3 else "",  # a line of two points is short, of one point nothing
-                markersize=2.5,
-                alpha=0.35 if mean is not None else 1.0,
-            )
+            marker = "o" if len(steps) < 3 else ""  # a line of two points is short, of one point nothing
+            alpha = 0.35 if mean is not None else 1.0
+            axes.plot(steps, losses, color=color, linewidth=0.8, marker=marker, markersize=2.5, alpha=alpha)
             if mean is not None:
                 axes.plot(steps, mean, color=color, linewidth=1.5)
         if values and min(values) > 0 and max(values) > 30 * min(values):
@@ -457,6 +447,37 @@ def draw_losses(lines: Mapping[str, Sequence[tuple[int, float]]], title: str) ->
         axes.set_xlabel("step")
         axes.set_ylabel("loss")
         _add_legend(drawing, [(name, number + 1) for number, name in enumerate(lines)], columns=4)
+        return _to_svg(drawing, title)
+
+
+def draw_course(
+    rates: Sequence[tuple[int, float]], scores: Sequence[tuple[int, float]], best_step: int, metric: str, title: str
+) -> str:
+    """Draw the learning rate of a training over steps as SVG text, and the scores on validation rows with the kept one marked.
+
+    Args:
+        rates: (step, learning rate).
+        scores: (step, score); empty for none.
+        best_step: Step of the weights that were kept.
+        metric: Name of the scores.
+        title: Title of the plot for screen readers; unique on a page.
+    """
+    with _new_axes(2.4) as (drawing, axes):
+        steps, values = zip(*rates, strict=True)
+        axes.plot(steps, values, color=SERIES[0], linewidth=1.2, linestyle=(0, (4, 2)))
+        axes.set_xlabel("step")
+        axes.set_ylabel("learning rate (dashed)")
+        axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
+        if scores:
+            right = axes.twinx()
+            right.plot(*zip(*scores, strict=True), color=SERIES[1], linewidth=1.5, marker="o", markersize=3.5)
+            kept = [(step, score) for step, score in scores if step == best_step]
+            right.plot(
+                *zip(*kept, strict=True), color=SERIES[2], marker="o", markersize=7, linestyle=""
+            ) if kept else None
+            right.set_ylabel(f"{metric} on validation rows")
+            right.spines["right"].set_visible(True)
+            right.grid(visible=False)
         return _to_svg(drawing, title)
 
 
@@ -485,10 +506,10 @@ def _new_axes(height: float) -> Iterator[tuple[Drawing, Axes]]:
 
 
 def _to_svg(drawing: Drawing, title: str) -> str:
-    """Return a matplotlib figure as SVG text for use inside a page; `title` becomes its label for screen readers.
+    """Return a matplotlib figure as SVG text to put into a page; `title` becomes its label for screen readers.
 
-    Prologue, metadata and name spaces (which look like addresses) are removed, ids get a prefix made from the title, and
-    colours become the page's variables.
+    Prologue, metadata and name spaces are removed, ids get a prefix made from the title, and colours become the page's CSS
+    variables.
     """
     stream = io.StringIO()
     drawing.savefig(stream, format="svg", transparent=True)
@@ -513,12 +534,15 @@ def _draw_share_curve(
     """Draw the cumulative curve of times in ms (share of inferences done), with a mark at the median."""
     ordered = np.sort(np.asarray(times, np.float64))
     rank = np.arange(1, len(ordered) + 1) / len(ordered) * 100
+    if len(ordered) > _MAX_CURVE_POINTS:
+        shown = np.linspace(0, len(ordered) - 1, _MAX_CURVE_POINTS).round().astype(int)
+        ordered, rank = ordered[shown], rank[shown]
     axes.step(ordered, rank, where="post", color=look.color, linestyle=dash, alpha=alpha, linewidth=1.4)
     axes.plot([nearest_rank(ordered, 50)], [50], marker=look.shape, color=look.color, alpha=alpha, markersize=4)
 
 
 def _set_share_axes(axes: Axes, label: str, dots: tuple[int, int]) -> None:
-    """Set scales and labels of a cumulative latency plot; `dots` are dash and gap of the lines at 50 and 90 %."""
+    """Set scales and labels of a cumulative latency plot; `dots` is the dash pattern of the lines at 50 and 90 %."""
     for percent in (50, 90):
         axes.axhline(percent, color=_MUTED, linewidth=0.6, linestyle=(0, dots))
     _set_log_scale(axes, "x")
@@ -552,15 +576,13 @@ def _add_legend(
         drawing: The drawing.
         entries: Name and number of the colour of each entry.
         columns: Most entries in a row.
-        shapes: Shape of the points of each student; None where there are no students to tell apart.
+        shapes: Marker shape of each group of points, by its name; None if there is only one.
     """
     from matplotlib.lines import Line2D
 
     rows = [("o", SERIES[number % len(SERIES)], name) for name, number in entries]
-    rows += [(shape, _MUTED, f"student {name}") for name, shape in (shapes or {}).items()]
-    handles = [
-        Line2D([], [], marker=shape, linestyle="", color=color, markersize=6, label=label)
-        for shape, color, label in rows
-    ]
+    rows += [(shape, _MUTED, name) for name, shape in (shapes or {}).items()]
+    looks: dict[str, Any] = {"linestyle": "", "markersize": 6}
+    handles = [Line2D([], [], marker=shape, color=color, label=label, **looks) for shape, color, label in rows]
     columns = min(columns, len(handles))
     drawing.legend(handles=handles, loc="outside lower center", ncols=columns, handletextpad=0.2, columnspacing=1.2)

@@ -1,34 +1,41 @@
 """Parts of the report's page that are more than figures of one table.
 
 `make_front_figures` plots score against cost and size for each device that measures time, or counts work, of files with a
-score. Of a search inside a budget, `describe_limits`, `make_student_table`, `draw_searches` and `make_search_table` show the limits, the
+score; without a device it plots score against size. `draw_tried_students` plots the students among which a run chose one.
+Of a search inside a budget, `describe_limits`, `make_student_table`, `draw_searches` and `make_search_table` show the limits, the
 students, a plot for each format, and everything that was considered. `make_sensitivity_tables` and `make_role_tables` show what
-compressing each role costs, and what each smaller file stores.
+compressing each role costs, and what each smaller file stores. `compare_with_plan` sets a plan beside the finished files.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pocketbert.benchmarks import wording
-from pocketbert.benchmarks.measurement import BenchmarkResult, Measurement
-from pocketbert.benchmarks.records import Compilation
+from pocketbert.benchmarks.measurement import BenchmarkResult
+from pocketbert.benchmarks.records import TEXT, Compilation
 from pocketbert.benchmarks.report import plots
 from pocketbert.benchmarks.report.figures import (
     ModelRow,
     ReportData,
     describe_condition,
     headline_condition,
-    measurement_stamp,
-    score_stamp,
 )
 from pocketbert.benchmarks.report.plots import Figure, FilePoint, make_figure
-from pocketbert.core.artefacts.search import BudgetSearch, Sensitivities, Sensitivity, summarize_roles
+from pocketbert.benchmarks.report.sources import (
+    Citation,
+    Sources,
+    cite_compilations,
+    cite_scores,
+    cite_session,
+)
+from pocketbert.core.artefacts.search import BudgetSearch, Sensitivities, Sensitivity, TriedStudents, summarize_roles
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.metrics import METRICS, Direction, Unit
+from pocketbert.core.recipe.planned import PlannedFile
 from pocketbert.core.types import Provenance
 
 # --- score, cost and size --------------------------------------------------------------------------------------------------------
@@ -36,49 +43,70 @@ from pocketbert.core.types import Provenance
 
 @dataclass(frozen=True)
 class _DeviceCosts:
-    """The cost of an inference of each file on one device: latency, estimated time or instructions.
+    """The cost of each file on one device: latency, estimated time, instructions, or its size.
 
     Attributes:
-        device: The device.
+        device: The device; empty for sizes.
+        cost: The cost in words.
         provenance: How the costs came about.
         axis: Label of the cost axis, with unit.
         condition: Threads and length as text, e.g. ``1 thread, real text, batch 1``.
-        stamp: Origin of the costs as one line.
+        sources: Where the costs come from.
         points: One for each file with a score.
         partial: Names of files whose cost covers only some operators: they are left out of the Pareto front.
         note: A remark on the costs for the caption; empty for none.
     """
 
     device: str
+    cost: str
     provenance: Provenance
     axis: str
     condition: str
-    stamp: str
+    sources: Sequence[Citation]
     points: Sequence[FilePoint]
     partial: frozenset[str] = frozenset()
     note: str = ""
 
 
-def make_front_figures(data: ReportData, numbers: Mapping[str, int]) -> list[Figure]:
-    """Plot score against cost of an inference, one plot per device that has a cost of a file with a score.
+def make_front_figures(
+    data: ReportData,
+    numbers: Mapping[str, int],
+    sources: Sources,
+    chosen: Collection[str] = (),
+    all_devices: bool = True,
+) -> list[Figure]:
+    """Plot the files' scores over the cost of an inference, one plot for each device with costs of scored files.
+
+    Without such a device the only plot has the files' scores over their sizes, if there are several with a score.
 
     Args:
         data: The content of the report.
-        numbers: Number of the look of each file.
+        numbers: For each file the number from which its colour and shape derive.
+        sources: The page's list of machines.
+        chosen: Names of the files to take, which are written in bold.
+        all_devices: Whether there is a plot for more than the first device.
     """
+    files = _ScoredFiles(data, numbers, chosen)
+    costs = _collect_costs(data, files, sources)
+    shown = [device_costs for device_costs in costs if device_costs.points]
+    if not shown and len(files.names) > 1:
+        shown = [_size_costs(data, files)]
+    shown = shown if all_devices else shown[:1]
+    return [_draw_front(device_costs, number, data, sources) for number, device_costs in enumerate(shown)]
+
+
+def _collect_costs(data: ReportData, files: _ScoredFiles, sources: Sources) -> list[_DeviceCosts]:
+    """Return the costs of the scored files on each device of a benchmark, the device that tables show first first."""
     if data.benchmark is None:
         return []
-    files = _ScoredFiles(data, numbers)
     sessions = data.timed.sessions if data.timed is not None else []
     first = data.timed.headline if data.timed is not None else None
-    costs = [_session_costs(session, files) for session in sorted(sessions, key=lambda s: s is not first)]
+    costs = [_session_costs(session, files, sources) for session in sorted(sessions, key=lambda s: s is not first)]
     estimated: dict[str, list[Compilation]] = {}
     for compilation in data.benchmark.compilations:
         if compilation.estimate is not None and not compilation.failed:
             estimated.setdefault(compilation.device, []).append(compilation)
-    costs += [_estimated_costs(compilations, files) for compilations in estimated.values()]
-    shown = [device_costs for device_costs in costs if device_costs.points]
-    return [_draw_front(device_costs, number, data) for number, device_costs in enumerate(shown)]
+    return [*costs, *(_estimated_costs(compilations, files, sources) for compilations in estimated.values())]
 
 
 class _ScoredFiles:
@@ -87,15 +115,22 @@ class _ScoredFiles:
     Args:
         data: The content of the report.
         numbers: Number of the look of each file.
+        chosen: Names of the files to take.
     """
 
-    def __init__(self, data: ReportData, numbers: Mapping[str, int]) -> None:
+    def __init__(self, data: ReportData, numbers: Mapping[str, int], chosen: Collection[str]) -> None:
         scored = [row for row in data.rows if row.eval_score is not None and row.eval_score.finite]
         self._scale = 100 if data.metric.unit is Unit.FRACTION else 1
         self._numbers = numbers
+        self._chosen = chosen
         self._by_name = {row.name: row for row in scored}
         # a Mac's variants are one file on several compute units, each with a name
         self._by_digest = {row.sha256: row for row in scored if row.sha256}
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the files with a score."""
+        return list(self._by_name)
 
     def point(
         self, name: str, sha256: str, cost: float, interval: tuple[float, float] | None = None
@@ -105,13 +140,30 @@ class _ScoredFiles:
         if row is None or row.eval_score is None:
             return None
         low, high = interval or (cost, cost)
-        return FilePoint(name, cost, low, high, row.eval_score.value * self._scale, row.bytes, self._numbers[name])
+        score = row.eval_score.value * self._scale
+        return FilePoint(name, cost, low, high, score, row.bytes, self._numbers[name], chosen=row.name in self._chosen)
 
 
-def _session_costs(session: BenchmarkResult, files: _ScoredFiles) -> _DeviceCosts:
-    """Return the files' median latencies on one device, or instruction counts of an emulator, for the plot."""
+def _size_costs(data: ReportData, files: _ScoredFiles) -> _DeviceCosts:
+    """Return the sizes of the scored files as costs for the plot of a report without latencies."""
+    sizes = {row.name: row.bytes for row in data.rows}
+    points = [files.point(name, "", sizes[name] / 1e6) for name in files.names]
+    return _DeviceCosts(
+        device="",
+        cost="size",
+        provenance=Provenance.MEASURED,
+        axis="file size in MB, log scale",
+        condition="",
+        sources=(),
+        points=[p for p in points if p is not None],
+        note="Latency was not measured. ",
+    )
+
+
+def _session_costs(session: BenchmarkResult, files: _ScoredFiles, sources: Sources) -> _DeviceCosts:
+    """Return the files' median latencies on one device (or instruction counts in an emulator) as costs for the plot."""
     threads, length = headline_condition(session)
-    points, shown = list[FilePoint](), list[Measurement]()
+    points = list[FilePoint]()
     for variant in session.variants:
         point, m = None, session.find(variant.name, threads, length)
         if m is not None and m.wall is not None:
@@ -119,24 +171,24 @@ def _session_costs(session: BenchmarkResult, files: _ScoredFiles) -> _DeviceCost
             point = files.point(m.variant, m.sha256, m.wall.p50, interval)
         elif m is not None and m.guest_instructions is not None:
             point = files.point(m.variant, m.sha256, m.guest_instructions.p50 / 1e6)
-        if m is not None and point is not None:
+        if point is not None:
             points.append(point)
-            shown.append(m)
     provenance = session.measurements[0].provenance
     unit = "p50 latency in ms" if session.timed else f"million guest instructions, {provenance}"
     return _DeviceCosts(
         device=session.device,
+        cost="latency" if session.timed else "instructions",
         provenance=provenance,
         axis=f"{unit}, log scale",
         condition=describe_condition(session),
-        stamp=measurement_stamp(*shown) if shown else "",
+        sources=[cite_session(sources, session)] if points else [],
         points=points,
         note="" if session.timed else "Instructions are work, not time. ",
     )
 
 
-def _estimated_costs(compilations: Sequence[Compilation], files: _ScoredFiles) -> _DeviceCosts:
-    """Return the files' estimated times on one NPU, at the first length that was compiled for it."""
+def _estimated_costs(compilations: Sequence[Compilation], files: _ScoredFiles, sources: Sources) -> _DeviceCosts:
+    """Return the files' estimated times on one NPU as costs for the plot, at the first length that was compiled."""
     first = compilations[0]
     points, partial = list[FilePoint](), set[str]()
     for compilation in compilations:
@@ -149,44 +201,46 @@ def _estimated_costs(compilations: Sequence[Compilation], files: _ScoredFiles) -
     note = "Times are what the vendor's compiler expects of the operators on the NPU: nothing was run. "
     if partial:
         note += f"On no front, since matrix products stay on the CPU: {', '.join(sorted(partial))}. "
+    marks = cite_compilations(sources, compilations)
     return _DeviceCosts(
         device=first.device,
+        cost="estimated time",
         provenance=Provenance.ESTIMATED,
         axis="estimated ms on the NPU, log scale",
         condition=f"{wording.length(first.length)}, batch 1",
-        stamp=f"{Provenance.ESTIMATED} · {first.engine} {first.engine_version} · {first.device}: {first.target}",
+        sources=[mark for mark in marks if mark.provenance == Provenance.ESTIMATED],
         points=points,
         partial=frozenset(partial),
         note=note,
     )
 
 
-def _draw_front(costs: _DeviceCosts, number: int, data: ReportData) -> Figure:
+def _draw_front(costs: _DeviceCosts, number: int, data: ReportData, sources: Sources) -> Figure:
     """Draw the plot of score over cost of one device; `number` makes its title unique."""
-    metric = data.metric
+    metric, cost = data.metric, costs.cost
     points = _mark_front(costs, 1 if metric.direction is Direction.LOWER else -1)
     measured = costs.provenance is Provenance.MEASURED
-    estimated = costs.provenance is Provenance.ESTIMATED
-    cost = "latency" if measured else "estimated time" if estimated else "instructions"
     device = costs.device if measured else f"{costs.device} ({costs.provenance})"
+    on = f" on {device}" if device else ""
     svg = plots.draw_score_over_cost(
         points,
-        f"{costs.axis}\n({costs.condition})",
+        f"{costs.axis}\n({costs.condition})" if costs.condition else costs.axis,
         f"{metric.name}, {wording.scale(metric)}",
-        f"{metric.name} against {cost} and size, {device}, {number + 1}",
+        f"{metric.name} against {cost}{' and size' * (cost != 'size')}, {device or 'all files'}, {number + 1}",
     )
     bars = ", a bar the 95 % interval of the latency" if any(p.low < p.high for p in points) else ""
     marks = []
+    if any(p.chosen for p in points):
+        marks.append("The files to take are in bold.")
     if sum(p.line for p in points) > 1:
         marks.append(f"The dashed line joins the files that no other one beats in score and {cost}.")
     if any(p.beaten for p in points):
-        marks.append(f"Of pale ones another file is at least as good in score, {cost} and size.")
-    caption = (
-        f"Score against {cost} on {device}. The area of a point is the file size{bars}. {costs.note}{' '.join(marks)}"
-    )
-    stamp = f"{costs.stamp}; scores: {score_stamp(data)}{_describe_scored_rows(data, points)}"
+        in_all = "score and size" if cost == "size" else f"score, {cost} and size"
+        marks.append(f"Of pale ones another file is at least as good in {in_all}.")
+    caption = f"Score against {cost}{on}. The area of a point is the file size{bars}. {costs.note}{' '.join(marks)}"
+    marks_of = [cite_scores(sources, data), *costs.sources]
     legend = [(f"{p.name}, {wording.size(p.bytes)}", p.number) for p in points]
-    return make_figure(svg, caption.strip(), stamp, legend)
+    return make_figure(svg, caption.strip(), list(dict.fromkeys(marks_of)), legend)
 
 
 def _mark_front(costs: _DeviceCosts, sign: int) -> list[FilePoint]:
@@ -210,14 +264,41 @@ def _mark_unbeaten(rows: Sequence[tuple[float, ...]]) -> list[bool]:
     ]
 
 
-def _describe_scored_rows(data: ReportData, points: Sequence[FilePoint]) -> str:
-    """Return text for the plot's stamp: how many rows were scored, and which files have emulated scores."""
-    shown = {p.name for p in points}
-    rows = [row for row in data.rows if row.name in shown and row.eval_score is not None]
-    emulated = [row.name for row in rows if row.provenance is Provenance.EMULATED]
-    counts = sorted({row.eval_score.rows for row in rows if row.eval_score is not None})
-    words = f", {counts[0]:,}{f' to {counts[-1]:,}' if len(counts) > 1 else ''} rows" if counts else ""
-    return words + (f"; of {', '.join(emulated)}: emulated by the project's evaluator" if emulated else "")
+# --- students --------------------------------------------------------------------------------------------------------------------
+
+
+def draw_tried_students(tried: TriedStudents, source: Citation) -> list[Figure]:
+    """Plot score over latency of the students among which a run chose one, and what had to be kept; no plot if none was timed."""
+    metric, scale = METRICS[tried.metric], 100 if METRICS[tried.metric].unit is Unit.FRACTION else 1
+    points, legend = list[FilePoint](), list[tuple[str, int]]()
+    for number, s in enumerate(tried.students):
+        if s.p50_ms is None or s.bytes is None or s.score is None or s.low is None or s.high is None:
+            continue
+        spread = (s.low * tried.teacher * scale, s.high * tried.teacher * scale)
+        score = s.score * scale
+        points.append(
+            FilePoint(
+                s.name, s.p50_ms, s.p50_ms, s.p50_ms, score, s.bytes, number, beaten=s.trained != "fully", spread=spread
+            )
+        )
+        outcome = ", chosen" if s.chosen else ", trained briefly" if s.trained == "briefly" else ""
+        legend.append((f"{s.name}, {wording.size(s.bytes)}{outcome}", number))
+    if not points:
+        return []
+    svg = plots.draw_score_over_cost(
+        points,
+        f"p50 latency in ms, log scale\n({tried.file}, 1 thread, real text, batch 1)",
+        f"{metric.name}, {wording.scale(metric)}",
+        "Score against latency and size of the students that were tried",
+        least=tried.keep * tried.teacher * scale,
+    )
+    caption = (
+        f"Score on {tried.rows:,} validation rows, which are in no other score, against latency. The area of a point is the size of the "
+        f"student's file, a bar the {tried.confidence:.0%} interval of the score; pale ones were trained briefly, and size and latency of "
+        "those are estimated from the others where they were not measured. Dashed: "
+        f"{100 * tried.keep:g} % of the teacher's {metric.format(tried.teacher)}."
+    )
+    return [make_figure(svg, caption, [source], legend)]
 
 
 # --- search inside a budget ------------------------------------------------------------------------------------------------------
@@ -233,7 +314,7 @@ def describe_limits(search: BudgetSearch) -> str:
 
 
 def make_student_table(search: BudgetSearch) -> list[tuple[str, str, str, str]]:
-    """Return (name, weights, score lost before quantization, outcome) of each student of a budget search."""
+    """Return (name, weights, score lost before quantization, outcome) for each student that a budget search considered."""
     return [
         (
             student.name,
@@ -245,8 +326,13 @@ def make_student_table(search: BudgetSearch) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def draw_searches(search: BudgetSearch) -> list[Figure]:
-    """Plot score lost over file size of a budget search, one plot per file format with scored candidates."""
+def draw_searches(search: BudgetSearch, source: Citation) -> list[Figure]:
+    """Plot score lost over file size of a budget search, one plot per file format with scored candidates.
+
+    Args:
+        search: What the search considered.
+        source: Where its figures come from.
+    """
     metric, figures = METRICS[search.metric], []
     max_drop = search.budget.get("max_drop")
     limits = (search.budget.get("max_size_mb"), None if max_drop is None else 100 * max_drop)
@@ -261,7 +347,11 @@ def draw_searches(search: BudgetSearch) -> list[Figure]:
             assert c.bytes is not None
             name = f"{c.scheme}, {len(c.left)} role{'s' if len(c.left) > 1 else ''} float" if c.left else c.scheme
             place = (c.bytes / 1e6, 100 * c.drop)
-            points.append(plots.CandidatePoint(name, *place, c.front, bool(c.inside), c.chosen, c.student or ""))
+            points.append(
+                plots.CandidatePoint(
+                    name, *place, c.front, bool(c.inside), c.chosen, f"student {c.student}" if c.student else ""
+                )
+            )
         if points:
             caption = (
                 f"{title}: what the files of the front lose on the {search.chosen_on:,} rows that chose, and their size. "
@@ -271,15 +361,15 @@ def draw_searches(search: BudgetSearch) -> list[Figure]:
             if len({c.student for c in candidates}) > 1:
                 caption += " Names that would cover others are left out; the table has all."
             svg = plots.draw_search(points, limits, scale, f"{title} files inside and outside the budget")
-            figures.append(make_figure(svg, caption, f"measured · {search.machine}"))
+            figures.append(make_figure(svg, caption, [source]))
     return figures
 
 
 def make_search_table(search: BudgetSearch) -> list[dict[str, Any]]:
-    """Return the cells of every candidate file of a budget search, in the order they were considered.
+    """Return the table cells of every candidate file of a budget search, in the order in which they were considered.
 
     Returns:
-        For each candidate ``name``, ``student`` (empty where there is one only), ``size``, ``error`` (RMS difference from the
+        For each candidate ``name``, ``student`` (empty if there is only one), ``size``, ``error`` (RMS difference from the
         exported file), ``same`` (share of rows with the same label), ``lost``, ``p90``, ``verdict``, ``note`` and ``chosen``.
     """
     none = wording.NONE
@@ -313,10 +403,11 @@ def make_sensitivity_tables(sensitivities: Sensitivities | None) -> list[tuple[s
 
 
 def _sensitivity_rows(sensitivity: Sensitivity) -> list[dict[str, Any]]:
-    """Return a table row per role (place of a weight, such as query), one for their predicted sum, one for all.
+    """Return the table rows on how much error each role (place of weights, such as query) adds when quantized.
 
-    Each has ``name``, ``length`` of its bar relative to the longest one, ``error`` (RMS difference), ``part`` of the sum of
-    squares, ``saved`` (what the file is smaller), ``note`` (why there is no figure), and ``whole``: whether it is of all roles.
+    The last two rows are the predicted sum and all roles together. A row has ``name``, ``length`` of its bar relative to the
+    longest one, ``error`` (RMS difference), ``part`` of the sum of squares, ``saved`` (bytes saved), ``note`` (why there is no
+    figure), and ``whole`` (whether it is of all roles).
     """
     if sensitivity.note:
         return []
@@ -344,3 +435,44 @@ def make_role_tables(rows: Sequence[ModelRow]) -> list[tuple[ModelRow, str, bool
     """Return (file, its roles' schemes as a line, whether the recipe set any), files with such a choice first."""
     tables = [(row, summarize_roles(row.roles), any(r.chosen for r in row.roles)) for row in rows if row.roles]
     return sorted(tables, key=lambda table: not table[2])
+
+
+# --- planned and measured ---------------------------------------------------------------------------------------------
+
+
+def compare_with_plan(
+    planned: Sequence[PlannedFile], rows: Sequence[ModelRow], result: BenchmarkResult | None
+) -> list[list[str]]:
+    """Return the rows of the table that sets a plan beside the finished files.
+
+    Args:
+        planned: The planned files of the run's student.
+        rows: The finished files.
+        result: Their latencies.
+
+    Returns:
+        For each file: path, planned and written size with the difference; for each latency its device, p50 and p90 likewise.
+    """
+    table = []
+    for file in planned:
+        row = next((row for row in rows if row.path == file.file), None)
+        if row is None or row.bytes is None:
+            continue
+        table.append(
+            [file.file, "size", wording.size(file.bytes), wording.size(row.bytes), _off(row.bytes, file.bytes)]
+        )
+        for time in file.times:
+            for session in result.sessions if result is not None else ():
+                m = session.find(row.name, time.threads, TEXT)
+                if m is None or m.wall is None or m.device != time.device:
+                    continue
+                for name, was, now in (("p50", time.p50_ms, m.wall.p50), ("p90", time.p90_ms, m.wall.p90)):
+                    figure = f"{name} on {time.device}, {wording.threads(time.threads)}, real text"
+                    cells = (f"{wording.milliseconds(value)} ms" for value in (was, now))
+                    table.append([file.file, figure, *cells, _off(now, was)])
+    return table
+
+
+def _off(now: float, was: float) -> str:
+    """Return how far a measured figure is from the planned one: ``+3.1 %``."""
+    return f"{100 * (now / was - 1):+.1f} %" if was else wording.NONE

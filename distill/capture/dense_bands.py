@@ -22,7 +22,7 @@ _ATTENTION, _MODEL = "LongformerSelfAttention", "LongformerModel"
 
 
 def _install(model: Any) -> None:
-    """Make a Longformer compute attention over all pairs of tokens and record it; results stay equal up to rounding."""
+    """Make a Longformer compute attention over all pairs of tokens and record it. Results stay equal up to rounding."""
     for module in model.modules():
         if type(module).__name__ == _ATTENTION:
             module.forward = MethodType(_attend, module)
@@ -44,23 +44,23 @@ def _attend(
     is_global_attn: bool,
     output_attentions: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Compute Longformer's windowed and global attention of one layer, and store its inputs in the active recorder.
+    """Compute one layer's windowed and global attention, and store its inputs and scores in the active recorder.
 
     Each token attends to its window and to the global tokens, and a global token to all.
     Source: Beltagy, Peters and Cohan 2020, arXiv 2004.05150, section 3.1, without dilation.
 
     Args:
         module: The attention module, with separate projections for global tokens.
-        hidden_states: [B, S, d].
+        hidden_states: States of the tokens, [B, S, d].
         attention_mask: Not read: the next three arguments have the same content.
-        is_index_masked: Padding, [B, S].
-        is_index_global_attn: Global tokens, [B, S].
-        is_global_attn: Whether there are any.
+        is_index_masked: True at padding, [B, S].
+        is_index_global_attn: True at global tokens, [B, S].
+        is_global_attn: Whether there are any global tokens.
         output_attentions: Whether to return the probabilities too.
 
     Returns:
-        Context, [B, S, d], 0 at padding; then with `output_attentions` probabilities [B, S, H, S], and if there are
-        global tokens, those of all tokens again, [B, H, S, S].
+        The context, [B, S, d], which is 0 at padding. With `output_attentions` also the probabilities, [B, S, H, S],
+        and, if there are global tokens, the same probabilities once more as [B, H, S, S].
     """
     query, key, value = (_split_heads(module, p(hidden_states)) for p in (module.query, module.key, module.value))
     recorder, layer = active_recorder(), -1
@@ -107,7 +107,7 @@ def _masked_scores(query: Tensor, key: Tensor, allowed: Tensor) -> Tensor:
 def _without_padding(
     input_ids: Any, attention_mask: Any, token_type_ids: Any, position_ids: Any, inputs_embeds: Any, pad_token_id: int
 ) -> tuple[Any, ...]:
-    """Return a model's inputs unchanged; replaces the method that pads them to a multiple of the window."""
+    """Return a model's inputs unchanged, in place of the method that pads them to a multiple of the window."""
     return 0, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds
 
 

@@ -16,11 +16,17 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfA
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import CAPTURES
-from pocketbert.distill.capture.recorder import MASKED_SCORE, CapturingModule, QueryKeyValue, active_recorder
+from pocketbert.distill.capture.recorder import (
+    MASKED_SCORE,
+    CapturingModule,
+    QueryKeyValue,
+    active_recorder,
+    replace_classes,
+)
 
 
 class _CapturingV1(AttentionV1, CapturingModule):  # type: ignore[misc]
-    """Attention of DeBERTa v1 that fills the active recorder; weights and results stay the same."""
+    """Attention of DeBERTa v1 that fills the active recorder. Weights and results stay the same."""
 
     def forward(
         self,
@@ -31,21 +37,23 @@ class _CapturingV1(AttentionV1, CapturingModule):  # type: ignore[misc]
         relative_pos: Tensor | None = None,
         rel_embeddings: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute the attention of one layer; if the recorder ends the forward pass here, no context is computed.
+        """Compute the attention of one layer, and store its scores, queries, keys and values in the active recorder.
+
+        If the recorder ends the forward pass here, no context is computed.
 
         Args:
-            hidden_states: [B, S, d].
+            hidden_states: States of the tokens, [B, S, d].
             attention_mask: 1 where a token may attend to another, [B, 1, S, S].
             output_attentions: Whether to return the probabilities too.
-            query_states: Must be None: an encoder's queries are its own states.
+            query_states: Must be None: only a decoder computes queries from other states than `hidden_states`.
             relative_pos: Distances of tokens, [1, S, S].
-            rel_embeddings: Table of distances, [rows, d].
+            rel_embeddings: Table of embeddings of the distances, [rows, d].
 
         Returns:
-            Context, [B, S, d], and probabilities [B, H, S, S] or None.
+            The context, [B, S, d], and the probabilities, [B, H, S, S], or None.
 
         Raises:
-            ValueError: If there are queries of other states.
+            ValueError: If `query_states` is given.
         """
         _require_own_queries(query_states)
         split_heads = self.transpose_for_scores
@@ -61,7 +69,7 @@ class _CapturingV1(AttentionV1, CapturingModule):  # type: ignore[misc]
 
 
 class _CapturingV2(AttentionV2, CapturingModule):  # type: ignore[misc]
-    """Attention of DeBERTa v2 and v3 that fills the active recorder; weights and results stay the same."""
+    """Attention of DeBERTa v2 and v3 that fills the active recorder. Weights and results stay the same."""
 
     def forward(
         self,
@@ -72,7 +80,10 @@ class _CapturingV2(AttentionV2, CapturingModule):  # type: ignore[misc]
         relative_pos: Tensor | None = None,
         rel_embeddings: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute the attention of one layer; see `_CapturingV1.forward`. `relative_pos` may be buckets."""
+        """Compute the attention of one layer and store its inputs in the active recorder; see `_CapturingV1.forward`.
+
+        `relative_pos` holds the tokens' distances, or buckets of distances.
+        """
         _require_own_queries(query_states)
         batch, heads = len(hidden_states), self.num_attention_heads
         flat = [
@@ -94,7 +105,7 @@ _CAPTURING = {AttentionV1: _CapturingV1, AttentionV2: _CapturingV2}
 
 
 def _install(model: Any) -> None:
-    """Replace the class of each DeBERTa attention module by one that records.
+    """Give each DeBERTa attention module of a model the class that records its attention. Weights stay the same.
 
     Raises:
         InputError: If the heads of the model mix their scores (``talking_head``), which is not implemented here.
@@ -102,13 +113,11 @@ def _install(model: Any) -> None:
     if getattr(model.config, "talking_head", False):
         what = "talking_head is set: its heads mix their scores before the softmax, so they are no signal of one head."
         raise InputError(Problem(type(model).__name__, what, "Distil from its logits and hidden states only."))
-    for module in model.modules():
-        if type(module) in _CAPTURING:
-            module.__class__ = _CAPTURING[type(module)]
+    replace_classes(model, _CAPTURING)
 
 
 def _require_own_queries(query_states: Tensor | None) -> None:
-    """Raise ValueError if queries are computed from other states, as only a decoder does."""
+    """Raise ValueError if there are states of another text to compute the queries from, as in a decoder."""
     if query_states is not None:
         raise ValueError("the capturing attention of an encoder takes no queries of other states")
 
@@ -116,7 +125,18 @@ def _require_own_queries(query_states: Tensor | None) -> None:
 def _attend(
     module: Any, vectors: QueryKeyValue, scores: Tensor, mask: Tensor, output_attentions: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Mask the scores, store them in the active recorder, and return the context and, if requested, probabilities."""
+    """Mask attention scores, store them in the active recorder, and compute the layer's output from them.
+
+    Args:
+        module: The attention module, whose dropout is applied.
+        vectors: Queries, keys and values; the recorder gets them if it wants them.
+        scores: Scaled scores before the mask, [B, H, S, S].
+        mask: 1 where a token may attend to another, [B, 1, S, S]. Only padded keys are masked.
+        output_attentions: Whether to return the probabilities too.
+
+    Returns:
+        The context, [B, S, d], and the probabilities, [B, H, S, S], or None.
+    """
     # only by keys, as in every other family; transformers also masks all keys of padded queries, which nothing reads
     scores = scores.masked_fill(~mask.bool().any(-2, keepdim=True), MASKED_SCORE)
     recorder = active_recorder()

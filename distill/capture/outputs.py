@@ -2,10 +2,10 @@
 
 * `LmHead` runs a masked-language model whose vocabulary projection is computed only for selected tokens. Projecting
   every position of a batch to 30,000 words costs more memory than the whole encoder.
-* `LayerOutputs` collects the outputs of chosen encoder layers, and can end the pass behind the last of them.
+* `LayerOutputs` collects the outputs of chosen encoder layers, and can end the pass after the last of them.
 
-Both use hooks, so that the call still goes through the model's ``forward``: gradients are synchronised and autocast
-applies if the model is wrapped.
+Both use hooks, so that the call still goes through the model's ``forward``: if the model is wrapped, gradients are
+synchronised and autocast applies.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class TokenOutput:
     Attributes:
         hidden: Last hidden states, after the final norm, [B, S, d].
         logits: Vocabulary logits of the selected tokens, in their order in the batch, [n, V].
-        next_sentence: Logits of "the second segment follows the first" and "does not", [B, 2]; None for a model
-            without that head. For a head of sentence order, of "in order" and "swapped".
+        next_sentence: Logits of "the second segment follows the first" and "does not", [B, 2]. If the head predicts the
+            order of the segments (ALBERT), logits of "in order" and "swapped". None if the model has no such head.
     """
 
     hidden: Tensor
@@ -53,7 +53,7 @@ class LmHead:
         has_next_sentence: Whether the model has a next-sentence head too.
 
     Raises:
-        InputError: If the class has no masked-language-model head, or none that is known.
+        InputError: If the model's class has no masked-language-model head, or one that this project does not know.
     """
 
     def __init__(self, model: Any, where: str) -> None:
@@ -67,7 +67,7 @@ class LmHead:
         self._first_module = first_module
 
     def run(self, model: nn.Module, inputs: dict[str, Tensor], selected: Tensor) -> TokenOutput:
-        """Run the model, with its head computed only for selected tokens; return hidden states and logits.
+        """Run the model with its head computed only for selected tokens, and return hidden states and logits.
 
         Args:
             model: The model of this head, or its DDP wrapper.
@@ -75,10 +75,12 @@ class LmHead:
             selected: Indices of the tokens to project, in the batch flattened to B * S; [n] int64.
 
         Returns:
-            Hidden states of all tokens, logits of the selected ones, and logits of the pairs.
+            Hidden states of all tokens, logits of the selected tokens, and logits of the next-sentence head if there is
+            one.
 
         Raises:
-            RuntimeError: If the head did not run exactly once.
+            RuntimeError: If the head did not run exactly once, or did not return one row of logits for each selected
+                token.
         """
         head_inputs: list[Tensor] = []
 
@@ -101,7 +103,7 @@ class LmHead:
 
 
 def _first_head_module(model: Any) -> nn.Module | None:
-    """Return the first module of a model's masked-LM head, which takes the encoder's output; None if there is none."""
+    """Return the first module of a model's masked-LM head, which reads the encoder's output; None if it has none."""
     name = type(model).__name__
     for family in all_families():
         if family.lm_head is not None and name in [family.class_name(suffix) for suffix in _HEADS]:
@@ -117,16 +119,17 @@ def flat_indices(mask: Tensor) -> Tensor:
 
 
 class LayerOutputs:
-    """Context manager that collects the outputs of chosen encoder layers during a forward pass.
+    """Context manager that collects the outputs of chosen encoder layers during one forward pass.
 
-    Use as a context manager around one forward pass. A recorder of attention scores goes around it, not inside, and
-    has the depth that is run.
+    To record attention scores in the same pass, open the `AttentionRecorder` outside of this one; its `depth` is then
+    the number of layers that run.
 
     Args:
         model: A transformers model.
         layer_path: Dotted path from the class with a head to the list of encoder layers.
         layers: Numbers of the chosen layers, from 0.
-        stop: End the pass behind the last chosen layer, and leave the ``with`` block; gradients are the same.
+        stop: Whether to end the pass after the last chosen layer, which leaves the ``with`` block; gradients of the
+            collected outputs are the same.
 
     Attributes:
         states: Output of each chosen layer by its number, [B, S, d].
@@ -162,13 +165,13 @@ class LayerOutputs:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """Remove the hooks, and check that every wanted layer ran.
+        """Remove the hooks, and check that every chosen layer ran.
 
         Returns:
             Whether this object itself ended the pass.
 
         Raises:
-            RuntimeError: If a layer did not run: a loss over what is missing would silently be 0.
+            RuntimeError: If a chosen layer did not run: a loss over its missing output would silently be 0.
         """
         for handle in self._handles:
             handle.remove()
@@ -183,7 +186,7 @@ class LayerOutputs:
         return ended
 
     def _hook(self, number: int) -> Any:
-        """Return a forward hook for a layer that stores its output, and ends the pass behind the last wanted layer."""
+        """Return a forward hook that stores layer `number`'s output, and after the last wanted layer ends the pass."""
 
         def store_output(_module: nn.Module, _arguments: Any, output: Any) -> None:
             """Store the layer's output if it is wanted."""

@@ -1,6 +1,6 @@
 """Make a model of any family record its attention inputs: `record_attention`.
 
-The family table names the capture of each family, which the imported modules register.
+`pocketbert.core.families` names the capture of each family, which the imported modules register.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pocketbert.core.families import CAPTURES, Family, check_distillable
 from pocketbert.distill.capture import (
     dense_bands,
     disentangled,  # noqa: F401 - it registers itself
+    mpnet,  # noqa: F401 - it registers itself
     recorder,
     xlm,  # noqa: F401 - it registers itself
     xlnet,  # noqa: F401 - it registers itself
@@ -22,11 +23,11 @@ from pocketbert.distill.capture.recorder import AttentionRecorder, CapturingModu
 def record_attention(
     model: Any, family: Family, layers: Iterable[int], relations: Iterable[int] = (), *, stop: bool = False
 ) -> AttentionRecorder:
-    """Make a model's attention record scores, queries, keys and values, and return the recorder.
+    """Make a model's attention layers record scores, queries, keys and values, and return the recorder.
 
     Args:
-        model: A transformers model; its attention implementation is switched.
-        family: Its row of the family table (names, layer paths, inputs).
+        model: A transformers model; its attention is replaced by one that records.
+        family: Names, layer paths and inputs of the model's family.
         layers: Layers whose scores to keep, from 0.
         relations: Layers whose queries, keys and values to keep.
         stop: Whether a pass ends within the last of these layers; see `AttentionRecorder`.
@@ -35,8 +36,8 @@ def record_attention(
         The recorder, a context manager for each forward pass.
 
     Raises:
-        InputError: If the family's row names a capture that is not registered, or the layers of the model cannot be
-            counted.
+        InputError: If the family names a way to record attention that no plugin has registered, or the layers of the
+            model cannot be counted.
         ValueError: If the model has no such layer.
     """
     check_distillable(family, model.config.to_dict())

@@ -3,7 +3,7 @@
 An `AttentionRecorder` is a context manager around one forward pass. The attention of each layer calls
 `active_recorder`, and stores its scores, queries, keys and values there if they are wanted. `capturing_attention` does
 this for all families that use transformers' attention interface (BERT, RoBERTa, DistilBERT, MobileBERT, ...); the other
-files of this folder do it for the other families. The family table names the capture of each family; see
+files of this folder do it for the other families. `pocketbert.core.families` names the capture of each family; see
 `pocketbert.distill.capture.record.record_attention`.
 
 With SDPA, transformers' ``output_attentions=True`` returns an empty tuple and raises nothing; with eager attention
@@ -13,7 +13,7 @@ values exist in any case.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -52,7 +52,7 @@ class QueryKeyValue:
 
 
 class EndOfPassError(Exception):
-    """Raised to end a forward pass behind the last wanted layer; the context manager `owner` raises and catches it."""
+    """Raised to end a forward pass after the last wanted layer. The context manager `owner` raises and catches it."""
 
     def __init__(self, owner: object) -> None:
         self.owner = owner
@@ -61,19 +61,19 @@ class EndOfPassError(Exception):
 class AttentionRecorder:
     """Context manager that stores attention scores, queries, keys and values of chosen layers in a forward pass.
 
-    Use as a context manager around one forward pass; leaving it checks that the attention of every layer called. After
-    an error nothing is kept.
+    Open it around one forward pass; when the block ends, it checks that the attention of every layer has called the
+    recorder. After an error nothing is kept.
 
     Args:
         layers: Layers whose scores before the softmax are kept, from 0.
         depth: Number of layers of the model.
         relations: Layers whose queries, keys and values are kept.
-        stop: End the pass within the last of these layers, before its attention is applied. The pass then returns
-            nothing, and leaves the ``with`` block; what was recorded has the same gradients. Without any layer
-            the pass goes on to its end.
+        stop: Whether to end the pass within the last of these layers, before its attention is applied. The pass then
+            returns nothing, and leaves the ``with`` block; what was recorded has the same gradients. If no layers are
+            chosen, the pass runs to its end.
 
     Attributes:
-        scores: Attention scores before the softmax by layer, [B, H, S, S] each, the additive mask applied.
+        scores: Attention scores before the softmax by layer, [B, H, S, S] each, with the additive mask applied.
         relations: Queries, keys and values by layer.
 
     Raises:
@@ -106,8 +106,8 @@ class AttentionRecorder:
             Whether the recorder itself ended the pass.
 
         Raises:
-            RuntimeError: If the model did not call once per layer, up to the one where the pass was to end: a signal
-                would be missing silently.
+            RuntimeError: If not every layer up to the last one that runs has called once: a signal would be missing
+                silently.
         """
         _active.pop()
         ended = isinstance(error, EndOfPassError) and error.owner is self
@@ -133,7 +133,7 @@ class AttentionRecorder:
         return self._calls - 1
 
     def end_behind(self, layer: int) -> None:
-        """Raise EndOfPassError if `layer` is the last wanted layer and the recorder ends passes there."""
+        """Raise EndOfPassError, which ends the forward pass, if `stop` is set and `layer` is the last wanted layer."""
         if layer == self._last:
             raise EndOfPassError(self)
 
@@ -144,6 +144,13 @@ class AttentionRecorder:
 
 class CapturingModule:
     """Base class of attention modules that fill the active recorder without transformers' attention interface."""
+
+
+def replace_classes(model: Any, classes: Mapping[type, type]) -> None:
+    """Give each module whose class is a key of `classes` the class that it maps to, in place. Weights stay the same."""
+    for module in model.modules():
+        if type(module) in classes:
+            module.__class__ = classes[type(module)]
 
 
 def active_recorder() -> AttentionRecorder | None:
@@ -169,16 +176,16 @@ def capturing_attention(
     If the recorder ends the pass here, neither probabilities nor context are computed.
 
     Args:
-        module: The attention module that calls.
-        query: [B, H, S, head size].
-        key: [B, H, S, head size].
-        value: [B, H, S, head size].
-        attention_mask: Additive, [B, 1, 1, S], or None.
+        module: The attention module that calls this function.
+        query: Queries, [B, H, S, head size].
+        key: Keys, [B, H, S, head size].
+        value: Values, [B, H, S, head size].
+        attention_mask: Added to the scores, [B, 1, 1, S]; None if all tokens are real.
         scaling: Factor on the scores; default 1/sqrt(head size).
-        dropout: Dropout of the probabilities.
+        dropout: Dropout rate of the probabilities.
 
     Returns:
-        Context, [B, S, H, head size], and None in place of the probabilities.
+        The context, [B, S, H, head size], and None in place of the probabilities.
     """
     recorder, scores = active_recorder(), None
     if recorder is not None:
@@ -216,12 +223,13 @@ def additive_mask(
     Args:
         attention_mask: 1 for real tokens, [B, S]; None if all are real.
         dtype: Dtype of the mask.
-        local_size: How far a token sees to either side, in a layer with a window; None in a layer without.
-        kv_length: Tokens S.
-        device: Device of the model.
+        local_size: How many tokens to each side a token attends to, in a layer with windowed attention; None for full
+            attention.
+        kv_length: Number of tokens S.
+        device: Device of the mask if `attention_mask` is None.
 
     Returns:
-        The term to add to the scores, [B, 1, 1, S], with a window [B, 1, S, S]; None if every token sees every other.
+        The term to add to the scores, [B, 1, 1, S], or [B, 1, S, S] with a window; None if every token attends to all.
     """
     allowed = None if attention_mask is None else attention_mask[:, None, None, :].to(dtype)
     if local_size is not None:
@@ -233,7 +241,7 @@ def additive_mask(
 
 
 def _install(model: Any) -> None:
-    """Make a model use `capturing_attention`; weights and results stay the same."""
+    """Make a model use `capturing_attention`. Weights and results stay the same."""
     AttentionInterface.register(ATTENTION_NAME, capturing_attention)
     AttentionMaskInterface.register(ATTENTION_NAME, additive_mask)
     model.set_attn_implementation(ATTENTION_NAME)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 from transformers.models.xlm.modeling_xlm import MultiHeadAttention
 
 from pocketbert.core.families import CAPTURES
-from pocketbert.distill.capture.recorder import CapturingModule, additive_mask, capturing_attention
+from pocketbert.distill.capture.recorder import CapturingModule, additive_mask, capturing_attention, replace_classes
 
 
 class _CapturingSelfAttention(MultiHeadAttention, CapturingModule):  # type: ignore[misc]
-    """XLM's attention module, computed by `capturing_attention`; weights and results stay the same."""
+    """XLM's attention module, computed by `capturing_attention`. Weights and results stay the same."""
 
     def forward(
         self,
@@ -23,13 +24,13 @@ class _CapturingSelfAttention(MultiHeadAttention, CapturingModule):  # type: ign
         output_attentions: bool = False,
         **_: Any,
     ) -> tuple[Tensor, ...]:
-        """Compute self-attention over all real tokens of an encoder, and store it in the active recorder.
+        """Compute self-attention over all real tokens, and store its inputs and scores in the active recorder.
 
         Args:
-            input: [B, S, d].
+            input: States of the tokens, [B, S, d].
             mask: 1 for real tokens, [B, S].
-            kv: Must be None: states of another text, for a decoder.
-            cache: For a decoder; not used.
+            kv: Must be None: only a decoder reads the states of another text.
+            cache: Not used: only a decoder needs it.
             output_attentions: Must be False: the recorder has the scores.
 
         Returns:
@@ -52,11 +53,4 @@ class _CapturingSelfAttention(MultiHeadAttention, CapturingModule):  # type: ign
         return (self.out_lin(context.flatten(2)),)
 
 
-def _install(model: Any) -> None:
-    """Replace the class of each XLM attention module by one that records."""
-    for module in model.modules():
-        if type(module) is MultiHeadAttention:
-            module.__class__ = _CapturingSelfAttention
-
-
-CAPTURES.add("self-attention", _install)
+CAPTURES.add("self-attention", partial(replace_classes, classes={MultiHeadAttention: _CapturingSelfAttention}))

@@ -7,6 +7,7 @@ token.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,11 +15,17 @@ from torch import Tensor
 from transformers.models.xlnet.modeling_xlnet import XLNetRelativeAttention
 
 from pocketbert.core.families import CAPTURES
-from pocketbert.distill.capture.recorder import MASKED_SCORE, CapturingModule, QueryKeyValue, active_recorder
+from pocketbert.distill.capture.recorder import (
+    MASKED_SCORE,
+    CapturingModule,
+    QueryKeyValue,
+    active_recorder,
+    replace_classes,
+)
 
 
 class _CapturingRelativeAttention(XLNetRelativeAttention, CapturingModule):  # type: ignore[misc]
-    """XLNet's relative attention module that fills the active recorder; weights and results stay the same."""
+    """XLNet's relative attention module that fills the active recorder. Weights and results stay the same."""
 
     def rel_attn_core(
         self,
@@ -30,19 +37,23 @@ class _CapturingRelativeAttention(XLNetRelativeAttention, CapturingModule):  # t
         attn_mask: Tensor | None = None,
         output_attentions: bool = False,
     ) -> Any:
-        """Compute the attention of one layer; if the recorder ends the forward pass here, no context is computed.
+        """Compute the attention of one layer, and store its scores, queries, keys and values in the active recorder.
+
+        If the recorder ends the forward pass here, no context is computed.
 
         Args:
             q_head: Queries, [S, B, H, head size].
             k_head_h: Keys, [S, B, H, head size].
             v_head_h: Values, [S, B, H, head size].
-            k_head_r: Projected offsets S to 1 - S, [2S, B, H, head size].
-            seg_mat: Whether two tokens are of the same or of different segments, [S, S, B, 2]; None for one segment.
-            attn_mask: 1 where a key is not seen, [S, S, B, 1]; None if all are.
+            k_head_r: Projected embeddings of the offsets S to 1 - S, [2S, B, H, head size].
+            seg_mat: Whether two tokens are of the same or of different segments, [S, S, B, 2]; None if there is one
+                segment.
+            attn_mask: 1 where a token may not attend to a key, [S, S, B, 1]; None if it may attend to all.
             output_attentions: Whether to return the probabilities too.
 
         Returns:
-            Context, [S, B, H, head size], and probabilities [S, S, B, H] with `output_attentions`.
+            The context, [S, B, H, head size]; with `output_attentions` a pair of it and the probabilities, [S, S, B,
+            H].
         """
         recorder = active_recorder()
         layer = recorder.next_layer() if recorder is not None else -1
@@ -72,11 +83,6 @@ class _CapturingRelativeAttention(XLNetRelativeAttention, CapturingModule):  # t
         return (context, probabilities.permute(2, 3, 0, 1)) if output_attentions else context
 
 
-def _install(model: Any) -> None:
-    """Replace the class of each XLNet attention module by one that records."""
-    for module in model.modules():
-        if type(module) is XLNetRelativeAttention:
-            module.__class__ = _CapturingRelativeAttention
-
-
-CAPTURES.add("relative-attention", _install)
+CAPTURES.add(
+    "relative-attention", partial(replace_classes, classes={XLNetRelativeAttention: _CapturingRelativeAttention})
+)

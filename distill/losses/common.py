@@ -63,21 +63,23 @@ class Counting(Protocol):
 
 
 def to_terms(made: Mapping[str, Term | Tensor], rows: int) -> dict[str, Term]:
-    """Convert an objective's result to terms by name; a plain tensor counts as a mean over the rows.
+    """Convert the loss values that an objective returned to terms. A plain tensor counts as a mean over the rows.
 
     Args:
-        made: The objective's result: terms by name.
+        made: The objective's result: terms or tensors by name.
         rows: Number of rows of the batch.
     """
     return {name: t if isinstance(t, Term) else Term.of(t, rows) for name, t in made.items()}
 
 
 def count_items(objective: object, names: Iterable[str], batch: dict[str, Tensor]) -> dict[str, float]:
-    """Return, for each loss term, the number of items of a batch in its mean: by `Counting.counts`, else the rows.
+    """Return, for each loss term, the number of items of a batch over which its mean is taken.
+
+    The number is the one that `Counting.counts` returns for the term, else the number of rows.
 
     Args:
         objective: An objective, which may implement `Counting`.
-        names: Names of its terms.
+        names: Names of the objective's terms.
         batch: Tensors whose first dimension is rows.
     """
     rows = float(count_rows(batch))
@@ -88,10 +90,10 @@ def count_items(objective: object, names: Iterable[str], batch: dict[str, Tensor
 
 
 def count_rows(batch: dict[str, Tensor]) -> int:
-    """Return the number of rows of a batch; raise ValueError if its tensors differ in it.
+    """Return the number of rows of a batch, the first dimension of its tensors.
 
     Raises:
-        ValueError: If its tensors disagree: such a batch cannot be divided by rows.
+        ValueError: If the tensors have different numbers of rows.
     """
     sizes = {name: len(value) for name, value in batch.items()}
     if len(set(sizes.values())) != 1:
@@ -103,7 +105,7 @@ def scale_partial_mean(mean: Tensor, part: float, whole: float) -> Tensor:
     """Scale the mean over a part of a batch to its share of the mean over the whole batch: ``mean * part / whole``.
 
     The scaled means of all parts sum to the mean of the whole. A part without items adds exactly 0, also to the
-    gradient, even if its mean is 0/0; a part that is the whole adds its mean, bit for bit.
+    gradient, even if its mean is 0/0. If the part is the whole batch, its mean is returned unchanged, bit for bit.
 
     Args:
         mean: Mean over the part's items, scalar.
@@ -177,8 +179,8 @@ def attention_kl(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
     MiniLM, Wang et al. 2020, arXiv 2002.10957, eq. 1).
 
     Args:
-        student: Pre-softmax scores with the additive mask applied, [B, H, S, S].
-        teacher: Likewise, [B, H, S, S]; as many heads.
+        student: The student's scores before the softmax with the additive mask applied, [B, H, S, S].
+        teacher: The teacher's scores, of the same shape.
         mask: 1 at real tokens, [B, S]; padded queries are left out.
 
     Returns:
@@ -206,8 +208,8 @@ def attention_score_mse(student: Tensor, teacher: Tensor, mask: Tensor) -> Tenso
     the mean over ``sum_B n_b^2`` pairs, n_b being the tokens of row b.
 
     Args:
-        student: Scores before the softmax, additive mask applied, finite, [B, H, S, S].
-        teacher: Likewise; as many heads.
+        student: The student's scores before the softmax with the additive mask applied, finite, [B, H, S, S].
+        teacher: The teacher's scores, of the same shape.
         mask: 1 at real tokens, [B, S].
 
     Returns:
@@ -238,15 +240,14 @@ _REFERENCE_MASKED = -1e2
 
 
 def reference_score_mse(student: Tensor, teacher: Tensor) -> Tensor:
-    """Compute the error of attention scores as TinyBERT's released code does, with padding in the mean.
+    """Compute the mean squared error of attention scores as TinyBERT's released code does, with padding in the mean.
 
-    Masked scores are 0, and the mean is over B * H * S * S.
-
-    Padded keys add 0 and stay in the denominator; padded queries count as real ones do.
+    Masked scores are set to 0 in both models, and the mean is over B * H * S * S: padded keys add 0 and stay in the
+    denominator, and padded queries count as real ones do.
 
     Args:
-        student: Scores before the softmax, additive mask applied, [B, H, S, S].
-        teacher: Likewise; as many heads.
+        student: The student's scores before the softmax with the additive mask applied, [B, H, S, S].
+        teacher: The teacher's scores, of the same shape.
 
     Returns:
         Scalar, float32 or wider.
@@ -259,8 +260,8 @@ def reference_state_mse(student: Tensor, teacher: Tensor) -> Tensor:
     """Compute the mean squared error of hidden states as TinyBERT's released code does, with padding in the mean.
 
     Args:
-        student: Projected hidden states or embeddings, [B, S, d].
-        teacher: Likewise, [B, S, d].
+        student: The student's hidden states or embeddings, projected to the teacher's width, [B, S, d].
+        teacher: The teacher's hidden states or embeddings, [B, S, d].
 
     Returns:
         Scalar, float32 or wider.
@@ -269,7 +270,7 @@ def reference_state_mse(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Convert a tensor to float32 unless it is float64; differences of close numbers are lost in half precision."""
+    """Convert a tensor to float32 unless it is float64. Differences of close numbers are lost in half precision."""
     return x if x.dtype is torch.float64 else x.float()
 
 
@@ -298,13 +299,13 @@ def divergence_sum(student: Tensor, teacher: Tensor, weight: Tensor | None = Non
     It is ``sum_r w_r KL(softmax(t_r / T) || softmax(s_r / T))``.
 
     Args:
-        student: Scores before the softmax, [..., C].
-        teacher: Likewise, of the same shape; gets no gradient.
+        student: The student's scores before the softmax, [..., C].
+        teacher: The teacher's scores before the softmax, of the same shape; gets no gradient.
         weight: Weight of each row, of the shape [...] or one that expands to it; default 1. Gets no gradient.
-        temperature: T > 0.
+        temperature: T > 0, by which the scores are divided.
 
     Returns:
-        Scalar, in nats; float32, float64 for float64. Differentiable once.
+        Scalar, in nats: float64 if the scores are, else float32. It can be differentiated once.
 
     Raises:
         ValueError: If the shapes differ.
@@ -322,7 +323,7 @@ class _Divergence(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, student: Tensor, teacher: Tensor, weight: Tensor | None, temperature: float) -> Tensor:
-        """Compute the sum, and, if needed, its gradient ``w_r (softmax(s_r / T) - softmax(t_r / T)) / T``."""
+        """Compute the weighted sum of KL divergences, and its gradient ``w_r (softmax(s_r / T) - softmax(t_r / T)) / T`` if needed."""
         dtype = torch.promote_types(student.dtype, torch.float32)
         total = torch.zeros((), dtype=dtype, device=student.device)
         needs_gradient = bool(ctx.needs_input_grad[0])
@@ -359,10 +360,11 @@ def _log_softmax(scores: Tensor, dtype: torch.dtype, temperature: float) -> Tens
 
 
 def _squared_error_sum(student: Tensor, teacher: Tensor, counted: Tensor) -> Tensor:
-    """Compute the sum of squared differences of two tensors (rows first) where `counted` is 1; float32 or wider.
+    """Compute the sum of the squared differences of two tensors at the positions where `counted` is 1.
 
-    `counted` expands to the signals' shape. The teacher gets no gradient, the student one that is exactly 0 at other
-    positions. Differentiable once; raises ValueError if the shapes differ.
+    The sum is float32 or wider. `counted` must expand to the tensors' shape, with rows first. The teacher gets no
+    gradient, and the student's is exactly 0 at all other positions. It can be differentiated once. Raises ValueError if
+    the shapes differ.
     """
     if student.shape != teacher.shape:
         raise ValueError(f"signals of shapes {tuple(student.shape)} and {tuple(teacher.shape)} cannot be compared")
@@ -375,7 +377,7 @@ class _SquaredError(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, student: Tensor, teacher: Tensor, counted: Tensor) -> Tensor:
-        """Compute the sum, and keep the differences for the gradient."""
+        """Compute the sum of squared differences, some rows at a time, and keep the differences for the gradient."""
         # in half precision the difference of close numbers is mostly rounding
         dtype = torch.promote_types(student.dtype, torch.float32)
         difference = torch.empty(student.shape, dtype=dtype, device=student.device)

@@ -31,19 +31,19 @@ A CPU is faster if they stay in its cache.
 def relation_heads(
     student_width: int, teacher_width: int, wanted: int | None = None, where: str = "relation_heads"
 ) -> int:
-    """Return the number of relation heads A into which the queries, keys and values of both models can be split.
+    """Return the number of relation heads A into which the queries, keys and values of both models are split (MiniLM).
 
     Args:
         student_width: Channels of the student's query over all heads; see `query_width`.
         teacher_width: Channels of the teacher's query over all heads.
-        wanted: An explicit number; default 48 or the largest possible number below.
+        wanted: The number that the recipe asks for; None for 48, or the largest possible number below.
         where: Recipe key that error messages name.
 
     Returns:
         The number A.
 
     Raises:
-        InputError: If the explicit number does not divide both, with those that do.
+        InputError: If `wanted` does not divide both widths; the message lists the numbers that do.
     """
     divisor = gcd(student_width, teacher_width)
     possible = [n for n in range(1, divisor + 1) if divisor % n == 0]
@@ -59,28 +59,28 @@ def relation_heads(
 
 
 def relation_kl(student: Tensor, teacher: Tensor, mask: Tensor, heads: int) -> Tensor:
-    """Compute MiniLM's loss: the KL divergence of token-to-token relations, over relation heads and real queries.
+    """Compute MiniLM's loss: the KL divergence of two models' token-to-token relations, over heads and real queries.
 
-    ``1/(A |x|) * sum_A sum_q KL(R_T || R_S)`` with ``R = softmax(X X^T / sqrt(d_r))`` over the real keys, for X
-    the queries, keys or values (MiniLMv2, Wang et al. 2021, arXiv 2012.15828, section 3.1, eq. 1-5). With A the
-    models' own heads and X the values it is MiniLM's value relation (Wang et al. 2020, arXiv 2002.10957,
-    section 3.2).
+    It is ``1/(A |x|) * sum_A sum_q KL(R_T || R_S)`` with ``R = softmax(X X^T / sqrt(d_r))`` over the real keys, for X
+    the queries, keys or values (MiniLMv2, Wang et al. 2021, arXiv 2012.15828, section 3.1, eq. 1-5). With A the models'
+    own heads and X the values it is MiniLM's value relation (Wang et al. 2020, arXiv 2002.10957, section 3.2).
 
-    The vectors of all heads are concatenated and split again into A relation heads. Computed in fp32 (fp64 for
-    fp64), some rows at a time, together with the gradient: what is kept for the backward pass is as large as
-    the student's vectors, not as the relations, which take S / d_r times as much.
+    The vectors of all heads are concatenated and split again into A relation heads. The loss is computed in fp32 (in
+    fp64 if the student's vectors are fp64), some rows at a time, together with the gradient: what is kept for the
+    backward pass is as large as the student's vectors, not as the relations, which take S / d_r times as much.
 
     Args:
         student: The student's queries, keys or values, [B, H, S, head size].
-        teacher: The teacher's, [B, H, S, head size]; numbers of heads and sizes may differ. Gets no gradient.
+        teacher: The teacher's queries, keys or values, [B, H, S, head size]; its heads may differ in number and size.
+            Gets no gradient.
         mask: 1 at real tokens, [B, S].
         heads: Relation heads A, which divide H * head size of both models.
 
     Returns:
-        Scalar, in nats, 0 if there is no real token; differentiable once.
+        Scalar, in nats, 0 if there is no real token. It can be differentiated once.
 
     Raises:
-        ValueError: If the heads do not divide the vectors.
+        ValueError: If the number of relation heads does not divide the width of a model's vectors.
     """
     student, teacher = (vectors.transpose(1, 2).flatten(2) for vectors in (student, teacher))
     if student.shape[-1] % heads or teacher.shape[-1] % heads:
@@ -94,7 +94,10 @@ class _RelationDivergence(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, student: Tensor, teacher: Tensor, mask: Tensor, heads: int) -> Tensor:
-        """Compute the mean divergence some rows at a time, and, if needed, the gradient of its sum."""
+        """Return the KL divergence averaged over heads and real tokens, computed for a few rows at a time.
+
+        If the student needs a gradient, it is computed in the same pass, before the division by the count, and kept for `backward`.
+        """
         length, device = mask.shape[1], student.device.type
         dtype = torch.promote_types(student.dtype, torch.float32)
         total = torch.zeros((), dtype=dtype, device=student.device)
@@ -139,7 +142,7 @@ def _split_heads(vectors: Tensor, heads: int) -> Tensor:
 def _log_relations(vectors: Tensor, padded: Tensor) -> Tensor:
     """Compute log-softmax relations between all tokens, [B, A, S, d_r] to [B, A, S, S].
 
-    Those to padded keys are finite, and their exp is 0.
+    Relations to padded keys are finite numbers whose exp is 0.
     """
     scores = torch.matmul(vectors * vectors.shape[-1] ** -0.5, vectors.transpose(2, 3))
     return F.log_softmax(scores.masked_fill_(padded, torch.finfo(scores.dtype).min), -1)

@@ -8,34 +8,60 @@ Conventions: B batch, S length, C labels, V vocabulary, d width.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pocketbert.core.heads.head import IGNORED_LABEL
-from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind
-from pocketbert.core.tasks import Level, ScoreFunction, Task, TaskName
+from pocketbert.core.heads.head import IGNORED_LABEL, LABELLED_ROWS
+from pocketbert.core.heads.multiple_choice import CHOICES
+from pocketbert.core.predict.sentence_settings import (
+    LAYER_NORM,
+    NORM_EPSILON,
+    NORMALIZE,
+    Pooling,
+    PoolingKind,
+    VectorLayer,
+)
+from pocketbert.core.tasks import SENTENCE_EMBEDDING, Level, ScoreFunction, Task, TaskName
 from pocketbert.distill.losses.common import Term, hard_targets, soft_targets
 
 _PADDED_SCORE = -1e4
-"""Added to the score of a padded token as start or end of an answer: its probability is 0, and the score finite."""
+"""Added to the score of a padded token as start or end of an answer, and of a row that is no choice: its probability is 0,
+and the score finite."""
 
 
 def gold_loss(task: Task, outputs: Any, batch: Mapping[str, Tensor]) -> Term:
     """Compute a task's loss of the model's outputs against the gold labels.
 
-    Cross-entropy for labels, tokens and masked words; binary cross-entropy averaged over labels for multi-label;
-    squared error for regression, binary cross-entropy if its outputs go through a sigmoid; the mean of the two
-    cross-entropies of start and end for answers (Devlin et al. 2019, arXiv 1810.04805, sections 4 and 5).
+    - Single labels, labels of tokens, choices of a question and masked words: cross-entropy.
+    - Several labels per text: binary cross-entropy, averaged over the labels.
+    - Regression: squared error; binary cross-entropy if the outputs go through a sigmoid.
+    - Question answering: the mean of the cross-entropies of start and end (Devlin et al. 2019, arXiv 1810.04805,
+      sections 4 and 5).
 
     Args:
         task: Task of the model, such as classification; decides the loss.
         outputs: The result of the transformers model.
-        batch: Targets by name: ``labels`` [B], [B, C] or [B, S], or ``start_positions`` and ``end_positions`` [B].
+        batch: Targets by name: ``labels`` [B], [B, C] or [B, S], or ``start_positions`` and ``end_positions`` [B]. In
+            multiple choice also ``choices`` [B], the number of neighbouring rows that belong to one question. If
+            `LABELLED_ROWS` [B] is given, it marks the rows that have a label, and the mean is over these.
     """
+    labelled = batch.get(LABELLED_ROWS)
+    if labelled is None or bool(labelled.all()):
+        return _loss_of_labelled(task, outputs, batch)
+    names = ("start_logits", "end_logits") if task.name is TaskName.QUESTION_ANSWERING else ("logits",)
+    if not bool(labelled.any()):
+        return Term.of(getattr(outputs, names[0]).float().sum() * 0.0, 0)
+    chosen = SimpleNamespace(**{name: getattr(outputs, name)[labelled] for name in names})
+    return _loss_of_labelled(task, chosen, {name: value[labelled] for name, value in batch.items()})
+
+
+def _loss_of_labelled(task: Task, outputs: Any, batch: Mapping[str, Tensor]) -> Term:
+    """Compute the loss of rows that all have a gold label; see `gold_loss`."""
     if task.name is TaskName.QUESTION_ANSWERING:
         start, end = _answer_scores(outputs, batch["attention_mask"])
         start_loss, end_loss = hard_targets(start, batch["start_positions"]), hard_targets(end, batch["end_positions"])
@@ -48,6 +74,8 @@ def gold_loss(task: Task, outputs: Any, batch: Mapping[str, Tensor]) -> Term:
             return Term.of(logits.float().sum() * 0.0, 0)
         return Term.of(hard_targets(logits[labelled], labels[labelled]), count)
     rows = len(logits)
+    if task.name is TaskName.MULTIPLE_CHOICE:
+        return Term.of(hard_targets(_choice_scores(logits, batch), _by_question(labels, batch).argmax(-1)), rows)
     if task.name is TaskName.MULTI_LABEL:
         return Term.of(F.binary_cross_entropy_with_logits(logits.float(), labels.float()), rows)
     if task.name is TaskName.REGRESSION:
@@ -64,19 +92,24 @@ def soft_loss(
     temperature: float,
     pooling: Pooling,
 ) -> Term:
-    """Compute a task's loss of the student's outputs against the teacher's; it is 0 where both agree.
+    """Compute a task's loss of the student's outputs against the teacher's. It is 0 if they are equal.
 
-    For label distributions the KL divergence at a temperature, times T^2 (Hinton et al. 2015, arXiv 1503.02531), for
-    each label by itself in multi-label; for numbers the squared error; for start and end the mean of the two
-    divergences over the real tokens; for vectors 1 minus the cosine of the pooled states.
+    - Label distributions: the KL divergence at a temperature, times T^2 (Hinton et al. 2015, arXiv 1503.02531). If a
+      text may have several labels, it is that of each label's yes/no distribution; in multiple choice, that over the
+      choices of a question.
+    - Regression: the squared error.
+    - Question answering: the mean of the divergences of start and end over the real tokens.
+    - Feature extraction: 1 minus the cosine of the text vectors.
 
     Args:
         task: Task of the model, such as classification; decides the loss.
         outputs: The result of the student, a transformers model.
-        teacher_outputs: The teacher's outputs by name.
-        batch: ``attention_mask`` [B, S], and ``labels`` [B, S] if they mark the labelled tokens.
+        teacher_outputs: The teacher's outputs by name; for feature extraction token states, or `SENTENCE_EMBEDDING` [B,
+            W].
+        batch: ``attention_mask`` [B, S], and ``labels`` [B, S] if they mark the labelled tokens. In multiple choice
+            also ``labels`` and ``choices``, see `gold_loss`.
         temperature: T > 0.
-        pooling: How token states become a vector, for feature-extraction.
+        pooling: How token states become a text vector, for feature extraction.
     """
     mask = batch["attention_mask"]
     if task.name is TaskName.QUESTION_ANSWERING:
@@ -85,8 +118,11 @@ def soft_loss(
         start_loss = soft_targets(start, teacher_start, temperature)
         return Term.of((start_loss + soft_targets(end, teacher_end, temperature)) / 2, len(mask))
     if task.name is TaskName.FEATURE_EXTRACTION:
-        vectors = _pool_states(outputs.last_hidden_state, mask, pooling)
-        teacher_vectors = _pool_states(teacher_outputs["last_hidden_state"], mask, pooling)
+        vectors = _apply_layers(_pool_states(outputs.last_hidden_state, mask, pooling), pooling.layers)
+        teacher_vectors = teacher_outputs.get(SENTENCE_EMBEDDING)
+        if teacher_vectors is None:
+            teacher_states = _pool_states(teacher_outputs["last_hidden_state"], mask, pooling)
+            teacher_vectors = _apply_layers(teacher_states, pooling.layers)
         return Term.of((1 - F.cosine_similarity(vectors, teacher_vectors, dim=-1)).mean(), len(mask))
     student, teacher = outputs.logits, teacher_outputs["logits"]
     if task.level is Level.TOKEN:
@@ -96,6 +132,9 @@ def soft_loss(
             return Term.of(student.float().sum() * 0.0, 0)
         return Term.of(soft_targets(student[labelled], teacher[labelled], temperature), count)
     rows = len(student)
+    if task.name is TaskName.MULTIPLE_CHOICE:
+        scores, teacher_scores = _choice_scores(student, batch), _choice_scores(teacher, batch)
+        return Term.of(soft_targets(scores, teacher_scores, temperature), rows)
     if task.name is TaskName.MULTI_LABEL:
         return Term.of(_binary_soft_targets(student, teacher, temperature), rows)
     if task.name is TaskName.REGRESSION:
@@ -104,25 +143,93 @@ def soft_loss(
 
 
 def count_labelled_tokens(task: Task, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the number of labelled tokens for the terms ``labels`` and ``logits``; empty if they are over rows."""
+    """Return the number of labelled tokens in a batch for the loss terms ``labels`` and ``logits``.
+
+    The result is empty if the terms are means over all rows. If only some rows have a label, the term ``labels`` counts
+    only those rows, or the tokens in them.
+    """
+    labelled = batch.get(LABELLED_ROWS)
     if task.level is not Level.TOKEN or task.name is TaskName.QUESTION_ANSWERING:
-        return {}
-    tokens = (batch["labels"] != IGNORED_LABEL).sum()
-    return {"labels": tokens, "logits": tokens}
+        return {} if labelled is None else {"labels": labelled.sum()}
+    marked = batch["labels"] != IGNORED_LABEL
+    own = marked if labelled is None else marked & labelled[:, None]
+    return {"labels": own.sum(), "logits": marked.sum()}
+
+
+def _by_question(values: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+    """Reshape values of single choices, [B] or [B, 1], to [questions, choices].
+
+    All questions of a batch have the same number of choices.
+    """
+    return values.view(-1, int(batch[CHOICES][0]))
+
+
+def _choice_scores(logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+    """Return logits of choices as [questions, choices] float32, with -1e4 added for rows that only pad a question."""
+    filled = (batch["labels"] == IGNORED_LABEL).float() * _PADDED_SCORE
+    return _by_question(logits.float(), batch) + _by_question(filled, batch)
 
 
 def _pool_states(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
-    """Pool a text's token states to one vector, [B, d] float32, not normalised.
+    """Pool the token states of each text to one vector, [B, d] float32, which is not normalised.
+
+    With several kinds of pooling, their vectors are concatenated to [B, kinds * d].
 
     Args:
         states: Token states, [B, S, d].
         mask: 1 at real tokens, [B, S].
-        pooling: Mean of real tokens, or the first one.
+        pooling: The kinds of pooling.
     """
-    if pooling.kind is PoolingKind.CLS:
-        return states.float()[:, 0]
-    weight = mask[:, :, None].float()
-    return (states.float() * weight).sum(1) / weight.sum(1).clamp(min=1.0)
+    states, weight = states.float(), mask[:, :, None].float()
+    # numbers of the tokens of each text from 1 on, whichever side is padded
+    places = weight.cumsum(1) * weight
+    count = weight.sum(1).clamp(min=1.0)
+    pooled = []
+    for kind in pooling.kinds:
+        match kind:
+            case PoolingKind.MAX:
+                largest = states.masked_fill(weight == 0, -torch.inf).amax(1)
+                pooled.append(largest.masked_fill(weight.sum(1) == 0, 0.0))
+            case PoolingKind.CLS:
+                pooled.append((states * (places == 1)).sum(1))
+            case PoolingKind.LAST_TOKEN:
+                pooled.append((states * (places == count[:, None])).sum(1))
+            case PoolingKind.WEIGHTED_MEAN:
+                pooled.append((states * places).sum(1) / places.sum(1).clamp(min=1.0))
+            case _:
+                pooled.append((states * weight).sum(1) / (count if kind is PoolingKind.MEAN else count.sqrt()))
+    return torch.cat(pooled, -1)
+
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "Tanh": torch.tanh,
+    "ReLU": F.relu,
+    "GELU": F.gelu,
+    "Sigmoid": torch.sigmoid,
+    "SiLU": F.silu,
+}
+
+
+def _apply_layers(vectors: Tensor, layers: Sequence[VectorLayer]) -> Tensor:
+    """Apply the layers that follow a teacher's pooling (dense, norm, normalization) to vectors [B, W]; return [B, W'].
+
+    The layers' weights are constants: they are not trained, and the student has the same layers.
+    """
+    for layer in layers:
+        weights = {name: torch.from_numpy(value).to(vectors.device) for name, value in layer.weights.items()}
+        if layer.kind == NORMALIZE:
+            vectors = F.normalize(vectors, dim=-1)
+        elif layer.kind == LAYER_NORM:
+            weight, bias = weights["norm.weight"], weights.get("norm.bias")
+            vectors = F.layer_norm(vectors, weight.shape, weight, bias, NORM_EPSILON)
+        else:
+            out = F.linear(vectors, weights["linear.weight"], weights.get("linear.bias"))
+            out = _ACTIVATIONS[layer.activation](out) if layer.activation in _ACTIVATIONS else out
+            if layer.residual:
+                own = weights.get("residual.weight")
+                out = out + (vectors if own is None else F.linear(vectors, own))
+            vectors = out
+    return vectors
 
 
 def _binary_soft_targets(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:

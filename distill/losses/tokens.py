@@ -46,9 +46,9 @@ def next_sentence(logits: Tensor, labels: Tensor) -> Term:
     """Compute the cross-entropy of next-sentence predictions (Devlin et al. 2019, arXiv 1810.04805, section 3.1).
 
     Args:
-        logits: Of "follows" and "does not follow", [B, 2].
-        labels: See `pocketbert.distill.text.pairs.PairedRows`: 0 if the second segment follows, 1 if it does not, -100
-            for a row with one segment; [B].
+        logits: Logits of "follows" and "does not follow", [B, 2].
+        labels: 0 if the second segment follows, 1 if it does not, -100 for a row with one segment, [B]; see
+            `pocketbert.distill.text.pairs.PairedRows`.
 
     Returns:
         Mean over the rows with two segments, in nats.
@@ -59,13 +59,13 @@ def next_sentence(logits: Tensor, labels: Tensor) -> Term:
 def token_soft_targets(student: Tensor, teacher: Tensor, temperature: float) -> Term:
     """Compute the KL divergence of teacher and student predictions over the vocabulary, softened by T, times T^2.
 
-    ``T^2 * (1/n) * sum_n sum_V p_T (log p_T - log p_S)`` with ``p = softmax(z / T)``: L_ce of DistilBERT (Sanh et
-    al. 2019, arXiv 1910.01108, section 3) as the released code computes it. The paper writes a cross-entropy; the
-    gradient is the same, and the divergence is 0 where the student agrees.
+    ``T^2 * (1/n) * sum_n sum_V p_T (log p_T - log p_S)`` with ``p = softmax(z / T)``: L_ce of DistilBERT (Sanh et al.
+    2019, arXiv 1910.01108, section 3) as the released code computes it. The paper writes a cross-entropy; the gradient
+    is the same, and the divergence is 0 if the student's predictions equal the teacher's.
 
     Args:
-        student: Logits at the selected tokens, [n, V].
-        teacher: Likewise, [n, V].
+        student: The student's logits at the selected tokens, [n, V].
+        teacher: The teacher's logits at the same tokens, [n, V].
         temperature: T > 0.
 
     Returns:
@@ -78,14 +78,12 @@ def token_soft_targets(student: Tensor, teacher: Tensor, temperature: float) -> 
 def cosine_distance(student: Tensor, teacher: Tensor, mask: Tensor) -> Term:
     """Compute 1 minus the cosine of student and teacher hidden states, averaged over real tokens.
 
-    It is L_cos of Sanh et al. 2019, arXiv 1910.01108, section 3.
-
-    Computed as ``|a/|a| - b/|b||^2 / 2``, the same number, which is exactly 0 for equal states and does not lose
-    its digits close to 0 as a difference from 1 does.
+    It is L_cos of Sanh et al. 2019, arXiv 1910.01108, section 3. It is computed as ``|a/|a| - b/|b||^2 / 2``, the same
+    number, which is exactly 0 for equal states and does not lose its digits close to 0 as a difference from 1 does.
 
     Args:
-        student: Hidden states, [B, S, d].
-        teacher: Hidden states, [B, S, d].
+        student: The student's hidden states, [B, S, d].
+        teacher: The teacher's hidden states, [B, S, d].
         mask: 1 at real tokens, [B, S].
 
     Returns:
@@ -116,8 +114,8 @@ class SparseLogits:
 
     Attributes:
         ids: Token ids, [N, K] int32; first the k most probable, then the sampled ones.
-        weights: Weight of each, [N, K] fp32; a row sums to 1. Slots that merged samples left empty hold id
-            0 and weight 0.
+        weights: Weight of each token id, [N, K] fp32; a row sums to 1. An id that was sampled repeatedly stands once,
+            and the entries left over hold id 0 and weight 0.
         negative_entropy: ``sum_v p_T log p_T`` over the whole vocabulary, [N] fp32, in nats.
         vocabulary: Number of tokens, V.
         temperature: T of ``p_T = softmax(z / T)``.
@@ -140,7 +138,7 @@ class SparseLogits:
 
 
 def draw_uniform_numbers(positions: int, samples: int, seed: int, row: int, epoch: int) -> Tensor:
-    """Draw the random numbers with which `sparsify` samples a row in an epoch; they do not depend on the batch.
+    """Draw the random numbers with which `sparsify` samples a row in an epoch. They do not depend on the batch.
 
     Args:
         positions: Number of the row's masked tokens.
@@ -158,24 +156,24 @@ def draw_uniform_numbers(positions: int, samples: int, seed: int, row: int, epoc
 
 @torch.no_grad()
 def sparsify(logits: Tensor, k: int, draws: Tensor, temperature: float = 1.0) -> SparseLogits:
-    """Reduce logits to the k most probable tokens of each position, exactly, and a weighted sample of the others.
+    """Reduce logits to the k most probable tokens of each position, exactly, and a weighted sample of the other tokens.
 
-    m ids are drawn with replacement in proportion to p_T among the others, each with the weight (mass of the
-    others) / m; an id drawn twice has twice the weight. The draws are stratified, one from each m-th of the mass:
-    as unbiased as independent ones, and never of larger variance.
+    m ids are drawn with replacement from the other tokens in proportion to p_T, each with the weight (their probability
+    mass) / m; an id drawn twice has twice the weight. The draws are stratified, one from each m-th of the mass: as
+    unbiased as independent ones, and never of larger variance.
 
     Args:
         logits: The teacher's logits at N positions, [N, V].
-        k: Tokens kept exactly, 0 to V.
-        draws: Uniform numbers in [0, 1], [N, m]; see `draw_uniform_numbers`. With m = 0 the tail is cut off, and
-            the estimate is biased unless k = V.
+        k: Number of tokens kept exactly, 0 to V.
+        draws: Uniform numbers in [0, 1], [N, m]; see `draw_uniform_numbers`. With m = 0 the other tokens are dropped,
+            and the estimate is biased unless k = V.
         temperature: T > 0; distributions are softened before they are sampled.
 
     Returns:
         A sample of k + m token ids per position, on the device of the logits.
 
     Raises:
-        ValueError: If k or the draws do not fit the logits.
+        ValueError: If `k`, `temperature` or the shape of `draws` does not fit the logits.
     """
     size = logits.shape[-1]
     if not 0 <= k <= size or k + draws.shape[-1] == 0 or len(draws) != len(logits) or temperature <= 0:
@@ -198,10 +196,15 @@ def sparsify(logits: Tensor, k: int, draws: Tensor, temperature: float = 1.0) ->
 
 
 def _sample(rest: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw token ids in proportion to unnormalised probabilities [N, V].
+    """Draw token ids at random in proportion to probabilities, and return the ids with their weights.
+
+    Args:
+        rest: Probabilities, not normalised, [N, V].
+        draws: Uniform numbers in [0, 1], which decide the ids, [N, m].
 
     Returns:
-        Ids and weights, [N, m] each; equal ids are merged.
+        Token ids and their weights, [N, m] each. An id that was drawn several times stands once with the sum of its
+        weights, and the entries left over hold id 0 and weight 0.
     """
     count = draws.shape[-1]
     if count == 0:
@@ -224,7 +227,7 @@ def sparse_token_soft_targets(student: Tensor, teacher: SparseLogits) -> Term:
     """Compute `token_soft_targets` approximately, from a sample of the teacher's distributions.
 
     ``-T^2 * mean_n sum_j weights_j log p_S(ids_j)``, with ``p_S = softmax(z_S / T)``, estimates the cross-entropy. The
-    teacher's entropy is exact: near a perfect student the number may fall below 0.
+    teacher's entropy is exact, so the result may be below 0 for a student that nearly equals the teacher.
 
     Args:
         student: Logits at the selected tokens, [n, V].
@@ -234,7 +237,7 @@ def sparse_token_soft_targets(student: Tensor, teacher: SparseLogits) -> Term:
         Mean over the n tokens, in nats; right in expectation, and so is its gradient.
 
     Raises:
-        ValueError: If tokens or vocabularies differ: ids would mean other tokens.
+        ValueError: If student and teacher differ in the number of tokens or the size of the vocabulary.
     """
     if not len(student):
         return Term.of(student.float().sum(), 0)
@@ -255,9 +258,8 @@ def sparse_token_soft_targets(student: Tensor, teacher: SparseLogits) -> Term:
 def replaced_tokens(logits: Tensor, replaced: Tensor, mask: Tensor) -> Term:
     """Compute the cross-entropy of predicting which tokens were replaced (ELECTRA's discriminator loss).
 
-    L_Disc of ELECTRA (Clark et al. 2020, arXiv 2003.10555, section 2):
-    ``-log D`` at tokens that are the original ones, also where a generator drew them, and ``-log(1 - D)`` at replaced
-    ones, where ``1 - D = sigmoid(logit)``.
+    L_Disc of ELECTRA (Clark et al. 2020, arXiv 2003.10555, section 2): with ``1 - D = sigmoid(logit)`` it is ``-log D``
+    at original tokens, also if a generator has drawn the original one, and ``-log(1 - D)`` at replaced tokens.
 
     Args:
         logits: Above 0 where a token is predicted to be replaced, [B, S].

@@ -59,17 +59,16 @@ class FeatureTransfer:
 def feature_transfer(student: Tensor, teacher: Tensor, counted: Tensor) -> FeatureTransfer:
     """Compute MobileBERT's feature map transfer loss between a student layer's and a teacher layer's output.
 
-    It is eq. 2 of Sun et al. 2020, arXiv 2004.02984, as in the released code.
-
-    The paper's ``L_FMT = 1/(TN) sum_{t,n} (H^tr - H^st)^2`` is of the states as they are. The released code normalises
-    both over the channels, without learned scale and shift, and adds a term for each of the statistics that this takes
-    away. These are of the same layer, as in the TensorFlow 2 port: the first release compares the student's layer with
-    the statistics of all teacher layers, because of a wrong variable name.
+    It is eq. 2 of Sun et al. 2020, arXiv 2004.02984, as in the released code. The paper's ``L_FMT = 1/(TN) sum_{t,n}
+    (H^tr - H^st)^2`` compares the states as they are. The released code normalises both over the channels, without
+    learned scale and shift, and adds a term for the mean and one for the variance, which the normalization removes.
+    Both terms compare the same two layers, as in the TensorFlow 2 port: the first release compares the student's layer
+    with the statistics of all teacher layers, because of a wrong variable name.
 
     Args:
-        student: A layer's output, [B, S, d].
-        teacher: The output of the layer that it learns from, [B, S, d]; gets no gradient.
-        counted: 1 at tokens that count, [B, S]; see `counted_mask`.
+        student: A student layer's output, [B, S, d].
+        teacher: The output of the teacher layer that it learns from, [B, S, d]; gets no gradient.
+        counted: 1 at the tokens over which the means are taken, [B, S]; see `counted_mask`.
 
     Returns:
         Three means over the counted tokens, float32 or wider; 0 if there are none.
@@ -97,14 +96,14 @@ def pretraining_distillation(student: Tensor, teacher: Tensor, labels: Tensor, t
 
     ``alpha L_MLM + (1 - alpha) L_KD`` of ``L_PD = alpha L_MLM + (1 - alpha) L_KD + L_NSP`` (Sun et al. 2020, arXiv
     2004.02984, eq. 4), as one cross-entropy ``-sum_V q log p_S`` with ``q = alpha onehot + (1 - alpha) softmax(z_T)``,
-    without a temperature. `pocketbert.distill.losses.tokens.masked_lm` and `token_soft_targets` are the two terms
-    separately, except for the teacher's entropy, which they subtract.
+    without a temperature. `pocketbert.distill.losses.tokens.masked_lm` and `token_soft_targets` compute the two terms
+    separately, except that `token_soft_targets` subtracts the teacher's entropy.
 
     Args:
         student: Logits at the selected tokens, [n, V].
-        teacher: Likewise, [n, V]; gets no gradient.
+        teacher: The teacher's logits at these tokens, [n, V]; gets no gradient.
         labels: Original ids, -100 at tokens that are not predicted, [n].
-        truth: alpha, 0 to 1; default that of the released training command (distill_ground_truth_ratio).
+        truth: alpha, 0 to 1; the default is that of the released training command (distill_ground_truth_ratio).
 
     Returns:
         Mean over the tokens with a label, in nats; 0 with count 0 if there are none.

@@ -34,7 +34,10 @@ from pocketbert.distill.training.data import BatchOrder
 
 
 def train(job: StageJob[DistilBertStage]) -> StageResult:
-    """Train a stage of method `distilbert`; with ``cache``, first compute and store the teacher's predictions."""
+    """Train a stage of method `distilbert` on the job's rows, and return the losses.
+
+    If the stage has ``cache``, the teacher's predictions are computed and stored first, and training reads those.
+    """
     pair, stage = job.pair, job.pair.stage
     if stage.freeze_positions:
         freeze_positions(pair.student)
@@ -48,23 +51,21 @@ def train(job: StageJob[DistilBertStage]) -> StageResult:
 
 
 def needs(stage: DistilBertStage, where: str) -> Needs:
-    """Return that both models need the masked-LM head, and the teacher a trained one."""
+    """Return the heads that a stage needs: the masked-LM head on both models, a trained one on the teacher."""
     return Needs(Heads.WORDS, words=True)
 
 
 class DistilBertDistillation:
     """Objective: DistilBERT's triple loss of teacher predictions, masked words and hidden states.
 
-    It is that of Sanh et al. 2019, arXiv 1910.01108, section 3.
-
-    Teacher and student read the same masked text, and no segment ids, as in the released code: a teacher that has
-    a segment table falls back to segment 0. They may be of different classes. Only the tokens that a term is
-    over reach the vocabulary projections.
+    It is that of Sanh et al. 2019, arXiv 1910.01108, section 3. Teacher and student read the same masked text, and no
+    segment ids, as in the released code: a teacher that has a segment table falls back to segment 0. They may be of
+    different classes. Only the tokens that a loss term needs reach the vocabulary projections.
 
     Args:
         teacher: Masked-language model that was pre-trained; put into eval mode.
         student: Masked-language model that will be trained, not yet wrapped.
-        family: The teacher's row of the family table (names, layer paths, inputs).
+        family: Names, layer paths and inputs of the teacher's model family.
         stage: Settings: weights of the terms, temperature, and which tokens are learned.
         where: Recipe key that error messages name.
 
@@ -84,13 +85,14 @@ class DistilBertDistillation:
         self._cached: SparseTeacher | None = None
 
     def replay(self, cached: SparseTeacher) -> None:
-        """Replace the teacher by its stored predictions; the teacher model is released and no longer run.
+        """Use stored predictions instead of the teacher. The teacher model is released.
 
         Args:
-            cached: The teacher's stored predictions of the masked tokens of every step.
+            cached: The teacher's stored predictions of the masked tokens, for every step.
 
         Raises:
-            InputError: If the stage learns something else than these predictions.
+            InputError: If the stage also learns from other outputs of the teacher, or at another temperature than the
+                stored predictions have.
         """
         problems, where = list[Problem](), self.where
         if not self.stage.masked_only:
@@ -106,13 +108,15 @@ class DistilBertDistillation:
         self._cached, self.teacher, self._teacher_head = cached, None, None
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return, for each loss term, how many tokens of a batch its mean is over."""
+        """Return, for each loss term, the number of tokens of a batch over which its mean is taken."""
         real, masked = batch["attention_mask"].sum(), (batch["labels"] != IGNORED_LABEL).sum()
         counts = {"logits": masked if self.stage.masked_only else real, "mlm": masked, "cosine": real}
         return {name: counts[name] for name in self.weights}
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """Run both models on a batch, and return those of the terms ``logits``, ``mlm``, ``cosine`` that have a weight.
+        """Run both models on a batch, and return those loss terms that have a weight.
+
+        The terms are ``logits``, ``mlm`` and ``cosine``.
 
         Args:
             model: The student, or its DDP wrapper.
@@ -144,7 +148,10 @@ class DistilBertDistillation:
 
 
 def _check_models(pair: TeacherStudent[DistilBertStage]) -> None:
-    """Raise InputError with all reasons why the triple loss cannot compare the models, such as different widths."""
+    """Check that DistilBERT's loss can compare teacher and student; raise one InputError with all problems.
+
+    Equal vocabularies are needed for the predictions, equal widths for the cosine of hidden states.
+    """
     problems, key, family = list[Problem](), f"{pair.where}.weights", pair.family
     if pair.stage.weights.logits and Objective.MASKED_LM not in family.objectives:
         listed = ", ".join(family.objectives)

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from pocketbert.distill.students.fake_quantization import Prepare, RoundingRules
+    from pocketbert.distill.teacher.signals import TeacherSignals
     from pocketbert.distill.training.data import TrainData
     from pocketbert.distill.training.loop import Objective, Outcome
+    from pocketbert.distill.training.monitor import Monitor
 
 
 S = TypeVar("S")
@@ -45,7 +47,7 @@ class TeacherStudent(Generic[S]):
     Attributes:
         teacher: Model to learn from.
         student: Model that is trained.
-        family: The teacher's row of the family table (names, layer paths, inputs).
+        family: Names, layer paths and inputs of the teacher's model family.
         stage: Settings of the stage.
         where: Recipe key that error messages name.
     """
@@ -58,7 +60,7 @@ class TeacherStudent(Generic[S]):
 
     @property
     def student_family(self) -> Family:
-        """The student's row of the family table."""
+        """Names, layer paths and inputs of the student's family."""
         kind = self.student.config.model_type
         return self.family if self.teacher.config.model_type == kind else family_of(kind)
 
@@ -101,11 +103,11 @@ class TrainedCandidate:
 
 @dataclass(frozen=True)
 class CandidateDecision:
-    """Result of comparing a `TrainedCandidate` with the student before the stage: which one is kept, and the figures.
+    """Result of comparing a `TrainedCandidate` with the student before the stage: which one is kept, and the numbers.
 
     Attributes:
         kept: Whether the trained student is kept.
-        note: Sentence with the figures of the comparison.
+        note: Sentence with the numbers of the comparison.
     """
 
     kept: bool
@@ -138,12 +140,13 @@ class StageJob(Generic[S]):
         rows: Function that returns the training rows; called after the models were checked.
         seed: Seed of the run; random choices depend on the stage's recipe key as well.
         work: Folder of the checkpoints; what a method stores goes next to it.
-        metrics: A .jsonl file for losses.
-        carried: Parts that earlier stages passed on.
         task: Task of the run's model.
-        pooling: How token states become a vector, for feature-extraction.
+        monitor: Writes the file of losses, and scores the student while it trains.
+        carried: Parts that earlier stages passed on.
+        pooling: How token states become a text vector, for feature extraction.
         untrained: Whether no stage has trained the student yet, and the recipe names no folder to start it from.
         exported: Function that returns the export functions, for method `qat`; else None.
+        answers: The teacher's answers to the rows, if a column of the data holds them and no teacher runs.
     """
 
     pair: TeacherStudent[S]
@@ -151,11 +154,12 @@ class StageJob(Generic[S]):
     seed: int
     work: Path
     task: Task
-    metrics: Path | None = None
+    monitor: Monitor | None = None
     carried: CarriedParts = field(default_factory=dict)
     pooling: Pooling = DEFAULT_POOLING
     untrained: bool = False
     exported: Callable[[], ExportFunctions] | None = None
+    answers: TeacherSignals | None = None
 
     @property
     def cache(self) -> Path:
@@ -163,15 +167,15 @@ class StageJob(Generic[S]):
         return self.work.parent / f"{self.pair.where}-cache"
 
     def fit(self, objective: Objective) -> Outcome:
-        """Train the student in place on the stage's rows with the given loss; return the losses and the number type.
+        """Train the student in place on the stage's rows with the given loss and return the losses and the number type.
 
         Args:
-            objective: Loss function that computes the named terms.
+            objective: Loss function that computes the named loss terms of a batch.
         """
         from pocketbert.distill.training.loop import train
 
         pair: TeacherStudent[Any] = self.pair
-        return train(pair.student, objective, self.rows(), pair.stage, self.seed, pair.where, self.work, self.metrics)
+        return train(pair.student, objective, self.rows(), pair.stage, self.seed, pair.where, self.work, self.monitor)
 
     def with_stage(self, stage: Any) -> StageJob[Any]:
         """Return a copy of this job whose settings of the stage are `stage`."""
@@ -185,7 +189,7 @@ class StageResult:
     Attributes:
         outcome: Recorded losses, number type, and number of threads.
         carried: Parts for later stages, in addition to those that the job had.
-        notes: Sentences that are shown with the student's figures.
+        notes: Sentences that are shown with the student's results.
     """
 
     outcome: Outcome
@@ -197,7 +201,7 @@ class StageResult:
 
 
 class Heads(IntEnum):
-    """Heads of teacher and student in stages on plain text; a larger number includes the heads of the smaller ones."""
+    """Heads of teacher and student in stages on plain text. A larger number includes the heads of the smaller ones."""
 
     ENCODER = 0
     """None: the encoder."""
@@ -215,8 +219,9 @@ class Needs:
 
     Attributes:
         heads: Heads of both models.
-        words: Whether the teacher's predictions of masked tokens are learned, so that the teacher must have that head.
-        advice: Problem to report if the teacher lacks the head.
+        words: Whether the student learns the teacher's predictions of masked tokens, so that the teacher's masked-LM
+            head must be a trained one.
+        advice: Problem to report if the teacher lacks that head.
     """
 
     heads: Heads = Heads.ENCODER
@@ -234,8 +239,8 @@ class Method:
     """A distillation method: its section of a recipe and the functions that train a stage of it.
 
     Attributes:
-        section: Class of its section in a recipe, with the method's name, whether it is general, and its checks of a
-            recipe.
+        section: Class of the method's section in a recipe. It holds the method's name, whether it trains on plain text,
+            and the checks of a recipe.
         train: Function that trains one stage: builds the objective, runs or caches the teacher, and calls
             `StageJob.fit`.
         needs: Function that returns which heads a stage needs, given its section and recipe key.
@@ -283,11 +288,11 @@ _FULL_ATTENTION = "full_attention"
 
 
 def find_invalid_signals(family: Family, terms: Mapping[str, Signal], where: str) -> list[Problem]:
-    """List a problem for each loss term whose signal (logits, hidden states, ...) a model family cannot provide.
+    """Return a problem for each loss term that learns from a signal which the model family does not have.
 
     Args:
-        family: A row of the family table.
-        terms: Names of the weighted loss terms, and the signal that each of them learns from.
+        family: The model family.
+        terms: The signal (logits, hidden states, ...) that each weighted loss term learns from, by the term's name.
         where: Recipe key of the weights.
     """
     valid = ", ".join(family.signals)
@@ -303,7 +308,7 @@ def find_invalid_signals(family: Family, terms: Mapping[str, Signal], where: str
 
 
 def find_vocabulary_mismatch(pair: TeacherStudent[Any]) -> list[Problem]:
-    """Return a list of one problem if teacher and student have vocabularies of different sizes, else an empty list."""
+    """Return one problem if teacher and student have vocabularies of different sizes, else an empty list."""
     teacher, student = pair.teacher.config, pair.student.config
     if student.vocab_size == teacher.vocab_size:
         return []
@@ -316,7 +321,7 @@ def find_vocabulary_mismatch(pair: TeacherStudent[Any]) -> list[Problem]:
 
 
 def find_width_mismatch(pair: TeacherStudent[Any], key: str) -> list[Problem]:
-    """Return a list with one problem if teacher and student differ in hidden size, else an empty list.
+    """Return one problem if teacher and student differ in hidden size, else an empty list.
 
     The problem names `key`, the recipe key of the loss weight that needs equal widths.
     """
@@ -328,11 +333,11 @@ def find_width_mismatch(pair: TeacherStudent[Any], key: str) -> list[Problem]:
 
 
 def find_head_mismatch(pair: TeacherStudent[Any], key: str, reason: str = "", fix: str = "") -> list[Problem]:
-    """Return a list of one problem if teacher and student differ in their number of heads, else an empty list.
+    """Return one problem if teacher and student differ in their number of attention heads, else an empty list.
 
     Args:
         pair: Teacher and student.
-        key: Recipe key of the weight.
+        key: Recipe key of the loss weight that needs equal numbers of heads.
         reason: Text that is added to the message.
         fix: Advice in the message; by default to set the weight to 0, or give the student as many heads.
     """
@@ -344,17 +349,17 @@ def find_head_mismatch(pair: TeacherStudent[Any], key: str, reason: str = "", fi
 
 
 def check_and_map_layers(pair: TeacherStudent[Any], problems: list[Problem]) -> list[int]:
-    """Return the teacher layer of each student layer; raise one InputError with all problems of the two models.
+    """Return the teacher layer of each student layer; raise one InputError that lists all problems of the two models.
 
     Args:
         pair: Teacher and student; the stage has weights and may list a map.
-        problems: Problems that were found before.
+        problems: Problems that the caller has found already.
 
     Returns:
         Teacher layer (from 1) of each student layer.
 
     Raises:
-        InputError: Listing the given problems, a vocabulary of another size, and a map that does not fit.
+        InputError: If `problems` is not empty, if the vocabularies differ in size, or if the layer map does not fit.
     """
     layers, all_problems = list[int](), [*problems, *find_vocabulary_mismatch(pair)]
     try:
@@ -367,18 +372,19 @@ def check_and_map_layers(pair: TeacherStudent[Any], problems: list[Problem]) -> 
 
 
 def map_layers(pair: TeacherStudent[Any], attention: bool) -> list[int]:
-    """Return the teacher layer that each student layer learns from; for attention, one of the same kind of attention.
+    """Return the teacher layer that each student layer learns from.
 
     Args:
         pair: Teacher and student; the stage may list a map.
-        attention: Whether attention maps or scores of the mapped layers are compared.
+        attention: Whether attention maps or scores of the mapped layers are compared. If so, each student layer learns
+            from a teacher layer with the same kind of attention.
 
     Returns:
         Teacher layer (from 1) of each student layer.
 
     Raises:
-        InputError: If a listed map does not fit; with `attention` also if it joins layers of two kinds, or if the
-            teacher has no layer of a kind.
+        InputError: If a listed map does not fit; with `attention` also if a listed map pairs layers with different
+            kinds of attention, or if the teacher has no layer of a kind that the student has.
     """
     where, listed = f"{pair.where}.layers", pair.stage.layers
     depths = pair.student.config.num_hidden_layers, pair.teacher.config.num_hidden_layers
@@ -394,20 +400,21 @@ def map_layers(pair: TeacherStudent[Any], attention: bool) -> list[int]:
 def nearest_layer_of_kind(
     pair: TeacherStudent[Any], student_layer: int, teacher_layer: int, listed: bool, where: str
 ) -> int:
-    """Return the teacher layer nearest to `teacher_layer` that has the student layer's kind of attention.
+    """Return the teacher layer nearest to `teacher_layer` that has the same kind of attention as a student layer.
 
-    Attention is full, or in a window. Scores of tokens outside a window mean nothing, so that a layer with a window
-    cannot teach one without, nor the other way round. The kinds are ``layer_types`` of both configurations.
+    Attention is full or windowed (``layer_types`` of both configurations). Scores of tokens outside a window mean
+    nothing, so a layer with a window cannot teach one without, nor the other way round.
 
     Args:
         pair: Teacher and student.
-        student_layer: The student's layer, from 1.
-        teacher_layer: The teacher's layer, from 1, that the usual choice or the recipe names.
-        listed: Whether the recipe names the teacher's layer.
+        student_layer: Number of the student layer, from 1.
+        teacher_layer: Number of the teacher layer, from 1, that the layer map gives.
+        listed: Whether the recipe names the teacher layer; then it is returned or refused.
         where: Recipe key of the choice.
 
     Raises:
-        InputError: If a listed layer is of another kind, or the teacher has no layer of the kind.
+        InputError: If a layer that the recipe names has another kind of attention, or the teacher has no layer of the
+            student layer's kind.
     """
     teacher_kinds, student_kinds = (getattr(m.config, "layer_types", None) for m in (pair.teacher, pair.student))
     if teacher_kinds is None and student_kinds is None:

@@ -33,11 +33,11 @@ _SIGNALS = {
     "key": Signal.RELATIONS,
     "value": Signal.RELATIONS,
 }
-"""Signal of the teacher's family that each term learns from."""
+"""Signal of the models that each loss term compares."""
 
 
 def train(job: StageJob[MiniLmStage]) -> StageResult:
-    """Train a stage of method `minilm` on the job's rows; return the losses."""
+    """Train a stage of method `minilm` on the job's rows, and return the losses."""
     pair = job.pair
     return StageResult(job.fit(MiniLmDistillation(pair.teacher, pair.student, pair.family, pair.stage, pair.where)))
 
@@ -45,31 +45,31 @@ def train(job: StageJob[MiniLmStage]) -> StageResult:
 class MiniLmDistillation:
     """Objective: the student's last layer learns the self-attention relations of one teacher layer (MiniLM).
 
-    With the default weights MiniLMv2 (Wang et al. 2021, arXiv 2012.15828, section 3.1): query, key and value relations,
-    for which depth, width and heads are free. With attention and value weighted it is MiniLM (Wang et al. 2020,
-    arXiv 2002.10957, section 3), which needs as many heads; its value relations then have the models' heads
-    too, unless ``relation_heads`` is set.
+    With the default weights it is MiniLMv2 (Wang et al. 2021, arXiv 2012.15828, section 3.1): query, key and value
+    relations, for which the student may have any depth, width and number of heads. With attention and value
+    weighted it is MiniLM (Wang et al. 2020, arXiv 2002.10957, section 3), which needs equal numbers of heads;
+    its value relations are then computed by the models' heads too, unless ``relation_heads`` is set.
 
-    Neither model runs past the layer that is compared: behind the student's last queries, keys and values nothing
-    is trained, as in the original; fine-tuning trains it.
+    Neither model runs past the layer that is compared. As in the original, nothing after the student's last queries,
+    keys and values is trained here: fine-tuning trains it.
 
     Args:
-        teacher: Pre-trained model, frozen by the caller; its attention implementation is switched, and it is
-            put into eval mode.
-        student: The model that will be trained; its attention implementation is switched.
-        family: The teacher's row of the family table (names, layer paths, inputs).
+        teacher: Pre-trained model, frozen by the caller. Its attention is replaced by one that records, and it is put
+            into eval mode.
+        student: The model that will be trained; its attention is replaced by one that records.
+        family: Names, layer paths and inputs of the teacher's model family.
         stage: Settings: weights of the terms, relation heads and teacher layer.
         where: Recipe key that error messages name.
-        student_family: The student's row of the family table; default by its model type.
+        student_family: Model family of the student; default by its model type.
         signals: Source of the teacher's signals; default the teacher itself, run on every batch.
 
     Attributes:
-        weights: Weight of each term, those above 0.
+        weights: Weight of each term whose weight is above 0.
         heads: Number of relation heads.
         layer: Number of the teacher layer that is learned, from 0.
 
     Raises:
-        InputError: Listing everything in which the models do not fit each other or the stage.
+        InputError: Listing every size or setting in which teacher, student and stage do not fit together.
     """
 
     def __init__(
@@ -105,11 +105,11 @@ class MiniLmDistillation:
 
     @staticmethod
     def wanted(stage: MiniLmStage, layer: int) -> Wanted:
-        """Return the signals to record from one layer of a model: attention scores, and queries, keys and values.
+        """Return which signals to record from one layer of a model: attention scores, and queries, keys and values.
 
         Args:
-            stage: Weights of the terms.
-            layer: The model's layer, from 0.
+            stage: Weights of the loss terms: a signal is recorded if a term that needs it has a weight.
+            layer: Number of the layer, from 0.
         """
         weights = stage.weights
         return Wanted(
@@ -123,7 +123,9 @@ class MiniLmDistillation:
         return dict.fromkeys(self.weights, batch["attention_mask"].sum())
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """Run both models on a batch; return those of ``attention``, ``query``, ``key``, ``value`` that have a weight.
+        """Run both models on a batch, and return one loss term for each signal that has a weight.
+
+        The terms are ``attention``, ``query``, ``key`` and ``value``.
 
         Args:
             model: The student, or its DDP wrapper.
@@ -145,16 +147,30 @@ class MiniLmDistillation:
 
 
 def _teacher_layer(depth: int, listed: int | None = None) -> int:
-    """Return the number (from 1) of the teacher layer to learn from: `listed`, else 21 of 24 layers, else the last.
+    """Return the number (from 1) of the teacher layer to learn from: `listed`, else 21 if `depth` is 24, else the last.
 
-    An upper-middle layer of a large teacher teaches better than its last (Wang et al. 2021, arXiv 2012.15828: the
-    21st of BERT-large's 24).
+    An upper-middle layer of a large teacher teaches better than its last (Wang et al. 2021, arXiv 2012.15828: the 21st
+    of BERT-large's 24).
     """
     return listed or (21 if depth == 24 else depth)
 
 
 def _check_relations(pair: TeacherStudent[MiniLmStage], student_family: Family) -> None:
-    """Raise InputError with all reasons why the attention and relations of teacher and student cannot be compared."""
+    """Check that a MiniLM stage can compare the attention, queries, keys and values of teacher and student.
+
+    - Both model families offer each signal that has a weight.
+    - Both vocabularies have the same size.
+    - If attention has a weight, both models have the same number of attention heads.
+    - If queries, keys or values have a weight, `relation_heads` divides the query widths of both models.
+    - The teacher layer to learn from exists.
+
+    Args:
+        pair: Teacher, student and the settings of the stage.
+        student_family: Model family of the student.
+
+    Raises:
+        InputError: Listing every condition that is not met.
+    """
     problems, stage, where, family = list[Problem](), pair.stage, pair.where, pair.family
     teacher, student = pair.teacher.config, pair.student.config
     weighted = stage.weights.weighted()

@@ -51,10 +51,11 @@ _ADAPTER = "adapter"
 
 
 def train(job: StageJob[MobileBertStage]) -> StageResult:
-    """Train a stage of MobileBERT's knowledge transfer, and pass the adapter on if the teacher needs one.
+    """Train a stage of MobileBERT's knowledge transfer, and return the losses and the adapter, if there is one.
 
-    A teacher without bottlenecks is connected through an adapter, which later stages use again; a student that no stage
-    has trained yet then gets its embeddings from the teacher's.
+    If the student has bottlenecks and the teacher has none, an adapter maps the teacher's states to the student's
+    width; it is fitted here unless an earlier stage has passed one on. A student that no stage has trained yet then
+    gets its embeddings from the teacher's.
     """
     pair, notes = job.pair, list[str]()
     part = job.carried.get(_ADAPTER)
@@ -83,7 +84,10 @@ def train(job: StageJob[MobileBertStage]) -> StageResult:
 
 
 def needs(stage: MobileBertStage, where: str) -> Needs:
-    """Return the pre-training heads that both models need; the teacher's is trained if its predictions are learned."""
+    """Return which pre-training heads teacher and student need.
+
+    The teacher's masked-LM head must be a trained one if a loss term learns from its predictions.
+    """
     learns_predictions = bool(stage.truth < 1 and stage.weights.guesses)
     advice = Problem(
         f"{where}.truth",
@@ -97,25 +101,26 @@ def needs(stage: MobileBertStage, where: str) -> Needs:
 class MobileBertDistillation:
     """Objective: MobileBERT's losses (Sun et al. 2020, arXiv 2004.02984, eqs. 2 to 4), switched on phase by phase.
 
-    Of each layer of the phase: ``100 FMT + 5000 mean term + 5 variance term + AT`` with the weights of the released
-    code, divided by the student's depth; in pre-training distillation ``L_PD``. Student layer m learns from teacher
+    Each layer of the phase adds ``100 FMT + 5000 mean term + 5 variance term + AT`` with the weights of the released
+    code, divided by the student's depth; pre-training distillation adds ``L_PD``. Student layer m learns from teacher
     layer ``g(m)``. Without ``L_PD``, neither model runs past the last layer of the phase.
 
     AT is the divergence of the paper; the released code's cross-entropy has the same gradient. Unlike there, the
     statistics of a layer are compared with those of the layer that it learns from: see `feature_transfer`.
 
     Args:
-        teacher: Frozen model with its pre-training heads; its attention implementation is switched.
-        student: The model that will be trained, of the teacher's width; its attention is switched too.
-        family: The teacher's row of the family table (names, layer paths, inputs).
+        teacher: Frozen model with its pre-training heads; its attention is replaced by one that records.
+        student: The model that will be trained, of the teacher's width; its attention is replaced too.
+        family: Names, layer paths and inputs of the teacher's model family.
         stage: Settings: strategy, weights of the terms, and layer map.
         where: Recipe key that error messages name.
-        student_family: The student's row of the family table; default by its model type.
+        student_family: Model family of the student; default by its model type.
         adapter: Maps the teacher's states to the student's width, if the teacher is no IB-BERT. Everything outside the
             student's encoder then learns at the rates of its first layer.
 
     Attributes:
-        weights: 1 for ``layer_1`` to ``layer_M``, which are weighted sums already; ``guesses`` and ``next_sentence``.
+        weights: 1 for ``layer_1`` to ``layer_M``, which are weighted sums already, and the stage's weights of
+            ``guesses`` and ``next_sentence``, if above 0.
         phases: The phases, which decide what terms are computed at a step.
         course: LAMB with the learning rates of the phases.
 
@@ -155,7 +160,11 @@ class MobileBertDistillation:
             record_attention(model, row, ())  # switches its attention to the one that is captured
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return, for each loss term, the items in its mean: tokens, masked tokens (guesses), or text pairs."""
+        """Count the items of a batch over which each loss term is a mean, and return the counts by the term's name.
+
+        These are real tokens for the layers' terms, masked tokens for ``guesses``, and text pairs for
+        ``next_sentence``. If the stage sets ``reference``, the layers' terms count padding too.
+        """
         tokens = counted_mask(batch["attention_mask"], self.stage.reference).sum()
         counts = dict.fromkeys(self._layer_names, tokens)
         counts["guesses"] = (batch["labels"] != IGNORED_LABEL).sum()
@@ -168,8 +177,9 @@ class MobileBertDistillation:
 
         Args:
             model: The student.
-            batch: The families' inputs (with masked tokens) and ``labels`` (original ids of these, else -100), [B, S]
-                each; ``steps``, [B], the step; of pairs also ``next_sentence_label``, [B]. Other entries are ignored.
+            batch: The families' inputs (with masked tokens) and ``labels`` (original ids of the masked tokens, else
+                -100), [B, S] each; ``steps``, [B], the number of the step; if next-sentence prediction is trained,
+                ``next_sentence_label``, [B]. Other entries are ignored.
         """
         phase = self.phases.phase_of(int(batch[STEP_NUMBERS][0]))
         masked = flat_indices(batch["labels"] != IGNORED_LABEL)
@@ -193,9 +203,10 @@ class MobileBertDistillation:
     def _run_teacher(
         self, batch: dict[str, Tensor], phase: Phase, masked: Tensor
     ) -> tuple[TokenOutput | None, dict[int, _BlockSignals]]:
-        """Run the teacher on a batch; return its predictions and block outputs as far as the phase's losses need them.
+        """Run the teacher on a batch, and return its predictions and block outputs if the phase's losses need them.
 
-        Returns (None, {}) if the phase learns nothing from the teacher; see `_run` for the parts.
+        `masked` are indices of the tokens to predict. The result is (None, {}) if the phase learns nothing from the
+        teacher; see `_run`.
         """
         head = self._teacher_head if phase.pretraining else None
         if head is None and not phase.layers:
@@ -215,19 +226,20 @@ class MobileBertDistillation:
         head: LmHead | None,
         masked: Tensor,
     ) -> tuple[TokenOutput | None, dict[int, _BlockSignals]]:
-        """Run one model on a batch; return its head's predictions and the signals of the blocks the phase compares.
+        """Run teacher or student on a batch and return the head's predictions and the outputs of the blocks to compare.
 
         Args:
             model: Teacher or student.
-            family: Its row of the family table (names, layer paths, inputs).
-            batch: See `__call__`.
-            layer_numbers: The model's layer, from 0, for each layer of the student.
-            phase: The phase, whose layers are collected.
-            head: The masked-LM head; None to end the pass behind the last layer of the phase.
+            family: Names, layer paths and inputs of the model's family.
+            batch: The model's inputs by name, [B, S] each, with the labels.
+            layer_numbers: Number of the model's layer, from 0, that stands for each layer of the student.
+            phase: The phase of the training, which decides whose blocks are compared.
+            head: The masked-LM head; None to end the pass after the last layer of the phase.
             masked: Indices of the tokens to predict in the flattened batch.
 
         Returns:
-            The head's output, None without a head; and the signals of the phase's blocks by the student's layer from 0.
+            The head's output, or None without a head; and the signals of the phase's blocks, by the number of the
+            student's layer from 0.
         """
         inputs = {name: batch[name] for name in family.inputs}
         numbers = [layer_numbers[m] for m in phase.layers]
@@ -242,7 +254,11 @@ class MobileBertDistillation:
         return (output if head is not None else None), blocks
 
     def _block_loss(self, student: _BlockSignals, teacher: _BlockSignals, counted: Tensor) -> Tensor:
-        """Return the weighted transfer loss of one student block and its teacher block, divided by the depth."""
+        """Return the weighted loss of one student block against its teacher block, divided by the number of blocks.
+
+        The terms compare the normalised feature maps, their means and variances, and the attention scores. `counted` is
+        1 at tokens that count in the loss, [B, S].
+        """
         weights = self.stage.weights
         (states, scores), (teacher_states, teacher_scores) = student, teacher
         if self._adapter is not None:
@@ -255,10 +271,10 @@ class MobileBertDistillation:
 
 
 def _check_blocks(pair: TeacherStudent[MobileBertStage], width: int) -> list[int]:
-    """Check that the blocks of two models are comparable; return the teacher layer (from 1) for each student layer.
+    """Check that the blocks of two models can be compared, and return the teacher layer (from 1) of each student layer.
 
-    `width` is that of the teacher's states, after the adapter if there is one. Raises InputError listing everything
-    that does not fit, with the alternatives.
+    `width` is the width of the teacher's states, after the adapter if there is one. Raises one InputError that lists
+    all problems, each with what to set instead.
     """
     problems, student_width = list[Problem](), pair.student.config.hidden_size
     # the states themselves may be of any size: they are normalised, and their statistics have separate weights
@@ -283,8 +299,9 @@ class Pretraining:
     Only masked tokens reach the vocabulary projection.
 
     Args:
-        model: The model to train, not yet wrapped: with both heads, or the masked-LM head only.
-        family: Its row of the family table (names, layer paths, inputs).
+        model: The model to train, not yet wrapped. It has the masked-LM head and, with `next_sentence`, the
+            next-sentence head.
+        family: Names and inputs of the model's family.
         next_sentence: Whether next-sentence prediction is trained too; batches then come from
             `pocketbert.distill.text.pairs.GeneralSet` with pairs.
         where: Name of the model, for errors.
@@ -313,8 +330,9 @@ class Pretraining:
 
         Args:
             model: The model, or its DDP wrapper.
-            batch: The family's inputs (with masked tokens) and ``labels`` (original ids of these, else -100), [B, S]
-                each; for pairs ``next_sentence_label`` too, [B]. Other entries are ignored.
+            batch: The family's inputs (with masked tokens) and ``labels`` (original ids of the masked tokens, else
+                -100), [B, S] each; with next-sentence prediction also ``next_sentence_label``, [B]. Other entries are
+                ignored.
         """
         inputs = {name: batch[name] for name in self.family.inputs}
         masked = flat_indices(batch["labels"] != IGNORED_LABEL)

@@ -1,4 +1,4 @@
-"""Method `qat`: train a student for one quantized file, on its own fp32 outputs.
+"""Method `qat`: train a student for one quantized file, with the student's own fp32 outputs as targets.
 
 `train` does it in these steps:
 
@@ -57,10 +57,12 @@ _MAX_SELECTION_ROWS = 600
 
 
 def train(job: StageJob[QatStage]) -> StageResult:
-    """Train a student for one quantized file; keep it, with its activation ranges, only if that file gets better.
+    """Train a student for one quantized file, and keep the trained weights only if they make the quantized file better.
+
+    The file is simulated in torch, and both students are compared on rows that nothing was trained on.
 
     Raises:
-        InputError: If the module that the student's files are exported from cannot be trained, or there are too few
+        InputError: If the module from which the student's files are exported cannot be trained, or there are too few
             rows.
         ValueError: If the job has no `StageJob.exported`.
     """
@@ -131,12 +133,17 @@ class _RowSubset:
 
 
 def _divide_rows(rows: TrainData, where: str) -> tuple[_RowSubset, _RowSubset, _RowSubset]:
-    """Divide training rows into three sets: to train on, to measure activation ranges on, and to compare students on.
+    """Divide training rows into rows to train on, rows to measure ranges on, and rows to compare students on.
 
-    Rows are ordered by a hash of their token ids, and at most a quarter is held out for the comparison.
+    Rows are ordered by a hash of their token ids, and about a quarter, at most 600, is held out for the comparison.
+    Rows with the same ids stay together, so that no text is on both sides. The rows for activation ranges are some of
+    those to train on.
 
-    Rows with the same ids stay together, so that no text is on both sides. Returns the rows to train on, those of them
-    to measure ranges on, and the rows to select on; raises InputError if there are too few.
+    Returns:
+        The rows to train on, those to measure ranges on, and those to compare students on.
+
+    Raises:
+        InputError: If there are too few different rows.
     """
     digests = [
         hashlib.sha256(rows.batch([n], 0)["input_ids"].numpy().tobytes()).digest() for n in range(len(rows.lengths))
@@ -162,17 +169,17 @@ class QuantizedTraining:
     The terms are the KL divergence and the squared error between the two.
 
     Args:
-        prepared: The rewritten student, and how its weights follow from the student's.
+        prepared: The rewritten student, and how its weights are computed from the student's.
         former: The rewritten student before the stage, which gives the fp32 outputs.
         rounded: The rewritten student with rounded numbers.
-        family: The student's row of the family table (names, layer paths, inputs).
-        task: Decides the divergence, and over which tokens it is.
+        family: Names and inputs of the student's family.
+        task: Task of the model; decides the divergence, and over which tokens it is taken.
         stage: Settings of the stage, among them the learning rates.
-        pooling: How token states become a vector, for feature-extraction.
+        pooling: How token states become a text vector, for feature extraction.
 
     Attributes:
         weights: Weight of each term.
-        course: AdamW with another learning rate for ranges.
+        course: AdamW with a separate learning rate for ranges.
     """
 
     def __init__(
@@ -200,7 +207,7 @@ class QuantizedTraining:
         """Run the fp32 student and the rounded one on a batch, and return the terms ``logits`` and ``squared``.
 
         Args:
-            model: The student, with its ranges attached.
+            model: The student, with the activation ranges attached as a submodule.
             batch: The student's inputs, [B, S] each; ``labels`` if they mark the tokens that count.
         """
         feed = [batch[name] for name in self._family.inputs]
@@ -224,7 +231,11 @@ class QuantizedTraining:
     def _squared_error(
         self, outputs: Mapping[str, Tensor], expected: Mapping[str, Tensor], batch: Mapping[str, Tensor]
     ) -> Tensor:
-        """Return the mean squared error between rounded and fp32 outputs, over real or labelled tokens, or rows."""
+        """Return the mean squared error between the outputs of the quantized and of the fp32 student.
+
+        The mean is over real tokens for question answering and token states, over labelled tokens for token
+        classification, and else over rows.
+        """
         errors = []
         for name in self._task.outputs:
             actual, target = outputs[name], expected[name]
@@ -277,8 +288,9 @@ def _name_ranges(
 ) -> LearnedRanges:
     """Return the trained activation ranges, keyed by fingerprints of the weights in the exported file.
 
-    A linear layer that the exporter now rewrites otherwise than before training, because other channels are outliers,
-    gets none: its range is then measured as without training. The student is given without ranges attached.
+    The exporter divides outlier channels by factors, and training can change these factors. Where it has changed them,
+    the linear layer gets no trained range, and its range is measured instead. The ranges must have been detached from
+    the student before.
     """
     exported_weights = dict(form.prepare(student, True).named_parameters())
     low, high = (end.detach().tolist() for end in ranges.ends())

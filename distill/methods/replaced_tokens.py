@@ -60,32 +60,32 @@ def train(job: StageJob[ReplacedTokensStage]) -> StageResult:
 
 
 def needs(stage: ReplacedTokensStage, where: str) -> Needs:
-    """Return that both models need the head of replaced-token detection, and the teacher a trained one."""
+    """Return the heads that a stage needs: replaced-token detection on both models, trained on the teacher."""
     return Needs(Heads.TOKENS, words=True)
 
 
 class ReplacedTokens:
     """Objective: the student detects which tokens a generator replaced, as ELECTRA, and learns the teacher's outputs.
 
-    ``L_MLM + 50 L_Disc`` is ELECTRA's (Clark et al. 2020, arXiv 2003.10555, section 2).
+    ``L_MLM + 50 L_Disc`` is ELECTRA's loss (Clark et al. 2020, arXiv 2003.10555, section 2).
 
     The generator reads the text with the mask token at every masked place, and a token is drawn from its prediction
     there. The student reads the text with these tokens and detects which of them are replaced; a drawn token that is
-    the original one counts as original. No gradient goes from there to the generator. The draw is a function of (seed,
-    stage, step, row number, number of the masked token in its row): neither how the batch is split nor how it is padded
-    changes it.
+    the original one counts as original. No gradient flows from the student to the generator. The draw is a function of
+    (seed, stage, step, row number, number of the masked token in its row): neither how the batch is split nor how it is
+    padded changes it.
 
     Args:
-        pair: Teacher and student, both with the head of replaced-token detection, and the stage.
+        pair: Teacher and student, each with the head of replaced-token detection, and the stage.
         generator: Masked-language model, a submodule of the student, so that it is trained and in checkpoints.
         mask_id: Id of the mask token.
         seed: Seed of the run.
 
     Attributes:
-        weights: ``generator``, ``replaced``, ``logits``, those above 0.
+        weights: The weights of ``generator``, ``replaced`` and ``logits`` that are above 0.
 
     Raises:
-        InputError: If a model has another head, or the teacher's family is not trained that way.
+        InputError: If a model has another head, or the teacher's family is not trained to detect replaced tokens.
     """
 
     def __init__(self, pair: TeacherStudent[ReplacedTokensStage], generator: Any, mask_id: int, seed: int) -> None:
@@ -97,13 +97,15 @@ class ReplacedTokens:
         generator.requires_grad_("generator" in self.weights)
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return, for each term, how many tokens of a batch its mean is over; see `losses.common.Counting`."""
+        """Return, for each term, the number of tokens of a batch over which its mean is taken."""
         real = batch["attention_mask"].sum()
         counts = {"generator": (batch["labels"] != IGNORED_LABEL).sum(), "replaced": real, "logits": real}
         return {name: counts[name] for name in self.weights}
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """Replace masked tokens by drawn ones; return the weighted terms ``generator``, ``replaced`` and ``logits``.
+        """Replace masked tokens by drawn ones, and return the loss terms that have a weight.
+
+        The terms are ``generator``, ``replaced`` and ``logits``.
 
         Args:
             model: The student, or its DDP wrapper.
@@ -136,7 +138,7 @@ class ReplacedTokens:
         return terms
 
     def _uniform_noise(self, batch: dict[str, Tensor], is_masked: Tensor) -> Tensor:
-        """Draw a random number in [0, 1) for each masked token of a batch, row after row, [n]."""
+        """Draw a random number in [0, 1) for each masked token of a batch, row after row, and return them as [n]."""
         purpose = f"replaced/{self.where}"
         masked_per_row = is_masked.sum(1).tolist()
         numbers = [
@@ -149,11 +151,10 @@ class ReplacedTokens:
 
 
 def _draw_tokens(logits: Tensor, noise: Tensor) -> Tensor:
-    """Draw a token id from the softmax of each row of logits [n, V], with the given random numbers.
+    """Draw a token id from the softmax of each row of logits [n, V], with one random number per row.
 
-    It is the first id whose cumulative probability is above the number.
-
-    The noise is uniform in [0, 1), [n].
+    The drawn id is the first one whose cumulative probability is above the number. `noise` holds the numbers, uniform
+    in [0, 1), [n].
     """
     cumulative = torch.softmax(logits.float(), -1).cumsum(-1)
     ids = torch.searchsorted(cumulative, noise[:, None] * cumulative[:, -1:], right=True).squeeze(-1)

@@ -40,7 +40,7 @@ def find_method(stage: Stage) -> Method:
         stage: The stage's section, an entry of `distill` in a recipe.
 
     Raises:
-        LookupError: If its section was registered without code.
+        LookupError: If the section was registered without a method that trains it.
     """
     name = stage.method_name()
     methods = registered_methods()

@@ -7,7 +7,7 @@ labels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -35,10 +35,16 @@ from pocketbert.distill.teacher.signals import TeacherSignals, Wanted, checked_h
 
 
 def train(job: StageJob[TaskStage]) -> StageResult:
-    """Train a stage of method `task`, from a cache of the teacher's outputs if ``cache_teacher`` asks for one."""
+    """Train a stage of method `task` on the job's rows, and return the losses.
+
+    If the job has the teacher's answers (`StageJob.answers`), the student learns from them and no teacher runs. If the
+    stage sets ``cache_teacher``, the teacher's outputs are computed and stored first.
+    """
     pair, stage = job.pair, job.pair.stage
+    if job.answers is not None:  # no teacher runs: its sizes and its family do not matter
+        pair = replace(pair, teacher=pair.student, family=pair.student_family)
     objective = TaskDistillation(
-        pair.teacher, pair.student, pair.family, job.task, stage, pair.where, pooling=job.pooling
+        pair.teacher, pair.student, pair.family, job.task, stage, pair.where, pooling=job.pooling, signals=job.answers
     )
     if stage.cache_teacher:
         objective.signals = cached_teacher(
@@ -54,23 +60,23 @@ def train(job: StageJob[TaskStage]) -> StageResult:
 
 
 class TaskDistillation:
-    """Objective: the weighted sum of up to four terms, on the task's text.
+    """Objective: the weighted sum of up to four losses on the task's text: logits, hidden states, attention, labels.
 
-    The last of the mapped teacher layers need not be the teacher's last; layers that nothing learns from
-    compute no attention maps.
+    The last teacher layer that the student learns from need not be the teacher's last. No attention scores are computed
+    in layers that no term needs.
 
     Args:
-        teacher: Frozen model with a head; its attention implementation is switched if attention is learned.
-        student: The model that will be trained; its attention is switched likewise.
-        family: The teacher's row of the family table (names, layer paths, inputs).
-        task: Decides the loss of the outputs.
+        teacher: Frozen model with a head. Its attention is replaced by one that records, if attention is learned.
+        student: The model that will be trained; its attention is replaced by one that records.
+        family: Names, layer paths and inputs of the teacher's model family.
+        task: Task of the model; decides the loss of the outputs.
         stage: Settings: temperature, weights of the terms, and layer map.
         where: Recipe key that error messages name.
-        pooling: How token states become a vector, for feature-extraction.
+        pooling: How token states become a text vector, for feature extraction.
         signals: Source of the teacher's signals; default the teacher itself, run on every batch.
 
     Raises:
-        InputError: If a signal is invalid for the family, or the sizes do not fit it.
+        InputError: If a weighted term is not possible with the model family, the task or the models' sizes.
     """
 
     def __init__(
@@ -102,7 +108,7 @@ class TaskDistillation:
         """Return which outputs, hidden states and attention scores of the teacher the weighted terms need.
 
         Args:
-            stage: Weights of the terms.
+            stage: Weights of the terms: a signal is wanted if the term that learns from it has a weight.
             layers: Teacher layer (from 1) of each student layer.
         """
         signals = stage.signals
@@ -121,7 +127,7 @@ class TaskDistillation:
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
         """Run student and teacher on a batch, and return the terms that have a weight.
 
-        The terms are ``logits``, ``hidden``, ``attention`` and ``labels``.
+        They are those of ``logits``, ``hidden``, ``attention`` and ``labels`` whose weight is above 0.
         """
         learns_hidden = Signal.HIDDEN.value in self.weights
         taught = self.signals(batch)
@@ -145,7 +151,7 @@ class TaskDistillation:
 
 
 def _check_signals(pair: TeacherStudent[TaskStage], task: Task) -> None:
-    """Raise InputError if the model family, the task, or the models' sizes rule out a weighted loss term."""
+    """Check that family, task and sizes allow all loss terms that have a weight; raise InputError with all problems."""
     signals, key = pair.stage.signals, f"{pair.where}.signals"
     widths = pair.student.config.hidden_size, pair.teacher.config.hidden_size
     problems = find_invalid_signals(pair.family, {s.value: s for s in signals.active()}, key)
@@ -169,9 +175,9 @@ class Finetune:
     """Objective: the task's loss against gold labels, to train a teacher.
 
     Attributes:
-        family: Decides the model's inputs.
+        family: Family of the model; decides which inputs it is given.
         task: Task of the model, such as classification; decides the loss.
-        weights: One term, ``labels``.
+        weights: Weight of the one term, ``labels``.
     """
 
     family: Family
@@ -179,7 +185,10 @@ class Finetune:
     weights: dict[str, float] = field(default_factory=lambda: {"labels": 1.0})
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the number of labelled tokens in a batch, if the loss is a mean over these, else an empty mapping."""
+        """Return the number of labelled tokens in a batch if the loss is a mean over tokens, else an empty mapping.
+
+        If some rows of the batch have no label, it returns the number of labelled rows.
+        """
         return count_labelled_tokens(self.task, batch)
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:

@@ -59,9 +59,10 @@ _PROJECTION = "projection"
 
 
 def train_layers(job: StageJob[LayerStage]) -> StageResult:
-    """Train a student on the teacher's layers, with a projection to the teacher's width that later stages use again.
+    """Train a student on the outputs of the teacher's layers (TinyBERT's general and intermediate distillation).
 
-    The projection is part of the student only during training.
+    If the models' widths differ, a projection to the teacher's width is trained with the student, and passed on to
+    later stages. It is a submodule of the student only during training.
     """
     pair, part = job.pair, job.carried.get(_PROJECTION)
     earlier = restore_projection(part.facts, part.tensors) if part else None
@@ -79,17 +80,17 @@ def train_layers(job: StageJob[LayerStage]) -> StageResult:
 
 
 def train_prediction(job: StageJob[TinyBertPredictionStage]) -> StageResult:
-    """Train a student on the teacher's outputs alone, as a stage of method `task`."""
+    """Train a stage of method `tinybert-prediction`, on the teacher's outputs alone, as a stage of method `task`."""
     return task_method.train(job.with_stage(_to_task_stage(job.pair.stage, job.task)))
 
 
 def _to_task_stage(stage: TinyBertPredictionStage, task: Task) -> TaskStage:
     """Return the settings of a `tinybert-prediction` stage as settings of method `task`.
 
-    ``L_pred = CE(z_T / t, z_S / t)`` (Jiao et al. 2020, arXiv 1909.10351, eq. 10): only the teacher's outputs, and for
-    regression, as in the released code, only the gold scores. The cross-entropy's gradient is that of the KL
-    divergence. Unlike in the released code, the mean is not over classes as well, and there is a factor T^2: constant
-    factors, which do not change Adam's steps as long as gradients are not clipped.
+    ``L_pred = CE(z_T / t, z_S / t)`` (Jiao et al. 2020, arXiv 1909.10351, eq. 10) learns only from the teacher's
+    outputs; for regression, as in the released code, the student learns only from the gold scores. The cross-entropy's
+    gradient is that of the KL divergence. Unlike in the released code, the mean is not over classes as well, and there
+    is a factor T^2: constant factors, which do not change Adam's steps as long as gradients are not clipped.
     """
     gold = task.name is TaskName.REGRESSION
     optimisation = {name: getattr(stage, name) for name in Optimisation.model_fields}
@@ -102,25 +103,26 @@ def _to_task_stage(stage: TinyBertPredictionStage, task: Task) -> TaskStage:
 class TinyBertDistillation:
     """Objective: the layer-wise losses of TinyBERT (Jiao et al. 2020, arXiv 1909.10351, eqs. 6 to 9 and 11).
 
-    ``L_embd + sum_m L_hidn(m) + sum_m L_attn(m)``, of general and of intermediate distillation alike. Student layer m
-    learns from teacher layer ``g(m) = m * N / M``, rounded, or from the listed one: its attention scores before the
-    softmax and its output. If widths differ, the student's states pass through its projection: see `attach_projection`.
-
-    By default a mean is over real tokens and pairs of them. With ``stage.reference`` it is over everything, as in the
-    released code, and padding changes the loss. Unlike there, the teacher runs without dropout.
+    The loss is ``L_embd + sum_m L_hidn(m) + sum_m L_attn(m)``, in general and in intermediate distillation. Student
+    layer m learns from teacher layer ``g(m) = m * N / M``, rounded, or from the one that the stage lists: from its
+    attention scores before the softmax and its output. If widths differ, the student's states pass through its
+    projection: see `attach_projection`. By default means are over real tokens and pairs of them. With
+    ``stage.reference`` they are over padding too, as in the released code, and padding changes the loss. Unlike there,
+    the teacher runs without dropout.
 
     Args:
-        teacher: Frozen model, with or without a head; its attention implementation is switched.
-        student: The model that will be trained, with its projection attached; its attention is switched too.
-        family: The teacher's row of the family table (names, layer paths, inputs).
+        teacher: Frozen model, with or without a head; its attention is replaced by one that records.
+        student: The model that will be trained, with its projection attached; its attention is replaced too.
+        family: Names, layer paths and inputs of the teacher's model family.
         stage: Settings: weights of the terms, layer map, and how means are taken.
         where: Recipe key that error messages name.
-        student_family: The student's row of the family table; default by its model type.
+        student_family: Model family of the student; default by its model type.
         signals: Source of the teacher's signals; default the teacher itself, run on every batch.
 
     Raises:
         InputError: Listing everything in which the two models do not fit each other, the family or the stage.
-        ValueError: If the student lacks a projection, or `signals` lacks something.
+        ValueError: If the student needs a projection and has none, if `signals` lacks a signal that is learned, or if
+            ``stage.reference`` is set and `signals` is not the running teacher.
     """
 
     def __init__(
@@ -159,7 +161,7 @@ class TinyBertDistillation:
         """Return which hidden states and attention scores of the mapped teacher layers the weighted terms need.
 
         Args:
-            stage: Weights of the terms.
+            stage: Weights of the terms: a signal is wanted if a term that learns from it has a weight.
             layers: Teacher layer (from 1) of each student layer.
         """
         weights = stage.weights
@@ -168,9 +170,10 @@ class TinyBertDistillation:
         return Wanted(outputs=False, hidden=hidden, attention=attention)
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return, for each term, its items in a batch: pairs of real tokens (``attention``), real tokens, or rows.
+        """Count the items of a batch over which each loss term is a mean, and return the counts by the term's name.
 
-        With `reference` all are rows.
+        They are pairs of real tokens for ``attention``, real tokens for ``hidden`` and ``embeddings``; if the stage
+        sets ``reference``, they are rows for all terms.
         """
         mask = batch["attention_mask"]
         if self.stage.reference:
@@ -181,9 +184,9 @@ class TinyBertDistillation:
         return {name: counts[name] for name in self.weights}
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """Run both models on a batch; return those of ``attention``, ``hidden``, ``embeddings`` that have a weight.
+        """Run both models on a batch, and return those loss terms that have a weight.
 
-        The first two are sums over the student's layers.
+        The terms are ``attention`` and ``hidden``, which are sums over the student's layers, and ``embeddings``.
 
         Args:
             model: The student.
@@ -215,20 +218,26 @@ class TinyBertDistillation:
         return {name: Term.of(mean, counts[name]) for name, mean in means.items()}
 
     def _score_error(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-        """Return the squared error of two layers' attention scores, by the released code's formula with `reference`."""
+        """Return the mean squared error of two layers' attention scores.
+
+        If the stage sets ``reference``, it is computed as in the released code, with padding in the mean.
+        """
         if self.stage.reference:
             return reference_score_mse(student, teacher)
         return attention_score_mse(student, teacher, mask)
 
     def _state_error(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-        """Return the squared error of two hidden states, by the released code's formula with `reference`."""
+        """Return the mean squared error of two hidden states.
+
+        If the stage sets ``reference``, it is computed as in the released code, with padding in the mean.
+        """
         return reference_state_mse(student, teacher) if self.stage.reference else hidden_mse(student, teacher, mask)
 
 
 def _check_layers(pair: TeacherStudent[LayerStage]) -> list[int]:
-    """Check that the layers of two models are comparable; return the teacher layer (from 1) for each student layer.
+    """Check that the layers of two models can be compared, and return the teacher layer (from 1) of each student layer.
 
-    Raises InputError listing everything that does not fit, with the alternatives.
+    Raises one InputError that lists all problems, each with what to set instead.
     """
     weights, key = pair.stage.weights, f"{pair.where}.weights"
     problems = find_invalid_signals(pair.family, {name: _SIGNALS[name] for name in weights.weighted()}, key)

@@ -106,7 +106,7 @@ class TransferPhases:
     Attributes:
         strategy: Name of the strategy.
         phases: The phases in order.
-        published: Published number of all steps, for students of this depth.
+        published: Number of steps that the strategy has as published, all phases together, for students of this depth.
         lr: Peak learning rate.
     """
 
@@ -127,9 +127,9 @@ class TransferPhases:
 
     @property
     def name(self) -> str:
-        """Name of the strategy, with a note if it has fewer steps than published.
+        """Name of the strategy, followed by the numbers of steps if there are fewer steps than published.
 
-        No phase can have more.
+        No phase can have more steps than published.
         """
         if self.steps == self.published:
             return self.strategy
@@ -174,15 +174,16 @@ class TransferPhases:
         return Rates(tuple(factor * rate for rate in phase.rates.layers), factor * phase.rates.rest)
 
     def reduced(self, steps: int, transfer: int | None = None, where: str = "distill.0") -> TransferPhases:
-        """Return a copy of the strategy with fewer steps: phases and warm-ups are shortened in proportion.
+        """Return a copy with fewer training steps: all phases and their warm-ups are shortened in proportion.
 
         Args:
-            steps: Steps of all phases together.
-            transfer: Steps of the phases before pre-training distillation together; default their share in all.
+            steps: Number of steps of all phases together.
+            transfer: Number of steps of the phases before pre-training distillation together; by default these phases
+                are shortened like the others. Not read if all phases or none are pre-training distillation.
             where: Recipe key of the stage, which error messages name.
 
         Raises:
-            InputError: If a phase would have no step left, or there are more steps than now.
+            InputError: If a phase would have no step left, or `steps` is more than there are now.
         """
         early = [phase for phase in self.phases if not phase.pretraining]
         late = self.phases[len(early) :]
@@ -196,7 +197,7 @@ class TransferPhases:
     def with_embeddings(self) -> TransferPhases:
         """Return a copy in which embeddings and heads are trained too, at the learning rates of the first layer.
 
-        Not published: for a student whose embeddings are no copy of its teacher's.
+        This is not in the paper. It is meant for a student whose embeddings are no copy of its teacher's.
         """
         phases = [replace(p, rates=replace(p.rates, rest=p.rates.layers[0])) for p in self.phases]
         return replace(self, phases=tuple(phases))
@@ -208,7 +209,10 @@ class TransferPhases:
 
 
 def _shorten(phases: Sequence[Phase], steps: int, where: str, strategy: str) -> list[Phase]:
-    """Return copies of phases that share out `steps` in proportion; raise InputError if one gets none."""
+    """Return copies of phases whose numbers of steps are reduced in proportion to `steps` in all.
+
+    Raises InputError if a phase would have no step left, or `steps` is more than the phases have now.
+    """
     total = sum(phase.steps for phase in phases)
     least = -(-total // min(phase.steps for phase in phases))
     if not least <= steps <= total:
@@ -234,11 +238,11 @@ def _shorten(phases: Sequence[Phase], steps: int, where: str, strategy: str) -> 
 def progressive(depth: int = _PUBLISHED_DEPTH) -> TransferPhases:
     """Return MobileBERT's strategy (PKT): one phase per layer from the bottom up, then pre-training distillation.
 
-    The layer that is transferred learns at 3 times the rate, those below at 0.3 times, those above and everything
-    outside the encoder not at all. In pre-training distillation all learn alike.
+    The layer that is transferred learns at 3 times the rate, those below it at 0.3 times; the layers above it and
+    everything outside the encoder are not trained. In pre-training distillation all learn at the same rate.
 
     Args:
-        depth: Layers of the student and of the teacher.
+        depth: Number of layers of the student, and of the teacher.
     """
     phases = []
     for layer in range(depth):
@@ -250,13 +254,12 @@ def progressive(depth: int = _PUBLISHED_DEPTH) -> TransferPhases:
 def joint(depth: int = _PUBLISHED_DEPTH) -> TransferPhases:
     """Return the strategy JKT: one phase that transfers all layers at once, then pre-training distillation.
 
-    The first phase has as many steps as the layers of `progressive` have together.
-
-    The rates of the first phase were not published: here every layer has the plain rate on the schedule of transfer,
-    and what is outside the encoder is not trained, as in `progressive`.
+    The first phase has as many steps as the layers of `progressive` have together. The rates of the first phase were
+    not published: here all layers learn at the same rate, and what is outside the encoder is not trained, as in
+    `progressive`.
 
     Args:
-        depth: Layers of the student and of the teacher.
+        depth: Number of layers of the student, and of the teacher.
     """
     layers = tuple(range(depth))
     transfer = Phase("all layers", depth * STEPS_PER_LAYER, layers, False, Rates((1.0,) * depth, 0.0))
@@ -266,12 +269,11 @@ def joint(depth: int = _PUBLISHED_DEPTH) -> TransferPhases:
 def auxiliary(depth: int = _PUBLISHED_DEPTH) -> TransferPhases:
     """Return the strategy AKT: a single phase that trains all layers and pre-training distillation together.
 
-    It has as many steps as `progressive`.
-
-    The rates were not published: here they have the schedule of pre-training distillation.
+    It has as many steps as `progressive`. The rates were not published: here they have the schedule of pre-training
+    distillation.
 
     Args:
-        depth: Layers of the student and of the teacher.
+        depth: Number of layers of the student, and of the teacher.
     """
     steps = depth * STEPS_PER_LAYER + _PRETRAINING_STEPS
     phase = replace(_pretraining_phase(depth), name="all losses", steps=steps, layers=tuple(range(depth)))
@@ -324,9 +326,9 @@ class TransferCourse:
         return Lamb(groups, lr=settings.lr, betas=(0.9, settings.beta2), eps=settings.eps)
 
     def prepare(self, optimizer: torch.optim.Optimizer, step: int) -> float:
-        """Set every parameter group's learning rate for a step; return the largest one.
+        """Set the learning rate of every parameter group for a step, and return the largest rate.
 
-        A new phase clears all moments.
+        At the first step of a phase the optimizer's moments are cleared. Groups with rate 0 are frozen.
         """
         if self._phases.begins(step):
             optimizer.state.clear()
@@ -339,11 +341,11 @@ class TransferCourse:
 
 
 def _layer_groups(model: nn.Module, layer_path: str, weight_decay: float = 0.01) -> list[dict[str, Any]]:
-    """Return optimizer groups of the trained parameters: for each encoder layer, with and without weight decay.
+    """Return optimizer groups of the trained parameters: for each encoder layer one with and one without weight decay.
 
-    Parameters of one dimension (biases, scales and shifts of norms) have no decay. Each group has the key ``layer``:
-    its number from 0, or None for everything outside the encoder. Raises ValueError if there are no layers at the path,
-    or two share a parameter and could not have two rates.
+    Parameters of one dimension (biases, scales and shifts of norms) have no decay. The key ``layer`` of a group is the
+    number of the layer, from 0, or None for everything outside the encoder. Raises ValueError if there are no layers at
+    the path, or two layers share a parameter and could not have two rates.
     """
     layers: Any = model
     for attribute in layer_path.split("."):

@@ -30,12 +30,12 @@ class ClassChange:
     """How to build a student of one model family from a teacher of another, such as a DistilBERT from a BERT.
 
     Attributes:
-        teacher: Name of the teacher's row of the family table.
-        student: Name of the student's row.
+        teacher: Name of the teacher's model family.
+        student: Name of the student's model family.
         config: Function that makes the student's configuration from the teacher's.
         weights: Function that makes the student's state dict from the teacher's, the copied teacher layers (from 1),
             and whether the vector of segment 0 is added to the position table.
-        heads: Class suffixes that change, old to new (``ForPreTraining`` to ``ForMaskedLM``); others stay.
+        heads: Suffixes of class names that change, old to new (``ForPreTraining`` to ``ForMaskedLM``); others stay.
         layers: Teacher layers (from 1) that the student's authors chose, by (student depth, teacher depth).
     """
 
@@ -69,15 +69,16 @@ def build_student(teacher: Any, family: Family, section: StudentSection, seed: i
 
     Args:
         teacher: A transformers model.
-        family: Its row of the family table (names, layer paths, inputs).
-        section: Recipe section: layers, start, and family and sizes where they differ from the teacher's. With
-            ``init: pruned`` the teacher is one that `pocketbert.distill.students.pruning.pruned` made.
+        family: Names, layer paths and inputs of the teacher's model family.
+        section: The recipe's student section: number of layers, how weights are initialized, and family and sizes if
+            they differ from the teacher's. With ``init: pruned`` the teacher must be a model that
+            `pocketbert.distill.students.pruning.pruned` returned.
         seed: Seed of random weights.
 
     Returns:
-        A model of the teacher's class, or the corresponding class of another family; fp32, in training mode.
-        If it starts from the teacher, a model of the same class is the teacher with fewer layers; the functions of a
-        `ClassChange` document what a change of class loses.
+        A model of the teacher's class, or the corresponding class of another family; fp32, in training mode. A student
+        of the teacher's class that starts from the teacher is the teacher with fewer layers; what a student of another
+        class loses is documented with the functions of its `ClassChange`.
 
     Raises:
         InputError: If the sizes do not fit, or the family cannot be made from this teacher.
@@ -114,7 +115,7 @@ def build_student(teacher: Any, family: Family, section: StudentSection, seed: i
 
 
 def _find_change(teacher: str, student: str) -> ClassChange:
-    """Return the registered change between two families; raise InputError with the possible ones if it is missing."""
+    """Return the registered `ClassChange` between two families; raise InputError with the possible families if none."""
     changes = CLASS_CHANGES.values()
     for change in changes:
         if (change.teacher, change.student) == (teacher, student):
@@ -138,7 +139,7 @@ def _corresponding_class(teacher: Any, family: Family, change: ClassChange) -> A
 
 
 def _set_sizes(config: Any, model_class: Any, family: Family, section: StudentSection) -> None:
-    """Set a student's depth, widths and heads in its configuration; raise InputError if they do not fit."""
+    """Set the student's number of layers, widths and heads in its configuration; raise InputError if they do not fit."""
     config.num_hidden_layers = section.layers
     for key, usual_name in (
         ("hidden", "hidden_size"),
@@ -181,10 +182,10 @@ def freeze_positions(model: torch.nn.Module) -> None:
     """Freeze the table of position embeddings of a model, as in the original training of DistilBERT.
 
     Args:
-        model: A model with learned absolute positions.
+        model: A model with learned absolute position embeddings.
 
     Raises:
-        InputError: If it has none.
+        InputError: If the model has no such table.
     """
     tables = [m for n, m in model.named_modules() if n.rpartition(".")[2] == "position_embeddings"]
     if not tables:

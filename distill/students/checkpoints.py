@@ -1,10 +1,11 @@
 """Code that reads checkpoints which transformers cannot read, or tokenizes differently from their authors.
 
-The family table names these entries (`CheckpointCode`); they are registered at the end of the file:
+These entries (`CheckpointCode`) are registered at the end of the file, under keys that `pocketbert.core.families` has:
 
 * mobilebert, ib-bert: weights of the original TensorFlow code, and classes that transformers does not have.
 * ernie-thu: classes, weights, entity tables and the tokenizer of ERNIE (Tsinghua).
 * deberta, deberta-v2: tokenizer files that transformers 5 converts differently from the original code.
+* static: classes of students without layers.
 * xlm: the tokenizer as tokenizer.json, and the default language.
 
 Imports no torch at the top: the entries are registered in every process that opens a model folder.
@@ -34,7 +35,7 @@ def _import_ib_bert() -> None:
 
 
 def _rename_mobilebert_weights(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Rename TensorFlow weights of MobileBERT or IB-BERT to PyTorch names; other weights are returned as they are."""
+    """Rename TensorFlow weights of MobileBERT or IB-BERT to PyTorch names. PyTorch weights are returned unchanged."""
     from pocketbert.distill.students.ib_bert import rename_weights
 
     # variables of TensorFlow have slashes in their names, parameters of torch have none
@@ -44,6 +45,18 @@ def _rename_mobilebert_weights(state: Mapping[str, Any]) -> Mapping[str, Any]:
 def _import_ernie_thu() -> None:
     """Import the model classes of ERNIE (Tsinghua), which registers them with transformers."""
     from pocketbert.distill.students import ernie_thu  # noqa: F401 - it registers its classes when it is imported
+
+
+def _import_static() -> None:
+    """Import the model classes of static students, which registers them with transformers."""
+    from pocketbert.distill.students import static  # noqa: F401 - it registers its classes when it is imported
+
+
+def _clear_special_rows(model: Any) -> None:
+    """Set the rows of special tokens in a static student's table to zeros."""
+    from pocketbert.distill.students.static import clear_special_rows
+
+    clear_special_rows(model)
 
 
 def _rename_ernie_thu_weights(state: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -56,7 +69,7 @@ def _rename_ernie_thu_weights(state: Mapping[str, Any]) -> Mapping[str, Any]:
 def _set_ernie_thu_form(
     model: Any, form: ExportForm | None, folder: Path, entities: Path | None
 ) -> list[dict[str, str]]:
-    """Give a model the table of entity vectors that an export form needs; return the table's entities."""
+    """Give a model the table of entity vectors that an export form needs, and return the table's entities."""
     from pocketbert.distill.students.ernie_thu_checkpoint import set_export_form
 
     return set_export_form(model, form, folder, entities)
@@ -105,10 +118,11 @@ def _use_one_separator(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _use_sentencepiece_normalizer(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
-    """Return tokenizer.json with the normalization of the folder's spm.model, checked against sentencepiece.
+    """Return the content of tokenizer.json with the normalization of the folder's spm.model in place of transformers'.
 
-    Without spm.model the content is returned as it is. Raises MissingBackendError if sentencepiece is not installed,
-    and InputError if the texts of the comparison still get other tokens.
+    The result is compared with the sentencepiece library on sample texts, unless the tokenizer splits at punctuation
+    first. Without spm.model the content is returned unchanged. Raises MissingBackendError if sentencepiece is not
+    installed, and InputError if a sample text still gets other tokens.
     """
     if not (folder / _SENTENCEPIECE_MODEL).is_file():
         return content
@@ -151,10 +165,11 @@ def _use_sentencepiece_normalizer(folder: Path, content: dict[str, Any]) -> dict
 
 
 def _add_default_language(model: Any) -> None:
-    """Add a hook to a model of several languages, which uses ``lang_id`` of config.json if the inputs name no language.
+    """Add a hook to a multilingual XLM that uses ``lang_id`` of config.json if the inputs name no language.
 
-    transformers then adds no language at all, an input that the model has not seen in its pre-training. The hook on the
-    encoder makes training, golden rows and exported files alike. Raises InputError if the model has no such language.
+    Without it transformers adds no language embedding at all, which the model has never seen in pre-training. A hook on
+    the encoder serves training, golden rows and exported files alike. A model without language embeddings is left
+    unchanged. Raises InputError if the model has no language of this number.
     """
     encoder = model.base_model
     if not hasattr(encoder, "lang_embeddings"):
@@ -168,7 +183,7 @@ def _add_default_language(model: Any) -> None:
 
 
 def _with_language(encoder: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Add ``langs``, the default language at every token, to an encoder's inputs; a forward pre-hook."""
+    """Add ``langs``, the default language's id at every token, to an encoder's inputs; used as a forward pre-hook."""
     import torch
 
     ids = arguments[0] if arguments else named.get("input_ids")
@@ -255,7 +270,8 @@ _WORD = "|".join(
 def _xlm_tokenizer_json(folder: Path) -> str:
     """Build the content of tokenizer.json from the vocab.json and merges.txt of an XLM folder.
 
-    Raises InputError if a file is missing or broken, or the words of all its languages are found by separate programs.
+    Raises InputError if a file is missing or broken, or if the model has only languages whose words separate programs
+    find.
     """
     vocabulary, merges_file = folder / "vocab.json", folder / "merges.txt"
     missing = [f.name for f in (vocabulary, merges_file) if not f.is_file()]
@@ -302,7 +318,7 @@ def _xlm_tokenizer_json(folder: Path) -> str:
 
 
 def _refuse_segmented_languages(folder: Path, settings: dict[str, Any]) -> None:
-    """Raise InputError if all languages of an XLM need other programs to find their words (zh, ja, th)."""
+    """Raise InputError if an XLM has only languages whose words other programs must find (Chinese, Japanese, Thai)."""
     config = folder / "config.json"
     languages = settings.get("lang2id") or (read_json(config) if config.is_file() else {}).get("lang2id") or {}
     segmented = [name for name in _SEGMENTED_LANGUAGES if name in languages]
@@ -316,9 +332,9 @@ def _refuse_segmented_languages(folder: Path, settings: dict[str, Any]) -> None:
 
 
 def _moses_normalizers(lower: bool) -> list[dict[str, Any]]:
-    """Return normalizers for tokenizer.json that replace characters as Moses does.
+    """Return normalizers for tokenizer.json that replace characters as the Moses tokenizer does.
 
-    `lower` adds lower case and removes accents.
+    With `lower` they also lower-case the text and remove accents.
     """
 
     def replace(kind: str, pattern: str, content: str) -> dict[str, Any]:
@@ -366,4 +382,5 @@ CHECKPOINTS.add(
         tokenizer_json=_ernie_thu_tokenizer_json,
     ),
 )
+CHECKPOINTS.add("static", CheckpointCode(make_known=_import_static, complete=_clear_special_rows))
 CHECKPOINTS.add("xlm", CheckpointCode(complete=_add_default_language, tokenizer_json=_xlm_tokenizer_json))

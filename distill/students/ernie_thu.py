@@ -83,15 +83,15 @@ class ErnieThuConfig(BertConfig):  # type: ignore[misc]
 
     Attributes:
         layer_kinds: Kind of each layer, see `LayerKind`; layers that the list lacks are ``sim``. The released file
-            calls it ``layer_types``, a name that transformers keeps for kinds of attention. By default the released
-            pattern (12 layers: 5 x sim, mix, 6 x norm) at the model's depth.
+            calls it ``layer_types``, a name that transformers keeps for kinds of attention. The default is the released
+            pattern (12 layers: 5 x sim, mix, 6 x norm), scaled to the model's depth.
         entity_size: Width of the entity stream.
-        entity_heads: Heads of the attention between entities.
-        entity_rows: Entities in the model's table; 0 for a model without a table.
+        entity_heads: Number of heads of the attention between entities.
+        entity_rows: Number of entities in the model's table; 0 for a model without a table.
 
     Raises:
-        InputError: If a layer has an unknown kind, there are more kinds than layers, or the width is no multiple of the
-            heads.
+        InputError: If a layer has an unknown kind, there are more kinds than layers, or `entity_size` is no multiple of
+            `entity_heads`.
     """
 
     model_type = "ernie_thu"
@@ -179,7 +179,7 @@ class _EntityOutput(nn.Module):
 
 
 class _ErnieThuAttention(BertAttention):  # type: ignore[misc]
-    """BERT's attention of the text; in a `norm` layer also attention between the entities."""
+    """BERT's attention between the tokens of the text, and in a `norm` layer also attention between the entities."""
 
     def __init__(self, config: ErnieThuConfig, kind: LayerKind) -> None:
         super().__init__(config)
@@ -295,6 +295,16 @@ class _ErnieThuPreTrainedModel(BertPreTrainedModel):  # type: ignore[misc]
         ]  # explicit, because a student with fewer layers selects from the list
         super().__init__(config)
 
+    @classmethod
+    def _can_set_attn_implementation(cls) -> bool:
+        """Return True: the text's attention is BERT's, which transformers can switch.
+
+        transformers guesses this from the source of the class's module, and `_EntityAttention` would make it guess
+        False, because that module ignores the switch. The guess is stored on the class BERT if a BERT was switched
+        before, so that the result would depend on what else the process has done.
+        """
+        return True
+
 
 class ErnieThuModel(_ErnieThuPreTrainedModel):
     """The encoder without a head: from token ids, and optionally entities, to hidden states of the text.
@@ -341,14 +351,15 @@ class ErnieThuModel(_ErnieThuPreTrainedModel):
 
         Args:
             input_ids: Token ids, [B, S].
-            attention_mask: [B, S], 1 for real tokens, or additive [B, 1, 1, S].
+            attention_mask: 1 for real tokens, [B, S], or an additive mask, [B, 1, 1, S].
             token_type_ids: Segment of each token, [B, S].
-            position_ids: Default 0 to S - 1; [B, S].
+            position_ids: Position of each token, [B, S]; default 0 to S - 1.
             inputs_embeds: Word embeddings instead of ids, [B, S, H].
             entity_vectors: Vectors of the entities at the first word piece of each mention, zeros elsewhere, [B, S, E].
-            entity_mask: 1 there, 0 elsewhere, [B, S]; at [CLS] always 1. By default 1 where the vector is
-                not zero, see `mask_of_vectors`. Without vectors, no token is an entity.
-            entity_ids: Instead of vectors, for a model with a table: the entity's number from 1 at the first word piece
+            entity_mask: 1 at the first word piece of each mention, 0 elsewhere, [B, S]; [CLS] always counts as 1. By
+                default 1 where the vector is not zero, see `mask_of_vectors`. Without vectors, no other token is an
+                entity.
+            entity_ids: For a model with a table, instead of vectors: the entity's number from 1 at the first word piece
                 of each mention, 0 elsewhere, [B, S].
             **more: Passed to the attention function.
 

@@ -43,9 +43,11 @@ _KEY = "export.entities"
 def rename_weights(state: Mapping[str, Any]) -> dict[str, Any]:
     """Rename the weights of a released checkpoint to the parameters of the classes in `ernie_thu`.
 
+    The authors' entity-typing head has no bias: it becomes a classifier whose bias is zero, which gives the same
+    logits. Weights of layers that the authors have removed from the model are dropped.
+
     Args:
-        state: Weights by name. The authors' entity-typing head has no bias: it becomes a classifier whose bias is zero,
-            which gives the same logits.
+        state: Weights by their names in the checkpoint.
 
     Returns:
         The weights by their new names, without copies.
@@ -65,7 +67,7 @@ def build_tokenizer_json(folder: Path) -> str:
         folder: Folder with vocab.txt.
 
     Raises:
-        InputError: If it has no vocabulary that can be read.
+        InputError: If the folder has no vocabulary that can be read.
     """
     from transformers import BertTokenizer
 
@@ -79,20 +81,23 @@ def build_tokenizer_json(folder: Path) -> str:
 
 
 def set_export_form(model: Any, form: ExportForm | None, folder: Path, entities: Path | None) -> list[dict[str, str]]:
-    """Give a model the table of entity vectors that an export form needs, or remove its table; return the entities.
+    """Set how an ERNIE (Tsinghua) reads entities in its exported file: by a table of vectors, by vectors or not.
+
+    The model gets the table of entity vectors that the export form needs, or loses its table.
 
     Args:
-        model: One of the classes of ERNIE (Tsinghua); it is changed.
-        form: Variant of the exported file, which decides how it reads entities; None for text only.
+        model: One of the classes of ERNIE (Tsinghua); changed in place.
+        form: The export form, which names the additional inputs of the file; None for a file that reads text only.
         folder: Folder that the model was loaded from.
         entities: File of the entities to keep, one id or title in each line, or .jsonl with a column ``entities``.
-            Needed if the folder has no table that was made before.
+            Needed if the model has no table yet.
 
     Returns:
-        The entities of the table, number 1 first; empty without a table.
+        The entities of the table, number 1 first; empty if there is no table.
 
     Raises:
-        InputError: If the model reads no entities, or one of them is not known.
+        InputError: If the model reads no entities, if the files of the entities are missing or broken, or if an entity
+            of the list is unknown.
     """
     base = model.base_model
     if form is not None and not any(hasattr(layer.intermediate, "dense_ent") for layer in base.encoder.layer):
@@ -117,7 +122,7 @@ def _read_entity_names(path: Path) -> list[str]:
     """Read the entity ids or titles that a file lists, each once, in the file's order.
 
     Raises:
-        InputError: If there is no such file, or nothing in it.
+        InputError: If the file is missing or broken, or names no entity or too many.
     """
     names: dict[str, None] = {}
     for number, line in enumerate(_read_lines(path, _KEY), 1):
@@ -133,7 +138,10 @@ def _read_entity_names(path: Path) -> list[str]:
 
 
 def _mentioned_entities(line: str, where: str) -> list[str]:
-    """Return the ids or names of the entities that a .jsonl row mentions in its column ``entities``."""
+    """Return the id, or the name if there is no id, of each entity in the column ``entities`` of a .jsonl row.
+
+    `where` is the file and line that error messages name.
+    """
     try:
         mentions = json.loads(line).get("entities") or []
         names = [mention.get("id") or mention.get("name") for mention in mentions]
@@ -145,7 +153,7 @@ def _mentioned_entities(line: str, where: str) -> list[str]:
 def _select_table_rows(
     folder: Path, names: list[str] | None, table: NDArray[np.float32]
 ) -> tuple[list[dict[str, str]], NDArray[np.float32]]:
-    """Return the named entities and their vectors from the model's own table; all of them if `names` is None."""
+    """Return the named entities and their vectors from the model's own table, or the whole table if `names` is None."""
     entities = read_entities(folder / ENTITIES_FILE)
     if len(entities) != len(table) - 1:
         raise InputError(Problem(str(folder / ENTITIES_FILE), f"lists {len(entities)} entities, not {len(table) - 1}."))
@@ -163,7 +171,8 @@ def _select_released_rows(
 ) -> tuple[list[dict[str, str]], NDArray[np.float32]]:
     """Return the named entities and their vectors, read from the authors' three files.
 
-    Raises InputError if the files are missing, no names are given, or one of them is not in the files.
+    `width` is the length that each vector must have. Raises InputError if the files are missing or broken, if `names`
+    is None, or if one of the names is not in the files.
     """
     home = next((p for p in (folder, folder / _ARCHIVE_FOLDER) if (p / _VECTORS_FILE).is_file()), None)
     if home is None:
@@ -195,7 +204,10 @@ def _select_released_rows(
 
 
 def _read_second_columns(path: Path, keys: set[str]) -> dict[str, str]:
-    """Read a two-column file, and return the second column for each of `keys`, found in the first."""
+    """Read a file of two columns, and return the second column by the first.
+
+    Only rows whose first column is in `keys` are returned.
+    """
     values: dict[str, str] = {}
     for line in _read_lines(path, str(path)):
         key, _, value = line.rstrip("\r\n").partition("\t")
@@ -205,7 +217,10 @@ def _read_second_columns(path: Path, keys: set[str]) -> dict[str, str]:
 
 
 def _read_vectors(path: Path, numbers: set[int], width: int) -> dict[int, NDArray[np.float32]]:
-    """Read the vectors in the lines with the given numbers (from 0); raise InputError if one is no finite vector."""
+    """Read the vectors in the lines with the given numbers (from 0); raise InputError for a broken one.
+
+    Each must have `width` finite numbers. A line that the file does not have is missing in the result.
+    """
     vectors = {}
     for number, line in enumerate(_read_lines(path, str(path))):
         if number not in numbers:

@@ -4,8 +4,8 @@ In the order in which method `qat` uses them:
 
 1. `clip_activations` replaces a student's ReLU by ReLU6, if the stage asks for it.
 2. `trace_prepared_weights` rewrites the student as its exporter does, and finds out how each weight of the rewritten
-   module follows from a parameter of the student. The student is trained; `PreparedWeights.compute` gives the module's
-   weights in every step.
+   module is computed from a parameter of the student. The student is trained; `PreparedWeights.compute` gives the
+   module's weights in every step.
 3. `RoundedModule.measure_ranges` measures the activation ranges at which training starts (`Ranges`).
 4. Calling a `RoundedModule` runs the rewritten module with rounded weights, tables and activations. Rounding passes
    gradients on as if it were not there (straight-through, Bengio et al. 2013, arXiv 1308.3432), and the ends of the
@@ -111,7 +111,7 @@ class _WeightOrigin:
     Attributes:
         name: Path of the student's parameter.
         transposed: Whether the parameter is transposed.
-        factor: One number, one for each row [rows, 1], or one for each number.
+        factor: A scalar, a factor for each row [rows, 1], or a tensor of the weight's shape.
     """
 
     name: str
@@ -126,10 +126,10 @@ class _WeightOrigin:
 
 @dataclass(frozen=True)
 class PreparedWeights:
-    """The module that a student is exported from, and how its weights follow from the student's parameters.
+    """The module that is exported for a student, and how its weights are computed from the student's parameters.
 
     Attributes:
-        module: The rewritten module, with the weights of the student at that time.
+        module: The rewritten module, with the weights that the student had when it was rewritten.
         origins: Origin of each trained weight, by its name in the module.
     """
 
@@ -137,27 +137,27 @@ class PreparedWeights:
     origins: Mapping[str, _WeightOrigin]
 
     def compute(self, student: nn.Module) -> dict[str, Tensor]:
-        """Compute the module's trained weights by name from a student; gradients flow back to the student."""
+        """Compute the module's trained weights by name from a student. Gradients flow back to the student."""
         parameters = dict(student.named_parameters())
         return {name: origin.compute(parameters) for name, origin in self.origins.items()}
 
 
 def trace_prepared_weights(student: nn.Module, prepare: Prepare) -> PreparedWeights | None:
-    """Rewrite a student for export, and find from which of its parameters each weight of the result is computed.
+    """Rewrite a student for export, and find from which student parameter each weight of the result is computed.
 
-    Exporters multiply the queries' weights by a scale, transpose the last layer's keys, and divide channels with
-    outliers. What was done is found by changing the student's parameters and comparing the rewritten modules.
+    Exporters multiply the queries' weights by a scale, transpose the last layer's keys, and divide outlier channels.
+    What they did is found by changing the student's parameters at random and comparing the rewritten modules.
 
-    Biases and norms are trained too if the exporter leaves them separate from the matrices; otherwise only matrices
-    are. Embedding tables are constants.
+    Biases and norms are trained too if the exporter does not fold them into matrices; otherwise only matrices are.
+    Embedding tables are constants.
 
     Args:
         student: The model; it is not changed.
-        prepare: Rewrites a copy of the model.
+        prepare: Function that rewrites a copy of the model for export.
 
     Returns:
-        None if some weight of the module is anything but a parameter of the student, multiplied or transposed: such a
-        module cannot be trained.
+        The rewritten module and the origin of its weights. None if a weight is anything but a student parameter, scaled
+        or transposed: such a module cannot be trained.
     """
     undivided, module = prepare(student, False), prepare(student, True)
     before, after = _tensors(undivided), _tensors(module)
@@ -176,11 +176,19 @@ def trace_prepared_weights(student: nn.Module, prepare: Prepare) -> PreparedWeig
 def _find_origins(
     before: Mapping[str, Tensor], student: nn.Module, prepare: Prepare, names: list[str]
 ) -> dict[str, _WeightOrigin] | None:
-    """Return how each tensor that changes with the named parameters follows from them; None if one cannot be explained.
+    """Find from which of the named parameters each tensor of a rewritten model is computed.
 
-    Allowed are multiples of one parameter, as it is or transposed.
+    A tensor may be a multiple of one parameter, which may be transposed. An origin that is found with one random change
+    of the parameters must predict the tensor after a second change.
 
-    An origin found with one random change of the parameters has to predict the tensor after a second one.
+    Args:
+        before: Tensors of the rewritten model before any change, by name.
+        student: The model that is changed and rewritten, in copies.
+        prepare: Function that rewrites a copy of the model for export.
+        names: Parameters that are changed.
+
+    Returns:
+        The origin of each tensor that the changes affect; None if one of them cannot be explained.
     """
     changed = [_with_noise(student, names, seed) for seed in (1, 2)]
     first, second = (_tensors(prepare(model, False)) for model in changed)
@@ -212,7 +220,7 @@ def _with_noise(student: nn.Module, names: list[str], seed: int) -> nn.Module:
 
 
 def _match_parameter(value: Tensor, parameters: Mapping[str, Tensor]) -> _WeightOrigin | None:
-    """Find a parameter of which a tensor is a multiple, directly or transposed; None if there is none."""
+    """Find the parameter of which a tensor is a multiple, directly or transposed; None if there is none."""
     for name, parameter in parameters.items():
         for transposed in (False, True) if parameter.ndim == 2 else (False,):
             candidate = parameter.t() if transposed else parameter
@@ -235,7 +243,10 @@ def _find_factor(value: Tensor, base: Tensor) -> Tensor | None:
 
 
 def _with_division(origin: _WeightOrigin, undivided: Tensor, divided: Tensor) -> _WeightOrigin:
-    """Return an origin whose factor includes the powers of two by which the exporter divided outlier channels."""
+    """Return an origin whose factor includes the division of outlier channels, by powers of two, in the exporter.
+
+    `undivided` and `divided` are the weight before and after that division.
+    """
     if torch.equal(undivided, divided):
         return origin
     powers = torch.where(undivided == 0, torch.ones_like(undivided), divided / undivided)
@@ -243,7 +254,10 @@ def _with_division(origin: _WeightOrigin, undivided: Tensor, divided: Tensor) ->
 
 
 def _covers_matrices(module: nn.Module, origins: Mapping[str, _WeightOrigin]) -> bool:
-    """Return whether the weight of every linear layer has a known origin, apart from tied embedding tables."""
+    """Return whether an origin was found for the weight of every linear layer, apart from tied embedding tables.
+
+    A module without such a layer gives False.
+    """
     table_ids = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
     names = [n for n, m in module.named_modules() if isinstance(m, nn.Linear) and id(m.weight) not in table_ids]
     return bool(names) and all(f"{name}.weight" in origins for name in names)
@@ -278,11 +292,11 @@ class RangeSite:
 class Ranges(nn.Module):
     """Trainable lower and upper ends of activation ranges, ``low * exp(a)`` and ``high * exp(b)``.
 
-    Neither end can change its sign.
+    Because of the exponential, no end can change its sign.
 
     Args:
         measured: Smallest and largest number of each range, where training begins.
-        fixed: Numbers of the ranges that are not trained.
+        fixed: Indices of the ranges that are not trained.
     """
 
     low: Tensor
@@ -304,15 +318,15 @@ class Ranges(nn.Module):
 
 
 class RoundedModule:
-    """Runs the module that a student is exported from with weights and activations rounded as in the quantized file.
+    """Runs the module that is exported for a student with weights and activations rounded as in the quantized file.
 
     Args:
         module: The module, in eval mode.
         rules: How the scheme rounds.
 
     Attributes:
-        sites: Number of the range at each site; layers that read the same tensor share a range.
-        tables: Rounded embedding tables, by the address of the table; tables are not trained.
+        sites: Index of the range at each site; layers that read the same tensor share a range.
+        tables: Rounded embedding tables, by the memory address of the table; tables are not trained.
     """
 
     def __init__(self, module: nn.Module, rules: RoundingRules) -> None:
@@ -322,9 +336,10 @@ class RoundedModule:
         self._layers = {name: m for name, m in module.named_modules() if isinstance(m, nn.Linear)}
 
     def measure_ranges(self, feeds: Iterable[Sequence[Tensor]]) -> Ranges:
-        """Run rows without rounding, and return the activation ranges of all linear layers' inputs and outputs.
+        """Run rows without rounding, and return the measured ranges of the inputs and outputs of all linear layers.
 
-        The output of relu6 has the fixed range 0 to 6, and so has an output that only relu6 reads.
+        The output of relu6 has the fixed range 0 to 6, and so has an output that only relu6 reads. There are no ranges
+        if the scheme measures none.
 
         Args:
             feeds: Inputs of each row, without padding.
@@ -360,7 +375,10 @@ class RoundedModule:
         return next((rules for weights, rules in self.rules.seconds if weight in weights), self.rules)
 
     def trained_sites(self, layer: str) -> list[RangeSite]:
-        """Return the input and output of a linear layer, those whose trained range a quantized file uses."""
+        """Return those of a linear layer's input and output whose trained range a quantized file uses.
+
+        The input is left out if the scheme lets several layers share its range.
+        """
         rules = self.rules_of(layer)
         shares_input = rules is not None and rules.shared_inputs
         return [RangeSite(layer, is_input) for is_input in (True, False) if not (is_input and shares_input)]
@@ -370,7 +388,7 @@ class RoundedModule:
 
         Args:
             weight: The tensor.
-            weights: Weights that take the place of the module's.
+            weights: Weights by name that are used in place of the module's own.
         """
         for name, module in self._layers.items():
             if weights.get(f"{name}.weight", module.weight) is weight:
@@ -382,12 +400,13 @@ class _MeasureRanges(TorchFunctionMode):
     """Torch function mode that records the smallest and largest input and output of linear layers.
 
     Attributes:
-        sites: Number of the range at each site.
+        sites: Index of the range at each site.
         ranges: Smallest and largest number of each range.
-        seen: Tensors of the running row and their ranges; kept, because freed memory could become another tensor's.
-        clipped: Outputs of relu6 in the running row.
-        fixed: Ranges that relu6 decides.
-        shared: Ranges of tensors that others read too, which are not trained.
+        seen: Tensors of the row that is running, with the index of their range. They are kept alive, because freed
+            memory could become another tensor's.
+        clipped: Outputs of relu6 in the row that is running.
+        fixed: Indices of the ranges that relu6 decides.
+        shared: Indices of the ranges of tensors that other layers read too; they are not trained.
     """
 
     def __init__(self, owner: RoundedModule) -> None:
@@ -418,7 +437,10 @@ class _MeasureRanges(TorchFunctionMode):
         return output
 
     def _widen(self, site: RangeSite, values: Tensor) -> None:
-        """Widen the range of a layer's input or output to include a tensor; layers with the same input share one."""
+        """Widen the range of a layer's input or output so that it includes `values`.
+
+        Layers with the same input share a range. A range over an output of ReLU6 is marked as fixed.
+        """
         known = next((n for tensor, n in self.seen if tensor is values), None)
         if site not in self.sites:
             self.sites[site] = len(self.ranges) if known is None else known
@@ -444,7 +466,7 @@ class _RoundNumbers(TorchFunctionMode):
         self._constants = {b.untyped_storage().data_ptr() for b in owner.module.buffers()}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a torch function; linear layers and embedding lookups get rounded operands."""
+        """Call a torch function. Linear layers and embedding lookups get rounded operands."""
         if func is F.linear:
             return self._linear(*args, **(kwargs or {}))
         if func is F.embedding:
@@ -466,7 +488,10 @@ class _RoundNumbers(TorchFunctionMode):
         return self._round_at(RangeSite(layer, is_input=False), output) if rules.outputs else output
 
     def _lookup(self, indices: Tensor, table: Tensor, *more: Any, **named: Any) -> Tensor:
-        """Look up rows of an embedding table in its rounded copy, which is computed once."""
+        """Return the rows `indices` of an embedding table, from a rounded copy of the table that is computed once.
+
+        Small tables, and positions that the scheme keeps as constants, are not rounded.
+        """
         rules = self._owner.rules
         is_constant = rules.fixed_positions and indices.untyped_storage().data_ptr() in self._constants
         if is_constant or table.numel() <= rules.small:
@@ -480,7 +505,7 @@ class _RoundNumbers(TorchFunctionMode):
         return F.embedding(indices, self._owner.tables[table.data_ptr()], *more, **named)
 
     def _round_at(self, site: RangeSite, values: Tensor) -> Tensor:
-        """Round values within the range of a layer's input or output; return them unchanged if it has no range."""
+        """Round values within the range of a layer's input or output, and return them unchanged if it has no range."""
         number = self._owner.sites.get(site)
         return values if number is None else _round_in_range(values, self._low[number], self._high[number])
 
@@ -495,12 +520,12 @@ def _round_straight_through(values: Tensor, rounding: Rounding) -> Tensor:
 def _round_in_range(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Round values to 256 equally spaced numbers from `low` to `high`, one of them zero.
 
-    Values and both ends get gradients.
+    Gradients flow to the values and to both ends.
 
     Args:
-        values: Any shape.
-        low: 0 or less, scalar.
-        high: 0 or more, scalar.
+        values: Tensor of any shape.
+        low: Lower end, 0 or less, scalar.
+        high: Upper end, 0 or more, scalar.
     """
     step = (high - low) / _LEVELS + _SMALLEST_STEP
     zero = _round_straight_through(-low / step, torch.round)

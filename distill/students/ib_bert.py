@@ -70,7 +70,7 @@ class IbBertConfig(MobileBertConfig):  # type: ignore[misc]
     code), which transformers' MobileBERT cannot run. GELU is the tanh form, as in the original code.
 
     Attributes:
-        hidden_size: Width between blocks, which the student shares.
+        hidden_size: Width between blocks, the same as the student's.
         intra_bottleneck_size: Width within a block, all heads together.
         intermediate_size: Width of the feed-forward part.
         embedding_size: Width of the embedding table.
@@ -224,7 +224,7 @@ def _head_dropout(config: IbBertConfig) -> nn.Dropout:
 
 
 def _set_epsilon(norm: nn.Module, config: IbBertConfig) -> None:
-    """Set the epsilon of a LayerNorm to the configured one; transformers leaves two norms at PyTorch's 1e-5.
+    """Set the epsilon of a LayerNorm to the configured one. Transformers itself leaves two norms at PyTorch's 1e-5.
 
     The original code has 1e-12.
     """
@@ -283,16 +283,17 @@ def rename_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Rename the TensorFlow variables of an original checkpoint to PyTorch parameters of IB-BERT or MobileBERT.
 
     Args:
-        state: Variables by TensorFlow name (``bert/encoder/layer_0/bottleneck/input/dense/kernel``). Those of the
-            optimizer may be among them.
+        state: Variables by TensorFlow name (``bert/encoder/layer_0/bottleneck/input/dense/kernel``). The optimizer's
+            variables, if there are any, are dropped.
 
     Returns:
-        The weights by PyTorch name: matrices [out, in], the extra output matrix [width - embedding width, V], and with
-        a masked-LM head the output matrix and bias also under the names they are tied to. No copies.
+        The weights by PyTorch name, without copies: matrices as [out, in], the extra output matrix as [width -
+        embedding width, V]. With a masked-LM head, the output matrix and bias are also there under the names they are
+        tied to.
 
     Raises:
-        InputError: Naming every variable that a pre-training checkpoint does not have, such as a fine-tuned head's or
-            one of quantisation-aware training.
+        InputError: Naming every variable that a pre-training checkpoint does not have, such as one of a fine-tuned head
+            or of quantization-aware training.
     """
     weights, unknown = {}, []
     for name, value in state.items():

@@ -21,9 +21,9 @@ def layer_map(student: int, teacher: int, listed: Sequence[int] | None = None, w
     TinyBERT's ``g(m) = m * N / M`` (arXiv 1909.10351, section 3.1), rounded if N is not a multiple of M.
 
     Args:
-        student: Student layers M.
-        teacher: Teacher layers N.
-        listed: An explicit map, M numbers from 1 to N.
+        student: Number of student layers M.
+        teacher: Number of teacher layers N.
+        listed: An explicit map, M numbers from 1 to N, which is returned if it fits; None for TinyBERT's.
         where: Recipe key that error messages name.
 
     Returns:
@@ -45,19 +45,20 @@ def layer_map(student: int, teacher: int, listed: Sequence[int] | None = None, w
 
 
 def shorten_layer_lists(config: Any, family: Family, layers: int, listed: Sequence[int] | None) -> None:
-    """Shorten the per-layer lists in a configuration, such as ``layer_types``, to a student's number of layers.
+    """Shorten the per-layer lists in a student's configuration, such as ``layer_types``, to its number of layers.
 
-    Entries with one value for each layer keep those of the layers that the student starts from. Kinds of attention are
-    the first ones of the teacher. There are at most as many shared layers as layers.
+    A list keeps the values of the layers that the student is copied from, except that the kinds of attention
+    (``layer_types``) are those of the teacher's first layers. A student of a family that shares weights between layers
+    stores at most as many layers as it runs.
 
     Args:
-        config: The teacher's configuration, copied; changed in place.
-        family: Its row of the family table (names, layer paths, inputs).
-        layers: The student's layers.
-        listed: Teacher layers (from 1) that the recipe lists.
+        config: Copy of the teacher's configuration; changed in place.
+        family: Names and features of the teacher's model family.
+        layers: Number of layers of the student.
+        listed: Teacher layers (from 1) that the recipe lists; None for the default.
 
     Raises:
-        InputError: If the teacher has kinds of attention for fewer layers.
+        InputError: If the teacher's configuration has kinds of attention for fewer layers than the student.
     """
     for name in family.by_layer:
         values = getattr(config, name, None)
@@ -77,16 +78,27 @@ def shorten_layer_lists(config: Any, family: Family, layers: int, listed: Sequen
 
 
 def copied_layers(teacher: Any, student: Any, family: Family, listed: Sequence[int] | None) -> list[int]:
-    """Return, for each stored layer of a student, the number (from 1) of the teacher's layer that it is copied from.
+    """Return the number, from 1, of the teacher layer from which each layer of a student gets its first weights.
+
+    The layers that the recipe lists are taken, else layers spread evenly over the teacher's. Two kinds of models need
+    more:
+
+    - Models that run one layer's weights several times (ALBERT) store fewer layers than they run: the result has one
+      entry for each stored layer, and counts the teacher's stored layers.
+    - In models with several kinds of attention (`layer_types` in the configuration), a layer is copied from the nearest
+      teacher layer of its own kind, and the first layer always from the first.
 
     Args:
-        teacher: The teacher's configuration.
-        student: The student's.
-        family: Their row of the family table.
-        listed: Teacher layers (from 1) that the recipe lists, one for each layer that runs.
+        teacher: Configuration of the teacher.
+        student: Configuration of the student.
+        family: Names and features of their model family.
+        listed: Teacher layers that the recipe lists, from 1, one for each layer that the student runs; None for the
+            default.
 
     Raises:
-        InputError: If a layer would be copied to one of another kind, or one shared layer from two.
+        InputError: If a listed layer has another kind of attention than the student layer copied from it; if one of the
+            two is the first layer and the other is not; if a layer that the student stores once would have to be copied
+            from two different teacher layers; or if the numbers of layers do not fit.
     """
     teacher_depth, depth = teacher.num_hidden_layers, student.num_hidden_layers
     chosen = layer_map(depth, teacher_depth, listed, _TEACHER_LAYERS)
@@ -100,9 +112,18 @@ def copied_layers(teacher: Any, student: Any, family: Family, listed: Sequence[i
 
 
 def _map_shared_layers(chosen: Sequence[int], teacher_depth: int, teacher_stored: int, stored: int) -> list[int]:
-    """Return, for each weight-shared layer of the student, the teacher's shared layer (from 1) that it is copied from.
+    """Return, for each layer that a student stores, the teacher's stored layer (from 1) that it is copied from.
 
-    transformers runs layer ``int(n / (depth / stored))`` in step n.
+    In models with shared layers (ALBERT), transformers runs stored layer ``int(n / (depth / stored))`` as n-th layer.
+
+    Args:
+        chosen: Number, from 1, of the teacher layer for each layer that the student runs.
+        teacher_depth: Number of layers that the teacher runs.
+        teacher_stored: Number of layers that the teacher stores.
+        stored: Number of layers that the student stores.
+
+    Raises:
+        InputError: If a stored layer of the student would be copied from several stored layers of the teacher.
     """
     sources: dict[int, set[int]] = {}
     for step, number in enumerate(chosen):
@@ -120,10 +141,11 @@ def _map_shared_layers(chosen: Sequence[int], teacher_depth: int, teacher_stored
 
 
 def _match_kinds(chosen: list[int], teacher_kinds: list[str], student_kinds: list[str], listed: bool) -> list[int]:
-    """Return, for each student layer, the nearest teacher layer with its kind of attention, ascending if possible.
+    """Return, for each student layer, the nearest teacher layer with the same kind of attention, ascending if possible.
 
-    The first layer is only copied to the first: it has no normalization before its attention, and the others have one.
-    A listed choice is not changed, but raises InputError if it does not fit.
+    The first layer is copied from the first only: it has no normalization before its attention, all others have one. If
+    the recipe lists the layers (`listed`), they are returned unchanged, or InputError is raised if one of them does not
+    fit.
     """
     if listed:
         for place, number in enumerate(chosen):

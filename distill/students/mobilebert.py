@@ -30,11 +30,11 @@ class _Block:
 
     Attributes:
         outer: Width between blocks, for a teacher without bottlenecks.
-        width: Intra-block width, all heads together.
+        width: Width within the block, all heads together.
         intermediate: Width of a feed-forward part.
-        networks: Feed-forward parts in a row.
-        bottleneck_attention: Whether queries, keys and values read the block's input bottleneck; else queries
-            and keys share a separate one, and values read the block's input.
+        networks: Number of feed-forward parts, one after the other.
+        bottleneck_attention: Whether queries, keys and values read the block's input bottleneck. Otherwise queries and
+            keys share a separate bottleneck, and values read the block's input.
     """
 
     outer: int
@@ -56,8 +56,8 @@ def transfer_student(
 ) -> MobileBertPreTrainedModel:
     """Build an untrained MobileBERT student for MobileBERT's knowledge transfer from a teacher.
 
-    Its blocks are random. With a teacher that has bottlenecks the rest is copied from it; with another teacher
-    it is random too, until `pocketbert.distill.teacher.state_adapter.reduce_embeddings`.
+    The student's blocks are random. The rest is copied from a teacher that has bottlenecks. With another teacher it is
+    random too, until `pocketbert.distill.teacher.state_adapter.reduce_embeddings` sets the embeddings.
 
     Args:
         teacher: A model with any head.
@@ -69,7 +69,7 @@ def transfer_student(
         transformers' MobileBERT with the head; fp32, in training mode.
 
     Raises:
-        InputError: If there is no such student; see `transfer_config`.
+        InputError: If there is no MobileBERT class with the head, or the sizes do not fit; see `transfer_config`.
     """
     name = type(teacher).__name__
     suffix = head or name.removeprefix(family_of(teacher.config.model_type).classes)
@@ -89,15 +89,14 @@ def transfer_student(
 
 
 def _copy_outside_blocks(teacher: Any, student: Any) -> list[str]:
-    """Copy the weights outside the encoder blocks from teacher to student; return the names of the copied weights.
+    """Copy the weights outside the encoder blocks from teacher to student, and return the names of the copied weights.
 
-    As in the original code, by the original's names: the tables of words, segments and positions, the projection of
-    three neighbours to the inter-block width, the masked-LM head (transform, norm, extra output matrix, bias) and the
-    next-sentence layer. A NoNorm has another name there than a LayerNorm, so that the norm of the embeddings stays as
-    in the student (new: scale 1, bias 0) unless both models have the same kind. A student without a pooler gets none:
-    its next-sentence layer starts from weights that were trained for a pooled state, and gets a raw one. A task's head
-    is not
-    copied: it belongs to the teacher's states, which the student has yet to learn.
+    As in the original code, these are the tables of words, segments and positions, the projection of three neighbours
+    to the width between blocks, the masked-LM head (transform, norm, extra output matrix, bias) and the next-sentence
+    layer. The norm of the embeddings is copied only if both models have the same kind of norm, because the original
+    code copies by name, and a NoNorm has another name there than a LayerNorm; else it stays as new (scale 1, bias 0). A
+    student without a pooler gets none: its next-sentence layer starts from weights that were trained for a pooled
+    state, and gets a raw one. The head of a task is not copied, because it was trained for the teacher's states.
 
     Args:
         teacher: An IB-BERT or MobileBERT, not wrapped.
@@ -142,13 +141,13 @@ def _copy_outside_blocks(teacher: Any, student: Any) -> list[str]:
 def transfer_config(teacher: Any, size: MobileBertSize) -> MobileBertConfig:
     """Return the configuration of a MobileBERT student that can be compared with its teacher block by block.
 
-    Vocabulary, lengths and depth are the teacher's, and so are heads and the widths outside the blocks if the teacher
-    has bottlenecks; otherwise these are the published ones. The blocks, NoNorm, ReLU, dropout only in the attention
-    (0.1) and the raw ``[CLS]`` state as pooled output are those of the original configurations
+    Vocabulary, lengths and depth are the teacher's. If the teacher has bottlenecks, so are the number of heads and the
+    widths outside the blocks; else these are the published ones. The blocks, NoNorm, ReLU, dropout only in the
+    attention (0.1) and the raw ``[CLS]`` state as pooled output are those of the original configurations
     (config/uncased_L-24_H-128_B-512_A-4_F-4_OPT.json and ..._F-2_tiny_OPT.json).
 
     Args:
-        teacher: Configuration of an IB-BERT or a MobileBERT; a student of another system needs a
+        teacher: Configuration of an IB-BERT or a MobileBERT; for a teacher of another family, training needs a
             `pocketbert.distill.teacher.state_adapter.StateAdapter`.
         size: Sizes inside the blocks.
 
@@ -197,19 +196,20 @@ def transfer_config(teacher: Any, size: MobileBertSize) -> MobileBertConfig:
 
 
 def has_bottlenecks(config: Any) -> bool:
-    """Return whether a configuration's blocks have another width inside than between them, as in MobileBERT."""
+    """Return whether a configuration gives a model's blocks another width inside than outside, as in MobileBERT."""
     return isinstance(config, MobileBertConfig) and bool(config.use_bottleneck)
 
 
 def mini_teacher_config(vocab_size: int = 30522) -> IbBertConfig:
     """Return the configuration of a small IB-BERT: six blocks, a quarter as wide as IB-BERT-large's.
 
-    Six blocks give progressive transfer six phases. The ratios are the published ones (4 to 1 from inter-block width to
-    embedding and to `MobileBertSize.MINI`'s blocks, 1 to 2 to the teacher's blocks), so that a block of the student has
-    a fourteenth of the parameters of a block of the teacher, as between the published models.
+    With six blocks, progressive transfer has six phases. The ratios are the published ones: the width between blocks is
+    4 times that of the embeddings and of `MobileBertSize.MINI`'s blocks, and half that of the teacher's blocks. A block
+    of the student therefore has a fourteenth of the parameters of a block of the teacher, as between the published
+    models.
 
     Args:
-        vocab_size: Tokens.
+        vocab_size: Number of tokens in the vocabulary.
     """
     return IbBertConfig(
         vocab_size=vocab_size,

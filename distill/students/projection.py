@@ -1,7 +1,7 @@
 """The learned projection from a student's width to its teacher's, part of the student only during training.
 
-`attach_projection` adds it to a student, `projected` applies it, `detach_projection` removes it; `restore_projection`
-creates it from what an earlier stage passed on.
+`attach_projection` adds it to a student, `projected` applies it, `detach_projection` removes it, and
+`restore_projection` creates it from the arguments and weights that an earlier stage passed on.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _INITIAL_STD = 0.02
 class LayerProjection(nn.Module):
     """Linear maps ``H W + b`` from a student's hidden states to the teacher's width, as W_h and W_e of TinyBERT.
 
-    The paper has two matrices, W_h for all layers and W_e for the embeddings. `Projection.SHARED` is the released code:
-    one for both, with a bias; `Projection.PER_LAYER` is what the published "v2" checkpoints hold: one for the
+    The paper has two matrices, W_h for all layers and W_e for the embeddings. `Projection.SHARED` is as in the released
+    code: one map for both, with a bias. `Projection.PER_LAYER` is as in the published "v2" checkpoints: one map for the
     embeddings and one for each layer.
 
     Args:
-        width: Student's width d.
-        teacher_width: Teacher's width D.
-        layers: Student's layers.
+        width: Width d of the student.
+        teacher_width: Width D of the teacher.
+        layers: Number of layers of the student.
         kind: Whether there is one map for all states or one for each.
     """
 
@@ -50,7 +50,7 @@ class LayerProjection(nn.Module):
 
         Args:
             number: Number of the state; 0 is the embeddings, m the output of the student's layer m.
-            state: [B, S, d].
+            state: The hidden state, [B, S, d].
         """
         projected_state: Tensor = self.maps[0 if self.kind is Projection.SHARED else number](state)
         return projected_state
@@ -90,10 +90,10 @@ def attach_projection(
 ) -> LayerProjection | None:
     """Add a trainable projection from the student's to the teacher's width to a student, and return it.
 
-    It becomes a submodule: the training loop optimises it, and checkpoints hold it. Remove it with
-    `detach_projection` before the student is saved, or its encoder is copied.
+    It becomes a submodule: the training loop optimises it, and checkpoints hold it. Remove it with `detach_projection`
+    before the student is saved, or its encoder is copied.
 
-    Students of the teacher's width get none, and their states are compared as they are. That deviates from the
+    A student of the teacher's width gets no projection, and its states are compared as they are. That deviates from the
     released code, which maps every student's states, also TinyBERT6's of 768 to 768: here a student with the teacher's
     weights has loss 0 from the first step.
 
@@ -101,17 +101,17 @@ def attach_projection(
         student: A transformers model.
         teacher_width: Width of the teacher's hidden states.
         kind: Whether there is one map for all states or one for each.
-        seed: Seed of the run; weights are normal with standard deviation 0.02, biases 0, whatever torch's global random
-            state.
+        seed: Seed of the run. It alone decides the weights, which are normal with standard deviation 0.02; biases are
+            0.
         where: Recipe key of the stage, which error messages name.
         carried: The projection that an earlier stage trained, to use instead of a new one.
 
     Returns:
-        The submodule; None if widths are equal.
+        The submodule; None if the widths are equal.
 
     Raises:
         InputError: If the earlier stage's projection is of another kind or size.
-        ValueError: If the student has one.
+        ValueError: If the student has a projection already.
     """
     config = student.config
     if config.hidden_size == teacher_width:
@@ -154,12 +154,12 @@ def attached_projection(student: Any) -> LayerProjection | None:
 
 
 def projected(student: Any, number: int, state: Tensor) -> Tensor:
-    """Return a student's hidden state mapped to the teacher's width, [B, S, D]; without a projection, unchanged.
+    """Map a student's hidden state to the teacher's width, [B, S, D]; without a projection, return it unchanged.
 
     Args:
         student: The student.
-        number: Number of the state; 0 is the embeddings.
-        state: [B, S, d].
+        number: Number of the state; 0 is the embeddings, m the output of the student's layer m.
+        state: The hidden state, [B, S, d].
     """
     projection = attached_projection(student)
     return state if projection is None else projection(number, state)

@@ -26,10 +26,11 @@ class Pruned:
     """A model copy with fewer feed-forward neurons, and which neurons were kept.
 
     Attributes:
-        model: Of the class of the original model, with weights of its own; in evaluation mode.
-        kept: Neurons that stay, in their old order, by the path of the matrix into them.
+        model: The smaller model, of the original model's class, with weights of its own; in evaluation mode.
+        kept: For each feed-forward part, by the path of the matrix into its neurons, the indices of the neurons that
+            stay, ascending.
         shares: Share of the summed importance that stays, from 0 to 1, by the same path.
-        width: Neurons that each feed-forward part had.
+        width: Number of neurons that each feed-forward part had.
     """
 
     model: Any
@@ -56,17 +57,17 @@ def pruned(model: Any, family: Family, intermediate: int, rows: Iterable[Mapping
 
     Args:
         model: A transformers model with any head; it is not changed.
-        family: Its row of the family table (names, layer paths, inputs).
-        intermediate: Neurons that stay in each layer.
-        rows: Batches to measure importance on, with ``attention_mask`` and the inputs of the family's row, each [B, L].
+        family: Names, layer paths and inputs of the model's family.
+        intermediate: Number of neurons that stay in each layer.
+        rows: Batches to measure importance on, with ``attention_mask`` and the inputs of the family, each [B, L].
 
     Returns:
-        The smaller model and the chosen neurons.
+        The smaller model and the neurons that were kept.
 
     Raises:
-        InputError: If the model cannot be taught from or its neurons cannot be pruned, or there are not more than
-            should stay.
-        ValueError: If there is no row.
+        InputError: If the model's family cannot be distilled or pruned, or its layers have no more neurons than are to
+            remain.
+        ValueError: If `rows` is empty.
     """
     key = family.config_names.get("intermediate_size", "intermediate_size")
     check_distillable(family, model.config.to_dict())
@@ -117,10 +118,10 @@ class _FeedForward:
 
 
 def _find_feed_forward_parts(model: Any, family: Family) -> list[_FeedForward]:
-    """Return the feed-forward parts of a model's layers, in order; those of a shared layer only once.
+    """Return the feed-forward parts of a model's layers, in order. A part that layers share is returned once.
 
-    In an entry of the family's row "*" is any number, the same in both paths. Raises ValueError if a layer has none at
-    the paths of the row.
+    The family gives the paths of their two matrices within a layer, in which "*" stands for any number. Raises
+    ValueError if a layer has no matrices at these paths.
     """
     layer_path = family.layer_path
     if not hasattr(model, layer_path.partition(".")[0]):
@@ -145,10 +146,11 @@ def _find_feed_forward_parts(model: Any, family: Family) -> list[_FeedForward]:
 def _measure_importance(model: Any, family: Family, rows: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Measure the importance of every feed-forward neuron of a model on real text.
 
-    Returns [neurons] fp64 for each feed-forward part, by the path of its first linear layer.
+    The importance is the mean absolute activation over all tokens, times the Euclidean norm of the outgoing weights; in
+    a layer that runs several times, the mean is over all its runs. Every row is run by itself without its padding, so
+    that padding has no influence.
 
-    It is mean |activation| over all tokens, times the Euclidean norm of the outgoing weights; a shared layer has the
-    mean over all its runs. Every row is run by itself without its padding, so that padding has no influence. Raises
+    Returns a vector [neurons] in fp64 for each feed-forward part, by the path of its first linear layer. Raises
     ValueError if there is no row.
     """
     parts, activations = _find_feed_forward_parts(model, family), _ActivationSums()
@@ -185,7 +187,10 @@ class _ActivationSums:
         self.counts: dict[str, int] = {}
 
     def hook(self, path: str) -> Any:
-        """Return a forward pre-hook that adds a layer's input to the sums, [1, L, neurons] or [L, 1, neurons]."""
+        """Return a forward pre-hook that adds a layer's absolute inputs to the sums of `path`.
+
+        The inputs are [1, L, neurons] or [L, 1, neurons], and only the first `tokens` tokens are counted.
+        """
 
         def add(_module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
             """Add the absolute activations of one forward pass."""

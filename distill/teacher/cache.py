@@ -1,19 +1,22 @@
 """A cache of a teacher's outputs for task data: one memory-mapped file that holds every signal of every row.
 
-Task data is read for many epochs and its rows never change, so the teacher need run only once. Where rows do change (dynamic
-masking) or are many (a corpus), a cache of hidden states or attention is the wrong tool; see `pocketbert.distill.teacher.sparse`.
+Task data is read for many epochs and its rows never change, so the teacher need run only once. If rows change (dynamic
+masking) or are many (a corpus), a cache of hidden states or attention is the wrong tool; see
+`pocketbert.distill.teacher.sparse`.
 
-`cached_teacher` opens the cache of a teacher, or builds it where there is none that fits: the key of a cache is a digest of the
-teacher's weights, the rows, the signals and the library versions. `CachedTeacher` reads it during training.
+`cached_teacher` opens the cache of a teacher, or builds it if there is none with the right key. The key is a digest of
+the teacher's weights, the rows, the signals and the library versions. `CachedTeacher` reads the cache during training.
 
-A cache is a folder: ``cache.json`` (key and layout of a record), ``lengths.npy`` (tokens of each row) and ``records.bin``, the
-records of all rows in row order. The signals of a row are stored together, so that reading a row at random is one read.
+A cache is a folder: ``cache.json`` (key and layout of a record), ``lengths.npy`` (tokens of each row) and
+``records.bin``, the records of all rows in row order. The signals of a row are stored together, so that reading a row
+at random is one read.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -27,8 +30,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from pocketbert.core.disk.files import read_json, sha256_json, write_json
-from pocketbert.core.disk.ownership import FolderContents, lock_beside
-from pocketbert.core.disk.workspace import build_folder
+from pocketbert.core.disk.ownership import FolderContents, lock_beside, replace_file
+from pocketbert.core.disk.workspace import build_folder, open_workspace
 from pocketbert.core.errors import InputError, MachineError, Problem
 from pocketbert.core.families import Family
 from pocketbert.core.host.progress import Meter
@@ -44,7 +47,10 @@ _FORMAT = 1
 _LIMIT_BYTES = 20 << 30
 """Largest size of a cache."""
 
-_DESCRIPTION, _LENGTHS, _RECORDS = "cache.json", "lengths.npy", "records.bin"
+_DESCRIPTION, _LENGTHS, _RECORDS, _PROGRESS = "cache.json", "lengths.npy", "records.bin", "progress.json"
+
+_SAVED_BATCHES = 32
+"""Batches after which an unfinished cache records how far it is."""
 
 _TOKENS = -1
 """Stands in a shape for the number of tokens of a row."""
@@ -61,7 +67,8 @@ class _Part(BaseModel):
     Attributes:
         signal: Kind of signal; ``logits`` stands for all task outputs.
         name: Name of the output, or number of the hidden state or layer.
-        shape: Shape for one row, `_TOKENS` where its tokens stand: (C,), (`_TOKENS`, d), (H, `_TOKENS`, `_TOKENS`).
+        shape: Shape for one row, in which `_TOKENS` stands for the row's number of tokens: (C,), (`_TOKENS`, d) or (H,
+            `_TOKENS`, `_TOKENS`).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -71,11 +78,14 @@ class _Part(BaseModel):
     shape: tuple[int, ...]
 
     def token_slices(self, first: int, tokens: int) -> tuple[slice, ...]:
-        """Return the slices that select a row's real tokens in an array padded to the batch's length."""
+        """Return the slices that select a row's real tokens in an array padded to the batch's length.
+
+        The real tokens are the `tokens` ones from index `first` on.
+        """
         return tuple(slice(first, first + tokens) if n == _TOKENS else slice(None) for n in self.shape)
 
     def sizes(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many numbers this array has for rows with the given numbers of tokens, same shape."""
+        """Return how many numbers this array has for each row. `lengths` are the rows' numbers of tokens."""
         per_token = math.prod(n for n in self.shape if n != _TOKENS)
         sizes: NDArray[np.int64] = per_token * lengths ** self.shape.count(_TOKENS)
         return sizes
@@ -113,10 +123,10 @@ class _Description(BaseModel):
 
 
 class CachedTeacher:
-    """Reads a teacher's signals from the files of `cached_teacher`; the teacher model is not needed any more.
+    """Reads a teacher's signals from the files of `cached_teacher`. The teacher model is not needed any more.
 
-    A batch must hold ``rows`` (row numbers, int64 [B]) and ``attention_mask`` [B, S], padded on either side. At padded positions
-    outputs and hidden states are 0, and scores -1e4 at padded keys.
+    A batch must hold ``rows`` (row numbers, int64 [B]) and ``attention_mask`` [B, S], padded on either side. At padded
+    positions outputs and hidden states are 0, and attention scores are -1e4 at padded keys.
 
     Args:
         folder: Folder of the cache.
@@ -124,7 +134,7 @@ class CachedTeacher:
         wanted: The signals in the cache, which every call returns.
 
     Raises:
-        InputError: If there is no complete cache, or it was made from something else.
+        InputError: If there is no complete cache, or its key is another one.
     """
 
     def __init__(self, folder: Path, key: str, wanted: Wanted) -> None:
@@ -150,10 +160,10 @@ class CachedTeacher:
         self._records = np.memmap(folder / _RECORDS, self._layout.dtype, "r") if actual_bytes else np.empty(0)
 
     def __call__(self, batch: Mapping[str, Tensor]) -> Taught:
-        """Read the teacher's outputs for the rows of a batch; fp32, padded as the batch is, on its device.
+        """Read the teacher's signals for the rows of a batch, fp32, padded as the batch is, on the batch's device.
 
         Raises:
-            RuntimeError: If a row of the batch has not the tokens that the cached row had.
+            RuntimeError: If a row of the batch has not as many tokens as when it was cached, or a gap between them.
         """
         batch = select_teacher_inputs(batch)
         device = batch["attention_mask"].device
@@ -180,7 +190,10 @@ class CachedTeacher:
 
 
 def _empty_array(part: _Part, mask: NDArray[np.bool_]) -> _Array:
-    """Return a padded array for one signal of a batch: zeros, and -1e4 at padded keys of attention scores."""
+    """Return a padded array for one signal of a batch, filled with zeros.
+
+    In attention scores, padded keys are filled with -1e4 instead.
+    """
     width = mask.shape[1]
     array = np.zeros((len(mask), *(width if n == _TOKENS else n for n in part.shape)), np.float32)
     if part.signal is Signal.ATTENTION:
@@ -199,29 +212,30 @@ def cached_teacher(
     half: bool = False,
     where: str = "cache",
 ) -> CachedTeacher:
-    """Open the cache of a teacher's outputs for all training rows; build it first if there is none that fits.
+    """Open the cache of a teacher's outputs for all training rows, which is built first if none has the right key.
 
-    A cache made from anything else (other weights, rows, order, signals, versions) is replaced. Building starts anew after a
-    kill; an incomplete cache is never read, and a second process waits for the first.
+    A cache with another key (other weights, rows, order, signals or versions) is replaced. A build that was killed
+    continues where it stopped. An incomplete cache is never read, and a second process waits for the first.
 
-    fp32 gives back the teacher's numbers, to the bit where the batch is the one they were computed in, and within rounding
-    (1e-5) elsewhere, as far as the teacher itself ignores padding: the embeddings of MobileBERT read the next token, be it a
-    pad, and absolute positions move with padding on the left. `half` halves the bytes and rounds each number by up to 2^-11 of
-    itself (5e-4); signals beyond 65504 are refused. The teacher runs in fp32, also where training uses bf16.
+    With fp32 the cache returns the teacher's numbers: exactly for the batch in which they were computed, and within
+    rounding (1e-5) for other batches, as far as the teacher itself ignores padding. (The embeddings of MobileBERT read
+    the next token, even if it is padding, and absolute positions move with padding on the left.) `half` halves the
+    bytes and rounds each number by up to 2^-11 of itself (5e-4); signals beyond 65504 are refused. The teacher runs in
+    fp32, even if training uses bf16.
 
     Args:
         teacher: Model with a head, on the device to compute on.
-        family: Its row of the family table (names, layer paths, inputs).
-        data: Rows of the same text at every step.
+        family: Names, layer paths and inputs of the model's family.
+        data: Training rows, which must have the same text at every step.
         wanted: Signals to store.
         folder: Folder of the cache.
         batch: Rows per forward pass while building.
-        half: Store fp16 instead of fp32.
+        half: Whether to store fp16 instead of fp32.
         where: Recipe key that error messages name.
 
     Raises:
-        InputError: If relations are wanted, the cache would be too large, the rows change with the step, a signal does not fit
-            the number type, or `folder` holds something else.
+        InputError: If relations are wanted, the cache would be too large, the rows change with the step, a signal does
+            not fit the number type, or `folder` holds something else.
         MachineError: If the disk has too little room.
     """
     if wanted.relations:
@@ -244,16 +258,17 @@ def cached_teacher(
         shortest = int(np.argmin(data.lengths))
         layout = _layout_of(online(_inputs(data, [shortest], next(teacher.parameters()).device)), half)
         _check_size(layout, data.lengths, _LIMIT_BYTES, where)
-        needed, free = _estimate_bytes(layout, data.lengths), shutil.disk_usage(folder.parent).free
-        if needed > free:
-            raise MachineError(
-                f"teacher outputs take {needed:,} bytes, {folder.parent} has {free:,} free. "
-                "Fix: make room, choose another folder, or run the teacher online."
-            )
-        with build_folder(folder, FolderContents(_DESCRIPTION, (_LENGTHS, _RECORDS))) as work:
-            _write_records(online, data, layout, work / _RECORDS, batch, where)
-            np.save(work / _LENGTHS, np.asarray(data.lengths, np.int64))
-            write_json(work / _DESCRIPTION, _Description(key=key, layout=layout).model_dump(mode="json"))
+        _check_room(layout, data.lengths, folder.parent)
+        with open_workspace(folder.with_name(f"{folder.name}-{_RECORDS}"), resume=key) as started:
+            try:
+                _write_records(online, data, layout, started.path, batch, where)
+            except Exception:  # an error, as of a full disk, leaves nothing; only a kill does
+                started.discard()
+                raise
+            with build_folder(folder, FolderContents(_DESCRIPTION, (_LENGTHS, _RECORDS))) as work:
+                replace_file(started.path / _RECORDS, work / _RECORDS)
+                np.save(work / _LENGTHS, np.asarray(data.lengths, np.int64))
+                write_json(work / _DESCRIPTION, _Description(key=key, layout=layout).model_dump(mode="json"))
         return CachedTeacher(folder, key, wanted)
 
 
@@ -271,11 +286,11 @@ def weights_digest(model: Any) -> str:
 
 
 def _rows_digest(data: TrainData, family: Family) -> str:
-    """Return the hex digest of the model inputs of all rows, in order; labels are left out.
+    """Return a digest of the model inputs of all rows, in order. Labels are not part of it.
 
     Raises:
-        InputError: If the first rows differ between two steps: a teacher's outputs for one masking of a row are not those for
-            another.
+        InputError: If the first rows differ between two steps, as with random masking: a cache holds one output per
+            row.
     """
     digest = hashlib.sha256()
     for start in range(0, len(data.lengths), _DIGEST_ROWS):
@@ -315,7 +330,10 @@ def _to_json_types(value: Any) -> Any:
 
 
 def _layout_of(taught: Taught, half: bool) -> _Layout:
-    """Return the layout of a row's record, derived from a teacher's outputs for any batch."""
+    """Return the names and shapes of the arrays in a cached record, derived from the teacher's outputs for any batch.
+
+    With `half` the numbers are stored as fp16.
+    """
     parts = []
     for (signal, name), value in _signals(taught).items():
         if signal is Signal.ATTENTION:
@@ -349,7 +367,7 @@ def _estimate_bytes(layout: _Layout, lengths: Sequence[int], signal: Signal | No
 
 
 def _check_size(layout: _Layout, lengths: Sequence[int], limit: int, where: str) -> None:
-    """Raise InputError if a cache would be larger than `limit`; the message lists what costs most, and fixes."""
+    """Raise InputError if a cache needs more than `limit` bytes. The message names the largest signals and advice."""
     total = _estimate_bytes(layout, lengths)
     if total <= limit:
         return
@@ -374,6 +392,16 @@ def _check_size(layout: _Layout, lengths: Sequence[int], limit: int, where: str)
     )
 
 
+def _check_room(layout: _Layout, lengths: Sequence[int], folder: Path) -> None:
+    """Raise MachineError if the disk of a folder has too little room for a cache."""
+    needed, free = _estimate_bytes(layout, lengths), shutil.disk_usage(folder).free
+    if needed > free:
+        raise MachineError(
+            f"teacher outputs take {needed:,} bytes, {folder} has {free:,} free. "
+            "Fix: make room, choose another folder, or run the teacher online."
+        )
+
+
 def _gib(count: int) -> str:
     """Format a number of bytes as GiB."""
     return f"{count / (1 << 30):.3g} GiB"
@@ -382,15 +410,21 @@ def _gib(count: int) -> str:
 # --- writing ---
 
 
-def _write_records(online: OnlineTeacher, data: TrainData, layout: _Layout, path: Path, batch: int, where: str) -> None:
-    """Run the teacher over all rows, and write its outputs as one record per row into a file."""
+def _write_records(online: OnlineTeacher, data: TrainData, layout: _Layout, work: Path, batch: int, where: str) -> None:
+    """Run the teacher over all rows, and write its outputs as one record per row into the file of records in `work`.
+
+    Rows that an earlier, killed call has written there are not computed again.
+    """
     lengths = np.asarray(data.lengths, np.int64)
     starts, size = layout.starts(lengths), layout.dtype.itemsize
     device = next(online.teacher.parameters()).device
     order = np.argsort(-lengths, kind="stable")  # the longest first: what does not fit in memory fails at once
+    path, progress = work / _RECORDS, work / _PROGRESS
+    begun = read_json(progress)["rows"] if path.is_file() and progress.is_file() else 0
     # written, not mapped: a full disk is an OSError here, and would be a killed process there
-    with path.open("wb") as stream, Meter("cache teacher outputs", len(order)) as meter:
-        for begin in range(0, len(order), batch):
+    with path.open("r+b" if begun else "wb") as stream, Meter("cache teacher outputs", len(order)) as meter:
+        meter.advance(begun)
+        for begin in range(begun, len(order), batch):
             rows = order[begin : begin + batch].tolist()
             inputs = _inputs(data, rows, device)
             with torch.autocast(device.type, enabled=False):
@@ -403,6 +437,10 @@ def _write_records(online: OnlineTeacher, data: TrainData, layout: _Layout, path
                     values = array[i][part.token_slices(first, int(lengths[row]))]
                     stream.write(_stored_bytes(values, layout, part, where))
             meter.advance(len(rows))
+            if (begin // batch + 1) % _SAVED_BATCHES == 0:
+                stream.flush()
+                os.fsync(stream.fileno())
+                write_json(progress, {"rows": begin + len(rows)})
 
 
 def _inputs(data: TrainData, rows: Sequence[int], device: torch.device) -> dict[str, Tensor]:
@@ -411,7 +449,7 @@ def _inputs(data: TrainData, rows: Sequence[int], device: torch.device) -> dict[
 
 
 def _stored_bytes(values: _Array, layout: _Layout, part: _Part, where: str) -> bytes:
-    """Convert values to the cache's number type, and return their bytes; raise InputError if they overflow it."""
+    """Convert values to the cache's number type and return their bytes; raise InputError if they exceed its range."""
     with np.errstate(over="ignore"):
         stored = values.astype(layout.dtype)
     if not np.isfinite(stored).all():

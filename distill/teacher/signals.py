@@ -60,17 +60,16 @@ class Wanted:
 class Taught:
     """A teacher's outputs, hidden states, attention scores and relations for a batch of B rows, padded to S tokens.
 
-    They have no gradients.
-
-    Values at padded positions mean nothing and differ between an online and a cached teacher; losses leave them out.
+    They have no gradients. Values at padded positions mean nothing and differ between an online and a cached teacher;
+    losses leave them out.
 
     Attributes:
-        outputs: Task outputs by name: ``logits`` [B, C] or [B, S, C], ``start_logits`` and ``end_logits``
-            [B, S], ``last_hidden_state`` [B, S, d], of both pre-training heads ``prediction_logits`` [B, S, V] and
+        outputs: Task outputs by name: ``logits`` [B, C] or [B, S, C], ``start_logits`` and ``end_logits`` [B, S],
+            ``last_hidden_state`` [B, S, d]; of both pre-training heads ``prediction_logits`` [B, S, V] and
             ``seq_relationship_logits`` [B, 2].
         hidden: Hidden states by number, 0 being the embeddings, each [B, S, d].
-        scores: Attention scores before the softmax by layer from 0, each [B, H, S, S], the additive mask
-            applied: -1e4 and below at padded keys.
+        scores: Attention scores before the softmax by layer from 0, each [B, H, S, S], with the additive mask applied:
+            -1e4 and below at padded keys.
         relations: Queries, keys and values by layer from 0.
     """
 
@@ -94,11 +93,11 @@ class TeacherSignals(Protocol):
 
 
 def choose_signals(teacher: Any, family: Family, wanted: Wanted, given: TeacherSignals | None = None) -> TeacherSignals:
-    """Return `given`, after checking that it has all wanted signals, or else a new `OnlineTeacher`.
+    """Check that the source `given` has all wanted signals, and return it; without it, return a new `OnlineTeacher`.
 
     Args:
-        teacher: A transformers model.
-        family: Its row of the family table (names, layer paths, inputs).
+        teacher: A transformers model, which the `OnlineTeacher` runs.
+        family: Names, layer paths and inputs of the model's family.
         wanted: Signals that the objective compares.
         given: Another source, such as a cache.
 
@@ -114,15 +113,15 @@ def choose_signals(teacher: Any, family: Family, wanted: Wanted, given: TeacherS
 class OnlineTeacher:
     """A source of signals that runs the teacher on every batch.
 
-    It needs no disk, and takes any text at any step: the right source for general distillation on hidden states, attention and
-    relations, where a cache would be larger than the teacher is slow. For task data, whose rows recur many times, see
-    `pocketbert.distill.teacher.cache`. Where only attention and relations are wanted, the teacher runs no further than the last
-    layer of these.
+    It needs no disk, and takes any text at any step. It is the right source for general distillation on hidden states,
+    attention and relations, because reading them from a cache would take longer than running the teacher. For task
+    data, whose rows recur many times, see `pocketbert.distill.teacher.cache`. If only attention and relations are
+    wanted, the teacher runs no further than the last layer of these.
 
     Args:
-        teacher: A transformers model; its attention implementation is switched to the capturing one, it
-            is put into eval mode, and moved to the device of the batches.
-        family: Its row of the family table (names, layer paths, inputs).
+        teacher: A transformers model. Its attention is replaced by one that records, it is put into eval mode, and it
+            is moved to the device of the batches.
+        family: Names, layer paths and inputs of the model's family.
         wanted: Signals that every call returns.
 
     Raises:
@@ -143,14 +142,14 @@ class OnlineTeacher:
         self._recorder = record_attention(teacher, family, wanted.attention, wanted.relations, stop=not runs_to_end)
 
     def __call__(self, batch: Mapping[str, Tensor]) -> Taught:
-        """Run the teacher on a batch, and return its signals; without running it if none are wanted.
+        """Run the teacher on a batch, and return its signals. If no signals are wanted, it is not run.
 
         Args:
             batch: The family's inputs by name, each [B, S]; other entries are ignored.
 
         Raises:
-            RuntimeError: If the model returned another number of hidden states or attention layers than
-                it has: a loss over what is missing would silently be 0.
+            RuntimeError: If the model returned another number of hidden states or attention layers than it has: a loss
+                over missing ones would silently be 0.
         """
         if not self.wanted:
             return Taught()
@@ -170,7 +169,7 @@ class OnlineTeacher:
 
 
 def move_teacher(teacher: Any, device: torch.device) -> None:
-    """Put a teacher into eval mode, and move it to a batch's device; the training loop moves only the student."""
+    """Put a teacher into eval mode, and move it to a batch's device. The training loop moves only the student."""
     if next(teacher.parameters()).device != device:
         teacher.to(device)
     if teacher.training:
@@ -178,17 +177,17 @@ def move_teacher(teacher: Any, device: torch.device) -> None:
 
 
 def checked_hidden_states(result: Any, depth: int) -> tuple[Tensor, ...]:
-    """Return the hidden states of a transformers output; raise RuntimeError unless there is one per layer plus one.
+    """Return the hidden states of a transformers output, after checking that there is one per layer and one more.
 
     Args:
         result: The output of a model with ``output_hidden_states``.
-        depth: Layers of the model.
+        depth: Number of layers of the model.
 
     Returns:
         The embeddings and the output of each layer, each [B, S, d].
 
     Raises:
-        RuntimeError: If there are not one more than layers: a loss over what is missing would silently be 0.
+        RuntimeError: If there is another number of them: a loss over missing ones would silently be 0.
     """
     states: tuple[Tensor, ...] = result.hidden_states
     if len(states) != depth + 1:

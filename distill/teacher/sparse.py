@@ -1,14 +1,14 @@
-"""Sparse logits of a masked-language model, computed before training: text that is masked anew at every step can be cached too.
+"""Sparse logits of a masked-language model, computed before training, also for text that is masked anew at every step.
 
-The rows of a step and the tokens that are masked in them are functions of (seed, purpose, step). The teacher can therefore
-predict the masked tokens of every step of a stage beforehand, and its logits are stored by (epoch, row) as `SparseLogits`.
-Hidden states are not stored: computing them again is cheaper than reading them.
+The rows of a step and the tokens that are masked in them are functions of (seed, purpose, step). The teacher can
+therefore predict the masked tokens of every step of a stage beforehand, and its logits are stored by (epoch, row) as
+`SparseLogits`. Hidden states are not stored: computing them again is cheaper than reading them.
 
-`sparse_teacher` opens the store of a stage after computing what is missing in it, and returns the `SparseTeacher` that the
-training loop asks for the logits of each batch.
+`sparse_teacher` opens the store of a stage after computing what is missing in it, and returns the `SparseTeacher` that
+the training loop asks for the logits of each batch.
 
-A `_SparseStore` is a folder with one folder per epoch: ``store.json`` (`_StoreSettings` and the epoch), ``index.npy`` (where each
-row's records begin, and how many there are) and ``records.bin`` (one record per masked token).
+A `_SparseStore` is a folder with one folder per epoch: ``store.json`` (`_StoreSettings` and the epoch), ``index.npy``
+(where each row's records begin, and how many there are) and ``records.bin`` (one record per masked token).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _POLL_S = 0.2
 
 
 class _StoreSettings(BaseModel):
-    """Everything that decides the stored logits of a given row and epoch; a store with other settings is stale.
+    """Everything that decides the stored logits of a given row and epoch. A store with other settings is stale.
 
     Bytes per masked token: ``6 + (k + samples) * (i + w)`` with i = 2 up to 65,536 tokens in the vocabulary,
     else 4, and w = 2 for fp16 weights, 4 for fp32. With k + samples = 64, fp16 and BERT's vocabulary that
@@ -91,7 +91,7 @@ class _StoreSettings(BaseModel):
 
     @property
     def record(self) -> np.dtype[np.void]:
-        """NumPy type of the record of one masked token, little-endian and without gaps."""
+        """NumPy type of the stored record of one masked token, little-endian and without gaps."""
         slots = (self.k + self.samples,)
         ids, weights = ("<u2" if self.vocabulary <= 1 << 16 else "<i4"), ("<f2" if self.half else "<f4")
         return np.dtype(
@@ -122,7 +122,7 @@ class SparseTeacher:
 
     Attributes:
         store: The store on disk.
-        per_epoch: Steps of an epoch; see `BatchOrder`.
+        per_epoch: Number of steps of an epoch; see `BatchOrder`.
     """
 
     store: _SparseStore
@@ -134,13 +134,16 @@ class SparseTeacher:
         return self.store.settings.temperature
 
     def __call__(self, batch: dict[str, Tensor]) -> SparseLogits:
-        """Read the teacher's logits for the masked tokens of a batch, or of part of it; on the batch's device.
+        """Read the teacher's logits for the masked tokens of a batch, or of part of it.
 
         Args:
             batch: A batch of `GeneralSet`: ``attention_mask``, ``labels`` [B, S], ``rows`` and ``steps`` [B].
 
+        Returns:
+            A sample of the logits at each masked token, row after row, on the batch's device.
+
         Raises:
-            InputError: If the epoch is missing, broken or of something else.
+            InputError: If the epoch is missing or broken, or was stored with other settings.
             RuntimeError: If other tokens are masked than when the store was built.
         """
         epoch = int(batch[STEP_NUMBERS][0]) // self.per_epoch
@@ -160,19 +163,20 @@ def sparse_teacher(
 ) -> SparseTeacher:
     """Open the store of a teacher's logits for all training steps, after computing those that are missing.
 
-    A store of anything else (weights, rows, masks, batches, seed, temperature, versions) is replaced.
+    An epoch that was stored with other settings (weights, rows, masks, batches, seed, temperature, versions) is
+    replaced.
 
     Args:
         teacher: Masked-language model in eval mode, not wrapped.
         data: The rows of the stage.
         order: The batches of the stage.
-        stage: Settings: steps, temperature, and how much is kept of each distribution.
+        stage: Settings: steps, temperature, and how many tokens of each distribution are kept and sampled.
         folder: Folder of the store.
-        half: Store weights as fp16; see `_StoreSettings`.
+        half: Whether to store weights as fp16; see `_StoreSettings`.
         where: Recipe key that error messages name.
 
     Raises:
-        InputError: If more tokens are to be kept than there are, or `folder` holds something else.
+        InputError: If more tokens are to be kept than the vocabulary has, or `folder` holds something else.
         MachineError: If the disk has too little room.
     """
     assert stage.cache is not None, "the stage asks for a cache"
@@ -189,7 +193,9 @@ def _settings_of(
     half: bool = True,
     where: str = "cache",
 ) -> _StoreSettings:
-    """Return the settings of a stage's store of logits; `cache` gives how many tokens of each distribution are kept.
+    """Return all settings that decide the stored teacher logits of a stage. A store with other settings is not used.
+
+    `cache` gives how many tokens of each distribution are kept exactly, and how many are sampled.
 
     Raises:
         InputError: If more tokens are to be kept exactly than the vocabulary has.
@@ -233,11 +239,11 @@ def _build_store(
     *,
     portion: int = _PORTION,
 ) -> SparseTeacher:
-    """Run the teacher on the batches of all steps, and store its logits; epochs that are complete are kept.
+    """Run the teacher on the batches of all steps, and store a sample of its logits. Epochs that are complete are kept.
 
-    A build that was killed goes on with the epoch it was in. Under a launcher process 0 alone computes and writes, the others
-    wait for it. The teacher computes in fp32, on the accelerator where there is one, `portion` rows at a time, and is then moved
-    back; it is not needed where nothing is missing.
+    A build that was killed continues with the epoch in which it stopped. With several processes, process 0 computes and
+    writes, and the others wait. The teacher computes in fp32, on the accelerator if there is one, `portion` rows at a
+    time, and is then moved back; if nothing is missing it is not run.
     """
     epochs = [range(first, min(first + order.per_epoch, steps)) for first in range(0, steps, order.per_epoch)]
 
@@ -266,7 +272,11 @@ def _build_store(
 
 
 def _check_room(store: _SparseStore, data: GeneralSet, order: BatchOrder, missing: dict[int, range]) -> None:
-    """Raise InputError if a folder of something else is in the way, MachineError if the disk has too little room."""
+    """Check that the missing epochs can be written: raise an error if their folders or the disk do not allow it.
+
+    Raises InputError if a folder of an epoch holds files of something else, MachineError if the disk has too little
+    space.
+    """
     problems = [
         Problem(str(store.path(e)), "exists and is not a store of sparse logits; it is not replaced.", "Move it away.")
         for e in missing
@@ -286,9 +296,10 @@ def _check_room(store: _SparseStore, data: GeneralSet, order: BatchOrder, missin
 
 @contextmanager
 def _in_fp32(teacher: Any) -> Iterator[LmHead]:
-    """Yield the teacher's masked-LM head with the teacher on the accelerator, in fp32 and without gradients.
+    """Move a teacher to the accelerator, yield its masked-LM head, and move it back when the block ends.
 
-    The teacher is moved back when the block ends.
+    In the block, forward passes are in fp32 and without gradients. Without an accelerator the teacher stays where it
+    is.
     """
     original = next(teacher.parameters()).device
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else original
@@ -301,7 +312,10 @@ def _in_fp32(teacher: Any) -> Iterator[LmHead]:
 
 
 def _write_logits(teacher: Any, head: LmHead, batch: dict[str, Tensor], epoch: int, writer: _SparseWriter) -> None:
-    """Compute the teacher's logits for a batch's masked tokens, and write a sample of them to the epoch's files."""
+    """Compute the teacher's logits for the masked tokens of a batch, and write a sample of them with `writer`.
+
+    The sample holds the most probable tokens and some others, drawn at random.
+    """
     settings, device = writer.settings, next(teacher.parameters()).device
     inputs = {name: batch[name].to(device) for name in ("input_ids", "attention_mask")}
     logits = head.run(teacher, inputs, flat_indices(batch["labels"] != IGNORED_LABEL).to(device)).logits
@@ -329,7 +343,7 @@ class _SparseStore:
 
     Args:
         folder: Folder that holds one folder per epoch.
-        settings: What decides the stored logits; epochs with other settings are refused.
+        settings: All settings that decide the stored logits; epochs with other settings are refused.
     """
 
     def __init__(self, folder: Path, settings: _StoreSettings) -> None:
@@ -341,7 +355,7 @@ class _SparseStore:
         return self.folder / f"epoch-{epoch:05d}"
 
     def has(self, epoch: int) -> bool:
-        """Return whether an epoch is complete; its settings are not compared."""
+        """Return whether an epoch is complete. Its settings are not compared."""
         return (self.path(epoch) / _DESCRIPTION).is_file()
 
     def holds(self, epoch: int, rows: Sequence[int] | NDArray[np.int64]) -> bool:
@@ -354,7 +368,7 @@ class _SparseStore:
 
     @contextmanager
     def writing(self, epoch: int) -> Iterator[_SparseWriter]:
-        """Yield a writer for an epoch (from 0); its files replace older ones when the block ends without an error."""
+        """Yield a writer for an epoch (from 0). Its files replace older ones when the block ends without an error."""
         with build_folder(self.path(epoch), FolderContents(_DESCRIPTION, (_RECORDS, _INDEX))) as work:
             with (work / _RECORDS).open("wb") as stream:
                 writer = _SparseWriter(self.settings, stream)
@@ -374,7 +388,7 @@ class _SparseStore:
 
         Raises:
             InputError: If the epoch is missing, broken or has other settings.
-            RuntimeError: If a row was masked otherwise when the store was built, or is missing.
+            RuntimeError: If a row is missing, or other tokens were masked in it when the store was built.
         """
         index, records = self._open_epoch(epoch)
         rows_records = []
@@ -397,9 +411,9 @@ class _SparseStore:
         )
 
     def _open_epoch(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.void]]:
-        """Return an epoch's index (see `_SparseWriter.index`) and its memory-mapped records.
+        """Return the index and the records of an epoch's sampled logits, memory-mapped; see `_SparseWriter.index`.
 
-        They stay open until another epoch is read.
+        They stay open until another epoch is opened or written.
         """
         if self._open is None or self._open[0] != epoch:
             path = self.path(epoch)
@@ -413,7 +427,7 @@ class _SparseStore:
         return self._open[1], self._open[2]
 
     def _check_description(self, path: Path, epoch: int) -> None:
-        """Raise InputError with every difference if an epoch's folder has other settings than this store."""
+        """Raise InputError, with every difference, if an epoch was written with other settings than this store's."""
         try:
             description = _Description.model_validate(read_json(path / _DESCRIPTION))
         except ValidationError as error:
@@ -440,15 +454,16 @@ class _SparseWriter:
         self.index = np.full((settings.rows, 2), -1, np.int64)
 
     def add(self, rows: Sequence[int], positions: Sequence[Sequence[int]], teacher: SparseLogits) -> None:
-        """Write the sampled logits of the given rows' masked tokens.
+        """Write the teacher's sampled logits at the masked tokens of some rows.
 
         Args:
-            rows: Row numbers.
-            positions: Positions of the masked tokens of each row, ascending, counted without padding.
-            teacher: Sampled logits at all these positions, row after row.
+            rows: Row numbers, none of which has been written in this epoch.
+            positions: Indices of the masked tokens of each row, ascending; padding on the left is not counted.
+            teacher: Sampled logits at all these tokens, row after row.
 
         Raises:
-            ValueError: If the logits do not fit the store's settings, or a row comes twice.
+            ValueError: If vocabulary, temperature, sample size or number of tokens do not fit, or if a row was written
+                before.
         """
         settings, counts = self.settings, [len(p) for p in positions]
         slots = (sum(counts), settings.k + settings.samples)

@@ -23,12 +23,12 @@ _ROWS, _BATCH = 256, 32
 
 @dataclass(frozen=True)
 class StateAdapter:
-    """Linear map ``(h - c) B`` from a teacher's states to their principal components; B has orthonormal columns.
+    """Linear map ``(h - c) B`` from a teacher's states to their principal components. B has orthonormal columns.
 
-    MobileBERT's own teacher has blocks of the student's width, so that no map is needed. This one replaces it for other
-    teachers: a deviation from the paper (Sun et al. 2020, arXiv 2004.02984). There is one map for all layers, as the blocks of
-    a student add to one stream; it is computed beforehand and then fixed, since a map that is trained on the teacher's side
-    would shrink the target.
+    MobileBERT's own teacher has blocks of the student's width, so that no map is needed. For other teachers this map is
+    used, which deviates from the paper (Sun et al. 2020, arXiv 2004.02984). There is one map for all layers, because
+    all blocks of a student add to the same residual states. It is computed before training and then fixed: a map that
+    is trained could make the loss smaller by shrinking the teacher's states.
 
     Attributes:
         centre: c, mean of the states, [D].
@@ -58,18 +58,16 @@ class StateAdapter:
 
 @torch.no_grad()
 def fit_adapter(teacher: Any, family: Family, rows: TrainData, width: int) -> StateAdapter:
-    """Compute a map from a teacher's states to their principal components, from the real tokens of 256 rows.
+    """Fit an adapter that maps a teacher's states to their d principal components, on the real tokens of 256 rows.
 
-    The states of all layers and the embeddings are used.
-
-    It runs on the CPU, with the loop's number of threads, so that a resumed run computes the same ones whatever device its
-    teacher was on.
+    The states of all layers and the embeddings are used. It is computed on the CPU with the training loop's number of
+    threads, whatever the teacher's device is, so that a resumed run computes the same components.
 
     Args:
         teacher: Frozen model; put into eval mode.
-        family: Its row of the family table (names, layer paths, inputs).
+        family: Names and inputs of the teacher's model family.
         rows: Training rows, as the student will read them.
-        width: d, at most the teacher's D.
+        width: Width d of the student's states, at most the teacher's.
     """
     torch.set_num_threads(default_threads())
     device = next(teacher.parameters()).device
@@ -102,10 +100,11 @@ def fit_adapter(teacher: Any, family: Family, rows: TrainData, width: int) -> St
 def reduce_embeddings(teacher: Any, student: Any, adapter: StateAdapter) -> None:
     """Initialise a student's embeddings from those of a wider teacher, reduced to the student's width.
 
-    The word table gets the principal components of the teacher's, and the embedding transformation maps the token's own
-    components to where the adapter puts the word, with zeros for its two neighbours. Positions and segments are mapped by the
-    adapter. The scale of the layer normalization makes up for the teacher's, by the size of the words alone. Training does the
-    rest.
+    The student's word table gets the principal components of the teacher's table. The embedding transformation reads a
+    token and its two neighbours: it gets zeros for the neighbours, and maps the token's components to the vector that
+    the adapter would compute from the teacher's embedding of the word. Position and segment embeddings are mapped by
+    the adapter. The layer normalization gets one scale for all channels, which brings the words to the size that they
+    have after the teacher's normalization. Training does the rest.
 
     Args:
         teacher: A model with embedding tables for words, positions and segments, as BERT has them.

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 
 from pocketbert.core.disk.files import read_json, safe_join, sha256_file, sha256_json
-from pocketbert.core.errors import InputError, MissingBackendError, Problem
+from pocketbert.core.errors import InputError, MissingBackendError, Problem, first_line
 from pocketbert.core.host.progress import Meter
 from pocketbert.core.host.system import version_of
 from pocketbert.core.predict.inputs import Encoded
@@ -38,7 +38,7 @@ _Rows = Sequence[int] | NDArray[np.int64]
 class Dropped(BaseModel):
     """Numbers of texts and rows that were left out of a corpus, by reason.
 
-    Counted in texts; `short` and, unless packed, `unknown` in rows.
+    `short` counts rows, and so does `unknown` if texts are not packed; all other numbers count texts.
 
     Attributes:
         empty: Texts without tokens.
@@ -96,7 +96,7 @@ class CorpusInfo(BaseModel):
 
     @property
     def digest(self) -> str:
-        """Hash of all these fields, the files' hashes included; a stage that reads the corpus depends on it."""
+        """Hash of all these fields, the files' hashes included. A stage that reads the corpus depends on it."""
         return sha256_json(self.model_dump(mode="json"))
 
 
@@ -155,7 +155,7 @@ class Corpus:
             One array per row number, [L] int64.
 
         Raises:
-            IndexError: If there is no such row.
+            IndexError: If a row number is out of range.
         """
         index = _row_index(rows, len(self))
         ids = []
@@ -166,10 +166,12 @@ class Corpus:
         return ids
 
     def verify(self) -> None:
-        """Compare the hash of every file with ``corpus.json``; this finds changed token ids, which opening does not.
+        """Compare the hash of every file with the one in ``corpus.json``.
+
+        This finds changed token ids, which opening the corpus does not.
 
         Raises:
-            InputError: Naming every file that is not as it was written.
+            InputError: Naming every file whose content differs.
         """
         changed = []
         with Meter(f"check {self.folder.name}", self.info.tokens) as meter:
@@ -215,18 +217,19 @@ def _row_index(rows: _Rows, count: int) -> NDArray[np.int64]:
 def open_corpus(folder: Path, tokenizer_digest: str | None = None) -> Corpus:
     """Open a corpus folder without reading its rows, after comparing its files' sizes with ``corpus.json``.
 
-    Sizes, row and token counts of every file are compared with ``corpus.json``; what takes time on a large corpus,
-    hashing the rows' own bytes, is `Corpus.verify`.
+    The numbers of rows and tokens of every file are compared too. The bytes of the rows are not hashed, which takes
+    time on a large corpus: `Corpus.verify` does this.
 
     Args:
         folder: A folder of `write_corpus`.
-        tokenizer_digest: Digest of the model's tokenizer, when the corpus is for a model.
+        tokenizer_digest: Digest of the model's tokenizer, with which the corpus must have been made; None to accept
+            any.
 
     Returns:
         The corpus, whose rows are read on demand.
 
     Raises:
-        InputError: If this is no corpus, one that is damaged, or one of another tokenizer.
+        InputError: If the folder is no corpus, is damaged, or was made with another tokenizer.
         MissingBackendError: If pyarrow is not installed.
     """
     if not (folder / CORPUS_FILE).is_file():
@@ -253,12 +256,15 @@ def open_corpus(folder: Path, tokenizer_digest: str | None = None) -> Corpus:
 
 
 def _read_counts(folder: Path, info: CorpusInfo) -> NDArray[np.int64]:
-    """Read counts.npy, the number of occurrences of each token id, and compare its size and sum with corpus.json."""
+    """Read counts.npy, the number of occurrences of each token id, and compare its size and sum with corpus.json.
+
+    Raises InputError if the file is broken or differs.
+    """
     path = folder / COUNTS
     try:
         counts: NDArray[Any] = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise _damaged(path, str(error).splitlines()[0]) from error
+        raise _damaged(path, first_line(error)) from error
     if counts.shape != (info.vocabulary_size,) or counts.dtype != np.int64 or counts.min() < 0:
         raise _damaged(path, f"shape {counts.shape}, dtype {counts.dtype}; {info.vocabulary_size} counts expected")
     if int(counts.sum()) != info.tokens:
@@ -267,10 +273,13 @@ def _read_counts(folder: Path, info: CorpusInfo) -> NDArray[np.int64]:
 
 
 def _read_shard(folder: Path, shard: Shard) -> list[tuple[NDArray[np.int32], NDArray[Any]]]:
-    """Memory-map one Arrow file of a corpus, and compare its size and its numbers of rows and tokens with corpus.json.
+    """Memory-map one Arrow file of a corpus, after comparing its bytes, rows and tokens with corpus.json.
 
     Returns:
-        For each chunk of the file the offsets at which its rows begin and end, [rows + 1], and the ids of all rows.
+        For each chunk of the file, the offsets of its rows, [rows + 1], and the token ids of all its rows.
+
+    Raises:
+        InputError: If the file is missing, broken or has other numbers of bytes, rows or tokens.
     """
     import pyarrow
 
@@ -285,7 +294,7 @@ def _read_shard(folder: Path, shard: Shard) -> list[tuple[NDArray[np.int32], NDA
         lists = table.column(COLUMN).chunks
         chunks = [(c.offsets.to_numpy(), c.values.to_numpy()) for c in lists if c.null_count == 0]
     except (pyarrow.ArrowException, OSError, ValueError, LookupError, AttributeError) as error:
-        raise _damaged(path, (str(error).splitlines() or [type(error).__name__])[0]) from error
+        raise _damaged(path, first_line(error)) from error
     rows = tokens = 0
     for offsets, values in chunks:
         # offsets that go back or beyond the end would silently read other rows' tokens
@@ -325,9 +334,9 @@ class _Mixture:
         corpora: The corpora that rows are taken from.
         sources: Index in `corpora` for each of the N rows, [N] int64.
         places: Row number of each row in its corpus, [N] int64.
-        lengths: Tokens of each row, [N] int64.
-        counts: Occurrences of each token, [V] int64: the sources' own counts in proportion to the rows taken from
-            them, so exact only for whole sources.
+        lengths: Number of tokens of each row, [N] int64.
+        counts: Occurrences of each token, [V] int64. They are the corpora's own counts, in proportion to the rows taken
+            from them, and so exact only if all rows of a corpus are taken.
     """
 
     corpora: Sequence[Corpus]
@@ -349,21 +358,22 @@ class _Mixture:
 def mix_corpora(corpora: Sequence[Corpus], shares: Sequence[float], rows: int, seed: int) -> _Mixture:
     """Sample rows at random from one or several corpora, a given share of them from each.
 
-    From each source rows are taken without replacement until all were taken once, then again all in a new order. The sample
-    depends on the seed, the shares and the sizes of the sources alone.
+    From each corpus, rows are taken without replacement until all were taken once, then again all in a new order. The
+    sample depends only on the seed, the shares and the sizes of the corpora.
 
     Args:
         corpora: The corpora to take rows from, made with the same tokenizer.
-        shares: Share of the rows from each source; positive, scaled to sum to 1. Rounded by largest remainder.
-        rows: N, at least 1.
+        shares: Share of the rows from each corpus; positive, scaled to sum to 1. The numbers of rows are rounded by
+            largest remainder.
+        rows: Number of rows N of the sample, at least 1.
         seed: Decides which rows, and their order.
 
     Returns:
         N rows in random order.
 
     Raises:
-        InputError: If there are not as many shares as corpora, a share is not positive or too small for one row, or
-            the tokenizers differ.
+        InputError: If there are not as many shares as corpora, a share is not positive or too small for one row, or the
+            tokenizers differ.
     """
     _check_mixture(corpora, shares, rows)
     row_counts = _apportion(shares, rows)
@@ -414,9 +424,9 @@ def _check_mixture(corpora: Sequence[Corpus], shares: Sequence[float], rows: int
 
 
 def _apportion(shares: Sequence[float], rows: int) -> NDArray[np.int64]:
-    """Divide `rows` among sources in proportion to `shares`; return whole numbers that sum to `rows`.
+    """Divide `rows` among sources in proportion to `shares`, and return whole numbers that sum to `rows`.
 
-    By largest remainder, earlier sources first.
+    Numbers are rounded down, and the rows left over go to the largest remainders, of equal ones to the earlier source.
     """
     exact = np.asarray(shares, np.float64) / sum(shares) * rows
     whole = np.floor(exact).astype(np.int64)
@@ -426,7 +436,7 @@ def _apportion(shares: Sequence[float], rows: int) -> NDArray[np.int64]:
 
 
 def _sample_rows(available: int, count: int, seed: int, source: int) -> NDArray[np.int64]:
-    """Draw `count` random row numbers below `available`; no row is drawn again before all were drawn once."""
+    """Draw `count` random row numbers below `available`. No row is drawn again before all were drawn once."""
     rounds = -(-count // available)
     orders = [generator(seed, "mix/rows", source, r).permutation(available) for r in range(rounds)]
     sample: NDArray[np.int64] = np.concatenate(orders)[:count]

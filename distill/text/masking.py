@@ -34,7 +34,7 @@ _Ids = NDArray[np.int64]
 _Noise = NDArray[np.float64]
 
 _UNUSED_MASK_ID = 0
-"""In place of a mask token that the tokenizer does not have and the masking does not use."""
+"""Mask id of tokenizers without a mask token, for maskings that do not use it."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +54,16 @@ class MaskingScheme(Protocol):
     """Interface of a masking scheme: it chooses the tokens of a batch that are masked, and what replaces them."""
 
     def apply(self, ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[int], step: int) -> Masked:
-        """Mask tokens of a step's whole batch; return the new input ids and the labels.
+        """Mask tokens of a step's whole batch, and return the new input ids and the labels.
 
-        The choice depends on (seed, purpose, step, row number, place among the row's own tokens): neither how the batch is
-        padded nor the order of its rows changes it.
+        The choice depends on (seed, purpose, step, row number, place among the row's own tokens): neither how the batch
+        is padded nor the order of its rows changes it.
 
         Args:
             ids: Original tokens, [B, S].
             mask: 1 at real tokens, [B, S].
-            rows: Row number of each row in the corpus, B of them.
-            step: The optimiser step.
+            rows: Row number in the corpus of each of the B rows.
+            step: Number of the optimiser step.
 
         Returns:
             New arrays of input ids and labels.
@@ -75,7 +75,7 @@ class MaskingScheme(Protocol):
         ...
 
     def key(self) -> list[Any]:
-        """Return all settings that decide what is masked, as JSON values; a cache made with another key is stale."""
+        """Return all settings that decide what is masked, as JSON values. A cache made with another key is stale."""
         ...
 
 
@@ -101,7 +101,7 @@ def masking_of(
     smoothing: float = 0.7,
     similar: SimilarWords | None = None,
 ) -> MaskingScheme:
-    """Return the masking scheme of a stage, such as whole-word or span masking.
+    """Build the masking scheme of a stage, such as whole-word or span masking.
 
     Args:
         kind: How the masked tokens are chosen.
@@ -110,12 +110,12 @@ def masking_of(
         seed: Seed of the run.
         purpose: Name of the stage (``distill.0``): random choices depend on it, and errors name it.
         share: Share of the tokens to mask; unused by `none`.
-        smoothing: Exponent of the frequency; used by `frequency` only.
-        similar: Source of similar words; needed by the kind `similar` only.
+        smoothing: Exponent of the token frequencies; used by the kind `frequency` only.
+        similar: Source of similar words; used by the kind `similar` only, which needs it.
 
     Raises:
-        InputError: If the kind needs a mask token and the tokenizer has none, or it needs the beginnings of words and the
-            vocabulary does not mark them.
+        InputError: If the kind needs a mask token and the tokenizer has none, or if it needs the beginnings of words
+            and the vocabulary does not mark them.
     """
     if kind is MaskingKind.NONE:
         return _NoMasking()
@@ -164,12 +164,12 @@ def masking_of(
 class Masking:
     """Masking over a whole batch with a preference for rare tokens, as in XLM (arXiv 1901.07291) and DistilBERT.
 
-    Of a batch with n tokens that are not padding, ``ceil(share * n)`` are predicted. They are drawn without
-    replacement with weight ``max(count, 1) ** -smoothing`` each, special tokens 0, over all rows at once: a row of
-    frequent words may get none. Each becomes the mask token (80 %), stays (10 %) or becomes a token drawn
-    uniformly from the vocabulary (10 %).
+    In a batch with n tokens that are not padding, ``ceil(share * n)`` are predicted. They are drawn without replacement
+    with weight ``max(count, 1) ** -smoothing`` each, special tokens 0, over all rows at once: a row of frequent words
+    may get none. Each becomes the mask token (80 %), stays (10 %) or becomes a token drawn uniformly from the
+    vocabulary (10 %).
 
-    The batch is the *global* one. Noise is a function of (seed, purpose, step, row number, place in the row), so
+    The batch is that of all processes. Noise is a function of (seed, purpose, step, row number, place in the row), so
     every process that masks the same rows masks the same tokens, however the batch is then split, ordered or padded.
 
     Attributes:
@@ -178,7 +178,7 @@ class Masking:
         special_ids: Ids of tokens that are never predicted, the unknown token among them.
         seed: Seed of the run.
         purpose: Name of the stage (``distill.0``); random choices depend on it.
-        share: Share of the tokens to predict; special ones count here too, as in the released code.
+        share: Share of the tokens to predict. Special tokens count as tokens here too, as in the released code.
         smoothing: Exponent of the frequency; 0 makes all tokens equally likely.
     """
 
@@ -191,9 +191,10 @@ class Masking:
     smoothing: float = 0.7
 
     def apply(self, ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[int], step: int) -> Masked:
-        """Mask tokens of a step's whole batch; see `MaskingScheme.apply`.
+        """Mask tokens of a step's whole batch, rare tokens with a greater chance, and return input ids and labels.
 
-        Where fewer tokens may be masked than wanted, all of them are.
+        Arguments and result are those of `MaskingScheme.apply`. The number of masked tokens is fixed for the whole
+        batch (see `estimate`); if fewer tokens than that are not special tokens, every one of them is masked.
         """
         real = mask.astype(bool)
         lengths = real.sum(1)
@@ -226,7 +227,7 @@ class Masking:
         return [self.seed, self.purpose, self.share, self.smoothing, self.mask_id, special, counts]
 
     def weights(self) -> NDArray[np.float64]:
-        """Return the relative chance that a token is masked, by token id, [V]; 0 for special tokens."""
+        """Return the relative chance that a token is masked, by token id, [V]. It is 0 for special tokens."""
         weights: NDArray[np.float64] = np.maximum(self.counts, 1).astype(np.float64) ** -self.smoothing
         weights[list(self.special_ids)] = 0.0
         return weights
@@ -235,13 +236,14 @@ class Masking:
 def _draw_weighted(weights: NDArray[np.float64], noise: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     """Draw `count` positions without replacement, with chances in proportion to their weights.
 
-    Each position gets an exponential time of rate w, and the earliest are drawn: this has the distribution of sequential draws
-    (Efraimidis and Spirakis 2006), and each position needs only its own noise.
+    Each position gets a random time from an exponential distribution whose rate is its weight, and the positions with
+    the earliest times are drawn. This has the distribution of drawing one after the other (Efraimidis and Spirakis
+    2006), and each position needs only its own noise.
 
     Args:
-        weights: Weight of each position, [n]; those of weight 0 are never drawn.
-        noise: A uniform number in [0, 1) for each, [n].
-        count: Number of positions to draw.
+        weights: Weight of each position, [n]; a position of weight 0 is never drawn.
+        noise: A uniform number in [0, 1) for each position, [n].
+        count: Number of positions to draw; if fewer have a weight, all of them are drawn.
     """
     possible = np.flatnonzero(weights)
     times = -np.log1p(-noise[possible]) / weights[possible]
@@ -249,9 +251,16 @@ def _draw_weighted(weights: NDArray[np.float64], noise: NDArray[np.float64], cou
 
 
 def _replace_tokens(tokens: _Ids, action: _Noise, random_tokens: _Ids, mask_id: int) -> _Ids:
-    """Return what replaces masked tokens: the mask token (80 %), the token itself (10 %) or a random one (10 %), [n].
+    """Return the tokens, [n], that are put in the places of masked ones.
 
-    Devlin et al. 2019, arXiv 1810.04805, section 3.1, task 1. `action` is a uniform number in [0, 1) for each token.
+    Each is the mask token (80 %), the token itself (10 %) or a random token (10 %), as in Devlin et al. 2019, arXiv
+    1810.04805, section 3.1, task 1.
+
+    Args:
+        tokens: The tokens that are masked, [n].
+        action: A uniform number in [0, 1) for each token, which decides what replaces it.
+        random_tokens: The random token for each place, [n].
+        mask_id: Id of the mask token.
     """
     masks = np.full_like(tokens, mask_id)
     replaced: NDArray[np.int64] = np.select([action < 0.8, action < 0.9], [masks, tokens], random_tokens)
@@ -283,10 +292,11 @@ class _NoMasking:
 
 @dataclass(frozen=True)
 class _RowMasking(ABC):
-    """Base of the schemes that mask a share of each row's tokens, at least one token where any may be masked.
+    """Base of the schemes that mask a share of each row's tokens.
 
-    Of a row of n tokens, special ones counted, ``max(1, round(share * n))`` are to be masked, as in BERT's code
-    (``create_pretraining_data.py``). Noise is a function of (seed, purpose, step, row number, place in the row).
+    In a row of n tokens, special ones counted, ``max(1, round(share * n))`` are to be masked, as in BERT's code
+    (``create_pretraining_data.py``), or fewer if there are not as many that may be masked. Noise is a function of
+    (seed, purpose, step, row number, place in the row).
 
     Attributes:
         vocabulary: V; random tokens are drawn uniformly from all of it.
@@ -305,7 +315,10 @@ class _RowMasking(ABC):
     share: float = 0.15
 
     def apply(self, ids: _Ids, mask: _Ids, rows: Sequence[int], step: int) -> Masked:
-        """Mask tokens of each row of a batch; see `MaskingScheme.apply`."""
+        """Mask `share` of the tokens of each row, and return the new input ids and the labels.
+
+        Arguments and result are those of `MaskingScheme.apply`. Subclasses choose the tokens and what replaces them.
+        """
         apart = np.zeros(self.vocabulary, np.bool_)
         apart[list(self.wordless)] = True
         real = mask.astype(bool)
@@ -328,9 +341,9 @@ class _RowMasking(ABC):
         return masked
 
     def estimate(self, lengths: _Ids) -> int:
-        """Return an upper limit of the tokens masked in rows with these numbers of tokens, [B].
+        """Return an upper limit of the number of tokens masked in rows with these numbers of tokens, [B].
 
-        More are masked only in rows whose words are all too long.
+        It is exceeded only in rows in which every word is longer than the number of tokens to mask.
         """
         return int(self._mask_counts(lengths).sum())
 
@@ -352,8 +365,8 @@ class _RowMasking(ABC):
         Args:
             tokens: The row's n token ids.
             apart: True at tokens that may not be masked, [n].
-            count: How many are to be masked, at least 1.
-            noise: Uniform numbers in [0, 1), [n, 4]; the last column is used elsewhere.
+            count: Number of tokens to mask, at least 1.
+            noise: Uniform numbers in [0, 1), [n, 4], which decide the choice; the last column is used elsewhere.
 
         Returns:
             Positions of the masked tokens, [k], and a uniform number for each that decides what replaces it.
@@ -364,9 +377,9 @@ class _RowMasking(ABC):
 
         Args:
             ids: Original tokens, [B, S].
-            positions: Rows and columns of the masked ones, [n] each, the tokens of a word one after the other.
-            action: A uniform number in [0, 1) for each that decides what replaces it, [n].
-            random_number: Another one that decides which random token it is, [n].
+            positions: Rows and columns of the masked tokens, [n] each, the tokens of a word one after the other.
+            action: A uniform number in [0, 1) for each masked token, which decides what replaces it, [n].
+            random_number: A uniform number in [0, 1) for each, which decides the random token that may replace it, [n].
         """
         random_tokens = (random_number * self.vocabulary).astype(np.int64)
         return _replace_tokens(ids[positions], action, random_tokens, self.mask_id)
@@ -375,8 +388,8 @@ class _RowMasking(ABC):
 class _DynamicMasking(_RowMasking):
     """Masking of single tokens, all equally likely, drawn anew at every step.
 
-    Devlin et al. 2019, arXiv 1810.04805, section 3.1; anew at every step as in Liu et al. 2019, arXiv 1907.11692,
-    section 4.1.
+    As in Devlin et al. 2019, arXiv 1810.04805, section 3.1; that the tokens are drawn anew at every step is from Liu et
+    al. 2019, arXiv 1907.11692, section 4.1.
     """
 
     def _choose(self, tokens: _Ids, apart: NDArray[np.bool_], count: int, noise: _Noise) -> tuple[_Ids, _Noise]:
@@ -411,14 +424,17 @@ class _WordMasking(_RowMasking):
 class _WholeWordMasking(_WordMasking):
     """Masking of whole words, all equally likely: either all pieces of a word are masked or none.
 
-    Words are taken in random order; one with more pieces than may still be masked is passed over, as in BERT's code
-    (``do_whole_word_mask``; BERT-wwm, Cui et al. 2019, arXiv 1906.08101), so that the share is never exceeded and
-    reached as nearly as those words allow. Where no word of a row fits, its shortest is masked (BERT: none). The
-    replacement is decided for each token alone.
+    Words are taken in random order. A word with more pieces than may still be masked is skipped, as in BERT's code
+    (``do_whole_word_mask``; BERT-wwm, Cui et al. 2019, arXiv 1906.08101), so that the share is not exceeded and is
+    reached as nearly as the words allow. If every word of a row has more pieces than may be masked, the shortest word
+    is masked (in BERT's code none is). The replacement is decided for each token alone.
     """
 
     def _choose(self, tokens: _Ids, apart: NDArray[np.bool_], count: int, noise: _Noise) -> tuple[_Ids, _Noise]:
-        """Choose words of a row in random order up to `count` tokens; words that do not fit any more are skipped."""
+        """Choose whole words of a row at random until `count` tokens are masked; see `_RowMasking._choose`.
+
+        A word with more tokens than may still be masked is skipped; if all words are too long, the shortest is masked.
+        """
         firsts, ends = self._words(tokens, apart)
         order = np.argsort(noise[firsts, 0], kind="stable")
         sizes = ends - firsts
@@ -442,10 +458,7 @@ class _SpanMasking(_WordMasking):
     """
 
     def _choose(self, tokens: _Ids, apart: NDArray[np.bool_], count: int, noise: _Noise) -> tuple[_Ids, _Noise]:
-        """Choose random spans of words up to `count` tokens; return their positions and a random number per token.
-
-        The number is the same for all tokens of a span.
-        """
+        """Choose random spans of words, each with one random number for all its tokens; see `_RowMasking._choose`."""
         firsts, ends = self._words(tokens, apart)
         spans = np.array(_draw_spans(firsts, ends, count, noise[:, :2]), np.int64).reshape(-1, 2)
         starts, stops = firsts[spans[:, 0]], ends[spans[:, 1] - 1]
@@ -455,15 +468,13 @@ class _SpanMasking(_WordMasking):
 class _NgramMasking(_WordMasking):
     """Masking of runs of 1 to 4 neighbouring words, with chances of 40, 30, 20 and 10 %.
 
-    Cui et al. 2020 (MacBERT), arXiv 2004.13922, section 3; the words are drawn by `_draw_spans`. The replacement is
-    decided for each word: all its tokens become the mask token, or stay, or become random tokens.
+    The chances are those of Cui et al. 2020 (MacBERT), arXiv 2004.13922, section 3; the words are drawn by
+    `_draw_spans`. The replacement is decided for each word: all its tokens become the mask token, or stay, or become
+    random tokens.
     """
 
     def _choose(self, tokens: _Ids, apart: NDArray[np.bool_], count: int, noise: _Noise) -> tuple[_Ids, _Noise]:
-        """Choose random runs of words; return their tokens' positions and a random number per token.
-
-        The number is the same for all tokens of a word.
-        """
+        """Choose random runs of words, each word with one number for all its tokens; see `_RowMasking._choose`."""
         firsts, ends = self._words(tokens, apart)
         spans = _draw_spans(firsts, ends, count, noise[:, :2], _NGRAM_CHANCES)
         words = [word for first, last in spans for word in range(first, last)]
@@ -475,9 +486,10 @@ class _NgramMasking(_WordMasking):
 class _SimilarMasking(_NgramMasking):
     """N-gram masking that replaces words by similar words where other schemes put the mask token ("MLM as correction").
 
-    Cui et al. 2020 (MacBERT), arXiv 2004.13922, section 3: 80 % of the words become a similar word, each of a run by itself,
-    10 % a random one, 10 % stay; where no similar word is known, a random one is taken. A similar word has as many tokens as
-    the word, so that every token keeps its place, and a random word is as many random tokens.
+    As in Cui et al. 2020 (MacBERT), arXiv 2004.13922, section 3, 80 % of the words become a similar word, each word of
+    a run by itself; 10 % become a random one, 10 % stay. If no similar word is known, a random one is taken. A similar
+    word has as many tokens as the word, so that every token keeps its place, and a random word is as many random
+    tokens.
 
     Attributes:
         similar: Source of similar words.
@@ -490,7 +502,7 @@ class _SimilarMasking(_NgramMasking):
         return [*super().key(), *self.similar.key()]
 
     def _replace(self, ids: _Ids, positions: tuple[_Ids, ...], action: _Noise, random_number: _Noise) -> _Ids:
-        """Return the tokens that are put in the places of the masked ones; similar words are put in word by word."""
+        """Return the tokens that are put in the places of masked words, in most cases those of a similar word."""
         tokens, (rows, columns) = ids[positions], positions
         random_tokens = (random_number * self.vocabulary).astype(np.int64)
         # -1 stands for a similar word where other schemes have the mask token, and is filled in word by word
@@ -538,23 +550,23 @@ def _draw_spans(
     noise: NDArray[np.float64],
     chances: NDArray[np.float64] = _SPAN_CHANCES,
 ) -> list[tuple[int, int]]:
-    """Draw random spans of whole words until `count` tokens are masked; return each span's first and end word.
+    """Draw random spans of neighbouring words of a row until about `count` tokens are in them.
 
-    Repeatedly a length is drawn, by default from ``Geo(p = 0.2)``, at most 10 words, and a first word, uniformly among those
-    not masked yet (Joshi et al. 2020, arXiv 1907.10529, section 3.1). A span ends early before a masked word, before
-    a token that belongs to no word, and before a word with more tokens than may still be masked: the original code
-    cuts that word in two. Where no word of the row fits, the shortest is masked.
+    Repeatedly a length is drawn, by default from ``Geo(p = 0.2)``, at most 10 words, and a first word, uniformly among
+    those not masked yet (Joshi et al. 2020, arXiv 1907.10529, section 3.1). A span ends early before a masked word,
+    before a token that belongs to no word, and before a word with more tokens than may still be masked: the original
+    code cuts that word in two. If every word of the row has more tokens than `count`, the shortest is masked.
 
     Args:
         firsts: Position of the first token of each word, ascending, [W].
-        ends: Position behind the last token of each word, [W]; words whose end is not the next one's first are not
-            neighbours.
-        count: How many tokens to mask, at least 1.
-        noise: Uniform numbers in [0, 1), [n, 2] with n >= W.
+        ends: Position after the last token of each word, [W]. Words are neighbours only if one's end is the next one's
+            first.
+        count: Number of tokens to mask, at least 1.
+        noise: Uniform numbers in [0, 1), [n, 2] with n >= W, which decide the lengths and the first words.
         chances: Chance of each length from 1 on.
 
     Returns:
-        For each span the number of its first *word* and of the word behind its last; spans do not overlap, and are in
+        For each span the index of its first word and the index after its last word. Spans do not overlap, and are in
         the order in which they were drawn.
     """
     sizes = ends - firsts

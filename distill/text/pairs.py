@@ -1,7 +1,7 @@
-"""Batches of unlabelled text: rows of a corpus, as pairs of segments where asked for, with masked tokens.
+"""Batches of unlabelled text: rows of a corpus with masked tokens, if asked for as pairs of segments.
 
-`GeneralSet` implements `TrainData` for the rows of a corpus. `pairs_of` builds the `Pairs` that cut each row into two segments,
-of which every other second one comes from elsewhere, or stands before the first one.
+`GeneralSet` implements `TrainData` for the rows of a corpus. `pairs_of` builds the `Pairs` that cut each row into two
+segments. About half of the second segments then come from another row, or change places with the first one.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class PairedRows:
 
     Attributes:
         encoded: B inputs with their segments.
-        labels: 0 where the second segment follows the first, 1 where it is from elsewhere or stood before the first, `IGNORED_LABEL`
-            where a row stayed one segment; [B] int64.
+        labels: 0 if the second segment follows the first, 1 if it is from another row or stood before the first,
+            `IGNORED_LABEL` if the row stayed one segment; [B] int64.
     """
 
     encoded: list[Encoded]
@@ -64,7 +64,7 @@ class GeneralSet:
         corpus: Tokenized rows.
         tokenizer: Tokenizer that pads batches.
         masking: Scheme that chooses the masked tokens.
-        pairs: Makes two segments of each row, before tokens are masked; None leaves rows as they are.
+        pairs: Cuts each row into two segments, before tokens are masked; None leaves rows as they are.
     """
 
     corpus: TokenRows
@@ -74,24 +74,24 @@ class GeneralSet:
 
     @property
     def lengths(self) -> list[int]:
-        """Number of tokens of each row; for pairs, the most that it can have."""
+        """Number of tokens of each row; if rows are made into pairs, the largest number that a row can have."""
         lengths: list[int] = self.corpus.lengths.tolist()
         return lengths
 
     def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
-        """Return the tensors of a step's whole batch (of all processes); they depend only on rows and step.
+        """Return the tensors of a step's whole batch (of all processes), which depend only on the rows and the step.
 
-        Frequency-smoothed masking decides over all rows of the step: a process that trains on a part of them masks
+        Frequency-smoothed masking decides over all rows of the step: a process that trains on a part of the rows masks
         them all and takes its part of the result.
 
         Args:
             rows: Row numbers of all processes, B of them.
-            step: The optimiser step.
+            step: Number of the optimiser step.
 
         Returns:
             ``input_ids`` (masked), ``attention_mask``, ``token_type_ids`` (zeros unless paired) and ``labels`` (the
-            original id where one is to be predicted, else -100), each [B, S] int64; ``rows`` and ``steps``, [B]
-            int64; of pairs also ``next_sentence_label``, [B] int64: see `PairedRows`.
+            original id where one is to be predicted, else -100), each [B, S] int64; ``rows`` and ``steps``, [B] int64;
+            for pairs also ``next_sentence_label``, [B] int64: see `PairedRows`.
         """
         next_sentence: dict[str, _Ids] = {}
         if self.pairs is None:
@@ -108,7 +108,7 @@ class GeneralSet:
         return tensors
 
     def key(self) -> list[Any]:
-        """Return all settings that decide the batches, as JSON values; a cache made with another key is stale."""
+        """Return all settings that decide the batches, as JSON values. A cache made with another key is stale."""
         pairs = [] if self.pairs is None else self.pairs.key()
         return [*self.masking.key(), self.tokenizer.padding_side, self.tokenizer.pad_id, *pairs]
 
@@ -146,27 +146,29 @@ class PairLayout:
 class Pairs:
     """Cuts each row of a corpus into two segments, as for next-sentence prediction; see `pairs_of`.
 
-    Devlin et al. 2019, arXiv 1810.04805, section 3.1, task 2, and the released ``create_pretraining_data.py``, with
-    words in place of sentences, which ids do not show. A row is cut at a random word into A and B. With chance 1/2
-    B is replaced by a piece of another row, all others alike, which begins at a word and is as long as B, or
-    shorter where that row is. With chance 1/10 only the beginning of the row is used, of a length drawn uniformly.
-    All of it is a function of (seed, purpose, step, row number).
+    This follows Devlin et al. 2019, arXiv 1810.04805, section 3.1, task 2, and the released
+    ``create_pretraining_data.py``, with words in place of sentences, because ids do not show where sentences begin. A
+    row is cut at a random word into A and B. With chance 1/2, B is replaced by a piece of another row. That row is
+    drawn uniformly; the piece begins at a word and is as long as B, or shorter if the row is. With chance 1/10 only the
+    beginning of the row is used, of a length drawn uniformly. All of it is a function of (seed, purpose, step, row
+    number).
 
-    - No pair is longer than its row: where a pair needs more special tokens than the row has, the row's last
-      tokens are left out. The corpus' lengths are upper bounds.
-    - Of packed rows the separators between texts are left out, and no cut falls where one text ends.
-    - A row without a place to cut stays one segment, as it is, with label `IGNORED_LABEL`: one word, or two of RoBERTa.
-    - Where a corpus has a single row, or the other row is empty, B always follows A.
+    - No pair is longer than its row: if a pair needs more special tokens than the row has, the row's last tokens are
+      left out. The corpus' lengths are upper bounds.
+    - In packed rows, the separators between texts are left out, and no cut falls where one text ends.
+    - A row that cannot be cut stays one segment, as it is, with label `IGNORED_LABEL`. This is a row of one word, or of
+      two words with RoBERTa.
+    - If a corpus has a single row, or the other row is empty, B always follows A.
     - With `SecondSegment.SWAPPED`, no other row is used: with chance 1/2, A and B change places. That is sentence-order
       prediction (Lan et al. 2020, ALBERT, arXiv 1909.11942, section 3.1; Cui et al. 2020, MacBERT, arXiv 2004.13922).
 
     Attributes:
         layout: Special tokens and segments of a pair.
-        continues: Which tokens continue a word, [V]; all False cuts between any two tokens.
+        continues: Which tokens continue a word, [V]; with all False, rows are cut between any two tokens.
         wordless: Ids of tokens that belong to no word.
         seed: Seed of the run.
         purpose: Name of the stage (``distill.0``); random choices depend on it.
-        second: Where the second segment is from if it does not follow the first: another row, or swapped.
+        second: What the second segment is if it does not follow the first: from another row, or swapped with the first.
     """
 
     layout: PairLayout
@@ -180,9 +182,9 @@ class Pairs:
         """Return the given rows as pairs of segments with their next-sentence labels.
 
         Args:
-            corpus: The rows, and the others that second segments are taken from.
+            corpus: The corpus of the rows; some second segments are taken from its other rows.
             rows: Row numbers, B of them.
-            step: The optimiser step.
+            step: Number of the optimiser step.
         """
         count = len(corpus.lengths)
         noises = [generator(self.seed, f"pairs/{self.purpose}", step, int(row)).random(6) for row in rows]
@@ -216,11 +218,17 @@ class Pairs:
     def _cut_row(
         self, ids: _Ids, row: int, noise: NDArray[np.float64], row_count: int
     ) -> tuple[_Ids, int | None, int | None]:
-        """Choose a row's length, the place where it is cut in two, and the row that its second segment is taken from.
+        """Choose a row's length, where it is cut into two segments, and the row that its second segment is taken from.
+
+        Args:
+            ids: Token ids of the row.
+            row: Number of the row.
+            noise: Uniform random numbers, which decide all choices.
+            row_count: Number of rows of the corpus.
 
         Returns:
-            Its tokens without special ones, [n]; the first token of the second segment, None to keep the row as one segment;
-            and the row that the second segment is taken from, None if it follows the first.
+            The row's tokens without special ones, [n]; the index of the second segment's first token, None to keep the
+            row as one segment; and the number of the other row, None if the second segment is from the same row.
         """
         tokens, starts, text_starts = self._read_row(ids)
         most = min(len(ids) - self.layout.special, len(tokens))
@@ -237,7 +245,7 @@ class Pairs:
         return tokens, int(possible[int(noise[_CUT] * len(possible))]), other_row
 
     def _random_piece(self, ids: _Ids, length: int, noise: float) -> _Ids:
-        """Return `length` tokens of a row from a random word on, or all its tokens if it is not longer."""
+        """Return `length` tokens of a row, beginning at a random word, or all its tokens if there are no more."""
         tokens, starts, _ = self._read_row(ids)
         if len(tokens) <= length:
             return tokens
@@ -246,7 +254,10 @@ class Pairs:
         return tokens[first : first + length]
 
     def _read_row(self, ids: _Ids) -> tuple[_Ids, NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return a row's tokens without special ones, and whether a word or another text begins at each; [n] each."""
+        """Return a row's tokens without special tokens, and two flags for each of them, [n] each.
+
+        The flags tell whether a word begins at the token, and whether another text does.
+        """
         is_special, is_apart = self._token_tables
         kept = np.flatnonzero(~is_special[ids])
         starts = word_starts(self.continues[ids], is_apart[ids])[kept]
@@ -276,15 +287,16 @@ def pairs_of(
     """Return the `Pairs` of a stage, which cut a corpus' rows in two with the tokenizer's special tokens for pairs.
 
     Args:
-        tokenizer: The teacher's tokenizer. Where its vocabulary does not mark the beginnings of words, rows are cut
-            between any tokens.
+        tokenizer: The teacher's tokenizer. If its vocabulary does not mark the beginnings of words, rows are cut
+            between any two tokens.
         vocabulary: Vocabulary size V of the corpus, the length of its `counts`.
         seed: Seed of the run.
         purpose: Name of the stage (``distill.0``): random choices depend on it, and errors name it.
-        second: Where the second segment is from if it does not follow the first: another row, or swapped.
+        second: What the second segment is if it does not follow the first: from another row, or swapped with the first.
 
     Raises:
-        InputError: If the tokenizer has no layout for two texts.
+        InputError: If the tokenizer has no special token between two texts, or its longest input has no room for two
+            texts.
     """
     continues = continues_word(tokenizer, vocabulary)
     if continues is None:
@@ -296,13 +308,15 @@ def pairs_of(
 def _pair_layout(tokenizer: TextTokenizer, where: str) -> PairLayout:
     """Return the special tokens and segment ids that a tokenizer gives a pair of texts, found by tokenizing one.
 
+    Such as BERT's ``[CLS] A [SEP] B [SEP]`` with segments 0 and 1, or RoBERTa's ``<s> A </s></s> B </s>`` with segment
+    0 alone.
+
     Args:
-        tokenizer: Tokenizer of any family: BERT's ``[CLS] A [SEP] B [SEP]`` with segments 0 and 1, RoBERTa's
-            ``<s> A </s></s> B </s>`` with segment 0 alone.
+        tokenizer: Tokenizer of any family.
         where: Recipe key that error messages name.
 
     Raises:
-        InputError: If its longest input has no room for two texts, or it puts nothing between them.
+        InputError: If the longest input has no room for two texts, or the tokenizer puts no token between them.
     """
     for probe in PROBES:
         (pair,) = tokenizer.encode([(probe, probe)], places=True)

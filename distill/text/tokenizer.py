@@ -1,4 +1,4 @@
-"""What general distillation needs to know of a tokenizer, read from its own files and vocabulary.
+"""Tokenizing text for general distillation, and finding the words in a row of token ids.
 
 - `CorpusTokenizer` turns texts of any length into ids, without truncation and without special tokens;
 - `tokenizer_digest` identifies a tokenizer, `read_vocabulary` reads its tokens;
@@ -31,8 +31,8 @@ class CorpusTokenizer:
     Attributes:
         tokenizer: The tokenizer of the tokenizers library, without padding and truncation.
         before: Tokens that the post-processor puts before a text (``[CLS]``), [b] int64.
-        after: Tokens that it puts after it (``[SEP]``), [a] int64, a >= 1. XLNet has both there.
-        unknown_id: Id of the unknown token; None where the vocabulary spells everything.
+        after: Tokens that the post-processor puts after a text (``[SEP]``), [a] int64, a >= 1. XLNet has both there.
+        unknown_id: Id of the unknown token; None if the vocabulary can spell every text.
         special_ids: Ids that the tokenizer declares as special, ascending.
         vocabulary_size: Highest id plus one; ids may have gaps.
         digest: See `tokenizer_digest`.
@@ -41,7 +41,7 @@ class CorpusTokenizer:
         path: ``tokenizer.json`` or the folder that holds it.
 
     Raises:
-        InputError: If that is no tokenizer, or one that ends texts with no special token.
+        InputError: If the file is no tokenizer, or puts no special token after a text.
     """
 
     def __init__(self, path: Path) -> None:
@@ -67,7 +67,10 @@ class CorpusTokenizer:
         return [np.array(e.ids, np.int64) for e in encoded]
 
     def _special_tokens_around_text(self, file: Path) -> tuple[_Ids, _Ids]:
-        """Return the ids of the special tokens that the tokenizer puts before and after a text."""
+        """Return the ids of the special tokens that the tokenizer puts before and after a text.
+
+        They are found by tokenizing one. Raises InputError if there is none after a text.
+        """
         for probe in PROBES:
             encoded = self.tokenizer.encode(probe)
             positions = np.flatnonzero(np.array(encoded.special_tokens_mask) == 0)
@@ -88,7 +91,7 @@ def tokenizer_digest(path: Path) -> str:
         path: ``tokenizer.json`` or the folder that holds it.
 
     Raises:
-        InputError: If there is no such file, or it is no JSON object.
+        InputError: If there is no such file, or it is no tokenizer.
     """
     _, content = _read_tokenizer_json(path)
     return _digest(content)
@@ -153,20 +156,20 @@ def continues_word(tokenizer: TextTokenizer, size: int) -> NDArray[np.bool_] | N
 
     - WordPiece: tokens with ``##`` continue a word. Punctuation is a word, and so is every Chinese character, as in
       BERT; words of several characters, as BERT-wwm has them from a segmenter, cannot be recognized by ids.
-    - Byte-level BPE: tokens without a leading ``Ġ`` (or another blank) do. Punctuation belongs to the word that it
-      follows, as in fairseq's whole-word masks. Where no blanks are written (Chinese, Japanese, Thai), a word is
-      all text up to the next blank.
-    - SentencePiece: tokens without a leading ``▁`` do, but for those that begin with a Chinese character or kana:
-      there every token is a word. Thai, Lao, Khmer and Burmese words reach to the next blank.
+    - Byte-level BPE: tokens without a leading ``Ġ`` (or another blank) continue a word. Punctuation belongs to the word
+      that it follows, as in fairseq's whole-word masks. In text without blanks (Chinese, Japanese, Thai), a word is
+      everything up to the next blank.
+    - SentencePiece: tokens without a leading ``▁`` continue a word, except those that begin with a Chinese character or
+      kana, each of which is a word. Thai, Lao, Khmer and Burmese words reach to the next blank.
 
-    A token behind a special or unknown one begins a word however it is spelt; see `word_starts`.
+    A token after a special or unknown one begins a word however it is spelt; see `word_starts`.
 
     Args:
         tokenizer: Tokenizer that gives the spelling of each token.
         size: V, the highest id plus one.
 
     Returns:
-        True for tokens that continue a word, [V]; None where no token carries one of these marks: the words of such a
+        True for tokens that continue a word, [V]. None if no token carries one of these marks, so that the words of the
         vocabulary cannot be recognized.
     """
     tokens = [tokenizer.token(i) for i in range(size)]
@@ -190,7 +193,7 @@ def word_starts(continues: NDArray[np.bool_], apart: NDArray[np.bool_]) -> NDArr
 
     Args:
         continues: Whether each token continues a word by its spelling, [n].
-        apart: Tokens that belong to no word (special and unknown ones), [n].
+        apart: True at tokens that belong to no word (special and unknown ones), [n].
 
     Returns:
         [n]; True at the first token of each word, and at tokens that belong to none.

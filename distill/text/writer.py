@@ -1,8 +1,8 @@
 """Write texts of any number into a corpus on disk, in one pass and bounded memory.
 
-`write_corpus` tokenizes the texts in batches, makes rows of bounded length of them (`_CutTexts`: one text a row; `_PackTexts`:
-texts packed one after the other), and appends these to Arrow files of a given number of rows. The format is described in
-`pocketbert.distill.text.corpus`.
+`write_corpus` tokenizes the texts in batches, turns them into rows of bounded length (`_CutTexts`: one text per row;
+`_PackTexts`: texts packed one after the other), and appends the rows to Arrow files of a given number of rows. The
+format is described in `pocketbert.distill.text.corpus`.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ def write_corpus(
         tokenizer: The model's ``tokenizer.json`` or the folder that holds it.
         settings: How texts become rows.
         destination: The folder to write; an older corpus there is replaced when the new one is complete.
-        rows_per_shard: Rows of one file.
-        total: Number of texts, if known: it is shown as a progress bar then, else as a line per file.
+        rows_per_shard: Number of rows in each file.
+        total: Number of texts, if known: progress is then shown as a bar, else as a line per file.
 
     Returns:
         The content of ``corpus.json``.
 
     Raises:
-        InputError: If no row is left, an entry is no text, `destination` is a folder of something else, or the settings
-            leave no room beside the tokenizer's special tokens.
+        InputError: If no row is left, an entry is no text, `destination` holds something else than a corpus, or the
+            settings leave no room beside the tokenizer's special tokens.
         MissingBackendError: If pyarrow is not installed.
     """
     if version_of("pyarrow") is None:
@@ -127,7 +127,11 @@ def _check_arguments(
 def _write_rows(
     texts: Iterable[str], tokenizer: CorpusTokenizer, builder: _RowBuilder, shards: _ShardWriter, meter: Meter
 ) -> int:
-    """Tokenize texts batch by batch, and write the rows built from them to the shards; return the number of texts."""
+    """Tokenize texts batch by batch, build rows from them, write these to files, and return the number of texts.
+
+    `builder` makes rows of texts, `shards` writes them, and `meter` shows the progress. Texts that are not valid
+    Unicode are counted and dropped.
+    """
     text_count = 0
     for batch in _batch_texts(texts):
         text_count += len(batch)
@@ -186,21 +190,25 @@ class _RowBuilder:
         return iter(())
 
     def _has_many_unknown(self, ids: _Ids, row_length: int) -> bool:
-        """Return whether unknown tokens among `ids` reach the share of a row at which it is dropped."""
+        """Return whether so many of `ids` are unknown tokens that a row of `row_length` tokens is dropped."""
         unknown_id = self.tokenizer.unknown_id
         unknown = 0 if unknown_id is None else int(np.count_nonzero(ids == unknown_id))
         return unknown >= self.settings.unknown_share * row_length
 
 
 class _CutTexts(_RowBuilder):
-    """Builds one row per text; longer texts are cut into pieces, each wrapped in special tokens like a separate text.
+    """Builds one row per text. Longer texts are cut into pieces, each with special tokens around it.
 
-    As in the code of DistilBERT (Sanh et al. 2019, arXiv 1910.01108), where too short and too unknown rows are
-    dropped after cutting; that code cuts the wrapped text, which makes its first piece one token shorter than here.
+    This is as in the code of DistilBERT (Sanh et al. 2019, arXiv 1910.01108), where rows that are too short or have too
+    many unknown tokens are dropped after cutting. That code adds the special tokens before it cuts, which makes its
+    first piece one token shorter than here.
     """
 
     def add(self, tokens: _Ids) -> Iterator[_Ids]:
-        """Yield the rows that one text is cut into."""
+        """Cut one text's token ids into rows, and yield the rows, each with special tokens.
+
+        Empty texts, and rows that are too short or have too many unknown tokens, are counted and dropped.
+        """
         before, after = self.tokenizer.before, self.tokenizer.after
         room = self.settings.length - len(before) - len(after)
         self.dropped.empty += not tokens.size
@@ -218,9 +226,10 @@ class _PackTexts(_RowBuilder):
     """Builds rows that are filled with consecutive texts: ``[CLS] text [SEP] text [SEP] ... [SEP]``.
 
     A text that does not fit is cut; its rest begins the next row. Every row but the last has `length` tokens, or one
-    less where a single free place could hold no token and its ``[SEP]``. A text is judged by its share of unknown
-    tokens before it is packed, as it would be on a row of its own; `shortest` can only concern the last row.
-    RoBERTa packs likewise ("FULL-SENTENCES", Liu et al. 2019, arXiv 1907.11692, section 4.2).
+    less if a single place is left, which could not hold a token and its ``[SEP]``. Texts with too large a share of
+    unknown tokens are dropped before packing, with the share that they would have on a row of their own; `shortest` can
+    only concern the last row. RoBERTa packs in the same way ("FULL-SENTENCES", Liu et al. 2019, arXiv 1907.11692,
+    section 4.2).
     """
 
     def __init__(self, settings: CorpusSettings, tokenizer: CorpusTokenizer) -> None:
@@ -231,7 +240,11 @@ class _PackTexts(_RowBuilder):
         self._used = 0
 
     def add(self, tokens: _Ids) -> Iterator[_Ids]:
-        """Append one text to the row in progress, and yield the rows that are full."""
+        """Add one text's token ids to the row that is being filled; yield each row that becomes full.
+
+        A text that does not fit continues in the next row. Texts that are empty or have too many unknown tokens are
+        counted and dropped.
+        """
         if not tokens.size:
             self.dropped.empty += 1
             return
@@ -248,7 +261,7 @@ class _PackTexts(_RowBuilder):
                 yield self._take_row()
 
     def finish(self) -> Iterator[_Ids]:
-        """Yield the last, incomplete row if it is long enough."""
+        """Yield the last, partly filled row if it is long enough."""
         if self._parts:
             row = self._take_row()
             if len(row) >= self.settings.shortest:

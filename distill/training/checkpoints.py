@@ -1,23 +1,25 @@
 """Checkpoints: complete folders plus a pointer file, so that a killed run resumes exactly or starts anew.
 
 `save_checkpoint` writes the trainable weights, the optimizer's moments and the `Progress` of a run into a folder
-``step-0000100`` of its work folder, points to it, and removes older checkpoints but one. `load_checkpoint` resumes from the
-newest checkpoint that is complete and undamaged. Everything else in a work folder belongs to somebody else and is never
-deleted.
+``step-0000100`` of its work folder, names it in the pointer file, and removes older checkpoints but one.
+`load_checkpoint` resumes from the newest checkpoint that is complete and undamaged. `save_best` writes the weights with
+the best score on validation rows next to them, ``best-0000100.safetensors``, which stay as long as a checkpoint refers
+to them. All other files in a work folder were written by somebody else and are never deleted.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 from torch import Tensor
 
-from pocketbert.core.disk.files import check_size, write_atomic, write_json
-from pocketbert.core.disk.ownership import move_aside, remove
+from pocketbert.core.disk.files import check_size, open_atomic, write_atomic, write_json
+from pocketbert.core.disk.ownership import move_aside, remove, remove_named_files
 from pocketbert.core.disk.workspace import build_folder
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.processes import current_process
@@ -26,6 +28,7 @@ from pocketbert.distill.training.finite import first_not_finite
 from pocketbert.distill.training.progress import POINTER, Progress, parse_checkpoint_name
 
 _WEIGHTS, _MOMENTS, _PROGRESS = "model.safetensors", "optimizer.safetensors", "progress.json"
+_BEST_NAME = re.compile(r"best-(\d{7,})\.safetensors")
 _PROGRESS_LIMIT_MIB = 64
 _MOMENT_FIELDS = ("step", "exp_avg", "exp_avg_sq")
 _FIX = "Put back the files of a checkpoint, or move the folder away to train this stage from its first step."
@@ -36,10 +39,11 @@ class _BrokenError(Exception):
 
 
 def save_checkpoint(folder: Path, progress: Progress, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write a checkpoint folder, make it the newest one in the pointer file, and delete all older ones but one.
+    """Write a checkpoint folder, name it in the pointer file as the newest, and delete all older ones but one.
 
-    It holds the model's trainable weights, as frozen ones are the same at every start, and the optimizer's moments. Only
-    folders that this function wrote are removed. Anything else with the new one's name is moved aside.
+    It holds the model's trainable weights (frozen ones are the same at every start) and the optimizer's moments. Only
+    what this module wrote is deleted: older checkpoints, and best weights that no checkpoint refers to any more.
+    Anything else that has the new folder's name is moved aside.
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = _checkpoint_name(progress.step)
@@ -53,6 +57,21 @@ def save_checkpoint(folder: Path, progress: Progress, model: torch.nn.Module, op
     earlier = [step for step in _complete_checkpoints(folder) if step < progress.step]
     for step in earlier[1:]:
         remove(folder / _checkpoint_name(step), _foreign_entries)
+    used = {_read_progress(folder / _checkpoint_name(step)).best_step for step in earlier[:1]} | {progress.best_step}
+    best = {path: match for path in folder.iterdir() if (match := _BEST_NAME.fullmatch(path.name))}
+    remove_named_files([path for path, match in best.items() if int(match[1]) not in used], _BEST_NAME)
+
+
+def save_best(folder: Path, step: int, model: torch.nn.Module) -> None:
+    """Write the trainable weights of a step with the best score so far. Older files stay until the next checkpoint."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open_atomic(folder / _best_name(step)) as file:
+        file.write(save(_trainable_weights(model)))
+
+
+def load_best(folder: Path, step: int, model: torch.nn.Module) -> None:
+    """Load the weights that `save_best` wrote at a step into the model."""
+    model.load_state_dict(load_file(folder / _best_name(step)), strict=False)
 
 
 def saved_tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -67,7 +86,7 @@ def load_checkpoint(folder: Path, model: torch.nn.Module, optimizer: torch.optim
         The progress of the run, or None if there is no checkpoint.
 
     Raises:
-        InputError: If there are checkpoints and none can be used: starting anew would in time delete them.
+        InputError: If there are checkpoints but none can be read: training from the start would in time delete them.
     """
     problems: list[Problem] = []
     for checkpoint in _checkpoints_to_try(folder):
@@ -91,10 +110,13 @@ def load_checkpoint(folder: Path, model: torch.nn.Module, optimizer: torch.optim
 
 
 def _checkpoints_to_try(work: Path) -> list[Path]:
-    """Return the folders of the checkpoint named by the pointer file and of the complete ones before it, newest first.
+    """Return the folders of the checkpoints to resume from, newest first.
+
+    These are the one that the pointer file names and the complete ones before it; without a readable pointer, all
+    complete ones.
 
     Raises:
-        InputError: If the pointer's content is not the name of a checkpoint, and there is no checkpoint either.
+        InputError: If the pointer file does not name a checkpoint, and there is no checkpoint either.
     """
     complete, pointer = _complete_checkpoints(work), work / POINTER
     try:
@@ -112,13 +134,18 @@ def _checkpoints_to_try(work: Path) -> list[Path]:
 def _read_checkpoint(
     checkpoint: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[Progress, dict[str, Tensor], dict[str, Tensor]]:
-    """Read a checkpoint, and check that its tensors fit model and optimizer; neither is changed.
+    """Read a checkpoint, and check that its tensors fit model and optimizer, which are not changed.
 
     Returns:
         The progress, the weights by name, and the moments by ``field/name``.
+
+    Raises:
+        _BrokenError: If a file is missing or broken, or belongs to another model or optimizer.
     """
     progress = _read_progress(checkpoint)
     weights, moments = (_read_tensors(checkpoint / name) for name in (_WEIGHTS, _MOMENTS))
+    if progress.best_step:
+        _read_tensors(checkpoint.parent / _best_name(progress.best_step))
     parameters = dict(model.named_parameters())
     for name, value in weights.items():
         if name not in parameters or parameters[name].shape != value.shape:
@@ -177,7 +204,7 @@ def _is_complete(checkpoint: Path) -> bool:
 
 
 def _foreign_entries(checkpoint: Path) -> list[str]:
-    """List the files in a folder that do not belong to a checkpoint; all files if the checkpoint is not complete."""
+    """List the files in a folder that do not belong to a checkpoint, or all files if the checkpoint is not complete."""
     entries = sorted(p.name for p in checkpoint.iterdir())
     return [n for n in entries if n not in (_WEIGHTS, _MOMENTS, _PROGRESS)] if _is_complete(checkpoint) else entries
 
@@ -185,6 +212,11 @@ def _foreign_entries(checkpoint: Path) -> list[str]:
 def _checkpoint_name(step: int) -> str:
     """Return the folder name of the checkpoint of a step."""
     return f"step-{step:07d}"
+
+
+def _best_name(step: int) -> str:
+    """Return the file name of the best weights, those of a step."""
+    return f"best-{step:07d}.safetensors"
 
 
 def _trainable_weights(model: torch.nn.Module) -> dict[str, Tensor]:

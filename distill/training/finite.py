@@ -1,8 +1,8 @@
 """Training stops at a loss, a gradient or a weight that is NaN or infinite, before weights or checkpoints hold it.
 
-The loop describes each computed step as a `StepResult` and lets the optimizer use it only if it is finite; before a checkpoint
-is written, `first_not_finite` looks through weights and moments. `NonFiniteErrors` words the error: what was not finite, what
-is kept, and what to do.
+The loop describes each computed step as a `StepResult` and lets the optimizer use it only if it is finite. Before a
+checkpoint is written, `first_not_finite` searches weights and moments. `NonFiniteErrors` creates the error, which names
+what was not finite, which checkpoint is kept, and what to do.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ normal number of fp16. Gradients that do not fit then never will."""
 
 
 class NotFiniteError(GateError):
-    """Raised when a training step computes a NaN or an infinity; exit code 3.
+    """Raised when a training step computes a NaN or an infinity. The program then ends with exit code 3.
 
-    The optimiser did not use what was not finite, and no checkpoint holds it.
+    The optimiser did not use the numbers that are not finite, and no checkpoint contains them.
 
     Args:
         purpose: What was trained (``finetune``, ``distill.0``).
@@ -46,9 +46,9 @@ class StepResult:
 
     Attributes:
         loss: Weighted loss over the rows of all processes.
-        terms: The terms that it is the weighted sum of, by name.
+        terms: The unweighted terms of the loss, by name.
         norm: Global norm of the gradients, before they are clipped.
-        rate: Learning rate; the largest where there are several.
+        rate: Learning rate; the largest if parameter groups have different ones.
     """
 
     loss: float
@@ -110,7 +110,8 @@ class NonFiniteErrors:
             progress: State of the run, with the losses of the steps before.
             saved_step: Step of the newest checkpoint; 0 without one.
             model: The model with its weights before the step.
-            scale: The smallest loss scale that was tried, where only the gradients were not finite.
+            scale: The smallest loss scale that was tried; None if the loss itself was not finite, or there is no loss
+                scale.
         """
         type_name = str(self.dtype).removeprefix("torch.")
         tried = "" if scale is None else f", at each of {ATTEMPTS} loss scales down to {scale:.3g}"
@@ -135,17 +136,23 @@ class NonFiniteErrors:
         return self._error(progress.step + 1, facts, saved_step, advice)
 
     def for_weights(self, name: str, progress: Progress, saved_step: int) -> NotFiniteError:
-        """Create the error for a weight or moment that is not finite although every loss and gradient was."""
+        """Create the error for a weight or moment that is not finite although every loss and gradient was.
+
+        Args:
+            name: Name of the weight or moment.
+            progress: State of the run.
+            saved_step: Step of the newest checkpoint; 0 without one.
+        """
         fact = f"after step {progress.step} of {self.settings.steps}, '{name}' holds a NaN or an infinity; nothing was saved."
         return self._error(progress.step, [fact], saved_step, self._advice_for_weights())
 
     def _advice_for_weights(self) -> str:
-        # the losses and gradients before were finite: the optimizer's own arithmetic did it
         """Return the advice for weights or moments that are not finite."""
+        # the losses and gradients before were finite: the optimizer's own arithmetic did it
         return f"Raise eps ({self.settings.eps:.3g}), or lower lr (its peak is {self.settings.lr:.3g})."
 
     def _error(self, step: int, facts: list[str], saved_step: int, advice: str) -> NotFiniteError:
-        """Create the error with a message of facts, the newest checkpoint, and advice."""
+        """Create the error: its message has the facts, the newest checkpoint (`saved_step`), and advice."""
         kept = "No checkpoint was written before: the same command begins this stage again."
         if saved_step:
             kept = (

@@ -1,8 +1,8 @@
 """The training loop, on Hugging Face Accelerate. Finetuning and every distillation method pass through it.
 
 `train` trains a model to the last step of a stage: it resumes a `TrainingLoop` from its checkpoint, advances it step by step,
-writes checkpoints and metrics, and stops cleanly at a signal. `frozen` prepares a teacher for it, `training_dtype` chooses the
-number type.
+writes checkpoints and metrics, keeps the best weights by a `Validation`, and stops cleanly at a signal. `frozen` prepares a
+teacher for it.
 
 The loop works in one process or in many: the batch of a step is formed as a whole and then divided, and every term of the loss
 is a mean over the whole, so that the number of processes changes the speed and nothing else.
@@ -10,12 +10,11 @@ is a mean over the whole, so that the number of processes changes the speed and 
 
 from __future__ import annotations
 
-import ctypes
-import platform
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from datetime import timedelta
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,34 +23,41 @@ import torch
 from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.families import all_families
-from pocketbert.core.host.hardware import default_threads
-from pocketbert.core.host.processes import current_process, postpone_stops
+from pocketbert.core.host.hardware import default_threads, usable_memory
+from pocketbert.core.host.processes import postpone_stops
 from pocketbert.core.host.progress import Meter, print_note
 from pocketbert.core.recipe.sections import Optimisation, Updates
 from pocketbert.core.seeds import derive_seed
 from pocketbert.distill.losses.common import Counting, Term, count_items, count_rows, scale_partial_mean, to_terms
-from pocketbert.distill.training.checkpoints import load_checkpoint, save_checkpoint, saved_tensors
-from pocketbert.distill.training.data import BatchOrder, TrainData, split_batch, take_rows
-from pocketbert.distill.training.finite import ATTEMPTS, NonFiniteErrors, NotFiniteError, StepResult, first_not_finite
+from pocketbert.distill.training.checkpoints import (
+    load_best,
+    load_checkpoint,
+    save_best,
+    save_checkpoint,
+    saved_tensors,
+)
+from pocketbert.distill.training.data import BatchOrder, TrainData, row_shares, rows_together, split_batch, take_rows
+from pocketbert.distill.training.finite import ATTEMPTS, NonFiniteErrors, StepResult, first_not_finite
+from pocketbert.distill.training.machine import keep_freed_memory, make_accelerator, training_dtype
+from pocketbert.distill.training.monitor import Monitor, open_records
 from pocketbert.distill.training.optimizer import AdamWCourse, Course
 from pocketbert.distill.training.progress import Progress, StepRecord, write_metrics
 
 _LOG_EVERY = 20
 """Steps between two records of the losses."""
-
-_PATIENCE = timedelta(hours=1)
-"""How long a process waits for the others in a step, or to begin: process 0 may be writing to a slow disk, another one
-reading from it. One that fails is noticed within seconds, whatever this is."""
+_MEASURED_TOKENS = 4096
+"""Tokens of a process's part of a batch from which it is measured whether the part fits into memory."""
+_SHARE_OF_MEMORY = 0.6
+"""Share of the memory for a step; the rest is for the teacher, what operators need for a moment, and other programs."""
 
 
 class Objective(Protocol):
     """A loss function for training: runs the model on a batch and returns the named terms of its loss.
 
-    An objective some of whose terms are means over tokens is a `pocketbert.distill.losses.common.Counting` as well: without
-    that, what it computes on part of a batch could not be weighed against the rest. One that decides about optimiser and
-    learning rates has an attribute ``course``, see `pocketbert.distill.training.optimizer.Course`; else AdamW moves the
-    weights, with the settings' schedule.
+    If some of its terms are means over tokens, an objective must be a `pocketbert.distill.losses.common.Counting` as
+    well: without that, the loss of a part of a batch could not be weighted against the rest. An objective that needs
+    another optimizer or other learning rates has an attribute ``course``, see
+    `pocketbert.distill.training.optimizer.Course`; the others are trained by AdamW with the settings' schedule.
 
     Attributes:
         weights: Weight of each term by name.
@@ -60,7 +66,7 @@ class Objective(Protocol):
     weights: dict[str, float]
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> Mapping[str, Term | Tensor]:
-        """Run the model on a batch, and return the loss terms by name; training minimises their weighted sum.
+        """Run the model on a batch, and return the loss terms by name. Training minimises their weighted sum.
 
         Args:
             model: The trained model itself, without any wrapper.
@@ -69,22 +75,25 @@ class Objective(Protocol):
         Returns:
             Loss terms by name; a plain scalar counts as a mean over rows.
         """
-        ...
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a training run: recorded losses, number type, and number of threads.
+    """The result of a training run: recorded losses and scores, number type, and number of threads.
 
     Attributes:
-        history: Losses every 20 steps.
+        history: Losses every 20 steps, and at each step whose weights were scored.
         dtype: Number type of the matrix products.
         threads: Threads used.
+        best_step: Step of the weights that the model has at the end; 0 for the last one.
+        metric: Name of the scores.
     """
 
     history: list[StepRecord]
     dtype: str
     threads: int
+    best_step: int = 0
+    metric: str = ""
 
 
 def train(
@@ -95,65 +104,69 @@ def train(
     seed: int,
     purpose: str,
     work: Path,
-    metrics: Path | None = None,
+    monitor: Monitor | None = None,
 ) -> Outcome:
     """Train a model in place, from its last checkpoint to the stage's last step, writing checkpoints and metrics.
 
     Args:
-        model: The model to train.
+        model: The model to train; in eval mode at the end.
         objective: Loss function that computes the named terms.
         data: Training rows.
         settings: Number of steps, batch size, learning rates.
         seed: Seed of the run.
         purpose: Name of the stage (``finetune``, ``distill.0``); random choices depend on it.
         work: Folder of the checkpoints.
-        metrics: A .jsonl file that gets one line per record; replaced on resume so that no step is twice.
-            Process 0 alone writes it.
+        monitor: Where the losses are written, by process 0 alone, and how the model is scored. If it is scored, the
+            model has the weights with the best score at the end.
 
     Returns:
         The recorded losses, the number type, and the number of threads.
 
     Raises:
         NotFiniteError: If a loss, a gradient or a weight is NaN or infinite; the last two checkpoints stay.
+        MissingBackendError: If the package of a tracker is not installed.
     """
+    monitor = monitor or Monitor()
     with postpone_stops() as hold, _restore_afterwards(model):
-        loop = TrainingLoop(model, objective, data, settings, seed, purpose, work)
-        metrics = metrics if loop.main else None
+        loop = TrainingLoop(model, objective, data, settings, seed, purpose, work, monitor)
+        watched = monitor if loop.main else Monitor()
         label = f"train {purpose}" if loop.main else ""
         if loop.main:
             step = loop.progress.step
             resumed = f"; resumed at step {step:,} of {settings.steps:,}" if step else ""
             print_note(f"  {label}: {settings.passes(len(data.lengths))}{resumed}")
-        with Meter(label, settings.steps, loop.progress.step) as meter:
+        write_metrics(watched.metrics, purpose, seed, loop.progress)  # without steps after the checkpoint
+        with (
+            Meter(label, settings.steps, loop.progress.step) as meter,
+            open_records(watched, purpose, seed, settings) as write,
+        ):
             while not loop.finished:
-                try:
-                    loss = loop.step()
-                except NotFiniteError:
-                    # the first question is whether the loss grew
-                    write_metrics(metrics, purpose, loop.progress)
-                    raise
+                recorded = len(loop.progress.history)
+                loss = loop.step()
+                for record in loop.progress.history[recorded:]:
+                    write(record)
                 asked = hold.asked  # once: a signal during the checkpoint waits for the next step
                 if loop.progress.step % settings.checkpoint == 0 or loop.finished or asked is not None:
                     loop.save()
-                    write_metrics(metrics, purpose, loop.progress)
                 if hold.asked is not None:
                     print_note(
                         f"  {label}: stopped after step {loop.progress.step:,} of {settings.steps:,}, checkpoint written"
                     )
                     raise hold.asked
-                meter.advance(note=f"loss {loss:.3f}")
-    write_metrics(metrics, purpose, loop.progress)  # again: a kill may have come between the last checkpoint and this
+                meter.advance(note=f"loss {loss:.3f}{monitor.describe_best(loop.progress)}")
+        loop.take_best()
     model.eval()
-    return Outcome(loop.progress.history, str(loop.dtype).removeprefix("torch."), torch.get_num_threads())
+    dtype, metric = str(loop.dtype).removeprefix("torch."), monitor.validation.metric if monitor.validation else ""
+    return Outcome(loop.progress.history, dtype, torch.get_num_threads(), loop.progress.best_step, metric)
 
 
 @contextmanager
 def _restore_afterwards(model: nn.Module) -> Iterator[None]:
     """Restore a model's dropout rates, trainable parameters and forward pass when the `with` block ends.
 
-    Otherwise the next stage would inherit the settings of this one, and a model that was trained in bf16 would be scored in
-    bf16, because Accelerate puts a forward pass under autocast on the model: the scores of its files, which compute in fp32,
-    would be compared with those of another model.
+    Otherwise the next stage would inherit the settings of this one. A model that was trained in bf16 would also be
+    scored in bf16, because Accelerate replaces the model's forward pass by one under autocast, and its scores would be
+    compared with those of its files, which compute in fp32.
     """
     accelerate_attributes = ("forward", "_original_forward")
     rates = [(m, m.p) for m in model.modules() if isinstance(m, nn.Dropout)]
@@ -172,13 +185,13 @@ def _restore_afterwards(model: nn.Module) -> Iterator[None]:
 
 
 class TrainingLoop:
-    """A training run, advanced one optimizer step at a time; it resumes from the checkpoint in its work folder.
+    """A training run, advanced one optimizer step at a time. It resumes from the checkpoint in its work folder.
 
-    A run that was killed at any moment and is started again with the same arguments, machine, threads and number of processes
-    ends with bit-identical weights: order and dropout are functions of (seed, purpose, step), and moments and weights are
-    saved exactly. With another number of processes it has the same batches, and other dropout.
+    A run that was killed at any moment and is started again with the same arguments, machine, threads and number of
+    processes ends with bit-identical weights: order and dropout are functions of (seed, purpose, step), and moments and
+    weights are saved exactly. With another number of processes it has the same batches, and other dropout.
 
-    Where `torchrun` or `accelerate launch` started several processes, each creates this object with the same arguments;
+    If `torchrun` or `accelerate launch` started several processes, each of them creates a loop with the same arguments;
     process 0 alone writes.
 
     Attributes:
@@ -186,8 +199,9 @@ class TrainingLoop:
         dtype: Number type of the matrix products.
 
     Args:
-        model: The model to train, in place; the other arguments are those of `train`, too.
+        model: The model to train, in place; arguments that are not listed here are those of `train`.
         work: Folder of the checkpoints, the same for all processes.
+        monitor: How the model is scored; files and trackers are written by `train`.
 
     Raises:
         InputError: If the processes do not find the same checkpoint.
@@ -202,13 +216,15 @@ class TrainingLoop:
         seed: int,
         purpose: str,
         work: Path,
+        monitor: Monitor | None = None,
     ) -> None:
         torch.set_num_threads(default_threads())
-        _keep_freed_memory()
+        keep_freed_memory()
         self.dtype = training_dtype(model)
         self.objective, self.data, self.settings, self.seed = objective, data, settings, seed
         self.purpose, self.work = purpose, work
-        self._accelerator = _make_accelerator(self.dtype)
+        self._validation = monitor.validation if monitor is not None else None
+        self._accelerator = make_accelerator(self.dtype)
         for module in model.modules():
             if settings.dropout is not None and isinstance(module, nn.Dropout):
                 module.p = settings.dropout
@@ -225,9 +241,11 @@ class TrainingLoop:
         self._model = self._accelerator.prepare_model(model, evaluation_mode=True)
         self._forward = self._accelerator.prepare_model(_WeightedLoss(self._model, objective))
         self._prepared_optimizer = self._accelerator.prepare_optimizer(self._optimizer)
-        self._order = BatchOrder(data.lengths, settings.batch, seed, purpose)
+        self._together = rows_together(data)
+        self._order = BatchOrder(data.lengths, settings.batch, seed, purpose, self._together, row_shares(data))
         self._counts_checked = False
         self._model.train()
+        self._room = self._measure_room()
 
     @property
     def main(self) -> bool:
@@ -236,21 +254,22 @@ class TrainingLoop:
 
     @property
     def finished(self) -> bool:
-        """Whether all training steps are done."""
-        return self.progress.step >= self.settings.steps
+        """Whether all training steps are done, or the scores on validation rows no longer improve."""
+        stopped = self._validation is not None and self._validation.has_stopped(self.progress)
+        return stopped or self.progress.step >= self.settings.steps
 
     def step(self) -> float:
-        """Make one optimizer step, and return its loss.
+        """Make one optimizer step, score the model if it is due after this step, and return the step's loss.
 
-        Where gradients are scaled for fp16 and do not fit it, the same step is tried again with half the scale: same rows, same
-        dropout. Only the attempt that moves the weights counts.
+        If scaled gradients overflow in fp16 training, the same step (same rows, same dropout) is tried again with half
+        the scale. Only the attempt that changes the weights counts.
 
         Returns:
-            The weighted loss over the rows of all processes.
+            The weighted loss over all rows.
 
         Raises:
-            NotFiniteError: In all processes, if the loss, a term or the gradient is NaN or infinite. Weights and moments are
-                those before the step.
+            NotFiniteError: In all processes, if the loss, a term or the gradient is NaN or infinite. Weights and
+                moments are those before the step.
         """
         accelerator, scaler = self._accelerator, self._accelerator.scaler
         for _ in range(ATTEMPTS):
@@ -262,7 +281,7 @@ class TrainingLoop:
             if result.finite:
                 self._prepared_optimizer.step()
                 self._prepared_optimizer.zero_grad()
-                self.progress.add_step(loss, terms, rate, _LOG_EVERY, self.settings.steps)
+                self._add_step(loss, terms, rate)
                 return loss
             self._prepared_optimizer.zero_grad()
             if scaler is None or not result.loss_is_finite:
@@ -273,7 +292,7 @@ class TrainingLoop:
         raise self._errors.for_step(result, self.progress, self._saved_step, self._model, scale)
 
     def save(self) -> None:
-        """Write a checkpoint of weights, moments and progress, in process 0; check first that all numbers are finite.
+        """Check that all numbers are finite, and write a checkpoint of weights, moments and progress, in process 0.
 
         Raises:
             NotFiniteError: In all processes, if a weight or a moment is NaN or infinite. The checkpoints before stay.
@@ -287,14 +306,43 @@ class TrainingLoop:
             save_checkpoint(self.work, self.progress, self._model, self._optimizer)
         self._saved_step = self.progress.step
 
+    def take_best(self) -> None:
+        """Load the weights with the best score on validation rows. Without any scores, the last weights are kept."""
+        best = self.progress.best_step
+        if best not in (0, self.progress.step):
+            self._accelerator.wait_for_everyone()  # process 0 may still be writing them
+            load_best(self.work, best, self._model)
+            if self.main:
+                print_note(f"  {self.purpose}: kept the weights of step {best:,} of {self.progress.step:,}")
+
+    def _add_step(self, loss: float, terms: Mapping[str, float], rate: float) -> None:
+        """Add a finished step to the progress, and score the model if it is due after this step.
+
+        If the score is the best so far, the weights are saved.
+        """
+        progress, validation, step, last = self.progress, self._validation, self.progress.step + 1, self.settings.steps
+        due = validation is not None and validation.is_due(step, last)
+        progress.add_step(loss, terms, rate, step % _LOG_EVERY == 0 or step == last or due)
+        if validation is None or not due:
+            return
+        self._model.eval()
+        score = float(validation.score(self._model)) if self.main else 0.0
+        self._model.train()
+        if self._accelerator.num_processes > 1:
+            shared = torch.tensor([score], dtype=torch.float32, device=self._accelerator.device)
+            score = float(self._accelerator.reduce(shared, "sum"))
+        if validation.add_score(progress, score) and self.main:
+            save_best(self.work, step, self._model)
+
     def _backward(self, step: int) -> tuple[float, dict[str, float]]:
-        """Compute the gradients of a step's loss over the rows of all processes; return the loss and its terms."""
+        """Compute gradients of a step's loss over the rows of all processes; return the loss and its terms by name."""
         accelerator, world = self._accelerator, self._accelerator.num_processes
         rank = accelerator.process_index
-        batch = self.data.batch(self._order.rows(step).tolist(), step)
+        chosen = self._order.rows(step).tolist()
+        batch = self.data.batch(chosen, step)
         names = list(self.objective.weights)
         batch_counts = count_items(self.objective, names, batch)
-        portions = split_batch(count_rows(batch), rank, world, self.settings.micro_batch)
+        portions = split_batch(count_rows(batch), rank, world, self._rows_at_once(chosen), self._together)
         portion_terms: list[dict[str, float]] = []
         for number, rows in enumerate(portions):
             portion = take_rows(batch, rows)
@@ -317,8 +365,61 @@ class TrainingLoop:
             total = {k: v for k, v in zip(("", *names), summed, strict=True) if k in total or not isfinite(v)}
         return total.pop(""), total
 
+    def _measure_room(self) -> tuple[float, float] | None:
+        """Measure the memory that a batch needs, to decide whether it must be computed in portions.
+
+        The longest row is run for this. The machine's whole memory counts, not what is free now, so that a resumed run
+        computes the same portions. Nothing is measured if the recipe sets ``micro_batch`` or batches are small.
+
+        Returns:
+            Bytes that one token keeps for the backward pass, and bytes that are available for all; None if a batch of
+            the longest rows fits or nothing was measured.
+        """
+        device, lengths, together = self._accelerator.device, self._order.lengths, self._together
+        rows, tokens = self._share(min(self.settings.batch, len(lengths))), int(lengths.max())
+        if self.settings.micro_batch or rows * tokens < _MEASURED_TOKENS or self.finished:
+            return None
+        first = int(lengths.argmax()) // together * together
+        group = [*range(first, first + together)]
+        loss, kept = _WeightedLoss(self._model, self.objective).to(device), list[int]()
+        for times in (1, 2):  # what does not grow with the rows is no part of the difference: weights cast to bf16
+            batch = self.data.batch(group * times, 0)
+            inputs = {name: value.to(device) for name, value in batch.items()}
+            counts = count_items(self.objective, list(self.objective.weights), batch)
+            with self._accelerator.autocast():
+                kept.append(measure_saved_bytes(partial(loss, inputs, counts, counts)))
+        per_token = max(kept[1] - kept[0], 1) / together / tokens
+        # weights, gradients and two moments
+        fixed = 4 * sum(p.nbytes for p in self._model.parameters())
+        room = max(_SHARE_OF_MEMORY * _memory_of_process(device, self._accelerator.num_processes) - fixed, 0.0)
+        if rows * tokens * per_token <= room:
+            return None
+        if self.main:
+            print_note(
+                f"  {self.purpose}: {rows} rows of {tokens} tokens would take {rows * tokens * per_token / 1e9:.1f} GB, and "
+                f"about {room / 1e9:.1f} GB are there for them: batches of more than {int(room / per_token / rows)} tokens a "
+                "row are computed in portions (micro_batch)"
+            )
+        return per_token, room
+
+    def _rows_at_once(self, rows: Sequence[int]) -> int | None:
+        """Return how many rows of a batch a process computes at once; None for all. `rows` are its row numbers."""
+        if self._room is None:
+            return self.settings.micro_batch
+        per_token, room = self._room
+        fitting = int(room / (per_token * int(self._order.lengths[rows].max())))
+        return None if fitting >= self._share(len(rows)) else 1 << max(fitting, 1).bit_length() - 1
+
+    def _share(self, rows: int) -> int:
+        """Return the most rows of a batch that one process computes."""
+        return -(-rows // int(self._accelerator.num_processes))
+
     def _check_counts(self, terms: dict[str, Term], counts: dict[str, float], split: bool) -> None:
-        """Raise RuntimeError if the objective's count of a term's items differs from the term's own; checked once."""
+        """Raise RuntimeError if the number of items of a loss term is not the one that `objective.counts` gives for it.
+
+        This is checked once, and only if the numbers are used: if the batch is split (`split`), or the objective
+        counts.
+        """
         if self._counts_checked or not (split or isinstance(self.objective, Counting)):
             return
         self._counts_checked = True
@@ -349,8 +450,9 @@ class TrainingLoop:
 class _WeightedLoss(nn.Module):
     """Module that computes what a portion of a batch adds to the loss of the whole batch.
 
-    DDP wraps the loss and not the model, so that it finds which parameters the loss reaches, by whatever way: captured
-    attention scores are no output of the model, and a classifier's logits are one without being used.
+    DDP wraps this module and not the model, so that it finds which parameters the loss depends on, even through tensors
+    that are no output of the model (captured attention scores), and which it does not, although they compute an output
+    (logits that no term uses).
     """
 
     def __init__(self, model: nn.Module, objective: Objective) -> None:
@@ -363,12 +465,12 @@ class _WeightedLoss(nn.Module):
     def forward(
         self, portion: dict[str, Tensor], counts: dict[str, float], batch_counts: dict[str, float]
     ) -> tuple[Tensor, dict[str, Term]]:
-        """Return what a portion adds to the batch's weighted loss, and the terms' shares by name, without gradients.
+        """Return what a portion adds to the batch's weighted loss, and what it adds to each term, without gradients.
 
         Args:
             portion: Tensors with rows first; there may be no rows.
-            counts: Items of each term in the portion.
-            batch_counts: Items of each term in the step's batch.
+            counts: Number of items in the portion over which each loss term is a mean, by the term's name.
+            batch_counts: The same numbers for the step's whole batch.
         """
         objective, rows = self._objective[0], count_rows(portion)
         terms = to_terms(objective(self.model, portion), rows) if rows else {}
@@ -379,11 +481,36 @@ class _WeightedLoss(nn.Module):
         return loss, {name: Term(value.detach(), terms[name].count) for name, value in shares.items()}
 
 
+def measure_saved_bytes(forward: Callable[[], object]) -> int:
+    """Run a forward pass, and return the bytes of memory that it keeps for the backward pass.
+
+    Memory that tensors share is counted once.
+    """
+    sizes = dict[int, int]()
+
+    def record(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
+        kept = forward()  # until the end of the block: a freed tensor's address would come again
+        del kept
+    return sum(sizes.values())
+
+
+def _memory_of_process(device: torch.device, world: int) -> float:
+    """Return the bytes of memory of a process's GPU, or its share of those of the machine."""
+    if device.type == "cuda":
+        return float(torch.cuda.get_device_properties(device).total_memory)
+    return usable_memory() / int(os.environ.get("LOCAL_WORLD_SIZE") or world)
+
+
 def _course_of(settings: Updates, objective: object) -> Course:
-    """Return a run's optimizer and schedule: the objective's ``course`` if it has one, else AdamW.
+    """Return the optimizer and schedule of a run: those of the objective's ``course`` if it has one, else AdamW's.
 
     Raises:
-        ValueError: If the objective has none, and the settings have no schedule.
+        ValueError: If the objective has no ``course`` and the settings have no schedule.
     """
     if hasattr(objective, "course"):
         course: Course = objective.course
@@ -393,79 +520,18 @@ def _course_of(settings: Updates, objective: object) -> Course:
     return AdamWCourse(settings)
 
 
-def _make_accelerator(dtype: torch.dtype) -> Any:
-    """Create the Hugging Face Accelerator of this process for bf16 or fp32 training.
-
-    Raises:
-        InputError: If it finds another number of processes than the launcher started.
-    """
-    from accelerate import Accelerator
-    from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
-
-    accelerator = Accelerator(
-        # without a GPU, Accelerate ignores torchrun unless it is told that the CPU is wanted
-        cpu=current_process().world > 1 and not torch.accelerator.is_available(),
-        mixed_precision="bf16" if dtype is torch.bfloat16 else "no",
-        kwargs_handlers=[
-            # a term may leave a head without gradient, and an empty portion leaves all parameters without
-            DistributedDataParallelKwargs(find_unused_parameters=True),
-            InitProcessGroupKwargs(timeout=_PATIENCE),
-        ],
-    )
-    if accelerator.num_processes != current_process().world:
-        raise InputError(
-            Problem(
-                "launcher",
-                f"WORLD_SIZE says {current_process().world} processes, Accelerate finds {accelerator.num_processes}.",
-                "Start with torchrun or accelerate launch, on CPUs or on GPUs that torch can use.",
-            )
-        )
-    return accelerator
-
-
-def _keep_freed_memory() -> None:
-    """Configure glibc to keep freed blocks instead of giving them back to the system after every step.
-
-    Gradients of an embedding table are tens of megabytes; giving them back and faulting them in again each step costs a fifth
-    of the CPU time. Does nothing where the C library is another one.
-    """
-    if platform.libc_ver()[0] != "glibc":
-        return
-    trim_threshold, mmap_threshold = -1, -3
-    libc = ctypes.CDLL(None)
-    libc.mallopt(mmap_threshold, 1 << 30)
-    libc.mallopt(trim_threshold, (1 << 31) - 1)
-
-
-def training_dtype(model: nn.Module | None = None) -> torch.dtype:
-    """Return the dtype of matrix products in training on this machine: bf16 if the hardware computes it, else fp32.
-
-    Args:
-        model: The model to train: some families cannot be trained in bf16. Without it, the dtype of the others.
-    """
-    if not _bf16_is_fast():
-        return torch.float32
-    model_type = getattr(getattr(model, "config", None), "model_type", None)
-    # without a model the family table is not read: `doctor` works where the rows of a plug-in cannot be read
-    only_fp32 = model_type is not None and any(
-        model_type in f.model_types and not f.trains_in_bf16 for f in all_families()
-    )
-    return torch.float32 if only_fp32 else torch.bfloat16
-
-
-def _bf16_is_fast() -> bool:
-    """Return whether this machine's GPU or CPU has hardware for bf16 matrix products.
-
-    On a CPU without avx512_bf16 or AMX, bf16 autocast was measured 3 times slower than fp32.
-    """
-    if torch.cuda.is_available():
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
-
-
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[Any]:
-    """Put a teacher into eval mode without gradients; its weights are trainable again when the `with` block ends."""
+    """Put a teacher into eval mode and turn off the gradients of its weights, until the `with` block ends.
+
+    At the end each weight gets back the `requires_grad` that it had before; the model stays in eval mode.
+
+    Args:
+        model: The teacher, changed in place.
+
+    Yields:
+        The teacher.
+    """
     trainable = [(p, p.requires_grad) for p in model.parameters()]
     try:
         yield model.eval().requires_grad_(False)
@@ -475,8 +541,9 @@ def frozen(model: nn.Module) -> Iterator[Any]:
 
 
 def mark_as_prepared(model: nn.Module) -> None:
-    """Mark a model read from disk as already prepared by Accelerate, as a model that the stage before trained would be.
+    """Mark a model that was read from disk as prepared by Accelerate, like one that an earlier stage has trained.
 
-    Accelerate prepares a marked model no second time: in bf16 that decides about rounding.
+    Accelerate does not prepare a marked model again. In bf16 training this changes how numbers are rounded, so that
+    without the mark a resumed run would differ.
     """
     vars(model)["_is_accelerate_prepared"] = True

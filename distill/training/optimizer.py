@@ -1,7 +1,7 @@
-"""Optimizers: AdamW with a warm-up and a linear decay, and LAMB, with which BERT's large batches and MobileBERT were trained.
+"""Optimizers: AdamW with a warm-up and a linear decay, and LAMB, which trained BERT in large batches and MobileBERT.
 
-A `Course` creates the optimizer of a training stage and sets the learning rates before each step. An objective may have one of
-its own in its attribute ``course``; the others are trained with `AdamWCourse`.
+A `Course` creates the optimizer of a training stage and sets the learning rates before each step. An objective may have
+one in its attribute ``course``; objectives without one are trained with `AdamWCourse`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Course(Protocol):
         ...
 
     def prepare(self, optimizer: torch.optim.Optimizer, step: int) -> float:
-        """Set the optimizer's learning rates for a step, before its forward pass; they depend on the step alone.
+        """Set the optimizer's learning rates for a step, before its forward pass. They depend on the step alone.
 
         Args:
-            optimizer: The one that `optimizer` returned.
-            step: The step about to be made, from 0.
+            optimizer: The optimizer that the method `optimizer` returned.
+            step: Number, from 0, of the step about to be made.
 
         Returns:
             The largest learning rate.
@@ -40,7 +40,7 @@ class Course(Protocol):
 
 
 class AdamWCourse:
-    """AdamW with one learning rate for all weights and a warm-up; biases and norms have no weight decay.
+    """AdamW with one learning rate for all weights and a warm-up. Biases and norms have no weight decay.
 
     Args:
         settings: Number of steps and learning rates.
@@ -142,7 +142,7 @@ class Lamb(torch.optim.Optimizer):
         """Update every parameter that has a gradient by one LAMB step.
 
         Args:
-            closure: Computes the loss and its gradients anew.
+            closure: Function that computes the loss and its gradients anew, and returns the loss.
 
         Returns:
             The result of the closure; None without one.

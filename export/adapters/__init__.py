@@ -1,1 +1,1 @@
-"""Rewrites that make a family exportable; the family table names them."""
+"""Rewrites that make a family exportable, registered under the names that `pocketbert.core.families` uses."""

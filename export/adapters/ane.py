@@ -2,10 +2,10 @@
 
 `rewrite_channels_first` rewrites the encoder of a BERT-like model; between embeddings and head, activations are
 channels first. Classes are matched by full name, as in `pocketbert.export.adapters.lean`; a model with any other layer
-is refused. No claim about latency: it was not measured on a device.
+is refused. Nothing is claimed about latency, which was not measured on a device.
 
 Source: Apple, "Deploying Transformers on the Apple Neural Engine" (2022): 1x1 convolutions for linear layers, one small
-product per head, softmax and normalization over axis 1. Own code.
+product per head, softmax and normalization over axis 1. The code is our own.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ _SMALLEST_GAIN = 1e-9
 
 
 def rewrite_channels_first(model: Any, family: Family) -> Any:
-    """Replace a model's encoder layers by ones on activations [B, C, 1, L]; same results up to rounding.
+    """Replace a model's encoder layers by layers that compute on activations [B, C, 1, L], for Apple's Neural Engine.
+
+    The results are the same up to rounding.
 
     Args:
         model: A transformers model with a head in eval mode. **It is changed in place**: pass a deep copy.
-        family: The model's row of the family table.
+        family: The model's family.
 
     Returns:
-        The model.
+        The changed model.
 
     Raises:
-        InputError: If the model has a layer that nothing is registered for.
+        InputError: If there is no channels-first layer for a layer class of the model.
     """
     base, parts = getattr(model, "base_model", model), find_layer_parts(family)
     stack, layers = find_layers(base, family, parts)
@@ -68,7 +70,7 @@ def _has_rewrite(parts: LayerParts | None) -> bool:
 
 
 def _unknown_encoder(model: Any) -> Problem:
-    """Build the error that the layout `ane` is not available for a model; it lists the families that have it."""
+    """Return the error that the layout `ane` is not available for a model. It lists the families that have it."""
     kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
     names = [
         f.name
@@ -84,21 +86,22 @@ def _unknown_encoder(model: Any) -> Problem:
 
 
 class ChannelsFirst(nn.Module):
-    """A transformers encoder with channels-first layers: states are transposed before them, and back behind them."""
+    """A transformers encoder with channels-first layers: states are transposed before them, and back after them."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
         self.encoder = encoder
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor, **_: Any) -> Any:
-        """Run the encoder on states [B, L, C], transposed for its layers and back.
+        """Run the encoder on states [B, L, C], which are transposed for its layers and back.
 
         Args:
-            hidden_states: [B, L, C].
+            hidden_states: States of the tokens, [B, L, C].
             attention_mask: Added to attention scores, [B, 1, 1, L].
 
         Returns:
-            The output of the transformers encoder, its last hidden state [B, L, C], or [B, 1, C] if no head reads more.
+            The output of the transformers encoder. Its last hidden state is [B, L, C], or [B, 1, C] if the head reads
+            only the first token.
         """
         states = hidden_states.transpose(1, 2)[:, :, None]
         out = self.encoder(states, attention_mask=attention_mask.transpose(1, 3))
@@ -110,9 +113,9 @@ class ChannelNorm(nn.Module):
     """Layer normalization over axis 1, written so that coremltools turns it into one `layer_norm` operation.
 
     For that the bias must be inside, (x + b / w) * w; coremltools folds b / w * w back into b. With a single operation,
-    Core ML chooses the precision in which squares are added up, which fp16 does not hold beyond 255 squared. Epsilon
-    stays that of the model, mostly 1e-12: coremltools writes a number that fp16 would round to zero as the smallest
-    that it has, and 1e-7 in the weights would move the numbers of a model with small states in fp32 as well.
+    Core ML chooses the precision of the sum of squares, which fp16 cannot hold if states exceed 255. Epsilon stays that
+    of the model, mostly 1e-12. If fp16 would round it to zero, coremltools writes the smallest number of fp16 instead;
+    a larger epsilon such as 1e-7 in the weights would change the results of a model with small states in fp32 as well.
     """
 
     def __init__(self, norm: nn.LayerNorm) -> None:
@@ -133,15 +136,15 @@ class ChannelNorm(nn.Module):
 
 
 class PerHeadAttention(nn.Module):
-    """Attention on [B, C, 1, L] computed head by head as two products; only the keys are transposed."""
+    """Attention on [B, C, 1, L], computed head by head as two matrix products. Only the keys are transposed."""
 
     def __init__(self, query: nn.Linear, key: nn.Linear, value: nn.Linear, heads: int, scaling: float) -> None:
-        """Turn query, key and value projections into 1x1 convolutions.
+        """Convert query, key and value projections to 1x1 convolutions.
 
         Args:
-            query: Copied, its weights multiplied with `scaling`.
-            key: Kept.
-            value: Kept.
+            query: Projection of the queries; its weights are copied and multiplied with `scaling`.
+            key: Projection of the keys; its weights are reused.
+            value: Projection of the values; its weights are reused.
             heads: Number of heads.
             scaling: Factor of the scores.
         """
@@ -189,15 +192,16 @@ class ChannelsFirstLayer(nn.Module):
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor, *_: object, first_row: bool = False, **__: object
     ) -> Tensor:
-        """Run the encoder layer on [B, C, 1, L]; further arguments of the transformers encoder are ignored.
+        """Run the encoder layer on [B, C, 1, L]. Further arguments of the transformers encoder are ignored.
 
         Args:
-            hidden_states: [B, C, 1, L].
+            hidden_states: States of the tokens, [B, C, 1, L].
             attention_mask: Added to attention scores, [B, L, 1, 1].
-            first_row: Whether this run is for the first token only, of a layer that runs for all tokens too.
+            first_row: Whether to compute the first token only in this run. A layer that runs several times computes it
+                only in its last run.
 
         Returns:
-            [B, C, 1, L], or [B, C, 1, 1] of the first token.
+            New states, [B, C, 1, L], or [B, C, 1, 1] of the first token.
         """
         queries = hidden_states[:, :, :, :1] if self.first_token or first_row else hidden_states
         context = self.attention(queries, hidden_states, hidden_states, attention_mask)

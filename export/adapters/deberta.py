@@ -1,10 +1,11 @@
 """Rewrite the encoders of DeBERTa v1, v2 and v3 for export, without a gather of relative-position scores.
 
-`_disentangled` is the adapter. Disentangled attention (He et al. 2021, DeBERTa) adds scores of content and position.
-Those of a distance depend on i - j only, so the relative table is looked up once for each distance (`Distances`), and
-not for each pair: query i times the tables of all distances gives row i of a matrix [L, 2 L], in which the needed
-entries lie on a diagonal. A slice of the flattened matrix turns diagonals into columns (`shift_diagonals`). The last
-layer computes only the first token where the head reads nothing else (`_DisentangledFirstRow`).
+`_disentangled` is the adapter. Disentangled attention (He et al. 2021, DeBERTa) adds scores of content and of position.
+The position scores of a pair of tokens depend only on their distance i - j, so the relative table is looked up once for
+each distance (`Distances`), and not for each pair: query i times the tables of all distances gives row i of a matrix
+[L, 2 L], in which the needed entries lie on a diagonal. A slice of the flattened matrix turns diagonals into columns
+(`shift_diagonals`). The last layer computes only the first token if the head reads nothing else
+(`_DisentangledFirstRow`).
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ class Distances(nn.Module):
     """The rows of the relative-position tables that belong to each distance i - j of query i and key j."""
 
     def __init__(self, rows: Tensor, opaque: bool) -> None:
-        """Store the table row of each distance, ordered from the largest distance down and from the smallest up.
+        """Store the table row of each distance, once from the largest distance down and once from the smallest up.
 
         Args:
-            rows: Row of each distance from -R to R, [2 R + 1]; R is larger than the longest input, which torch.export
-                would otherwise make a case of its own.
-            opaque: Add a zero that is computed from the inputs. Otherwise converters for fixed lengths would look the
-                rows up in advance, and store every table once for each length, in fp32.
+            rows: Table row of each distance from -R to R, [2 R + 1]. R is larger than the longest input, because
+                torch.export would treat an input of length R as a special case.
+            opaque: Whether to add a zero that is computed from the inputs. Without it, converters for fixed lengths
+                would look the rows up in advance, and store every table once for each length, in fp32.
         """
         super().__init__()
         self.largest, self.opaque = len(rows) // 2, opaque
@@ -58,7 +59,8 @@ class Distances(nn.Module):
             mask: Added to the scores, [B, 1, 1, L], nowhere above 0.
 
         Returns:
-            Rows of the distances L to 1 - L, those of -L to L - 1, both [2 L], and those from the first token, [L].
+            Rows of the distances L to 1 - L, [2 L]; of the distances -L to L - 1, [2 L]; and of the distances between
+            the first token and each token, [L].
         """
         length = mask.shape[-1]
         zero = torch.relu(mask[0, 0, 0, :1]).to(torch.int32) if self.opaque else 0
@@ -70,7 +72,7 @@ class Distances(nn.Module):
 class _DisentangledRows(nn.Module):
     """Disentangled attention of every token: content to content, content to position, position to content.
 
-    Uses the projections of `parts` and changes the query's in place.
+    It uses the projections of `parts`, and multiplies the scale of the scores into the query's weights, in place.
     """
 
     def __init__(self, parts: Parts, keys: Tensor | None, queries: Tensor | None) -> None:
@@ -78,8 +80,10 @@ class _DisentangledRows(nn.Module):
 
         Args:
             parts: Modules of the layer.
-            keys: Positions as keys, projected, [rows, heads * depth]; None without content to position.
-            queries: Positions as queries, projected, [rows, heads * depth]; None without position to content.
+            keys: Table of the positions, projected as keys, [rows, heads * depth]; None if the model has no scores of
+                content to position.
+            queries: Table of the positions, projected as queries, [rows, heads * depth]; None if the model has no
+                scores of position to content.
         """
         super().__init__()
         self.content = AllRows(parts.query, parts.key, parts.value, parts.heads, parts.scaling)
@@ -89,12 +93,12 @@ class _DisentangledRows(nn.Module):
         """Compute the attention output of every token.
 
         Args:
-            states: [B, L, H].
+            states: States of the tokens, [B, L, H].
             mask: Added to the scores, [B, 1, 1, L].
-            rows: The table rows of all distances, from `Distances`.
+            rows: Rows of the relative-position table for all distances, from `Distances`.
 
         Returns:
-            Context, the heads next to each other, [B, L, heads * depth].
+            The context, with the heads next to each other, [B, L, heads * depth].
         """
         content = self.content
         query = content.split(content.query(states))
@@ -115,9 +119,9 @@ class _DisentangledRows(nn.Module):
 
 
 class _DisentangledFirstRow(nn.Module):
-    """Disentangled attention of the first token only; values of the other tokens are not computed.
+    """Disentangled attention of the first token only. Values of the other tokens are not computed.
 
-    (q + Q_j)·k_j + q·K_j for each key j, where K and Q are the tables of the distance -j.
+    The score of key j is (q + Q_j)·k_j + q·K_j, where K and Q are the tables' rows for the distance -j.
     """
 
     def __init__(self, parts: Parts, keys: Tensor | None, queries: Tensor | None) -> None:
@@ -130,15 +134,9 @@ class _DisentangledFirstRow(nn.Module):
         """1 where a column belongs to the row's head, [heads, heads * depth]."""
 
     def forward(self, states: Tensor, mask: Tensor, rows: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        """Compute the attention output of the first token.
+        """Compute the attention output of the first token, [B, 1, heads * depth].
 
-        Args:
-            states: [B, L, H].
-            mask: Added to the scores, [B, 1, 1, L].
-            rows: The table rows of all distances, from `Distances`.
-
-        Returns:
-            Context of the first token, [B, 1, heads * depth].
+        Arguments are those of `_DisentangledRows.forward`; only the third entry of `rows` is read.
         """
         query, key = self.content.query(states[:, :1]), self.content.key(states)
         products = key * query if self.queries is None else key * (query + self.queries(rows[2]))
@@ -156,10 +154,11 @@ def shift_diagonals(products: Tensor) -> Tensor:
     """Turn scores per distance, [.., L, 2 L], into scores per pair of tokens, [.., L, L].
 
     Args:
-        products: [B, heads, L, 2 L]; column c of row i belongs to token i + c - L.
+        products: Scores per distance, [B, heads, L, 2 L]; column c of row i is the score of token i with token i + c -
+            L.
 
     Returns:
-        [B, heads, L, L].
+        Scores per pair, [B, heads, L, L]: column j of row i is the score of token i with token j.
     """
     batch, heads, length, _ = products.shape
     flat = products.reshape(batch, heads, -1)[..., length:]
@@ -168,7 +167,7 @@ def shift_diagonals(products: Tensor) -> Tensor:
 
 
 def _table(rows: Tensor | None) -> nn.Embedding | None:
-    """Return an embedding table with these rows; None for None."""
+    """Return an embedding table with these rows, or None if there are none."""
     if rows is None:
         return None
     made = nn.Embedding(rows.shape[0], rows.shape[1], device="meta")
@@ -177,7 +176,7 @@ def _table(rows: Tensor | None) -> nn.Embedding | None:
 
 
 _Tables = tuple[Tensor | None, Tensor | None]
-"""Projected positions as keys and as queries of a layer, each [rows, heads * depth]; None where it has none."""
+"""Projected positions as keys and as queries of a layer, each [rows, heads * depth], or None if it has no such term."""
 
 
 def _disentangled(model: Any, plan: ExportPlan) -> nn.Module:
@@ -191,15 +190,16 @@ def _disentangled(model: Any, plan: ExportPlan) -> nn.Module:
         A module with explicit inputs and tensor outputs, in eval mode.
 
     Raises:
-        InputError: If the model computes something that the rewrite does not.
+        InputError: If the model has layers or settings that the rewritten layers cannot compute, or the plan asks for
+            the layout ``ane``.
     """
     if plan.layout is Layout.ANE:
         rewrite_channels_first(model, plan.family)  # raises InputError: nothing is registered for the family
     base = getattr(model, "base_model", model)
-    take_apart = _find_version(base)
+    read_layer = _find_version(base)
     with torch.no_grad():
         relative = base.encoder.get_rel_embedding()
-        layers = [take_apart(layer, relative) for layer in base.encoder.layer]
+        layers = [read_layer(layer, relative) for layer in base.encoder.layer]
         for parent in list(model.modules()):
             for name, child in list(parent.named_children()):
                 if class_path(child) == _NORM:
@@ -215,7 +215,7 @@ def _disentangled(model: Any, plan: ExportPlan) -> nn.Module:
 
 
 class _MaskedEmbeddings(nn.Module):
-    """The transformers embeddings; padded tokens become zeros where the model has a convolution."""
+    """The transformers embeddings; if the model has a convolution, the embeddings of padded tokens become zeros."""
 
     def __init__(self, embeddings: nn.Module, masks: bool) -> None:
         super().__init__()
@@ -223,15 +223,15 @@ class _MaskedEmbeddings(nn.Module):
         self.word_embeddings = embeddings.word_embeddings  # the fill-mask head takes it from here
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, mask: Tensor, **_: Any) -> Tensor:
-        """Look up the embeddings of the tokens; zero those of padding where the model has a convolution.
+        """Look up the embeddings of the tokens; if the model has a convolution, set those of padding to zeros.
 
         Args:
-            input_ids: [B, L].
-            token_type_ids: [B, L]; not read where the model has no segments.
+            input_ids: Token ids, [B, L].
+            token_type_ids: Segment ids, [B, L]; not read if the model has no segments.
             mask: Added to attention scores, [B, 1, 1, L].
 
         Returns:
-            [B, L, H].
+            The embeddings, [B, L, H].
         """
         states: Tensor = self.embeddings(input_ids=input_ids, token_type_ids=token_type_ids)
         return states * (1.0 - mask[:, 0, 0, :, None] / MASK_VALUE) if self.masks else states
@@ -253,10 +253,10 @@ class _TiedHead(nn.Module):
 
 
 class _LeanEncoder(nn.Module):
-    """The rewritten encoder; its last layer computes only the first token if no head reads more."""
+    """The rewritten encoder. Its last layer computes only the first token if no head reads more."""
 
     def __init__(self, base: Any, layers: list[tuple[Parts, _Tables]], only_first: bool, format: Format) -> None:
-        """Build the layers from their modules and position tables; `only_first` limits the last to the first token."""
+        """Build layers for a file format; with `only_first`, the last layer computes the first token only."""
         super().__init__()
         shape = Shape(flat_ffn=format is Format.ONNX)
         last = len(layers) - 1
@@ -269,15 +269,15 @@ class _LeanEncoder(nn.Module):
         self.distances = Distances(_rows_of_distances(base), opaque=format is not Format.ONNX)
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor, **_: Any) -> BaseModelOutput:
-        """Run all encoder layers, and the convolution behind the first one if the model has it.
+        """Run all encoder layers, and the convolution after the first one if the model has it.
 
         Args:
-            hidden_states: [B, L, H].
+            hidden_states: States of the tokens, [B, L, H].
             attention_mask: Added to attention scores, [B, 1, 1, L].
 
         Returns:
-            The last states, [B, L, H] or [B, 1, H]; also as the only entry of `hidden_states`, where transformers reads
-            it.
+            The last states, [B, L, H], or [B, 1, H] if the last layer computes the first token only. They are also the
+            only entry of `hidden_states`, where transformers' fill-mask head reads them.
         """
         rows = self.distances(attention_mask)
         states = hidden_states
@@ -296,15 +296,9 @@ class _DisentangledLayer(PostNormLayer):
         super().__init__(parts, first_row, shape, kind(parts, *tables))
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor, rows: tuple[Tensor, Tensor, Tensor]) -> Tensor:  # type: ignore[override]
-        """Run the encoder layer with relative positions.
+        """Run the layer on states [B, L, H]; return [B, L, H], or [B, 1, H] if it computes the first token only.
 
-        Args:
-            hidden_states: [B, L, H].
-            attention_mask: Added to attention scores, [B, 1, 1, L].
-            rows: The table rows of all distances, from `Distances`.
-
-        Returns:
-            [B, L, H], or [B, 1, H] of a first-row layer.
+        `attention_mask` [B, 1, 1, L] is added to the scores. `rows` are the rows of all distances, from `Distances`.
         """
         context = self.attention(hidden_states, attention_mask, rows)
         return self.after(context, hidden_states[:, :1] if self.first_row else hidden_states)
@@ -314,7 +308,7 @@ class Neighbours(nn.Module):
     """The convolution over neighbouring embeddings as one linear layer, whose weight quantizers recognize."""
 
     def __init__(self, stock: Any) -> None:
-        """Reuse weight, bias and norm of the transformers convolution; its groups become blocks of one matrix."""
+        """Reuse weight, bias and norm of the transformers convolution. Its groups become blocks of one matrix."""
         super().__init__()
         conv = stock.conv
         outputs, inputs, size = conv.weight.shape
@@ -330,11 +324,11 @@ class Neighbours(nn.Module):
         """Add the convolution of the embeddings to the states, and normalize.
 
         Args:
-            embedded: Input of the first layer, padding as zeros, [B, L, H].
+            embedded: Input of the first layer, with zeros at padding, [B, L, H].
             states: Output of the first layer, [B, L, H].
 
         Returns:
-            [B, L, H].
+            New states, [B, L, H].
         """
         reach = (self.size - 1) // 2
         length = embedded.shape[1]
@@ -351,7 +345,18 @@ def _activation(name: str) -> nn.Module:
 
 
 def _rows_of_distances(base: Any) -> Tensor:
-    """Return the row number in the relative table for each distance from -R to R, R being the longest input + 1."""
+    """Return which row of the relative-position table belongs to each distance between two tokens.
+
+    The distance is the query's position minus the key's. Large distances share a row if the model groups them
+    in buckets.
+
+    Args:
+        base: The model without its head.
+
+    Returns:
+        Indices of rows, int64 [2 R + 1], for the distances -R to R, where R is the longest input + 1. All are
+        0 if the model has no relative attention.
+    """
     encoder, largest = base.encoder, base.config.max_position_embeddings + 1
     if not encoder.relative_attention:
         return torch.zeros(2 * largest + 1, dtype=torch.int64)
@@ -370,8 +375,11 @@ def _plain_norm(norm: Any) -> nn.LayerNorm:
     return made
 
 
-def _take_apart_v1(layer: Any, relative: Tensor | None) -> tuple[Parts, _Tables]:
-    """Return a DeBERTa v1 layer's modules and projected position tables; its fused projection is split in three."""
+def _read_layer_v1(layer: Any, relative: Tensor | None) -> tuple[Parts, _Tables]:
+    """Return the modules of a DeBERTa v1 layer, whose fused query, key and value are split, and its position tables.
+
+    `relative` is the table of relative positions; the layer's own projections of it are returned.
+    """
     own = layer.attention.self
     weights = own.in_proj.weight.view(own.num_attention_heads, 3, own.attention_head_size, -1)
     query, key, value = (_linear(weights[:, i].flatten(0, 1), b) for i, b in enumerate((own.q_bias, None, own.v_bias)))
@@ -380,8 +388,12 @@ def _take_apart_v1(layer: Any, relative: Tensor | None) -> tuple[Parts, _Tables]
     return _parts(layer, (query, key, value), 1 + len(own.pos_att_type)), (keys, queries)
 
 
-def _take_apart_v2(layer: Any, relative: Tensor | None) -> tuple[Parts, _Tables]:
-    """Return a DeBERTa v2 or v3 layer's modules and position tables; query and key may project positions too."""
+def _read_layer_v2(layer: Any, relative: Tensor | None) -> tuple[Parts, _Tables]:
+    """Return the modules of a DeBERTa v2 or v3 layer and its position tables.
+
+    `relative` is the table of relative positions. It is projected by the layer's query and key if the model shares them
+    (``share_att_key``), else by projections for positions.
+    """
     own = layer.attention.self
     kinds = [kind for kind in ("c2p", "p2c") if kind in own.pos_att_type]
     shared = own.share_att_key
@@ -404,7 +416,10 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 
 
 def _parts(layer: Any, projections: tuple[nn.Linear, nn.Linear, nn.Linear], terms: int) -> Parts:
-    """Return a layer's modules as `Parts`; its scores are the sum of `terms` products, which sets their scale."""
+    """Return the modules of a DeBERTa layer as `Parts`, with the given projections for queries, keys and values.
+
+    `terms` is the number of terms in an attention score (content and positions), which decides the scale of the scores.
+    """
     attention = layer.attention.self
     query, key, value = projections
     out = layer.attention.output
@@ -427,17 +442,17 @@ _V1 = "transformers.models.deberta.modeling_deberta"
 _V2 = "transformers.models.deberta_v2.modeling_deberta_v2"
 _NORM = f"{_V1}.DebertaLayerNorm"
 _VERSIONS: dict[tuple[str, str], Callable[[Any, Tensor | None], tuple[Parts, _Tables]]] = {
-    (f"{_V1}.DebertaLayer", f"{_V1}.DisentangledSelfAttention"): _take_apart_v1,
-    (f"{_V2}.DebertaV2Layer", f"{_V2}.DisentangledSelfAttention"): _take_apart_v2,
+    (f"{_V1}.DebertaLayer", f"{_V1}.DisentangledSelfAttention"): _read_layer_v1,
+    (f"{_V2}.DebertaV2Layer", f"{_V2}.DisentangledSelfAttention"): _read_layer_v2,
 }
 """Functions that return a layer's modules and tables, by the class names of the layer and of its attention."""
 
 
 def _find_version(base: Any) -> Callable[[Any, Tensor | None], tuple[Parts, _Tables]]:
-    """Return the function that takes this model's layers apart: that of DeBERTa v1, or that of v2 and v3.
+    """Return the function that reads the modules and position tables of this model's layers, for v1 or for v2 and v3.
 
     Raises:
-        InputError: If the model has other layers, or computes what the rewrite does not.
+        InputError: If the model has other layers, or settings that the rewritten layers cannot compute.
     """
     layers = getattr(getattr(base, "encoder", None), "layer", ())
     kinds = {(class_path(m), class_path(m.attention.self)) for m in layers if hasattr(m, "attention")}

@@ -1,13 +1,15 @@
 """Rewrite ERNIE (Tsinghua), which has a text stream and an entity stream, for export with entities or without.
 
-`_two_streams` is the adapter. With entities (`_EntityEncoder`), the graph takes the entities' numbers in a table that it
-holds, or their vectors, and runs both streams at all positions. That input decides which positions are open; [CLS]
-always is. The entity stream of the last layer has no reader and is left out.
+`_two_streams` is the adapter. With entities (`_EntityEncoder`), an input of the graph holds the entities' numbers in a
+table that the graph contains, or their vectors, and both streams run at all positions. A position counts as an entity
+if the input has one there; [CLS] always counts. The entity stream of the last layer is left out, because nothing reads
+it.
 
-Without entities (`_TextOnlyEncoder`), only the position of [CLS] is open, with a zero vector as in the authors'
-training. Attention over a single key is the projection of its value, whatever the query, so that the entity stream of a
-layer is one row [B, 1, E] and a few small linear layers: exactly what the whole model computes, not an approximation.
-Up to the first layer with entities that row is zero, so that its contribution to this layer is a constant.
+Without entities (`_TextOnlyEncoder`), only the position of [CLS] counts as an entity, with a zero vector as in the
+authors' training. Attention over a single key is the projection of its value, whatever the query, so that the entity
+stream of a layer is one row [B, 1, E] and a few small linear layers: exactly what the whole model computes, not an
+approximation. Up to the first layer with entities that row is zero, so that its contribution to this layer is a
+constant.
 """
 
 from __future__ import annotations
@@ -37,10 +39,13 @@ _IDS = "entity_ids"
 
 
 class _EntityStream(nn.Module):
-    """Attention of one layer's entity stream; its results are the entity states that the feed-forward part reads."""
+    """Attention of one layer's entity stream. Its outputs are the entity states that the feed-forward part reads."""
 
     def __init__(self, attention: Any, first_row: bool, shape: Shape) -> None:
-        """Reuse the entity attention of a transformers layer; a layer without it passes entity states on."""
+        """Reuse the entity attention of a transformers layer. A layer without it returns its entity states unchanged.
+
+        With `first_row`, only the first token's entity state is computed. `shape` depends on the file format.
+        """
         super().__init__()
         self.first_row, self.attends = first_row, hasattr(attention, "self_ent")
         if self.attends:
@@ -51,7 +56,10 @@ class _EntityStream(nn.Module):
             self.dense, self.norm = out.dense, out.LayerNorm
 
     def forward(self, entities: Tensor, open_places: Tensor) -> Tensor:
-        """Compute the layer's entity states [B, L, E], zero where no entity is; [B, 1, E] if only the first is read."""
+        """Compute the layer's entity states, [B, L, E], or [B, 1, E] if only the first is read.
+
+        `open_places` is 1 at positions that have an entity, [B, L]; at all others the states are zero.
+        """
         rows = entities[:, :1] if self.first_row else entities
         if self.attends:
             closed = (1.0 - open_places[:, None, None, :]) * MASK_VALUE
@@ -67,9 +75,9 @@ class _EntityLayer(nn.Module):
 
         Args:
             layer: The layer of the transformers model.
-            first_row: Whether only the first token's output is used.
-            last: Whether no later layer reads its entity states.
-            shape: Settings of the rewritten layer, which depend on the file format.
+            first_row: Whether only the first token's output is used; then only that is computed.
+            last: Whether no later layer reads the entity states of this one; then they are not computed.
+            shape: Settings of the rewritten layer that depend on the file format.
         """
         super().__init__()
         parts = bert_layer(layer)
@@ -88,16 +96,19 @@ class _EntityLayer(nn.Module):
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor, entities: Tensor, open_places: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Run both streams of the layer.
+        """Compute the layer's new states of the text and of the entities.
 
         Args:
-            hidden_states: [B, L, H].
-            attention_mask: Added to attention scores, [B, 1, 1, L].
-            entities: [B, L, E].
-            open_places: 1 where an entity is, [B, L].
+            hidden_states: States of the text, [B, L, H].
+            attention_mask: Mask that is added to the attention scores of the text, [B, 1, 1, L].
+            entities: States of the entities, [B, L, E].
+            open_places: 1 at positions that have an entity, 0 at all others, whose entity states are ignored,
+                [B, L].
 
         Returns:
-            Text [B, L, H], or [B, 1, H] of a first-row layer, and the entities of the next layer [B, L, E].
+            (States of the text, states of the entities). Those of the text are [B, L, H], or [B, 1, H] if
+            only the first token is computed. Those of the entities are [B, L, E]; the last layer with
+            entities returns `entities` unchanged, because no later layer reads them.
         """
         rows = hidden_states[:, :1] if self.first_row else hidden_states
         context = self.attention(rows, hidden_states, hidden_states, attention_mask)
@@ -110,7 +121,7 @@ class _EntityLayer(nn.Module):
         return states, self.entity_norm(self._project(self.down_entity, hidden) + given)
 
     def _project(self, dense: nn.Module, hidden: Tensor) -> Tensor:
-        """Apply the second feed-forward projection; for ONNX to states flattened to [B * L, I]."""
+        """Apply the second feed-forward projection. For ONNX, the states are flattened to [B * L, I] before it."""
         if not self.flat_ffn:
             return dense(hidden)  # type: ignore[no-any-return]
         return dense(hidden.flatten(0, 1)).view(*hidden.shape[:2], -1)  # type: ignore[no-any-return]
@@ -135,7 +146,14 @@ class _EntityEncoder(nn.Module):
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor, entity_vectors: Tensor, entity_mask: Tensor, **_: Any
     ) -> BaseModelOutput:
-        """Run all layers on [B, L, H], a mask to add [B, 1, 1, L], entity vectors [B, L, E] and their mask [B, L]."""
+        """Run all layers on text and entities, and return the last text states.
+
+        Args:
+            hidden_states: States of the text, [B, L, H].
+            attention_mask: Added to the scores, [B, 1, 1, L].
+            entity_vectors: Vectors of the entities, [B, L, E].
+            entity_mask: 1 at positions that have an entity, [B, L]; [CLS] always counts as one.
+        """
         first = entity_mask[:, :1] * 0.0 + 1.0  # [CLS]; not ones_like, which Core ML turns into an operation of its own
         open_places, entities = torch.cat([first, entity_mask[:, 1:]], 1), entity_vectors
         for layer in self.layer:
@@ -152,7 +170,7 @@ class _WithIds(Wrapped):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor, entity_ids: Tensor
     ) -> tuple[Tensor, ...]:
-        """Run the model; all inputs are [B, L]."""
+        """Run the model. All inputs are [B, L]."""
         return self.run(attention_mask, input_ids=input_ids, token_type_ids=token_type_ids, entity_ids=entity_ids)
 
 
@@ -162,7 +180,7 @@ class _WithVectors(Wrapped):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor, entity_vectors: Tensor
     ) -> tuple[Tensor, ...]:
-        """Run the model; inputs are [B, L], entity vectors [B, L, E]."""
+        """Run the model. Inputs are [B, L], entity vectors [B, L, E]."""
         more = {"token_type_ids": token_type_ids, "entity_vectors": entity_vectors}
         return self.run(attention_mask, input_ids=input_ids, **more)
 
@@ -177,13 +195,13 @@ def _two_streams(model: Any, plan: ExportPlan) -> nn.Module:
 
     Args:
         model: One of the classes of ERNIE (Tsinghua) in eval mode. **It is changed in place.**
-        plan: Settings of the export.
+        plan: Settings of the export; the form of its family decides whether there are entities.
 
     Returns:
         The module, in eval mode.
 
     Raises:
-        InputError: If the plan asks for another layout, or a layer is not ERNIE's own.
+        InputError: If the plan asks for another layout than ``plain``, or a layer is not ERNIE's own.
     """
     if plan.layout is not Layout.PLAIN:
         what = f"'{plan.layout}' has no rewrite for the encoder of '{model.config.model_type}'."
@@ -206,7 +224,7 @@ def _two_streams(model: Any, plan: ExportPlan) -> nn.Module:
 
 
 class _FirstTokenEntity(nn.Module):
-    """The entity state [B, 1, E] that a layer's feed-forward part reads if only [CLS] has one."""
+    """The entity state [B, 1, E] that a layer's feed-forward part reads if [CLS] is the only entity."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
@@ -216,7 +234,10 @@ class _FirstTokenEntity(nn.Module):
             self.projection, self.norm = _fuse(out.dense, value), out.LayerNorm
 
     def forward(self, entity: Tensor) -> Tensor:
-        """Compute the entity state by attention to itself, a linear projection; unchanged without attention."""
+        """Compute the entity state by attention to itself, which is a linear projection.
+
+        In a layer without entity attention the state is returned unchanged.
+        """
         return self.norm(self.projection(entity) + entity) if self.attends else entity
 
 
@@ -224,14 +245,14 @@ class _FusedLayer(nn.Module):
     """An encoder layer whose only entity is that of [CLS], computed for all text rows or for the first one only."""
 
     def __init__(self, layer: Any, first_row: bool, first: bool, last: bool, shape: Shape) -> None:
-        """Reuse the modules of a transformers layer; fold the entity biases and, in the first layer, the constant row.
+        """Reuse the modules of a transformers layer. Entity biases and constant entity states move to other biases.
 
         Args:
             layer: The layer of the transformers model.
-            first_row: Whether only the first token's output is used.
-            first: Whether it is the first layer with entities, whose entity row is zero.
-            last: Whether no later layer reads its entity states.
-            shape: Settings of the rewritten layer, which depend on the file format.
+            first_row: Whether only the first token's output is used; then only that is computed.
+            first: Whether it is the first layer with entities, whose entity state is constant.
+            last: Whether no later layer reads the entity state of this one; then it is not computed.
+            shape: Settings of the rewritten layer that depend on the file format.
         """
         super().__init__()
         parts = bert_layer(layer)
@@ -261,16 +282,16 @@ class _FusedLayer(nn.Module):
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor, entity: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Run the layer on the text and the entity row of [CLS].
+        """Run the layer on the text states and the entity state of [CLS].
 
         Args:
-            hidden_states: [B, L, H].
+            hidden_states: States of the text, [B, L, H].
             attention_mask: Added to attention scores, [B, 1, 1, L].
-            entity: The first token's, [B, 1, E]; None in the first layer with entities.
+            entity: Entity state of [CLS], [B, 1, E]; None in the first layer with entities.
 
         Returns:
-            Text [B, L, H], or [B, 1, H] of a first-row layer, and the entity of the next layer [B, 1, E] if there is
-            one.
+            New states of the text, [B, L, H], or [B, 1, H] of the first token, and the entity state for the next layer,
+            [B, 1, E]; None in the last layer with entities.
         """
         rows = hidden_states[:, :1] if self.first_row else hidden_states
         context = self.attention(rows, hidden_states, hidden_states, attention_mask)
@@ -323,7 +344,7 @@ class _TextOnlyEncoder(nn.Module):
 
 
 def _fuse(second: nn.Linear, first: nn.Linear) -> nn.Linear:
-    """Multiply two linear layers that follow one another into one layer."""
+    """Return one linear layer that computes two linear layers, `first` and then `second`."""
     made = nn.Linear(first.in_features, second.out_features, device="meta")
     made.weight = nn.Parameter((second.weight @ first.weight).detach())
     made.bias = nn.Parameter((second.weight @ first.bias + second.bias).detach())

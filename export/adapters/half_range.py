@@ -1,10 +1,10 @@
 """Scale MobileBERT's large activations down by powers of two, so that fp16 holds them and outputs stay exact.
 
 A trained MobileBERT normalizes nothing inside its encoder (NoNorm is a factor and an offset per channel), and its
-states between the blocks reach 1e5 to 1e6; fp16 ends at 65,504. A tensor between two linear layers may be any multiple
-of itself if the layer before writes the multiple and the layer behind expects it, ReLU included, which is positively
-homogeneous. A power of two changes exponents only, so that in fp32 every result stays the same bit for bit, and the
-relative error of int8 weights and activations stays what it was.
+states between the blocks reach 1e5 to 1e6; fp16 ends at 65,504. A tensor between two linear layers may be multiplied by
+any positive factor if the layer before writes the multiple and the layer after divides by the factor, even with a ReLU
+between them, because ReLU(c x) = c ReLU(x). A power of two changes exponents only, so that in fp32 every result stays
+the same bit for bit, and the relative error of int8 weights and activations stays what it was.
 
 `rescale_to_fp16` measures how large the tensors become (`measure_scales`), chooses their factors and multiplies the
 weights (`apply_scales`).
@@ -43,13 +43,13 @@ Inputs = Mapping[str, NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class LayerScales:
-    """Factors by which the tensors of one MobileBERT layer are multiplied; 1 where fp16 holds them anyway.
+    """Factors by which the tensors of one MobileBERT layer are multiplied. Tensors that fp16 holds unscaled have 1.
 
     Attributes:
-        narrow: Factor of the residual stream inside the bottleneck.
-        shared: Factor of the states that queries and keys are computed from, where they have a separate bottleneck.
+        narrow: Factor of the residual states inside the bottleneck.
+        shared: Factor of the states from which queries and keys are computed, if they have a separate bottleneck.
         value: Factor of attention values and context.
-        hidden: Factors of the hidden states of each feed-forward part, in order.
+        hidden: Factor of the hidden states of each feed-forward part, in order.
         out: Factor of the layer's output.
     """
 
@@ -78,24 +78,26 @@ class Scales:
 
     @property
     def smallest(self) -> float:
-        """The smallest factor of all; 1 if no tensor is scaled."""
+        """The smallest factor of all. It is 1 if no tensor is scaled."""
         inner = [s for x in self.layers for s in (x.narrow, x.shared, x.value, *x.hidden, x.out)]
         return min(self.embedded, self.first, self.transform, *inner)
 
 
 def rescale_to_fp16(model: Any, outputs: Sequence[str], samples: Sequence[Inputs] = ()) -> float:
-    """Shrink a MobileBERT's activations by powers of two, in its weights, to at most fp16's maximum / `ROOM`.
+    """Scale a MobileBERT's weights by powers of two so that its activations stay within the range of fp16.
 
-    Models that are not MobileBERT with NoNorm, and those whose tensors are small enough, are left as they are.
-    Attention scores, logits and states that are themselves an output are not scaled.
+    No activation on the measured rows then exceeds fp16's maximum / `ROOM`. Models that are not MobileBERT with NoNorm,
+    and those whose activations are small enough, are not changed. Attention scores, logits and states that are
+    themselves an output are not scaled.
 
     Args:
         model: A transformers model with a head in eval mode. **It is changed in place**: pass a deep copy.
         outputs: Names of the graph's outputs.
-        samples: Inputs [B, L] by name to measure, beside some made from the vocabulary.
+        samples: Inputs [B, L] by name on which activations are measured, besides rows made from the vocabulary.
 
     Returns:
-        The factor of the model's last states: 1 unless they are an output.
+        The factor by which the model's last states are scaled: 1 if no output needs them scaled back, or nothing was
+        scaled.
     """
     if not _has_no_norm(model):
         return 1.0
@@ -125,7 +127,7 @@ def vocabulary_rows(config: Any, rows: int = 8) -> list[Inputs]:
 
     Args:
         config: The model's configuration.
-        rows: How many rows get ids spread over the vocabulary.
+        rows: Number of rows of ids spread over the vocabulary.
 
     Returns:
         One batch [rows + 1, L], L at most 128.
@@ -140,12 +142,15 @@ def vocabulary_rows(config: Any, rows: int = 8) -> list[Inputs]:
 
 
 def measure_scales(model: Any, samples: Sequence[Inputs], pooled_states: bool = False) -> Scales:
-    """Run a model on sample rows and choose the factor of every tensor from its largest magnitude.
+    """Run a model on sample rows, and choose a scale factor for every tensor from its largest magnitude.
 
     Args:
-        model: MobileBERT with NoNorm, in eval mode; left as it is.
+        model: MobileBERT with NoNorm, in eval mode; it is not changed.
         samples: Inputs [B, L] by name.
-        pooled_states: Whether the last states are pooled in the graph: then their sum over tokens must fit too.
+        pooled_states: Whether the graph pools the last states: then their sum over the tokens must fit into fp16 too.
+
+    Returns:
+        The factors.
     """
     base, reader, ranges = model.base_model, _state_reader(model), _ActivationRange()
     embeddings, layers = base.embeddings, list(base.encoder.layer)
@@ -192,7 +197,10 @@ def _watch_layer(ranges: _ActivationRange, prefix: str, layer: Any) -> None:
 
 
 def _layer_scales(scale: Callable[[str], float], layers: Sequence[Any], keep_last: bool) -> tuple[LayerScales, ...]:
-    """Choose the factors of every layer's tensors; the last layer's output keeps factor 1 if `keep_last`."""
+    """Choose the scale factors of every layer's tensors. With `keep_last` the last layer's output is not scaled.
+
+    `scale` returns the factor of the tensor with a given name.
+    """
     layer_scales = []
     for i, layer in enumerate(layers):
         hidden = tuple(
@@ -214,8 +222,8 @@ def _power_of_two(largest: float) -> float:
 class _ActivationRange:
     """Largest magnitudes of named tensors, measured by hooks while a model runs.
 
-    Results of NoNorm are measured as the exported graph computes them, the folded product and the residual each: two
-    numbers that cancel must fit into a type too.
+    A NoNorm with a residual is measured as the exported graph computes it: the product and the residual are measured
+    separately, because each must fit into fp16 even if they cancel out.
     """
 
     def __init__(self) -> None:
@@ -223,7 +231,7 @@ class _ActivationRange:
         self._hooks: list[Any] = []
 
     def largest(self, name: str) -> float:
-        """Return the largest magnitude measured under a name: infinite after infinite or NaN numbers, 0 without any."""
+        """Return the largest magnitude measured under a name: 0 if none was, infinite if one was infinite or NaN."""
         return self._largest.get(name, 0.0)
 
     def update(self, name: str, *values: Tensor) -> None:
@@ -237,7 +245,7 @@ class _ActivationRange:
         self._hooks.append(dense.register_forward_hook(lambda _, __, out: self.update(name, out)))
 
     def watch_norm(self, before: str, after: str, norm: Any) -> None:
-        """Measure a NoNorm that stays in the graph: its inputs under the name `before`, its results under `after`."""
+        """Register a hook that measures a NoNorm: its inputs under the name `before`, its outputs under `after`."""
 
         def measure(_: nn.Module, args: tuple[Tensor], out: Tensor) -> None:
             self.update(before, args[0])
@@ -246,7 +254,7 @@ class _ActivationRange:
         self._hooks.append(norm.register_forward_hook(measure))
 
     def watch_residual(self, name: str, part: Any) -> None:
-        """Measure the output of `part.dense` followed by NoNorm `part.LayerNorm`, with or without a residual."""
+        """Add hooks that measure `part.dense` and the NoNorm `part.LayerNorm` after it, with and without residual."""
         products: list[Tensor] = []
 
         def measure(_: nn.Module, args: tuple[Tensor], out: Tensor) -> None:
@@ -267,7 +275,7 @@ class _ActivationRange:
 
 
 def apply_scales(model: Any, scales: Scales) -> None:
-    """Multiply a model's weights so that its tensors shrink by the given factors and its outputs stay the same.
+    """Multiply a model's weights so that its activations shrink by the given factors while its outputs stay the same.
 
     Args:
         model: MobileBERT with NoNorm. **It is changed in place.**
@@ -294,7 +302,10 @@ def apply_scales(model: Any, scales: Scales) -> None:
 
 
 def _apply_to_layer(layer: Any, own: LayerScales, entering: float) -> None:
-    """Multiply the weights of one layer by its factors; its input arrives multiplied by `entering`."""
+    """Multiply the weights of one layer so that its activations are scaled by the factors `own`.
+
+    `entering` is the factor by which the layer's input is scaled already.
+    """
     attention, outer = layer.attention, entering
     keys = values = entering
     if layer.use_bottleneck:
@@ -327,7 +338,11 @@ def _rescale(dense: nn.Linear, entering: float, leaving: float) -> None:
 
 
 def _rescale_residual(part: Any, entering: float, residual: float, leaving: float) -> None:
-    """Rescale a linear layer and the NoNorm behind it, where the residual is multiplied by `residual`."""
+    """Change the weights of a linear layer and the NoNorm after it for scaled inputs and outputs.
+
+    The layer's input is scaled by `entering`, the residual by `residual`, and the NoNorm's output is to be scaled by
+    `leaving`.
+    """
     _rescale(part.dense, entering, residual)
     part.LayerNorm.weight.mul_(leaving / residual)
     part.LayerNorm.bias.mul_(leaving)
@@ -342,7 +357,10 @@ def _feed_forward_parts(layer: Any) -> list[Any]:
 
 
 def _state_reader(model: Any) -> Any:
-    """Return the only linear layer that reads the last hidden states; None if they are an output or it is unknown."""
+    """Return the only linear layer that reads the last hidden states.
+
+    None if the states are themselves an output, or the model's class is not known here.
+    """
     kind = class_path(model).removeprefix(_MODEL)
     if kind not in _HEADS:
         return None

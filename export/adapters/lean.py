@@ -1,14 +1,14 @@
 """Rewrite the transformers encoders into cheaper graphs with the same results up to rounding.
 
 `rewrite_layers` replaces the layers of a model by `PostNormLayer`, or by what a family registered for its own layers;
-ALBERT's stack, which runs a few stored layers several times, becomes a `SharedStack`. Inside, attention is `AllRows`,
-or `FirstRow` in the last layer of a model whose head reads nothing but the first token. For TFLite,
+ALBERT's stack, which runs a few stored layers several times, becomes a `SharedStack`. Their attention is `AllRows`, or
+`FirstRow` in the last layer of a model whose head reads nothing but the first token. For TFLite,
 `decompose_norms_and_segments` writes normalization and segments as arithmetic. Only rewrites that were measured to be
 faster in the engine of a format are kept.
 
 `LAYER_PARTS` (see `find_layer_parts`) holds each family's functions that return a layer's modules as `Parts`, and those
-of an encoder with shared layers as `Stack`. Classes are matched by their full name: a layer of any other class stays
-as it is.
+of an encoder with shared layers as `Stack`. Classes are matched by their full name: a layer of any other class stays as
+it is.
 
 Class and attribute names of the modules are part of tensor names in exported files.
 """
@@ -28,7 +28,7 @@ from pocketbert.core.types import Format
 
 @dataclass(frozen=True)
 class Parts:
-    """The modules of one post-norm encoder layer, by their part in it.
+    """The modules of one post-norm encoder layer.
 
     Attributes:
         query: Projection to queries.
@@ -39,7 +39,7 @@ class Parts:
         attention_out: Projection of the context.
         attention_norm: Normalization after the first residual.
         up: First feed-forward projection.
-        act: Activation between the two.
+        act: Activation between `up` and `down`.
         down: Second feed-forward projection.
         output_norm: Normalization after the second residual.
     """
@@ -64,7 +64,7 @@ class Stack:
     Attributes:
         entry: The module that the embeddings go through first.
         layers: The stored layers.
-        order: Number of the layer that runs in each step.
+        order: Index in `layers` of the layer that runs in each step.
     """
 
     entry: nn.Module
@@ -74,12 +74,12 @@ class Stack:
 
 @dataclass(frozen=True)
 class Shape:
-    """How rewritten layers compute, where engines differ in what is fast.
+    """How rewritten layers compute what one engine runs faster in another form.
 
     Attributes:
-        flat_ffn: Run the feed-forward part on [B * L, H]. ONNX Runtime then cannot prove that its output has the shape
-            of the residual, and leaves Add and LayerNormalization as they are; its SkipLayerNormalization, which it
-            would put in their place, takes several times as long as both.
+        flat_ffn: Whether to run the feed-forward part on [B * L, H]. ONNX Runtime then cannot prove that its output has
+            the shape of the residual, and leaves Add and LayerNormalization as they are, instead of fusing them to
+            SkipLayerNormalization, which takes several times as long as both.
         opaque: See `FirstRow`.
     """
 
@@ -88,21 +88,21 @@ class Shape:
 
 
 def rewrite_layers(model: Any, family: Family, format: Format) -> Any:
-    """Replace the encoder layers of a model by cheaper ones with the same results.
+    """Replace the encoder layers of a model by faster ones with the same results, and return the model.
 
-    In every format, the attention scale is folded into the query's weights and NoNorm into the linear layer before it,
-    and where the head reads nothing but the first token, the last layer computes nothing but that (`FirstRow`, or the
-    last run of a `SharedStack`). ONNX also gets `Shape.flat_ffn`; TFLite, which has no operator for layer
-    normalization, `SpelledNorm`, and `SpelledSegments` where there are two segments.
+    In every format, the scale of the attention scores is multiplied into the query's weights, and NoNorm into the
+    linear layer before it. If the head reads the first token only, the last layer computes only that (`FirstRow`, or
+    the last run of a `SharedStack`). ONNX files also get `Shape.flat_ffn`. TFLite, which has no operator for layer
+    normalization, gets `SpelledNorm`, and `SpelledSegments` if there are two segments.
 
     Args:
-        model: A transformers model in eval mode with a head and eager attention, fed with an additive mask
-            [B, 1, 1, L]. **It is changed in place**: pass a deep copy.
-        family: The model's row of the family table; a family without layer parts is left as it is.
+        model: A transformers model in eval mode with a head and eager attention, fed with an additive mask [B, 1, 1,
+            L]. **It is changed in place**: pass a deep copy.
+        family: The model's family; if it names no layer parts, the model is not changed.
         format: Format of the file.
 
     Returns:
-        The model.
+        The changed model.
     """
     encoder, parts = getattr(model, "base_model", model), find_layer_parts(family)
     path, layers = find_layers(encoder, family, parts)
@@ -130,10 +130,10 @@ def rewrite_layers(model: Any, family: Family, format: Format) -> Any:
 
 
 def find_layer_parts(family: Family) -> LayerParts | None:
-    """Return the registered functions that rewrite a family's layers; None if its row names none.
+    """Return the registered functions that rewrite a family's layers; None if the family names none.
 
     Raises:
-        InputError: If the row names parts that are not registered.
+        InputError: If the family names layer parts that are not registered.
     """
     if family.layer_parts is None:
         return None
@@ -141,12 +141,16 @@ def find_layer_parts(family: Family) -> LayerParts | None:
 
 
 def find_layers(base: Any, family: Family, parts: LayerParts | None) -> tuple[str, nn.ModuleList | None]:
-    """Return the path of the encoder and its list of layers; None for the list if a layer is of an unknown class.
+    """Return the path of a model's encoder and its list of layers.
 
     Args:
         base: A transformers model without its head.
-        family: The model's row of the family table.
-        parts: The registered functions for the family's layers; None if nothing is registered.
+        family: The model's family, which names the path.
+        parts: The functions that are registered for the family's layers; None if there are none.
+
+    Returns:
+        The path and the layers. The layers are None if `parts` is, if there is no list of layers at the path, or if a
+        layer is of another class than `parts` is for.
     """
     stack, _, name = family.layer_path.partition(".")[2].rpartition(".")
     try:
@@ -160,7 +164,7 @@ def find_layers(base: Any, family: Family, parts: LayerParts | None) -> tuple[st
 
 
 def reads_first_token(model: Any, family: Family, parts: LayerParts) -> bool:
-    """Return whether a model's head reads the last hidden state of the first token only."""
+    """Return whether a model's head reads nothing but the first token's last hidden state."""
     module = parts.layer.rpartition(".")[0]
     if getattr(model.config, "classifier_pooling", "cls") != "cls":
         return False
@@ -176,7 +180,7 @@ def class_path(module: Any) -> str:
 
 
 class AllRows(nn.Module):
-    """Multi-head attention of all tokens; the scale of the scores is multiplied into the query's weights, in place."""
+    """Multi-head attention of all tokens. The scale of the scores is multiplied into the query's weights, in place."""
 
     def __init__(self, query: nn.Linear, key: nn.Linear, value: nn.Linear, heads: int, scaling: float) -> None:
         super().__init__()
@@ -187,13 +191,13 @@ class AllRows(nn.Module):
         """Compute the attention output of every token.
 
         Args:
-            queries: States that queries are computed from, [B, L, D].
-            keys: States that keys are computed from, [B, L, D].
-            values: States that values are computed from, [B, L, E].
+            queries: States from which queries are computed, [B, L, D].
+            keys: States from which keys are computed, [B, L, D].
+            values: States from which values are computed, [B, L, E].
             mask: Added to the scores, [B, 1, 1, L].
 
         Returns:
-            Context, the heads side by side, [B, L, heads * depth].
+            The context, with the heads side by side, [B, L, heads * depth].
         """
         query, key, value = (
             self.split(self.query(queries)),
@@ -210,10 +214,10 @@ class AllRows(nn.Module):
 
 
 class FirstRow(nn.Module):
-    """Multi-head attention of the first token only, which needs no keys and values of the others.
+    """Multi-head attention of the first token only, for which keys and values of the other tokens are not computed.
 
-    A single query q lets both large projections act on one row per head instead of one per token: q·(K x + k) is
-    (Kᵀ q)·x plus a number that is the same for all tokens, which softmax drops; and the mean of V x + v under weights
+    A single query q lets both large projections act on one row per head instead of one per token: q·(K x + k) is (Kᵀ
+    q)·x plus a number that is the same for all tokens, which softmax ignores; and the mean of V x + v under weights
     that sum to 1 is V (mean of x) + v.
     """
 
@@ -223,14 +227,14 @@ class FirstRow(nn.Module):
         """Reuse the query, key and value projections of an attention module.
 
         Args:
-            query: Changed in place: the scale is folded into it.
-            key: Its transpose is stored instead.
-            value: Kept.
+            query: Projection to queries; changed in place: the scale is multiplied into its weights.
+            key: Projection to keys; the transpose of its weights is stored, and its bias is dropped.
+            value: Projection to values, used as it is.
             heads: Number of heads.
             scaling: Factor of the scores.
-            opaque: Add a head that is cut off again. The cut keeps litert-torch from recognizing a product with a
-                transposed operand, which it would write as FULLY_CONNECTED with computed weights; XNNPACK refuses
-                that, and its part of the graph falls in two.
+            opaque: Whether to add a head that is cut off again. The cut keeps litert-torch from recognizing a product
+                with a transposed operand, which it would write as FULLY_CONNECTED with computed weights. XNNPACK does
+                not run such an operator, so that the part of the graph that it runs would be split in two.
         """
         super().__init__()
         self.query, self.value, self.heads = query, value, heads
@@ -246,13 +250,13 @@ class FirstRow(nn.Module):
         """Compute the attention output of the first token.
 
         Args:
-            queries: The first token, [B, 1, D].
-            keys: All tokens, [B, L, D].
-            values: All tokens, [B, L, E].
+            queries: State of the first token, [B, 1, D].
+            keys: States of all tokens, from which keys are computed, [B, L, D].
+            values: States of all tokens, from which values are computed, [B, L, E].
             mask: Added to the scores, [B, 1, 1, L].
 
         Returns:
-            [B, 1, heads * depth].
+            The context of the first token, [B, 1, heads * depth].
         """
         probes = self.key(self.query(queries) * self.probing).transpose(1, 2)
         scores = torch.matmul(keys, probes[:, :, : self.heads]).transpose(1, 2)
@@ -273,7 +277,7 @@ def _fold_scale(query: nn.Linear, scaling: float) -> None:
 
 
 class Shortcut(nn.Module):
-    """The residual connection of a post-norm layer; multiplies channels back that were divided as outliers.
+    """The residual connection of a post-norm layer. It multiplies channels that were divided because of outliers.
 
     Args:
         channels_first: Whether states are [B, C, 1, L]; else [B, L, C].
@@ -287,7 +291,7 @@ class Shortcut(nn.Module):
         self.register_buffer("factors", None)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Multiply states by the factors that their channels were divided by, if any."""
+        """Multiply states by the factors by which their channels were divided; return them unchanged if none were."""
         return states if self.factors is None else states * self.factors
 
     def multiply(self, factors: Tensor) -> None:
@@ -300,13 +304,13 @@ class PostNormLayer(nn.Module):
     """A post-norm encoder layer (BERT, RoBERTa, DistilBERT), computed for all tokens or for the first one only."""
 
     def __init__(self, parts: Parts, first_row: bool, shape: Shape, attention: nn.Module | None = None) -> None:
-        """Reuse the modules of a transformers layer; attention is `AllRows`, or `FirstRow` for the first token only.
+        """Reuse the modules of a transformers layer. Attention is `AllRows`, or `FirstRow` for the first token only.
 
         Args:
             parts: The modules.
-            first_row: Whether only the first token's output is used.
-            shape: Settings of the rewritten layer, which depend on the file format.
-            attention: Computes the context, in place of `AllRows` or `FirstRow`.
+            first_row: Whether only the first token's output is used; then only that is computed.
+            shape: Settings of the rewritten layer that depend on the file format.
+            attention: Module that computes the context, in place of `AllRows` or `FirstRow`.
         """
         super().__init__()
         self.first_row, self.flat_ffn = first_row, shape.flat_ffn
@@ -322,28 +326,29 @@ class PostNormLayer(nn.Module):
     def forward(
         self, hidden_states: Tensor, attention_mask: Any, *_: Any, first_row: bool = False, **__: Any
     ) -> Tensor:
-        """Run the encoder layer; further arguments of the transformers encoder are ignored.
+        """Run the encoder layer. Further arguments of the transformers encoder are ignored.
 
         Args:
-            hidden_states: [B, L, H].
+            hidden_states: States of the tokens, [B, L, H].
             attention_mask: Added to attention scores, [B, 1, 1, L]; or the mask that the layer's own attention takes.
-            first_row: Whether this run is for the first row only, of a layer that runs for all rows too.
+            first_row: Whether to compute the first token only in this run. A layer that runs several times computes it
+                only in its last run.
 
         Returns:
-            [B, L, H], or [B, 1, H] of the first row.
+            New states, [B, L, H], or [B, 1, H] of the first token.
         """
         rows = hidden_states[:, :1] if self.first_row or first_row else hidden_states
         return self.after(self.attention(rows, hidden_states, hidden_states, attention_mask), rows)
 
     def after(self, context: Tensor, rows: Tensor) -> Tensor:
-        """Run the layer from the attention's output on: projection, norm, feed-forward part, norm.
+        """Compute the layer from the attention's context on: output projection, norm, feed-forward part, norm.
 
         Args:
-            context: [B, L, H], or [B, 1, H] of a first-row layer.
+            context: Output of the attention, [B, L, H], or [B, 1, H] of the first token.
             rows: The layer's input for these tokens, of the same shape.
 
         Returns:
-            [B, L, H], or [B, 1, H].
+            The layer's output, [B, L, H], or [B, 1, H].
         """
         attended = self.attention_norm(self.attention_out(context) + self.rows_shortcut(rows))
         inner = attended.flatten(0, 1) if self.flat_ffn else attended
@@ -354,10 +359,11 @@ class PostNormLayer(nn.Module):
 
 
 class SharedStack(nn.Module):
-    """An encoder that runs a few stored layers in a given order; the last run may be for the first token only.
+    """An encoder that runs a few stored layers in a given order. The last run may be for the first token only.
 
-    Every run uses the same parameters, so that a file holds them once: a run for the first token is another call of a
-    layer, not a layer with weights in another form, which `FirstRow` would be.
+    Every run uses the same parameters, so that a file holds them once. For this reason the run for the first token only
+    calls a stored layer with ``first_row``, and is no `FirstRow` layer, which would store the weights a second time in
+    another form.
 
     Args:
         stack: The module before the layers, and the order of the layers.
@@ -381,7 +387,7 @@ class SharedStack(nn.Module):
             attention_mask: Added to attention scores, [B, 1, 1, L].
 
         Returns:
-            The last hidden state, [B, L, H], or [B, 1, H] if no head reads more.
+            A tuple of the last hidden state, [B, L, H], or [B, 1, H] if only the first token's is read.
         """
         states: Tensor = self.entry(hidden_states)
         if self.channels_first:
@@ -418,9 +424,9 @@ def decompose_norms(model: nn.Module) -> None:
 class SpelledNorm(nn.Module):
     """Layer normalization over the last axis as subtractions, products and a mean, for TFLite.
 
-    litert-torch's own lowering takes one pass over the tensor more, and its converter folds weight and bias into the
-    linear layers behind, which then lose precision in int8: the factors differ between the inputs of a channel, and
-    a channel has one scale.
+    litert-torch's own form reads the tensor once more, and its converter multiplies weight and bias into the linear
+    layers that follow. These then lose precision in int8: the factors differ between the inputs of a channel, and a
+    channel has one scale.
     """
 
     def __init__(self, norm: nn.LayerNorm) -> None:
@@ -438,8 +444,8 @@ class SpelledNorm(nn.Module):
 class SpelledSegments(nn.Module):
     """The embedding of segment ids 0 and 1 as the id times the difference of the two vectors.
 
-    TFLite looks up int8 rows one number at a time; two vectors need no table. The embedding of segment 0 is every
-    token's, so it is added to the position table.
+    TFLite looks up int8 rows one number at a time; two vectors need no table. The embedding of segment 0 is added to
+    every token anyway, so it is merged into the position table.
     """
 
     def __init__(self, segments: nn.Embedding) -> None:

@@ -1,11 +1,10 @@
 """Rewrite Longformer for export: attention in sliding windows with global tokens, over all pairs or in blocks.
 
 `_with_dense_bands` and `_with_block_bands` are the adapters. The encoder is built from the modules of the loaded model,
-without branches on data: transformers' own code branches on whether a batch has global tokens, and gathers them.
-
-In blocks of half a window, everything that a token attends to within its window lies in its own block and in both
-neighbours; no operation depends on the length except through sizes, so that a graph may leave it free. `Masks` holds
-windows, padding and global tokens as numbers that layers add to attention scores.
+without branches on data: transformers' own code branches on whether a batch has global tokens, and gathers them. If a
+text is cut into blocks of half a window, all tokens of a token's window lie in the token's block and the two blocks
+next to it. The length occurs only in sizes, not in the choice of operations, so that a graph may leave it free. `Masks`
+holds windows, padding and global tokens as numbers that layers add to attention scores.
 """
 
 from __future__ import annotations
@@ -22,31 +21,29 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import ADAPTERS
 from pocketbert.core.types import Format, Layout
 from pocketbert.export.adapters.lean import AllRows, FirstRow, Parts, PostNormLayer, Shape, decompose_norms
-from pocketbert.export.adapters.mask_4d import MASK_VALUE, ExportPlan, pool_states
+from pocketbert.export.adapters.mask_4d import MASK_VALUE, ExportPlan, sentence_pooling
 
 
 def _own_blocks(states: Tensor, size: int) -> Tensor:
     """Cut the token states of a text into blocks of `size` tokens, filled up with zeros.
 
     Args:
-        states: [B, L, W].
-        size: Rows of a block.
+        states: States of the tokens, [B, L, W].
+        size: Number of tokens in a block.
 
     Returns:
-        [B, N, size, W]; the last block ends with zeros.
+        The blocks, [B, N, size, W]; the last block ends with zeros.
     """
     return _cut_blocks(functional.pad(states, (0, 0, 0, size)), 0, _block_count(states, size), size)
 
 
 def _near_blocks(states: Tensor, size: int, front: bool) -> Tensor:
-    """Return for each block the rows of the block before, the block itself and the block after, side by side.
-
-    With `front`, the first row of the whole text is appended to every block.
+    """Return, for each block, the rows of the block before, the block itself and the block after, side by side.
 
     Args:
-        states: [B, L, W].
-        size: Rows of a block.
-        front: Whether every block gets the first row of all.
+        states: States of the tokens, [B, L, W].
+        size: Number of tokens in a block.
+        front: Whether to append the first row of the whole text to every block.
 
     Returns:
         [B, N, 3 * size, W], or with the first row [B, N, 3 * size + 1, W]; zeros where there is no row.
@@ -78,11 +75,11 @@ class Masks:
     """The masks that layers add to attention scores, and which tokens are global.
 
     Attributes:
-        near: By half the window, the keys that a token may attend to, global ones among them. Over all pairs
-            [B, 1, S, S] or [B, 1, 1, S]; over blocks [B * N, 1, R, 3 * R], where R is half the window, and one key more
-            for a global token.
-        real: Keys that a global token may attend to, [B, 1, 1, S].
-        globals: 1 at global tokens, [B, S, 1]; None where there are none, or the first only.
+        near: Mask of the keys that a token may attend to, global tokens among them, by half the size of the window.
+            Over all pairs it is [B, 1, S, S] or [B, 1, 1, S]; over blocks [B * N, 1, R, 3 * R], where R is half the
+            window, with one key more if the first token is global.
+        real: Mask of the keys that a global token may attend to, [B, 1, 1, S].
+        globals: 1 at global tokens, [B, S, 1]; None if no token is global, or the first one only.
         blocks: Whether attention is over blocks.
         front: Whether every block attends to the first token, which is global.
     """
@@ -99,9 +96,9 @@ def _pair_masks(reaches: Sequence[int], attention_mask: Tensor, wide: Tensor | N
 
     Args:
         reaches: Half the window of each layer, in tokens.
-        attention_mask: [B, S].
-        wide: 1 at global tokens, [B, S]; None where a task has none.
-        several: Whether more than the first token may be global.
+        attention_mask: 1 at real tokens, [B, S].
+        wide: 1 at global tokens (those that attend to all tokens), [B, S]; None for a task without global tokens.
+        several: Whether other tokens than the first may be global.
     """
     real, places = _real(attention_mask)
     additive = (1.0 - real[:, None, None, :]) * MASK_VALUE
@@ -118,12 +115,13 @@ def _pair_masks(reaches: Sequence[int], attention_mask: Tensor, wide: Tensor | N
 
 
 def _block_masks(reaches: Sequence[int], attention_mask: Tensor, wide: Tensor | None) -> Masks:
-    """Build the masks for attention in blocks of half a window, with the global token as last key of each block.
+    """Build the masks for attention in blocks of half a window. The global token is an additional key of each block.
 
     Args:
         reaches: Half the window of each layer, in tokens.
-        attention_mask: [B, S].
-        wide: 1 at the first token, the only global one, [B, S]; None where a task has none.
+        attention_mask: 1 at real tokens, [B, S].
+        wide: 1 at the first token, if it is global (attends to all tokens), [B, S]; None for a task without global
+            tokens.
     """
     real, places = _real(attention_mask)
     additive = (1.0 - real[:, None, None, :]) * MASK_VALUE
@@ -141,7 +139,7 @@ def _block_masks(reaches: Sequence[int], attention_mask: Tensor, wide: Tensor | 
 
 
 def _real(attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the attention mask as floats, 1 at real tokens, and each token's position, counted from 1: both [B, S]."""
+    """Return the attention mask as floats, 1 at real tokens, and each token's position, counted from 1: [B, S] both."""
     real = attention_mask.to(torch.float32)
     # counted instead of numbered: a constant of all pairs would be stored in files of fixed lengths
     return real, torch.cumsum(real, 1)
@@ -150,7 +148,7 @@ def _real(attention_mask: Tensor) -> tuple[Tensor, Tensor]:
 def _within(reach: int, places: Tensor, others: Tensor) -> Tensor:
     """Return 1 where two positions are at most `reach` apart, else 0.
 
-    Both bounds of the clamp are given, since Core ML writes infinity for a missing one.
+    The clamp has both bounds, because Core ML writes infinity for a missing one.
     """
     return torch.clamp(reach + 1.0 - torch.abs(places - others), min=0.0, max=1.0)
 
@@ -163,9 +161,9 @@ class _LocalAttention(nn.Module):
 
         Args:
             parts: The modules of the layer.
-            wide: The module with the projections of global attention; None where no token is global.
-            first: Whether the first token alone is global (it attends to all tokens, and all to it).
-            shape: Settings of the rewritten layer, which depend on the file format.
+            wide: The module with the projections of global attention; None if no token is global.
+            first: Whether the first token, and no other, is global (it attends to all tokens, and all to it).
+            shape: Settings of the rewritten layer that depend on the file format.
         """
         super().__init__()
         self.near = _Near(parts.query, parts.key, parts.value, parts.heads, parts.scaling)
@@ -176,13 +174,17 @@ class _LocalAttention(nn.Module):
             self.wide = FirstRow(*projections, opaque=shape.opaque) if first else AllRows(*projections)
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, mask: tuple[Masks, int]) -> Tensor:
-        """Compute the attention output of all tokens, [B, S, D] to [B, S, D].
+        """Compute Longformer's attention: each token attends to its window and the global tokens, global ones to all.
 
         Args:
-            queries: States that queries are computed from.
-            keys: States that keys are computed from.
-            values: States that values are computed from.
-            mask: (masks of all layers, half this layer's window).
+            queries: States from which the queries are computed, [B, S, D].
+            keys: States from which the keys are computed, [B, S, D].
+            values: States from which the values are computed, [B, S, D].
+            mask: The masks of all layers (`Masks`), and half of this layer's window in tokens, by which its mask is
+                found among them.
+
+        Returns:
+            The context, [B, S, D].
         """
         masks, reach = mask
         context = (
@@ -217,7 +219,10 @@ class _Near(AllRows):
     """Attention within the window, computed over all pairs of tokens or in blocks of half a window."""
 
     def of_blocks(self, states: Tensor, masks: Masks, reach: int) -> Tensor:
-        """Compute attention within the window in blocks of half a window, [B, S, D] to [B, S, D]."""
+        """Compute attention within the window in blocks of half a window, [B, S, D] to [B, S, D].
+
+        `reach` is half the window in tokens.
+        """
         query = self._heads(_own_blocks(self.query(states), reach))
         key, value = (
             self._heads(_near_blocks(project(states), reach, masks.front)) for project in (self.key, self.value)
@@ -245,8 +250,8 @@ def _with_block_bands(model: Any, plan: ExportPlan) -> nn.Module:
         plan: Settings of the export.
 
     Raises:
-        InputError: As `_with_dense_bands`, and for question-answering: every token of a question is global, so that
-            each block would have to attend to a part of the text that may be as long as the text.
+        InputError: In the cases of `_with_dense_bands`, and for question answering: every token of a question is
+            global, so that each block would have to attend to the whole question, which may be as long as the text.
     """
     if type(model).__name__.endswith(_QUESTION):
         what = "'blocks' is not possible for question-answering: every token of a question is global, and each block would see them all."
@@ -255,15 +260,19 @@ def _with_block_bands(model: Any, plan: ExportPlan) -> nn.Module:
 
 
 def _with_dense_bands(model: Any, plan: ExportPlan, dense: int | None = None) -> nn.Module:
-    """Wrap a Longformer for export with named inputs and plain tensor outputs, and attention over all pairs.
+    """Wrap a Longformer for export, with attention over all pairs of tokens and a mask for the window.
+
+    The module has named inputs and plain tensor outputs.
 
     Args:
         model: A transformers model with a head in eval mode; its modules are reused and changed.
         plan: Settings of the export.
-        dense: Longest known length whose attention is over all pairs of tokens; None for any length, known or free.
+        dense: Longest input length for which attention is over all pairs of tokens, and beyond which it is in blocks;
+            None for pairs at every length.
 
     Raises:
-        InputError: If the plan's layout is not possible, or the model would look for a separator that it does not name.
+        InputError: If the plan's layout is not possible, or the model answers questions and its configuration does not
+            name the separator after a question.
     """
     if plan.layout is Layout.ANE:
         what = f"'ane' has no rewrite for the encoder of '{model.config.model_type}'."
@@ -289,7 +298,7 @@ class _Banded(nn.Module):
         self.dense = dense
         kind = type(model).__name__
         self.first, self.question = kind.endswith(_FIRST), kind.endswith(_QUESTION)
-        self.outputs, self.pooling = plan.outputs, plan.pooling
+        self.outputs, self.pooling = plan.outputs, sentence_pooling(plan)
         encoder = getattr(model, model.base_model_prefix, model)
         self.embeddings = _Embeddings(encoder.embeddings)
         shape = Shape(flat_ffn=plan.format is Format.ONNX, opaque=plan.format is Format.TFLITE)
@@ -304,14 +313,14 @@ class _Banded(nn.Module):
         self.head = next((getattr(model, n) for n in names if hasattr(model, n)), None)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
-        """Run the model on inputs [B, S]; return the task's outputs in order."""
+        """Run the model on inputs [B, S], and return the task's outputs in order."""
         wide = self._global_tokens(input_ids, attention_mask)
         masks = self._masks(attention_mask, wide)
         states = self.embeddings(input_ids)
         for layer, reach in zip(self.layers, self.reaches, strict=True):
             states = layer(states, (masks, reach))
         if self.head is None:
-            vector = [pool_states(states, attention_mask, self.pooling)] if "sentence_embedding" in self.outputs else []
+            vector = [] if self.pooling is None else [self.pooling(states, attention_mask)]
             return (states, *vector)
         answer = self.head(states)
         return tuple(answer.unbind(-1)) if self.question else (answer,)
@@ -331,7 +340,7 @@ class _Banded(nn.Module):
 
 
 class _Embeddings(nn.Module):
-    """Word and position embeddings, added and normalized; the segment embedding is merged into the positions."""
+    """Word and position embeddings, added and normalized. The segment embedding is merged into the positions."""
 
     def __init__(self, stock: Any) -> None:
         super().__init__()
@@ -348,14 +357,21 @@ class _Embeddings(nn.Module):
 
 
 def _rewrite_layer(layer: Any, first: bool, question: bool, last: bool, shape: Shape) -> PostNormLayer:
-    """Build a layer for export from a stock layer's modules; the last one computes the first token only, if `first`.
+    """Build a layer for export from the modules of a Longformer layer of transformers.
+
+    Every token attends to its window. Global tokens, if there are any, also attend to all tokens, and all tokens to
+    them. If only the first token is global and this is the last layer, the new layer computes the first token's output
+    only, because a classifier reads nothing else.
 
     Args:
-        layer: The layer of the transformers model.
-        first: Whether the first token alone is global (it attends to all tokens, and all to it).
+        layer: The layer of the transformers model. Its modules are reused and changed in place.
+        first: Whether the first token, and no other, is global.
         question: Whether the tokens of the question are global.
-        last: Whether it is the last layer of the encoder.
-        shape: Settings of the rewritten layer, which depend on the file format.
+        last: Whether this is the last layer of the encoder.
+        shape: Settings of the rewritten layer that depend on the file format.
+
+    Returns:
+        The layer; it replaces `layer` in the encoder.
     """
     own, out = layer.attention.self, layer.attention.output
     parts = Parts(

@@ -1,10 +1,10 @@
 """Wrap a model into a module with explicit inputs and plain outputs, ready for torch.export.
 
-`ExportPlan` holds the settings. `with_additive_mask` is the adapter of families whose model takes an additive 4-D
-mask (BERT, RoBERTa, DistilBERT, MobileBERT and kin): the layers are rewritten by what is registered for the family, and
-`wrap_model` puts the model behind inputs [B, L]. Adapters that write the encoder anew check the model with
-`check_computed` and use `with_own_encoder`: the transformers head over another encoder, which takes over the loaded
-submodules. `pool_states` computes sentence embeddings in the graph.
+`ExportPlan` holds the settings. `with_additive_mask` is the adapter of families whose model takes an additive 4-D mask
+(BERT, RoBERTa, DistilBERT, MobileBERT and kin): the layers are rewritten by the functions that are registered for the
+family, and `wrap_model` puts the model behind inputs [B, L]. Adapters that write a new encoder check the model with
+`check_computed` and use `with_own_encoder`: the transformers head over another encoder, which reuses the loaded
+submodules. `sentence_pooling` computes sentence embeddings in the graph.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import ADAPTERS, Family
-from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling, PoolingKind
+from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling
 from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Layout
 from pocketbert.export.adapters.ane import rewrite_channels_first
 from pocketbert.export.adapters.lean import decompose_norms, find_layer_parts, rewrite_layers
 from pocketbert.export.adapters.outliers import Outliers, divide_outliers
+from pocketbert.export.adapters.pooling import SentencePooling
 
 MASK_VALUE = -1e4
 """Added to scores of padded keys. Finite and inside fp16: never -inf or finfo.min in a graph."""
-_SHORTEST_VECTOR = 1e-4
-"""Lower bound of a vector's length, so that a vector of zeros stays one; fp16 holds this number."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +37,14 @@ class ExportPlan:
     """Settings for which a model is prepared for export.
 
     Attributes:
-        family: The model's row of the family table: names the inputs, and where the layers are.
+        family: The model's family; it names the inputs and the path of the layers.
         task: The model's task; it names the outputs.
-        format: Format of the file: the cheapest graph for one engine is not the cheapest for another.
+        format: Format of the file; the cheapest graph for one engine is not the cheapest for another.
         layout: How activations lie in memory.
-        pooling: How `sentence_embedding` is computed, where the task has that output.
-        samples: Inputs [B, L] of real text by name, to measure how large numbers become inside the model.
-        sentences: Inputs [B, L] of texts that are the same in every run for a model, to find outlier channels on; empty
-            to look for none.
+        pooling: How `sentence_embedding` is computed, if the task has that output.
+        samples: Inputs [B, L] of real text by name, on which the largest numbers inside the model are measured.
+        sentences: Inputs [B, L] of texts that are the same in every run for a model, on which outlier channels are
+            found; if empty, none are looked for.
     """
 
     family: Family
@@ -63,11 +62,11 @@ class ExportPlan:
 
 
 def with_additive_mask(model: Any, plan: ExportPlan) -> nn.Module:
-    """Rewrite a model's layers for a format and wrap it with named inputs [B, L] and plain tensor outputs.
+    """Rewrite a model's layers for a format, and wrap it with named inputs [B, L] and plain tensor outputs.
 
     Args:
-        model: A transformers model with a head in eval mode; switched to eager attention and changed in place by what
-            is registered for its layers.
+        model: A transformers model with a head in eval mode. It is switched to eager attention, and its layers are
+            changed in place.
         plan: Settings of the export.
 
     Returns:
@@ -93,14 +92,15 @@ def with_additive_mask(model: Any, plan: ExportPlan) -> nn.Module:
 
 
 def check_computed(model: Any, plan: ExportPlan) -> None:
-    """Raise InputError if config.json or the plan asks for something that the rewritten encoder does not compute.
+    """Check that the rewritten encoder can compute what config.json and the export plan ask for.
 
     Args:
         model: A transformers model.
-        plan: Its family's row lists the entries of config.json that have only one possible value.
+        plan: Settings of the export. The plan's family lists the entries of config.json that have only one supported
+            value.
 
     Raises:
-        InputError: Naming each entry, or the layout.
+        InputError: Naming each entry with another value, and the layout if it is not ``plain``.
     """
     config = model.config
     problems = [
@@ -123,9 +123,10 @@ def with_own_encoder(
     Args:
         model: A transformers model with a head, or without one, in eval mode. **It is changed in place.**
         plan: Settings of the export.
-        encoder: Called with the inputs of the family's row by name; returns the last states [B, L, H].
+        encoder: The rewritten encoder: called with the inputs of the model's family, it returns the last states [B, L,
+            H].
         output_class: The class of the encoder's output that the loaded head expects, called with `last_hidden_state`.
-        wrapper: The class whose signature names the inputs, where they differ from those of most families.
+        wrapper: The class whose signature names the inputs, if they differ from those of most families.
 
     Returns:
         The module, in eval mode.
@@ -149,8 +150,9 @@ def wrap_model(
     Args:
         model: A model with a head, rewritten for export.
         plan: Settings of the export.
-        factor: What the last states are multiplied with inside the model; see `half_range`.
-        wrapper: The class whose signature names the inputs, where they differ from those of most families.
+        factor: Factor by which the last states are scaled inside the model; outputs are divided by it. See
+            `half_range`.
+        wrapper: The class whose signature names the inputs, if they differ from those of most families.
         additive: Whether the model takes an additive mask [B, 1, 1, L], not the mask [B, L] itself.
 
     Returns:
@@ -160,13 +162,23 @@ def wrap_model(
     return (wrapper or default)(model, plan, factor, additive).eval()
 
 
+def sentence_pooling(plan: ExportPlan, carried: float = 1.0) -> SentencePooling | None:
+    """Return the module that computes sentence vectors from states, or None if the task does not have that output.
+
+    `carried` is the factor by which the states are scaled inside the model.
+    """
+    if "sentence_embedding" not in plan.outputs:
+        return None
+    return SentencePooling(plan.pooling, plan.family.padding_side == "left", carried)
+
+
 class Wrapped(nn.Module):
-    """A model for export that takes a two-dimensional attention mask; subclasses name its inputs in `forward`.
+    """A model for export that takes a two-dimensional attention mask. Subclasses name its inputs in `forward`.
 
     Args:
         model: The model.
         plan: Settings of the export.
-        carried: What the last states are multiplied with inside the model.
+        carried: Factor by which the last states are scaled inside the model.
         additive: Whether the model takes an additive mask [B, 1, 1, L].
 
     Attributes:
@@ -175,23 +187,28 @@ class Wrapped(nn.Module):
 
     def __init__(self, model: Any, plan: ExportPlan, carried: float, additive: bool = True) -> None:
         super().__init__()
-        self.model, self.outputs, self.pooling, self.carried = model, plan.outputs, plan.pooling, carried
+        self.model, self.outputs, self.carried = model, plan.outputs, carried
+        self.pooling = sentence_pooling(plan, carried)
         self.additive = additive
         self.outliers: tuple[Outliers, ...] = ()
         has_one_segment = getattr(getattr(model, "config", None), "type_vocab_size", 0) == 1
         self.one_segment = additive and plan.format is Format.COREML and has_one_segment
 
     def run(self, attention_mask: Tensor, **inputs: Tensor) -> tuple[Tensor, ...]:
-        """Run the model on its kind of mask; return the task's outputs in order, a sentence vector pooled here."""
+        """Run the model on the kind of mask that it takes, and return the task's outputs in order.
+
+        If the task has sentence embeddings, they are pooled from the states here.
+        """
         mask = attention_mask
         if self.additive:
             mask = (1.0 - attention_mask[:, None, None, :].to(torch.float32)) * MASK_VALUE
         out = self.model(attention_mask=mask, **inputs)
         if "sentence_embedding" in self.outputs:
             states = out[self.outputs[0]]
-            vector = pool_states(states, attention_mask, self.pooling)
+            assert self.pooling is not None
+            vector = self.pooling(states, attention_mask)
             # only now: a vector of length 1 has no scale, and fp16 may hold it where it cannot hold the states
-            return self._restored(states), vector if self.pooling.normalize else self._restored(vector)
+            return self._restored(states), self._restored(vector) if self.pooling.scaled else vector
         return tuple(out[name] for name in self.outputs)
 
     def _restored(self, states: Tensor) -> Tensor:
@@ -213,7 +230,7 @@ class _WithoutSegments(Wrapped):
 
 
 class Answering(nn.Module):
-    """A rewritten encoder behind the call signature of a transformers encoder; arguments for training are ignored."""
+    """A rewritten encoder with the call signature of a transformers encoder. Arguments for training are ignored."""
 
     def __init__(self, encoder: nn.Module, answer: Any) -> None:
         super().__init__()
@@ -233,45 +250,11 @@ class Answering(nn.Module):
         return self.answer(last_hidden_state=self.encoder(input_ids, attention_mask, **more))
 
 
-def pool_states(states: Tensor, attention_mask: Tensor, pooling: Pooling) -> Tensor:
-    """Compute one vector per text from the states of its tokens.
-
-    Source: Reimers and Gurevych 2019 (Sentence-BERT), strategies MEAN and CLS; normalised as sentence-transformers'
-    Normalize.
-
-    Args:
-        states: Token states [B, L, H].
-        attention_mask: [B, L], 1 for real tokens.
-        pooling: Which states, and whether the vector gets length 1.
-
-    Returns:
-        [B, H] float32.
-    """
-    if pooling.kind is PoolingKind.CLS:
-        vector = states[:, 0]
-    else:
-        mask = attention_mask[:, :, None].to(states.dtype)
-        vector = (states * mask).sum(1) / _at_least(mask.sum(1), 1.0)
-    if not pooling.normalize:
-        return vector
-    # first by the largest entry: in fp16 the squares of a long vector's entries do not fit
-    scaled = vector / _at_least(vector.abs().amax(-1, keepdim=True), _SHORTEST_VECTOR)
-    return scaled / _at_least((scaled * scaled).sum(-1, keepdim=True).sqrt(), _SHORTEST_VECTOR)
-
-
-def _at_least(values: Tensor, least: float) -> Tensor:
-    """Raise numbers that are smaller than `least` to it.
-
-    Not by `clamp`: Core ML's has an upper end too, and infinity is refused as a weight.
-    """
-    return torch.maximum(values, torch.full((), least))
-
-
 def computed_zero(values: Tensor) -> Tensor:
     """Return a zero [1] computed from an input [B, L] of 0 or more, so that no converter recognizes it as constant.
 
-    A converter computes in advance whatever does not depend on an input. What is added to this zero stays in the graph:
-    a table is stored once for all lengths, and compressed as any other.
+    Converters compute in advance whatever does not depend on an input. A table to which this zero is added stays in the
+    graph: it is stored once for all lengths, and compressed like any other.
     """
     return torch.clamp(values[0, :1].to(torch.float32), -1.0, 0.0)
 

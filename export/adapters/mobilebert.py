@@ -1,8 +1,9 @@
 """Rewrite MobileBERT for export: layers with fewer operations, and the fill-mask decoder as two products.
 
-`_lean_layer` rewrites a layer (NoNorm, a factor and an offset per channel, is folded into the linear layer before it),
-and `_channels_first_layer` does so on activations [B, C, 1, L]. `_lean_head` replaces the decoder. Numbers beyond
-fp16's range are cured by `pocketbert.export.adapters.half_range`. All are registered under the key of the family's row.
+`_lean_layer` rewrites a layer: NoNorm, a factor and an offset per channel, is multiplied into the linear layer before
+it. `_channels_first_layer` does the same for activations [B, C, 1, L]. `_lean_head` replaces the decoder.
+`pocketbert.export.adapters.half_range` scales numbers beyond fp16's range. All are registered under the key that the
+family names.
 """
 
 from __future__ import annotations
@@ -21,15 +22,18 @@ _MODULE = "transformers.models.mobilebert.modeling_mobilebert"
 
 
 def _lean_layer(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
-    """Rewrite one MobileBertLayer in place with fewer operations: folded NoNorms and the shared attention modules.
+    """Rewrite a MobileBertLayer so that it needs fewer operations, and return the layer that replaces it.
+
+    NoNorms (a factor and an offset per channel) are multiplied into the linear layers before them, and this project's
+    attention (`AllRows`, or `FirstRow` for the first token only) replaces the one of transformers.
 
     Args:
-        layer: The layer of the transformers model.
-        first_row: Whether only the first token's output is used.
-        shape: Settings of the rewritten layer, which depend on the file format.
+        layer: A layer of the transformers model. Its weights are changed in place: do not use it afterwards.
+        first_row: Whether only the first token's output is needed, as in the last layer of a classifier.
+        shape: Settings of the rewritten layer that depend on the file format.
 
     Returns:
-        The layer to put in its place.
+        The changed `layer` itself; with `first_row` a new module that computes the first token only.
     """
     _fold_norms(layer)
     attention = layer.attention.self
@@ -41,7 +45,12 @@ def _lean_layer(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
 
 
 def _fold_norms(layer: Any) -> None:
-    """Fold every NoNorm of a layer into the linear layer before it; a layer with LayerNorm stays as it is."""
+    """Fold a layer's NoNorms (factor and offset per channel) into the linear layers before them, in place.
+
+    Where a residual is added before a NoNorm, linear layer and NoNorm are replaced by one module that also
+    multiplies the residual by the factor. In a layer without a bottleneck, the NoNorm of the output stays. A
+    layer with LayerNorm is not changed.
+    """
     attention, output = layer.attention, layer.output
     if class_path(output.LayerNorm) != f"{_MODULE}.NoNorm":
         return
@@ -87,12 +96,12 @@ class _ScaledOutput(nn.Module):
         self.inner, self.bottleneck = inner, bottleneck
 
     def forward(self, states: Tensor, residual: Tensor, layer_input: Tensor) -> Tensor:
-        """Project the feed-forward states and add their residual, then widen them and add the layer's input."""
+        """Project the feed-forward states and add their residual, then project the sum and add the layer's input."""
         return self.bottleneck(self.inner(states, residual), layer_input)  # type: ignore[no-any-return]
 
 
 class _BottleneckAttention(nn.Module):
-    """An attention module of this project behind the call signature of the transformers MobileBERT module."""
+    """An attention module of this project with the call signature of the transformers MobileBERT module."""
 
     def __init__(self, attention: nn.Module) -> None:
         super().__init__()
@@ -116,7 +125,10 @@ class _FirstRowBottleneckLayer(nn.Module):
         self.intermediate, self.output = layer.intermediate, layer.output
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor, *_: Any, **__: Any) -> Tensor:
-        """Run the encoder layer for the first token, [B, L, H] to [B, 1, H]; `attention_mask` is [B, 1, 1, L]."""
+        """Run the encoder layer for the first token, [B, L, H] to [B, 1, H].
+
+        `attention_mask`, [B, 1, 1, L], is added to the attention scores.
+        """
         first = hidden_states[:, :1]
         keys, values, residual = hidden_states, hidden_states, first
         if self.bottleneck is not None:
@@ -137,7 +149,7 @@ def _lean_head(model: Any) -> Any:
         model: A transformers model with a head in eval mode. **It is changed in place**: pass a deep copy.
 
     Returns:
-        The model.
+        The changed model.
     """
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
@@ -149,9 +161,9 @@ def _lean_head(model: Any) -> Any:
 class _SplitDecoder(nn.Module):
     """MobileBERT's fill-mask decoder as the sum of two matrix products.
 
-    The transformers module concatenates the transposed embedding table and a second matrix before each product. As one
-    constant, the table would be stored twice in a file; left to the engine, it is copied in every run and no quantizer
-    finds a weight. The first product reads the table itself, which the embedding shares.
+    The transformers module concatenates the transposed embedding table and a second matrix before each product. If a
+    converter computed that in advance, the file would hold the table twice; if the engine does it, the table is copied
+    in every run, and no quantizer recognizes a weight. Here the first product reads the embedding table itself.
     """
 
     def __init__(self, head: Any) -> None:
@@ -172,16 +184,17 @@ class _SplitDecoder(nn.Module):
 
 
 def _channels_first_layer(layer: Any) -> nn.Module:
-    """Rewrite one MobileBertLayer in place so that it computes on activations [B, C, 1, L].
+    """Rewrite a MobileBertLayer so that it computes on activations [B, C, 1, L], and return it.
 
     The transformers layer only passes states from part to part, whatever their layout: only its parts are replaced.
-    NoNorm is folded into the linear layers first, as in the other formats; where it is not, its factors are reshaped.
+    NoNorms are multiplied into the linear layers first, as in the other formats; the factors of those that remain are
+    reshaped.
 
     Args:
-        layer: The layer of the transformers model.
+        layer: A layer of the transformers model. It is changed in place.
 
     Returns:
-        The same layer, on channels-first states, for all tokens.
+        The changed `layer`, which computes all tokens.
     """
     stock = layer.attention.self
     attention = PerHeadAttention(stock.query, stock.key, stock.value, stock.num_attention_heads, stock.scaling)

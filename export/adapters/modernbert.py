@@ -1,8 +1,8 @@
 """Rewrite ModernBERT for export: layers with fewer operations, a padding mask and a padding-and-window mask.
 
-`_with_two_masks` is the adapter; `_lean_layer` rewrites a layer to `_GatedLayer`, or `FirstRowGatedLayer` where a head
-reads only the first token. Rotary positions are computed in the graph (`_RotaryAngles`), or stored as a table for Core
-ML (`_RotaryTable`); both halves of a table are equal, so only one is kept.
+`_with_two_masks` is the adapter; `_lean_layer` rewrites a layer to `_GatedLayer`, or to `FirstRowGatedLayer` if the
+head reads only the first token. Rotary positions are computed in the graph (`_RotaryAngles`), or for Core ML stored as
+a table (`_RotaryTable`); both halves of a table are equal, so only one is kept.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import ADAPTERS, LAYER_PARTS, LayerParts
-from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind
+from pocketbert.core.predict.sentence_settings import PoolingKind
 from pocketbert.core.types import Format, Layout
 from pocketbert.export.adapters.lean import Shape, find_layer_parts, find_layers, rewrite_layers
-from pocketbert.export.adapters.mask_4d import MASK_VALUE, ExportPlan, pool_states
+from pocketbert.export.adapters.mask_4d import MASK_VALUE, ExportPlan, sentence_pooling
+from pocketbert.export.adapters.pooling import pool_states
 
 
 class _RotaryAngles(nn.Module):
     """Cosines and sines of rotary positions, computed in the graph for any length.
 
     Args:
-        rotary: The transformers module: a buffer ``KIND_inv_freq`` for each kind of layer.
+        rotary: The transformers module, which has a buffer ``KIND_inv_freq`` for each kind of layer.
         kinds: Kinds of layers, such as ``full_attention``.
     """
 
@@ -38,7 +39,7 @@ class _RotaryAngles(nn.Module):
         """Return (cosines, sines), each [1, 1, L, head size / 2], for each kind of layer.
 
         Args:
-            length: Tokens L, which may be symbolic.
+            length: Number of tokens L, which may be symbolic.
         """
         return {kind: self._rows(kind, torch.arange(length)) for kind in self.kinds}
 
@@ -50,7 +51,8 @@ class _RotaryAngles(nn.Module):
 class _RotaryTable(nn.Module):
     """Cosines and sines of rotary positions, read from stored tables.
 
-    In fp16, in which Core ML computes, the angle of the 300th position is off by a tenth.
+    They are not computed in the graph, because in fp16, in which Core ML computes, the angle of the 300th position is
+    off by a tenth.
 
     Args:
         angles: Computes the tables.
@@ -89,7 +91,7 @@ def _with_two_masks(model: Any, plan: ExportPlan) -> nn.Module:
     """Wrap a ModernBERT for export, with masks for global and local layers, named inputs and tensor outputs.
 
     Args:
-        model: A transformers model with a head in eval mode; rewritten in place.
+        model: A transformers model with a head in eval mode; changed in place.
         plan: Settings of the export.
 
     Returns:
@@ -113,22 +115,25 @@ class _TwoMasks(nn.Module):
     """A ModernBERT with `input_ids` and `attention_mask` as inputs and a tuple of tensors as output."""
 
     def __init__(self, model: Any, plan: ExportPlan) -> None:
-        """Reuse a model with rewritten layers; its rotary positions are computed, or stored tables for Core ML."""
+        """Reuse a model with rewritten layers.
+
+        Rotary positions are computed in the graph, or for Core ML stored as tables.
+        """
         super().__init__()
-        self.model, self.outputs, self.pooling = model, plan.outputs, plan.pooling
+        self.model, self.outputs, self.pooling = model, plan.outputs, sentence_pooling(plan)
         config = model.config
         self.window = config.local_attention // 2
         angles = _RotaryAngles(model.base_model.rotary_emb, tuple(sorted(set(config.layer_types))))
         table = plan.format is Format.COREML
         self.rotary = _RotaryTable(angles, config.max_position_embeddings) if table else angles
         kind = getattr(config, "classifier_pooling", PoolingKind.CLS)
-        self.classified = Pooling(kind=PoolingKind(kind), normalize=False)
+        self.classified = PoolingKind(kind)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
-        """Run encoder and head on inputs [B, L]; return the task's outputs in order."""
+        """Run encoder and head on inputs [B, L], and return the task's outputs in order."""
         states = self._encode(input_ids, attention_mask)
-        if "sentence_embedding" in self.outputs:
-            return states, pool_states(states, attention_mask, self.pooling)
+        if self.pooling is not None:
+            return states, self.pooling(states, attention_mask)
         if "last_hidden_state" in self.outputs:
             return (states,)
         if "start_logits" in self.outputs:
@@ -140,7 +145,7 @@ class _TwoMasks(nn.Module):
         return ((self.model.classifier if decoder is None else decoder)(self.model.head(states)),)
 
     def _encode(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Run embeddings and layers; return the last hidden states, [B, L, H] or [B, 1, H]."""
+        """Run embeddings and layers, and return the last hidden states, [B, L, H] or [B, 1, H]."""
         base, masks = self.model.base_model, self._masks(attention_mask)
         positions = self.rotary(input_ids.shape[1])
         states: Tensor = base.embeddings(input_ids)
@@ -149,7 +154,10 @@ class _TwoMasks(nn.Module):
         return base.final_norm(states)  # type: ignore[no-any-return]
 
     def _masks(self, attention_mask: Tensor) -> dict[str, Tensor]:
-        """Return the masks added to attention scores by kind of layer: [B, 1, 1, L] global, [B, 1, L, L] local."""
+        """Return the masks that are added to attention scores, by kind of layer.
+
+        Layers with full attention have [B, 1, 1, L], layers with windows [B, 1, L, L].
+        """
         real = attention_mask[:, None, None, :].to(torch.float32)
         places = torch.arange(attention_mask.shape[1], dtype=torch.float32)
         distance = (places[:, None] - places[None, :]).abs()
@@ -161,10 +169,10 @@ ADAPTERS.add("two-masks", _with_two_masks)
 
 
 class _GatedLayer(nn.Module):
-    """A ModernBERT layer for all tokens; the scale of the scores is multiplied into the query rows of its weights."""
+    """A ModernBERT layer for all tokens. The scale of the scores is multiplied into the query rows of its weights."""
 
     def __init__(self, layer: Any) -> None:
-        """Reuse the modules of a transformers layer; the query rows of its fused projection are scaled in place."""
+        """Reuse the modules of a transformers layer. The query rows of its fused projection are scaled in place."""
         super().__init__()
         own = layer.attn
         self.attention_type, self.depth = layer.attention_type, own.head_dim
@@ -179,12 +187,12 @@ class _GatedLayer(nn.Module):
         """Run the encoder layer: attention with rotary positions, then the gated feed-forward part.
 
         Args:
-            states: [B, L, H].
+            states: States of the tokens, [B, L, H].
             mask: Added to the scores, [B, 1, 1 or L, L].
             positions: Cosines and sines, each [1, 1, L, head size / 2].
 
         Returns:
-            [B, L, H].
+            New states, [B, L, H].
         """
         width = states.shape[-1]
         paired, value = self.qkv(self.attn_norm(states)).split([2 * width, width], -1)
@@ -205,14 +213,14 @@ class _GatedLayer(nn.Module):
 
 
 class FirstRowGatedLayer(_GatedLayer):
-    """The last ModernBERT layer for the first token only: all tokens have keys, but one query is computed.
+    """The last ModernBERT layer for the first token only: keys are computed for all tokens, but only one query.
 
-    The mean of V x under weights that sum to 1 is V (mean of x). A key is rotated by its own position, so that keys
-    cannot be left out in the same way; see `pocketbert.export.adapters.lean.FirstRow`.
+    The mean of V x under weights that sum to 1 is V (mean of x), so that no values are computed. A key is rotated by
+    its own position, so that keys cannot be avoided in the same way; see `pocketbert.export.adapters.lean.FirstRow`.
     """
 
     def __init__(self, layer: Any) -> None:
-        """Reuse a transformers layer's modules; its fused projection is split into query, key and value."""
+        """Reuse a transformers layer's modules. Its fused projection is split into query, key and value."""
         super().__init__(layer)
         fused, width = self.qkv, self.qkv.in_features
         del self.qkv
@@ -233,7 +241,7 @@ class FirstRowGatedLayer(_GatedLayer):
 
 
 def _part(fused: nn.Linear, start: int, rows: int) -> nn.Linear:
-    """Return a linear layer with `rows` output rows of a fused one, from row `start` on."""
+    """Return a linear layer that has `rows` output rows of the fused layer, from row `start` on."""
     biased = fused.bias is not None
     part = nn.Linear(fused.in_features, rows, bias=biased, device="meta")
     part.weight = nn.Parameter(fused.weight.detach()[start : start + rows].clone())
@@ -243,12 +251,12 @@ def _part(fused: nn.Linear, start: int, rows: int) -> nn.Linear:
 
 
 def _lean_layer(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
-    """Replace a ModernBertEncoderLayer by a cheaper layer for all tokens or the first one; the same in every format.
+    """Return a layer for all tokens or the first one that computes a ModernBertEncoderLayer with fewer operations.
 
     Args:
-        layer: The layer of the transformers model.
-        first_row: Whether only the first token's output is used.
-        shape: Not used.
+        layer: The layer of the transformers model; its modules are reused and changed.
+        first_row: Whether only the first token's output is used; then only that is computed.
+        shape: Not used: the layer is the same in every format.
     """
     return FirstRowGatedLayer(layer) if first_row else _GatedLayer(layer)
 

@@ -1,15 +1,14 @@
-"""Divide the outlier channels of a model, and multiply the weights that read them.
+"""Divide the outlier channels of a model by factors, and multiply the weights that read them by the same factors.
 
-The answers stay the same, and int8 can hold the ranges.
+The model's outputs stay the same, and an int8 range loses less. It ends at the largest number of a tensor, so that one
+channel fifty times larger than the rest leaves only a few steps for the rest. Source: Xiao et al. 2023, SmoothQuant,
+equation 4 with alpha = 0.5: a channel c is divided by sqrt(max|x_c| / max|w_c|). Here the factor is taken relative to
+its median, rounded to a power of two, and used for outliers only. In post-norm layers the residual connection adds the
+same tensor, where a multiplication restores it. A power of two changes exponents only: in fp32 every output stays the
+same bit for bit.
 
-An int8 range ends at the largest number of a tensor, so that one channel fifty times larger than the rest leaves the
-rest a few steps. Source: Xiao et al. 2023, SmoothQuant, equation 4 with alpha = 0.5: a channel c is divided by
-sqrt(max|x_c| / max|w_c|). Here the factor is taken relative to its median, rounded to a power of two, and used for
-outliers only. In post-norm layers a shortcut adds the same tensor, which a multiplication restores. A power of two
-changes exponents only: in fp32 every answer stays the same bit for bit.
-
-`divide_outliers` finds the tensors whose channels may be divided (`find_places`: what writes them, and all that reads
-them), measures their channels on texts (`measure_channels`), and divides the outliers (`Place.divide`).
+`divide_outliers` finds the tensors whose channels may be divided (`find_places`: the modules that compute a tensor, and
+all that read it), measures their channels on texts (`measure_channels`), and divides the outliers (`Place.divide`).
 """
 
 from __future__ import annotations
@@ -48,10 +47,10 @@ class Outliers:
     """The outlier channels of one tensor that were divided, for the report.
 
     Attributes:
-        name: Path of the module that writes the tensor.
-        channels: How many of its channels were divided.
-        of: How many channels it has.
-        ratio: The largest magnitude of its largest channel over that of its median channel, before.
+        name: Path of the module that computes the tensor.
+        channels: Number of channels that were divided.
+        of: Number of all channels of the tensor.
+        ratio: The largest magnitude of the largest channel over that of the median channel, before the division.
     """
 
     name: str
@@ -61,15 +60,18 @@ class Outliers:
 
 
 def divide_outliers(module: nn.Module, inputs: Sequence[str], rows: Sequence[_Inputs]) -> tuple[Outliers, ...]:
-    """Measure a module's activations, divide the outlier channels and multiply the weights that read them.
+    """Divide channels with outlier activations by powers of two, and multiply the weights that read them, in place.
+
+    Channels are outliers if their activations on `rows` are far larger than those of the other channels. In fp32 the
+    outputs stay the same; quantization loses less.
 
     Args:
-        module: A prepared module in eval mode. **It is changed in place**; in fp32 its answers stay the same.
-        inputs: Names of its inputs, in their order.
-        rows: Inputs [B, L] by name to measure on; without any, nothing is done.
+        module: A module prepared for export, in eval mode. **It is changed in place.**
+        inputs: Names of the module's inputs, in their order.
+        rows: Inputs [B, L] by name on which activations are measured; if there are none, nothing is changed.
 
     Returns:
-        What was divided; empty for modules without outliers, and for those with unknown layers.
+        The tensors with divided channels; empty if there are no outliers, or if a layer is of an unknown class.
     """
     if not rows:
         return ()
@@ -88,12 +90,12 @@ def divide_outliers(module: nn.Module, inputs: Sequence[str], rows: Sequence[_In
 
 @dataclass(frozen=True)
 class Place:
-    """A tensor whose channels can be divided, or several that must share the factors.
+    """A tensor of which single channels can be divided, or several tensors that must get the same factors.
 
     Attributes:
-        writers: Layer normalizations and linear layers whose output it is.
-        readers: All linear layers that read it.
-        shortcuts: The residual connections that multiply the channels back.
+        writers: Layer normalizations and linear layers that compute the tensor.
+        readers: All linear layers that read the tensor.
+        shortcuts: The residual connections that read the tensor, and multiply the channels back.
         name: Path of the last writer.
     """
 
@@ -112,9 +114,10 @@ class Place:
         return torch.stack(sizes).amax(0)
 
     def divide(self, factors: Tensor) -> None:
-        """Divide the channels in the weights that write them, and multiply the weights and shortcuts that read them.
+        """Divide the tensor's channels in the weights that compute it, and multiply the weights that read it.
 
-        If the factors are powers of two, every output stays the same bit for bit.
+        The residual connections that read it multiply too. If the factors are powers of two, every output of the model
+        stays the same bit for bit.
 
         Args:
             factors: Divisor of each channel, [C].
@@ -134,7 +137,7 @@ class Place:
 
 
 def _along_axis(factors: Tensor, weight: Tensor, axis: int) -> Tensor:
-    """Reshape factors [C] so that they multiply one axis of a weight."""
+    """Reshape factors [C] so that they multiply one axis of a weight, by broadcasting."""
     return factors.view([-1 if i == axis else 1 for i in range(weight.ndim)])
 
 
@@ -142,17 +145,17 @@ def _along_axis(factors: Tensor, weight: Tensor, axis: int) -> Tensor:
 
 
 def find_places(module: nn.Module, feed: Sequence[Tensor]) -> list[Place]:
-    """List the tensors of a module prepared for export whose channels can be divided, in the order of computation.
+    """Return the tensors of a module prepared for export whose channels can be divided, in the order of computation.
 
-    Readers of tensors inside the layers are known. The readers of the last states are found by running the module:
-    where these are not linear layers only, as when the states are an answer, the last states are left out.
+    Which weights read the tensors inside the layers is known. For the last states it is found by running the module: if
+    anything but linear layers reads them, for instance because they are an output, they are left out.
 
     Args:
         module: A prepared module in eval mode.
-        feed: The module's inputs, [B, L].
+        feed: Example inputs of the module, [B, L].
 
     Returns:
-        Nothing for modules with other layers than those of `pocketbert.export.adapters.lean` and
+        The tensors; empty for modules with other layers than those of `pocketbert.export.adapters.lean` and
         `pocketbert.export.adapters.ane`.
     """
     layers, stack = _find_layers(module)
@@ -183,7 +186,7 @@ def find_places(module: nn.Module, feed: Sequence[Tensor]) -> list[Place]:
 
 
 def _find_layers(module: nn.Module) -> tuple[list[Any], SharedStack | None]:
-    """Return a module's encoder layers in order, and the `SharedStack` that runs them several times, or None.
+    """Return a module's encoder layers in order, and the `SharedStack` that runs them, or None without such a stack.
 
     The list is empty if a layer is of an unknown class.
     """
@@ -192,18 +195,21 @@ def _find_layers(module: nn.Module) -> tuple[list[Any], SharedStack | None]:
         layers: Any = inner.layers if stack is not None else inner
         if stack is None and not isinstance(inner, nn.ModuleList):
             continue
-        if len(layers) and all(type(x) in _LAYERS and type(x.attention) in _ATTENTION for x in layers):
+        if len(layers) and all(type(x) in _LAYERS and isinstance(x.attention, _ATTENTION) for x in layers):
             return [*layers], stack
     return [], None
 
 
 def _attention_readers(attention: Any) -> tuple[_Reader, ...]:
-    """Return the projections that read a layer's input, each with the weight axis of the input channels."""
+    """Return attention's linear layers that read a layer's input, each with the weight axis of the input channels."""
     return (attention.query, 1), (attention.key, 0 if isinstance(attention, FirstRow) else 1), (attention.value, 1)
 
 
 def _head_readers(module: nn.Module, encoder: nn.Module, feed: Sequence[Tensor]) -> tuple[_Reader, ...]:
-    """Return the head's linear layers that read the last hidden states; none if any other function reads them."""
+    """Return the linear layers of the head that read the last hidden states, or none if anything else reads them too.
+
+    The module is run on `feed` to find them; `encoder` is the module that computes the last hidden states.
+    """
     follower = _Follower()
     hook = encoder.register_forward_hook(follower.follow)
     try:
@@ -222,8 +228,8 @@ class _Follower(TorchFunctionMode):
     """Records which torch functions read the output of one module, or a view of it such as the first token.
 
     Attributes:
-        weights: Ids of the weights of linear layers that read it.
-        has_other_readers: Whether any other function reads it.
+        weights: Ids of the weights of the linear layers that read the output.
+        has_other_readers: Whether any other function reads the output.
     """
 
     def __init__(self) -> None:
@@ -232,7 +238,7 @@ class _Follower(TorchFunctionMode):
         self._followed: Tensor | None = None  # kept: memory that is freed could be another tensor's
 
     def follow(self, _: nn.Module, __: Any, out: Any) -> None:
-        """Start to watch the output of a module (a forward hook); forget what was recorded before."""
+        """Start to watch the output of a module (a forward hook), and delete what was recorded before."""
         (self._followed,) = _flatten(out)
         self.weights, self.has_other_readers = set(), False
 
@@ -286,7 +292,10 @@ def _is_writer(module: nn.Module) -> bool:
 
 
 def _is_changeable(place: Place, uses: Mapping[int, int]) -> bool:
-    """Return whether no module outside a place shares its parameters, as a fill-mask head shares the word table."""
+    """Return whether no module outside a place shares its parameters, as a fill-mask head shares the word table.
+
+    It is False too if a writer is no linear layer or norm.
+    """
     modules = (*place.writers, *(m for m, _ in place.readers))
     return all(_is_writer(m) for m in place.writers) and all(uses[id(p)] == 1 for m in modules for p in m.parameters())
 
@@ -297,19 +306,19 @@ def _is_changeable(place: Place, uses: Mapping[int, int]) -> bool:
 def measure_channels(
     module: nn.Module, places: Sequence[Place], inputs: Sequence[str], rows: Sequence[_Inputs]
 ) -> list[Tensor]:
-    """Run a module on rows; return each tensor's largest magnitude per channel [C], padding excluded.
+    """Run a module on rows, and return the largest magnitude of each channel of each tensor, [C], padding excluded.
 
     Args:
         module: A prepared module in eval mode.
         places: The tensors to measure, from `find_places`.
-        inputs: Names of its inputs, in their order.
+        inputs: Names of the module's inputs, in their order.
         rows: Inputs [B, L] by name.
     """
     largest = [place.columns * 0 for place in places]
     mask: list[Tensor] = []
 
     def measure(number: int, states: Tensor) -> None:
-        """Raise the stored maxima of tensor `number` to those of these states; padded tokens count as zero."""
+        """Raise the stored maxima of tensor `number` to those of these states. Padded tokens count as zero."""
         if states.ndim == 4:
             states = states[:, :, 0].transpose(1, 2)
         if states.shape[:-1] == mask[0].shape:
@@ -334,7 +343,15 @@ def measure_channels(
 
 
 def _choose_factors(sizes: Tensor, place: Place) -> Tensor | None:
-    """Return a power of two per channel to divide by, [C], 1 except for outliers; None if there are no outliers."""
+    """Choose a power of two by which to divide each channel of a tensor: 1 except for outliers.
+
+    Args:
+        sizes: Largest magnitude of each channel, [C].
+        place: The tensor, whose weights are used too.
+
+    Returns:
+        The factors, [C]; None if there are no outliers, or a magnitude is not finite.
+    """
     median = sizes.median()
     if not torch.isfinite(sizes).all() or not 0 < median < RATIO**-1 * sizes.max():
         return None  # NaN and infinity are reported by parity

@@ -1,7 +1,8 @@
 """Find the modules of post-norm encoder layers: BERT and families with its layers, DistilBERT, ALBERT.
 
 Each function returns the `Parts` of a layer, or the `Stack` of ALBERT's encoder, which runs a few stored layers
-several times; they are registered in `LAYER_PARTS` under the keys that the family table names.
+several times. The functions are registered in `LAYER_PARTS` under the keys that the families of
+`pocketbert.core.families` name.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def _albert_layer(layer: Any) -> Parts:
 def _albert_stack(encoder: Any) -> Stack:
     """Return the stored layers of an AlbertTransformer and the order in which they run, some several times.
 
-    Each of ``num_hidden_layers`` steps runs one group, the first steps the first group and so on; a group runs its
-    inner layers in turn.
+    Each of ``num_hidden_layers`` steps runs one group of layers, the first steps the first group and so on; a group
+    runs its layers one after the other.
     """
     config, groups = encoder.config, encoder.albert_layer_groups
     inner = config.inner_group_num
@@ -88,10 +89,13 @@ def _albert_stack(encoder: Any) -> Stack:
 
 
 def _fold_task_embedding(model: Any) -> Any:
-    """Add the embedding of task 0, which ERNIE adds to every token, to the segment embeddings and drop its table.
+    """Add ERNIE's embedding of task 0, which every token gets, to the segment embeddings, and remove the task table.
 
     Args:
         model: An ERNIE model in eval mode, changed in place.
+
+    Returns:
+        The changed model.
     """
     embeddings = model.base_model.embeddings
     if embeddings.use_task_id:
@@ -108,6 +112,7 @@ LAYER_PARTS.add(
 )
 LAYER_PARTS.add("electra", LayerParts(f"{_MODELS}electra.modeling_electra.ElectraLayer", bert_layer))
 LAYER_PARTS.add("xlm-roberta", LayerParts(f"{_MODELS}xlm_roberta.modeling_xlm_roberta.XLMRobertaLayer", bert_layer))
+LAYER_PARTS.add("camembert", LayerParts(f"{_MODELS}camembert.modeling_camembert.CamembertLayer", bert_layer))
 LAYER_PARTS.add("roberta", LayerParts(f"{_MODELS}roberta.modeling_roberta.RobertaLayer", bert_layer))
 LAYER_PARTS.add(
     "distilbert", LayerParts(f"{_MODELS}distilbert.modeling_distilbert.TransformerBlock", _distilbert_layer)

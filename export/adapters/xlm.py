@@ -27,10 +27,10 @@ def _language_encoder(model: Any, plan: ExportPlan) -> nn.Module:
         plan: Settings of the export.
 
     Returns:
-        The module; its third input is `LANGUAGES` where the family's row names it.
+        The module; its third input is `LANGUAGES` if the plan's family has that input.
 
     Raises:
-        InputError: If the model is no encoder, or its head is not that of transformers.
+        InputError: If config.json or the plan asks for something that the rewritten encoder cannot compute.
     """
     from transformers.modeling_outputs import BaseModelOutput
 
@@ -47,14 +47,15 @@ class _LanguageEncoder(nn.Module):
     """XLM's embeddings and post-norm layers, built from the submodules of a loaded model.
 
     Args:
-        model: An `XLMModel` in eval mode; its submodules are taken over.
+        model: An `XLMModel` in eval mode; its submodules are reused and changed.
         format: Format of the file.
         first_row: Whether only the first token's last state is read.
-        languages: Whether the language of each token is an input; otherwise all have the configuration's `lang_id`.
+        languages: Whether the language of each token is an input; otherwise all tokens have the configuration's
+            `lang_id`.
     """
 
     def __init__(self, model: Any, format: Format, first_row: bool, languages: bool) -> None:
-        """Reuse a transformers encoder's modules; a constant language is merged into the position embeddings."""
+        """Reuse a transformers encoder's modules. A constant language is merged into the position embeddings."""
         super().__init__()
         self.embeddings, self.position_embeddings = model.embeddings, model.position_embeddings
         self.norm = model.layer_norm_emb
@@ -70,15 +71,15 @@ class _LanguageEncoder(nn.Module):
         )
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, langs: Tensor | None = None) -> Tensor:
-        """Run the encoder on token ids, mask and, if they are inputs, language ids.
+        """Run the encoder on token ids, mask and, if they are an input, language ids.
 
         Args:
-            input_ids: [B, L].
-            attention_mask: [B, L], 1 for real tokens.
+            input_ids: Token ids, [B, L].
+            attention_mask: 1 for real tokens, [B, L].
             langs: Number of each token's language, [B, L].
 
         Returns:
-            Last states, [B, L, H], or [B, 1, H] where the first token is read.
+            The last states, [B, L, H], or [B, 1, H] if only the first token is read; zeros at padding.
         """
         states = self.embeddings(input_ids) + self.position_embeddings(self.places[:, : input_ids.shape[1]])
         if self.lang_embeddings is not None:
@@ -106,7 +107,7 @@ class _LanguageLayer(nn.Module):
         self.attention_out, self.up, self.act, self.down = attention.out_lin, feed.lin1, feed.act, feed.lin2
 
     def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Run the encoder layer, [B, L, H] to [B, L, H] or [B, 1, H]; `mask` [B, 1, 1, L] is added to the scores."""
+        """Run the encoder layer, [B, L, H] to [B, L, H] or [B, 1, H]. `mask` [B, 1, 1, L] is added to the scores."""
         rows = states[:, :1] if self.first_row else states
         context = self.attention(rows, states, states, mask)
         attended = self.attention_norm(self.attention_out(context) + rows)

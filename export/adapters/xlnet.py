@@ -48,8 +48,8 @@ class _RelativeEncoder(nn.Module):
     """XLNet's encoder with relative positions, for texts of up to `longest` tokens.
 
     Args:
-        model: An `XLNetModel` in eval mode; its parameters are taken over.
-        longest: Most tokens of an input.
+        model: An `XLNetModel` in eval mode; its parameters are reused.
+        longest: Largest number of tokens of an input.
         row: The tokens whose last states are read.
         flat: See `pocketbert.export.adapters.lean.Shape.flat_ffn`.
     """
@@ -70,15 +70,18 @@ class _RelativeEncoder(nn.Module):
         )
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """Run the encoder on token ids, mask and segment ids.
+        """Compute the encoder's last hidden states from token ids, attention mask and segment ids.
 
         Args:
-            input_ids: [B, L].
-            attention_mask: [B, L], 1 for real tokens.
-            token_type_ids: [B, L]; only whether two are equal matters.
+            input_ids: Token ids, [B, L].
+            attention_mask: 1 for real tokens and 0 for padding, [B, L]. Other tokens do not attend to
+                padding.
+            token_type_ids: Segment ids, [B, L]. Attention depends only on whether two tokens have the same
+                id.
 
         Returns:
-            Last states, [B, L, H], or [B, 1, H] if one token is read.
+            The hidden states of all tokens, [B, L, H]. If the encoder was built with a `row` other than
+            `Row.ALL`, only those of the first or the last token, [B, 1, H].
         """
         length, zero = input_ids.shape[1], computed_zero(attention_mask)
         places = self.places[: 2 * length] + zero.to(torch.int64)
@@ -99,7 +102,7 @@ class _RelativeLayer(nn.Module):
     """An XLNet layer: relative attention and a feed-forward part, each followed by a residual and a norm."""
 
     def __init__(self, layer: Any, row: Row, flat: bool) -> None:
-        """Reuse the parameters of a transformers layer; states are computed for the tokens in `row`."""
+        """Reuse the parameters of a transformers layer. States are computed for the tokens in `row`."""
         super().__init__()
         own, feed = layer.rel_attn, layer.ff
         self.row, self.flat = row, flat
@@ -113,13 +116,13 @@ class _RelativeLayer(nn.Module):
         """Run the encoder layer with relative positions and segments.
 
         Args:
-            states: [B, L, H].
+            states: States of the tokens, [B, L, H].
             positions: Sines and cosines of the offsets L to 1 - L, [2L, H].
             other_segment: 1 where two tokens are of different segments, [B, 1, L, L].
             mask: Added to the scores, [B, 1, L, L].
 
         Returns:
-            [B, L, H], or [B, 1, H] if one token is read.
+            New states, [B, L, H], or [B, 1, H] if one token is read.
         """
         rows = self.row.of(states)
         context = self.attention(rows, states, positions, other_segment, mask)
@@ -132,23 +135,23 @@ class _RelativeLayer(nn.Module):
 
 
 class _RelativeAttention(nn.Module):
-    """Attention with scores for content, offset and segment; the scale is multiplied into the queries' weights.
+    """Attention with scores for content, offset and segment. The scale is multiplied into the queries' weights.
 
     Args:
-        own: An `XLNetRelativeAttention`; its raw parameters [H, heads, depth] become linear layers, so that weights are
-            compressed as those of any other.
-        row: The tokens that queries are computed for.
+        own: An `XLNetRelativeAttention`. Its raw parameters [H, heads, depth] become linear layers, so that quantizers
+            compress them like any other weights.
+        row: The tokens for which queries are computed.
     """
 
     def __init__(self, own: Any, row: Row) -> None:
-        """Turn the raw parameters of a transformers attention module into linear layers."""
+        """Convert the raw parameters of a transformers attention module to linear layers."""
         super().__init__()
         self.row, self.heads, self.depth = row, own.n_head, own.d_head
         query = _matrix(own.q) * own.scale
         self.query = _linear(query, own.r_w_bias.detach().flatten() * own.scale)
         self.key, self.value, self.position = (_linear(_matrix(p)) for p in (own.k, own.v, own.r))
         self.to_offset = nn.Parameter((own.r_r_bias - own.r_w_bias).detach().flatten() * own.scale)
-        """Added to a query for content, it makes one for offsets."""
+        """The vector that turns a query for content into a query for offsets when it is added."""
         apart = (own.seg_embed[1] - own.seg_embed[0]).detach()
         own_segment = query.view(self.heads, self.depth, -1) * apart[:, :, None]
         self.segment = _linear(own_segment.sum(1), (own.r_s_bias.detach() * apart).sum(1) * own.scale)
@@ -158,14 +161,14 @@ class _RelativeAttention(nn.Module):
         """Compute the attention output of the query tokens.
 
         Args:
-            rows: States that queries are computed from, [B, Q, H]; Q is L or 1.
-            states: States that keys and values are computed from, [B, L, H].
-            positions: [2L, H].
-            other_segment: [B, 1, L, L].
-            mask: [B, 1, L, L].
+            rows: States from which queries are computed, [B, Q, H]; Q is L or 1.
+            states: States from which keys and values are computed, [B, L, H].
+            positions: Sines and cosines of the offsets L to 1 - L, [2L, H].
+            other_segment: 1 where two tokens are of different segments, [B, 1, L, L].
+            mask: Added to the scores, [B, 1, L, L].
 
         Returns:
-            Context, the heads side by side, [B, Q, H].
+            The context, with the heads side by side, [B, Q, H].
         """
         length = states.shape[1]
         queries = self.query(rows)
@@ -189,11 +192,11 @@ class _RelativeAttention(nn.Module):
         return pairs[:, :, :1] if self.row is Row.FIRST else pairs[:, :, -1:]
 
     def _shifted(self, scores: Tensor, length: int) -> Tensor:
-        """Pick from the scores of all offsets [B, heads, Q, 2L] the one of each pair of tokens, [B, heads, Q, L].
+        """Select, from scores for all offsets [B, heads, Q, 2L], the score of each pair of tokens, [B, heads, Q, L].
 
-        Column c is the offset L - c, so the score of token i and key j is in column L - i + j. In the flattened matrix
-        without its first L numbers, cut into rows of 2L - 1, each row starts one column earlier, so that the needed
-        scores are its first L.
+        Column c has the scores of offset L - c, so the score of token i and key j is in column L - i + j. If the flattened
+        matrix, without its first L numbers, is cut into rows of 2L - 1, each row starts one column earlier, and the needed scores
+        are its first L.
         """
         if self.row is Row.FIRST:
             return scores[..., length:]
@@ -225,7 +228,8 @@ def _linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
 
 
 _ROWS = {"last": Row.LAST, "cls_index": Row.LAST, "first": Row.FIRST}
-"""The token that a summary reads, by its type; of `cls_index` without an index, which no graph has, the last one."""
+"""The token that a summary reads, by the summary's type. `cls_index` reads the last token if no index is given, and no
+exported graph has an index."""
 
 
 def _relative_encoder(model: Any, plan: ExportPlan) -> nn.Module:
@@ -236,10 +240,11 @@ def _relative_encoder(model: Any, plan: ExportPlan) -> nn.Module:
         plan: Settings of the export.
 
     Returns:
-        The module.
+        The module, in eval mode.
 
     Raises:
-        InputError: If the model computes anything but bidirectional attention on one text or pair.
+        InputError: If config.json or the plan asks for something that the rewritten encoder cannot compute, such as
+            attention to earlier tokens only.
     """
     from transformers.models.xlnet.modeling_xlnet import XLNetModelOutput
 

@@ -104,7 +104,7 @@ def _rate() -> float:
     """Operations per CPU-second of a product of the encoder's shape, [1024, 768] x [768, 3072], in the training dtype."""
     import torch
 
-    from pocketbert.distill.training.loop import training_dtype
+    from pocketbert.distill.training.machine import training_dtype
 
     a, b = (torch.randn(shape, dtype=training_dtype()) for shape in ((1024, 768), (768, 3072)))
     out, count = torch.mm(a, b), 10
@@ -118,7 +118,7 @@ def compare(name: str, texts: list[str], source: str, rounds: int, skip_original
     """Measure one method and print it."""
     import numpy as np
 
-    from pocketbert.distill.training.loop import training_dtype
+    from pocketbert.distill.training.machine import training_dtype
 
     context, pipes, losses = mp.get_context("spawn"), {}, {}
     sides = ("ours", "plain") if skip_original else ("ours", "plain", "original")

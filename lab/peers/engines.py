@@ -96,7 +96,7 @@ def _options() -> argparse.Namespace:
     add("--cache", type=Path, default=ROOT / "runs" / "engines", help="where built files are kept")
     add("--environments", type=Path, help="folder with environments 'optimum' and 'ov' that exist already")
     add("--output", type=Path, help="where the JSON files go; default docs/figures/engines")
-    add("--page", type=Path, help="the page to write; default docs/engines.md")
+    add("--page", type=Path, help="the page to write; default docs/lab/engines.md")
     options = parser.parse_args()
     trained = [str(p) for run in ("demo", "sst2") if (p := ROOT / "runs" / run / "student").is_dir()]
     options.models = options.models or ["tinybert4"] * options.quick or [*SHAPES, *trained]
@@ -104,7 +104,7 @@ def _options() -> argparse.Namespace:
     options.texts = options.texts.resolve() if options.texts else None
     docs, quick = ROOT / "docs", options.cache / "quick"
     options.output = options.output or (quick if options.quick else docs / "figures" / "engines")
-    options.page = options.page or (quick / "engines.md" if options.quick else docs / "engines.md")
+    options.page = options.page or (quick / "engines.md" if options.quick else docs / "lab" / "engines.md")
     options.lengths = options.lengths or (QUICK_LENGTHS if options.quick else LENGTHS)
     return options
 

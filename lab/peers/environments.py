@@ -17,6 +17,7 @@ PACKAGES = {
         "onnxruntime==1.31.1",
         "onnx==1.23.2",
     ),
+    "model2vec": ("model2vec[distill,train,quantization,inference]==0.10.0", "torch==2.13.0"),
     "ov": ("openvino", "nncf", "tokenizers"),
 }
 """What is installed where; a name without a version is the newest."""

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
@@ -113,7 +114,7 @@ def _options() -> argparse.Namespace:
 def _key(folder: Path, command: Sequence[str]) -> str:
     files = {r.path: r.sha256 for r in read_artefacts(folder).models()}
     return sha256_json(
-        [files, list(command), describe_machine().model_dump(), installed_versions(("onnxruntime", "ai-edge-litert"))]
+        [files, list(command), asdict(describe_machine()), installed_versions(("onnxruntime", "ai-edge-litert"))]
     )
 
 

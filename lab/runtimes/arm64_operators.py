@@ -6,7 +6,7 @@ x86 round them in different ways. The command ends with 3 where another one diff
 
 Run: python lab/runtimes/arm64_operators.py -m phone [--cpu cortex-a76] [--texts 12]
 
-docs/devices.md tells what that needs.
+docs/lab/devices.md tells what that needs.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Run: python lab/runtimes/arm64_totals.py -m phone [--file onnx/model_int8.onnx] [--cpu neoverse-n1] [--length 32] [--starts 3]
 
-docs/devices.md tells what that needs. The goal is 0.5 %.
+docs/lab/devices.md tells what that needs. The goal is 0.5 %.
 """
 
 from __future__ import annotations

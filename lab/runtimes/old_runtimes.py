@@ -1,4 +1,4 @@
-"""Print how right each form of a TFLite file is on LiteRT and on older engines; the table of docs/old-runtimes.md.
+"""Print how right each form of a TFLite file is on LiteRT and on older engines; the table of docs/lab/old-runtimes.md.
 
     python lab/runtimes/old_runtimes.py FOLDER --data dev.jsonl.gz --python .venv-clients/tflite-2.14/bin/python
 

@@ -1,7 +1,7 @@
 """Predict with PocketBERT's wheel on an emulated Arm processor, and compare with the answers of this machine.
 
 The wheel and all that it depends on, as wheels for aarch64 in the versions that are installed here, are unpacked and imported by
-the Python of the Arm system in QEMU (docs/devices.md tells what that needs). Every ONNX file of the folder is opened with
+the Python of the Arm system in QEMU (docs/lab/devices.md tells what that needs). Every ONNX file of the folder is opened with
 `pocketbert.load`, which runs its golden rows first. No time is taken: an emulator has none. The command ends with 3 where
 answers differ by more than `benchmarks/inputs.py` allows.
 

@@ -4,7 +4,7 @@
 
 Run: python lab/runtimes/shared_weights.py int8.onnx uint8.onnx [--cpu neoverse-n1 cortex-a53] [--length 16]
 
-docs/devices.md tells what `--cpu` needs. The inputs are those of BERT.
+docs/lab/devices.md tells what `--cpu` needs. The inputs are those of BERT.
 """
 
 from __future__ import annotations

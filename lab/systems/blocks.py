@@ -1,4 +1,4 @@
-"""The section of docs/families.md on Longformer's attention over blocks; figures of lab/longformer_blocks.py."""
+"""The section of docs/lab/families.md on Longformer's attention over blocks; figures of lab/longformer_blocks.py."""
 
 from __future__ import annotations
 

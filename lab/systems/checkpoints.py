@@ -65,6 +65,15 @@ CHECKPOINTS = (
         "xlm-roberta", "XLM-R", "`FacebookAI/xlm-roberta-base`", f"{_BOTH}, `sentencepiece.bpe.model`, `tokenizer.json`"
     ),
     Published(
+        "camembert", "CamemBERT", "`almanach/camembert-base`", f"{_BOTH}, `sentencepiece.bpe.model`, `tokenizer.json`"
+    ),
+    Published(
+        "mpnet",
+        "MPNet",
+        "`microsoft/mpnet-base`, `sentence-transformers/all-mpnet-base-v2`",
+        f"{_BOTH}, `vocab.txt`, `tokenizer.json`",
+    ),
+    Published(
         "distilbert", "DistilBERT", "`distilbert/distilbert-base-uncased`", f"{_BOTH}, `vocab.txt`, `tokenizer.json`"
     ),
     Published("mobilebert", "MobileBERT", "`google/mobilebert-uncased`", f"{_BIN}, `vocab.txt`, `tokenizer.json`"),

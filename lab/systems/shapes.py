@@ -1,4 +1,4 @@
-"""The real shapes that lab/real_shapes.py measures, and the section of docs/families.md that shows what it found."""
+"""The real shapes that lab/real_shapes.py measures, and the section of docs/lab/families.md that shows what it found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of docs/families.md that says which students each system makes, and how."""
+"""The table of docs/lab/families.md that says which students each system makes, and how."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ HEAD = """
 
 How a student is made from a teacher of each system. A narrower student of the same class starts at random (`student: {init: random, hidden: ..., heads: ...}`) in any system that makes students by copy.
 `student: {model: FOLDER}` goes on with a student of any class whose vocabulary equals the teacher's. [Pruning](distillation.md#pruning) leaves each layer fewer feed-forward neurons; where it is refused, the limits below say why.
+A teacher of any system that pads on the right makes [students without layers](distillation.md#students-without-layers) (`student: {layers: 0}`, `model_type` `static_embeddings`); for pairs its tokenizer has to mark the second text.
 
 | system | fewer layers, copied (`student.layers`) | fewer neurons (`student.init: pruned`) | another class (`student.family`, `student.size`) | general stages |
 |---|---|---|---|---|"""

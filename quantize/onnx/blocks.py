@@ -41,7 +41,7 @@ def _write(bits: int, source: Path, destination: Path, plan: Plan) -> None:
 
     Raises:
         MissingBackendError: If onnx is not installed.
-        InputError: If the width of a table is not a multiple of 16.
+        InputError: If the width of an embedding table is not a multiple of 16.
     """
     model = load_for_quantizer(source)
     import onnx
@@ -57,16 +57,19 @@ def _write(bits: int, source: Path, destination: Path, plan: Plan) -> None:
 
 
 class _BlockWriter:
-    """Replaces products and lookups in an ONNX model by operators that read weights in blocks.
+    """Replaces an ONNX model's products and lookups by operators that read weights quantized in blocks.
 
     Args:
         model: The fp32 model; changed by `run`.
-        bits: Bits of weights without a scheme of their own.
+        bits: Bits of the weights to which the plan gives no other scheme.
         plan: The weights that stay float or have a second scheme.
     """
 
     def __init__(self, model: Any, bits: int, plan: Plan) -> None:
-        """Find the weights to quantize and the bits of each; tied tables get a transposed copy first."""
+        """Find the weights to quantize and the bits of each.
+
+        Embedding tables that a matrix product reads too get a transposed copy first.
+        """
         tables_by_matrix = untie_embeddings(model, plan.left)
         self.graph = model.graph
         self.left = find_weights_left(self.graph, plan.left)
@@ -92,7 +95,7 @@ class _BlockWriter:
             field.extend(values)
 
     def _replace(self, node: Any) -> list[Any]:
-        """Return the nodes that replace a node: the node itself if it reads no weight that is quantized."""
+        """Return the nodes that replace a node, or the node itself if it reads no weight that is to be quantized."""
         if self.left.intersection(node.input):
             return [node]
         if node.op_type in ("MatMul", "Gemm") and self._is_matrix(node.input[1]):
@@ -106,7 +109,10 @@ class _BlockWriter:
         return tensor is not None and len(tensor.dims) == 2 and tensor.data_type == 1
 
     def _product(self, node: Any) -> list[Any]:
-        """Return a MatMulNBits for a product, and an Add for its bias; a Gemm with factors other than 1 stays."""
+        """Return the nodes that replace a matrix product: a MatMulNBits, and an Add for its bias.
+
+        A Gemm with factors other than 1 or a transposed first operand is returned unchanged.
+        """
         from onnx import helper, numpy_helper
 
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
@@ -138,11 +144,12 @@ class _BlockWriter:
         return [*nodes, product, *([helper.make_node("Add", [out, bias], node.output)] if bias else [])]
 
     def _tied_weight(self, table: str) -> tuple[list[Any], str, str]:
-        """Make a product read the stored codes of the embedding table that it shares.
+        """Make a matrix product read the quantized embedding table instead of a second copy of it (fill-mask heads).
 
         Returns:
-            The Reshape that gives them the shape of a product's weight (empty if it was written before; ONNX Runtime
-            runs it once, when it opens the file), and the names of codes and scales.
+            A list with the Reshape that gives the table's codes the shape of a product's weight, and the names of codes
+            and scales. The list is empty if the Reshape was added before. ONNX Runtime runs it once, when it opens the
+            file.
         """
         from onnx import helper
 
@@ -158,7 +165,7 @@ class _BlockWriter:
         return nodes, codes, scales
 
     def _lookup(self, node: Any) -> Any:
-        """Build the GatherBlockQuantized that replaces a table lookup."""
+        """Build the GatherBlockQuantized that replaces an embedding lookup (Gather)."""
         from onnx import helper
 
         codes, scales = self._store_table(node.input[0])
@@ -175,10 +182,10 @@ class _BlockWriter:
         )
 
     def _store_table(self, name: str) -> tuple[str, str]:
-        """Store the codes [V, bytes of a row] and scales [V, blocks] of a table; return both names.
+        """Store an embedding table as codes [V, bytes of a row] and scales [V, blocks], and return the names of both.
 
         Raises:
-            InputError: If no block size divides its width.
+            InputError: If no block size divides the table's width.
         """
         from onnx import numpy_helper
 
@@ -195,7 +202,14 @@ class _BlockWriter:
         return self._store_blocks(name, values, block, flat=True)
 
     def _store_blocks(self, name: str, rows: NDArray[np.float32], block: int, flat: bool) -> tuple[str, str]:
-        """Store a weight's codes and scales in blocks unless already stored; return both names."""
+        """Store a weight's codes and scales in blocks, unless this was done before, and return the names of both.
+
+        Args:
+            name: Name of the weight.
+            rows: Numbers of the weight, [rows, width].
+            block: Numbers in a block.
+            flat: Whether to store the codes as [rows, bytes of a row], without the axis of the blocks.
+        """
         bits = self._bits(name)
         codes, scales = f"{name}_int{bits}", f"{name}_scales"
         if codes not in self.added:
@@ -217,7 +231,7 @@ class _BlockWriter:
 
 
 def _scheme_parts(bits: int, rounding: Rounding) -> SecondScheme:
-    """Return the expected weights and the simulation of a block scheme with `bits` bits."""
+    """Return how a block scheme with `bits` bits stores weights, and how torch simulates it with the given rounding."""
     wanted = ExpectedForm(f"int{bits}", per_channel=True, block=BLOCK)
     return SecondScheme(
         WEIGHTED_ROLES,

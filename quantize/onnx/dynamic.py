@@ -1,10 +1,8 @@
 """Dynamic int8 for ONNX (schemes ``int8`` and ``small``): inputs of products are quantized at run time.
 
-Weights have a scale per output channel, tables one per row.
-
-`write_dynamic` prepares the graph (tied embeddings, weights that several products share, tables) and runs ONNX
-Runtime's quantizer. In ``small``, and for tables with `w4` as a second scheme, the largest table has 4 bits. All
-operators are standard ones.
+Weights have a scale per output channel, tables one per row. `write_dynamic` prepares the graph (tied embeddings,
+weights that several products share, tables) and runs ONNX Runtime's quantizer. The largest table has 4 bits in
+``small``, and in ``int8`` if the plan gives it `w4` as a second scheme. All operators are standard ones.
 """
 
 from __future__ import annotations
@@ -33,11 +31,11 @@ from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights
 
 
 def _write_int8(source: Path, destination: Path, plan: Plan) -> None:
-    """Write a dynamic int8 copy of an fp32 ONNX file; the word table gets 4 bits if the plan gives it `w4`.
+    """Write a dynamic int8 copy of an fp32 ONNX file. The word table gets 4 bits if the plan gives it `w4`.
 
     Raises:
         MissingBackendError: If onnx is not installed.
-        InputError: If the width of that table is not a multiple of 16.
+        InputError: If the word table is to have 4 bits and its width is not a multiple of 16.
     """
     model = load_for_quantizer(source)
     if Scheme.W4 in plan.seconds:
@@ -53,7 +51,7 @@ def _write_small(source: Path, destination: Path, plan: Plan) -> None:
 
 
 def load_for_quantizer(source: Path) -> Any:
-    """Load an exported ONNX file without its stored shapes, which quantizers trip over.
+    """Load an exported ONNX file without the shapes stored in it, which make ONNX Runtime's quantizer fail.
 
     Raises:
         MissingBackendError: If onnx is not installed.
@@ -73,7 +71,7 @@ def write_dynamic(model: Any, destination: Path, left: frozenset[str] = frozense
     Args:
         model: The model from `load_for_quantizer`; changed in place.
         destination: File to write.
-        left: Digests of weights that stay as they are.
+        left: Digests of weights that stay float.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -102,10 +100,10 @@ def write_dynamic(model: Any, destination: Path, left: frozenset[str] = frozense
 
 
 def _store_shared_weights_transposed(model: Any) -> None:
-    """Transpose weights that several Gemm nodes read with `transB`, as those of layers that run more than once.
+    """Store the weights that several Gemm nodes read with `transB` transposed, and remove the flag from the nodes.
 
-    ONNX Runtime's quantizer writes each Gemm as a MatMul and transposes its weight in the file, once for each node: a
-    weight of several nodes would be transposed back and forth.
+    Layers that run several times have such weights. ONNX Runtime's quantizer turns each Gemm into a MatMul and
+    transposes its weight in the file, once for each node: a weight of several nodes would be transposed back and forth.
     """
     from onnx import numpy_helper
 
@@ -121,11 +119,11 @@ def _store_shared_weights_transposed(model: Any) -> None:
 
 
 def find_readers(graph: Any, names: Container[str]) -> dict[str, list[Any]]:
-    """Return the nodes that read each of the named tensors; a node that reads one twice is listed twice.
+    """Return the nodes that read each of the named tensors. A node that reads one twice is listed twice.
 
     Args:
         graph: The graph.
-        names: The tensors.
+        names: Names of the tensors.
     """
     readers = defaultdict(list)
     for node in graph.node:

@@ -4,19 +4,20 @@
 
 1. `_float_tensors` finds the float tensors, `_MaskChain` the part of the graph that is computed from masks and
    positions alone.
-2. `measure_ranges` measures the ranges of all others on calibration rows; `_MaskChain.lower` lowers the constant of the mask.
-3. `_IntegerWriter` writes QuantizeLinear and DequantizeLinear behind each float tensor, and an operator with its
-   neighbours becomes one of integers in Qualcomm's compiler. A tensor that one reader takes in 8 bits and another one
-   in 16 is written in both.
+2. `measure_ranges` measures the ranges of all other float tensors on calibration rows; `_MaskChain.lower` reduces the
+   mask's constant.
+3. `_IntegerWriter` writes QuantizeLinear and DequantizeLinear after each float tensor; Qualcomm's compiler fuses each
+   operator with those before and after it to one that computes in integers. A tensor that one operator reads in 8 bits
+   and another in 16 is written in both.
 
-Weights of products are int8, symmetric, a scale per output channel; tables uint8, one scale for each; biases int32.
-Numbers between operators are uint16. a8w8 has uint8 around products with stored weights, except those with fewer
-results than terms. `fix_shape` gives a file the one shape that an NPU takes.
+Weights of products are int8, symmetric, with a scale per output channel; tables are uint8 with one scale each; biases
+are int32. Numbers between operators are uint16. In a8w8 they are uint8 around products with stored weights, except
+around products with fewer results than terms. `fix_shape` gives a file the one shape that an NPU takes.
 
-Why the mask is lowered: a score plus a mask of -1e4 needs a range of 1e4. In 8 bits its steps are 39 wide and every
-score becomes the same number; in 16 bits they are 0.15 wide. The mask has to lose by a margin against every score and
-need not lose by 1e4. The zeros and ones, positions and distances that it is made of are whole numbers: they have
-separate steps, and no range is measured.
+Why the mask's constant is reduced: a score plus a mask of -1e4 needs a range of 1e4. In 8 bits its steps are 39 wide
+and every score becomes the same number; in 16 bits they are 0.15 wide. A masked score must only be a margin below every
+other score, not 1e4 below. The mask is computed from zeros and ones, positions and distances, which are whole numbers:
+they get encodings of their own, and their ranges are not measured.
 """
 
 from __future__ import annotations
@@ -63,12 +64,15 @@ _MARGIN = 16.0
 
 
 def _write(source: Path, destination: Path, plan: Plan, product_bits: int) -> None:
-    """Write an all-integer copy of an fp32 ONNX file for Qualcomm's NPU; nothing is written if a range is missing.
+    """Write an all-integer copy of an fp32 ONNX file for Qualcomm's NPU. Nothing is written if a range is missing.
+
+    `product_bits` are the bits of the activations that matrix products read.
 
     Raises:
         MissingBackendError: If onnx is not installed.
-        InputError: If there are no rows, or one lacks an input.
-        GateError: If the range of a tensor could not be measured, or the graph has no mask of the known form.
+        InputError: If there are no calibration rows, or one lacks an input.
+        GateError: If the range of a tensor could not be measured, or the graph computes its attention mask in an
+            unknown way.
     """
     model = load_for_quantizer(source)
     import onnx
@@ -108,15 +112,15 @@ class _MaskChain:
 
     Args:
         graph: An ONNX graph, which `lower` changes.
-        floats: Names of its computed float tensors.
-        sizes: Names of the tensors that depend on sizes of its inputs only.
+        floats: Names of the graph's computed float tensors.
+        sizes: Names of the tensors that depend only on the sizes of the graph's inputs.
 
     Attributes:
         counts: Float tensors of that part that hold whole numbers.
-        units: Those of `counts` that are zeros and ones only.
+        units: The tensors of `counts` that hold only zeros and ones.
         masks: Float tensors of that part that contain the constant of the mask.
-        sources: The scores of every sum of scores and mask, and the other factor of every product with zeros and ones,
-            such as states times the mask; by result, in the order of the graph.
+        sources: By the name of the result, in the order of the graph: the scores of every sum of scores and mask, and
+            the other factor of every product with whole numbers of that part, such as states times the mask.
     """
 
     def __init__(self, graph: Any, floats: set[str], sizes: set[str]) -> None:
@@ -150,17 +154,20 @@ class _MaskChain:
         self.units = self.counts & units
 
     def lower(self, ranges: Mapping[str, Range], title: str) -> dict[str, Range]:
-        """Replace the mask's constant, such as -1e4, by the smallest that still keeps masked scores below all others.
+        """Reduce the mask's constant, such as -1e4, as far as masked attention scores stay below all others.
+
+        With a smaller constant, more quantization steps are left for the scores.
 
         Args:
             ranges: Ranges of attention scores, and of tensors that are multiplied with zeros and ones.
             title: Name of the quantized file, for error messages.
 
         Returns:
-            These ranges, and those of the masks, the sums and the products.
+            `ranges` with the ranges of the masks, of sums of scores and mask, and of products with zeros and ones
+            added.
 
         Raises:
-            GateError: If there is no such constant, or no sum with it.
+            GateError: If the graph has no such constant, or does not add it to anything.
         """
         from onnx import numpy_helper
 
@@ -193,7 +200,7 @@ class _MaskChain:
         return bool(value.dtype.kind != "f" or np.array_equal(value, np.rint(value)))
 
     def _is_unit(self, node: Any, units: set[str]) -> bool:
-        """Return whether a node makes nothing but zeros and ones from whole numbers."""
+        """Return whether the results of a node hold only zeros and ones. `units` are tensors known to do so."""
         computed = [n for n in node.input if n and n not in self._stored]
         ends = [_value(self._stored[n]) for n in node.input[1:] if n in self._stored]
         if node.op_type == "Clip":
@@ -225,8 +232,8 @@ class Encoding:
 
     Attributes:
         bits: 8 or 16.
-        step: Distance of two neighbours.
-        zero: The integer that means 0.
+        step: Difference between the numbers of two neighbouring integers.
+        zero: The integer that stands for 0.
     """
 
     bits: int
@@ -235,7 +242,7 @@ class Encoding:
 
     @classmethod
     def of_range(cls, bits: int, low: float, high: float) -> Encoding:
-        """Return the encoding whose integers span a range, widened to hold zero."""
+        """Return the encoding whose integers span the range from `low` to `high`, widened to include zero."""
         low, high, top = min(low, 0.0), max(high, 0.0), (1 << bits) - 1
         step = max((high - low) / top, _SMALLEST_STEP)
         return cls(bits, step, int(np.clip(round(-low / step), 0, top)))
@@ -244,13 +251,16 @@ class Encoding:
     def of_counts(cls) -> Encoding:
         """Return the 16-bit encoding for whole numbers from -4,096 to 4,095, all of them exact.
 
-        Coarser steps, which reach further, are multiplied coarsely in the emulator of Qualcomm's NPU.
+        A longer range would need larger steps, with which the emulator of Qualcomm's NPU multiplies less exactly.
         """
         return cls(16, 2.0**-3, 1 << 15)
 
     @classmethod
     def of_constants(cls, bits: int, values: NDArray[np.floating]) -> Encoding:
-        """Return the encoding of stored constants; factors such as 1, 2 and 4 stay exact where the step allows it."""
+        """Return the encoding of stored constants. Its step is a power of two if all constants are multiples of it.
+
+        Factors such as 1, 2 and 4 are then exact.
+        """
         low, high = min(float(values.min()), 0.0), max(float(values.max()), 0.0)
         step = 2.0 ** np.ceil(np.log2(max((high - low) / ((1 << bits) - 1), _SMALLEST_STEP)))
         if not np.array_equal(np.rint(values / step) * step, values):
@@ -259,7 +269,7 @@ class Encoding:
 
     @classmethod
     def prescribed(cls, op_type: str, bits: int) -> Encoding | None:
-        """Return the fixed encoding that Qualcomm's compiler demands for an operator's results; None without one."""
+        """Return the fixed encoding that Qualcomm's compiler demands for an operator's results; None if it has none."""
         if op_type in ("Softmax", "Sigmoid"):
             return cls(bits, 2.0**-bits, 0)
         return cls(bits, 2.0 ** (1 - bits), 1 << (bits - 1)) if op_type == "Tanh" else None
@@ -275,7 +285,7 @@ class Encoding:
         return -self.zero * self.step, ((1 << self.bits) - 1 - self.zero) * self.step
 
     def to_integers(self, values: NDArray[np.floating]) -> NDArray[np.unsignedinteger]:
-        """Round numbers to this encoding's integers; those outside its range are clipped."""
+        """Round numbers to this encoding's integers. Those outside its range are clipped."""
         rounded = np.rint(values / np.float32(self.step)) + self.zero
         return np.asarray(np.clip(rounded, 0, (1 << self.bits) - 1), self.dtype)
 
@@ -294,7 +304,10 @@ class _LearnedTensors:
 
 
 def _find_learned_tensors(graph: Any, learned: LearnedRanges | None) -> _LearnedTensors:
-    """Map tensors around products of an fp32 graph to the ranges that training learned for them."""
+    """Return the activation ranges that training learned, by the names of the tensors in an fp32 graph.
+
+    These are the tensors that matrix products with stored weights read and write.
+    """
     inputs, results = dict[str, Range](), dict[str, Range]()
     stored, products = {tensor.name for tensor in graph.initializer}, [*learned_products(graph, learned)]
     readers = find_readers(graph, {product.output[0] for product, _, _ in products})
@@ -321,13 +334,14 @@ class _IntegerWriter:
 
     Args:
         graph: The graph, with fp32 numbers; changed by `run`.
-        floats: Names of its computed float tensors, without those that become constants once the length is fixed.
-        constants: Names of float tensors that become constants and are read by an operator with another result.
-        chain: The float tensors that masks are made of.
-        ranges: Ranges of all others.
+        floats: Names of the graph's computed float tensors, without those that become constants once the length is
+            fixed.
+        constants: Names of float tensors that become constants and are read by an operator whose result does not.
+        chain: The part of the graph that computes the mask.
+        ranges: Ranges of all float tensors for which `chain` gives no encoding.
         product_bits: Bits of inputs and results of products with stored weights. Products with fewer results than
-            terms, as the second one of a feed-forward layer and the classifier, have 16: the largest numbers of an
-            encoder come from there.
+            terms, such as the second one of a feed-forward layer and the classifier, have 16, because the largest
+            numbers of an encoder come from there.
         learned: Ranges that training learned; they replace measured ones.
     """
 
@@ -341,7 +355,7 @@ class _IntegerWriter:
         product_bits: int,
         learned: _LearnedTensors,
     ) -> None:
-        """Store the graph and the ranges; `run` rewrites the graph."""
+        """Store the graph and the ranges. `run` rewrites the graph."""
         self.graph, self._floats, self._bits = graph, floats, product_bits
         self._later_constants, self._chain = constants, chain
         self._ranges = {**ranges, **learned.results}
@@ -354,7 +368,7 @@ class _IntegerWriter:
         self._nodes: list[Any] = []
 
     def run(self) -> None:
-        """Rewrite all nodes, and remove the fp32 weights that no node reads any more."""
+        """Rewrite all nodes of the graph, and remove the fp32 weights that no node reads any more."""
         for node in [*self.graph.node]:
             copy = type(node)()
             copy.CopyFrom(node)
@@ -371,10 +385,10 @@ class _IntegerWriter:
             field.extend(values)
 
     def _encode_operands(self, copy: Any, node: Any) -> Encoding | None:
-        """Replace the inputs of a node's copy by their quantized and dequantized versions.
+        """Replace the inputs of `copy`, a copy of `node`, by their quantized and dequantized versions.
 
         Returns:
-            The encoding of its result; None if that is no float.
+            The encoding (range and bits) of the node's result; None if the result is not float.
         """
         out = node.output[0]
         if out not in self._floats:
@@ -403,7 +417,10 @@ class _IntegerWriter:
         return Encoding.prescribed(node.op_type, _WIDE) or self._encoding_of(out, _WIDE)
 
     def _encode_product(self, copy: Any, node: Any) -> Encoding:
-        """Quantize a product's operands (weight int8 per output channel, bias int32); return the result's encoding."""
+        """Quantize a matrix product's operands (weight int8 per output channel, bias int32).
+
+        The inputs of `copy`, a copy of `node`, are replaced. Returns the encoding of the product's result.
+        """
         transposed = any(a.name == "transB" and a.i for a in node.attribute)
         terms, results = self._stored[node.input[1]].dims[:: -1 if transposed else 1]
         bits = _WIDE if results < terms else self._bits
@@ -414,7 +431,10 @@ class _IntegerWriter:
         return self._encoding_of(node.output[0], bits)
 
     def _encode_norm(self, copy: Any, node: Any) -> None:
-        """Quantize the operands of a LayerNormalization; its factors get 8 bits, since the compiler refuses 16."""
+        """Quantize the operands of a LayerNormalization. Its factors get 8 bits, because the compiler refuses 16.
+
+        The inputs of `copy`, a copy of `node`, are replaced.
+        """
         copy.input[0], data = self._in_bits(node.input[0], _WIDE)
         copy.input[1], factors = self._encode_constant(node.input[1], _NARROW)
         if len(node.input) > 2:
@@ -422,7 +442,7 @@ class _IntegerWriter:
             copy.input[2] = self._encode_bias(node.input[2], scale, node.output[0])
 
     def _encode_results(self, node: Any, encoding: Encoding) -> None:
-        """Add QuantizeLinear and DequantizeLinear behind a node's results; an output of the graph keeps its name."""
+        """Add QuantizeLinear and DequantizeLinear after a node's results. An output of the graph keeps its name."""
         for at, name in enumerate([*node.output]):
             if name in self._outputs:
                 node.output[at] = f"{name}_exact"
@@ -430,7 +450,10 @@ class _IntegerWriter:
             self._encoded[name] = self._add_quantization(node.output[at], name, encoding, out)
 
     def _encoding_of(self, name: str, bits: int) -> Encoding:
-        """Return the encoding of a computed tensor: that of zeros and ones, of whole numbers, or of its range."""
+        """Return the encoding (range and bits) of a computed tensor, from its measured or learned range.
+
+        Tensors of the mask's part that hold zeros and ones or whole numbers have fixed encodings.
+        """
         if name in self._chain.units:
             return Encoding.of_range(_WIDE, 0.0, 1.0)
         if name in self._chain.counts:
@@ -440,7 +463,7 @@ class _IntegerWriter:
         return Encoding.of_range(bits, room * low, room * high)
 
     def _in_bits(self, name: str, bits: int) -> _Encoded:
-        """Return a computed tensor's dequantized name and encoding in 8 or 16 bits; it is converted if needed."""
+        """Return a computed tensor's dequantized name and encoding in `bits` bits; add a conversion if needed."""
         source, encoding = self._encoded[name]
         if encoding.bits == bits:
             return source, encoding
@@ -452,7 +475,10 @@ class _IntegerWriter:
         return self._converted[name, bits]
 
     def _add_quantization(self, source: str, stem: str, encoding: Encoding, out: str | None) -> _Encoded:
-        """Add QuantizeLinear and DequantizeLinear behind a tensor; return the result's name and the encoding."""
+        """Add QuantizeLinear and DequantizeLinear after a tensor, and return the result's name and the encoding.
+
+        `stem` begins the names of the new tensors; `out` is the name of the result, None for a new one.
+        """
         from onnx import helper
 
         small, out = f"{stem}_u{encoding.bits}", out or f"{stem}_u{encoding.bits}_fp32"
@@ -465,7 +491,7 @@ class _IntegerWriter:
         return name in self._stored and self._stored[name].data_type == 1
 
     def _encode_constant(self, name: str, bits: int) -> _Encoded:
-        """Store a constant in 8 or 16 bits; return the name of its dequantized numbers and the encoding."""
+        """Store a constant in 8 or 16 bits, and return the name of its dequantized numbers and the encoding."""
         value = self._fp32(name)
         encoding = Encoding.of_constants(bits, value)
         zero = np.array(encoding.zero, encoding.dtype)
@@ -473,7 +499,7 @@ class _IntegerWriter:
         return self._add_dequantization(f"{name}_u{bits}", integers, np.float32(encoding.step), zero), encoding
 
     def _encode_weight(self, name: str, axis: int) -> tuple[str, NDArray[np.float32]]:
-        """Store a weight in int8; return the name of its dequantized numbers, and its scales."""
+        """Store a weight in int8, a scale per index of `axis`; return the dequantized weight's name and the scales."""
         value = self._fp32(name)
         largest = np.abs(value).max(1 - axis, keepdims=True)
         scales = (np.maximum(largest, np.finfo(np.float32).tiny * 127) / 127).astype(np.float32)
@@ -482,7 +508,11 @@ class _IntegerWriter:
         return self._add_dequantization(f"{name}_s8", integers, scales.ravel(), zeros, axis), scales.ravel()
 
     def _encode_bias(self, name: str, scale: NDArray[np.float32] | np.float32, reader: str) -> str:
-        """Store a bias in int32 with the scale of its product's sums; return the name of its dequantized numbers."""
+        """Store a bias in int32, and return the name of its dequantized numbers.
+
+        `scale` is that of the sums to which the bias is added. `reader` is the name of the result, from which names are
+        made.
+        """
         ends = np.iinfo(np.int32)
         integers = np.clip(np.rint(self._fp32(name).astype(np.float64) / scale), ends.min, ends.max).astype(np.int32)
         zeros = np.zeros(np.shape(scale), np.int32)
@@ -492,7 +522,7 @@ class _IntegerWriter:
     def _add_dequantization(
         self, stem: str, integers: NDArray[Any], scale: Any, zero: NDArray[Any], axis: int | None = None
     ) -> str:
-        """Store integers and add a DequantizeLinear behind them; return the name of its result."""
+        """Store integers and add a DequantizeLinear after them, and return the name of its result."""
         from onnx import helper
 
         out = f"{stem}_fp32"
@@ -528,7 +558,7 @@ def fix_shape(path: Path, length: int) -> None:
 
     Args:
         path: The file; it is replaced.
-        length: Tokens of its inputs.
+        length: Number of tokens of the inputs.
     """
     import onnx
 
@@ -548,7 +578,10 @@ def fix_shape(path: Path, length: int) -> None:
 
 
 def _row(scheme: Scheme, bits: int, simulation: Simulation) -> SchemeRow:
-    """Build the table row of a QNN scheme with `bits` bits around products; operators of all roles use integers."""
+    """Return the registered form of a QNN scheme, in which matrix products read activations of `bits` bits.
+
+    All operators compute in integers.
+    """
     weights = ExpectedWeights(
         products=ExpectedForm("int8", per_channel=True, bits=bits, fused=True),
         tables=ExpectedForm("int8", dequantized=True),

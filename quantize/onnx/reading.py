@@ -1,8 +1,8 @@
 """Read what is stored in ONNX files: `read_weight_types` and `read_stored_numbers` are the reader of the format.
 
-Three functions on graphs serve the quantizer for Qualcomm's NPU too: `find_size_tensors` (what depends on nothing but
-the sizes of the inputs, such as positions: constants, once an engine has a fixed shape), `find_read_elsewhere` and
-`find_matrices`.
+Three functions on graphs are also used by the quantizer for Qualcomm's NPU: `find_size_tensors` (tensors that depend on
+nothing but the sizes of the inputs, such as positions, which are constants for an engine with a fixed shape),
+`find_read_elsewhere` and `find_matrices`.
 """
 
 from __future__ import annotations
@@ -90,13 +90,14 @@ def _weight_uses(graph: Any) -> Iterator[WeightUse]:
 def _standard_uses(
     node: Any, weights: Mapping[str, Any], makers: Mapping[str, Any], row_scales: str | None
 ) -> Iterator[WeightUse]:
-    """Yield the stored weights that a standard operator such as MatMul or Gather reads.
+    """Yield a `WeightUse` for each stored weight that a standard operator such as MatMul or Gather reads.
 
     Args:
         node: The operator.
         weights: The stored tensors by name.
         makers: The node that computes each tensor.
-        row_scales: Name of the scales with which looked-up rows are multiplied; None for none.
+        row_scales: Name of the scales by which the rows of a table are multiplied after a Gather; None if there are
+            none.
     """
     is_integer, is_table = node.op_type in _INTEGER_PRODUCTS, node.op_type == "Gather"
     operands = node.input[:1] if is_table else node.input[:2]
@@ -124,7 +125,7 @@ def _standard_uses(
 
 
 def _block_weight_use(node: Any, weights: Mapping[str, Any], makers: Mapping[str, Any]) -> WeightUse:
-    """Describe the weight of a MatMulNBits or GatherBlockQuantized node."""
+    """Return a `WeightUse` for the weight of a MatMulNBits or GatherBlockQuantized node."""
     attributes = {a.name: a.i for a in node.attribute}
     bits, is_table = attributes["bits"], node.op_type == "GatherBlockQuantized"
     name = next(n for n, _ in _stored_sources([node.input[0 if is_table else 1]], makers))
@@ -139,7 +140,7 @@ def _block_weight_use(node: Any, weights: Mapping[str, Any], makers: Mapping[str
 
 
 def _packed_table_use(weights: Mapping[str, Any], lookup: PackedLookup) -> WeightUse:
-    """Describe a 4-bit table that standard operators look up."""
+    """Return a `WeightUse` for a 4-bit table in which standard operators look up rows."""
     rows, width = weights[lookup.table].dims[0], 2 * weights[lookup.table].dims[1]
     block = width // weights[lookup.scales].dims[1]
     return WeightUse(
@@ -167,11 +168,11 @@ def _activation_bits(operands: Iterable[str], makers: Mapping[str, Any], weights
 
 
 def _computed_operators(graph: Any) -> dict[str, list[str]]:
-    """List the operators that compute in integers and those that compute with floats, as `WeightTypes` fields.
+    """Return the operators that compute in integers and those that compute in floats, as fields of `WeightTypes`.
 
     An operator computes in integers if engines can fuse it with the DequantizeLinear before its inputs and the
-    QuantizeLinear behind its result. Products with weights and lookups count as neither, nor do operators that move
-    numbers, make no floats, or become constants once the length is fixed.
+    QuantizeLinear after its result. Matrix products with weights and embedding lookups are not listed, and neither are
+    operators that move numbers, whose results are not floats, or that become constants once the length is fixed.
     """
     makers = _node_by_output(graph)
     constants = {t.name for t in graph.initializer}
@@ -192,7 +193,7 @@ def _computed_operators(graph: Any) -> dict[str, list[str]]:
 
 
 def _whole_number_tensors(graph: Any) -> set[str]:
-    """Return the names of tensors with whole numbers or booleans not rounded from floats: ids, masks, positions."""
+    """Return the names of tensors of whole numbers or booleans that are not rounded floats: ids, masks, positions."""
     names = {t.name for t in graph.initializer if t.data_type in _WHOLE_NUMBERS}
     names |= {v.name for v in graph.input if v.type.tensor_type.elem_type in _WHOLE_NUMBERS}
     for node in graph.node:
@@ -208,7 +209,7 @@ def _whole_number_tensors(graph: Any) -> set[str]:
 
 
 def _coarse_scores(graph: Any) -> list[str]:
-    """Name attention scores stored as integers whose steps are so large that softmax loses probabilities."""
+    """Return the names of attention scores that are stored with quantization steps too large for an exact softmax."""
     from onnx import numpy_helper
 
     stored = {t.name: t for t in graph.initializer}
@@ -232,10 +233,10 @@ def _coarse_scores(graph: Any) -> list[str]:
 
 
 def find_size_tensors(graph: Any) -> set[str]:
-    """Return the names of the tensors that depend only on the inputs' sizes, not on their contents.
+    """Return the names of the tensors that depend only on the sizes of the graph's inputs, not on their contents.
 
-    Rows of a table are not among them, since a table is a weight whatever is looked up; nor are results of
-    DequantizeLinear, which operators read as integers.
+    Rows of an embedding table are not among them, because a table counts as a weight. Results of DequantizeLinear are
+    not either, because operators read them as integers.
 
     Args:
         graph: An ONNX graph.
@@ -269,7 +270,10 @@ def _node_by_output(graph: Any) -> dict[str, Any]:
 
 
 def _stored_sources(names: Iterable[str], makers: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """Yield (tensor, whether it is dequantized) behind operands that are only moved or dequantized."""
+    """Yield the stored tensor behind each operand, and whether it is dequantized on the way.
+
+    Nodes that only move or dequantize numbers may stand between the stored tensor and the operand.
+    """
     for name in names:
         node = makers.get(name)
         if node is None:
@@ -288,7 +292,10 @@ def _dequantizing_scale(name: str, makers: Mapping[str, Any]) -> str | None:
 
 
 def _dequantizing_node(name: str, makers: Mapping[str, Any]) -> Any:
-    """Return the DequantizeLinear that an operand comes from, through nodes that only move numbers; else None."""
+    """Return the DequantizeLinear node that computes an operand, or None.
+
+    Between the two may be nodes that only move numbers.
+    """
     node = makers.get(name)
     while node is not None and node.op_type in _MOVES and node.op_type != "DequantizeLinear":
         node = makers.get(node.input[0])

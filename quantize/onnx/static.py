@@ -3,15 +3,16 @@
 `measure_ranges` runs a copy of the fp32 model that has the tensors as outputs; `learned_products` finds ranges that
 training learned. There are two forms:
 
-- For any runtime, `_write` takes the dynamic int8 file and gives every DynamicQuantizeLinear a stored scale and zero
-  point, so that answers do not depend on batch and padding. Only inputs of products with stored weights are quantized;
+- For any runtime, `_write` reads the dynamic int8 file and gives every DynamicQuantizeLinear a stored scale and zero
+  point, so that outputs do not depend on batch and padding. Only inputs of products with stored weights are quantized;
   sums, norms, softmax and attention products stay fp32. The operators are standard, with the same bytes and kernels.
 - For OpenVINO, `_write_openvino` writes DequantizeLinear before both operands of a product, which engines turn into an
   int8 kernel. Weights are int8, symmetric, with a scale per output channel; inputs uint8 in measured ranges; tables
   int8 with a scale per row. Attention scores are a product of two int8 tensors. The product of probabilities and values
   stays fp32: with a range measured on short texts, 8 bits round most probabilities of a long text to zero or one step,
-  and a student's answers on 384 tokens were 2.6 times as far off, for 6 % of time. The mask is in no range. A tensor is
-  quantized where it is computed, before it is reshaped and transposed for the product: what moves is then int8 too.
+  and a student's answers on 384 tokens were 2.6 times as far off, for 6 % of time. No range includes the mask. A tensor
+  is quantized where it is computed, before it is reshaped and transposed for the product, so that these operators move
+  int8 too.
 """
 
 from __future__ import annotations
@@ -44,21 +45,21 @@ _LAST_AXIS = "last_axis"
 
 
 def measure_ranges(model: Any, names: Iterable[str], plan: Plan, path: Path, title: str) -> dict[str, Range]:
-    """Run an fp32 model on the calibration rows and choose the range of each named tensor.
+    """Run an fp32 model on the calibration rows, and choose the range of each named tensor; return the ranges by name.
 
-    By default nothing is clipped: the largest numbers belong to the first token and the separators, in which texts are
-    summed up. With the largest 1e-5 of each row left out, a teacher's error grew from 0.07 to 0.15 of its logits'
-    spread (SST-2, measured on rows of 384 tokens).
+    By default the full range is used: the largest numbers belong to the first token and the separators, whose states
+    summarize the text. With the largest 1e-5 of each row left out, a teacher's error grew from 0.07 to 0.15 of its
+    logits' spread (SST-2, measured on rows of 384 tokens).
 
     Args:
         model: The fp32 model; unchanged afterwards.
-        names: The tensors.
+        names: Names of the tensors to measure.
         plan: Calibration rows and method.
-        path: Where the copy is written.
+        path: Where a copy of the model is written that has these tensors as outputs.
         title: Name of the quantized file, for error messages.
 
     Raises:
-        InputError: If the plan has no row.
+        InputError: If the plan has no calibration row.
         GateError: If a tensor has NaN or infinite numbers, or nothing but zeros.
     """
     import onnx
@@ -78,14 +79,16 @@ def measure_ranges(model: Any, names: Iterable[str], plan: Plan, path: Path, tit
 
 
 def learned_products(graph: Any, learned: LearnedRanges | None) -> Iterator[tuple[Any, int, ProductRanges]]:
-    """Yield the products with stored weights, with the ranges that training learned for them.
+    """Yield the matrix products with stored weights, each with the activation ranges that training learned for it.
+
+    If training learned none for a product, its ranges are None.
 
     Args:
         graph: The graph of the fp32 model.
-        learned: Ranges by the weights of the product; None for none.
+        learned: The learned ranges, by the weights of the products; None if nothing was learned.
 
     Yields:
-        The node, which of its inputs is the activation, and its ranges.
+        The product's node, the index of its input that is the activation, and its ranges.
     """
     from onnx import numpy_helper
 
@@ -105,11 +108,11 @@ def learned_products(graph: Any, learned: LearnedRanges | None) -> Iterator[tupl
 
 
 def _write(source: Path, destination: Path, plan: Plan) -> None:
-    """Write a static int8 copy of an fp32 ONNX file for any runtime; nothing is written if a range is missing.
+    """Write a static int8 copy of an fp32 ONNX file for any runtime. Nothing is written if a range cannot be measured.
 
     Raises:
         MissingBackendError: If onnx is not installed.
-        InputError: If there are no rows, or one lacks an input.
+        InputError: If there are no calibration rows, or one lacks an input.
         GateError: If the range of a tensor could not be measured.
     """
     import onnx
@@ -151,11 +154,11 @@ def _store_ranges(graph: Any, ranges: Mapping[str, Range]) -> None:
 
 
 def _write_openvino(source: Path, destination: Path, plan: Plan) -> None:
-    """Write a static int8 copy of an fp32 ONNX file for OpenVINO; nothing is written if a range is missing.
+    """Write a static int8 copy of an fp32 ONNX file for OpenVINO. Nothing is written if a range cannot be measured.
 
     Raises:
         MissingBackendError: If onnx is not installed.
-        InputError: If there are no rows, or one lacks an input.
+        InputError: If there are no calibration rows, or one lacks an input.
         GateError: If the range of a tensor could not be measured.
     """
     import onnx
@@ -172,18 +175,20 @@ def _write_openvino(source: Path, destination: Path, plan: Plan) -> None:
 
 
 class _OpenvinoRewriter:
-    """Quantizes the operands of an ONNX graph's products, and its tables, in the form that OpenVINO computes in int8.
+    """Quantizes the operands of matrix products, and the embedding tables, in the form that OpenVINO computes in int8.
 
     Attributes:
-        weights: For each weight of a product: the node that reads it, at which input, and the axis of its scales.
-        activations: For each computed operand: the node that reads the tensor to quantize, at which input, and whether
-            it gets int8 with zero at zero, as both operands of a product of two activations; otherwise it gets uint8.
+        weights: For each weight of a product: the node that reads it, the index of that input, and the axis of its
+            scales.
+        activations: For each computed operand: the node that reads the tensor to quantize, the index of that input, and
+            whether the tensor becomes int8 with the integer 0 for zero, as both operands of a product of two
+            activations do; else it becomes uint8.
         product_inputs: The tensor that is quantized for a product with a stored weight, by the name of the product's
             result.
     """
 
     def __init__(self, graph: Any) -> None:
-        """Find all operands of products to quantize; `run` rewrites the graph."""
+        """Find all operands of products to quantize. `run` rewrites the graph."""
         self.graph = graph
         self.stored = {t.name: t for t in graph.initializer}
         self.makers = {name: node for node in graph.node for name in node.output}
@@ -200,7 +205,7 @@ class _OpenvinoRewriter:
         self.added: set[str] = set()
 
     def _plan_product(self, product: Any) -> None:
-        """Record the operands of a product that will be quantized; products with probabilities stay fp32."""
+        """Record which operands of a matrix product will be quantized. Those of attention probabilities stay fp32."""
         is_stored = [self._is_weight(name) for name in product.input[:2]]
         if not any(is_stored) and any(self._is_probability(name) for name in product.input[:2]):
             return
@@ -227,7 +232,15 @@ class _OpenvinoRewriter:
         return maker.op_type == "Softmax" or any(self._is_probability(n) for n in maker.input)
 
     def _find_origin(self, reader: Any, at: int) -> tuple[Any, int]:
-        """Walk back from an operand through nodes that only move it; return the node and input to quantize at."""
+        """Follow an operand back through nodes that only move it, to where it is to be quantized.
+
+        Args:
+            reader: The matrix product.
+            at: Index of the operand among the product's inputs.
+
+        Returns:
+            The node that reads the tensor to quantize, and the index of that input.
+        """
         while self.read_count[reader.input[at]] == 1:
             maker = self.makers.get(reader.input[at])
             if maker is None or maker.op_type not in _LAYOUT:
@@ -236,10 +249,11 @@ class _OpenvinoRewriter:
         return reader, at
 
     def _find_weight(self, product: Any, at: int) -> tuple[Any, int, int]:
-        """Return the node that reads a product's weight, the number of that input, and the output-channel axis.
+        """Return the node that reads a product's weight, the index of that input, and the axis of the output channels.
 
-        A weight that is transposed for the product (a table that lookups read too) is dequantized before it is
-        transposed: OpenVINO multiplies in fp32 where int8 numbers are transposed first.
+        If a weight is transposed for the product (an embedding table in which rows are looked up too), the node is the
+        Transpose, so that the weight is dequantized before it: OpenVINO multiplies in fp32 if int8 numbers are
+        transposed first.
         """
         flags = {a.name: a.i for a in product.attribute}
         # the last axis of a second operand, the one before it of a first; the flags of Gemm swap them
@@ -265,8 +279,9 @@ class _OpenvinoRewriter:
         """Rewrite the graph with activations and weights quantized.
 
         Args:
-            ranges: The range of each of `quantized_tensors`.
-            learned: Ranges that replace these where products with stored weights read the tensor.
+            ranges: The range of each tensor in `quantized_tensors`.
+            learned: Ranges that training learned. They replace the range of a tensor for matrix products with stored
+                weights.
         """
         tensors = [reader.input[at] for reader, at, _ in self.activations]
         for (reader, at, signed), name in zip(self.activations, tensors, strict=True):
@@ -282,7 +297,10 @@ class _OpenvinoRewriter:
         self._set_nodes([*self.first_nodes, *nodes])
 
     def _quantize_activation(self, name: str, signed: bool, measured: Range) -> str:
-        """Add QuantizeLinear and DequantizeLinear behind a tensor; return the name of the dequantized result."""
+        """Add QuantizeLinear and DequantizeLinear after a tensor, and return the name of the dequantized tensor.
+
+        `signed` chooses int8 instead of uint8; `measured` is the tensor's range.
+        """
         from onnx import helper
 
         stem = f"{name}_{'int8' if signed else 'uint8'}"
@@ -306,7 +324,7 @@ class _OpenvinoRewriter:
         return out
 
     def _quantize_weight(self, name: str, axis: int) -> str:
-        """Store a weight in int8 with a DequantizeLinear; return the name of its result."""
+        """Store a weight in int8, with a scale per index of `axis`, and return the name of the dequantized weight."""
         from onnx import helper
 
         codes, scale = self._store_int8(name, axis)
@@ -329,7 +347,7 @@ class _OpenvinoRewriter:
         return int8_lookup_nodes(node, codes, scale, _LAST_AXIS)
 
     def _store_int8(self, name: str, axis: int) -> tuple[str, str]:
-        """Store a weight in int8 with one scale per index of `axis`; return the names of both."""
+        """Store a weight in int8 with a scale per index of `axis`; return the names of the integers and of the scales."""
         from onnx import numpy_helper
 
         codes, scale = f"{name}_axis{axis}_int8", f"{name}_axis{axis}_scale"
@@ -348,7 +366,10 @@ class _OpenvinoRewriter:
             self.graph.initializer.append(numpy_helper.from_array(value, name))
 
     def _set_nodes(self, nodes: list[Any]) -> None:
-        """Replace the graph's nodes, dropping those whose results are unused and stored tensors that none reads."""
+        """Replace the graph's nodes by `nodes`, without those whose results are unused.
+
+        Stored tensors that no node reads are removed.
+        """
         kept: list[Any] = []
         read = {o.name for o in self.graph.output}
         for node in reversed(nodes):  # a node comes before its readers

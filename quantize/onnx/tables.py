@@ -4,15 +4,16 @@
   GatherBlockQuantized store them.
 - Tables in 4 bits: `pack_largest_table` stores the table of words in blocks and looks it up with standard operators.
   Byte j of a row holds column j in its low half and column j + H/2 in its high half; a lookup gathers bytes, splits
-  them by arithmetic, subtracts 8 and multiplies with scales that 32 neighbouring columns share. `find_packed_lookups` finds
-  these lookups again.
+  them by arithmetic, subtracts 8 and multiplies with scales that 32 neighbouring columns share. `find_packed_lookups`
+  finds these lookups again.
 - Tables in int8: `pack_tables_int8` gives each row its own scale. ONNX Runtime's quantizer gives a table one scale,
-  which its largest number decides: rows without such a number keep few of the 256 steps. `find_row_scales` finds these
+  which its largest number decides: rows without such a number use few of the 256 steps. `find_row_scales` finds these
   lookups again.
 - Tied embeddings: a fill-mask head reads the embedding table transposed. The exporter stores such a table once and
-  transposes it in the graph; ONNX Runtime's quantizer takes only what is stored as the matrix itself, so it would leave
-  the largest product of the model and its table in fp32 without a warning. `untie_embeddings` stores the matrix for it;
-  `retie_embeddings` then lets the table read the quantized matrix: one copy in the file, with a scale for each word.
+  transposes it in the graph. ONNX Runtime's quantizer only quantizes what is stored as the matrix itself, so it would
+  leave the largest product of the model and its table in fp32 without a warning. `untie_embeddings` stores the matrix
+  for it; `retie_embeddings` then lets the table read the quantized matrix: one copy in the file, with a scale for each
+  word.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ class Blocks:
     """Rows of numbers rounded in blocks, each of which has its own scale.
 
     Attributes:
-        codes: [rows, blocks, numbers of a block], uint8; the last block of a row is padded with the code of zero.
-        scales: [rows, blocks], fp32: a number is (code - 2 ** (bits - 1)) * scale.
+        codes: Code of each number, [rows, blocks, numbers of a block], uint8; the last block of a row is padded with
+            the code of zero.
+        scales: Scale of each block, [rows, blocks], fp32: a number is (code - 2 ** (bits - 1)) * scale.
         bits: Bits of a code, 4 or 8.
     """
 
@@ -64,7 +66,7 @@ class Blocks:
 
     @property
     def packed(self) -> NDArray[np.uint8]:
-        """The codes as bytes, [rows, blocks, bytes of a block]; the first of two 4-bit codes is in the low half."""
+        """The codes as bytes, [rows, blocks, bytes of a block]. The first of two 4-bit codes is in the low half."""
         if self.bits == 8:
             return self.codes
         return np.asarray(self.codes[..., 0::2] | self.codes[..., 1::2] << 4, np.uint8)
@@ -76,15 +78,15 @@ def block_size_of(width: int) -> int | None:
 
 
 def quantize_blocks(values: NDArray[np.float32], bits: int, block: int = BLOCK) -> Blocks:
-    """Round rows of numbers to 4 or 8 bits in blocks, each with its own scale.
+    """Round rows of numbers to 4 or 8 bits in blocks that each have their own scale.
 
-    The scale is negative where the largest magnitude is positive: there is one code more below the middle than above,
-    and it is given to the side with the larger magnitude. No number is clipped.
+    There is one more code below zero than above. It is used for the side with the larger magnitude: the scale is
+    negative if that side is positive. No number is clipped.
 
     Args:
-        values: [rows, width].
-        bits: 4 or 8.
-        block: Numbers that share a scale.
+        values: The numbers, [rows, width].
+        bits: Bits of a rounded number, 4 or 8.
+        block: Count of numbers in a block.
     """
     rows, width = values.shape
     padded = np.zeros((rows, -(-width // block) * block), np.float32)
@@ -101,7 +103,7 @@ def quantize_blocks(values: NDArray[np.float32], bits: int, block: int = BLOCK) 
 
 
 def unpack_codes(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """Unpack the codes from bytes packed as by `Blocks.packed`; 4 bits give twice as many numbers on the last axis."""
+    """Unpack codes from bytes that `Blocks.packed` packed. With 4 bits, the last axis becomes twice as long."""
     if bits == 8:
         return packed
     codes = np.empty((*packed.shape[:-1], packed.shape[-1] * 2), np.uint8)
@@ -115,8 +117,9 @@ def unpack_codes(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
 def find_largest_table(graph: Any) -> str | None:
     """Return the name of the largest embedding table; None if the graph looks nothing up.
 
-    Only this one is worth 4 bits: an error of a position or a segment is the same for every text, and moves the answers
-    as much as the rounding of all words (measured on the demo's student: 0.048, 0.046 and 0.047 of the logits' spread).
+    Only the largest table is worth 4 bits: an error of a position or a segment is the same for every text, and changes
+    the outputs as much as the rounding of all words (measured on the demo's student: 0.048, 0.046 and 0.047 of the
+    logits' spread).
 
     Args:
         graph: An fp32 ONNX graph.
@@ -134,14 +137,15 @@ def is_lookup(node: Any, table: str) -> bool:
 
 
 def pack_largest_table(model: Any, digests: frozenset[str] | None = None) -> None:
-    """Store the largest table of a model in 4 bits, unless a product reads it too (fill-mask).
+    """Store the largest embedding table of a model in 4 bits, unless a matrix product reads it too (fill-mask).
 
     Args:
         model: An fp32 ONNX model; changed in place.
-        digests: Digests of the weights that may be stored in 4 bits; None for all.
+        digests: Digests of the weights that may be stored in 4 bits; None for all. If the table's is not among them,
+            nothing is changed.
 
     Raises:
-        InputError: If the width of the table is not a multiple of 16.
+        InputError: If the table's width is not a multiple of 16.
     """
     from onnx import numpy_helper
 
@@ -161,7 +165,10 @@ def pack_largest_table(model: Any, digests: frozenset[str] | None = None) -> Non
 
 
 def _store_packed_table(graph: Any, name: str, table: NDArray[np.float32]) -> None:
-    """Store a table's 4-bit codes [V, H/2], its fp16 scales [V, blocks] and each column's block [H] in a graph."""
+    """Store an embedding table in 4 bits in a graph: codes [V, H/2], fp16 scales [V, blocks], block of each column [H].
+
+    Raises InputError if no block size divides the table's width.
+    """
     from onnx import numpy_helper
 
     width = table.shape[1]
@@ -185,7 +192,7 @@ def _store_packed_table(graph: Any, name: str, table: NDArray[np.float32]) -> No
 
 
 def _packed_lookup_nodes(gather: Any, table: str) -> list[Any]:
-    """Build the standard nodes that look up rows of a 4-bit table, in place of a Gather."""
+    """Build nodes of standard operators that look up rows of a 4-bit embedding table, in place of a Gather."""
     from onnx import TensorProto, helper
 
     out, indices = gather.output[0], gather.input[1]
@@ -210,7 +217,7 @@ def _packed_lookup_nodes(gather: Any, table: str) -> list[Any]:
 
 
 def _replace_node(graph: Any, node: Any, nodes: list[Any]) -> None:
-    """Put nodes in the place of one node; the graph stays sorted."""
+    """Put nodes in the place of one node. The graph stays sorted."""
     place = list(graph.node).index(node)
     graph.node.remove(node)
     for i, new in enumerate(nodes):
@@ -226,8 +233,8 @@ class PackedLookup:
         scales: Name of the scales [V, blocks].
         columns: Name of the block of each column [H].
         indices: Name of the looked-up indices.
-        output: Name of the rows.
-        inside: Names of all tensors between.
+        output: Name of the resulting rows.
+        inside: Names of all tensors between the stored ones and the resulting rows.
     """
 
     table: str
@@ -241,7 +248,7 @@ class PackedLookup:
         """Return the table's codes minus 8, [V, H], and the scale of each code.
 
         Args:
-            stored: The file's stored arrays.
+            stored: The arrays stored in the file, by name.
         """
         packed = stored[self.table]
         codes = np.concatenate([packed & 15, packed >> 4], axis=1).astype(np.float32) - _MIDDLE
@@ -265,7 +272,10 @@ def find_packed_lookups(graph: Any, stored: Mapping[str, NDArray[Any]]) -> Itera
 def _match_packed_lookup(
     product: Any, makers: Mapping[str, Any], stored: Mapping[str, NDArray[Any]]
 ) -> PackedLookup | None:
-    """Match the operators of a 4-bit lookup backwards from its last product; return None if one differs."""
+    """Return the lookup in a 4-bit embedding table of which the Mul `product` is the last node.
+
+    None if the nodes before it are not those that `_packed_lookup_nodes` writes.
+    """
 
     def inputs(name: str, op_type: str) -> list[str] | None:
         node = makers.get(name)
@@ -301,12 +311,12 @@ def _match_packed_lookup(
 
 
 def pack_tables_int8(model: Any, left: frozenset[str] = frozenset(), tied: Collection[str] = ()) -> None:
-    """Store every fp32 table that is only looked up in int8, with a scale per row.
+    """Store the fp32 embedding tables that are only read by Gather in int8, with a scale for each row.
 
     Args:
         model: An ONNX model; changed in place.
-        left: Digests of tables that stay as they are.
-        tied: Names of tables that will read the quantized numbers of a matrix.
+        left: Digests of tables that stay float.
+        tied: Names of tables that will later share the quantized numbers of a matrix.
     """
     from onnx import TensorProto, numpy_helper
 
@@ -329,8 +339,8 @@ def quantize_int8(value: NDArray[np.float32], axis: int) -> tuple[NDArray[np.int
     """Round numbers to int8 symmetrically, with a scale for each index of an axis.
 
     Args:
-        value: The numbers; a table's rows are [V, H], along axis 0.
-        axis: The axis.
+        value: The numbers, such as the rows of a table, [V, H].
+        axis: The axis whose indices have a scale each; 0 for one per row of a table.
 
     Returns:
         Integers, and scales that keep the other axes with one index each, [V, 1] for rows.
@@ -342,12 +352,12 @@ def quantize_int8(value: NDArray[np.float32], axis: int) -> tuple[NDArray[np.int
 
 
 def int8_lookup_nodes(gather: Any, table: str, scales: str, last_axis: str | None = None) -> list[Any]:
-    """Build the nodes that look up int8 rows of a table and multiply each with its scale.
+    """Build the nodes that gather rows of an int8 embedding table, and multiply each row by its scale.
 
     Args:
-        gather: The Gather of a table [V, H] that they replace.
-        table: Name of the int8 numbers [V, H].
-        scales: Name of the scales [V, 1]; [V] where `last_axis` is given.
+        gather: The Gather on the fp32 table [V, H] that the nodes replace.
+        table: Name of the table's int8 numbers [V, H].
+        scales: Name of the scales, [V, 1], or [V] if `last_axis` is given.
         last_axis: Name of a stored [-1], for scales without a second axis.
     """
     from onnx import TensorProto, helper
@@ -365,18 +375,18 @@ def int8_lookup_nodes(gather: Any, table: str, scales: str, last_axis: str | Non
 
 
 def find_row_scales(graph: Any) -> dict[str, str]:
-    """Find all int8 lookups with row scales, as `int8_lookup_nodes` writes them.
+    """Find the embedding lookups (Gather) in int8 tables with a scale for each row, as `int8_lookup_nodes` writes them.
 
     Args:
         graph: An ONNX graph.
 
     Returns:
-        Name of the table's scales, by the name of the lookup's result.
+        The name of the table's scales, by the name of the Gather's result.
     """
     makers = {name: node for node in graph.node for name in node.output}
 
     def find_gather(name: str, through: str) -> Any:
-        """Return the Gather that made a tensor, directly or through one operator of the type `through`; else None."""
+        """Return the Gather whose result a tensor is, directly or through one operator of type `through`, or None."""
         node = makers.get(name)
         node = makers.get(node.input[0]) if node is not None and node.op_type == through else node
         return node if node is not None and node.op_type == "Gather" else None
@@ -395,14 +405,17 @@ def find_row_scales(graph: Any) -> dict[str, str]:
 
 
 def untie_embeddings(model: Any, left: frozenset[str] = frozenset()) -> dict[str, str]:
-    """Store a transposed copy of every embedding table that a product reads, so that the quantizer finds a matrix.
+    """Store a transposed copy of every embedding table that a matrix product reads, so that it can be quantized.
+
+    Without the copy the product reads the table through a Transpose, which ONNX Runtime's quantizer does not quantize.
 
     Args:
         model: An ONNX model; changed in place.
-        left: Digests of tables that stay as they are.
+        left: Digests of tables that stay float.
 
     Returns:
-        The table [V, H] of each stored matrix [H, V], by name, for tables whose rows are gathered too.
+        For tables in which rows are looked up too: the name of the table [V, H], by the name of the stored matrix [H,
+        V].
     """
     from onnx import numpy_helper
 
@@ -428,14 +441,16 @@ def untie_embeddings(model: Any, left: frozenset[str] = frozenset()) -> dict[str
 
 
 def retie_embeddings(model: Any, tables_by_matrix: Mapping[str, str]) -> None:
-    """Replace tied tables by the transpose of their quantized matrix, so that a file holds the numbers once.
+    """Replace embedding tables by the transpose of their quantized matrix, so that a file stores the numbers once.
 
     Args:
-        model: The model that ONNX Runtime's quantizer made of the result of `untie_embeddings`; changed in place.
+        model: The model that ONNX Runtime's quantizer has written from the result of `untie_embeddings`; changed in
+            place.
         tables_by_matrix: The result of `untie_embeddings`.
 
     Raises:
-        ValueError: If the quantizer's graph is not as expected: a zero point other than 0, or no lookup.
+        ValueError: If the quantizer wrote another graph than expected: with a zero point other than 0, or without a
+            lookup in the table.
     """
     from onnx import helper, numpy_helper
 
@@ -470,7 +485,10 @@ def find_weights_left(graph: Any, left: frozenset[str]) -> set[str]:
 
 
 def find_nodes_left(graph: Any, left: frozenset[str]) -> list[str]:
-    """Return the names of nodes that read weights with a digest in `left`, and the quantizer's new names for Gemms."""
+    """Return the names of nodes that read weights with a digest in `left`.
+
+    The names that ONNX Runtime's quantizer gives to such nodes, if they are Gemms, are added.
+    """
     weights = find_weights_left(graph, left)
     names = [n.name for n in graph.node if weights.intersection(n.input)]
     return [*names, *(f"{name}_MatMul" for name in names)]

@@ -35,7 +35,7 @@ class Refusal:
 
     Attributes:
         operator: Kind of the operators, e.g. ``GATHER``.
-        count: How many operators.
+        count: Number of these operators.
         reason: Why the delegate refuses them.
     """
 
@@ -45,7 +45,7 @@ class Refusal:
 
 
 def _write(source: Path, destination: Path, plan: Plan) -> None:
-    """Write an fp16 TFLite file for the GPU: only the longest signature, with operands of equal rank."""
+    """Write an fp16 TFLite file for the GPU, with the longest signature only and operands of equal rank."""
     model = load_model(source.read_bytes())
     keep_longest(model)
     level_ranks(model, model.subgraphs[0])
@@ -56,7 +56,7 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
 
 
 def list_gpu_refusals(path: Path) -> list[Refusal]:
-    """List the operators of a TFLite file that LiteRT's GPU delegate leaves to the CPU, most frequent first."""
+    """Return the operators of a TFLite file that LiteRT's GPU delegate leaves to the CPU, most frequent first."""
     counts = Counter[tuple[str, str]]()
     for tensors, operators in TfliteGraph(path).signatures():
         for op in operators:
@@ -73,7 +73,7 @@ def list_gpu_refusals(path: Path) -> list[Refusal]:
 
 
 def leaves_products(refusals: Sequence[Refusal]) -> bool:
-    """Return whether any refused operator is a matrix product, which makes a GPU useless."""
+    """Return whether any refused operator is a matrix product. If so, the GPU is useless for the model."""
     return any(refusal.operator in _PRODUCTS for refusal in refusals)
 
 

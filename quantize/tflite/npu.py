@@ -1,18 +1,17 @@
 """Whole graphs in integers for NPUs (TFLite, schemes ``a16w8`` and ``a8w8`` for the runtime NPU).
 
-Files have one length, and tables one scale.
+Files have one length, and each embedding table has one scale. `_write` measures ranges in a file with all lengths
+(`_WholeGraph`), keeps the longest, and quantizes it with ai-edge-quantizer. Three things need care:
 
-`_write` measures ranges in a file with all lengths (`_WholeGraph`), keeps the longest, and quantizes it with
-ai-edge-quantizer. Three things need care:
-
-- Masks. Calibration rows have no padding, so that a mask is all ones in them: the tensors that depend on mask and
-  segments only get their ranges from rows with both kinds, and none reaches below -DEPTH. With the constant 1e4 inside
-  a range, every score falls into one step of int8, and most answers are wrong.
+- Masks. Calibration rows have no padding, so that a mask is all ones in them. The tensors that depend only on mask and
+  segments therefore get their ranges from artificial rows with padding and two segments, and the lower ends of the
+  mask's ranges are raised to -DEPTH. With the constant 1e4 inside a range, every score would fall into one step of
+  int8, and most outputs would be wrong.
 - Bits. In a8w8 the sums and norms between the products have 16 bits, and so do products with fewer results than terms:
   in 8 bits they cost most accuracy.
-- Room. Ranges in 16 bits have room for more than the rows reached; in a8w8 only those of a norm's factor, since the
-  inputs of products in 8 bits share their range. This factor is larger for a token whose numbers differ less than those
-  of all rows, and clipped to their range it made an answer wrong by a third.
+- Room. Ranges in 16 bits are wider than measured. In a8w8 only those of a norm's factor are, because inputs of products
+  in 8 bits share the ranges of the other tensors. This factor is larger for a token whose numbers differ less than
+  those of all calibration rows, and clipped to their range it made an output wrong by a third.
 
 `count_float_operators` counts the operators of a file that such an NPU leaves to the CPU.
 """
@@ -64,11 +63,12 @@ _PRODUCTS = ("FULLY_CONNECTED", "BATCH_MATMUL")
 
 
 def _write(source: Path, destination: Path, plan: Plan) -> None:
-    """Write an all-integer TFLite file of one length for an NPU; nothing is written if a range cannot be measured.
+    """Write an all-integer TFLite file of one length for an NPU. Nothing is written if a range cannot be measured.
 
     Raises:
         MissingBackendError: If ai-edge-quantizer is not installed.
-        InputError: If there are no rows that the file takes, or a product reads the word table.
+        InputError: If no calibration row fits the lengths of the file, a matrix product reads the word-embedding table,
+            or the graphs of different lengths have different operators.
         GateError: If the range of a tensor could not be measured.
     """
     if version_of("ai-edge-quantizer") is None:
@@ -119,8 +119,8 @@ def _quantizer_recipe(scheme: Scheme, wide: Sequence[str], floats: Sequence[str]
 
     Args:
         scheme: a16w8 or a8w8.
-        wide: Results with 16 bits in a8w8.
-        floats: Results of operators that stay float.
+        wide: Names of the results that have 16 bits in a8w8.
+        floats: Names of the results of operators that stay float.
     """
     from ai_edge_quantizer.algorithm_manager import AlgorithmName
     from ai_edge_quantizer.qtyping import QuantGranularity, TFLOperationName
@@ -148,12 +148,12 @@ class _AllKinds:
 
 
 class _WholeGraph(MeasuredModel):
-    """A TFLite model in which the float result of every operator gets a range.
+    """A TFLite model in which all float results of operators get ranges, so that the graph computes in integers.
 
-    Operators are numbered as in the first signature; all signatures have the same.
+    Operators are numbered as in the first signature; all signatures have the same operators.
 
     Args:
-        content: The file, with all its signatures: shorter rows run in shorter ones.
+        content: The file, with all its signatures: shorter rows are run in shorter signatures.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -170,10 +170,10 @@ class _WholeGraph(MeasuredModel):
         self._masked_scores = self._read_with(self._masked, ("ADD", "SUB"))
 
     def check_equal_operators(self, source: Path) -> None:
-        """Raise InputError if graphs for different lengths have different operators, so that their ranges differ too.
+        """Check that the graphs for different lengths have the same operators, so that they can have the same ranges.
 
         Raises:
-            InputError: If they do, as Longformer's below and above its window.
+            InputError: If they differ, as Longformer's do below and above its window; it names `source`.
         """
         if len({tuple(self.kind(op) for op in graph.operators) for graph in self._model.subgraphs}) > 1:
             what = "its graphs for short texts have other operators than those for long ones, which have windows."
@@ -181,11 +181,14 @@ class _WholeGraph(MeasuredModel):
             raise InputError(Problem(str(source), what, fix))
 
     def _places(self, graph: Any) -> Iterator[tuple[Place, int]]:
-        """Yield (place, tensor number) of operator results only, since every input is such a result or stored."""
+        """Yield (place, tensor number) of operator results only: each operator input is such a result or is stored."""
         return ((place, index) for place, index in super()._places(graph) if not place[1])
 
     def _operators_of_inputs(self, *names: str, without: Container[str] = ()) -> set[int]:
-        """Return the operators that compute from the named inputs only; the walk stops at the kinds in `without`."""
+        """Return the numbers of the operators that compute from the named inputs alone, such as the attention mask.
+
+        Operators of the kinds in `without` and those after them are left out.
+        """
         known, operators = {self._inputs[name] for name in names if name in self._inputs}, set()
         for at, op in enumerate(self._first.operators):
             computed = [int(i) for i in op.inputs if i >= 0 and not self._is_stored(int(i))]
@@ -199,10 +202,12 @@ class _WholeGraph(MeasuredModel):
         return data is not None and len(data) > 0
 
     def _read_with(self, given: set[int], kinds: Sequence[str]) -> dict[Place, Place]:
-        """Find operators that combine one tensor with results of `given` operators; map their results to that tensor.
+        """Find the operators that combine results of the operators `given` with one other tensor (mask and scores).
+
+        `kinds` are the kinds of operators to find.
 
         Returns:
-            The place of the other operand, by the place of the result.
+            The place of the other tensor, by the place of the operator's result.
         """
         makers = {
             int(i): (at, False, n) for at, op in enumerate(self._first.operators) for n, i in enumerate(op.outputs)
@@ -216,15 +221,19 @@ class _WholeGraph(MeasuredModel):
         return others_by_result
 
     def copied(self) -> dict[Place, Place]:
-        """Map masked scores to unmasked ones, and products with mask or segments to the other factor, as places.
+        """Return the places whose ranges are copied, and the places from which they are copied.
 
-        The ranges of scores then leave the mask out. Where no calibration text has two segments, products with them are
-        nothing but zeros.
+        Masked scores get the range of the unmasked scores, so that the mask is not in it. Products with mask or
+        segments get the range of their other factor: if no calibration text has two segments, they hold nothing but
+        zeros.
         """
         return self._masked_scores | self._read_with(self._given, ("MUL",))
 
     def known_ranges(self, predictor: TflitePredictor) -> dict[Place, Range]:
-        """Measure the ranges of mask, segment and position tensors on made-up rows with much padding, some and none."""
+        """Measure the ranges of mask, segment and position tensors on artificial rows with little and much padding.
+
+        The lower ends of the mask's ranges are raised to -16.
+        """
         ranges = {place: (0.0, 0.0) for place, _ in self._places(self._first) if place[0] in self._given}
         mask_operators = self._mask_operators(self._first)
         positions = np.arange(max(predictor.lengths))
@@ -242,12 +251,14 @@ class _WholeGraph(MeasuredModel):
         return ranges
 
     def add_room(self, ranges: Mapping[Place, Range], scheme: Scheme, learned: Container[Place]) -> dict[Place, Range]:
-        """Widen measured ranges: downwards for masked scores, in 16 bits also for numbers beyond those measured.
+        """Return measured ranges, made wider: downwards for masked scores, and in 16 bits in both directions.
+
+        The second is for numbers beyond those measured; in a8w8 it is done for the factors of norms only.
 
         Args:
             ranges: The measured ranges.
             scheme: The scheme of the file.
-            learned: Places whose ranges were learned; they get no room.
+            learned: Tensors whose ranges were learned in training; they get no room for larger numbers.
         """
         widened = {}
         for place, (low, high) in ranges.items():
@@ -263,10 +274,10 @@ class _WholeGraph(MeasuredModel):
         return self.content
 
     def results_in_16_bits(self) -> list[str]:
-        """Return the names of the operator results that are stored in 16 bits in a8w8 instead of 8.
+        """Return the names of the operator results that have 16 bits instead of 8 in a8w8.
 
-        These are results of norms and sums, without masks and masked scores; of products with fewer results than terms;
-        and of operators that move them.
+        These are results of norms and sums (except masks and masked scores), of matrix products with fewer outputs than
+        inputs, and of operators that move such results.
         """
         graph = self._model.subgraphs[-1]
         skipped = self._mask_operators(graph).union(at for at, _, _ in self._masked_scores)
@@ -283,11 +294,11 @@ class _WholeGraph(MeasuredModel):
         return names
 
     def float_mask_results(self) -> list[str]:
-        """Return the names of the mask operators' results that must stay float, empty for most models.
+        """Return the names of the results of mask operators that must stay float; empty for most models.
 
-        There are some if the graph counts or compares positions, or divides by the constant of the mask. LiteRT counts
-        in floats only. Rounded positions of two neighbours can no longer be compared, and dividing by the constant of
-        the mask magnifies rounding; a mask that is cut at its depth is no multiple of it any more.
+        They must if the graph counts or compares positions, or divides by the mask's constant. LiteRT counts in floats
+        only. The rounded positions of two neighbours could not be compared, and a division by the mask's constant would
+        magnify rounding errors, after the masked scores were clipped.
         """
         graph = self._model.subgraphs[-1]
         operators = [graph.operators[at] for at in sorted(self._counting)]
@@ -313,7 +324,10 @@ class _WholeGraph(MeasuredModel):
 
 
 def count_float_operators(path: Path) -> Counter[str]:
-    """Count, by kind, the operators of a TFLite file that an NPU leaves to the CPU: those with floats or int32."""
+    """Count the operators of a TFLite file that an NPU leaves to the CPU, by kind.
+
+    They are those that read or write floats or int32.
+    """
     graph, counts = TfliteGraph(path), Counter[str]()
     for op in graph.operators:
         read = [i for i in op.inputs if i >= 0 and not graph.tensors[i].stored]
@@ -332,7 +346,10 @@ def _text(name: bytes | str) -> str:
 
 
 def _register(scheme: Scheme, bits: int, simulation: Simulation) -> None:
-    """Register an NPU scheme: int8 weights, `bits` bits for most inputs of products, all operators in integers."""
+    """Register an NPU scheme for TFLite: int8 weights, and all operators in integers.
+
+    `bits` are the bits of most activations that matrix products read. `simulation` imitates the scheme in torch.
+    """
     weights = ExpectedWeights(
         ExpectedForm("int8", per_channel=True, bits=bits), ExpectedForm("int8", per_channel=False), whole=True
     )

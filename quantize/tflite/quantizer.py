@@ -1,12 +1,12 @@
 """Quantize TFLite files with ai-edge-quantizer: fp16, int8 and 4-bit weights, float or dynamic activations.
 
-`write_quantized` makes the files of these schemes: ``fp16`` and ``w8`` (weights that are dequantized before use),
+`write_quantized` writes the files of these schemes: ``fp16`` and ``w8`` (weights that are dequantized before use),
 ``int8``, ``small`` and ``w4`` (dynamic, weights in 8 or 4 bits), and ``int8`` for TFLite 2.14 and 2.16.
 `_quantizer_recipe` holds the settings of each.
 
-ai-edge-quantizer selects operators by the names of their results. Where single weights stay float or have a second
-scheme, every result first gets a name of its own (`rename_results`), and `find_results_reading` finds the operators of
-these weights by digest.
+ai-edge-quantizer selects operators by the names of their output tensors. If single weights stay float or have a second
+scheme, every output tensor first gets a unique name (`rename_results`), and `find_results_reading` finds the operators
+of these weights by digest.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _WITH_INT4 = {Scheme.W4: (_PRODUCT, _LOOKUP), Scheme.SMALL: (_LOOKUP,)}
 def write_quantized(source: Path, destination: Path, plan: Plan) -> None:
     """Write a quantized copy of an fp32 TFLite file with ai-edge-quantizer.
 
-    For TFLite 2.14 and 2.16 the int8 numbers are the same; the per-channel scales, which their kernels ignore without
-    an error, get operators of their own.
+    Files for TFLite 2.14 and 2.16 have the same int8 numbers, but separate operators for the per-channel scales,
+    because the kernels of these versions compute them wrongly without an error.
 
     Raises:
         MissingBackendError: If ai-edge-quantizer is not installed.
-        InputError: If blocks do not divide a weight that gets 4 bits.
+        InputError: If the row length of a weight that gets 4 bits is no multiple of the block.
     """
     if version_of("ai-edge-quantizer") is None:
         raise MissingBackendError("ai-edge-quantizer", "pip install 'pocketbert[tflite]'")
@@ -78,16 +78,25 @@ def write_quantized(source: Path, destination: Path, plan: Plan) -> None:
 
 
 def _check_blocks(source: Path, scheme: Scheme, left: Sequence[str], bits: Mapping[str, int]) -> list[str]:
-    """Check that blocks of 32 divide all 4-bit weights; return the lookups whose table a product reads too.
+    """Check that every weight that gets 4 bits can be cut into blocks of 32, and find the tied embedding lookups.
+
+    In 4 bits each block of 32 numbers of a row has its own scale. An embedding lookup is tied if a matrix product reads
+    the same table (as in models that share input and output embeddings); the scheme ``small`` keeps such tables in 8
+    bits.
+
+    Operators are identified by the name of their output tensor, as in ai-edge-quantizer.
 
     Args:
-        source: The fp32 file.
-        scheme: Scheme of the new file.
-        left: Results of the operators whose weights stay float.
-        bits: Bits of the weights of operators with a second scheme, by result.
+        source: The fp32 TFLite file.
+        scheme: Scheme of the file that will be written.
+        left: Output tensor names of the operators whose weights stay float.
+        bits: Bits of the weights that do not follow `scheme`, by the output tensor name of their operator.
+
+    Returns:
+        Output tensor names of the tied lookups.
 
     Raises:
-        InputError: Naming weights whose rows are no multiple of a block.
+        InputError: Naming each weight that would get 4 bits and whose row length is no multiple of 32.
     """
     tied, indivisible = [], dict[str, int]()
     for tensors, operators in TfliteGraph(source).signatures():
@@ -122,13 +131,14 @@ def _quantizer_recipe(
     """Build the ai-edge-quantizer recipe (which operators get which bits) of a scheme.
 
     ``fp16`` casts weights, ``w8`` stores weights as int8, all others compute dynamically in int8; ``small`` and ``w4``
-    add block-wise 4-bit weights.
+    add block-wise 4-bit weights. Operators are identified by the name of their output tensor.
 
     Args:
         scheme: The scheme.
-        tied: Results of lookups in tables that a product reads too: ``small`` gives them the 8 bits of the product.
-        left: Results of operators that stay as they are.
-        bits: Bits of the weights of operators with a second scheme, by result.
+        tied: Output tensor names of lookups in tables that a matrix product reads too: in ``small`` they have the
+            product's 8 bits.
+        left: Output tensor names of operators whose weights stay float.
+        bits: Bits of the weights that do not follow `scheme`, by the output tensor name of their operator.
     """
     from ai_edge_quantizer.algorithm_manager import AlgorithmName
     from ai_edge_quantizer.qtyping import QuantGranularity, TFLOperationName
@@ -159,9 +169,10 @@ def _quantizer_recipe(
 
 
 def rename_results(model: Any) -> None:
-    """Give every operator's result in a TFLite model a unique name; inputs and outputs of graphs keep theirs.
+    """Give every operator's output tensor in a TFLite model a unique name. Inputs and outputs of graphs keep theirs.
 
-    The converter's names are those of modules; they repeat, and some belong to another module.
+    The converter names these tensors after modules: names repeat, and some are those of another module. The quantizer
+    identifies tensors by name.
 
     Args:
         model: A model from `pocketbert.core.model_files.load_model`; changed in place.
@@ -175,7 +186,10 @@ def rename_results(model: Any) -> None:
 
 
 def find_results_reading(content: bytes, digests: frozenset[str]) -> list[str]:
-    """Return the result names of operators that read an fp32 weight with one of these digests, in all signatures."""
+    """Return the output tensor names of the operators that read an fp32 weight with one of the digests.
+
+    All signatures are searched.
+    """
     if not digests:
         return []
     model, fp32 = load_model(content), tflite_schema().TensorType.FLOAT32
@@ -200,12 +214,12 @@ def find_results_reading(content: bytes, digests: frozenset[str]) -> list[str]:
 
 
 def result_pattern(result: str) -> str:
-    """Return the regular expression by which ai-edge-quantizer selects the operator with this result."""
+    """Return the regular expression by which ai-edge-quantizer selects the operator with this output tensor name."""
     return f"^{re.escape(result)}(;|$)"
 
 
 def leave_float(manager: RecipeManager, results: Sequence[str]) -> None:
-    """Exclude the operators with these results from quantization; to be called after all other settings."""
+    """Exclude operators, by their output tensor names, from quantization; to be called after all other settings."""
     from ai_edge_quantizer.algorithm_manager import AlgorithmName
     from ai_edge_quantizer.qtyping import TFLOperationName
 

@@ -41,14 +41,15 @@ class Tensor:
     """A tensor of a TFLite subgraph, without its numbers.
 
     Attributes:
-        name: Its name.
+        name: The tensor's name.
         dtype: ``float32``, ``int8``, ...
-        shape: Its sizes.
-        buffer: Number of the buffer that holds its value.
-        stored: Whether the file holds its value.
-        scales: How many quantization scales it has.
-        step: The largest of them; 0 without any.
-        block: How many numbers of its last axis share a scale; None where all numbers of a channel do.
+        shape: Sizes of the tensor's axes.
+        buffer: Index of the buffer that holds the tensor's numbers.
+        stored: Whether the file holds the numbers.
+        scales: Number of quantization scales.
+        block: Count of neighbouring numbers of the last axis that share a scale; None if all numbers of a channel share
+            it.
+        step: The largest scale; 0 without any.
     """
 
     name: str
@@ -62,7 +63,7 @@ class Tensor:
 
     @property
     def numbers(self) -> int:
-        """How many numbers it has."""
+        """Count of numbers in the tensor."""
         return math.prod(self.shape)
 
 
@@ -108,7 +109,7 @@ class TfliteGraph:
 
     @property
     def subgraphs(self) -> int:
-        """How many subgraphs the file has."""
+        """Number of subgraphs in the file."""
         return int(self._model.SubgraphsLength())
 
     def signatures(self) -> Iterator[tuple[list[Tensor], list[Operator]]]:
@@ -118,11 +119,11 @@ class TfliteGraph:
             yield self._read_tensors(number), self._read_operators(number)
 
     def operator_counts(self) -> dict[str, int]:
-        """Count the operators of the first subgraph by kind."""
+        """Return the number of operators of each kind in the first subgraph."""
         return dict(Counter(o.name for o in self.operators))
 
     def stored(self) -> Iterator[tuple[str, NDArray[np.generic]]]:
-        """Yield (name, value) of every stored tensor, each buffer once, and of the scales of quantized ones."""
+        """Yield (name, value) of every stored tensor, each buffer once, and of the scales of quantized tensors."""
         seen = set()
         for number, (tensors, _) in enumerate(self.signatures()):
             subgraph = self._model.Subgraphs(number)
@@ -141,7 +142,7 @@ class TfliteGraph:
                     yield f"{tensor.name} scale", subgraph.Tensors(index).Quantization().ScaleAsNumpy()
 
     def stored_bytes(self, *dtypes: str) -> int:
-        """Return the bytes of all stored tensors of these types, without scales in the flatbuffer."""
+        """Return the size in bytes of all stored tensors of the given number types, without scales."""
         sizes = {}
         for tensors, _ in self.signatures():
             for tensor in tensors:
@@ -150,7 +151,7 @@ class TfliteGraph:
         return sum(sizes.values())
 
     def _buffer(self, number: int) -> NDArray[np.uint8]:
-        """Return the bytes of a buffer, which may lie behind the flatbuffer."""
+        """Return the bytes of a buffer, which may lie after the flatbuffer."""
         entry = self._model.Buffers(number)
         if entry.Offset() > 1:  # the quantizer writes weights behind the flatbuffer
             return self._bytes[entry.Offset() : entry.Offset() + entry.Size()]
@@ -181,7 +182,10 @@ class TfliteGraph:
         return tensors
 
     def _read_scales(self, graph: Any, quantization: Any) -> tuple[int, int | None]:
-        """Return a tensor's number of scales, and its block size; None where a scale serves a whole channel."""
+        """Return a tensor's number of scales and its block size.
+
+        The block size is None if all numbers of a channel, or of the tensor, share a scale.
+        """
         if quantization is None:
             return 0, None
         if quantization.DetailsType() != self._schema.QuantizationDetails.BlockwiseQuantization:
@@ -205,7 +209,10 @@ class TfliteGraph:
 
 
 def read_weight_types(path: Path) -> WeightTypes:
-    """Read the storage type of every weight in a TFLite file, from the first signature; all share their weights."""
+    """Read the storage type of every weight in a TFLite file, from its first signature.
+
+    All signatures share their weights.
+    """
     graph = TfliteGraph(path)
     makers = {o: op for op in graph.operators for o in op.outputs}
     uses = []
@@ -248,12 +255,12 @@ def read_weight_types(path: Path) -> WeightTypes:
 
 
 def read_stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:
-    """Yield (name, value) of everything stored in a TFLite file, scales of quantized tensors included."""
+    """Yield (name, value) of every array stored in a TFLite file, including the scales of quantized tensors."""
     yield from TfliteGraph(path).stored()
 
 
 def _coarse_scores(graph: TfliteGraph) -> list[str]:
-    """Name attention scores stored as integers whose steps are so large that softmax loses probabilities."""
+    """Return the names of attention scores that are stored with quantization steps too large for an exact softmax."""
     makers = {o: op for op in graph.operators for o in op.outputs}
     coarse = []
     for op in graph.operators:

@@ -1,11 +1,11 @@
 """Rewrite TFLite graphs for older engines and for accelerators, which support less than the current runtime.
 
-- `one_scale_per_tensor` writes int8 weights for TFLite up to 2.16, which computes
-  ``y[c] = scale[c] * (q[c] · x) + bias[c]`` wrongly, without an error, in its dynamic kernels: depending on version and
-  processor it takes one scale for all channels, or none. It is right with one scale per tensor, so the scales become an
-  operator of their own, ``y[c] = ratio[c] * (scale * (q[c] · x) + bias[c] / ratio[c])``, and those of a table a second
-  table with one number a row. The int8 numbers stay as they were, and so does the accuracy; one scale per tensor with
-  numbers rounded for it is 2.5 times less accurate.
+- `one_scale_per_tensor` writes int8 weights for TFLite up to 2.16, which computes ``y[c] = scale[c] * (q[c] · x) +
+  bias[c]`` wrongly, without an error, in its dynamic kernels: depending on version and processor it uses one scale for
+  all channels, or none. It is right with one scale per tensor, so the scales become an operator of their own, ``y[c] =
+  ratio[c] * (scale * (q[c] · x) + bias[c] / ratio[c])``, and those of a table a second table with one number a row. The
+  int8 numbers stay as they were, and so does the accuracy; one scale per tensor with numbers rounded for it is 2.5
+  times less accurate.
 - `keep_longest` keeps one signature: compilers of accelerators take one graph of one shape.
 - `level_ranks` gives both operands of sums and products the same number of axes, which accelerators require.
 
@@ -34,7 +34,7 @@ def one_scale_per_tensor(content: bytes) -> bytes:
     """Replace per-channel scales in a TFLite file by one per tensor and a multiplication, for TFLite 2.14 to 2.16.
 
     Products get the flag ``asymmetric_quantize_inputs``: without it the older kernels round activations to a symmetric
-    range, which costs accuracy and lets their answers differ from LiteRT's, whose kernels ignore the flag.
+    range, which costs accuracy and makes their outputs differ from LiteRT's, whose kernels ignore the flag.
 
     Args:
         content: A file with dynamic int8 weights, as ai-edge-quantizer writes it.
@@ -48,7 +48,7 @@ def one_scale_per_tensor(content: bytes) -> bytes:
 
 
 class _ScaleSplitter:
-    """Splits each product or lookup with per-channel scales into one with a single scale and a multiplication."""
+    """Splits each matrix product or lookup with per-channel scales into one with a single scale and a multiplication."""
 
     def __init__(self, model: Any) -> None:
         self.model, self.schema = model, tflite_schema()
@@ -90,7 +90,11 @@ class _ScaleSplitter:
         code.version = max(code.version, _ASYMMETRIC_VERSION)
 
     def _split_product(self, graph: Any, op: Any, scales: NDArray[np.float32]) -> list[Any]:
-        """Return the product with one scale, and a multiplication by each channel's ratio to it."""
+        """Return the operators that replace a matrix product with a scale per channel.
+
+        They are the product with a single scale, and a multiplication by the ratio of each channel's scale to that. A
+        product with one scale is returned unchanged.
+        """
         if scales.size == 1:
             return [op]
         weight = graph.tensors[op.inputs[1]]
@@ -109,7 +113,11 @@ class _ScaleSplitter:
         return [op, self._multiplication(op.outputs[0], factor, result, activation)]
 
     def _split_lookup(self, graph: Any, op: Any, scales: NDArray[np.float32]) -> list[Any]:
-        """Return the lookup with one scale, a second lookup of each row's ratio to it, and their multiplication."""
+        """Return the operators that replace an embedding lookup with a scale per row.
+
+        They are the lookup with a single scale, a second lookup of the ratio of each row's scale to that, and a
+        multiplication of both. A lookup with one scale is returned unchanged.
+        """
         if scales.size == 1:
             return [op]
         table = graph.tensors[op.inputs[1]]
@@ -124,7 +132,7 @@ class _ScaleSplitter:
         return [op, ratio_lookup, self._multiplication(op.outputs[0], row_ratio, result)]
 
     def _set_one_scale(self, weight: Any, scales: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Give a weight the largest of its scales only; return the ratio of each scale to it."""
+        """Give a weight the largest of its scales as its only one, and return the ratio of each scale to it."""
         largest = scales.max()
         quantization = self.schema.QuantizationParametersT()
         quantization.scale, quantization.zeroPoint = np.array([largest], np.float32), np.zeros(1, np.int64)
@@ -132,10 +140,12 @@ class _ScaleSplitter:
         return np.asarray(scales / largest, np.float32)
 
     def _add_constant(self, graph: Any, weight: Any, purpose: str, value: NDArray[np.float32]) -> int:
-        """Add an fp32 constant that belongs to a weight; its buffer is shared by all signatures.
+        """Add an fp32 constant that belongs to a weight. Its buffer is shared by all signatures.
+
+        `purpose` tells the constants of a weight apart, and is part of the new tensor's name.
 
         Returns:
-            The number of the tensor.
+            The index of the tensor.
         """
         key = (weight.buffer, purpose)
         if key not in self.buffers:
@@ -147,7 +157,7 @@ class _ScaleSplitter:
         return len(graph.tensors) - 1
 
     def _add_like(self, graph: Any, number: int, ending: str) -> int:
-        """Add a tensor of the same type and shape as another one, with `ending` in its name; return its number."""
+        """Add a tensor of the same type and shape as tensor `number`, with `ending` in its name; return its index."""
         tensor = copy.copy(graph.tensors[number])
         tensor.name = f"{_text(tensor.name)}_{ending}"
         graph.tensors.append(tensor)
@@ -166,7 +176,7 @@ class _ScaleSplitter:
 
 
 def keep_longest(model: Any) -> None:
-    """Remove every signature but the longest from a TFLite model, and the stored numbers that only others read."""
+    """Remove all signatures but the longest from a TFLite model, and the stored numbers that it does not read."""
 
     def length(signature: Any) -> int:
         tensors = model.subgraphs[signature.subgraphIndex].tensors
@@ -182,13 +192,14 @@ def keep_longest(model: Any) -> None:
 
 
 def level_ranks(model: Any, graph: Any) -> None:
-    """Insert a RESHAPE where the operands of a sum or product have different numbers of axes; scalars stay.
+    """Insert a RESHAPE before elementwise operators (such as ADD and MUL) whose two operands differ in rank.
 
-    The converter leaves axes of size 1 to broadcasting: a product of [tokens, width] is added to [1, tokens, width].
+    The converter relies on broadcasting: a result of shape [tokens, width] is added to [1, tokens, width], which GPUs
+    do not accept. Scalars and vectors are not reshaped.
 
     Args:
         model: The model; changed in place.
-        graph: One of its subgraphs.
+        graph: One of the model's subgraphs.
     """
     names = tflite_schema().BuiltinOperator
     levelled = {names.ADD, names.SUB, names.MUL, names.DIV}
@@ -206,7 +217,10 @@ def level_ranks(model: Any, graph: Any) -> None:
 
 
 def _add_leading_axes(model: Any, graph: Any, index: int, rank: int) -> tuple[Any, int]:
-    """Build a RESHAPE that puts axes of size 1 in front of a tensor; return it and the number of its result."""
+    """Build a RESHAPE that puts axes of size 1 in front of a tensor, up to `rank` axes.
+
+    `index` is that of the tensor. Returns the operator and the index of its result.
+    """
     schema, tensor = tflite_schema(), graph.tensors[index]
 
     def add_tensor(name: str, shape: list[int], type_: int) -> int:
@@ -236,7 +250,7 @@ def operator_code(model: Any, op: Any) -> int:
 
 
 def _operator_code_index(model: Any, builtin: int) -> int:
-    """Return the index of an operator kind in the model's list of codes; it is appended if missing."""
+    """Return the index of an operator kind in the model's list of codes. The kind is appended if it is missing."""
     for place, code in enumerate(model.operatorCodes):
         if _builtin_code(code) == builtin:
             return place
@@ -252,7 +266,7 @@ def _builtin_code(code: Any) -> int:
 
 
 def _add_buffer(model: Any, data: bytes) -> int:
-    """Append a buffer with these bytes to a model; return its number."""
+    """Append a buffer with these bytes to a model, and return its number."""
     buffer = tflite_schema().BufferT()
     buffer.data, buffer.offset, buffer.size = np.frombuffer(data, np.uint8), 0, 0
     model.buffers.append(buffer)

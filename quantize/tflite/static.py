@@ -1,11 +1,11 @@
-"""Static int8 for TFLite (scheme ``a8w8``): matrix products in int8 with ranges measured on texts; the rest stays fp32.
+"""Static int8 for TFLite (scheme ``a8w8``): matrix products in int8 with ranges measured on texts, all else in fp32.
 
-XNNPACK then runs the whole graph in one partition. The attention mask and its constant 1e4 are in no range:
-FULLY_CONNECTED is the only operator that is quantized. Its results are int8, too, which costs accuracy against dynamic
-int8; most of it in the second projection of the feed-forward part, whose products are dynamic unless a recipe chooses
-otherwise.
+XNNPACK then runs the whole graph in one partition. No range includes the attention mask and its constant 1e4, because
+FULLY_CONNECTED is the only operator that is quantized. Its results are int8, too, which costs accuracy compared with
+dynamic int8. Most of it is lost in the second projection of the feed-forward part, whose products are dynamic unless a
+recipe chooses otherwise.
 
-`MeasuredModel` measures the ranges and hands them to ai-edge-quantizer; `pocketbert.quantize.tflite.npu` extends it to
+`MeasuredModel` measures the ranges and passes them to ai-edge-quantizer; `pocketbert.quantize.tflite.npu` extends it to
 whole graphs.
 """
 
@@ -50,11 +50,11 @@ Place = tuple[int, bool, int]
 
 
 def _write(source: Path, destination: Path, plan: Plan) -> None:
-    """Write a static int8 copy of an fp32 TFLite file; nothing is written if a range cannot be measured.
+    """Write a static int8 copy of an fp32 TFLite file. Nothing is written if a range cannot be measured.
 
     Raises:
         MissingBackendError: If ai-edge-quantizer is not installed.
-        InputError: If there are no rows that the file takes.
+        InputError: If no calibration row fits the lengths of the file.
         GateError: If the range of a tensor could not be measured.
     """
     if version_of("ai-edge-quantizer") is None:
@@ -74,7 +74,10 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
 
 
 def _quantizer_recipe(content: bytes, plan: Plan) -> ModelQuantizationRecipe:
-    """Build the recipe for static int8 products; those that the plan makes dynamic or leaves float are excepted."""
+    """Build the ai-edge-quantizer recipe for static int8 products.
+
+    Products that the plan makes dynamic or leaves float are excepted.
+    """
     from ai_edge_quantizer.qtyping import TFLOperationName
     from ai_edge_quantizer.recipe_manager import RecipeManager
 
@@ -88,14 +91,16 @@ def _quantizer_recipe(content: bytes, plan: Plan) -> ModelQuantizationRecipe:
 
 
 class MeasuredModel:
-    """Measures activation ranges of a TFLite file, whose results get unique names: the quantizer takes ranges by name.
+    """A TFLite file whose activation ranges are measured.
+
+    Its tensors have unique names, by which the quantizer finds their ranges.
 
     Args:
         content: The file.
-        measured: Kinds of operators that get ranges.
+        measured: Kinds of operators whose inputs and results get ranges.
 
     Attributes:
-        content: The file with these names.
+        content: The file with unique names.
     """
 
     def __init__(self, content: bytes, measured: Container[str]) -> None:
@@ -112,16 +117,20 @@ class MeasuredModel:
     def measure(self, plan: Plan, path: Path, title: str) -> dict[Place, Range]:
         """Measure the range of every selected tensor on the calibration rows.
 
-        Each row runs in the shortest signature that takes it, and values of padding are cut off: with them, the
-        smallest number behind the first norm of a trained model was -7.0 instead of -2.7.
+        Each row runs in the shortest signature that it fits into, and values at padding are cut off: with them, the
+        smallest number after the first norm of a trained model was -7.0 instead of -2.7. Rows that are too long for
+        every signature are left out.
 
         Args:
             plan: Calibration rows, method, and the ranges that training learned, which replace measured ones.
-            path: Where the copy is written.
+            path: Where a copy of the file is written that has the measured tensors as outputs.
             title: Name of the quantized file, for error messages.
 
+        Returns:
+            The range (low, high) of each tensor, by its place in the graph.
+
         Raises:
-            InputError: If there are no rows that the file takes.
+            InputError: If no calibration row fits the lengths of the file.
             GateError: If the range of a tensor could not be measured.
         """
         path.write_bytes(self._with_outputs())
@@ -161,7 +170,10 @@ class MeasuredModel:
         return dump_model(model)
 
     def _places(self, graph: Any) -> Iterator[tuple[Place, int]]:
-        """Yield (place, tensor number) of measured activations; a place is (operator, whether it reads, index)."""
+        """Yield (place, tensor number) of each activation to measure.
+
+        A place is (operator number, whether the operator reads the tensor, index among its inputs or outputs).
+        """
         for at, operator in enumerate(graph.operators):
             if self.kind(operator) not in self._measured:
                 continue
@@ -175,9 +187,9 @@ class MeasuredModel:
         return tensor.type == self._schema.TensorType.FLOAT32 and (data is None or not len(data))
 
     def _token_axes(self) -> dict[Place, list[int]]:
-        """Return which axes of each measured tensor count tokens: those whose size differs between signatures.
+        """Return the axes of each measured tensor that hold tokens: those whose size differs between signatures.
 
-        With a single signature, it is the last axis but one, if its size is the signature's length.
+        With a single signature it is the last axis but one, if its size is the signature's length.
         """
         shapes: dict[int, dict[Place, tuple[int, ...]]] = {}
         for signature in self._model.signatureDefs:
@@ -197,15 +209,24 @@ class MeasuredModel:
         return axes
 
     def known_ranges(self, predictor: TflitePredictor) -> dict[Place, Range]:
-        """Return ranges by place that calibration rows cannot show; none here, subclasses may override."""
+        """Return, by place, ranges that are not measured on calibration rows.
+
+        This class has none; subclasses may override this.
+        """
         return {}
 
     def copied(self) -> dict[Place, Place]:
-        """Return places (uses of a tensor) that take the range of another place; none here, subclasses may override."""
+        """Return the places (uses of a tensor) that get the range of another place, which is the value.
+
+        This class has none; subclasses may override this.
+        """
         return {}
 
     def learned(self, learned: LearnedRanges | None) -> dict[Place, Range]:
-        """Return the ranges that training learned for inputs and results of products with stored weights, by place."""
+        """Return the ranges that training learned, by place.
+
+        These are the places of inputs and results of matrix products with stored weights.
+        """
         ranges: dict[Place, Range] = {}
         if learned is None:
             return ranges
@@ -225,7 +246,7 @@ class MeasuredModel:
         return ranges
 
     def statistics(self, ranges: Mapping[Place, Range]) -> dict[str, dict[str, NDArray[np.float32]]]:
-        """Return {tensor name: {"min", "max"}} for all signatures, the form in which ai-edge-quantizer takes ranges."""
+        """Return the ranges as ai-edge-quantizer reads them: {tensor name: {"min", "max"}} for all signatures."""
         statistics = {}
         for graph in self._model.subgraphs:
             for place, index in self._places(graph):
@@ -236,13 +257,20 @@ class MeasuredModel:
 
 
 def place_title(place: Place) -> str:
-    """Describe a place (operator, whether it reads, index) in words; its output in the measured copy has this name."""
+    """Describe a place (operator, whether it reads, index) in words. The measured copy has an output of this name."""
     at, reads, which = place
     return f"{'input' if reads else 'output'} {which} of operator {at}"
 
 
 def _cut(values: NDArray[Any], axes: Sequence[int], padding: int, left: bool = False) -> NDArray[np.floating]:
-    """Cut the values of padding off a tensor's token axes; an axis may have one token less than the input."""
+    """Cut the values at padding off a tensor's token axes.
+
+    Args:
+        values: Values of the tensor.
+        axes: Axes that hold tokens; one of them may have one token less than the input.
+        padding: Number of padded tokens.
+        left: Whether padding is at the beginning.
+    """
     for axis in axes:
         size = values.shape[axis]
         kept = max(1, size - padding)

@@ -1,7 +1,7 @@
 """Compute a Core ML package on the CPU, in numpy, with the precision that its program declares.
 
-`Evaluator` reads the package when it is made; `Evaluator.run` checks the inputs, runs the operations in order and returns the
-outputs. A `trace` function receives every result as a `Step`.
+`Evaluator` reads the package when it is created; `Evaluator.run` checks the inputs, runs the operations in order and
+returns the outputs. A `trace` function receives every result as a `Step`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pocketbert.runtime.coreml.program import Operation, Output, read_program
 from pocketbert.runtime.coreml.types import RUN_BYTES, Dtype, TensorType, ValueType, round_half
 
 _RANGES = {Dtype.INT8: (-128, 127), Dtype.INT32: (-(2**31), 2**31 - 1)}
-"""Of the integers that an input may be declared as."""
+"""Smallest and largest number of the integer types that an input may have."""
 Result = NDArray[np.generic] | str | dict[str, float]
 
 
@@ -32,22 +32,22 @@ class Precision(StrEnum):
     """The number type that floating-point results are rounded to."""
 
     DECLARED = "declared"
-    """As the program declares: results declared fp16 are rounded to fp16, sums inside an operation are not."""
+    """The declared types: results declared fp16 are rounded to fp16, sums inside an operation are not."""
     FP32 = "fp32"
     """No rounding: shows the error of the weights alone."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One result of an operation, handed to the `trace` function right after it was computed.
+    """One result of an operation, passed to the `trace` function right after it was computed.
 
     Attributes:
         op_type: MIL name of the operation.
         op_name: The operation's own name.
         output: Name of the result.
-        value: The result in its declared dtype (float32 where precision is FP32); a text or dictionary of classify.
-        type: Type that the program declares.
-        reads: Names of the values it was made from, constants left out.
+        value: The result in its declared dtype (float32 with `Precision.FP32`); a text or dictionary for classify.
+        type: Type that the program declares for the result.
+        reads: Names of the values that the operation read, without constants.
     """
 
     op_type: str
@@ -59,10 +59,11 @@ class Step:
 
 
 def use_one_blas_thread() -> AbstractContextManager[object]:
-    """Return a context in which products are computed by one thread each, so that several rows run at the same time.
+    """Return a context in which each matrix product is computed by one thread, so that several rows can run at once.
 
-    OpenBLAS would start one per core for every small product, and they wait for each other longer than they compute: on
-    two busy cores a row of 32 tokens through 3 layers took 90 ms of CPU time with two, and 9 with one.
+    OpenBLAS would start a thread per core for every small product, and these wait for each other longer than they
+    compute: on two busy cores a row of 32 tokens through 3 layers took 90 ms of CPU time with two threads, and 9 ms
+    with one. Without the library threadpoolctl the context does nothing.
     """
     pools = _find_thread_pools()
     return nullcontext() if pools is None else pools.limit(limits=1, user_api="blas")
@@ -70,7 +71,7 @@ def use_one_blas_thread() -> AbstractContextManager[object]:
 
 @cache
 def _find_thread_pools() -> Any:
-    """Return the controller of the thread pools in this process; None where threadpoolctl is not installed."""
+    """Return the controller of the thread pools in this process; None if threadpoolctl is not installed."""
     try:
         return importlib.import_module("threadpoolctl").ThreadpoolController()
     except ImportError:
@@ -78,27 +79,28 @@ def _find_thread_pools() -> Any:
 
 
 class Evaluator:
-    """Computes an ``.mlpackage`` in numpy, on any system.
+    """Computes an ``.mlpackage`` in numpy, on any operating system.
 
     Every result's rank, sizes and dtype are compared with the declared ones, as Core ML's loader does.
 
     Args:
         path: The package.
-        precision: What results are rounded to.
+        precision: The number type to which results are rounded.
 
     Attributes:
         path: The package.
-        precision: What results are rounded to.
-        inputs: Features an app must give.
-        outputs: Features it gets back.
-        lengths: Sequence lengths that the model takes, ascending; empty where a range is taken.
-        length_range: Smallest and largest length where a range is taken; -1 for no upper bound.
+        precision: The number type to which results are rounded.
+        inputs: Inputs that an app must pass.
+        outputs: Outputs that an app gets back.
+        lengths: Sequence lengths that the model takes, ascending; empty if it takes a range of lengths.
+        length_range: Smallest and largest length, if the model takes a range of lengths; -1 for no upper bound. Else
+            None.
         labels: Label names of a classifier; empty otherwise.
         metadata: The model's own keys, and ``author``, ``license``, ``shortDescription``, ``versionString``.
         specification: Version of the model format.
 
     Raises:
-        InputError: If the package is damaged, contradicts itself, or has operations that are not known here.
+        InputError: If the package is damaged, contradicts itself, or has operations that this evaluator does not have.
         MissingBackendError: If protobuf is not installed.
     """
 
@@ -119,15 +121,15 @@ class Evaluator:
         """Run the program once on one set of inputs.
 
         Args:
-            inputs: Arrays by name, of a shape and dtype that the model takes; integers may have any integer dtype.
-                Names that the model does not have are an error.
-            trace: Called with every result, in order. It must not change them.
+            inputs: Arrays by input name, of a shape and dtype that the model takes; integers may have any integer dtype. Other
+                names are an error.
+            trace: Function called with every intermediate result, in order; it must not change them.
 
         Returns:
-            Outputs by name in their declared dtype; the label as a text, label probabilities as a dictionary.
+            Outputs by name in their declared dtype; a predicted label as text, label probabilities as a dictionary.
 
         Raises:
-            InputError: If the inputs do not fit, or an operation fails or makes something else than declared.
+            InputError: If the inputs do not fit, or an operation fails or computes another shape than declared.
         """
         program = self._program
         values: list[Any] = [None] * program.size
@@ -160,7 +162,7 @@ class Evaluator:
         }
 
     def _run_operation(self, operation: Operation, values: list[Any]) -> int:
-        """Run one operation, store its results in `values` by slot (index), and return how many bytes they take."""
+        """Run one operation, and store its results in `values` at their slots (indices); return the results' bytes."""
         arguments = operation.fixed
         if operation.slots or operation.lists:
             arguments = arguments.copy()
@@ -182,7 +184,7 @@ class Evaluator:
         return result_bytes
 
     def _checked_result(self, operation: Operation, output: Output, value: Any) -> Any:
-        """Check a result's shape against the declared one, and convert and round it to the declared dtype."""
+        """Check a result's shape against the declared one and return it converted and rounded to the declared dtype."""
         kind = output.type
         if not isinstance(kind, TensorType) or kind.dtype is Dtype.STRING:
             return value
@@ -203,7 +205,15 @@ class Evaluator:
         return value.astype(np.float16) if narrow else value
 
     def _convert_inputs(self, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[Any]]:
-        """Check names, shapes and lengths of the inputs; return them in their declared dtypes."""
+        """Check the inputs, and return them in the number types that the program computes with.
+
+        Integers get their declared dtype. Inputs that are declared fp16 become float32, and are rounded to
+        fp16 unless the evaluator was asked for `Precision.FP32`.
+
+        Raises:
+            InputError: If names or shapes are not the declared ones, inputs differ in length, floats are
+                given for integers, or an integer does not fit its declared dtype.
+        """
         names = {f.name for f in self.inputs}
         if set(inputs) != names:
             received, expected = ", ".join(sorted(inputs)) or "none", ", ".join(sorted(names))
@@ -223,7 +233,10 @@ class Evaluator:
         return out
 
     def _convert_input(self, feature: Feature, value: NDArray[Any]) -> NDArray[Any]:
-        """Convert one input to its declared dtype; InputError for floats in place of integers, and for overflow."""
+        """Convert one input to its declared dtype.
+
+        Raises InputError for floats if integers are declared, and for integers that the declared dtype cannot hold.
+        """
         dtype = feature.dtype
         assert dtype is not None
         kinds = "fiub" if dtype.is_float else "iub"

@@ -1,8 +1,8 @@
 """Read an ``.mlpackage`` folder: the manifest, the model, its inputs and outputs.
 
-`read_package` finds the model that the manifest names and checks everything but the operations. `read_description` reads the
-inputs and outputs that the model description announces to an app, and compares them with the program's. protobuf is imported
-when a package is opened: prediction with other formats needs none.
+`read_package` finds the model that the manifest names and checks everything but the operations. `read_description`
+reads the inputs and outputs that the model description announces to an app, and compares them with the program's.
+protobuf is imported when a package is opened, because prediction with other formats does not need it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Package:
     """An opened ``.mlpackage``: its paths, its parsed model and the program in it.
 
     Attributes:
-        path: The folder.
-        model_path: Its ``model.mlmodel``.
+        path: The folder of the package.
+        model_path: The file ``model.mlmodel`` in the folder.
         model: The protobuf message in that file.
         function: The model's only function.
         block: The function's body.
-        opset: Number in `OPSETS`.
+        opset: Number of the operation set, as in `OPSETS`.
     """
 
     path: Path
@@ -47,10 +47,10 @@ class Package:
     opset: int
 
     def weights(self, name: str) -> Path:
-        """Return the path of a weight file, named ``@model_path/weights/weight.bin`` in the program.
+        """Return the path of a weight file, which a program names as ``@model_path/weights/weight.bin``.
 
         Raises:
-            InputError: If the name leads out of the package.
+            InputError: If the name has another form, or leads out of the package.
         """
         if not name.startswith(_MODEL_PATH):
             raise _problem(self.model_path, f"names a weight file {name!r}; expected {_MODEL_PATH}...")
@@ -59,14 +59,14 @@ class Package:
 
 
 def read_package(path: Path) -> Package:
-    """Open a package: read the manifest and parse the model, and check everything but the operations.
+    """Open a Core ML package: read its manifest, parse its model, and check everything but the operations.
 
     Args:
         path: The ``.mlpackage`` folder.
 
     Raises:
-        InputError: If it is no package, its manifest leads elsewhere, files are missing or too large, or the model is
-            not a single-function ML program.
+        InputError: If the folder is no package, its manifest points elsewhere, files are missing or too large, or the
+            model is not an ML program of one function.
         MissingBackendError: If protobuf is not installed.
     """
     if not path.is_dir():
@@ -92,7 +92,7 @@ def read_package(path: Path) -> Package:
 
 
 def _read_manifest(path: Path) -> str:
-    """Return the model's path that the package's manifest names, relative to its data folder."""
+    """Return the path of the model that a package's manifest names, relative to the package's data folder."""
     manifest: Any = read_json(path / _MANIFEST, limit_mib=1)
     try:
         relative = manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"]
@@ -104,7 +104,10 @@ def _read_manifest(path: Path) -> str:
 
 
 def _only_function(model: pb.Model, where: Path) -> pb.Function:
-    """Return the only function of an ML program; InputError for other models, several functions, or a state."""
+    """Return the only function of an ML program.
+
+    Raises InputError for other kinds of models, and for programs with several functions or a state.
+    """
     kind = model.WhichOneof("Type")
     if kind != "mlProgram":
         raise _problem(where, "is no ML program (older Core ML kinds are not read)")
@@ -122,7 +125,7 @@ def _parse_model(data: bytes) -> pb.Model:
 
     Raises:
         MissingBackendError: If protobuf is not installed.
-        ValueError: If the bytes are no such message.
+        ValueError: If the bytes are not such a message.
     """
     try:
         from google.protobuf.message import DecodeError
@@ -163,11 +166,11 @@ class Feature:
 
     Attributes:
         name: Name of the input or output.
-        kind: Kind of its value.
+        kind: Kind of the value.
         dtype: Element type of an array; None otherwise.
         shape: Default shape of an array.
-        shapes: The only shapes allowed, where the model enumerates them.
-        ranges: Smallest and largest size by axis, where the model gives ranges; -1 for no upper bound.
+        shapes: The only shapes allowed, if the model lists shapes.
+        ranges: Smallest and largest size of each axis, if the model gives ranges; -1 for no upper bound.
     """
 
     name: str
@@ -202,10 +205,11 @@ class Description:
     """The inputs and outputs of a package and its texts, read from the model description.
 
     Attributes:
-        inputs: Features that an app must give.
-        outputs: Features it gets back.
-        lengths: Sequence lengths that the model takes, ascending; empty where a range is taken.
-        length_range: Smallest and largest length where a range is taken; -1 for no upper bound.
+        inputs: Inputs that an app must pass.
+        outputs: Outputs that an app gets back.
+        lengths: Sequence lengths that the model takes, ascending; empty if it takes a range of lengths.
+        length_range: Smallest and largest length, if the model takes a range of lengths; -1 for no upper bound. Else
+            None.
         types: Declared type by output name.
         metadata: The model's own keys, and ``author``, ``license``, ``shortDescription``, ``versionString``.
         specification: Version of the model format.
@@ -221,10 +225,10 @@ class Description:
 
 
 def read_description(package: Package) -> Description:
-    """Read the inputs and outputs that a package announces, and check that its program has the same.
+    """Read the inputs and outputs that a package announces to an app, and check that its program has the same ones.
 
     Raises:
-        InputError: If the two differ, or a feature is nothing that an encoder has.
+        InputError: If description and program differ, or an input or output is of a kind that encoders do not have.
     """
     message = package.model.description
     try:
@@ -278,7 +282,10 @@ def _read_feature(message: pb.FeatureDescription) -> Feature:
 
 
 def _compare_features(features: tuple[Feature, ...], program: dict[str, ValueType], what: str) -> None:
-    """Raise ValueError if announced inputs or outputs differ from the program's in name, kind, dtype or shape."""
+    """Check that announced inputs or outputs equal the program's in name, kind, dtype and shape.
+
+    `what` is ``input`` or ``output``. Raises ValueError at the first difference.
+    """
     names = [f.name for f in features]
     if set(names) != set(program) or len(names) != len(program):
         raise ValueError(f"describes the {what}s {sorted(names)}; the program has {sorted(program)}")
@@ -308,7 +315,10 @@ def _matches_kind(feature: FeatureKind, kind: ValueType) -> bool:
 
 
 def _lengths(inputs: tuple[Feature, ...]) -> tuple[tuple[int, ...], tuple[int, int] | None]:
-    """Return (listed lengths, None) or ((), (shortest, longest)) of the first input of shape [rows, length]."""
+    """Return the input lengths that a model takes: (list of lengths, None), or ((), (shortest, longest)).
+
+    They are read from the first input of shape [rows, length].
+    """
     for feature in inputs:
         if len(feature.ranges) == 2:
             low, high = feature.ranges[1]

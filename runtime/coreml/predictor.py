@@ -1,6 +1,6 @@
 """The Core ML engine: Core ML itself on macOS with coremltools, the reference evaluator elsewhere.
 
-`CoremlPredictor` opens a package with one of the two; coremltools is imported when a package is opened on macOS.
+`CoremlPredictor` opens a package with one of them; coremltools is imported when a package is opened on macOS.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.artefacts import Signature, Tensor
-from pocketbert.core.errors import InputError, MissingBackendError, Problem
+from pocketbert.core.errors import InputError, MissingBackendError, Problem, first_line
 from pocketbert.core.host.hardware import default_threads
 from pocketbert.core.host.system import version_of
 from pocketbert.core.predict.predictor import Arrays, input_sort_key, output_sort_key
@@ -40,8 +40,9 @@ class CoremlPredictor:
 
     Args:
         path: The package.
-        threads: Rows that the evaluator computes at the same time; default all cores this process may use.
-        reference: Use the evaluator on macOS too; so does the environment variable `SWITCH`.
+        threads: Number of rows that the evaluator computes at the same time; default one for each core that this
+            process may use.
+        reference: Whether to use the evaluator on macOS too. The environment variable `SWITCH` has the same effect.
 
     Raises:
         InputError: If the package is damaged or contradicts itself.
@@ -70,10 +71,13 @@ class CoremlPredictor:
         self.outputs = tuple(sorted(arrays, key=output_sort_key))
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run rows [B, L] one by one; return the outputs by name.
+        """Run rows [B, L] one by one, and return the outputs by name.
+
+        Rows that are shorter than the package's shortest length are padded, and the padding is cut off the outputs.
 
         Raises:
-            InputError: If the model does not take that length, or an operation fails: an id beyond the table.
+            InputError: If an input is missing, if the model does not take that length, or if an operation fails, for
+                instance because an id is beyond the embedding table.
         """
         missing = [n for n in self.inputs if n not in inputs]
         if missing:
@@ -101,7 +105,10 @@ class CoremlPredictor:
 
     @property
     def signature(self) -> Signature:
-        """Names, dtypes and shapes of inputs and outputs; the length is a name where the file takes several."""
+        """The names, dtypes and shapes of the model's inputs and outputs, and the lengths that it takes.
+
+        The size of the sequence axis is a number if the file takes one length only, else the string ``sequence``.
+        """
         free_axis = 1 if len(self.lengths) != 1 else None
         inputs = {f.name: f for f in self._description.inputs}
         outputs = {f.name: f for f in self._description.outputs}
@@ -115,9 +122,9 @@ class CoremlPredictor:
         )
 
     def _declared_shape(self, name: str) -> Shape:
-        """Return the shape that the program declares for an output, None for a free axis.
+        """Return the shape that the program declares for an output, with None for a free axis.
 
-        A program with listed lengths leaves the batch axis open too, though it is always 1; this returns 1 for it.
+        A program with listed lengths leaves the batch axis free too, though it is always 1; this returns 1 for it.
         """
         kind = self._description.types[name]
         shape = kind.shape if isinstance(kind, TensorType) else ()
@@ -155,7 +162,7 @@ class _Device:
             raise self._problem("refuses the file", error) from error
 
     def run_rows(self, rows: Sequence[Mapping[str, NDArray[np.generic]]]) -> list[Mapping[str, Any]]:
-        """Run the package in Core ML on each row; errors of the library become an InputError."""
+        """Run the package in Core ML on each row. Errors of Core ML are raised as InputError."""
         results: list[Mapping[str, Any]] = []
         try:
             for row in rows:  # packages take int32 or float32
@@ -166,7 +173,7 @@ class _Device:
         return results
 
     def _problem(self, what: str, error: Exception) -> InputError:
-        first = (str(error).splitlines() or [type(error).__name__])[0]
+        first = first_line(error)
         return InputError(Problem(str(self._path), f"Core ML {what}: {first}"))
 
 

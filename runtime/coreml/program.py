@@ -1,8 +1,8 @@
 """Read the program of a package into checked operations that the evaluator can run.
 
-`read_program` goes through the operations in order: it resolves constants, expands compressed ones, finds the kernel of each
-other operation, checks parameters and dtypes against it, and gives each value a slot. `Operation` and `Program` are what the
-evaluator runs.
+`read_program` reads the operations in order: it resolves constants, expands compressed ones, finds the kernel of each
+other operation, checks parameters and dtypes against it, and gives each value a slot. The evaluator runs a `Program`,
+which is a list of `Operation` objects.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Output:
         slot: Index in the evaluator's list of values.
         name: Name of the result.
         type: The declared type.
-        sizes: The declared shape where it is fixed.
-        rounds: Whether fp16 rounding applies.
+        sizes: The declared shape; None if an axis is free.
+        rounds: Whether the result is rounded to fp16.
     """
 
     slot: int
@@ -65,18 +65,19 @@ class Output:
 
 @dataclass
 class Operation:
-    """One checked operation: its kernel, its constant arguments, and where the others are stored.
+    """One checked operation: its kernel, its constant arguments, and where its other arguments are stored.
 
     Attributes:
-        type: MIL name.
+        type: Name of the operation's kind in MIL.
         name: Name of the operation.
-        kernel: Computes it.
+        kernel: Function that computes the operation, with its parameters.
         fixed: Arguments that are constants.
-        slots: Parameter, slot and converter of the others; None where the kernel takes the array itself.
-        lists: Parameter and entries (slot, or an array) of variadic ones.
+        slots: Parameter, slot and converter of each other argument; the converter is None if the kernel takes the array
+            itself.
+        lists: Parameter and entries (slot, or an array) of each argument that takes several values.
         outputs: The results.
-        reads: Names of the values it reads, constants left out.
-        free: Slots that nothing later reads.
+        reads: Names of the values that the operation reads, without constants.
+        free: Slots whose values no later operation reads.
     """
 
     type: str
@@ -97,8 +98,8 @@ class Program:
     Attributes:
         inputs: Type and slot of each input by name.
         operations: The operations, in the order in which they run.
-        outputs: Slot by name.
-        types: Declared type by output name.
+        outputs: Slot of each output by name.
+        types: Declared type of each output by name.
         size: Number of slots.
         preset: Values of slots that are constants.
         labels: Label names of the classify operation; empty without one.
@@ -117,7 +118,7 @@ def read_program(package: Package, rounds: bool) -> Program:
     """Read and check a package's program: resolve constants, find kernels, and assign a slot to each value.
 
     Args:
-        package: What `read_package` returned.
+        package: The package that `read_package` returned.
         rounds: Whether results declared fp16 are rounded.
 
     Raises:
@@ -128,7 +129,7 @@ def read_program(package: Package, rounds: bool) -> Program:
 
 
 class _ProgramReader:
-    """Reads one program; constants and values of earlier operations are looked up by name."""
+    """Reads one program from protobuf. Constants and values of earlier operations are looked up by name."""
 
     def __init__(self, package: Package, rounds: bool) -> None:
         self._package, self._rounds = package, rounds
@@ -141,7 +142,7 @@ class _ProgramReader:
         self._uses: dict[str, set[tuple[str, str]]] = {}  # operation types and parameters that read a name
 
     def read(self) -> Program:
-        """Read inputs, operations and outputs of the program, in this order."""
+        """Read inputs, operations and outputs of the program, in this order, and return the `Program`."""
         block, program = self._package.block, self._program
         for declared in self._package.function.inputs:
             with self._errors_at(declared.name):
@@ -168,7 +169,11 @@ class _ProgramReader:
         return program
 
     def _read_operation(self, message: pb.Operation) -> None:
-        """Store a constant, expand a compressed one, or check any other operation and add it to the program."""
+        """Read one operation, and store its constant or add it to the program.
+
+        A constant operation is stored, a compressed constant is expanded and stored, and every other operation is
+        checked and added.
+        """
         if message.blocks:
             raise ValueError("nested blocks are not supported")
         if message.type == _CONST:
@@ -197,7 +202,20 @@ class _ProgramReader:
             self._program.labels = tuple(operation.fixed["classes"])
 
     def _read_arguments(self, message: pb.Operation, kernel: Kernel) -> dict[str, list[Constant | str]]:
-        """Return the constants or value names of each parameter; ValueError for unknown, doubled or missing ones."""
+        """Read an operation's arguments: for each parameter its constants and the names of earlier values.
+
+        Args:
+            message: The operation.
+            kernel: The function that computes the operation. It says which parameters are allowed and
+                required.
+
+        Returns:
+            The arguments by parameter: a list with one entry, or with several for a variadic parameter.
+
+        Raises:
+            ValueError: If a parameter is unknown, a required one is missing, a parameter has no value, or
+                several although it takes one, or an argument names a value that no earlier operation makes.
+        """
         arguments: dict[str, list[Constant | str]] = {}
         for parameter, argument in message.inputs.items():
             arguments[parameter] = [self._read_argument(b) for b in argument.arguments]
@@ -215,7 +233,10 @@ class _ProgramReader:
         return arguments
 
     def _read_argument(self, binding: pb.Argument.Binding) -> Constant | str:
-        """Return an argument's constant, or the name of the value that an earlier operation computes."""
+        """Return an argument's constant, or the name of the value that an earlier operation computes.
+
+        Raises ValueError if no earlier operation computes it.
+        """
         if binding.WhichOneof("binding") == "value":
             return self._constant_reader.read(binding.value)
         if binding.name in self._constants:
@@ -225,7 +246,7 @@ class _ProgramReader:
         return str(binding.name)
 
     def _check_dtypes(self, kernel: Kernel, arguments: _Arguments, declared: list[ValueType]) -> None:
-        """Raise ValueError if the declared dtypes of the results do not follow from those of the arguments."""
+        """Raise ValueError if the declared dtypes of results are not those that the kernel gives for its arguments."""
         dtypes: dict[str, tuple[Dtype, ...]] = {}
         texts: dict[str, str] = {}
         for parameter, values in arguments.items():
@@ -245,7 +266,7 @@ class _ProgramReader:
     def _expand_constant(
         self, message: pb.Operation, kernel: Kernel, arguments: _Arguments, types: list[ValueType]
     ) -> None:
-        """Compute a compressed constant now, and store its results as constants."""
+        """Compute a compressed constant once, when the program is read, and store the results as constants."""
         plain_arguments: dict[str, Any] = {}
         for parameter, (value, *_) in arguments.items():
             if not isinstance(value, Constant):
@@ -269,7 +290,11 @@ class _ProgramReader:
             self._define_constant(output.name, Constant(kind, self._stored(value, kind, kernel.exact, output.name)))
 
     def _stored(self, value: Any, kind: TensorType, exact: bool, name: str) -> Any:
-        """Return an expanded constant in the form to keep: rounded if fp16, held in fp16 if rows are only gathered."""
+        """Return the array that is stored for an expanded constant.
+
+        fp16 constants are rounded; they are stored as fp16 if they are only gathered from, and else as float32. `exact`
+        marks an operation whose results need no rounding.
+        """
         if kind.dtype is not Dtype.FP16:
             return value.astype(kind.dtype.numpy, copy=False)
         rounded = value if exact or not self._rounds else round_half(np.ascontiguousarray(value, np.float32))
@@ -285,7 +310,22 @@ class _ProgramReader:
     def _make_operation(
         self, message: pb.Operation, kernel: Kernel, arguments: _Arguments, types: list[ValueType]
     ) -> Operation:
-        """Build an `Operation`: arguments sorted into constants, slots and lists of both; each result gets a slot."""
+        """Build an `Operation` from a protobuf message; sort its arguments by where their values come from.
+
+        A constant goes to `fixed`. A value that an earlier operation computes goes to `slots`, as the index
+        (slot) under which the evaluator stores it. A parameter that takes several values has one list in
+        `lists`, which may mix constants and indices. Each result gets a new index.
+
+        Args:
+            message: The operation.
+            kernel: The function that computes the operation.
+            arguments: Constants and names of earlier values by parameter, from `_read_arguments`.
+            types: Declared types of the results.
+
+        Raises:
+            ValueError: If a parameter needs a tensor and gets another constant.
+            InputError: If a result has the name of an earlier value.
+        """
         fixed: dict[str, Any] = {OPSET: self._package.opset} if kernel.opset else {}
         slots: list[tuple[str, int, Callable[[Any], Any] | None]] = []
         lists: list[tuple[str, tuple[Any, ...]]] = []
@@ -311,14 +351,17 @@ class _ProgramReader:
         return Operation(message.type, _own_name(message), kernel, fixed, slots, lists, tuple(outputs), reads)
 
     def _plain_value(self, constant: Constant, names: set[str]) -> Any:
-        """Return a constant as kernels take it: fp16 as float32, except a table that is only gathered from."""
+        """Return a constant as kernels read it: fp16 as float32, except a table that is only gathered from.
+
+        `names` are the names of the operation's arguments.
+        """
         stays_narrow = any(self._constants.get(n) is constant and self._only_gathered(n) for n in names)
         return constant.value if stays_narrow else constant.widened(self._budget)
 
     # --- names and errors ---
 
     def _new_slot(self, name: str, kind: ValueType) -> int:
-        """Assign the next slot (index of stored value) to a name; InputError if the name is taken."""
+        """Assign the next slot (index of a stored value) to a name; raise InputError if the name is defined already."""
         if name in self._slots or (name in self._constants and name not in self._package.block.outputs):
             raise self._problem(name, "defined twice")
         slot = self._program.size
@@ -333,7 +376,7 @@ class _ProgramReader:
 
     @contextmanager
     def _errors_at(self, where: str) -> Iterator[None]:
-        """Turn any exception in the block into an InputError that names the place in the program."""
+        """Convert any exception in the block to an InputError that names the place in the program."""
         try:
             with np.errstate(all="ignore"):
                 yield
@@ -349,7 +392,7 @@ class _ProgramReader:
 
 
 def _mark_last_uses(program: Program) -> None:
-    """List on each operation the slots whose values no later operation needs, so that their memory is freed."""
+    """Record on each operation the slots whose values no later operation reads, so that their memory can be freed."""
     needed_later = set(program.outputs.values())
     for operation in reversed(program.operations):
         used = {slot for _, slot, _ in operation.slots}

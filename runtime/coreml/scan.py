@@ -23,7 +23,7 @@ Inputs = Mapping[str, NDArray[np.generic]]
 
 @dataclass
 class Range:
-    """The magnitudes of one operation's result over all inputs, computed in fp32.
+    """The largest magnitude of one operation's result over all runs, computed in fp32.
 
     Attributes:
         op_type: MIL name of the operation.
@@ -33,7 +33,7 @@ class Range:
         largest: Largest finite magnitude.
         underflow: Share of nonzero numbers that are below fp16's smallest one.
         broken: Number of NaN and infinite elements.
-        broken_declared: Number of NaN and infinite elements with the declared rounding.
+        broken_declared: Number of NaN and infinite elements if results are rounded as declared.
     """
 
     op_type: str
@@ -49,12 +49,12 @@ class Range:
 
     @property
     def headroom(self) -> float:
-        """Largest fp16 number over the largest magnitude; infinite for all zeros."""
+        """Ratio of the largest fp16 number to the largest magnitude; infinite if all numbers are zeros."""
         return LARGEST_FP16 / self.largest if self.largest else float("inf")
 
     @property
     def overflows(self) -> bool:
-        """Whether fp16 cannot hold it: too large, or broken with the declared rounding."""
+        """Whether fp16 cannot hold the result: too large, or NaN or infinite in fp32 or with the declared rounding."""
         narrow = self.declared is Dtype.FP16 and self.largest > LARGEST_FP16
         return narrow or self.broken > 0 or self.broken_declared > 0
 
@@ -75,8 +75,8 @@ class Scan:
     """The ranges of all floating-point results of a package.
 
     Attributes:
-        ranges: Floating-point results in the program's order.
-        outputs: Outputs by name of each input, computed with the declared rounding.
+        ranges: Ranges of the floating-point results, in the program's order.
+        outputs: For each input that was run, the outputs by name, computed with the declared rounding.
     """
 
     ranges: tuple[Range, ...]
@@ -89,17 +89,17 @@ class Scan:
 
     @property
     def first(self) -> Range | None:
-        """The first result that fp16 cannot hold, from which later ones follow; None if it holds all."""
+        """The first result that fp16 cannot hold, which causes the later ones; None if fp16 holds all."""
         return next((r for r in self.ranges if r.overflows), None)
 
     @property
     def largest(self) -> Range | None:
-        """The result with the largest magnitude; None without results."""
+        """The result with the largest magnitude; None if there are no results."""
         return max(self.ranges, key=lambda r: r.largest, default=None)
 
     @property
     def summary(self) -> str:
-        """One line for people: the first result that fp16 cannot hold, or the largest magnitude."""
+        """One line of text: the first result that fp16 cannot hold, or else the largest magnitude."""
         first, top = self.first, self.largest
         if first is not None:
             what = f"reaches {first.largest:.4g}" if first.largest > LARGEST_FP16 else "is NaN or infinite in places"
@@ -115,12 +115,12 @@ class Statistic:
     """Minimum, maximum and mean magnitude of one operation's result over all inputs.
 
     Attributes:
-        op_type: MIL name of the operation; empty for inputs.
+        op_type: MIL name of the operation.
         output: Name of the result.
         minimum: Smallest element.
         maximum: Largest element.
         mean_abs: Mean magnitude.
-        count: Elements seen.
+        count: Number of elements seen.
     """
 
     op_type: str
@@ -164,14 +164,16 @@ class Difference:
 
 
 def overflow_scan(path: Path, inputs: Iterable[Inputs]) -> Scan:
-    """Run a package in fp32 and with declared rounding, and report which results fp16 cannot hold.
+    """Run a package in fp32 and with declared rounding, and return the ranges of all float results.
+
+    The ranges tell which results fp16 cannot hold.
 
     Args:
         path: The package.
-        inputs: One mapping per run.
+        inputs: The inputs of each run, arrays by name.
 
     Raises:
-        InputError: If the package or an input is refused.
+        InputError: If the package or an input is invalid.
     """
     feeds = list(inputs)
     ranges: dict[str, Range] = {}
@@ -211,14 +213,14 @@ def activation_statistics(
 
     Args:
         path: The package.
-        inputs: One mapping per run.
-        precision: What results are rounded to.
+        inputs: The inputs of each run, arrays by name.
+        precision: Number type to which intermediate results are rounded.
 
     Returns:
         Statistics by name of the result, in the program's order.
 
     Raises:
-        InputError: If the package or an input is refused.
+        InputError: If the package or an input is invalid.
     """
     evaluator = Evaluator(path, precision)
     out: dict[str, Statistic] = {}
@@ -233,18 +235,20 @@ def activation_statistics(
 
 
 def layer_differences(path: Path, inputs: Inputs, other: Path | None = None) -> list[Difference]:
-    """List the operations of a package by how much rounding or compression changes their results.
+    """Compare the results of a package's operations with exact ones, and return how much rounding changes each.
 
     Args:
-        path: The package that is run with the declared precision.
-        inputs: One run.
-        other: The package to compare with, in fp32, by names of results; default `path` itself.
+        path: The package, which is run with its declared precision.
+        inputs: The inputs of one run, arrays by name.
+        other: The package with which it is compared, which is run in fp32; results are matched by name. Default: `path`
+            itself.
 
     Returns:
-        Results that both have, in the same shape; those first where the relative error grows most.
+        Differences of results that both packages have in the same shape; first those at which the relative error grows
+        most.
 
     Raises:
-        InputError: If a package or the input is refused.
+        InputError: If a package or an input is invalid.
     """
     reference: dict[str, NDArray[np.float32]] = {}
     out: list[Difference] = []

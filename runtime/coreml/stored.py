@@ -1,7 +1,7 @@
 """List the tensors that a package stores, and the operations that read them, without running anything.
 
-`StoredTensors` opens a package: `weights` yields each stored tensor once for each operation that reads it, `arrays` and `sizes` every
-stored array, `operators` the counts of operations.
+`StoredTensors` opens a package: `weights` yields each stored tensor once for each operation that reads it, `arrays` and
+`sizes` yield every stored array, `operators` returns the counts of operations.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class StoredWeight:
     """A stored tensor together with one operation that reads it.
 
     Attributes:
-        name: The name under which it is read.
+        name: The name under which the operation reads the tensor.
         reader: MIL name of the operation.
-        parameter: The operation's parameter that it is passed to.
+        parameter: The operation's parameter to which the tensor is passed.
         dtype: Type of the stored numbers.
         numbers: Number of elements.
-        rows: Size of its first axis: output channels of a matrix, words of a table.
-        scales: Number of scales of a compressed one, or of its palettes; 0 for plain ones.
-        columns: Size of its second axis: numbers of a row.
-        palette: Size of its palette; 0 where it has none.
-        static: Whether the operand that it is multiplied with was quantized to 8 bits.
+        rows: Size of the first axis: output channels of a matrix, words of a table.
+        scales: Number of scales or palettes of a compressed tensor; 0 for a plain one.
+        columns: Size of the second axis: numbers of a row.
+        palette: Size of the tensor's palette; 0 if it has none.
+        static: Whether another operand of the operation was quantized to 8 bits.
     """
 
     name: str
@@ -64,7 +64,7 @@ class StoredTensors:
         path: The package.
 
     Raises:
-        InputError: If it is damaged.
+        InputError: If the package is damaged.
         MissingBackendError: If protobuf is not installed.
     """
 
@@ -74,7 +74,10 @@ class StoredTensors:
         self._made_by = {o.name: op for op in self._package.block.operations for o in op.outputs}
 
     def operators(self) -> dict[str, int]:
-        """Count the package's operations by MIL name, without those of constants."""
+        """Return the number of operations of each kind, by MIL name.
+
+        Operations that only make constants are not counted.
+        """
         out: dict[str, int] = {}
         for operation in self._package.block.operations:
             if operation.type != "const" and not operation.type.startswith(CONSTEXPR_PREFIX):
@@ -114,14 +117,21 @@ class StoredTensors:
                 yield name, constant.value
 
     def sizes(self) -> Iterator[tuple[bool, int]]:
-        """Yield (whether its elements are floats, bytes) of every stored array."""
+        """Yield, for every stored array, whether its elements are floats, and its size in bytes."""
         for _, constant in self._constants():
             if isinstance(constant.value, np.ndarray):
                 dtype = _dtype(constant)
                 yield dtype.is_float, (constant.value.size * dtype.bits + 7) // 8
 
     def _read_weights(self, producer: pb.Operation, name: str, reader: str, parameter: str) -> Iterator[StoredWeight]:
-        """Yield the stored tensor that `producer` makes if it is a constant, compressed or not; else nothing."""
+        """Yield a `StoredWeight` if the operation `producer` makes a constant, compressed or not. Else yield nothing.
+
+        Args:
+            producer: The operation whose result is read.
+            name: Name of the result.
+            reader: MIL name of the operation that reads it.
+            parameter: The reading operation's parameter to which it is passed.
+        """
         if producer.type == "const":
             constant = self._read(producer.attributes["val"], name)
             if isinstance(constant.value, np.ndarray):
@@ -145,7 +155,10 @@ class StoredTensors:
             yield weight
 
     def _operands(self, operation: pb.Operation, named: bool = True) -> Iterator[tuple[str, Constant]]:
-        """Yield (parameter, constant) of an operation's stored operands; those named elsewhere only if `named`."""
+        """Yield (parameter, constant) of an operation's stored operands.
+
+        With `named`, these include operands that are constant operations with a name.
+        """
         for parameter, value in operation.attributes.items():
             if parameter != "name":
                 yield parameter, self._read(value, parameter)
@@ -157,7 +170,10 @@ class StoredTensors:
                     yield parameter, self._read(producer.attributes["val"], parameter)
 
     def _constants(self) -> Iterator[tuple[str, Constant]]:
-        """Yield (name, constant) of everything stored; operands in an operation are called ``<result>.<parameter>``."""
+        """Yield (name, constant) of every stored constant.
+
+        Operands within an operation are named ``<result>.<parameter>``.
+        """
         for operation in self._package.block.operations:
             name = operation.outputs[0].name if operation.outputs else operation.type
             if operation.type == "const" and "val" in operation.attributes:

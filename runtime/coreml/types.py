@@ -50,22 +50,22 @@ class Dtype(StrEnum):
 
     @property
     def bits(self) -> int:
-        """Size of one packed element; 8 for booleans, 0 for strings."""
+        """Size of one packed element in bits: 8 for booleans, 0 for strings."""
         return _BITS[self]
 
     @property
     def numpy(self) -> np.dtype[np.generic]:
-        """The dtype of the same name; elements below one byte take a whole one."""
+        """The dtype of the same name. Elements below one byte take a whole one."""
         return _NUMPY[self]
 
     @property
     def storage(self) -> np.dtype[np.generic]:
-        """The dtype that the evaluator computes with: fp16 numbers are held, exactly, in float32."""
+        """The dtype in which the evaluator computes: fp16 numbers are stored, exactly, as float32."""
         return _FLOAT32 if self is Dtype.FP16 else _NUMPY[self]
 
     @property
     def is_float(self) -> bool:
-        """Whether it is fp16, fp32 or fp64."""
+        """Whether the type is fp16, fp32 or fp64."""
         return self in (Dtype.FP16, Dtype.FP32, Dtype.FP64)
 
 
@@ -125,7 +125,7 @@ class TensorType:
 
     @property
     def sizes(self) -> tuple[int, ...] | None:
-        """The shape where every axis is fixed, else None."""
+        """The shape if every axis is fixed, else None."""
         fixed = tuple(n for n in self.shape if n is not None)
         return fixed if len(fixed) == len(self.shape) else None
 
@@ -142,7 +142,7 @@ class TensorType:
 
 @dataclass(frozen=True)
 class ListType:
-    """The declared type of a list; in practice the labels of a classifier."""
+    """The declared type of a list, such as the labels of a classifier."""
 
     dtype: Dtype
 
@@ -153,7 +153,7 @@ class ListType:
 
 @dataclass(frozen=True)
 class DictionaryType:
-    """The declared type of a dictionary; in practice probability by label."""
+    """The declared type of a dictionary, such as a classifier's probability by label."""
 
     key: Dtype
     value: Dtype
@@ -170,7 +170,8 @@ def read_type(message: pb.ValueType) -> ValueType:
     """Read a value's declared type from a protobuf message.
 
     Raises:
-        ValueError: For types that no program of this project has: tuples, states, variadic ranks, exotic floats.
+        ValueError: For types that programs of this project do not have: tuples, states, tensors of unknown rank,
+            bfloat16 and 8-bit floats.
     """
     kind = message.WhichOneof("type")
     if kind == "tensorType":
@@ -194,7 +195,7 @@ def _read_dtype(code: int) -> Dtype:
 
 
 def _read_size(dimension: pb.Dimension) -> int | None:
-    """Return the declared size of an axis; None where the program leaves it open."""
+    """Return the declared size of an axis; None if the program leaves the size open."""
     kind = dimension.WhichOneof("dimension")
     if kind == "constant":
         return int(dimension.constant.size)
@@ -216,11 +217,11 @@ def _read_scalar_dtype(message: pb.ValueType) -> Dtype:
 MODEL_BYTES = 16 << 20
 """Largest ``model.mlmodel``: programs of encoders take well under one MiB, and parsed messages ten times their bytes."""
 _CONSTANT_BYTES = 4 << 30
-"""Most bytes of all constants of a program, expanded."""
+"""Largest number of bytes of all expanded constants of a program."""
 RESULT_ELEMENTS = 1 << 28
-"""Most elements of one result: 1 GiB of float32, twice the largest vocabulary times 512 tokens."""
+"""Largest number of elements of one result: 1 GiB of float32, twice the largest vocabulary times 512 tokens."""
 RUN_BYTES = 8 << 30
-"""Most bytes of all results that are kept at one time; views are counted as if they were copies."""
+"""Largest number of bytes of all results that are kept at one time; views are counted as if they were copies."""
 
 
 class Budget:
@@ -228,7 +229,7 @@ class Budget:
 
     Args:
         where: The package, for the error.
-        limit: Most bytes in all.
+        limit: Largest number of bytes in all.
     """
 
     def __init__(self, where: str, limit: int = _CONSTANT_BYTES) -> None:
@@ -248,7 +249,7 @@ class Budget:
 
 
 def check_elements(shape: Sequence[int]) -> None:
-    """Raise ValueError for a result that would be too large, before numpy allocates it.
+    """Check that a result of this shape is not too large, before numpy allocates it.
 
     Raises:
         ValueError: For negative sizes, and for results above `RESULT_ELEMENTS`.
@@ -272,19 +273,18 @@ _MAGIC = np.uint32((13 << 23) | (1 << 22))  # times 1.5 * 2**13
 
 
 def round_half(value: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Round float32 numbers to the nearest fp16 numbers, halves to even, still held in float32.
+    """Round float32 numbers to the nearest fp16 numbers, halves to even. The result is still float32.
 
-    numpy's own conversion takes six times as long, and as long again to go back.
-
-    Adding and subtracting 1.5 * 2**13 times a number's power of two lets the float32 unit round to the 11 bits that
-    fp16 keeps; below 2**-14 the power stays that of the smallest normal number, as fp16's steps do.
+    numpy's own conversion takes six times as long, and as long again to convert back. Adding and subtracting 1.5 *
+    2**13 times a number's power of two lets the float32 unit round to the 11 bits that fp16 has; below 2**-14 the power
+    stays that of the smallest normal number, as fp16's steps do.
 
     Args:
-        value: float32, any shape.
+        value: Array of float32, of any shape.
 
     Returns:
-        A new array of the same shape; beyond 65520 infinite. Equal to ``value.astype(float16).astype(float32)``, but
-        for the sign of zero.
+        A new array of the same shape; infinite for numbers beyond 65520. It equals
+        ``value.astype(float16).astype(float32)``, except for the sign of zero.
     """
     if not value.ndim:  # numpy answers with scalars, which cannot be written to
         return value.astype(np.float16).astype(np.float32)

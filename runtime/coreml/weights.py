@@ -1,7 +1,7 @@
 """Read the constants of a Core ML program: those written in the program, and those in its weight file.
 
-`ConstantReader.read` returns the `Constant` of a message. The weight file, "blob v2", holds blobs behind 64-byte headers and is read
-through a memory map; `unpack_bits` unpacks elements below one byte.
+`ConstantReader.read` returns the `Constant` of a message. The weight file, "blob v2", holds blobs with 64-byte headers
+and is read through a memory map; `unpack_bits` unpacks elements below one byte.
 """
 
 from __future__ import annotations
@@ -43,14 +43,17 @@ class Constant:
 
     Attributes:
         type: The declared type.
-        value: The array in its declared dtype, or a text, or a list of texts.
+        value: An array in the declared dtype, a text, or a tuple of texts.
     """
 
     type: ValueType
     value: _Value
 
     def widened(self, budget: Budget) -> _Value:
-        """Return the value as kernels take it: fp16 arrays are converted to float32 once and kept so."""
+        """Return the value as kernels read it.
+
+        An fp16 array is converted to float32 once, and stored as float32 from then on.
+        """
         if isinstance(self.value, np.ndarray) and self.value.dtype == np.float16:
             budget.take(self.value.size * 4)
             self.value = self.value.astype(np.float32)
@@ -71,10 +74,10 @@ class ConstantReader:
         self._files: dict[str, _BlobFile] = {}
 
     def read(self, message: pb.Value) -> Constant:
-        """Read the constant that a protobuf message holds or refers to.
+        """Return the constant that a protobuf message contains, or refers to in the weight file.
 
         Raises:
-            InputError: If the weight file does not hold it.
+            InputError: If the weight file does not contain the constant.
             ValueError: If the message contradicts itself.
         """
         declared = read_type(message.type)
@@ -95,7 +98,10 @@ class ConstantReader:
 
 
 def _read_immediate(message: pb.TensorValue, dtype: Dtype, shape: tuple[int, ...]) -> _Value:
-    """Read a tensor stored in the message itself; ValueError if its field or number of elements is wrong."""
+    """Return a tensor stored in the message itself.
+
+    Raises ValueError if it is in the wrong field for its type, or has another number of elements than its shape.
+    """
     field = _FIELDS.get(dtype, "bytes")
     if message.WhichOneof("value") != field:
         raise ValueError(f"{dtype} elements in the field {message.WhichOneof('value')}")
@@ -142,10 +148,10 @@ class _BlobFile:
     """A package's weight file, ``weight.bin``, read through a memory map.
 
     Args:
-        path: ``weight.bin``.
+        path: The file ``weight.bin``.
 
     Raises:
-        InputError: If it is missing or no blob file of version 2.
+        InputError: If the file is missing or no blob file of version 2.
     """
 
     def __init__(self, path: Path) -> None:
@@ -170,10 +176,10 @@ class _BlobFile:
             offset: Where the tensor's header begins, in bytes.
             dtype: The dtype that the program declares.
             shape: The shape that the program declares.
-            budget: Counts the memory of elements that must be unpacked; whole-byte ones stay in the map.
+            budget: Counts the memory of elements that must be unpacked; elements of whole bytes stay memory-mapped.
 
         Returns:
-            The elements, `shape`, read-only; elements below one byte as 8-bit integers.
+            The elements in shape `shape`, read-only; elements smaller than a byte as 8-bit integers.
 
         Raises:
             InputError: If offset, sentinel, type or size do not agree with the file or the program.
@@ -200,7 +206,7 @@ class _BlobFile:
         return np.asarray(data).view(dtype.numpy.newbyteorder("<")).reshape(shape)
 
     def _metadata(self, offset: int) -> np.void:
-        """Read the 64-byte header of the tensor at an offset; InputError if there is none."""
+        """Read the 64-byte header of the tensor at an offset; raise InputError if there is none."""
         if offset % _ALIGNMENT or offset + _ALIGNMENT > self._bytes.size:
             raise self._problem(
                 f"has {self._bytes.size} bytes; there is no blob at offset {offset} (aligned to {_ALIGNMENT})"
@@ -223,7 +229,7 @@ def unpack_bits(data: NDArray[np.uint8], dtype: Dtype, elements: int) -> NDArray
         elements: Number of elements.
 
     Returns:
-        [elements] uint8, or int8 for int4.
+        The numbers, [elements] uint8, or int8 for int4.
     """
     n = dtype.bits
     # eight elements take n bytes: rows of n bytes become rows of eight elements, without a byte per bit

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     __version__: str
     from pocketbert import api, distill, plugins, runtime
     from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult
+    from pocketbert.core.compare.differences import ModelDiff
     from pocketbert.core.data_report import DataReport
     from pocketbert.core.errors import (
         ExitCode,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pocketbert.core.families import Family, all_families, family_of, register_family
     from pocketbert.core.predict.answers import (
         Answer,
+        Choice,
         Embedding,
         Excerpt,
         Filled,
@@ -41,12 +43,23 @@ if TYPE_CHECKING:
     )
     from pocketbert.core.predict.inputs import Text, with_columns
     from pocketbert.core.recipe.budget import BudgetSection
+    from pocketbert.core.recipe.planned import StudentPlan
     from pocketbert.core.recipe.recipe import Recipe
     from pocketbert.pipeline.doctor import Diagnosis
     from pocketbert.pipeline.learn.augmenting import AugmentCounts
-    from pocketbert.pipeline.options import AnswerOptions, BudgetOptions, CalibrationOptions, ExportOptions, PlannedStep
+    from pocketbert.pipeline.options import (
+        AnswerOptions,
+        BudgetOptions,
+        CalibrationOptions,
+        DiffOptions,
+        ExportOptions,
+        PlannedStep,
+        PlanOptions,
+        TeachOptions,
+    )
     from pocketbert.pipeline.results import Gate, Verification
     from pocketbert.pipeline.run_folder.folder import RunResult
+    from pocketbert.pipeline.teach.writing import TeachReport
     from pocketbert.runtime.model import Model, load
 
 __all__ = [
@@ -58,8 +71,10 @@ __all__ = [
     "BudgetOptions",
     "BudgetSection",
     "CalibrationOptions",
+    "Choice",
     "DataReport",
     "Diagnosis",
+    "DiffOptions",
     "Embedding",
     "Excerpt",
     "ExitCode",
@@ -75,6 +90,8 @@ __all__ = [
     "MachineError",
     "MissingBackendError",
     "Model",
+    "ModelDiff",
+    "PlanOptions",
     "PlannedStep",
     "PocketBertError",
     "Prediction",
@@ -82,6 +99,9 @@ __all__ = [
     "Recipe",
     "RunResult",
     "Spans",
+    "StudentPlan",
+    "TeachOptions",
+    "TeachReport",
     "Text",
     "Value",
     "Verification",
@@ -99,6 +119,7 @@ __all__ = [
 _PLACES = {
     "api": ("PlannedStep",),
     "benchmarks.measurement": ("BenchmarkOptions", "BenchmarkResult"),
+    "core.compare.differences": ("ModelDiff",),
     "core.data_report": ("DataReport",),
     "core.errors": (
         "ExitCode",
@@ -112,6 +133,7 @@ _PLACES = {
     "core.families": ("Family", "all_families", "family_of", "register_family"),
     "core.predict.answers": (
         "Answer",
+        "Choice",
         "Embedding",
         "Excerpt",
         "Filled",
@@ -124,12 +146,22 @@ _PLACES = {
     ),
     "core.predict.inputs": ("Text", "with_columns"),
     "core.recipe.budget": ("BudgetSection",),
+    "core.recipe.planned": ("StudentPlan",),
     "core.recipe.recipe": ("Recipe",),
     "pipeline.doctor": ("Diagnosis",),
     "pipeline.learn.augmenting": ("AugmentCounts",),
-    "pipeline.options": ("AnswerOptions", "BudgetOptions", "CalibrationOptions", "ExportOptions"),
+    "pipeline.options": (
+        "AnswerOptions",
+        "BudgetOptions",
+        "CalibrationOptions",
+        "DiffOptions",
+        "ExportOptions",
+        "PlanOptions",
+        "TeachOptions",
+    ),
     "pipeline.results": ("Gate", "Verification"),
     "pipeline.run_folder.folder": ("RunResult",),
+    "pipeline.teach.writing": ("TeachReport",),
     "runtime.model": ("Model", "load"),
 }
 """Names by the module that defines them."""

@@ -10,23 +10,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pocketbert.core.host.system import unsupported_system
-from pocketbert.pipeline.options import BudgetOptions, CalibrationOptions, DataFiles, ExportOptions, Plan, PlannedStep
+from pocketbert.pipeline.options import (
+    BudgetOptions,
+    CalibrationOptions,
+    DataFiles,
+    DiffOptions,
+    ExportOptions,
+    Plan,
+    PlannedStep,
+    PlanOptions,
+    TeachOptions,
+)
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.imported.saved_texts import Fact
     from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult
     from pocketbert.core.artefacts import Sensitivities
+    from pocketbert.core.compare.diagnosis import StudentDiagnosis
+    from pocketbert.core.compare.differences import ModelDiff
     from pocketbert.core.data.source import DataSource
     from pocketbert.core.data_report import DataReport
     from pocketbert.core.predict.answers import Answer
     from pocketbert.core.predict.inputs import Text
+    from pocketbert.core.recipe.planned import StudentPlan
     from pocketbert.core.recipe.recipe import Recipe
     from pocketbert.pipeline.doctor import Diagnosis
+    from pocketbert.pipeline.file_check import FileReport
     from pocketbert.pipeline.learn.augmenting import AugmentCounts
     from pocketbert.pipeline.recipes import AnyRecipe, StartingRecipe
     from pocketbert.pipeline.results import Verification
     from pocketbert.pipeline.run import Run
     from pocketbert.pipeline.run_folder.folder import RunResult
+    from pocketbert.pipeline.teach.writing import TeachReport
 
 
 # --- verbs on a recipe's data, without training ---
@@ -40,15 +55,22 @@ def data_check(recipe: Recipe) -> DataReport | None:
     return load_data(recipe, open_teacher(recipe)).report
 
 
+def data_check_file(files: DataFiles) -> FileReport:
+    """Read a data file without a recipe and report its columns, its task, some rows, and what looks wrong in it."""
+    from pocketbert.pipeline.file_check import check_data_file
+
+    return check_data_file(files)
+
+
 def data_prepare(recipe: Recipe, output: str | Path) -> list[Path]:
     """Tokenize a recipe's plain text (``data.corpus``) into prepared corpora, which recipes can name as sources.
 
     Args:
-        recipe: Its teacher's tokenizer is used.
-        output: Folder for the corpora, one folder per source; sources that are prepared already stay where they are.
+        recipe: The recipe; its teacher's tokenizer is used.
+        output: Folder for the corpora, one folder per source. Sources that are prepared already are not copied.
 
     Returns:
-        The corpora's folders in the order of the sources.
+        The folders of the corpora, in the order of the sources.
 
     Raises:
         InputError: If the recipe has no corpus, or its text cannot be read.
@@ -61,15 +83,15 @@ def data_prepare(recipe: Recipe, output: str | Path) -> list[Path]:
 def data_augment(recipe: Recipe, output: str | Path, overwrite: bool = False) -> AugmentCounts:
     """Write a recipe's training rows, each followed by copies in which words are replaced (``data.augment``).
 
-    Started again after it was stopped it continues. A run makes these rows by itself for stages with ``augmented: true``.
+    If it was stopped, the same call continues. A run makes such rows by itself for stages with ``augmented: true``.
 
     Args:
-        recipe: Its data, teacher and seed.
-        output: The file, ``.jsonl`` or ``.jsonl.gz``; read it with ``data.holdout: 0``.
+        recipe: The recipe, whose data, teacher and seed are used.
+        output: The file to write, ``.jsonl`` or ``.jsonl.gz``. Train on it with ``data.holdout: 0``.
         overwrite: Whether an existing file may be replaced.
 
     Returns:
-        How many rows and copies it holds.
+        How many rows and copies the file holds.
 
     Raises:
         InputError: If the task's labels do not belong to whole texts, or a setting does not fit.
@@ -95,13 +117,13 @@ def export(
     """Export a fine-tuned model to an artefact folder, without recipe or network.
 
     Args:
-        model: Hugging Face folder (or Hub name).
+        model: Hugging Face folder or Hub name.
         output: The artefact folder to write.
-        options: What to write; default files of all formats, with int8.
+        options: What to write; by default files of all formats, with int8.
         overwrite: Whether an existing folder may be replaced.
 
     Returns:
-        The folder; where `output` is a link, what it leads to.
+        The folder; if `output` is a link, the folder that it leads to.
 
     Raises:
         PocketBertError: If the model or an option is not usable, or a gate failed.
@@ -135,15 +157,19 @@ def quantize(
 
     Args:
         model: An artefact folder with fp32 files and ``model.safetensors``.
-        output: The new artefact folder; it is returned, and where it is a link, what it leads to.
-        schemes: Schemes of smaller files, the default file's first; default ``int8``, with a budget all are considered.
+        output: The new artefact folder.
+        schemes: Schemes of the smaller files, the default file's first. By default ``int8``; with a budget, all schemes.
         runtimes: Runtimes that get a further file: ``tflite216``, ``openvino``, ``gpu`` (``fp16``), ``npu`` and ``qnn`` (``a16w8``,
             ``a8w8``).
         overwrite: Whether an existing folder may be replaced.
-        calibrate: Labelled training rows on which static schemes (``a8w8``) measure ranges, and a budget ranks candidates; with a
-            method that chooses ranges, `CalibrationOptions`.
-        budget: Limits inside which the best file of each format is chosen.
-        roles: Scheme of a role or of modules, ``none`` to leave them as they were exported: ``{"ffn_down": "none"}``.
+        calibrate: Labelled training rows, on which static schemes (``a8w8``) measure ranges and a budget ranks
+            candidates. A `CalibrationOptions` also chooses how ranges are determined.
+        budget: Limits within which the best file of each format is chosen.
+        roles: Scheme for a role or for modules, by its name or their pattern; ``none`` leaves weights as they were
+            exported: ``{"ffn_down": "none"}``.
+
+    Returns:
+        The new folder; if `output` is a link, the folder that it leads to.
     """
     from pocketbert.pipeline.direct import quantize_folder
 
@@ -152,13 +178,14 @@ def quantize(
 
 
 def pack(run: str | Path, output: str | Path, overwrite: bool = False, platform: str | None = None) -> Path:
-    """Pack the verified files of a run into an artefact folder, or what an app needs into its assets.
+    """Pack the verified files of a run into an artefact folder, or the files that an app needs into its assets.
 
     Args:
-        run: A run folder; with `platform` also an artefact folder.
-        output: The folder to write; with `platform` it may hold other files, which stay.
-        overwrite: Whether what was packed before may be replaced.
-        platform: ``android``, ``ios``, ``web`` or ``server`` for the files that an app there needs.
+        run: A run folder; with `platform` it may be an artefact folder.
+        output: The folder to write; with `platform` it may hold other files, which are kept.
+        overwrite: Whether files that were packed before may be replaced.
+        platform: ``android``, ``ios``, ``web`` or ``server`` to pack the files that an app there needs; ``web-demo`` to
+            write a static page in which every file answers what is typed.
     """
     from pocketbert.pipeline.direct import pack_run
 
@@ -183,17 +210,17 @@ def verify(
 
     Args:
         model: Artefact folder or run folder.
-        data: Labelled rows for the task metric, a file or a source with its own columns and limits; without them golden
-            rows decide. A run folder uses its recipe's.
+        data: Labelled rows to score the files on: a file, or a source with columns and limits. Without them, only the
+            recorded golden rows are checked. For a run folder, the rows of its recipe are used.
         text: Column of the text; columns that are not named are found by their names or their content.
         text_pair: Column of the second text.
         label: Column of the label.
-        header: Whether the first row of a .csv or .tsv file names its columns; default: detected.
-        max_drop: Largest loss of the metric between fp32 and quantized, as a fraction.
-        record: Whether the scores are written into the artefact folder: its list, model card and report.
+        header: Whether the first row of a .csv or .tsv file names its columns; by default this is detected.
+        max_drop: Largest allowed loss of the metric from fp32 to a quantized file, as a fraction.
+        record: Whether to write the scores into the artefact folder: into artifacts.json, model card and report.
 
     Returns:
-        All gates; a run folder's ``verify.json`` is rewritten.
+        All gates (checks) with their verdicts. For a run folder, ``verify.json`` is written anew.
     """
     from pocketbert.core.data.source import DataSource
     from pocketbert.pipeline.direct import verify_folder
@@ -214,24 +241,52 @@ def predict(
     file: str | None = None,
     cadence: str | None = None,
 ) -> list[Answer]:
-    """Run the model of an artefact folder on texts; see `pocketbert.load` for how its file is chosen.
+    """Run the model of an artefact folder on texts; `pocketbert.load` describes how its file is chosen.
 
-    Texts get the folder's default prompt, where it has one; `pocketbert.load(...).predict(texts, prompt=NAME)` takes another one.
+    If the folder has a default prompt, it is put in front of the texts; `pocketbert.load(...).predict(texts,
+    prompt=NAME)` uses another one.
 
     Args:
-        model: The folder.
+        model: The artefact folder.
         texts: Texts, or pairs as tuples; question-answering takes (question, context).
-        scheme: ``int8``, ``fp32``, ...; default that of the folder's default file.
-        threads: Threads; default all cores.
-        format: ``onnx``, ``tflite`` or ``coreml``; default that of the folder's default file.
-        engine: ``"fastest"``, or None.
-        file: One file of the folder by its path, instead of scheme and format.
-        cadence: With ``"fastest"``: ``"batch"`` or ``"interactive"``.
+        scheme: ``int8``, ``fp32``, ...; by default that of the folder's default file.
+        threads: Number of threads; by default all cores.
+        format: ``onnx``, ``tflite`` or ``coreml``; by default that of the folder's default file.
+        engine: ``"fastest"`` to choose the fastest engine and file by timing them here; None for the usual one.
+        file: Path of one file in the folder, instead of scheme and format.
+        cadence: What ``"fastest"`` times: ``"batch"`` (calls right after one another) or ``"interactive"`` (single
+            calls after idle time).
     """
     from pocketbert.runtime.model import load
 
     opened = load(model, scheme, threads, format=format, engine=engine, file=file, cadence=cadence)
     return opened.predict(texts, progress="predict")
+
+
+def diff(
+    old: str | Path, new: str | Path, data: str | Path | DataSource, options: DiffOptions | None = None
+) -> ModelDiff:
+    """Compare the answers, scores, sizes and latencies of two models on the rows of a data file.
+
+    Args:
+        old: The model to compare with: an artefact folder, a run folder or a Hugging Face model (which needs torch). A
+            colon and a scheme, a format or a path choose one file of an artefact folder: ``phone:int8``,
+            ``phone:tflite:fp32``.
+        new: The model that is judged, named in the same way.
+        data: The rows: a file, or a source with columns and limits. Without labels, only the answers are compared.
+        options: Limits, whether to time both models, threads and seed.
+
+    Returns:
+        The comparison. Its `failures` say which limits of `options` are exceeded; they are empty if none is.
+
+    Raises:
+        InputError: If a model cannot be opened, or tasks, label sets or rows do not fit each other.
+    """
+    from pocketbert.core.data.source import DataSource
+    from pocketbert.pipeline.direct import diff_models
+
+    source = DataSource.at(str(data)) if isinstance(data, str | Path) else data
+    return diff_models(str(old), str(new), source, options)
 
 
 def benchmark(
@@ -243,21 +298,22 @@ def benchmark(
     facts: Sequence[Fact] = (),
     record: bool = False,
 ) -> BenchmarkResult:
-    """Measure the model files of artefact folders in turns on each device, and add imported figures of other machines.
+    """Measure the model files of artefact folders in turns on each device, and add results of other machines.
 
     Args:
-        models: Artefact folders; the first file of the first one is the baseline. None where only `imports` are shown.
-        options: Devices, thread counts, lengths, runs and budget; default as on the command line.
-        texts: Real texts; default the project's own sentences.
-        imports: Files that ``coreml/benchmark_on_mac.py`` wrote on a Mac, or the Android demo app on a phone. What they
-            measured must be files of `models`; without `models` that is not checked, and the result records it. Also texts that
-            ``benchmark_model`` or ``onnxruntime_perf_test`` printed, which need `models`.
-        facts: What such texts do not tell, for example ``Fact("device", "Pixel 8")`` of `pocketbert.benchmarks.imported.saved_texts`.
-        record: Whether the figures are written into the one folder of `models`: its model card and report.
+        models: Artefact folders; the first file of the first folder is the baseline. Empty if only `imports` are shown.
+        options: Devices, thread counts, lengths, runs and time budget; by default those of the command line.
+        texts: Real texts to run; by default the project's own sentences.
+        imports: Files that ``coreml/benchmark_on_mac.py`` wrote on a Mac, or the Android demo app on a phone. The files
+            that they measured must be files of `models`; without `models` that is not checked, and the result records
+            it. Also texts that ``benchmark_model`` or ``onnxruntime_perf_test`` printed, which need `models`.
+        facts: What such printed texts leave out, for example ``Fact("device", "Pixel 8")`` of
+            `pocketbert.benchmarks.imported.saved_texts`.
+        record: Whether to write the results into the card and report of the folder in `models`, which must be one.
 
     Returns:
-        The session of the first device, which holds those of the others and the imported ones; the first imported one
-        where nothing was measured.
+        The result of the first device, which contains those of the other devices and the imported ones; the first
+        imported one if nothing was measured.
 
     Raises:
         InputError: Listing every problem.
@@ -267,6 +323,26 @@ def benchmark(
     return measure_folders([Path(m) for m in models], options, texts, [Path(i) for i in imports], record, facts)
 
 
+def diagnose(run: str | Path, rows: int | None = None) -> StudentDiagnosis:
+    """Show where the student of a run loses against its teacher, and what to do about it.
+
+    Args:
+        run: Folder of a run that trained a student; the folder is not changed.
+        rows: Evaluation rows that both models answer; by default those that the run compared when it scored its
+            student.
+
+    Returns:
+        Scores of both models by label, length, rare words and the teacher's confidence, their agreement on training
+        rows and on unseen rows, and advice with the numbers that it rests on.
+
+    Raises:
+        InputError: If the folder is not that of a run with a student, or the rows cannot be read.
+    """
+    from pocketbert.pipeline.learn.diagnosing import diagnose_run
+
+    return diagnose_run(Path(run), rows)
+
+
 def sensitivity(
     model: str | Path,
     calibrate: DataSource | CalibrationOptions | None,
@@ -274,17 +350,20 @@ def sensitivity(
     *,
     record: bool = False,
 ) -> Sensitivities:
-    """Measure how far each role by itself takes a smaller file from the exported one, with real files.
+    """Measure how far the outputs change when the weights of a single role (such as ffn_down) are quantized.
+
+    For each role a real file is written and compared with the exported file.
 
     Args:
-        model: An artefact folder with exported files and ``model.safetensors``; it is not changed but for its report.
-        calibrate: Labelled training rows on which files are compared, and static schemes measure ranges; with a method that
-            chooses ranges, `CalibrationOptions`.
-        schemes: Schemes to measure; default those of the folder's files, else ``int8``.
-        record: Whether the figures are written into the folder's report.
+        model: An artefact folder with exported files and ``model.safetensors``; only its report is changed, if `record`
+            is set.
+        calibrate: Labelled training rows, on which files are compared and static schemes measure ranges. A
+            `CalibrationOptions` also chooses how ranges are determined.
+        schemes: Schemes to measure; by default those of the folder's files, or ``int8`` if it has none.
+        record: Whether to write the results into the folder's report.
 
     Returns:
-        For each format and scheme the difference that each role makes, that of all together, and what the single ones predict.
+        For each format and scheme, the difference that each role makes, that of all together, and what the single ones predict.
     """
     from pocketbert.pipeline.direct import measure_sensitivity
 
@@ -295,14 +374,14 @@ def report(run: str | Path, output: str | Path, overwrite: bool = False, baselin
     """Write the HTML report of a run folder or an artefact folder, or compare two stored benchmarks.
 
     Args:
-        run: The run folder or artefact folder; with `baseline` the later benchmark, as JSON that `BenchmarkResult.write` wrote, or
-            a folder that records one.
+        run: The run folder or artefact folder. With `baseline`, the later benchmark: the JSON that
+            `BenchmarkResult.write` wrote, or a folder that records one.
         output: The HTML file.
         overwrite: Whether an existing file may be replaced.
-        baseline: An earlier benchmark of the same machine, likewise; the page then shows what changed.
+        baseline: An earlier benchmark of the same machine, given in the same way; the page then shows what changed.
 
     Returns:
-        The file; where `output` is a link, what it leads to.
+        The file; if `output` is a link, the file that it leads to.
     """
     from pocketbert.pipeline.direct import write_report
 
@@ -326,8 +405,8 @@ def load_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe file, or a shipped recipe by name.
 
     Args:
-        recipe: Path, or a name that `pocketbert recipes ls` lists.
-        overrides: ``key.sub=value`` texts.
+        recipe: Path of the file, or a name that `pocketbert recipes ls` lists.
+        overrides: Texts ``key.sub=value`` that replace values of the recipe.
 
     Raises:
         InputError: Listing every problem.
@@ -339,12 +418,12 @@ def load_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def starting_recipe(files: DataFiles, output: str | Path, overrides: Sequence[str] = ()) -> StartingRecipe:
-    """Make a recipe for a data file: what `files` leaves out, lengths and passes are found in the rows.
+    """Make a recipe for a data file; columns, task, lengths and passes that `files` leaves out are found in the rows.
 
     Args:
-        files: The data.
-        output: The run folder in which `run` will keep the recipe.
-        overrides: ``key.sub=value`` texts.
+        files: The data files, with the columns and the task if they are known.
+        output: The run folder in which `run` will store the recipe.
+        overrides: Texts ``key.sub=value`` that set values of the recipe.
 
     Raises:
         InputError: If the file cannot be read, or its columns or its task are not clear.
@@ -357,17 +436,18 @@ def starting_recipe(files: DataFiles, output: str | Path, overrides: Sequence[st
 def run(recipe: AnyRecipe, output: str | Path, overwrite: bool = False, resume_anyway: bool = False) -> RunResult:
     """Run the whole chain of a recipe: teacher, student, files, gates, benchmark, artefact folder and report.
 
-    Started again with the same arguments it continues where it was, however it ended.
+    If the run was interrupted or failed, the same call continues it.
 
     Args:
-        recipe: What to do; one that was made for a data file is kept in the folder as ``recipe.yaml``.
+        recipe: The recipe. One that was made for a data file is stored in the folder as ``recipe.yaml``.
         output: The run folder.
-        overwrite: Whether results of another recipe, or of other library versions, in that folder may be replaced.
-        resume_anyway: Whether results and unfinished work of other library versions are taken as they are; the artefact
-            folder's lineage records it.
+        overwrite: Whether results in that folder may be replaced that belong to another recipe or to other library
+            versions.
+        resume_anyway: Whether results and unfinished work of other library versions are used as they are; the lineage
+            of the artefact folder then records it.
 
     Returns:
-        Where everything is, and the closing table.
+        The paths of all results, and the closing table.
 
     Raises:
         PocketBertError: InputError, GateError, MachineError or MissingBackendError.
@@ -385,7 +465,7 @@ def finetune(recipe: Recipe, output: str | Path, overwrite: bool = False, resume
 
 
 def distill(recipe: Recipe, output: str | Path, overwrite: bool = False, resume_anyway: bool = False) -> Path:
-    """Make the teacher and the student of a recipe, without exporting files.
+    """Train the teacher and the student that a recipe describes, without exporting model files.
 
     Returns:
         The student's folder, in Hugging Face layout.
@@ -403,9 +483,67 @@ def distill(recipe: Recipe, output: str | Path, overwrite: bool = False, resume_
     return whole.path / "student"
 
 
+def teach(
+    models: Sequence[str],
+    data: DataSource | str | Path,
+    output: str | Path,
+    asked: TeachOptions | None = None,
+) -> TeachReport:
+    """Write the answers of teachers for the rows of a file into a column, from which students learn (``data.train.teacher``).
+
+    Args:
+        models: Folders or Hub names of transformers models; the mean of their answers is written. Empty to ask a
+            language model.
+        data: The rows as a source, or the path of their file.
+        output: The .jsonl file to write.
+        asked: The task, weights of the models, labels for zero-shot models, the address of a language model, and how
+            answers are written.
+
+    Raises:
+        PocketBertError: InputError, MachineError or MissingBackendError.
+    """
+    from pocketbert.core.data.source import DataSource
+    from pocketbert.pipeline.teach.start import start_teaching
+
+    source = data if isinstance(data, DataSource) else DataSource.at(str(data))
+    return start_teaching(models, source, Path(output), asked or TeachOptions())
+
+
 def plan(recipe: AnyRecipe, output: str | Path, overwrite: bool = False, resume_anyway: bool = False) -> Plan:
     """List what `run` would do, without doing it."""
     return [PlannedStep(*row) for row in _run_at(recipe, output, overwrite, resume_anyway).plan()]
+
+
+def plan_students(
+    data: str | Path | DataFiles | None = None,
+    options: PlanOptions | None = None,
+    output: str | Path | None = None,
+    *,
+    overrides: Sequence[str] = (),
+    overwrite: bool = False,
+) -> StudentPlan:
+    """Find what the students of a teacher would weigh and take, before any is trained, and choose one.
+
+    Some shapes are exported with random weights, and their files timed; the figures of the others are estimated from these.
+
+    Args:
+        data: The rows, a file or with its columns; None for a task without rows, which `options` names.
+        options: Limits, devices, formats and schemes.
+        output: Folder for ``recipe.yaml``, ``plan.json`` and ``plan.html``; None to write nothing.
+        overrides: ``key.sub=value`` settings of the recipe, such as another teacher.
+        overwrite: Whether files in `output` may be replaced.
+
+    Returns:
+        The plan; its `chosen` is empty if no student is inside the limits.
+
+    Raises:
+        InputError: Listing every problem of options and rows.
+    """
+    from pocketbert.pipeline.direct import plan_students as planned
+
+    files = DataFiles(data) if isinstance(data, str | Path) else data
+    where = Path(output) if output is not None else None
+    return planned(files, options or PlanOptions(), overrides, where, overwrite)
 
 
 def demo(output: str | Path, overwrite: bool = False, overrides: Sequence[str] = ()) -> RunResult:
@@ -416,25 +554,29 @@ def demo(output: str | Path, overwrite: bool = False, overrides: Sequence[str] =
 
 
 def _run_at(recipe: AnyRecipe, output: str | Path, overwrite: bool, resume_anyway: bool) -> Run:
-    """Return the `Run` of a recipe in the folder `output`, with permission to replace or keep old results."""
-    from pocketbert.pipeline.direct import ChoosingRun
+    """Build the `Run` of a recipe in the folder `output` without running anything; see `run` for the arguments."""
+    from pocketbert.pipeline.direct import AutoStudentRun
     from pocketbert.pipeline.recipes import recipe_settings
     from pocketbert.pipeline.run_folder import Permission, run_destination
 
-    return ChoosingRun(
+    return AutoStudentRun(
         recipe, run_destination(recipe_settings(recipe), Path(output)), Permission(overwrite, resume_anyway)
     )
 
 
 __all__ = [
     "DataFiles",
+    "PlanOptions",
     "PlannedStep",
+    "TeachOptions",
     "benchmark",
     "data_augment",
     "data_check",
     "data_demo",
     "data_prepare",
     "demo",
+    "diagnose",
+    "diff",
     "distill",
     "doctor",
     "export",
@@ -443,12 +585,14 @@ __all__ = [
     "pack",
     "plan",
     "plan_export",
+    "plan_students",
     "predict",
     "quantize",
     "report",
     "run",
     "sensitivity",
     "starting_recipe",
+    "teach",
     "verify",
 ]
 

@@ -104,7 +104,7 @@ def _shipped() -> Iterator[tuple[str, str]]:
             told = write_own_tokenizer(folder, name)
             meant = Tokenizer.from_file(str(folder / "tokenizer.json"))
             (folder / "tokenizer.json").unlink()
-            if not ENTRIES[name].sentencepiece or find_family(name).tokenizer.value == "byte-bpe":
+            if not ENTRIES[name].tokenizer or find_family(name).tokenizer.value == "byte-bpe":
                 meant.model.save(text)
             tiny_config(name, 2, NAMES, **told).save_pretrained(folder)
             made = open_model_folder(text).tokenizer_folder

@@ -99,9 +99,9 @@ def test_commands_are_listed_in_groups_with_a_whole_sentence_of_at_most_80_colum
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert {title: [name for name, _ in rows] for title, rows in list_commands(cli, "").items()} == {
-        "The whole chain": ["run", "finetune", "distill", "demo"],
-        "Single steps": ["export", "quantize", "verify", "pack"],
-        "Results": ["predict", "benchmark", "report", "sensitivity"],
+        "The whole chain": ["run", "finetune", "distill", "demo", "plan"],
+        "Single steps": ["teach", "export", "quantize", "verify", "pack"],
+        "Results": ["predict", "serve", "benchmark", "report", "sensitivity", "diagnose", "diff"],
         "Helpers": ["devices", "families", "doctor", "recipes", "data"],
     }
     for group in ("", "data", "recipes"):

@@ -7,7 +7,10 @@ import errno
 import io
 import json
 import os
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,8 @@ from pocketbert.cli import predict
 from pocketbert.cli.output import json_text, print_answer, print_table
 from pocketbert.core.errors import InputError
 from pocketbert.core.predict.answers import Excerpt, Filled, FoundSpan, Guess, Labelling, Prediction, Spans
+from pocketbert.runtime.model import Model
+from support.commands import command
 
 Cli = Callable[..., Any]
 FORGED = "a\nalarm\t0.99"
@@ -224,6 +229,56 @@ def test_rows_without_a_header_are_all_answered(ask: Cli, tmp_path: Path) -> Non
     made = tmp_path / "made.csv"
     ask("--file", path, "--text", "column 2", "-o", made)
     assert made.read_text().splitlines()[0].startswith("column 1,column 2,column 3,predicted_label")
+
+
+# many rows: in portions, which survive a kill
+
+
+@pytest.mark.parametrize(("source", "made"), [("csv", "csv"), ("txt", "jsonl")])
+def test_a_killed_command_goes_on_behind_its_finished_rows(
+    ask: Cli, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, made: str
+) -> None:
+    texts = [f"{text} {i % 7}" for i in range(3000) for text in ("dim the bulb now", "a nice old song", "wake me")]
+    path, output = tmp_path / f"rows.{source}", tmp_path / "new" / f"out.{made}"
+    lines = ["id,text", *(f"{i},{t}" for i, t in enumerate(texts))] if source == "csv" else texts
+    path.write_text("\n".join(lines) + "\n")
+    kept = output.with_name(f".{output.name}.answers")
+    arguments = ["-m", finished / "phone", "--file", path, "-o", output]
+    killed = subprocess.Popen(command("predict", *arguments), stderr=subprocess.DEVNULL)
+    while killed.poll() is None and not (kept.is_file() and kept.read_bytes().count(b"\n") > 1025):
+        time.sleep(0.005)
+    killed.kill()
+    assert killed.wait() == -signal.SIGKILL
+    assert not output.exists()
+    whole = kept.read_bytes().count(b"\n") // 1024 * 1024
+    assert 1024 <= whole < len(texts)
+    with kept.open("ab") as stream:
+        stream.write(b'{"label": "half a li')
+    computed: list[int] = []
+    predict_rows = Model.predict
+    monkeypatch.setattr(
+        Model, "predict", lambda self, rows, *a, **k: computed.append(len(rows)) or predict_rows(self, rows, *a, **k)
+    )
+    told = ask("--file", path, "-o", output)
+    assert f"{whole:,} rows were answered before; going on behind them" in told.stderr
+    assert sum(computed) == len(texts) - whole
+    assert [p.name for p in output.parent.iterdir()] == [output.name]
+    ask("--file", path, "-o", tmp_path / f"whole.{made}", "--threads", 1)
+    assert output.read_bytes() == (tmp_path / f"whole.{made}").read_bytes()
+
+
+def test_kept_answers_of_other_rows_are_computed_anew_and_foreign_files_stay(
+    ask: Cli, cli: Cli, finished: Path, rows: Path, tmp_path: Path
+) -> None:
+    kept = tmp_path / ".out.csv.answers"
+    kept.write_text("0" * 64 + '\n{"label": "forged"}\n' * 3)
+    assert "they are computed anew" in ask("--file", rows, "-o", tmp_path / "out.csv").stderr
+    assert "forged" not in (tmp_path / "out.csv").read_text() and not kept.exists()
+    kept.write_text("my notes\n")
+    refused = cli("predict", "-m", finished / "phone", "--file", rows, "-o", tmp_path / "out.csv", "--overwrite")
+    assert refused.exit_code == 2
+    assert "is not a file of PocketBERT" in refused.stderr
+    assert kept.read_text() == "my notes\n"
 
 
 # labels and texts of strangers: no line or field is forged, and no terminal obeys

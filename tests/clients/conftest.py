@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -18,6 +20,7 @@ from pocketbert.core.data.source import DataSource
 from pocketbert.core.tasks import TaskName
 from support.client_environments import MEDIAPIPE, OPTIMUM, ROOT, build, build_node, run
 from support.clients import LABELS, LENGTH, TEXTS, write_model
+from support.debian_tools import TOOLS, lacking, lacking_libraries
 
 _OFFLINE = (sys.executable, str(ROOT / "scripts" / "contacts.py"), "--only-refuse", "--")
 """In front of a client that reports to its vendor and has no switch."""
@@ -48,7 +51,7 @@ def measured(record_property: Callable[[str, object], None]) -> Callable[..., No
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the table of docs/clients.md, of the tests that ran and passed."""
+    """Print the table of docs/lab/clients.md, of the tests that ran and passed."""
     reports = [r for r in terminalreporter.getreports("passed") if r.when == "call"]
     notes = [value for r in reports for name, value in r.user_properties if name == _DIFFERENCE]
     if notes:
@@ -119,6 +122,32 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
             script.unlink()
 
     return call
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Callable[..., dict[str, Any]]:
+    """`chromium(script, *arguments)`: the JSON that a script of puppeteer prints; its first argument is the program."""
+    with FileLock(f"{TOOLS}.chromium.lock"):
+        reasons = [*lacking(["chromium"]), *lacking_libraries()]  # nothing is fetched where `make tools` has done it
+    if reasons:
+        pytest.skip(f"no Chromium: {'; '.join(reasons)}")
+    program, folder = build_node()
+    executable = TOOLS / "chromium/usr/lib/chromium/chromium"
+    beside = executable.parents[3] / "usr/lib/x86_64-linux-gnu"
+    paths = [str(beside), str(beside / "pulseaudio"), os.environ.get("LD_LIBRARY_PATH", "")]
+    environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, paths))}
+
+    def look(script: Path, *arguments: str) -> dict[str, Any]:
+        copy = folder / f"{script.stem}-{os.getpid()}.mjs"  # imports are looked up beside the script
+        shutil.copyfile(script, copy)
+        command = [program, str(copy), str(executable), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
+        assert done.returncode == 0, done.stderr[-2000:]
+        seen: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        assert seen["errors"] == seen["faults"] == []  # of scripts, and of accessibility (axe)
+        return seen
+
+    return look
 
 
 @pytest.fixture(scope="session")

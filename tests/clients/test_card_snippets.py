@@ -54,6 +54,9 @@ def compare(task: str, answer: Any, expected: Any) -> float:
         return float(abs(score - expected[label]))
     if task in (TaskName.REGRESSION, TaskName.FEATURE_EXTRACTION):
         assert largest(answer, expected) < EXACT
+    elif task == TaskName.MULTIPLE_CHOICE:
+        assert answer[0] == expected[0]
+        assert answer[1] == pytest.approx(expected[1], abs=EXACT)
     elif task == TaskName.FILL_MASK:
         assert answer == expected[: len(answer)]
     elif task == TaskName.TOKEN_CLASSIFICATION:

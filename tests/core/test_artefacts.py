@@ -148,7 +148,7 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a stride": ({**ASK, "processing": {**SOUND_QA, "stride": -1}}, "stride"),
     "no answer": ({**ASK, "processing": {**SOUND_QA, "answer_length": 0}}, "answer_length"),
-    "a pooling": ({**EMBED, "processing": {"max_length": 9, "score": "none", "pooling": "max"}}, "pooling"),
+    "a pooling": ({**EMBED, "processing": {"max_length": 9, "score": "none", "pooling": "mean+medoid"}}, "pooling"),
     "half a surrogate pair": ({"labels": ["a", "\ud800"]}, "labels.1"),
     "an empty label": ({"labels": ["a", ""]}, "labels.1"),
     "one text of a pair": ({"processing": {**PROCESSING, "pair_order": ["text"]}}, "pair_order"),

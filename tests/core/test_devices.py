@@ -36,7 +36,7 @@ def devices():
 
 def test_the_built_in_devices():
     spelled = ["local", "ssh:[USER@]HOST[:PORT]", "adb[:[SERIAL][@CORES]]", "qemu-arm64[:CPU]", "qnn-host:SOC"]
-    spelled += ["litert-npu:SOC", "vela:CONFIG[@SYSTEM+MEMORY]", "qai-hub:PHONE", "coreml", "android"]
+    spelled += ["litert-npu:SOC", "vela:CONFIG[@SYSTEM+MEMORY]", "qai-hub:PHONE", "browser", "coreml", "android"]
     assert [d.spelled for d in DEVICES.values()] == spelled
     others = {
         "qemu-arm64": Provenance.EMULATED,
@@ -60,7 +60,7 @@ def test_names_with_arguments(text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("locla", r"unknown device 'locla'; did you mean 'local'\? \(allowed: adb, android, chip, .*wire\)"),
+        ("locla", r"unknown device 'locla'; did you mean 'local'\? \(allowed: adb, android, browser, chip, .*wire\)"),
         ("local:0", "'local' takes no argument; write local"),
         ("wire", "HOST is missing; write wire:HOST"),
         ("wire:", "HOST is missing"),

@@ -47,7 +47,7 @@ def test_every_signal_is_valid_or_has_a_reason(family: Family) -> None:
 def test_a_family_is_found_by_its_name_and_by_model_type() -> None:
     assert family_of("roberta").title == "RoBERTa"
     assert find_family("ib-bert").title == "IB-BERT"
-    with pytest.raises(InputError, match=r"x/config.json: model_type 'distil-bert'.*, which has albert, bert, "):
+    with pytest.raises(InputError, match=r"x/config.json: model_type 'distil-bert' is not in the family table \(`pock"):
         family_of("distil-bert", "x/config.json")
     with pytest.raises(InputError, match=r"--family: 'robert' is not in the family table; did you mean 'roberta'"):
         find_family("robert", "--family")

@@ -243,7 +243,7 @@ def test_coverage_counts_what_it_says(tokenizer_folder: Folder, tmp_path: Path) 
 # --- the table ---
 
 
-@pytest.mark.parametrize("family", ["bert", "mobilebert", "roberta", "deberta-v2", "xlnet", "xlm"])
+@pytest.mark.parametrize("family", ["bert", "mobilebert", "roberta", "deberta-v2", "xlnet", "xlm", "mpnet"])
 def test_logits_of_training_rows_do_not_change_at_all(family: str, tmp_path: Path) -> None:
     """One family for each kind of tokenizer and name of the vocabulary's size, and the one that reads neighbours."""
     told, row = write_own_tokenizer(tmp_path, family), find_family(family)

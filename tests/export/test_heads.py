@@ -30,7 +30,7 @@ FILL, EMBED, TAG, SPANS = (
         TaskName.QUESTION_ANSWERING,
     )
 )
-LABELS = {TaskName.REGRESSION: 1, TaskName.QUESTION_ANSWERING: 2}
+LABELS = {TaskName.REGRESSION: 1, TaskName.MULTIPLE_CHOICE: 1, TaskName.QUESTION_ANSWERING: 2}
 SUFFIX = {Format.ONNX: "a.onnx", Format.TFLITE: "a.tflite", Format.COREML: "a.mlpackage"}
 BOUND = 2e-5
 """Largest difference relative to the largest number of the output, in fp32."""

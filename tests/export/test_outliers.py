@@ -26,7 +26,7 @@ HEADS = {
     TaskName.FILL_MASK: "AutoModelForMaskedLM",
     TaskName.FEATURE_EXTRACTION: "AutoModel",
 }
-KNOWN = ("bert", "ernie", "electra", "roberta", "xlm-r", "distilbert", "albert")
+KNOWN = ("bert", "ernie", "electra", "roberta", "xlm-r", "distilbert", "albert", "mpnet", "camembert")
 FORMS = [(Format.ONNX, Layout.PLAIN), (Format.TFLITE, Layout.PLAIN), (Format.COREML, Layout.ANE)]
 CELLS = [(n, f) for n in KNOWN for f in FORMS if n in ("bert", "distilbert", "albert") or f == FORMS[0]]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,8 @@ from pocketbert.core.compare.parity import (
 from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of, find_family
-from pocketbert.core.predict.predictor import Arrays, Predictor, TorchPredictor
-from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind
+from pocketbert.core.predict.predictor import Arrays, Predictor, TorchPredictor, pool_embeddings
+from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind, VectorLayer
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Layout, Scheme
 from pocketbert.export import onnx as exporter
@@ -44,6 +45,7 @@ from pocketbert.export.adapters.lean import (
     SpelledSegments,
     rewrite_layers,
 )
+from pocketbert.export.adapters.pooling import pool_states
 from pocketbert.export.prepare import PreparedPredictor, prepare, prepare_with_shared_weights
 from support.drawn import draw_inputs
 from support.tiny import BASIC, ENTRIES, EXPORTED, NAMES, noisy_model, tiny_classifier
@@ -125,18 +127,44 @@ def test_a_family_that_no_exporter_writes_is_refused(open_tiny: Callable[..., An
         prepare(model, folder.family, TASK)
 
 
-@pytest.mark.parametrize("pooling", [Pooling(k, n) for k in PoolingKind for n in (True, False)], ids=str)
+_WIDTH = 3 * find_family("bert").tiny["hidden_size"]
+_DRAWN = np.random.default_rng(5).normal(size=(48, _WIDTH)).astype("f")
+_SEVERAL = Pooling(
+    PoolingKind.MAX,
+    False,
+    (PoolingKind.LAST_TOKEN, PoolingKind.WEIGHTED_MEAN),
+    (
+        VectorLayer("Dense", 24, "Tanh", weights={"linear.weight": _DRAWN[:24], "linear.bias": _DRAWN[24, :24]}),
+        VectorLayer("LayerNorm", weights={"norm.weight": _DRAWN[25, :24], "norm.bias": _DRAWN[26, :24]}),
+        VectorLayer("Dense", 24, "GELU", True, {"linear.weight": _DRAWN[24:, :24]}),
+    ),
+)
+
+
+@pytest.mark.parametrize("pooling", [*(Pooling(k, n) for k in PoolingKind for n in (True, False)), _SEVERAL], ids=str)
 @pytest.mark.parametrize("layout", Layout)
 def test_sentence_vectors_are_pooled_as_asked(layout: Layout, pooling: Pooling) -> None:
     row, model = family_of("bert"), model_of("bert", EMBED.name)
     prepared = PreparedPredictor(prepare(model, row, EMBED, Format.COREML, layout, pooling), row, EMBED)
-    other = next(p for p in (Pooling(k, pooling.normalize) for k in PoolingKind) if p != pooling)
+    other = replace(pooling, kind=PoolingKind.MAX if pooling.kind is PoolingKind.CLS else PoolingKind.CLS)
     references = [TorchPredictor(model, EMBED, row.inputs, p) for p in (pooling, other)]
     for inputs in (batch(5), batch(13, (0, 4)), batch(40, (1, 0, 38))):
         found, wanted, wrong = (p.run(inputs)["sentence_embedding"] for p in (prepared, *references))
         assert (found.shape, found.dtype) == (wanted.shape, np.float32)
         np.testing.assert_allclose(found, wanted, atol=2e-5 * np.abs(wanted).max())
         assert np.abs(found - wrong).max() > 1e-2 * np.abs(wrong).max()
+
+
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize(("length", "value"), [(8192, 100.0), (3000, 10.0), (40, 0.5)])
+def test_weighted_means_fit_fp16(length: int, value: float, left: bool) -> None:
+    states = torch.full((3, length, 4), value) + torch.linspace(-value, value, length)[None, :, None] / 2
+    mask = torch.ones(3, length, dtype=torch.long)
+    mask[1, slice(length - 7) if left else slice(7, None)] = 0
+    mask[2] = 0
+    found = pool_states(states.half(), mask, PoolingKind.WEIGHTED_MEAN, left).float().numpy()
+    wanted = pool_embeddings(states.numpy(), mask.numpy(), Pooling(PoolingKind.WEIGHTED_MEAN, False))
+    np.testing.assert_allclose(found, wanted, rtol=3e-3)
 
 
 # The gate that compares with the untouched model.

@@ -1,4 +1,4 @@
-"""docs/families.md and the README's table are those of the family table and of the recorded figures; a failed cell has its command there."""
+"""docs/lab/families.md and the README's table are those of the family table and of the recorded figures; a failed cell has its command there."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def reference(script: Callable[[str], ModuleType]) -> ModuleType:
 
 
 def test_the_page_is_current(reference: ModuleType) -> None:
-    assert reference.page() == (ROOT / "docs/families.md").read_text("utf-8"), "run `make reference`"
+    assert reference.page() == (ROOT / "docs/lab/families.md").read_text("utf-8"), "run `make reference`"
 
 
 def test_the_table_of_the_readme_is_current(reference: ModuleType) -> None:
@@ -63,7 +63,7 @@ def test_the_table_of_the_readme_is_current(reference: ModuleType) -> None:
 
 
 def test_every_system_is_on_the_page_with_what_it_can_and_cannot_do() -> None:
-    text = (ROOT / "docs/families.md").read_text("utf-8")
+    text = (ROOT / "docs/lab/families.md").read_text("utf-8")
     for row in ROWS:
         assert text.count(f"| {row.title} | ") >= 5, "the tables of offers and students, and one for each format"
         for note in row.limits:

@@ -1,4 +1,4 @@
-"""MPNet from an installed package, with the code of docs/extending.md: exported, verified, distilled from. No file of the package knows it."""
+"""RoFormer from an installed package, with the code of docs/extending.md: exported, verified, distilled from. No file of the package knows it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source, folder = base / "source", base / "site"
     source.mkdir()
     found = blocks(PAGE)
-    assert set(found) == {"pyproject.toml", "pocketbert_mpnet.py"}
+    assert set(found) == {"pyproject.toml", "pocketbert_roformer.py"}
     for name, text in found.items():
         (source / name).write_text(text, "utf-8")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
@@ -46,19 +46,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def mpnet(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def roformer(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The package, installed for this process."""
     with fresh_tables(monkeypatch):
         monkeypatch.syspath_prepend(str(site))
         yield
-    sys.modules.pop("pocketbert_mpnet", None)
+    sys.modules.pop("pocketbert_roformer", None)
 
 
 @pytest.fixture
-def model(mpnet: None, tmp_path: Path) -> Path:
+def model(roformer: None, tmp_path: Path) -> Path:
     folder = tmp_path / "teacher"
-    tiny_classifier("mpnet", 2, LABELS).save_pretrained(folder)
-    write_tokenizer(folder, pad_id=1)
+    tiny_classifier("roformer", 2, LABELS).save_pretrained(folder)
+    write_tokenizer(folder)
     return folder
 
 
@@ -66,12 +66,13 @@ def inputs_of(length: int, padding: int) -> dict[str, torch.Tensor]:
     """Two rows of ids, the second with padding at its end."""
     ids = torch.randint(5, 90, (2, length), generator=torch.Generator().manual_seed(length))
     mask = torch.ones_like(ids)
-    mask[1, length - padding :], ids[1, length - padding :] = 0, 1
-    return {"input_ids": ids, "attention_mask": mask}
+    mask[1, length - padding :], ids[1, length - padding :] = 0, 0
+    segments = (torch.arange(length) > length // 2).to(torch.int64).expand(2, -1)
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": segments}
 
 
 @pytest.fixture
-def run(cli: Callable[..., Any], mpnet: None) -> Callable[..., str]:
+def run(cli: Callable[..., Any], roformer: None) -> Callable[..., str]:
     """`run(*words)`: a command with the package installed; what it prints."""
 
     def succeed(*words: object) -> str:
@@ -84,15 +85,15 @@ def run(cli: Callable[..., Any], mpnet: None) -> Callable[..., str]:
 
 def test_nothing_of_the_package_names_it_so_that_it_does_come_from_outside() -> None:
     with pytest.raises(Exception, match="not in the family table"):
-        find_family("mpnet")
+        find_family("roformer")
 
 
 def test_families_and_doctor_list_it(run: Callable[..., str]) -> None:
     rows = {f["name"]: f for f in json.loads(run("families", "--json"))}
-    assert rows["mpnet"]["title"] == "MPNet"
+    assert rows["roformer"]["title"] == "RoFormer"
     (plugin,) = json.loads(run("doctor", "--json"))["plugins"]
-    assert (plugin["name"], plugin["package"], plugin["error"]) == ("mpnet", "pocketbert-mpnet 1.0", "")
-    assert plugin["registered"] == ["adapter mpnet", "capture mpnet", "family mpnet"]
+    assert (plugin["name"], plugin["package"], plugin["error"]) == ("roformer", "pocketbert-roformer 1.0", "")
+    assert plugin["registered"] == ["adapter roformer", "capture roformer", "family roformer"]
 
 
 def test_it_is_exported_and_verified(run: Callable[..., str], model: Path, tmp_path: Path) -> None:
@@ -115,7 +116,7 @@ def test_it_teaches_a_student(
     signals = {"logits": 1, "hidden": 1, "attention": 1}
     recipe = {
         "schema": 1,
-        "name": "mpnet",
+        "name": "roformer",
         "task": "text-classification",
         "seed": 3,
         "data": {**files, "labels": list(LABELS), "max_length": 32},
@@ -128,26 +129,27 @@ def test_it_teaches_a_student(
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
     run("distill", tmp_path / "recipe.yaml", "-o", tmp_path / "run")
     config = json.loads((tmp_path / "run/student/config.json").read_text())
-    assert (config["model_type"], config["num_hidden_layers"]) == ("mpnet", 1)
+    assert (config["model_type"], config["num_hidden_layers"]) == ("roformer", 1)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize(("length", "padding"), [(3, 0), (13, 6), (64, 1)])
-def test_its_adapter_gives_the_models_own_numbers(mpnet: None, length: int, padding: int) -> None:
-    row, model, inputs = find_family("mpnet"), tiny_classifier("mpnet", 2, LABELS), inputs_of(length, padding)
+def test_its_adapter_gives_the_models_own_numbers(roformer: None, length: int, padding: int) -> None:
+    row, model, inputs = find_family("roformer"), tiny_classifier("roformer", 2, LABELS), inputs_of(length, padding)
     module = prepare(model, row, TASK)
     torch.testing.assert_close(module(*inputs.values())[0], model(**inputs).logits, rtol=1e-4, atol=1e-4)
-    model.base_model.encoder.relative_attention_bias.weight.mul_(-1)
+    table = model.base_model.encoder.embed_positions.weight
+    table.copy_(table.flip(1))
     moved = (module(*inputs.values())[0] - model(**inputs).logits).abs().max()
     assert float(moved) > 1e-3, "distances between tokens do not matter to this model"
 
 
 @torch.no_grad()
-def test_its_capture_hands_on_what_the_model_computes(mpnet: None) -> None:
-    model, inputs = tiny_classifier("mpnet", 2, LABELS), inputs_of(13, 6)
+def test_its_capture_hands_on_what_the_model_computes(roformer: None) -> None:
+    model, inputs = tiny_classifier("roformer", 2, LABELS), inputs_of(13, 6)
     expected = model(**inputs, output_attentions=True)
     for _ in range(2):  # a second installation changes nothing
-        with record_attention(model, find_family("mpnet"), range(2), range(2)) as recorder:
+        with record_attention(model, find_family("roformer"), range(2), range(2)) as recorder:
             found = model(**inputs)
     torch.testing.assert_close(found.logits, expected.logits, rtol=1e-4, atol=1e-5)
     for layer in range(2):
@@ -163,22 +165,22 @@ def test_the_pages_layer_parts_give_the_cheaper_graph(monkeypatch: pytest.Monkey
         exec(compile(code, str(PAGE), "exec"), {})
         register_family(
             Family(
-                name="camembert",
-                title="CamemBERT",
-                model_types=("camembert",),
-                classes="Camembert",
-                tokenizer=TokenizerKind.SENTENCEPIECE,
+                name="data2vec-text",
+                title="Data2VecText",
+                model_types=("data2vec-text",),
+                classes="Data2VecText",
+                tokenizer=TokenizerKind.BYTE_BPE,
                 inputs=("input_ids", "attention_mask"),
-                layer_path="roberta.encoder.layer",
+                layer_path="data2vec_text.encoder.layer",
                 position_offset=2,
-                layer_parts="camembert",
+                layer_parts="data2vec-text",
                 tiny={**find_family("roberta").tiny},
             )
         )
-        row, inputs = find_family("camembert"), inputs_of(13, 6)
-        model = tiny_classifier("camembert", 2, LABELS)
-        module = mask_4d.with_additive_mask(tiny_classifier("camembert", 2, LABELS), ExportPlan(row, TASK))
-        torch.testing.assert_close(module(*inputs.values())[0], model(**inputs).logits, rtol=1e-4, atol=1e-4)
+        row, inputs = find_family("data2vec-text"), [*inputs_of(13, 6).values()][:2]
+        model = tiny_classifier("data2vec-text", 2, LABELS)
+        module = mask_4d.with_additive_mask(tiny_classifier("data2vec-text", 2, LABELS), ExportPlan(row, TASK))
+        torch.testing.assert_close(module(*inputs)[0], model(*inputs).logits, rtol=1e-4, atol=1e-4)
         last = module.model.get_submodule(row.layer_path)[-1]
         assert type(last).__name__ == "PostNormLayer"
         assert last.first_row

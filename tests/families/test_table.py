@@ -22,8 +22,8 @@ from pocketbert.core.types import Format, Layout, Signal
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.capture.outputs import LmHead
 from pocketbert.distill.students.build import CLASS_CHANGES, build_student
-from pocketbert.distill.training import loop
-from pocketbert.distill.training.loop import training_dtype
+from pocketbert.distill.training import machine
+from pocketbert.distill.training.machine import training_dtype
 from pocketbert.export.adapters.lean import find_layer_parts, find_layers
 from pocketbert.export.prepare import prepare
 from support.drawn import difference, draw_inputs
@@ -173,7 +173,7 @@ def test_a_student_takes_over_all_parts_of_the_chosen_layers(name: str) -> None:
 def test_the_row_says_whether_training_in_bf16_works(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Autocast shows it on any machine."""
     model, trains = tiny_classifier(name, 2, NAMES).train(), find_family(name).trains_in_bf16
-    monkeypatch.setattr(loop, "_bf16_is_fast", lambda: True)
+    monkeypatch.setattr(machine, "_bf16_is_fast", lambda: True)
     assert training_dtype(model) is (torch.bfloat16 if trains else torch.float32)
 
     def take_step() -> float:

@@ -14,6 +14,7 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.families import find_family
 from pocketbert.core.families.table import checkpoint_code
 from pocketbert.core.models.checkpoints import save_tokenizer
+from pocketbert.core.models.tokenizers import cut_pairs_as_tokenizer_json
 from pocketbert.core.predict.tokenization import TextTokenizer
 from support.tiny_texts import vocabulary
 from support.tiny_word_bpe import write_xlm_files
@@ -127,3 +128,23 @@ def test_files_that_are_missing_and_words_that_others_find_are_refused(tmp_path:
     (tmp_path / "vocab.json").write_text("{}")
     with pytest.raises(InputError, match="no vocabulary of XLM: <s>, </s>, <pad>, <unk> missing"):
         tokenizer_json(tmp_path)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_pairs_of_all_lengths_are_cut_as_by_tokenizer_json(side: str, tmp_path: Path) -> None:
+    pytest.importorskip("sacremoses")
+    from transformers import XLMTokenizer
+
+    theirs = XLMTokenizer.from_pretrained(write(tmp_path, lower=True), truncation_side=side)
+    ours = Tokenizer.from_str(tokenizer_json(tmp_path))
+    ours.enable_truncation(12, direction=side)  # 9 tokens and 3 special ones
+    pairs = [("a " * first, "b " * second) for first in range(1, 12) for second in range(1, 12)]
+
+    def differ() -> list[tuple[int, int]]:
+        inputs = {p: theirs(*p, truncation=True, max_length=12)["input_ids"] for p in pairs}
+        return [(len(p[0]) // 2, len(p[1]) // 2) for p in pairs if ours.encode(*p).ids != inputs[p]]
+
+    assert set(differ()) == {(first, second) for first in range(5, 12) for second in range(first, 12)}
+    for _ in range(2):  # a second time changes nothing
+        cut_pairs_as_tokenizer_json(theirs)
+    assert differ() == []

@@ -61,7 +61,7 @@ def test_sources(source_mutation: Mutation, trio: Path, refused: Refused, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("kind", "least"), [("recipe", 0.9), ("data", 0.9), ("folder", 0.8), ("model", 1), ("source", 1)]
+    ("kind", "least"), [("recipe", 0.9), ("data", 0.85), ("folder", 0.8), ("model", 1), ("source", 1)]
 )
 def test_most_mutations_spare_no_command(kind: str, least: float) -> None:
     cases = mutations(kind, 200)

@@ -11,10 +11,12 @@ import pytest
 import yaml
 
 from pocketbert import api
+from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError
 from pocketbert.core.recipe.file import dump_recipe, load_recipe
 from pocketbert.pipeline.phone.pack import portable
-from pocketbert.pipeline.recipes import StartingRecipe, recipe_path
+from pocketbert.pipeline.recipes import StartingRecipe, recipe_path, student_lines
+from pocketbert.pipeline.run_folder import data_digest
 from support.tiny_task import Task
 from support.tiny_texts import LABELS, task_rows, write_lines
 
@@ -149,6 +151,98 @@ def test_labels_that_could_be_several_things_are_a_question(task: Task, tmp_path
         start(task, path, task="fill-mask")
 
 
+TAGGED = "".join(f"Ann NN B-PER\nlives VB O\nin IN O\nOslo {i} B-LOC\n\n" for i in range(40))
+FOLDED = "".join(f"{'fine' if i % 2 else 'poor'} film {i} – naïve;{'a,b' if i % 2 else 'b'}\n" for i in range(40))
+TRIPLETS = "".join(f'{{"query": "the film {i}", "pos": "film {i}", "neg": "a lamp"}}\n' for i in range(40))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "task_name", "train", "note"),
+    [
+        ("a.txt", TAGGED, "token-classification", 'text: "column 1", label: "column 3"}', "spans from CoNLL columns 1 and 3, 40"),
+        ("a.csv", "text;tags\n" + FOLDED, "multi-label", 'label: tags, separator: ","}', "lists of 2 names"),
+        ("a.jsonl", TRIPLETS, "feature-extraction", "text: first, text_pair: second, label: score}", "triplets, 80 rows"),
+        ("a.conll", "word\tO\n\nAnn\tB-PER\n\n" * 20, "token-classification", "", "spans from CoNLL columns 1 and 2"),
+    ],
+)  # fmt: skip
+def test_other_forms_of_data(
+    task: Task, tmp_path: Path, name: str, content: str, task_name: str, train: str, note: str
+) -> None:
+    (tmp_path / name).write_bytes(content.encode("cp1252"))
+    found = start(task, tmp_path / name, evaluation=tmp_path / name)
+    assert found.recipe.task.value == task_name
+    assert note in found.notes[0]
+    lines = [line for line in found.text.splitlines() if line.startswith(("  train:", "  eval:"))]
+    assert [train in line for line in lines] == [True, True]
+
+
+def test_a_folder_of_classes_is_a_data_file(task: Task, tmp_path: Path, cli: Callable[..., Any]) -> None:
+    for i, row in enumerate(task_rows(60, 1)):
+        path = tmp_path / "texts" / row["label"] / f"{i}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(row["text"])
+    command = ("run", "--data", tmp_path / "texts", f"teacher.model={task.folder / 'teacher'}", "-o", tmp_path / "run")
+    planned = cli(*command, "--dry-run")
+    assert planned.exit_code == 0, planned.output
+    assert "a folder for each class, 60 rows: text: column 'text', label: column 'label' (3 names)" in planned.stderr
+    before = data_digest(DataSource(path=str(tmp_path / "texts")))
+    path.write_text("another text")
+    assert before != data_digest(DataSource(path=str(tmp_path / "texts")))
+
+
+def test_rows_without_a_label_are_counted_in_the_report(task: Task, tmp_path: Path) -> None:
+    rows = [{**row, "label": "" if i % 10 == 0 else row["label"]} for i, row in enumerate(task_rows(200, 1))]
+    found = start(task, write_lines(tmp_path / "rows.jsonl", rows))
+    assert found.notes[-1] == "rows.jsonl: 20 of 200 rows have no label: the teacher labels them for the student"
+    report = api.data_check(found.recipe)
+    assert report is not None
+    assert report.unlabelled == {"rows.jsonl": 20}
+    assert "rows.jsonl: 20 rows without a label (the teacher labels them)" in report.lines()
+
+
+def test_a_data_file_is_checked_without_a_recipe(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    path = tmp_path / "rows.csv"
+    rows = [f'"a film, number {i}",{"good" if i % 2 else "bad"}' for i in range(30)]
+    rows += ['"a film, number 1",bad', '"a film, number 2",bad', '"a lamp, too",Good', '"a box, too",']
+    path.write_text("text,label\n" + "\n".join(rows) + "\n")
+    result = cli("data", "check", path)
+    assert result.exit_code == 0, result.output
+    for line in (
+        "text\t34\t32\ta film, number 0",
+        "rows.csv: text: column 'text', label: column 'label' (3 names)",
+        "task: text-classification",
+        "rows: 33, 1 more without a label are left out",
+        "labels: bad 17, good 15, Good 1",
+        "read as: 'a film, number 0' -> bad",
+        "warning: 1 of 34 rows have an empty label and are left out",
+        "warning: 1 label has one row only: 'Good'",
+        "warning: labels that differ only in case or blanks: 'good', 'Good'",
+        "warning: 1 rows repeat a text with another label: 'a film, number 1' is 'good' in row 3 and 'bad' in row 32",
+        "warning: 1 rows repeat a text with the same label",
+    ):
+        assert line in result.stdout.splitlines(), result.stdout
+    path.write_text("what was said,where it went\n" + "\n".join(rows[:30]) + "\n")
+    assert json.loads(cli("data", "check", path, "--json").stdout)["task"] == "text-classification"
+    path.write_text(
+        "play this,music\n" + "".join(f"{w} it now {i},{w}s\n" for i in range(9) for w in ("stop", "start"))
+    )
+    unsure = cli("data", "check", path)
+    assert (
+        "('play this', 'music') is taken as the names of the columns; if it is data, give --no-header" in unsure.stdout
+    )
+    refused = cli("data", "check", path, "--label", "other")
+    assert (refused.exit_code, "no column 'other'" in refused.stderr) == (2, True)
+    assert "play this\t" in refused.stdout, "columns are shown nevertheless"
+    for args, message in (
+        ((path, "seed=3"), "seed=3: is a key of a recipe"),
+        (("sst2", "--label", "intent"), "--label: belong to a data file"),
+        ((path, "--encoding", "klingon"), "'klingon' is no encoding of text"),
+        ((tmp_path / "none.csv",), "file not found"),
+    ):
+        result = cli("data", "check", *args)
+        assert (result.exit_code, message in result.stderr) == (2, True), result.output
+
+
 def test_from_a_table_to_the_phone(task: Task, tmp_path: Path, cli: Callable[..., Any]) -> None:
     data, run = write_table(tmp_path / "rows.csv", task_rows(600, 1)), tmp_path / "run"
     command = ("run", "--data", data, *QUICK, f"teacher.model={task.folder / 'teacher'}", "-o", run)
@@ -242,3 +336,12 @@ distill:
     for name in ("train.jsonl", "dev.jsonl", "text.jsonl", "words.txt", "general"):
         assert f": {name}\n" in written
     assert "google-bert/bert-base-uncased" in written
+
+
+def test_the_lines_of_a_student_to_copy_are_yaml_with_the_same_values(task: Task, tmp_path: Path) -> None:
+    recipe = start(task, write_table(tmp_path / "rows.csv", task_rows(600, 1))).recipe
+    stage = recipe.distill[0].model_copy(update={"dropout": None})
+    stage.model_fields_set.add("dropout")
+    read = yaml.safe_load("\n".join(student_lines(recipe.model_copy(update={"distill": [stage]}))))
+    assert read["distill"][0]["dropout"] is None
+    assert read["teacher"]["model"] == recipe.teacher.model

@@ -28,7 +28,8 @@ def test_own_texts_are_what_the_task_takes(task: Task, tokenizer: TextTokenizer)
     assert len(texts) == len(SENTENCES) >= 16
     names = (TaskName.TEXT_CLASSIFICATION, TaskName.MULTI_LABEL, TaskName.REGRESSION)
     assert takes_texts_and_pairs(task) == (task.name in names)
-    if task.name is TaskName.QUESTION_ANSWERING:
+    if task.pairs_only:
+        assert task.name in (TaskName.QUESTION_ANSWERING, TaskName.MULTIPLE_CHOICE)
         assert all(isinstance(t, tuple) and len(t) == 2 and all(t) for t in texts)
     elif task.name is TaskName.FILL_MASK:
         masks = {int((e.ids == tokenizer.mask_id).sum()) for e in tokenizer.encode(texts)}

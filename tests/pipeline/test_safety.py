@@ -88,6 +88,6 @@ def test_lines_are_separated_by_line_feeds_only(tmp_path: Path) -> None:
     file = tmp_path / "texts.txt"
     file.write_bytes("one\u2028still one\r\ntwo\n".encode())
     assert read_texts(file) == ["one\u2028still one", "two"]
-    file.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="not UTF-8"):
+    file.write_bytes(b"\xff\x81\x00")
+    with pytest.raises(InputError, match="null byte"):
         read_texts(file)

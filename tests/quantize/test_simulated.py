@@ -25,7 +25,7 @@ from pocketbert.export.adapters.outliers import divide_outliers
 from pocketbert.export.prepare import PreparedPredictor, prepare
 from pocketbert.quantize import Plan, find_row, quantize, rounding
 from pocketbert.quantize.rounding import Simulation
-from pocketbert.quantize.simulated import SimulatedPredictor
+from pocketbert.quantize.simulated import SimulatedPredictor, measure_product_ranges
 from pocketbert.quantize.table import list_rows
 from pocketbert.runtime.engines import open_file
 from support import outliers
@@ -223,3 +223,25 @@ def test_a_sound_file_is_off_by_what_the_simulation_says(format: Format, name: s
         least = FORMATS[format].bounds[row.scheme, row.runtime].least
         assert real <= max(1.5 * simulated, least if least > _MIN_BOUND else _MIN_BOUND / 2)
         assert real >= simulated / 2 or simulated < _MIN_BOUND, "a simulation that is far off lets broken files pass"
+
+
+def test_products_of_positions_have_a_range_for_each_length_that_rows_are_padded_to() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.distances = nn.Linear(1, 4, bias=False), nn.Linear(1, 1, bias=False)
+            nn.init.constant_(self.distances.weight, 2.0)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.words(x[..., None].float()) + self.distances(torch.arange(x.shape[1])[None, :, None].float())
+
+    class OneInput(Exact):
+        inputs = ("input_ids",)
+
+        def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
+            return super().run({"x": inputs["input_ids"]})
+
+    rows = [{"input_ids": np.array([ids])} for ids in ([5, 7, 6], [4, 9])]
+    found = measure_product_ranges(OneInput(Model()), rows, lengths=(4, 8))
+    assert [r.before_offset for r in found["distances.weight"]] == [(0.0, 4.0), (0.0, 6.0), (0.0, 14.0)]
+    assert [r.inputs for r in found["words.weight"]] == [(0.0, 9.0)]  # of the rows as they are

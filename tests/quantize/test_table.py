@@ -258,9 +258,9 @@ def test_rows_are_repeated_up_to_a_length_and_longer_ones_stay() -> None:
     assert long["input_ids"].shape == (1, 9)
 
 
-# docs/quantization.md lists what may be left float and what may have a second scheme.
+# docs/lab/quantization.md lists what may be left float and what may have a second scheme.
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/quantization.md").read_text("utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs/lab/quantization.md").read_text("utf-8")
 TITLES = {"ONNX": Format.ONNX, "TFLite": Format.TFLITE, "Core ML": Format.COREML}
 LISTED = r"(ONNX|TFLite|Core ML) ((?:`[^`]+`(?:, | and )?)+)"
 

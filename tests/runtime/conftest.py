@@ -18,6 +18,7 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import ScoreFunction, TaskName, task_of
 from pocketbert.core.types import Format, Scheme, Status
 from pocketbert.runtime.onnx import OnnxPredictor
+from support.fixtures import cli
 
 LABELS = ["negative", "neutral", "positive"]
 MAX_LENGTH = 32

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import GateError, InputError
 from pocketbert.core.predict.answers import Prediction
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.runtime.model import Model, load
+from pocketbert.runtime.model import Model, load, load_callers, predict_portions
 from pocketbert.runtime.onnx import OnnxPredictor
 
 FP32, INT8 = "onnx/model.onnx", "onnx/model_int8.onnx"
@@ -139,6 +141,50 @@ def test_rows_are_batched_by_length_and_at_most_32_together(phone: Path, monkeyp
     monkeypatch.setattr(opened.predictor, "run", noting)
     opened.predict(["good film"] * 70 + ["a good film"] * 3)
     assert sorted(shapes) == [(3, 5), (6, 4), (32, 4), (32, 4)]
+
+
+class Sleeper:
+    """A model that needs longer for some texts, and must not be used by two threads at once."""
+
+    def __init__(self) -> None:
+        self.busy = threading.Lock()
+
+    def predict(self, texts: Any, prompt: str | None = None) -> list[str]:
+        assert self.busy.acquire(blocking=False)
+        time.sleep(0.02 if "slow" in texts else 0)
+        if "fail" in texts:
+            raise InputError([])
+        self.busy.release()
+        return [f"{prompt} {text}" for text in texts]
+
+
+def test_portions_are_answered_in_their_order_and_few_are_read_ahead() -> None:
+    models: Any = [Sleeper() for _ in range(3)]
+    read, answered = [], []
+
+    def portions() -> Any:
+        for number in range(30):
+            read.append(number)
+            assert len(read) - len(answered) <= 5
+            yield [str(number), "slow" if number % 4 == 0 else "quick"]
+
+    for [first, _] in predict_portions(models, portions(), "query"):
+        answered += [first]
+    assert answered == [f"query {number}" for number in range(30)]
+    with pytest.raises(InputError):
+        list(predict_portions(models, [["slow"], ["fail"], ["slow"]]))
+
+
+def test_callers_of_onnx_runtime_share_its_session_and_answer_as_one_model(phone: Path) -> None:
+    models = load_callers(phone, threads=3)
+    assert len(models) == 3 and len({id(m.predictor) for m in models}) == 1
+    assert len({id(m.tokenizer) for m in models}) == 3
+    assert len(load_callers(phone, callers=1)) == 1
+    alone = load(phone).predict(list(SENTENCES) * 4)
+    assert [a for part in predict_portions(models, [SENTENCES] * 40) for a in part] == load(phone).predict(
+        SENTENCES
+    ) * 40
+    assert models[1].predict(list(SENTENCES) * 4) == alone
 
 
 def test_truncation_is_flagged(phone: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ import pytest
 from onnx import helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
+from pocketbert.core.disk import files
 from pocketbert.core.errors import InputError
 from pocketbert.core.host.hardware import describe_machine
 from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize.files import quantize
 from pocketbert.quantize.table import Plan
 from pocketbert.runtime import onnx as engine
-from pocketbert.runtime.engines import open_file
+from pocketbert.runtime.engines import describe_file, open_file
 from pocketbert.runtime.onnx import PRECISE_INT8_SETTING, OnnxPredictor, convert_shared_weights_to_uint8
 
 
@@ -29,7 +31,7 @@ def batch(rows: int, length: int) -> dict[str, np.ndarray]:
 
 
 def set_processor(monkeypatch: pytest.MonkeyPatch, *isa: str) -> None:
-    here = describe_machine().model_copy(update={"arch": "x86_64", "isa": list(isa)})
+    here = replace(describe_machine(), arch="x86_64", isa=list(isa))
     monkeypatch.setattr(engine, "describe_machine", lambda: here)
 
 
@@ -44,6 +46,25 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
 
     monkeypatch.setattr(engine.onnxruntime, "InferenceSession", open_session)
     return calls
+
+
+def test_a_file_is_opened_once_to_learn_what_it_takes_and_again_when_it_changed(
+    exported: Callable[[str], Path], opened: list[tuple[Any, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(exported("bert").read_bytes())
+    monkeypatch.setattr(files.time, "time_ns", lambda: 2 * 10**18)  # long after the file was written
+    for _ in range(2):
+        described = describe_file(path, Format.ONNX)
+        assert (described.engine, described.lengths) == ("onnxruntime", ())
+        assert described.signature == open_file(path, Format.ONNX).signature
+    assert len(opened) == 3
+    path.write_bytes(exported("distilbert").read_bytes())
+    assert "token_type_ids" in described.inputs
+    assert "token_type_ids" not in describe_file(path, Format.ONNX).inputs
+    monkeypatch.undo()
+    path.write_bytes(exported("bert").read_bytes())  # too short a time ago to tell
+    assert [describe_file(path, Format.ONNX).inputs for _ in range(2)] == [described.inputs] * 2
 
 
 def test_a_missing_file_is_an_input_error(tmp_path: Path) -> None:

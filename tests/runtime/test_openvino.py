@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ def batch(rows: int, length: int) -> dict[str, np.ndarray]:
 
 
 def machine_with(*isa: str) -> Machine:
-    return describe_machine().model_copy(update={"isa": list(isa)})
+    return replace(describe_machine(), isa=list(isa))
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ OWN: dict[TaskName, dict[str, Any]] = {
         "null_answers": False,
         "pair_order": ["question", "context"],
     },
+    TaskName.MULTIPLE_CHOICE: {"pair_order": ["question", "choice"]},
     TaskName.FEATURE_EXTRACTION: {"pooling": "mean", "normalize": True},
 }
 METRICS = {TaskName.FEATURE_EXTRACTION: "mean_cosine"}
@@ -29,9 +30,8 @@ METRICS = {TaskName.FEATURE_EXTRACTION: "mean_cosine"}
 
 def record(task: TaskName, format: Format, scheme: Scheme, path: str, **more: Any) -> ModelRecord:
     row = TASKS[task]
-    numbers = {TaskName.FEATURE_EXTRACTION: 32, TaskName.REGRESSION: 1, TaskName.FILL_MASK: 99}.get(
-        task, len(LABELS.get(task, []))
-    )
+    one = dict.fromkeys((TaskName.REGRESSION, TaskName.MULTIPLE_CHOICE), 1)
+    numbers = {TaskName.FEATURE_EXTRACTION: 32, TaskName.FILL_MASK: 99, **one}.get(task, len(LABELS.get(task, [])))
     middle = ["sequence"] if row.level is Level.TOKEN else []
     shape = [1, "sequence"] if task is TaskName.QUESTION_ANSWERING else [1, *middle, numbers]
     signature = Signature(
@@ -67,7 +67,7 @@ def folder(task: TaskName, **processing: Any) -> Artefacts:
         task=task,
         family="bert",
         labels=LABELS.get(task, []),
-        pair=task is TaskName.QUESTION_ANSWERING,
+        pair=TASKS[task].pairs_only,
         processing=settings,
         files=files,
     )

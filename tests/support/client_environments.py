@@ -26,7 +26,7 @@ OPTIMUM = (
 )
 SENTENCE_TRANSFORMERS = ("sentence-transformers==6.2.0", "transformers==5.23.0", "torch==2.13.0", "numpy==2.4.6")
 MEDIAPIPE = ("mediapipe==1.2.2",)
-TRANSFORMERS_JS = "@huggingface/transformers@4.3.1"
+NODE_PACKAGES = ("@huggingface/transformers@4.3.1", "puppeteer-core@24.43.1", "axe-core@4.14.1")
 
 
 def find_uv() -> str:
@@ -65,7 +65,7 @@ def build(name: str, packages: Sequence[str]) -> Path:
 
 
 def build_node() -> tuple[str, Path]:
-    """Node, and a folder beside whose scripts transformers.js lies; skips without Node and npm."""
+    """Node, and a folder beside whose scripts transformers.js and puppeteer lie; skips without Node and npm."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         pytest.skip("Node and npm are not installed")
@@ -73,13 +73,13 @@ def build_node() -> tuple[str, Path]:
     note = folder / "packages.json"
     HOME.mkdir(exist_ok=True)
     with FileLock(HOME / ".node.lock"):
-        if not (note.is_file() and note.read_text() == TRANSFORMERS_JS):
+        if not (note.is_file() and note.read_text() == json.dumps(NODE_PACKAGES)):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             (folder / "package.json").write_text('{"private": true}')
             # without the scripts, which look for CUDA where nobody needs it
             install = [npm, "i", "--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts"]
-            where = "npm could not install transformers.js; these tests need the package registry"
-            run([*install, TRANSFORMERS_JS], where)
-            note.write_text(TRANSFORMERS_JS)
+            where = f"npm could not install {', '.join(NODE_PACKAGES)}; these tests need the package registry"
+            run([*install, *NODE_PACKAGES], where)
+            note.write_text(json.dumps(NODE_PACKAGES))
     return node, folder

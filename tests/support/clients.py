@@ -13,9 +13,20 @@ import torch
 
 import pocketbert
 from pocketbert.core.data.cells import spans_from_tags
-from pocketbert.core.predict.answers import Answer, Embedding, Excerpt, Filled, Labelling, Prediction, Spans, Value
+from pocketbert.core.predict.answers import (
+    Answer,
+    Choice,
+    Embedding,
+    Excerpt,
+    Filled,
+    Labelling,
+    Prediction,
+    Spans,
+    Value,
+)
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
+from support.published import edit_json
 from support.tiny import tiny_classifier
 from support.tiny_tokenizers import write_tokenizer
 
@@ -24,6 +35,7 @@ LABELS = {
     TaskName.TEXT_CLASSIFICATION: ("negative", "not so sure", "très bien"),
     TaskName.MULTI_LABEL: ("music", "light", "food", "time"),
     TaskName.REGRESSION: ("LABEL_0",),
+    TaskName.MULTIPLE_CHOICE: ("LABEL_0",),
     TaskName.TOKEN_CLASSIFICATION: ("O", "B-time", "I-time", "B-place", "I-place"),
 }
 TEXTS = (
@@ -64,6 +76,8 @@ def write_model(task: TaskName, folder: Path) -> None:
             logits = [_logits(model, ids) for ids in TextTokenizer(folder, LENGTH).encode(list(TEXTS))]
             head.bias -= torch.cat(logits).mean(0)
     model.save_pretrained(folder)
+    if task is TaskName.MULTIPLE_CHOICE:  # of BERT, the weights of this class have the same names
+        edit_json(folder / "config.json", architectures=["BertForMultipleChoice"])
 
 
 def _logits(model: Any, row: Any) -> Any:
@@ -76,6 +90,8 @@ def texts_of(task: str, odd: bool = True) -> list[Any]:
     """What a model of the task is asked; `odd` with texts that clients may treat in their own way."""
     if task == TaskName.QUESTION_ANSWERING:
         return [*QUESTIONS, *([LONG_QUESTION] if odd else [])]
+    if task == TaskName.MULTIPLE_CHOICE:
+        return [(question, (context, "nothing of it")) for question, context in QUESTIONS]
     if task == TaskName.FILL_MASK:
         return list(MASKED)
     return [*TEXTS, *(ODD_TEXTS if odd else ())]
@@ -94,6 +110,8 @@ def plain(answer: Any) -> Any:
             return [(s.start, s.end, s.label) for s in answer.spans]
         case Excerpt():
             return answer.text
+        case Choice():
+            return [answer.text, answer.score]
         case Filled():
             return [guess.text for guess in answer.places[0]]
         case Embedding():
@@ -132,6 +150,8 @@ def with_texts(code: str, text: Any) -> str:
     )
     if masks:
         return code
+    if not isinstance(texts[-1], str):
+        code = code.replace('["one choice", "another choice"]', json.dumps(texts.pop(), ensure_ascii=False))
     asks = "your question" in code
     examples = ("your question", "the text that holds the answer") if asks else ("your text", "the second text")
     for example, one in zip(examples, texts, strict=False):
@@ -166,6 +186,9 @@ def same_in_javascript(task: str, answer: Any, expected: Answer, close: float = 
             assert [s.label for s in expected.spans] == [kind for *_, kind in spans_of(tags, numbered)]
         case Excerpt():  # decoded tokens: lower case, other blanks
             assert _squeezed(answer["answer"]) == _squeezed(expected.text)
+        case Choice():
+            assert answer["choice"] == expected.text
+            apart = largest(answer["score"], expected.score)
         case Filled():
             guesses = expected.places[0][: len(answer)]
             assert [a["token_str"] for a in answer] == [g.text for g in guesses]
@@ -174,6 +197,43 @@ def same_in_javascript(task: str, answer: Any, expected: Answer, close: float = 
             raise TypeError(task)
     assert apart is None or apart < close
     return apart
+
+
+def same_fields(made: Any, expected: Answer, close: float) -> None:
+    """Every field of @pocketbert/runtime's answer as this toolkit has it; scores within the rounding of another engine."""
+
+    def near(one: Any, other: Any) -> None:
+        np.testing.assert_allclose(np.asarray(one, float), np.asarray(other, float), rtol=0, atol=close)
+
+    assert made["truncated"] == expected.truncated
+    match expected:
+        case Prediction():
+            assert (made["label"], made["unknown"]) == (expected.label, expected.unknown)
+            assert list(made["scores"]) == list(expected.scores)
+            near(list(made["scores"].values()), list(expected.scores.values()))
+        case Spans():
+            assert [{**s, "score": 0} for s in made["spans"]] == [{**vars(s), "score": 0} for s in expected.spans]
+            near([s["score"] for s in made["spans"]], [s.score for s in expected.spans])
+        case Excerpt():
+            assert (made["text"], made["start"], made["end"]) == (expected.text, expected.start, expected.end)
+            near(made["score"], expected.score)
+        case Filled():
+            assert [[g["token"] for g in place[:3]] for place in made["places"]] == [
+                [g.token for g in place[:3]] for place in expected.places
+            ]
+            near([g["score"] for p in made["places"] for g in p], [g.score for p in expected.places for g in p])
+        case Embedding():
+            near(made["vector"], expected.vector)
+        case Choice():
+            assert (made["index"], made["text"]) == (expected.index, expected.text)
+            near(made["scores"], expected.scores)
+        case Labelling():
+            assert made["labels"] == list(expected.labels)
+            near(list(made["scores"].values()), list(expected.scores.values()))
+        case Value():
+            near(made["value"], expected.value)
+        case _:
+            raise TypeError(type(expected).__name__)
 
 
 def spans_of(tags: Sequence[str], places: Sequence[tuple[int, int]]) -> list[tuple[int, int, str]]:

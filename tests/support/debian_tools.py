@@ -1,5 +1,7 @@
 """Fetch the Debian packages that tests of devices and the Android demo need, below .cache/tools: nothing is installed into the system.
 
+The JavaScript libraries of the device `browser` are fetched beside them.
+
 `make tools` runs it. A package that cannot be fetched is named with the reason, and the tests that need it skip.
 """
 
@@ -9,14 +11,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pocketbert.benchmarks.browser.libraries import fetch_libraries
 from pocketbert.core.disk.ownership import FolderContents, remove
 from pocketbert.core.disk.workspace import build_folder
+from pocketbert.core.errors import MissingBackendError
 
 TOOLS = Path(__file__).resolve().parents[2] / ".cache" / "tools"
+WEB_LIBRARIES = TOOLS / "npm"
+"""Archives of the JavaScript libraries: what POCKETBERT_WEB_LIBRARIES names in tests."""
 MIRROR = "http://deb.debian.org/debian"
 
 
@@ -37,6 +43,11 @@ SETS = {
         "android-libcutils android-liblog android-libnativebridge android-libnativeloader android-libutils "
         "android-libziparchive apksigner dexdump libapksig-java libatomic1 libexpat1 liblz4-1 libpng16-16 "
         "libprotobuf-lite32 libzopfli1 p7zip p7zip-full zipalign"
+    ),
+    "chromium": Set(
+        "chromium chromium-common libasyncns0 libatomic1 libdouble-conversion3 libflac12 libharfbuzz-subset0 libminizip1 "
+        "libmp3lame0 libmpg123-0 libogg0 libopenh264-7 libopenjp2-7 libopus0 libpulse0 libsndfile1 libvorbis0a libvorbisenc2 "
+        "libxnvctrl0"
     ),
     "adbd": Set(
         "adbd android-libbase android-libboringssl android-libcutils android-liblog android-libziparchive",
@@ -109,13 +120,13 @@ def unpack(wanted: Set, destination: Path) -> None:
     (destination / LIST).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
-def lacking() -> Iterator[str]:
-    """Fetch every set that is not there; the reasons for those that cannot be fetched."""
+def lacking(names: Collection[str] = tuple(SETS)) -> Iterator[str]:
+    """Fetch the named sets that are not there; the reasons for those that cannot be fetched."""
     for tool in ("apt-get", "dpkg-deb"):
         if shutil.which(tool) is None:
             yield f"{tool} is not on this machine"
             return
-    for name, wanted in SETS.items():
+    for name, wanted in ((name, SETS[name]) for name in names):
         listed = TOOLS / name / LIST
         if listed.is_file() and listed.read_text(encoding="utf-8").startswith(f"{wanted.packages}\n"):
             continue
@@ -126,6 +137,15 @@ def lacking() -> Iterator[str]:
             yield f"{name}: {error}"
 
 
+def lacking_libraries() -> Iterator[str]:
+    """Fetch the JavaScript libraries of the device `browser` that are not there; the reason if one cannot be fetched."""
+    try:
+        fetch_libraries(WEB_LIBRARIES)
+    except MissingBackendError as error:
+        yield str(error)
+
+
 if __name__ == "__main__":
-    for reason in lacking():
+    reasons = [*lacking(), *lacking_libraries()]
+    for reason in reasons:
         print(f"tools: {reason}; tests that need it skip", file=sys.stderr)

@@ -19,9 +19,9 @@ from support.tiny_texts import vocabulary as task_vocabulary
 from support.tiny_tokenizers import vocabulary, write_tokenizer_of_kind, write_wordpiece
 
 FAMILIES = tuple(f.name for f in all_families())
-GRAPHS = tuple(f.name for f in all_families() if f.loads_as is None)
-"""Families with a graph of their own: all others differ from one of these in title, signals and objectives."""
-EXPORTED = tuple(f.name for f in all_families() if f.instead_of_export is None and f.loads_as is None)
+GRAPHS = tuple(f.name for f in all_families() if f.loads_as is None and f.has_layers)
+"""Families of layers with a graph of their own: all others differ from one of these in title, signals and objectives."""
+EXPORTED = tuple(name for name in GRAPHS if find_family(name).instead_of_export is None)
 """Families with a graph of their own that some exporter writes."""
 BASIC = ("bert", "roberta", "distilbert", "mobilebert")
 """The families that tests of a format, a method or a gate go through. All others go through the matrix in `tests/families`."""
@@ -47,7 +47,7 @@ class TinyFamily:
     copied: bool = True  # whether a student may start from any of its teacher's layers, each stored by itself
     all_pairs: bool = True  # whether transformers returns attention between all pairs of tokens
     resized: bool = True  # whether a random student takes the sizes that the section `student` names
-    sentencepiece: str = "XLMRobertaTokenizer"  # class of its tokenizer: one of `tiny_sentencepiece.LAYOUTS`
+    tokenizer: str = "XLMRobertaTokenizer"  # class of its tokenizer
 
 
 ENTRIES = {
@@ -64,6 +64,7 @@ ENTRIES = {
     ),
     "roberta": TinyFamily(shapes=({"hidden_size": 24, "num_attention_heads": 3}, {"hidden_act": "gelu_new"})),
     "xlm-r": TinyFamily(shapes=({"hidden_size": 24, "num_attention_heads": 3},)),
+    "camembert": TinyFamily(shapes=({"hidden_size": 24, "num_attention_heads": 3},), tokenizer="CamembertTokenizer"),
     "distilbert": TinyFamily(
         shapes=({"dim": 36, "n_heads": 6, "hidden_dim": 20}, {"activation": "relu", "n_heads": 1})
     ),
@@ -89,7 +90,7 @@ ENTRIES = {
             {"num_hidden_groups": 2, "inner_group_num": 2, "hidden_act": "relu"},
             {"embedding_size": 48, "type_vocab_size": 3},
         ),
-        sentencepiece="AlbertTokenizer",
+        tokenizer="AlbertTokenizer",
         copied=False,
     ),
     "deberta": TinyFamily(
@@ -113,7 +114,7 @@ ENTRIES = {
             {"conv_kernel_size": 5, "conv_groups": 4, "embedding_size": 16},
             {"position_biased_input": False, "pooler_hidden_act": "tanh", "legacy": False},
         ),
-        sentencepiece="DebertaV2Tokenizer",
+        tokenizer="DebertaV2Tokenizer",
     ),
     "xlnet": TinyFamily(
         shapes=(
@@ -123,7 +124,7 @@ ENTRIES = {
             {"summary_type": "mean", "summary_use_proj": False},
         ),
         noise=1.0,
-        sentencepiece="XLNetTokenizer",
+        tokenizer="XLNetTokenizer",
     ),
     "xlm": TinyFamily(
         shapes=(
@@ -143,6 +144,13 @@ ENTRIES = {
         ),
         position_table=False,
         copied=False,
+    ),
+    "mpnet": TinyFamily(
+        shapes=(
+            {"hidden_size": 24, "num_attention_heads": 3, "hidden_act": "relu"},
+            {"num_attention_heads": 1, "relative_attention_num_buckets": 40},
+        ),
+        tokenizer="MPNetTokenizer",
     ),
 }
 """One entry for each family with a graph of its own, by its name."""
@@ -210,7 +218,7 @@ def noisy_model(family: str, layers: int, auto_class: str, labels: Sequence[str]
 def write_own_tokenizer(folder: Path, family: str) -> dict[str, Any]:
     """Write a tokenizer of the kind that a family has; returns what its configuration must say of it."""
     row = find_family(family)
-    rows = write_tokenizer_of_kind(folder, row.tokenizer, task_vocabulary(), ENTRIES[family].sentencepiece)
+    rows = write_tokenizer_of_kind(folder, row.tokenizer, task_vocabulary(), ENTRIES[family].tokenizer)
     named = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
     ids = Tokenizer.from_file(str(folder / "tokenizer.json"))
     told = {f"{name}_token_id": ids.token_to_id(str(named.get(f"{name}_token"))) for name in ("pad", "sep")}

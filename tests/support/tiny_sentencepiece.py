@@ -26,6 +26,7 @@ class Layout:
 
 LAYOUTS = {
     "XLMRobertaTokenizer": Layout("sentencepiece.bpe.model", {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}),
+    "CamembertTokenizer": Layout("sentencepiece.bpe.model", {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}),
     "AlbertTokenizer": Layout(
         "spiece.model",
         {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "pad_piece": "<pad>"},

@@ -19,6 +19,10 @@ far better than had expected would recommend restaurant what will weather be lik
 bad never again happy sad music play stop light order number more less very too great poor quick brown fox
 jumps over lazy dog she he they we day night morning evening month week year
 """.split()
+_ROBERTA_TOKENS = {
+    **{"bos": "<s>", "cls": "<s>", "eos": "</s>", "sep": "</s>"},
+    **{"pad": "<pad>", "unk": "<unk>", "mask": "<mask>"},
+}
 
 
 def vocabulary(pad_id: int) -> list[str]:
@@ -85,10 +89,28 @@ def write_byte_bpe(folder: Path) -> int:
     made.train_from_iterator(SENTENCES, trainer)
     made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
     made.save(str(folder / "tokenizer.json"))
-    same = {"bos": "<s>", "cls": "<s>", "eos": "</s>", "sep": "</s>", "pad": "<pad>", "unk": "<unk>", "mask": "<mask>"}
-    named = {f"{name}_token": token for name, token in same.items()}
+    named = {f"{name}_token": token for name, token in _ROBERTA_TOKENS.items()}
     _write_settings(folder, {"tokenizer_class": "RobertaTokenizer", **named})
     return int(made.get_vocab_size())
+
+
+def write_mpnet(folder: Path, tokens: Sequence[str]) -> int:
+    """Write a WordPiece tokenizer with MPNet's special tokens, two of them between the texts of a pair; return the number of tokens."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    plain = [t for t in tokens if not (t.startswith("[") and t.endswith("]"))]
+    lines = ["<s>", "<pad>", "</s>", "[UNK]", *dict.fromkeys(plain), "<mask>"]
+    made = Tokenizer(models.WordPiece({t: i for i, t in enumerate(lines)}, unk_token="[UNK]"))
+    made.normalizer = normalizers.BertNormalizer(lowercase=True)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece()
+    made.add_special_tokens(["<s>", "<pad>", "</s>", "[UNK]", AddedToken("<mask>", lstrip=True)])
+    made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+    made.save(str(folder / "tokenizer.json"))
+    (folder / "vocab.txt").write_text("\n".join(lines) + "\n")
+    named = {f"{name}_token": token for name, token in {**_ROBERTA_TOKENS, "unk": "[UNK]"}.items()}
+    _write_settings(folder, {"tokenizer_class": "MPNetTokenizer", "do_lower_case": True, **named})
+    return len(lines)
 
 
 def write_tokenizer_of_kind(
@@ -96,7 +118,7 @@ def write_tokenizer_of_kind(
 ) -> int:
     """Write a tokenizer of the kind that a family has, WordPiece with these tokens, SentencePiece with these words.
 
-    Returns the number of tokens. The class tells which special pieces a SentencePiece tokenizer has.
+    Returns the number of tokens. The class tells which special tokens it has, where a kind has several classes.
     """
     if kind is TokenizerKind.BYTE_BPE:
         return write_byte_bpe(folder)
@@ -105,7 +127,7 @@ def write_tokenizer_of_kind(
     if kind is TokenizerKind.WORD_BPE:
         return write_xlm(folder, tokens)
     assert kind is TokenizerKind.WORDPIECE, f"write a tiny tokenizer of kind {kind}"
-    return write_wordpiece(folder, tokens)
+    return write_mpnet(folder, tokens) if tokenizer_class == "MPNetTokenizer" else write_wordpiece(folder, tokens)
 
 
 def _write_settings(folder: Path, settings: dict[str, Any]) -> None:

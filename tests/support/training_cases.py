@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from pocketbert.core.families import family_of
+from pocketbert.core.host.processes import current_process
 from pocketbert.core.recipe.sections import Optimisation
 from pocketbert.core.recipe.stages import MiniLmStage, MobileBertStage, TinyBertGeneralStage, TransferWeights
 from pocketbert.core.types import MobileBertSize, Projection
@@ -32,6 +33,7 @@ from pocketbert.distill.students.mobilebert import transfer_student
 from pocketbert.distill.students.projection import attach_projection
 from pocketbert.distill.training import loop
 from pocketbert.distill.training.finite import NotFiniteError
+from pocketbert.distill.training.monitor import Monitor, Validation
 
 VOCABULARY, CLASSES, NONE = 50, 3, -100
 
@@ -155,7 +157,7 @@ class Poisoned(Tagging):
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term | Tensor]:
         """Both terms."""
         terms = super().__call__(model, batch)
-        if loop.current_process().rank == self.rank and self.passes >= self.at:
+        if current_process().rank == self.rank and self.passes >= self.at:
             zero = 0 * next(model.parameters()).sum()
             states = terms["states"]
             assert isinstance(states, Tensor)
@@ -228,7 +230,11 @@ CASES: dict[str, tuple[Tagging | Teaching, Rows, dict[str, Any]]] = {
     "tinybert": (Teaching(tinybert(reference=False)), Rows(), {"micro_batch": 3}),
     "mobilebert": (Teaching(transfer, mobilebert), Rows(), {"micro_batch": 3}),
     "tinybert reference": (Teaching(tinybert(reference=True)), Rows(), {}),
+    "scored": (Tagging(), Rows(), {"lr": 0.1}),
 }
+VALIDATED = {"scored"}
+VALIDATION = Validation(lambda model: float(next(model.parameters()).detach().abs().sum()), 2, patience=3, higher=False)
+"""The score of those runs, a function of the weights; it gets worse at so high a learning rate, so that an earlier step is best."""
 POISONED: dict[str, tuple[Poisoned, dict[str, Any]]] = {
     "one portion of process 1": (Poisoned(1, 9), {"micro_batch": 2}),  # 2 portions: the 2nd of step 5
     "a gradient of process 1": (Poisoned(1, 4, gradient=True), {}),
@@ -253,8 +259,9 @@ def run(name: str, out: Path, at: int = -1) -> None:
     if isinstance(objective, Teaching):
         model = objective.start()
         objective.join(model)
-    outcome = loop.train(model, objective, data, plan, 5, "distill.0", out / f"{name}.work", out / f"{name}.jsonl")
-    if loop.current_process().main:
+    monitor = Monitor(out / f"{name}.jsonl", VALIDATION if name in VALIDATED else None)
+    outcome = loop.train(model, objective, data, plan, 5, "distill.0", out / f"{name}.work", monitor)
+    if current_process().main:
         (out / f"{name}.json").write_text(json.dumps([r.model_dump() for r in outcome.history]))
         save_file({k: v.detach().contiguous() for k, v in model.named_parameters()}, out / f"{name}.safetensors")
 
@@ -272,7 +279,7 @@ def stopped(name: str, out: Path) -> None:
     """Make a poisoned case; write what this process said, and its weights."""
     objective, more = POISONED[name]
     model = tagger()
-    work, here = out / f"{name}.work", loop.current_process().rank
+    work, here = out / f"{name}.work", current_process().rank
     try:
         loop.train(model, objective, Rows(), settings(**more), 5, "distill.0", work)
     except NotFiniteError as error:
@@ -290,12 +297,12 @@ def main(out: Path) -> None:
     for name in POISONED:
         stopped(name, out)
     for folder in ("resumed", "left"):
-        if loop.current_process().main:
+        if current_process().main:
             (out / folder).mkdir()
     killed("dropout", out / "resumed", 5)
     run("dropout", out / "resumed")
     killed("uneven", out / "left", 7)
-    if not loop.current_process().main:
+    if not current_process().main:
         assert not list(Path.cwd().iterdir()), "process 0 alone writes"
 
 

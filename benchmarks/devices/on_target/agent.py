@@ -38,11 +38,11 @@ POWERCAP, CPUFREQ, THERMAL = (
 
 
 class _GoneError(Exception):
-    """The other end of the connection has closed it."""
+    """Raised if the other end has closed the connection."""
 
 
 class _RefusalError(Exception):
-    """A request cannot be carried out; `kind` goes into the answer's ``error`` field."""
+    """Raised if a request cannot be carried out; `kind` goes into the answer's ``error`` field."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -77,7 +77,7 @@ def main() -> int:
 
 
 class _Agent:
-    """Serves one connection. A method ``do_X`` carries out the request ``X`` and returns its answer."""
+    """Serves one connection. The method ``do_put`` carries out the request ``put`` and returns its answer, and so on."""
 
     def __init__(self, requests: BinaryIO, replies: BinaryIO) -> None:
         self._requests, self._replies = requests, replies
@@ -127,7 +127,7 @@ class _Agent:
         return {}
 
     def do_put(self, name: str, size: int) -> dict[str, Any]:
-        """Write the `size` bytes that follow the request to a file; on failure they are still read to the end."""
+        """Write the `size` bytes after the request to the file `name`; if writing fails, they are still read."""
         left, failure = size, None
         try:
             with (self.folder / name).open("wb") as target:
@@ -159,7 +159,7 @@ class _Agent:
         return {}
 
     def do_pip(self, requirements: list[str]) -> dict[str, Any]:
-        """Install distributions with this machine's pip into the folder from which workers import."""
+        """Install distributions with this machine's pip into the folder from which worker processes import."""
         command = [sys.executable, "-m", "pip", "install", "--target", str(self._site), "--only-binary", ":all:"]
         command += ["--disable-pip-version-check", "--no-input", "--no-cache-dir", "--quiet", "--", *requirements]
         child = subprocess.Popen(
@@ -178,7 +178,7 @@ class _Agent:
         return {}
 
     def do_ask(self, worker: str, request: dict[str, Any]) -> dict[str, Any]:
-        """Pass a request to a worker, started if it is not running, and return its answer."""
+        """Pass a request to a worker process, which is started if it is not running, and return its answer."""
         child = self._workers.get(worker) or self._start_worker(worker)
         try:
             child.stdin.write(json.dumps(request).encode() + b"\n")  # type: ignore[union-attr]
@@ -263,10 +263,10 @@ class _Agent:
         return self.folder / f"{worker}.log"
 
     def _read_output(self, child: subprocess.Popen[bytes], one_line: bool) -> bytes:
-        """Read a line of a child's output, or all of it; less if the child ends.
+        """Return what a child process prints, up to a line end or the end; less if the child ends before.
 
         Raises:
-            GoneError: If the connection ends meanwhile: nothing is sent while an answer is awaited.
+            GoneError: If the connection ends meanwhile. The other side sends nothing while it waits for an answer.
         """
         assert child.stdout is not None
         output, stdout, connection = bytearray(), child.stdout.fileno(), self._requests.fileno()
@@ -282,7 +282,7 @@ class _Agent:
 
 
 def _start_guard(folder: str) -> list[int]:
-    """Start the process that removes a folder when this process ends; return its id and the pipe that it waits on."""
+    """Start a process that removes the folder when this process ends; return its id and the pipe that it waits on."""
     reading, writing = os.pipe()
     child = os.fork()
     if child:
@@ -305,7 +305,7 @@ def _start_guard(folder: str) -> list[int]:
 
 
 def _temporary_folder() -> Path | None:
-    """Return the folder in TMPDIR, also if it is not writable so that this is reported; None if unset."""
+    """Return the folder that TMPDIR names, even an unwritable one so that the error names it; None if unset."""
     named = os.environ.get("TMPDIR")
     return Path(named).absolute() if named else None
 
@@ -333,7 +333,7 @@ def _number(path: Path) -> str:
 
 
 def _energy_counters() -> dict[str, Any]:
-    """Read value and range in µJ of each processor package's energy counter, or return why they are unreadable."""
+    """Read the energy counter of each processor package and its range, in µJ; else return why they cannot be read."""
     counters = {}
     try:
         for zone in sorted(POWERCAP.iterdir()):
@@ -349,7 +349,7 @@ def _energy_counters() -> dict[str, Any]:
 
 
 def _cpu_ticks(process: int) -> int:
-    """Return user and system time of a process, those of its ended children included."""
+    """Return the user and system time of a process, with that of its ended child processes."""
     rest = _text(Path(f"/proc/{process}/stat")).rpartition(")")[2].split()
     return sum(map(int, rest[11:15])) if rest else 0
 

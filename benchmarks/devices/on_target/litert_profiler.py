@@ -42,7 +42,7 @@ _TYPES: dict[int, Any] = {
 
 
 class _RefusalError(Exception):
-    """LiteRT cannot profile the file."""
+    """Raised if LiteRT cannot profile the file."""
 
 
 def main() -> None:
@@ -58,10 +58,10 @@ def main() -> None:
 
 
 def _profile(path: str, threads: int, warmup: int, runs: int, inputs: dict[str, list[int]]) -> dict[str, Any]:
-    """Time a TFLite file and its operators on one input row, alternating runs with and without the profiler.
+    """Time a TFLite file and its operators on one input row; runs with and without the profiler alternate.
 
     Returns:
-        Mean µs without the profiler, times per operator with it, and the outputs of the last run.
+        Mean time in µs without the profiler, times per operator with it, and the outputs of the last run.
     """
     model = _Model(path, threads, len(inputs["input_ids"]))
     model.fill(inputs)
@@ -121,12 +121,12 @@ _KEEP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: None)
 
 
 class _Model:
-    """A TFLite file compiled by LiteRT for the CPU, with its profiler; freed when the process ends.
+    """A TFLite file that LiteRT has compiled for the CPU, with a profiler; it is freed when the process ends.
 
     Args:
         path: The TFLite file.
-        threads: Threads within an operator.
-        length: Tokens of the signature to run.
+        threads: Number of threads within an operator.
+        length: Input length in tokens, which chooses the signature to run.
     """
 
     def __init__(self, path: str, threads: int, length: int) -> None:
@@ -148,7 +148,7 @@ class _Model:
         self._outputs = self._create_buffers("Output")
 
     def fill(self, rows: dict[str, list[int]]) -> None:
-        """Write rows of numbers into the input buffers by name; zeros into inputs without a row."""
+        """Write rows of numbers into the input buffers by name; inputs without a row get zeros."""
         for name, (buffer, tensor) in self._inputs.items():
             values = rows.get(name, [0] * tensor.count)
             if len(values) != tensor.count:
@@ -193,7 +193,7 @@ class _Model:
         raise _RefusalError(f"the file has no signature of {length} tokens")
 
     def _tensors(self, signature: ctypes.c_void_p, side: str) -> dict[str, _TensorType]:
-        """Return the type and shape of a signature's ``Input`` or ``Output`` tensors, by name."""
+        """Return the type and shape of a signature's inputs or outputs by name; `side` is ``Input`` or ``Output``."""
         count = ctypes.c_size_t()
         self._call(f"LiteRtGetNumSignature{side}s", signature, ctypes.byref(count))
         out = {}
@@ -206,7 +206,7 @@ class _Model:
         return out
 
     def _create_buffers(self, side: str) -> dict[str, tuple[ctypes.c_void_p, _TensorType]]:
-        """Create a buffer in host memory per input or output; return (buffer, type) by name."""
+        """Create a buffer in host memory for each input or output; return (buffer, type) by name."""
         out = {}
         for name, tensor in self._tensors(self._signature, side).items():
             size = ctypes.c_size_t(tensor.count * ctypes.sizeof(tensor.element_type))
@@ -235,14 +235,14 @@ class _Model:
 
 
 def _add_up(runs: list[list[_Event]]) -> dict[str, Any]:
-    """Sum the profiler's events of several runs into the time per operator.
+    """Add up the profiler's events of several runs, and return the time per operator.
 
     Returns:
-        ``operators``, each with name, owner, number in one run and µs per run; ``invoke_us``, the mean time of the
-        interpreter. XNNPACK counts each of its operators in whole µs, the rest of which is lost.
+        ``operators``, each with name, owner, number in one run and µs per run, and ``invoke_us``, the mean time of the
+        interpreter. XNNPACK reports each of its operators in whole µs and so loses fractions.
 
     Raises:
-        RefusalError: If the events contradict each other, as they would with another layout of the structure.
+        RefusalError: If the times contradict each other, as they would if LiteRT's event structure had another layout.
     """
     totals: dict[tuple[str, str], list[int]] = {}
     invoked = 0
@@ -270,7 +270,7 @@ def _find_library() -> Path:
     """Return the path of LiteRT's shared library in the installed package.
 
     Raises:
-        RefusalError: If there is none.
+        RefusalError: If the package has no such library.
     """
     spec = importlib.util.find_spec("ai_edge_litert")
     for folder in (spec.submodule_search_locations or []) if spec else []:

@@ -1,15 +1,13 @@
 """Measure the Core ML packages of an artefact folder on this Mac, and check their answers.
 
-Needs Python 3.9 or newer and coremltools, nothing else. As coreml/benchmark_on_mac.py it lies beside the packages:
+Needs Python 3.9 or newer and coremltools (python3 -m pip install coremltools). It lies beside the packages:
 
-    python3 -m pip install coremltools
     python3 phone/coreml/benchmark_on_mac.py                      # writes phone-mac.json beside the folder
     pocketbert benchmark -m phone --import phone-mac.json         # anywhere: into the common report
     python3 phone/coreml/benchmark_on_mac.py --iphone --team TEAM # on the connected iPhone: phone-iphone.json
 
-Per package, compute unit and length: load time and first inference in a fresh process, warm-up until stable, then
-timed inferences in short bursts that take turns, so that a disturbance hits all of them. Raw samples are kept. The
-compute plan is what Core ML itself expects to run where; it is an estimate, not a measurement.
+Per package, compute unit and length: load time and first inference in a fresh process, then after a warm-up
+short bursts of timed inferences in turns, so that a disturbance hits all. The compute plan is an estimate.
 """
 
 from __future__ import annotations
@@ -40,8 +38,7 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 ANSWERS = (("logits",), ("start_logits", "end_logits"), ("sentence_embedding",))  # outputs that golden rows record
 INT32 = 131104  # ArrayFeatureType.INT32 of Core ML's protobuf
 BURST, WINDOW = 5, 5
-# Defaults on an iPhone: each inference is a file that is sent and a file that comes back.
-_IPHONE_RUNS, _IPHONE_REPEATS = 10, 3
+_IPHONE_RUNS, _IPHONE_REPEATS = 10, 3  # on an iPhone: each inference sends a file and gets one back
 DEVICES = {"NeuralEngine": "Neural Engine", "GPU": "GPU", "CPU": "CPU"}
 ISA = {
     "hw.optional.arm.FEAT_DotProd": "asimddp", "hw.optional.arm.FEAT_I8MM": "i8mm", "hw.optional.arm.FEAT_BF16": "bf16",
@@ -55,7 +52,7 @@ class _RefusalError(Exception):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run; exit codes 0 done, 1 nothing was measured, 2 wrong usage or system, 3 wrong answers, 4 no coremltools."""
+    """Measure packages; exit code 1: nothing measured, 2: wrong usage, 3: wrong answers, 4: no coremltools."""
     options = _parse_options(arguments)
     try:
         if platform.system() != "Darwin":
@@ -79,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parse_options(arguments: list[str] | None) -> argparse.Namespace:
-    """Parse the command line; add `signing` and the defaults of `runs` and `repeats`, which differ for an iPhone."""
+    """Parse the command line; add the signing options and the defaults of `runs` and `repeats`, which differ for an iPhone."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
     runs_help = f"timed inferences per package, unit, length and repeat; default 50, on an iPhone {_IPHONE_RUNS}"
@@ -111,7 +108,7 @@ def _parse_options(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def _measure_folder(options: argparse.Namespace) -> int:
-    """Measure every package on every unit, write the JSON file, print the table, and return the exit code."""
+    """Measure every package on every compute unit, write the JSON file, print the table, and return the exit code."""
     began, (tools, numpy) = time.monotonic(), _import_libraries()
     script_folder = Path(__file__).resolve().parent
     folder = script_folder.parent if script_folder.name == "coreml" else script_folder
@@ -148,7 +145,7 @@ def _measure_folder(options: argparse.Namespace) -> int:
 
 
 def _print_results(packages: list[_Package], output: Path) -> int:
-    """Print the table of times and whether each unit's answers are right; return the exit code."""
+    """Print a table of times, and whether each compute unit's outputs are right; return the exit code."""
     rows, wrong, verdicts = [], False, []
     for package in packages:
         for entry in package.content["units"]:
@@ -177,7 +174,7 @@ def _print_results(packages: list[_Package], output: Path) -> int:
 
 
 class _GoldenRows:
-    """Token ids to measure with, and the answers that the packages should give, from an artefact folder.
+    """Token ids to measure with, and the outputs that the packages should give, from an artefact folder.
 
     `rows` pairs each row of golden_tokens.jsonl with the one of golden.jsonl that has the same text. `extra_inputs`
     names inputs beside `INPUTS`, made from other columns. `listed` has the SHA-256 by path out of artifacts.json.
@@ -212,7 +209,7 @@ class _GoldenRows:
         self.inputs = "tokens of the golden rows" if single else "ids 1 to 90: no golden_tokens.jsonl here"
 
     def ids_of_length(self, length: int) -> list[int]:
-        """Return exactly `length` token ids: the golden texts joined, between the special tokens of the first one."""
+        """Return exactly `length` token ids: the golden texts joined, between the first one's special tokens."""
         inner = (self._inner_ids * (length // len(self._inner_ids) + 1))[: max(0, length - 2)]
         return [self._ends[0], *inner, self._ends[1]][:length]
 
@@ -270,7 +267,7 @@ class _Package:
         self.longest = self.range[1] if self.range else self.lengths[-1]
 
     def open_on_units(self, units: list[str], iphone: _Iphone | None = None) -> list[_Cell]:
-        """Open the package on each unit of this Mac or an iPhone; return what to time, record why a unit fails."""
+        """Open the package on each compute unit; return the cells to time, and record why a unit fails."""
         cells = []
         for unit in units:
             entry: dict[str, Any] = {"unit": unit}
@@ -289,7 +286,7 @@ class _Package:
         return cells
 
     def _open_here(self, entry: dict[str, Any]) -> list[_Cell]:
-        """Open the package on a unit of this Mac; add load times, answers and compute plan to `entry`."""
+        """Open the package on a compute unit of this Mac; record load times, answers and compute plan in `entry`."""
         first, again = (self._run_cold_start(entry["unit"]) for _ in range(2))
         compute_unit = getattr(self.tools.ComputeUnit, UNITS[entry["unit"]])
         model = self.tools.models.CompiledMLModel(self.compiled, compute_units=compute_unit)
@@ -309,7 +306,7 @@ class _Package:
         return cells
 
     def _open_on_iphone(self, iphone: _Iphone, entry: dict[str, Any]) -> list[_Cell]:
-        """Open the package on a unit of an iPhone; add load times, answers and compute plan to `entry`."""
+        """Open the package on a compute unit of an iPhone; record load times, answers and compute plan in `entry`."""
         compute_unit, name = getattr(self.tools.ComputeUnit, UNITS[entry["unit"]]), f"{self.name} {entry['unit']}"
         model, load_times = iphone.open_package(self._path, compute_unit)
 
@@ -337,7 +334,7 @@ class _Package:
         return times
 
     def _feed(self, length: int, ids: Any = None, types: Any = None, extra: Any = None) -> dict[str, Any]:
-        """Return the inputs for `ids` (default: golden tokens), padded to `length`: arrays [1, length(, width)]."""
+        """Return inputs [1, length] or [1, length, width] for the token ids `ids` (default: golden ones), padded."""
         ids = ids or self.golden.ids_of_length(length)
 
         def padded(values: list[Any], filling: Any = 0) -> list[Any]:
@@ -352,7 +349,7 @@ class _Package:
         return {name: self.numpy.array([rows[name]], dtype) for name, dtype in self.dtypes.items()}
 
     def _compare_answers(self, predict: Callable[[dict[str, Any]], Any]) -> dict[str, Any] | None:
-        """Return the largest difference to the answers in golden.jsonl; None if it has none of this package."""
+        """Return how far `predict`'s outputs are from golden.jsonl at most; None if it has none of this package."""
         differences, skipped, tolerance = [], 0, math.inf
         for tokens, row in self.golden.rows:
             expected, count = row["outputs"].get(self.name), len(tokens["ids"])
@@ -375,7 +372,7 @@ class _Package:
         return {"rows": len(differences), "skipped": skipped, "tolerance": tolerance, **judged}
 
     def _recorded_values(self, row: dict[str, Any], ids: list[int], out: dict[str, Any]) -> Any:
-        """Return the outputs at the tokens (`places`) and columns that a golden row records, flattened."""
+        """Return the values of the outputs that a golden row records: some tokens and columns, flattened."""
         parts = [self.numpy.asarray(out[name], "float64") for name in self.outputs]
         rows = parts[0].reshape(1, -1)
         if row.get("places"):
@@ -387,7 +384,7 @@ class _Package:
 
 
 def _time_cold_start(job: dict[str, Any]) -> dict[str, float]:
-    """Return load and first-inference ms, memory in bytes. `job`: compiled, unit, feed (name: [dtype, rows])."""
+    """Load a package and run it once; return ms and bytes. `job` has the compiled package, unit and inputs."""
     resource, (tools, numpy) = importlib.import_module("resource"), _import_libraries()  # Windows has no resource
     feed = {name: numpy.array(rows, dtype) for name, (dtype, rows) in job["feed"].items()}
     unit = getattr(tools.ComputeUnit, UNITS[job["unit"]])
@@ -423,7 +420,10 @@ class _Cell:
         return _to_ms(wall), _to_ms(cpu), _to_ms(engine) if engine else None
 
     def warm_up(self) -> None:
-        """Run 10 to 60 inferences, until the medians of two windows of 5 agree within 3 %."""
+        """Run `WARMUP_LEAST` to `WARMUP_MOST` inferences until their time is stable; record that in `content`.
+
+        It is stable if the medians of two successive windows of 5 inferences differ by less than `STABLE`.
+        """
         runs, stable, before = 0, False, None
         while runs < self.WARMUP_LEAST or not (stable or runs >= self.WARMUP_MOST):
             median = statistics.median(self.time_inference()[0] for _ in range(WINDOW))
@@ -433,7 +433,7 @@ class _Cell:
 
 
 class _IphoneCell(_Cell):
-    """One package on an iPhone at one length, timed there around the inference, without the transfer."""
+    """One package at one length on an iPhone, which times the inference without the transfer of inputs and outputs."""
 
     WARMUP_LEAST, WARMUP_MOST, STABLE = 10, 10, 0.1  # after idle times more calls warm nothing, and times vary more
 
@@ -444,7 +444,7 @@ class _IphoneCell(_Cell):
 
 
 def _time_cells(cells: list[_Cell], runs: int, repeats: int) -> None:
-    """Warm up all packages, then time them in turns of one burst: each repeat visits every length."""
+    """Warm up all packages, then time them in turns: each repeat visits every length, where each package runs a short burst."""
     for number, cell in enumerate(cells, 1):
         LOG.info(f"[{number}/{len(cells)}] warm-up {cell.name}, {cell.length} tokens")
         cell.warm_up()
@@ -507,7 +507,7 @@ class _Iphone:
         }  # fmt: skip
 
     def open_package(self, package: Path, compute_unit: Any) -> tuple[Any, dict[str, Any]]:
-        """Open a package twice, as Core ML prepares it for the unit the first time; return it and both load times."""
+        """Open a package twice, since Core ML prepares it for the unit the first time; return it and both load times."""
         target, wrappers = {"weights_dir": "", "compute_units": compute_unit, "device": self.device}, []
         for _ in range(2):
             wrapper = self._wrappers.MLModelAsyncWrapper.from_spec_or_path(spec_or_path=str(package), **target)
@@ -540,7 +540,7 @@ def _describe_mac() -> dict[str, Any]:
 
 
 def _summarize_plan(load_plan: Callable[[], Any]) -> dict[str, Any]:
-    """Count operators and sum estimated costs per device of Core ML's compute plan; or say why there is none."""
+    """Count the operators and sum the estimated costs per device in Core ML's plan, or return why there is none."""
     try:
         plan, constants = load_plan(), 0
         devices: dict[str, dict[str, Any]] = {}
@@ -565,7 +565,7 @@ def _summarize_plan(load_plan: Callable[[], Any]) -> dict[str, Any]:
 
 
 def _import_libraries() -> tuple[Any, Any]:
-    """Import coremltools, and NumPy that comes with it; raise RefusalError with the command that installs them."""
+    """Import coremltools, and the NumPy that comes with it; raise RefusalError with the command that installs them."""
     try:
         return importlib.import_module("coremltools"), importlib.import_module("numpy")
     except ImportError as error:
@@ -592,7 +592,7 @@ def _to_ms(nanoseconds: float) -> float:
 
 
 def _one_line(error: Exception) -> str:
-    """Return an error's message in one line of at most 300 characters, or its type if it has none."""
+    """Return an error's message in one line of at most 300 characters; if it is empty, the name of its class."""
     return (" ".join(str(error).split()) or type(error).__name__)[:300]
 
 

@@ -52,27 +52,31 @@ def _answer(worker: _Worker, request: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Worker:
-    """Holds open files and prepared inputs. A method ``do_X`` carries out the request X and returns its answer."""
+    """Keeps open files and prepared inputs. The method ``do_burst`` carries out the request ``burst``, and so on."""
 
     def __init__(self) -> None:
         self._files: list[Any] = []
         self._series: list[tuple[Any, list[dict[str, Any]]]] = []
 
     def do_open(self, path: str, format: str, threads: int, entries: dict[str, str]) -> dict[str, Any]:
-        """Open a model file; return its number, engine, version and fixed lengths."""
+        """Open a model file; return its number, the engine, the versions and the fixed input lengths."""
         file = _open(path, format, threads, entries)
         self._files.append(file)
         facts = {"engine": file.engine, "version": file.version, "lengths": list(file.lengths)}
         return {"file": len(self._files) - 1, "numpy": numpy.__version__, **facts}
 
     def do_prepare(self, file: int, feeds: list[dict[str, Any]]) -> dict[str, Any]:
-        """Convert inputs to arrays and keep them as a series; return the number of the series."""
+        """Convert inputs to arrays and keep them as a series; return the number of the series for later requests."""
         opened = self._files[file]
         self._series.append((opened, [opened.bind(_arrays(feed)) for feed in feeds]))
         return {"series": len(self._series) - 1}
 
     def do_burst(self, series: int, numbers: list[int]) -> dict[str, Any]:
-        """Run one inference per number; return wall and CPU times in ns, or instruction counts in an emulator."""
+        """Run one inference for each number in `numbers`; return wall and CPU times in ns.
+
+        An emulator returns instruction counts instead. `series` is the number of the prepared inputs, of which each of
+        `numbers` chooses one.
+        """
         file, feeds = self._series[series]
         if _COUNTER in os.environ:
             return {"instructions": _count_instructions(file.run, [feeds[number % len(feeds)] for number in numbers])}
@@ -116,7 +120,7 @@ class _Worker:
         profile_runs: int,
         litert: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Load a file in this fresh process and run it; return times, memory in bytes, and a profile if requested."""
+        """Load a file in this new process and run one input; return times, memory and, if asked for, a profile."""
         arrays = _arrays(feed)
         before = _memory("VmRSS:")
         with contextlib.suppress(OSError):  # importing NumPy has a peak too, which Linux can forget
@@ -174,7 +178,7 @@ class _OnnxFile:
         self._outputs = [o.name for o in self._session.get_outputs()]
 
     def bind(self, feed: dict[str, Any]) -> dict[str, Any]:
-        """Return arrays for all inputs of the file; zeros for inputs that `feed` lacks."""
+        """Return arrays for all inputs of the file; inputs that `feed` lacks are zeros."""
         rows, length = feed["input_ids"].shape
         out = {}
         for name, (kind, shape) in self.inputs.items():
@@ -215,7 +219,7 @@ class _TfliteFile:
         self.version = metadata.version("ai-edge-litert")
 
     def bind(self, feed: dict[str, Any]) -> dict[str, Any]:
-        """Return arrays for all inputs of the file; zeros for inputs that `feed` lacks."""
+        """Return arrays for all inputs of the file; inputs that `feed` lacks are zeros."""
         length = feed["input_ids"].shape[1]
         if length not in self._runners:
             raise ValueError(f"takes {', '.join(map(str, self.lengths))} tokens, not {length}")
@@ -230,7 +234,7 @@ class _TfliteFile:
         return dict(self._runners[feed["input_ids"].shape[1]](**feed))
 
     def operators(self) -> list[dict[str, Any]]:
-        """Return the graph's operators with their tensors, delegates included; [] if this LiteRT cannot list them."""
+        """Return the graph's operators with tensors, delegates included; empty if this LiteRT cannot list them."""
         try:
             interpreter = self._new(model_path=self._path, num_threads=1)
             interpreter.allocate_tensors()
@@ -256,7 +260,7 @@ def _count_instructions(run: Any, feeds: list[dict[str, Any]]) -> list[int]:
 
 
 def _litert_times(request: dict[str, Any]) -> Any:
-    """Run LiteRT's profiler in a separate process, since it may crash; return its times or an error."""
+    """Run LiteRT's profiler in a process of its own, since it may crash; return its times, or an error."""
     try:
         done = subprocess.run(
             [sys.executable, _PROFILER], input=json.dumps(request).encode(), capture_output=True, timeout=_PROFILER_S
@@ -274,7 +278,7 @@ def _arrays(feed: dict[str, Any]) -> dict[str, Any]:
 
 
 def _memory(key: str) -> int:
-    """Return one of this process's memory figures in bytes, such as ``VmHWM:``, from /proc."""
+    """Return an entry of this process's memory statistics in /proc, such as ``VmHWM:``, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(key):
             return int(line.split()[1]) * 1024

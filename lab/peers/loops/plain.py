@@ -20,7 +20,7 @@ SCORES = "scores_kept"
 
 def plain(made: Case) -> Callable[[], float]:
     """(b): length buckets, real tokens gathered before the vocabulary, the CPU's better number type, SDPA without maps."""
-    from pocketbert.distill.training.loop import training_dtype
+    from pocketbert.distill.training.machine import training_dtype
 
     losses = {"distilbert": _triple, "tinybert": _layers, "minilm": _relations, "mobilebert": _blocks}
     return plain_step(made, losses.get(made.name, _task)(made, False), training_dtype(), None)

@@ -15,7 +15,7 @@ from pocketbert.runtime.coreml.types import Dtype, check_elements
 from pocketbert.runtime.coreml.weights import unpack_bits
 
 CONSTEXPR_PREFIX = "constexpr_"
-"""Of the MIL names of operations that make compressed constants."""
+"""Start of the MIL names of operations that make compressed constants."""
 _LUT_BITS = {2: Dtype.UINT1, 4: Dtype.UINT2, 16: Dtype.UINT4, 64: Dtype.UINT6}
 _FULL_LUT = 256
 
@@ -28,7 +28,7 @@ def _quantize(
     zero_point: Array | None = None,
     axis: int | None = None,
 ) -> Array:
-    """Quantize activations: clip(round(input / scale) + zero_point); halves go to the even number.
+    """Quantize activations: clip(round(input / scale) + zero_point), with halves rounded to the even number.
 
     Raises:
         ValueError: If scales do not fit the axis.
@@ -54,7 +54,7 @@ def _dequantize(input: Array, scale: Array, zero_point: Array | None = None, axi
 
 
 def _along(value: Array, data: Array, axis: int | None) -> Array:
-    """Reshape a scale or zero point, scalar or vector, so that it broadcasts along `axis` of `data`.
+    """Reshape a scale or zero point (scalar or vector) so that it broadcasts along `axis` of `data`.
 
     Raises:
         ValueError: If a vector has another length than that axis.
@@ -71,7 +71,7 @@ def _along(value: Array, data: Array, axis: int | None) -> Array:
 
 
 def _sparse(data: str) -> Rule:
-    """Make a rule for two results: a bit mask, and values of the dtype of the parameter `data`."""
+    """Return a dtype rule for two results: a bit mask, and values of the dtype of the parameter `data`."""
 
     def rule(declared: Declared) -> tuple[Dtype, ...]:
         return (Dtype.UINT1, declared.dtypes[data][0])
@@ -100,9 +100,9 @@ def _constexpr_blockwise_shift_scale(data: Array, scale: Array, offset: Array | 
     """Expand a constant to scale * (data - offset), with a scale for each block of elements (iOS 18).
 
     Args:
-        data: D.
-        scale: As many axes; each size divides D's.
-        offset: Of the shape of `scale`.
+        data: Quantized elements, of shape D.
+        scale: Scale of each block, with as many axes as `data`; each size divides that of D.
+        offset: Offset of each block, of the shape of `scale`; None for 0.
     """
     out: Array = data.astype(np.float32)
     if offset is not None:
@@ -118,10 +118,10 @@ def _constexpr_lut_to_dense(
     """Expand a constant of palette indices to the palette's numbers.
 
     Args:
-        indices: iOS 16: packed bits; iOS 18: one index per element (or vector).
-        lut: iOS 16: [palette]; iOS 18: [*blocks, palette, vector size].
-        shape: iOS 16 only: of the result.
-        vector_axis: iOS 18: where a vector of the palette goes.
+        indices: iOS 16: indices in packed bits; iOS 18: one index per element (or vector).
+        lut: The palette. iOS 16: [palette]; iOS 18: [*blocks, palette, vector size].
+        shape: Shape of the result; iOS 16 only.
+        vector_axis: Axis of the result along which the palette's vectors are laid out; iOS 18 only.
     """
     if shape is None:
         return _look_up(indices, lut, vector_axis)
@@ -139,12 +139,12 @@ def _constexpr_lut_to_dense(
 
 @kernel(dtype_of("nonzero_data"), exact=True)
 def _constexpr_sparse_to_dense(nonzero_data: Array, mask: Array, shape: Ints | None = None) -> Array:
-    """Expand a sparse constant: its values where the mask is set, 0 elsewhere.
+    """Expand a sparse constant: its values where the mask is set, and 0 elsewhere.
 
     Args:
-        nonzero_data: [number of set bits].
-        mask: iOS 16: packed bits; iOS 18: one element each.
-        shape: iOS 16 only: of the result.
+        nonzero_data: The values, [number of set bits].
+        mask: Which elements have a value. iOS 16: packed bits; iOS 18: one number per element.
+        shape: Shape of the result; iOS 16 only.
     """
     if shape is not None:
         count = math.prod(shape)
@@ -158,7 +158,7 @@ def _constexpr_sparse_to_dense(nonzero_data: Array, mask: Array, shape: Ints | N
 def _constexpr_sparse_blockwise_shift_scale(
     data_mask: Array, nonzero_data: Array, scale: Array, offset: Array | None = None
 ) -> tuple[Array, Array]:
-    """Expand a sparse constant's values to scale * (data - offset); return (mask, values)."""
+    """Expand a sparse constant's values to scale * (data - offset), and return (mask, values)."""
     dense = _constexpr_blockwise_shift_scale(_to_dense(nonzero_data, data_mask), scale, offset)
     return data_mask, dense[data_mask != 0]
 
@@ -167,7 +167,7 @@ def _constexpr_sparse_blockwise_shift_scale(
 def _constexpr_lut_to_sparse(
     indices_mask: Array, indices_nonzero_data: Array, lut: Array, vector_axis: int | None = None
 ) -> tuple[Array, Array]:
-    """Expand a sparse constant of palette indices; return (mask, values)."""
+    """Expand a sparse constant of palette indices, and return (mask, values)."""
     dense = _look_up(_to_dense(indices_nonzero_data, indices_mask), lut, vector_axis)
     mask = indices_mask
     if lut.shape[-1] > 1 and vector_axis is not None:
@@ -176,7 +176,10 @@ def _constexpr_lut_to_sparse(
 
 
 def _to_dense(values: Array, mask: Array) -> Array:
-    """Write values where a mask is set, 0 elsewhere; ValueError if they are not as many as the set bits."""
+    """Return an array with the values where a mask is set, and 0 elsewhere.
+
+    Raises ValueError if there are not as many values as set bits.
+    """
     is_set = mask != 0
     if values.ndim != 1 or np.count_nonzero(is_set) != values.size:
         raise ValueError(f"{values.size} values for {np.count_nonzero(is_set)} set bits")
@@ -186,7 +189,10 @@ def _to_dense(values: Array, mask: Array) -> Array:
 
 
 def _repeat_blocks(value: Array, shape: tuple[int, ...]) -> Array:
-    """Repeat one number per block along each axis up to `shape`; axes of size 1 are left to broadcasting."""
+    """Repeat the one number of each block along each axis, up to `shape`. Axes of size 1 are left for broadcasting.
+
+    Raises ValueError if the blocks do not divide the shape.
+    """
     if value.ndim != len(shape):
         raise ValueError(f"{value.shape} blocks of {shape}")
     for axis, (blocks, size) in enumerate(zip(value.shape, shape, strict=True)):
@@ -198,7 +204,11 @@ def _repeat_blocks(value: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _look_up(indices: Array, lut: Array, vector_axis: int | None) -> Array:
-    """Replace indices by the numbers of their block's palette; vector entries are laid out along `vector_axis`."""
+    """Replace palette indices by the numbers of their block's palette.
+
+    Palette entries that are vectors are laid out along `vector_axis`. Raises ValueError if palettes, indices and axis
+    do not fit.
+    """
     rank, (palette, vector) = indices.ndim, lut.shape[-2:]
     blocks = lut.shape[:-2]
     if len(blocks) != rank or any(b < 1 or n % b for n, b in zip(indices.shape, blocks, strict=True)):

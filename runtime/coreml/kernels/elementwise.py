@@ -33,7 +33,11 @@ def _check_broadcast(*operands: Array) -> None:
 
 
 def _binary(name: str, function: Callable[[Any, Any], Any], boolean: bool = False, exact: bool = False) -> None:
-    """Register a numpy function of x and y as a MIL operation; its result has their dtype, or bool if `boolean`."""
+    """Register a numpy function of two arrays as a MIL operation.
+
+    Its result has the dtype of the arrays, or bool if `boolean`. `exact` marks a function whose result needs no
+    rounding to fp16.
+    """
 
     def run(x: Array, y: Array) -> Array:
         _check_broadcast(x, y)
@@ -50,7 +54,7 @@ def _binary(name: str, function: Callable[[Any, Any], Any], boolean: bool = Fals
 
 
 def _unary(name: str, function: Callable[[Any], Any], exact: bool = False) -> None:
-    """Register a numpy function of x as a MIL operation; its result has x's dtype."""
+    """Register a numpy function of x as a MIL operation. Its result has x's dtype."""
 
     def run(x: Array) -> Array:
         result: Array = function(x)
@@ -116,14 +120,14 @@ def _clip(x: Array, alpha: float, beta: float) -> Array:
 
 @kernel(dtype_of("a", "b"), exact=True)
 def _select(cond: Array, a: Array, b: Array) -> Array:
-    """Take `a` where `cond` holds, else `b`; all three broadcast, whatever rank the program declares."""
+    """Take `a` where `cond` is true, else `b`. All three broadcast, whatever rank the program declares."""
     _check_broadcast(cond, a, b)
     return np.where(cond, a, b)
 
 
 @kernel(dtype_named_by("dtype"))
 def _cast(x: Array, dtype: str) -> Array:
-    """Convert `x` to another dtype; floats become integers towards zero."""
+    """Convert `x` to another dtype. Floats become integers towards zero."""
     out: Array = x.astype(Dtype(dtype).storage)
     return out
 
@@ -146,13 +150,13 @@ _ERF_COEFFICIENTS = tuple(
 
 
 def _erf(x: Array) -> Array:
-    """Compute the error function in float32, within 1.5e-7; numpy has none.
+    """Compute the error function in float32, within 1.5e-7. The library numpy has none.
 
-    erf(x) = tanh(x P(x²)), P being a polynomial fitted to atanh(erf(x)) / x on [-4, 4], weighted by what its error
-    means for the result. A rational function as in most libraries rounds worse in float32 (3.7e-7) and takes longer.
+    erf(x) = tanh(x P(x²)), P being a polynomial fitted to atanh(erf(x)) / x on [-4, 4], weighted by the effect of its
+    error on the result. A rational function as in most libraries rounds worse in float32 (3.7e-7) and takes longer.
 
     Args:
-        x: float32.
+        x: Array of float32.
 
     Returns:
         A new array.
@@ -234,7 +238,7 @@ def _softmax(x: Array, axis: int = -1) -> Array:
 
 @kernel(fixed_dtypes(Dtype.STRING, Dtype.FP64), exact=True)
 def _classify(probabilities: Array, classes: Texts) -> tuple[str, dict[str, float]]:
-    """Return the most probable label, and the probability of each.
+    """Return the most probable label, and the probability of each label.
 
     Args:
         probabilities: As many elements as there are classes.
@@ -253,7 +257,7 @@ def _classify(probabilities: Array, classes: Texts) -> tuple[str, dict[str, floa
 
 
 def _reduction(name: str, function: Callable[..., Any], exact: bool = False) -> None:
-    """Register a numpy reduction as a MIL operation; it reduces the given axes, or all if they are None."""
+    """Register a numpy reduction as a MIL operation. It reduces the given axes, or all if they are None."""
 
     def run(x: Array, axes: Ints | None = None, keep_dims: bool = False) -> Array:
         result: Array = function(x, axis=axes, keepdims=keep_dims)
@@ -271,14 +275,17 @@ _reduction("reduce_prod", np.prod)
 
 @kernel(dtype_named_by("output_dtype", Dtype.INT32), exact=True)
 def _reduce_argmax(x: Array, axis: int = -1, keep_dims: bool = False, output_dtype: str = "int32") -> Array:
-    """Return the index of the largest value along `axis`, the first of equals."""
+    """Return the index of the largest value along `axis`, or the first such index if several values are equal."""
     result: Array = np.argmax(x, axis=axis, keepdims=keep_dims).astype(Dtype(output_dtype).storage)
     return result
 
 
 @kernel(dtype_of("x"))
 def _cumsum(x: Array, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Array:
-    """Compute the running sum along `axis`; `exclusive` leaves each element itself out, `reverse` runs from the end."""
+    """Compute the running sum along `axis`.
+
+    `exclusive` leaves out the element itself; `reverse` sums from the end.
+    """
     if reverse:
         x = np.flip(x, axis)
     out: Array = np.cumsum(x, axis=axis, dtype=x.dtype)

@@ -16,12 +16,12 @@ def _linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
     """Compute a dense layer: x @ weight.T + bias.
 
     Args:
-        x: [..., I].
-        weight: [O, I].
-        bias: [O] or absent.
+        x: Inputs, [..., I].
+        weight: Weight matrix, [O, I].
+        bias: Added to the outputs, [O]; None for no bias.
 
     Returns:
-        [..., O].
+        Outputs, [..., O].
     """
     if weight.ndim != 2 or (bias is not None and bias.shape != weight.shape[:1]):
         raise ValueError(f"weight {weight.shape} with bias {None if bias is None else bias.shape}")
@@ -37,7 +37,7 @@ def _linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
 
 @kernel(dtype_of("x", "y"))
 def _matmul(x: Array, y: Array, transpose_x: bool = False, transpose_y: bool = False) -> Array:
-    """Multiply matrices, x @ y, leading axes broadcast; `transpose_` swaps an operand's last two axes first."""
+    """Multiply matrices, x @ y, with broadcast leading axes. `transpose_x`, `transpose_y` first swap the last two."""
     if transpose_x and x.ndim > 1:
         x = x.swapaxes(-1, -2)
     if transpose_y and y.ndim > 1:
@@ -52,12 +52,16 @@ def _matmul(x: Array, y: Array, transpose_x: bool = False, transpose_y: bool = F
 def _einsum(values: Arrays, equation: str) -> Array:
     """Compute the Einstein summation of two tensors, e.g. ``bchq,bkhc->bkhq``.
 
-    The operands are brought into the form of a stack of matrix products, which numpy's own einsum does not do for
-    equations with a batch axis.
+    The operands are rearranged to stacks of matrices and multiplied, which numpy's own einsum does not do for equations
+    with a batch axis.
+
+    Args:
+        values: The two operands.
+        equation: Letters of the operands' and the result's axes.
 
     Raises:
-        ValueError: If the equation is not one of two operands without repeated axes in each, or a size differs and is
-            neither 1 nor kept.
+        ValueError: If the equation does not have two operands, repeats an axis within one, or has an axis of two
+            different sizes, of which one must be 1 and the axis must be in the result.
     """
     left, out = equation.replace(" ", "").split("->")
     first, second = left.split(",")
@@ -88,7 +92,7 @@ def _einsum(values: Arrays, equation: str) -> Array:
 
 
 def _sum_unshared_axes(value: Array, letters: str, others: str) -> tuple[Array, str]:
-    """Sum over the axes whose letters are not in `others`; return (sum, remaining letters)."""
+    """Sum over the axes whose letters are not in `others`, and return (sum, remaining letters)."""
     unshared = tuple(i for i, t in enumerate(letters) if t not in others)
     if not unshared:
         return value, letters
@@ -96,7 +100,10 @@ def _sum_unshared_axes(value: Array, letters: str, others: str) -> tuple[Array, 
 
 
 def _to_matrices(value: Array, letters: str, groups: list[list[str]], sizes: dict[str, int]) -> Array:
-    """Transpose and reshape a tensor to a stack of matrices, one axis per group of letters."""
+    """Transpose and reshape a tensor to a stack of matrices, with one axis per group of letters.
+
+    Axes of size 1 are broadcast to the sizes in `sizes`.
+    """
     # a size of 1 is broadcast to the other operand's
     check_elements([sizes[t] for t in letters])
     value = np.broadcast_to(value, [sizes[t] for t in letters])
@@ -120,17 +127,17 @@ def _conv(
     1x1 convolutions, as in the Neural Engine layout, are plain matrix products.
 
     Args:
-        x: [N, C, *D].
-        weight: [O, C / groups, *K].
-        bias: [O] or absent.
+        x: Inputs, [N, C, *D].
+        weight: Kernels, [O, C / groups, *K].
+        bias: Added to each output channel, [O]; None for no bias.
         strides: Stride of each spatial axis; default 1.
         pad_type: ``valid``, ``custom``, ``same`` or ``same_lower``.
-        pad: Before and after each spatial axis, for ``custom``.
+        pad: Padding before and after each spatial axis, for ``custom``.
         dilations: Dilation of each spatial axis; default 1.
-        groups: Number of groups that channels are split into.
+        groups: Number of groups into which channels are split.
 
     Returns:
-        [N, O, *E].
+        Outputs, [N, O, *E].
 
     Raises:
         ValueError: If sizes do not fit.
@@ -161,7 +168,16 @@ def _conv(
 
 
 def _convolve_windows(x: Array, weight: Array, steps: Ints, spread: Ints, span: Ints, groups: int) -> Array:
-    """Compute a convolution as products of the weight with the sliding windows of padded `x`, group by group."""
+    """Compute a convolution as matrix products of the weight with the sliding windows of `x`, which is padded already.
+
+    Args:
+        x: Padded inputs, [N, C, *D].
+        weight: Kernels, [O, C / groups, *K].
+        steps: Stride of each spatial axis.
+        spread: Dilation of each spatial axis.
+        span: Extent of the kernel, with dilation, along each spatial axis.
+        groups: Number of groups into which channels are split.
+    """
     axes = len(steps)
     windows = sliding_window_view(x, span, axis=tuple(range(2, x.ndim)))
     places = tuple(slice(None, None, s) for s in steps)
@@ -180,7 +196,7 @@ def _convolve_windows(x: Array, weight: Array, steps: Ints, spread: Ints, span: 
 
 
 def _margins(sizes: tuple[int, ...], span: Ints, steps: Ints, pad_type: str, pad: Ints) -> list[tuple[int, int]]:
-    """Return the padding (before, after) of each spatial axis; `span` is the kernel's extent with dilation."""
+    """Return the padding (before, after) of each spatial axis. `span` is the kernel's extent with dilation."""
     if pad_type == "valid":
         return [(0, 0)] * len(sizes)
     if pad_type == "custom":
@@ -208,10 +224,10 @@ def _layer_norm(
     """Normalize over `axes`: (x - mean) / sqrt(variance + epsilon) * gamma + beta.
 
     Args:
-        x: Any shape.
-        axes: Axes of the statistics; None for all.
-        gamma: Sizes of `axes`, in ascending order of the axes.
-        beta: Of the shape of `gamma`.
+        x: Array of any shape.
+        axes: Axes over which mean and variance are taken; None for all.
+        gamma: Factors, with the sizes of `axes` in ascending order; None for 1.
+        beta: Offsets, of the shape of `gamma`; None for 0.
         epsilon: Added to the variance.
     """
     over = tuple(range(x.ndim)) if axes is None else tuple(sorted(a % x.ndim for a in axes))
@@ -239,11 +255,11 @@ def _batch_norm(
     """Normalize by channel with given statistics: (x - mean) / sqrt(variance + epsilon) * gamma + beta.
 
     Args:
-        x: [N, C, ...].
-        mean: [C].
-        variance: [C].
-        gamma: [C].
-        beta: [C].
+        x: Inputs, [N, C, ...].
+        mean: Mean of each channel, [C].
+        variance: Variance of each channel, [C].
+        gamma: Factor of each channel, [C]; None for 1.
+        beta: Offset of each channel, [C]; None for 0.
         epsilon: Added to the variance.
 
     Raises:

@@ -1,7 +1,7 @@
 """The table of MIL operations: for each its numpy function, its parameters, and the rule for the dtypes of its results.
 
-`kernel` registers a decorated function; parameters and defaults are read from its signature. `dtype_of`, `fixed_dtypes` and
-`dtype_named_by` make rules.
+`kernel` registers a decorated function; parameters and defaults are read from the function's signature. `dtype_of`,
+`fixed_dtypes` and `dtype_named_by` return rules.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Parameter:
 
     Attributes:
         kind: The annotation: `Array`, `Arrays`, `Ints`, `Flags`, `Texts`, int, float, bool or str.
-        required: Whether MIL has no default.
+        required: Whether the parameter has no default in MIL.
     """
 
     kind: Any
@@ -46,14 +46,14 @@ class Parameter:
 
     @property
     def tensor(self) -> bool:
-        """Whether the kernel takes this parameter as arrays, not as Python values."""
+        """Whether the kernel gets this parameter as arrays, not as Python values."""
         return bool(self.kind in (Array, Arrays))
 
     def convert(self, value: Any) -> Any:
-        """Convert an argument to what the kernel takes: an array, Python numbers, or texts.
+        """Convert an argument to the Python type that the kernel takes: an array, numbers, or texts.
 
         Raises:
-            ValueError: If the array does not fit.
+            ValueError: If the argument has another type or shape.
         """
         if self.tensor:
             return value
@@ -78,10 +78,11 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Declared:
-    """The declared dtypes of an operation's inputs, from which a `Rule` derives those of its results.
+    """The declared dtypes of an operation's inputs, from which a `Rule` computes those of its results.
 
     Attributes:
-        dtypes: Declared dtypes by parameter; several for a variadic one. Parameters left out are absent.
+        dtypes: Declared dtypes by parameter; several for a variadic one. Parameters that the program leaves out are
+            missing.
         constants: Constant text arguments by parameter.
     """
 
@@ -99,11 +100,11 @@ class Kernel:
 
     Attributes:
         name: Name of the operation in MIL.
-        function: Computes it; fp16 arguments arrive as float32.
+        function: Function that computes the operation; fp16 arguments are passed as float32.
         parameters: The parameters by name.
-        rule: Derives the dtypes of the results.
-        exact: Whether it only moves or selects values, so that its results need no rounding.
-        opset: Whether it has the parameter `OPSET`.
+        rule: Function that returns the dtypes of the results.
+        exact: Whether the operation only moves or selects values, so that its results need no rounding.
+        opset: Whether the function has the parameter `OPSET`.
     """
 
     name: str
@@ -121,10 +122,10 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def kernel(rule: Rule, exact: bool = False) -> Callable[[_F], _F]:
-    """Register the decorated function as a MIL operation; its name without the leading underscore is the operation's.
+    """Return a decorator that registers a function as the MIL operation of its name, without the leading underscore.
 
     Args:
-        rule: Derives the dtypes of the results.
+        rule: Function that returns the dtypes of the results.
         exact: Whether results need no rounding.
     """
 
@@ -136,7 +137,14 @@ def kernel(rule: Rule, exact: bool = False) -> Callable[[_F], _F]:
 
 
 def register(name: str, function: Callable[..., Any], rule: Rule, exact: bool = False) -> None:
-    """Add an operation to the table `KERNELS`; its parameters are read from the function's signature."""
+    """Add a MIL operation to the table `KERNELS`. The function's signature gives its parameters.
+
+    Args:
+        name: Name of the operation in MIL.
+        function: Function that computes the operation.
+        rule: Function that returns the dtypes of the results.
+        exact: Whether results need no rounding.
+    """
     hints = get_type_hints(function)
     signature = inspect.signature(function).parameters
     parameters = {
@@ -148,7 +156,7 @@ def register(name: str, function: Callable[..., Any], rule: Rule, exact: bool = 
 
 
 def dtype_of(*names: str) -> Rule:
-    """Make a rule: results have the dtype of the parameters `names`, which must agree."""
+    """Return a rule for dtypes: results have the dtype of the named parameters, which must all have the same."""
 
     def rule(declared: Declared) -> tuple[Dtype, ...]:
         dtypes = [d for n in names for d in declared.dtypes.get(n, ())]
@@ -160,12 +168,12 @@ def dtype_of(*names: str) -> Rule:
 
 
 def fixed_dtypes(*dtypes: Dtype) -> Rule:
-    """Make a rule: results have these dtypes."""
+    """Return a rule for dtypes: results have these dtypes."""
     return lambda declared: dtypes
 
 
 def dtype_named_by(parameter: str, default: Dtype | None = None) -> Rule:
-    """Make a rule: the result has the dtype that a text parameter names, or the default."""
+    """Return a rule for dtypes: the result has the dtype that a text parameter names, or the default."""
 
     def rule(declared: Declared) -> tuple[Dtype, ...]:
         text = declared.constants.get(parameter)

@@ -1,4 +1,4 @@
-"""Operations that move values without changing them: shapes, slices, joins, and picking by index."""
+"""Operations that move values without changing them: shapes, slices, concatenation, and selection by index."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pocketbert.runtime.coreml.types import Dtype, check_elements
 
 @kernel(dtype_of("x"), exact=True)
 def _reshape(x: Array, shape: Ints) -> Array:
-    """Reshape a tensor; a size of 0 copies the old one, -1 takes the remaining elements."""
+    """Reshape a tensor. A size of 0 copies the old one, -1 takes the remaining elements."""
     if 0 in shape and x.size:
         shape = tuple(x.shape[i] if n == 0 else n for i, n in enumerate(shape))
     return x.reshape(shape)
@@ -41,7 +41,7 @@ def _split(x: Array, axis: int, num_splits: int | None = None, split_sizes: Ints
     """Split a tensor along `axis` into `num_splits` equal pieces, or into pieces of `split_sizes`.
 
     Raises:
-        ValueError: If they do not add up.
+        ValueError: If the sizes do not add up to the axis.
     """
     total = x.shape[axis]
     if split_sizes is None:
@@ -93,7 +93,11 @@ def _slice_by_index(
     end_mask: Flags | None = None,
     squeeze_mask: Flags | None = None,
 ) -> Array:
-    """Slice a tensor, x[begin:end:stride] on each axis; a mask ignores a bound, or picks one index of the axis."""
+    """Slice a tensor, x[begin:end:stride] on each axis.
+
+    An axis set in `begin_mask` or `end_mask` is sliced from its first or up to its last element. An axis set in
+    `squeeze_mask` is removed: the single index `begin` is taken from it.
+    """
     index: list[slice | int] = []
     for i in range(x.ndim):
         if squeeze_mask is not None and squeeze_mask[i]:
@@ -108,7 +112,7 @@ def _slice_by_index(
 
 @kernel(dtype_of("x"), exact=True)
 def _slice_by_size(x: Array, begin: Ints, size: Ints) -> Array:
-    """Slice `size` elements from `begin` on along each axis; -1 takes all that follow."""
+    """Slice `size` elements from `begin` on along each axis. A size of -1 takes all elements that follow."""
     ends = [n if s == -1 else b + s for n, b, s in zip(x.shape, begin, size, strict=True)]
     if any(b < 0 or e > n for n, b, e in zip(x.shape, begin, ends, strict=True)):
         raise ValueError(f"{size} from {begin} of {x.shape}")
@@ -121,8 +125,8 @@ def _pad(x: Array, pad: Ints, mode: str = "constant", constant_val: float = 0.0)
     """Pad the last axes with a constant, a mirror image or the edge value.
 
     Args:
-        x: Any shape.
-        pad: Before and after each of the last len(pad) / 2 axes.
+        x: Array of any shape.
+        pad: Number of elements before and after each of the last len(pad) / 2 axes.
         mode: ``constant``, ``reflect`` or ``replicate``.
         constant_val: The padding value of mode ``constant``.
     """
@@ -183,18 +187,18 @@ def _gather(
     validate_indices: bool = False,
     opset: int = _NO_NEGATIVE,
 ) -> Array:
-    """Pick slices of `x` along `axis` by integer indices.
+    """Select slices of `x` along `axis` by integer indices.
 
     Args:
-        x: Of shape D.
+        x: Array of shape D.
         indices: Integers of shape N.
-        axis: The axis of `x` that the indices refer to.
-        batch_dims: Leading axes that both share.
+        axis: The axis of `x` to which the indices refer.
+        batch_dims: Number of leading axes that `x` and `indices` have in common.
         validate_indices: Ignored: indices are always checked.
         opset: Operation set; from 7 on, negative indices are errors.
 
     Returns:
-        D[:axis] + N[batch_dims:] + D[axis + 1:].
+        The slices, of shape D[:axis] + N[batch_dims:] + D[axis + 1:].
     """
     axis %= x.ndim
     indices = _checked_indices(indices, x.shape[axis], opset)
@@ -213,11 +217,11 @@ def _gather(
 def _gather_along_axis(
     x: Array, indices: Array, axis: int = 0, validate_indices: bool = False, opset: int = _NO_NEGATIVE
 ) -> Array:
-    """Pick single elements of `x` along `axis`; `indices` has x's shape except on that axis.
+    """Select single elements of `x` along `axis`. `indices` has x's shape except on that axis.
 
     Raises:
-        ValueError: If other sizes differ.
-        IndexError: If an index is outside.
+        ValueError: If the shapes differ on another axis.
+        IndexError: If an index is out of range.
     """
     axis %= x.ndim
     if indices.ndim != x.ndim or any(
@@ -235,17 +239,17 @@ def _gather_nd(
     validate_indices: bool = False,
     opset: int = _NO_NEGATIVE,
 ) -> Array:
-    """Pick slices of `x` at multi-axis positions given by the last axis of `indices`.
+    """Select slices of `x` at positions on several axes, which the last axis of `indices` holds.
 
     Args:
-        x: Of shape D.
+        x: Array of shape D.
         indices: Integers of shape K.
-        batch_dims: Leading axes that both share.
+        batch_dims: Number of leading axes that `x` and `indices` have in common.
         validate_indices: Ignored: indices are always checked.
         opset: Operation set; from 7 on, negative indices are errors.
 
     Returns:
-        K[:-1] + D[batch_dims + K[-1]:].
+        The slices, of shape K[:-1] + D[batch_dims + K[-1]:].
     """
     shared = x.shape[:batch_dims]
     if indices.shape[:batch_dims] != shared or indices.shape[-1] + batch_dims > x.ndim:
@@ -259,7 +263,10 @@ def _gather_nd(
 
 
 def _checked_indices(indices: Array, size: int, opset: int) -> Array:
-    """Return the indices if all are integers inside an axis of `size`; IndexError or ValueError if not."""
+    """Return the indices, after checking that all are integers inside an axis of `size`.
+
+    Raises IndexError for an index outside, ValueError for indices that are no integers.
+    """
     if indices.dtype.kind not in "iu":
         raise ValueError(f"indices of {indices.dtype}")
     if indices.size:

@@ -11,7 +11,7 @@ import typer
 
 from pocketbert.cli import options
 from pocketbert.cli.commands import CHAIN, add
-from pocketbert.cli.output import print_json, print_table
+from pocketbert.cli.output import example_texts, print_json, print_table
 from pocketbert.core.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def run(
         str | None,
         options.sets(
             "--data",
-            "Train on this .csv, .tsv, .jsonl[.gz] or .parquet file without a recipe: its columns and its task are found in "
-            "the rows, and the recipe is written into the run folder.",
+            "Train on this file (table, JSON, Parquet, CoNLL, fastText, Rasa NLU) or folder of classes without a recipe: its columns "
+            "and its task are found in the rows, and the recipe is written into the run folder.",
             "data.train.path",
         ),
     ] = None,
@@ -48,6 +48,15 @@ def run(
         str | None,
         options.sets(
             "--eval", "With --data: score on the rows of this file; default a tenth of the others.", "data.eval.path"
+        ),
+    ] = None,
+    unlabelled: Annotated[
+        list[str] | None,
+        options.sets(
+            "--unlabelled",
+            "With --data: let the teacher label the texts of this file (text lines, table, JSON, Parquet) and the student learn from "
+            "them too; more than once for several files. Labels in it are not read.",
+            "data.transfer.sources.path",
         ),
     ] = None,
     text: Annotated[
@@ -64,12 +73,44 @@ def run(
         bool | None,
         options.sets(
             "--header/--no-header",
-            "With --data: take the first row of .csv and .tsv files as the names of the columns, or as a row of data; default: detected. "
+            "With --data: take the first row of tables as the names of the columns, or as a row of data; default: detected. "
             "Without a header the columns are called 'column 1', 'column 2', ...",
             "data.train.header",
         ),
     ] = None,
+    encoding: Annotated[
+        str | None,
+        options.sets(
+            "--encoding",
+            "With --data: read text files in this encoding, such as cp1252; default: detected.",
+            "data.train.encoding",
+        ),
+    ] = None,
     task: Annotated[str | None, options.sets("--task", "With --data: the task, if the labels do not tell it.")] = None,
+    student: Annotated[
+        str | None,
+        options.sets(
+            "--student", "auto: take the smallest student that keeps enough of the teacher.", "student", metavar="auto"
+        ),
+    ] = None,
+    keep: Annotated[
+        float | None,
+        options.sets(
+            "--keep", "With --student auto: share of the teacher's score to keep; default 0.97.", "student.auto.keep"
+        ),
+    ] = None,
+    max_size_mb: Annotated[
+        float | None,
+        options.sets("--max-size-mb", "With --student auto: largest file in MB.", "student.auto.max_size_mb"),
+    ] = None,
+    max_latency_ms: Annotated[
+        float | None,
+        options.sets(
+            "--max-latency-ms",
+            "With --student auto: largest median latency on this machine in ms.",
+            "student.auto.max_latency_ms",
+        ),
+    ] = None,
     output: options.OptionalOutput = None,
     seed: options.Seed = None,
     overwrite: options.Overwrite = False,
@@ -91,17 +132,23 @@ def run(
         "text_pair": text_pair,
         "label": label,
         "header": header,
+        "encoding": encoding,
         "task": task,
         "evaluation": evaluation,
+        "unlabelled": unlabelled,
     }
     start: Recipe | StartingRecipe
+    limits = {"keep": keep, "max_size_mb": max_size_mb, "max_latency_ms": max_latency_ms}
+    overrides = [*(overrides or ()), *_choose_student(student, limits)]
     if data is None:
         start = resolved = api.load_recipe(_require_recipe(recipe, data_options), _add_seed(overrides, seed))
         folder = _run_folder(output, resolved.name)
     else:
         changes = _overrides_with_data(recipe, overrides)
         folder = output or default_folder(data)
-        start = api.starting_recipe(api.DataFiles(data, **data_options), folder, _add_seed(changes, seed))
+        start = api.starting_recipe(
+            api.DataFiles(data, **{**data_options, "unlabelled": unlabelled or ()}), folder, _add_seed(changes, seed)
+        )
         resolved = start.recipe
         for note in start.notes:
             print_note(note)
@@ -112,22 +159,29 @@ def run(
     if json:
         print_json(result.to_dict())
         return
+    if result.tried is not None:
+        print_table(
+            *result.tried.table(), f"students, {result.tried.file} files, {result.tried.rows:,} validation rows"
+        )
     print_table(result.header, result.table, resolved.name)
     print(f"artefact folder: {result.phone}")
     print(f"report:          {result.report}")
     print_note(
         f"* is the file that pocketbert.load opens; the first table of {result.phone}/README.md names one for each platform."
     )
-    print_note(f'Try it: pocketbert predict -m {shlex.quote(str(result.phone))} "A TEXT"')
+    from pocketbert.core.artefacts import read_artefacts
+
+    texts = example_texts(read_artefacts(result.phone)) if result.phone is not None else '"A TEXT"'
+    print_note(f"Try it: pocketbert predict -m {shlex.quote(str(result.phone))} {texts}")
     if data is not None:
         print(f"recipe:          {folder}/recipe.yaml (edit a copy, then: pocketbert run COPY -o ANOTHER_FOLDER)")
 
 
 def _require_recipe(recipe: str | None, data_options: Mapping[str, object]) -> str:
-    """Return the recipe argument of `run`, after checking that it is given without options that belong to --data.
+    """Return the recipe argument of the command `run`; raise InputError if it is missing or contradicts options.
 
     Raises:
-        InputError: If none is named, or an option that belongs to --data was given.
+        InputError: If no recipe was named, or if an option was given that has a meaning only with --data.
     """
     flags = {"evaluation": "--eval", "header": "--header, --no-header"}
     without_data = [flags.get(k, f"--{k.replace('_', '-')}") for k, v in data_options.items() if v is not None]
@@ -143,7 +197,7 @@ def _require_recipe(recipe: str | None, data_options: Mapping[str, object]) -> s
 
 
 def _overrides_with_data(recipe: str | None, overrides: list[str] | None) -> list[str]:
-    """Return all ``key=value`` overrides of a command with --data, where the recipe's argument is an override too.
+    """Return all ``key=value`` overrides of a command with --data; the argument for the recipe is one of them then.
 
     Raises:
         InputError: If the first argument is the name of a recipe.
@@ -154,8 +208,23 @@ def _overrides_with_data(recipe: str | None, overrides: list[str] | None) -> lis
     return [*([recipe] if recipe else []), *(overrides or ())]
 
 
+def _choose_student(student: str | None, limits: Mapping[str, float | None]) -> list[str]:
+    """Return the override of the section `student` by --student auto and its limits; none without them.
+
+    Raises:
+        InputError: If --student names anything else.
+    """
+    given = {name: value for name, value in limits.items() if value is not None}
+    if student not in (None, "auto"):
+        fix = "For a student of a given size set the recipe's key, e.g. student.layers=2"
+        raise InputError(Problem("--student", f"'{student}' is not known; allowed: auto.", fix))
+    if student is None and not given:
+        return []
+    return [f"student={{auto: {{{', '.join(f'{name}: {value}' for name, value in given.items())}}}}}"]
+
+
 def _add_seed(overrides: list[str] | None, seed: int | None) -> list[str]:
-    """Return the ``key=value`` overrides with ``seed=N`` of --seed appended, if it was given."""
+    """Return the overrides ``key=value``, with ``seed=N`` appended if --seed was given."""
     return [*(overrides or ()), *([f"seed={seed}"] if seed is not None else [])]
 
 
@@ -211,6 +280,9 @@ def demo(
     overrides: options.Overrides = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="Work in this run folder.")] = Path("runs/demo"),
     text: Annotated[str, typer.Option("--text", help="Classify this sentence at the end.")] = _DEMO_SENTENCE,
+    web: Annotated[
+        bool, typer.Option("--web", help="Also write a page in which the files answer what is typed: OUTPUT/web.")
+    ] = False,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
@@ -222,10 +294,11 @@ def demo(
 
     result = api.demo(output, overwrite, overrides or ())
     assert result.phone is not None
+    page = api.pack(result.phone, output / "web", overwrite, "web-demo") if web else None
     answer = api.predict(result.phone, [text])[0]
     top = answer.fields(3)
     if json:
-        print_json({**result.to_dict(), "text": text, "label": top["label"]})
+        print_json({**result.to_dict(), "text": text, "label": top["label"], **({"web": str(page)} if page else {})})
         return
     print_table(
         result.header, result.table, "assistant commands: the teacher and the student's files (* opened by default)"
@@ -234,4 +307,6 @@ def demo(
     print("  " + ", ".join(f"{t['label']} {t['score']:.1%}" for t in top["top"]))
     print(f"artefact folder: {result.phone}")
     print(f"report:          {result.report}")
+    if page is not None:
+        print(f"page:            python -m http.server -d {page}, then open http://localhost:8000")
     print(f'try your own:    pocketbert predict -m {result.phone} "your own sentence"')

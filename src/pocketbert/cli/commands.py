@@ -14,9 +14,10 @@ import logging
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Annotated, Any, NoReturn
 
@@ -34,6 +35,7 @@ HELPERS = "Helpers"
 """Groups of commands in `pocketbert --help`."""
 
 _EXIT_CODES = {signal.SIGINT: ExitCode.INTERRUPTED, signal.SIGTERM: ExitCode.TERMINATED}
+_END_SECONDS = 2.0
 _SIGNAL_NAMES = {ExitCode.INTERRUPTED: "Ctrl-C", ExitCode.TERMINATED: "SIGTERM"}
 
 
@@ -50,7 +52,7 @@ class Stopped(KeyboardInterrupt):
 
 
 def _stopped_message(code: ExitCode, error: BaseException) -> str:
-    """Return the line that a command prints when Ctrl-C or SIGTERM has ended it: whether the same one continues."""
+    """Return the line that is printed when Ctrl-C or SIGTERM ended a command: whether the same one continues."""
     kept = any(note.startswith(KEPT_NOTE) for note in getattr(error, "__notes__", ()))
     after = "Finished work is kept; run the same command to continue." if kept else "The same command starts anew."
     return f"Stopped by {_SIGNAL_NAMES[code]}. {after}"
@@ -58,12 +60,12 @@ def _stopped_message(code: ExitCode, error: BaseException) -> str:
 
 @contextmanager
 def signals() -> Iterator[None]:
-    """Handle Ctrl-C and SIGTERM in the block: the first raises `Stopped`, in training after the step's checkpoint.
+    """Handle Ctrl-C and SIGTERM in the block by raising `Stopped`.
 
-    A second signal ends the process at once.
+    In training, `Stopped` is raised after the checkpoint of the current step. A second signal ends the process at once.
 
-    Signals that the starter of the command lets be ignored (``nohup``, ``&``) stay ignored. A process of a launcher is
-    ended by the launcher.
+    Signals that are ignored when the command starts (``nohup``, ``&``) stay ignored. A process that a launcher started
+    is left to the launcher.
     """
     seen: list[ExitCode] = []
     process = os.getpid()
@@ -98,6 +100,21 @@ def signals() -> Iterator[None]:
         for number in handled:
             # Python gives up its handlers when it ends: a second signal would then end the process with another code
             signal.signal(number, signal.SIG_IGN if seen else usual[number])
+        _limit_end(sys.exception())
+
+
+def _limit_end(error: BaseException | None) -> None:
+    """End the process within `_END_SECONDS`, also while threads compute answers that nobody waits for any more.
+
+    Python would wait for these threads: after Ctrl-C, after `| head`, and after the server's --stop-seconds.
+    """
+    if any(thread.name.startswith("predict_") for thread in threading.enumerate()):
+        with suppress(OSError, ValueError, AttributeError):  # closed, or there is none
+            sys.stdout.flush()
+        code = error.code if isinstance(error, SystemExit) else error and ExitCode.MACHINE
+        watchdog = threading.Timer(_END_SECONDS, os._exit, [code if isinstance(code, int) else 0])
+        watchdog.daemon = True
+        watchdog.start()
 
 
 _COMMON_OPTIONS = {
@@ -121,7 +138,7 @@ _PATH_ERRORS = (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)
 
 
 def _guard(command: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a command: add -q, -v and --debug, and turn exceptions into one error message and an exit code."""
+    """Wrap a command's function: add the options -q, -v and --debug, turn exceptions into messages and exit codes."""
 
     @functools.wraps(command)
     def run(*args: Any, quiet: bool = False, verbose: bool = False, debug: bool = False, **kwargs: Any) -> None:
@@ -200,7 +217,10 @@ def _machine_error(error: Exception) -> str:
 
 
 def _end(message: str, code: ExitCode, debug: bool) -> NoReturn:
-    """Print an error message, with the traceback for --debug and notes on kept files, and exit with a code."""
+    """Print an error message and notes on kept files, and exit with a code.
+
+    `debug` also prints the traceback of the exception that is being handled.
+    """
     if debug:
         traceback.print_exc()
     for note in getattr(sys.exception(), "__notes__", ()):
@@ -231,6 +251,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "finetune": ("pocketbert finetune my.yaml -o runs/my",),
     "distill": ("pocketbert distill my.yaml -o runs/my distill.0.steps=2000",),
     "demo": ("pocketbert demo -o runs/demo",),
+    "plan": (
+        "pocketbert plan --data reviews.csv --max-size-mb 8 --max-p90-ms 3 -o plan",
+        "pocketbert plan --task token-classification --device adb --format tflite",
+    ),
     "export": (
         "pocketbert export -m my-finetuned-model -o phone",
         "pocketbert export -m my-finetuned-model -o phone --data dev.csv --benchmark --licence apache-2.0",
@@ -242,15 +266,25 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "pocketbert pack -m phone -o app/src/main/assets --for android",
         "pocketbert pack -m runs/my -o phone",
     ),
+    "teach": (
+        "pocketbert teach -m MODEL --data ROWS.csv -o taught.jsonl",
+        'pocketbert teach -m NLI_MODEL --zero-shot "refund: asks for money back" --zero-shot "praise: is happy" --data TEXTS.txt -o taught.jsonl',
+    ),
     "predict": (
         'pocketbert predict -m phone "wake me at six"',
         "pocketbert predict -m phone --file rows.csv -o answers.csv",
     ),
+    "serve": ("pocketbert serve phone", "pocketbert serve phone --host 0.0.0.0 --port 80 --max-requests 256"),
     "benchmark": (
         "pocketbert benchmark -m phone --threads 1 --lengths 32 --record",
         "pocketbert benchmark -m phone -m other-phone -o compared.html",
     ),
+    "diff": (
+        "pocketbert diff phone:fp32 phone:int8 --data test.csv --html diff.html",
+        "pocketbert diff released/phone runs/my/phone --data test.csv --fail-on-drop 0.01",
+    ),
     "sensitivity": ("pocketbert sensitivity -m phone --calibrate train.csv --scheme int8,a8w8",),
+    "diagnose": ("pocketbert diagnose runs/my", "pocketbert diagnose runs/my --rows 5000 --json"),
     "report": ("pocketbert report -m phone -o report.html",),
     "devices": ("pocketbert devices",),
     "families": ("pocketbert families",),
@@ -274,8 +308,8 @@ def add(app: typer.Typer, command: Callable[..., None], title: str | None = None
     Args:
         app: The application.
         command: A function with typer's annotations; its name is that of the command.
-        title: Group in which `--help` lists it.
-        group: The command that it is a sub-command of, such as ``recipes``.
+        title: Heading under which `--help` lists the command.
+        group: The command that this one is a sub-command of, such as ``recipes``; None for a command of its own.
     """
     name = f"{group} {command.__name__}".strip()
     shown = "\n".join(f"  {line}" for line in EXAMPLES[name])
@@ -286,7 +320,7 @@ def add(app: typer.Typer, command: Callable[..., None], title: str | None = None
 class GroupedCommands(typer.core.TyperGroup):
     """A typer group whose help lists commands under the title that each was registered with (`rich_help_panel`).
 
-    Typer itself does that only in framed help, which takes three times as long to start.
+    Typer does that only in its framed help, which takes three times as long to start.
     """
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

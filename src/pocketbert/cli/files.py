@@ -29,7 +29,7 @@ Scheme = Annotated[
     sets(
         "--scheme",
         "Add files of these schemes, comma-separated: int8 (Core ML: w8), small (4-bit word table), w4 (4 bits), a8w8 and a16w8 "
-        "(with --calibrate) and others in docs/quantization.md; fp32 adds none. The folder's default file has the first scheme.",
+        "(with --calibrate) and others in docs/lab/quantization.md; fp32 adds none. The folder's default file has the first scheme.",
         "quantize.scheme",
     ),
 ]
@@ -47,7 +47,7 @@ Calibrate = Annotated[
     Path | None,
     sets(
         "--calibrate",
-        "Measure the ranges of a8w8 and a16w8 files on the labelled training rows of this .jsonl[.gz], .csv, .tsv or .parquet file. Its "
+        "Measure the ranges of a8w8 and a16w8 files on the labelled training rows of this data file. Its "
         "columns are those of --text, --text-pair and --label.",
     ),
 ]
@@ -65,6 +65,10 @@ def export(
         sets("--model", "Export this model: a folder, a Hub name, or minilm-l6 (the demo teacher).", short=("-m",)),
     ],
     output: options.Output,
+    adapter: Annotated[
+        list[str] | None,
+        sets("--adapter", "Merge this LoRA adapter of peft into the model: a folder or a Hub name. May be repeated."),
+    ] = None,
     task: Annotated[
         str | None, sets("--task", "Export for this task; default: the one in the model's config.json.")
     ] = None,
@@ -147,13 +151,14 @@ def export(
         Path | None,
         sets(
             "--data",
-            "Score the files on the labelled rows of this .jsonl[.gz], .csv, .tsv or .parquet file, and take golden rows from it.",
+            "Score the files on the labelled rows of this data file, and take golden rows from it.",
         ),
     ] = None,
     text: options.Text = None,
     text_pair: options.TextPair = None,
     label: options.Label = None,
     header: options.Header = None,
+    encoding: options.Encoding = None,
     max_line_mb: options.MaxLine = DEFAULT_LINE_MB,
     max_rows: options.MaxRows = DEFAULT_MAX_ROWS,
     benchmark: Annotated[bool, sets("--benchmark", "Measure the latency of the files on this machine.")] = False,
@@ -176,10 +181,11 @@ def export(
     from pocketbert import api
     from pocketbert.core.recipe.file import parse_option_values
 
-    columns = (text, text_pair, label, header, max_line_mb, max_rows)
+    columns = (text, text_pair, label, header, max_line_mb, max_rows, encoding)
     chosen = ExportOptions(
         task=task,
         revision=revision,
+        adapters=tuple(adapter or ()),
         family=family,
         form=form,
         entities=entities,
@@ -228,7 +234,7 @@ def quantize(
         str | None,
         sets(
             "--scheme",
-            "Add files of these schemes, comma-separated, see docs/quantization.md; default: int8 (Core ML: w8). The folder's "
+            "Add files of these schemes, comma-separated, see docs/lab/quantization.md; default: int8 (Core ML: w8). The folder's "
             "default file has the first scheme. With --budget, consider only these.",
             "quantize.scheme",
         ),
@@ -264,6 +270,7 @@ def quantize(
     text_pair: options.TextPair = None,
     label: options.Label = None,
     header: options.Header = None,
+    encoding: options.Encoding = None,
     max_line_mb: options.MaxLine = DEFAULT_LINE_MB,
     max_rows: options.MaxRows = DEFAULT_MAX_ROWS,
     overwrite: options.Overwrite = False,
@@ -275,7 +282,7 @@ def quantize(
     """
     from pocketbert import api
 
-    columns = (text, text_pair, label, header, max_line_mb, max_rows)
+    columns = (text, text_pair, label, header, max_line_mb, max_rows, encoding)
     budget_options = _parse_budget_options(budget, options.optional_rows(data, *columns), formats, answer or ())
     output = _quantized_folder(model, output, budget_options is not None)
     schemes = listed(scheme) if scheme is not None else None
@@ -295,13 +302,14 @@ def verify(
         Path | None,
         typer.Option(
             "--data",
-            help="Score on the labelled rows of this .jsonl[.gz], .csv or .tsv file; without it, compare golden rows.",
+            help="Score on the labelled rows of this data file; without it, compare golden rows.",
         ),
     ] = None,
     text: options.Text = None,
     text_pair: options.TextPair = None,
     label: options.Label = None,
     header: options.Header = None,
+    encoding: options.Encoding = None,
     max_line_mb: options.MaxLine = DEFAULT_LINE_MB,
     max_rows: options.MaxRows = DEFAULT_MAX_ROWS,
     max_drop: Annotated[
@@ -323,7 +331,7 @@ def verify(
     """Check that files give right answers; exit code 3 if not."""
     from pocketbert import api
 
-    rows = options.optional_rows(data, text, text_pair, label, header, max_line_mb, max_rows)
+    rows = options.optional_rows(data, text, text_pair, label, header, max_line_mb, max_rows, encoding)
     result = api.verify(model, rows, max_drop=max_drop, record=record)
     if json:
         print(result.model_dump_json())
@@ -345,7 +353,8 @@ def pack(
         str | None,
         typer.Option(
             "--for",
-            help="Pack only what an app of this platform needs: android, ios, web (transformers.js) or server (pocketbert.load). "
+            help="Pack only what an app of this platform needs: android, ios, web (transformers.js), web-demo (a page that anybody can "
+            "host: type a text, see every file's answer) or server (pocketbert.load). "
             "The folder may be the app's assets folder: other files in it are not changed.",
         ),
     ] = None,
@@ -397,10 +406,10 @@ def _parse_budget_options(
 
 
 def _quantized_folder(model: Path, output: Path | None, with_budget: bool) -> Path:
-    """Return the output folder of `quantize`: the value of -o, else with a budget ``MODEL-budget`` beside the model.
+    """Return the output folder of `quantize`: the value of -o; without it, but with a budget, ``MODEL-budget``.
 
     Raises:
-        InputError: If there is no budget and no folder is named.
+        InputError: If -o is missing and there is no budget.
     """
     if output is not None:
         return output
@@ -411,7 +420,7 @@ def _quantized_folder(model: Path, output: Path | None, with_budget: bool) -> Pa
 
 
 def _print_search(folder: Path) -> None:
-    """Print the candidate files of a folder's budget search, the chosen ones, and recipe lines that make the same."""
+    """Print the candidates of a folder's budget search, the chosen files, and recipe lines that make these again."""
     from pocketbert.core.artefacts import read_artefacts
     from pocketbert.pipeline.direct.choosing import chosen_files, recipe_lines
 

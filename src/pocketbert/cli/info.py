@@ -23,7 +23,11 @@ def register(app: typer.Typer) -> None:
 
 
 def families(json: options.Json = False) -> None:
-    """List the supported systems, their tasks, files and limits."""
+    """List the model families, their tasks, formats and limits.
+
+    A row also names the model_type values of config.json, the tokenizer, the teacher signals that training can use, the
+    schemes that each format can store, and the forms for export --form. --json prints the same as JSON.
+    """
     from pocketbert.core.families import all_families
     from pocketbert.core.models.systems import system_facts
 
@@ -97,8 +101,8 @@ def devices(
 ) -> None:
     """List the devices for benchmarks, and which are there now. (recipe: benchmark.devices)
 
-    The table tells what each device gives, what is there at this moment (phones by serial number), and what is missing on this
-    machine to use it. Below it are the values that parts of a name may have.
+    The table shows what each device measures, which devices of a kind are there now (phones by serial number), and what
+    this machine lacks to use them. Below it are the values that parts of a device's name may have.
     """
     if probe is not None:
         _print_probe(probe, json)
@@ -133,7 +137,7 @@ def _describe_reachable(status: DeviceStatus) -> str:
 
 
 def _status_fields(status: DeviceStatus) -> dict[str, Any]:
-    """Return a device's status as a dictionary of JSON values."""
+    """Return the status of a device as a dictionary of JSON values."""
     info, reachable = status.info, status.reachable
     return {
         "name": info.spelled,

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json as jsonlib
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pocketbert.cli import options
 from pocketbert.cli.commands import add
 from pocketbert.cli.output import print_json, print_table
+from pocketbert.core.errors import InputError, Problem, escape_line
+
+if TYPE_CHECKING:
+    from pocketbert.pipeline.file_check import FileReport
 
 data_app = typer.Typer(
     help="Check, prepare and augment the data of a recipe.", no_args_is_help=True, rich_markup_mode=None
@@ -22,18 +26,57 @@ def _data() -> None:
     pass
 
 
-def check(recipe: options.Recipe, overrides: options.Overrides = None, json: options.Json = False) -> None:
-    """Describe a recipe's data: rows, duplicates, leaks, balance.
+def check(
+    recipe: Annotated[
+        str, typer.Argument(help="Recipe file, name of a shipped one, or a data file or folder without a recipe.")
+    ],
+    overrides: options.Overrides = None,
+    text: options.Text = None,
+    text_pair: options.TextPair = None,
+    label: options.Label = None,
+    header: options.Header = None,
+    encoding: options.Encoding = None,
+    task: Annotated[str | None, typer.Option("--task", help="Of a data file: the task; default: found.")] = None,
+    json: options.Json = False,
+) -> None:
+    """Describe the data of a recipe, or a data file.
 
-    It also counts texts longer than data.max_length, which would be cut. Nothing is trained. (recipe: data)
+    For a recipe it prints rows, duplicates, leaks, balance, and texts longer than data.max_length. For a file it prints
+    the columns, the task, some rows as they are read, and what looks wrong. Nothing is trained. (recipe: data)
     """
     from pocketbert import api
+    from pocketbert.pipeline.file_check import is_data_argument
 
+    if is_data_argument(recipe):
+        if overrides:
+            fix = "Name its columns with --text, --text-pair and --label, or check a recipe."
+            raise InputError(Problem(overrides[0], f"is a key of a recipe, {recipe} is a data file.", fix))
+        files = api.DataFiles(recipe, None, text, text_pair, label, header, task, encoding)
+        _print_file_report(api.data_check_file(files), json)
+        return
+    given = {"--text": text, "--text-pair": text_pair, "--label": label, "--header": header, "--encoding": encoding}
+    if flags := [flag for flag, value in {**given, "--task": task}.items() if value is not None]:
+        fix = "Name a data file, or set the keys of the recipe, e.g. data.train.text=sentence"
+        raise InputError(
+            Problem(", ".join(flags), "belong to a data file; a recipe names its own columns and task.", fix)
+        )
     report = api.data_check(api.load_recipe(recipe, overrides or ()))
     if json:
         print(report.model_dump_json() if report else "null")
     else:
         print("\n".join(report.lines()) if report else "The recipe has no data.")
+
+
+def _print_file_report(report: FileReport, json: bool) -> None:
+    """Print the report on a data file; then raise InputError if it names problems that would end a run."""
+    if json:
+        print(report.model_dump_json())
+    else:
+        rows = [[c.name, f"{c.filled:,}", f"{c.values:,}", escape_line(c.example)] for c in report.columns]
+        print_table(["column", "filled", "values", "first"], rows)
+        print("\n".join(map(escape_line, report.lines())))
+    if report.problems:
+        raise InputError(report.problems)
 
 
 def prepare(
@@ -135,7 +178,7 @@ def cp(
 def validate(recipe: options.Recipe, overrides: options.Overrides = None) -> None:
     """Check a recipe and its files, and list all problems.
 
-    Its local model and data files are read; of a shipped recipe only the settings are checked.
+    The local model and data files that the recipe names are read; for a shipped recipe, only the settings are checked.
     """
     from pocketbert import api
     from pocketbert.pipeline.learn.data import check_before_run

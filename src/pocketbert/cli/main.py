@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pocketbert.cli import chain, files, info, inputs, measure, predict
+from pocketbert.cli import chain, diff, files, info, inputs, measure, plan, predict, serve, teach
 from pocketbert.cli.commands import HELPERS, GroupedCommands, signals
 
 app = typer.Typer(
@@ -43,7 +43,17 @@ def _root(
     pass
 
 
-for module in (chain, files, predict, measure, info):  # in the order in which --help lists the commands
+for module in (
+    chain,
+    plan,
+    teach,
+    files,
+    predict,
+    serve,
+    measure,
+    diff,
+    info,
+):  # in the order in which --help lists the commands
     module.register(app)
 app.add_typer(inputs.recipes_app, name="recipes", rich_help_panel=HELPERS)
 app.add_typer(inputs.data_app, name="data", rich_help_panel=HELPERS)

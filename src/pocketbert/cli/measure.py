@@ -1,4 +1,4 @@
-"""The commands that measure and show: `benchmark`, `report`, `sensitivity`."""
+"""The commands that measure and show: `benchmark`, `report`, `sensitivity`, `diagnose`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module to the application."""
-    for command in (benchmark, report, sensitivity):
+    for command in (benchmark, report, sensitivity, diagnose):
         add(app, command, RESULTS)
 
 
@@ -77,6 +77,31 @@ def benchmark(
             "make 3 repeats and no single calls after idle times, which is what the app can do.",
         ),
     ] = False,
+    host: Annotated[
+        str,
+        typer.Option(
+            "--host",
+            help="With `--device browser`, serve the page on this address of this machine; `lan` for its address in the network. The "
+            "default is reached from this machine, and from a phone after `adb reverse`.",
+        ),
+    ] = "127.0.0.1",
+    https: Annotated[
+        bool,
+        typer.Option(
+            "--https",
+            help="With `--device browser`, serve with a certificate made for this run: from another machine, a browser gives threads, "
+            "WebGPU and WebNN to such a page only.",
+        ),
+    ] = False,
+    browsers: Annotated[
+        int,
+        typer.Option(
+            "--browsers",
+            min=1,
+            max=32,
+            help="With `--device browser`, wait until this number of browsers have measured.",
+        ),
+    ] = 1,
     preset: Annotated[
         str,
         sets(
@@ -152,7 +177,7 @@ def benchmark(
         Path | None,
         typer.Option(
             "--data",
-            help="Score emulated files (device qnn-host) on the labelled rows of this .jsonl[.gz], .csv or .tsv file.",
+            help="Score emulated files (device qnn-host) on the labelled rows of this data file.",
         ),
     ] = None,
     output: Annotated[
@@ -189,10 +214,10 @@ def benchmark(
     """Measure the latency of every model file.
 
     The files are run in turns, so that a change of load affects all of them. The table shows the median latency, the
-    time relative to the first file with its interval, and figures that were imported from a Mac or a phone.
+    time relative to the first file with its interval, and results that were imported from a Mac or a phone.
     """
     from pocketbert import api
-    from pocketbert.benchmarks.measurement import BenchmarkResult
+    from pocketbert.benchmarks.measurement import BenchmarkResult, PageOptions
     from pocketbert.benchmarks.report.comparison import check_repeats, compare_benchmarks
     from pocketbert.benchmarks.report.output import check_output, write_result
 
@@ -217,6 +242,7 @@ def benchmark(
             benchmark_options,
             devices=[name for name in names if local or name != LOCAL],
             app=app,
+            pages=PageOptions(host, https, browsers),
             data=options.optional_rows(data),
         ),
         texts=texts,
@@ -243,7 +269,11 @@ def benchmark(
 def _app_settings(
     repeats: int | None, gaps: str | None, budget: float | None, device_names: list[str]
 ) -> tuple[int, str]:
-    """Return the number of repeats and idle times for the demo app: those given, else the app's fixed values."""
+    """Return the number of repeats and the idle times for a benchmark by the Android demo app.
+
+    Without options these are the app's own repeats and no idle times. A time budget is refused, since the app makes all
+    runs.
+    """
     from pocketbert.benchmarks.imported.android_app import REPEATS
 
     if budget is not None and all(name.partition(":")[0] == ADB for name in device_names):
@@ -255,7 +285,10 @@ def _app_settings(
 def _benchmark_options(
     preset: str, threads: str | None, lengths: str | None, gaps: str | None, **numbers_by_field: float | None
 ) -> BenchmarkOptions:
-    """Return the benchmark options of a preset, with the values of command-line options that were given."""
+    """Return the benchmark options of a preset, changed by the command-line options that were given.
+
+    `numbers_by_field` are fields of `BenchmarkOptions`; the texts of the other options are parsed.
+    """
     from pocketbert.benchmarks.measurement import preset_options
 
     changes: dict[str, Any] = {name: value for name, value in numbers_by_field.items() if value is not None}
@@ -269,7 +302,7 @@ def _benchmark_options(
 
 
 def _print_result(result: BenchmarkResult) -> None:
-    """Print the tables of a benchmark's latencies, compilations and imported figures, then notes on their origin."""
+    """Print the tables of a benchmark (latencies, compiled files, imported results), and notes on their origin."""
     from pocketbert.benchmarks.report.compiled import (
         describe_compilations,
         describe_reported_texts,
@@ -365,8 +398,8 @@ def sensitivity(
         Path | None,
         typer.Option(
             "--calibrate",
-            help="Compare files, and measure the ranges of static schemes, on the labelled training rows of this .jsonl[.gz], .csv, "
-            ".tsv or .parquet file.",
+            help="Compare files, and measure the ranges of static schemes, on the labelled training rows of this data "
+            "file.",
         ),
     ] = None,
     calibration: options.Calibration = None,
@@ -381,6 +414,7 @@ def sensitivity(
     text_pair: options.TextPair = None,
     label: options.Label = None,
     header: options.Header = None,
+    encoding: options.Encoding = None,
     max_line_mb: options.MaxLine = DEFAULT_LINE_MB,
     max_rows: options.MaxRows = DEFAULT_MAX_ROWS,
     record: Annotated[bool, typer.Option("--record", help="Write the figures into the report of the folder.")] = False,
@@ -388,12 +422,13 @@ def sensitivity(
 ) -> None:
     """Measure how far each role takes a file from the exported one.
 
-    For each format and scheme, files in which one role is compressed are written, compared and deleted. Their errors add in
-    quadrature: the sum is compared with the file in which all roles are compressed.
+    For each format and scheme, files in which one role is compressed are written, compared and deleted. If the errors
+    were independent, the root of the sum of their squares would be the error of the file in which all roles are
+    compressed; both are printed.
     """
     from pocketbert import api
 
-    rows = options.optional_rows(calibrate, text, text_pair, label, header, max_line_mb, max_rows)
+    rows = options.optional_rows(calibrate, text, text_pair, label, header, max_line_mb, max_rows, encoding)
     schemes = listed(scheme) if scheme is not None else None
     measured = api.sensitivity(model, CalibrationOptions(rows=rows, method=calibration), schemes, record=record)
     if json:
@@ -410,6 +445,35 @@ def sensitivity(
         f"RMS differences from the exported file, of the spread of its answers, on {measured.rows:,} calibration rows."
     )
     print(measured.machine)
+
+
+def diagnose(
+    run: Annotated[Path, typer.Argument(help="Folder of a run that trained a student.")],
+    rows: Annotated[
+        int | None,
+        typer.Option(
+            "--rows",
+            min=1,
+            help="Ask both models about so many evaluation rows; default those that the run has compared, up to 2,000.",
+        ),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Show where a student loses against its teacher.
+
+    It prints the scores of both by label, length, rare words and the teacher's confidence, how often they agree on
+    training rows and on unseen rows, and what to do about it, each advice with the numbers that it rests on. No network
+    is needed.
+    """
+    from pocketbert import api
+
+    diagnosis = api.diagnose(run, rows)
+    if json:
+        print(diagnosis.model_dump_json())
+        return
+    print_table(*diagnosis.table())
+    for number, advice in enumerate(diagnosis.advice, 1):
+        print(f"{number}. {advice.what}\n   {advice.figure}\n   {advice.key}")
 
 
 def _sensitivity_rows(result: Sensitivity) -> list[list[str]]:

@@ -23,11 +23,11 @@ def sets(flag: str, text: str, key: str = "", short: tuple[str, ...] = (), **set
     """Return a typer option whose help ends with the recipe key that it sets.
 
     Args:
-        flag: Its name, e.g. ``--opset``.
-        text: What it does.
-        key: The key; default what `pocketbert.pipeline.options.RECIPE_KEY_FLAGS` says.
-        short: Shorter names, e.g. ``-m``.
-        settings: Passed on to typer.
+        flag: Name of the option, e.g. ``--opset``.
+        text: What the option does.
+        key: The recipe key; by default the one in `pocketbert.pipeline.options.RECIPE_KEY_FLAGS`.
+        short: Shorter names of the option, e.g. ``-m``.
+        settings: Arguments that are passed on to typer.
     """
     return typer.Option(*short, flag, help=f"{text} (recipe: {key or _KEYS[flag]})", **settings)
 
@@ -36,7 +36,7 @@ def preset_defaults(of: Callable[[PresetSettings], str]) -> str:
     """Return help text on an option's default in each benchmark preset: ``default 5; quick 3; mlperf 4``.
 
     Args:
-        of: Returns the option's value in the settings of a preset, as text.
+        of: Function from the settings of a preset to the option's value, as text.
     """
     values = {preset: of(settings) for preset, settings in PRESETS.items()}
     usual = values.pop(Preset.STANDARD)
@@ -52,7 +52,7 @@ def numbers(text: str, flag: str) -> list[int]:
     """Parse a comma-separated list of positive integers; `flag` names the option in errors.
 
     Raises:
-        InputError: If it is not one.
+        InputError: If the text is not a list of positive integers.
     """
     parts = listed(text)
     if not parts or not all(p.isdecimal() and int(p) > 0 for p in parts):
@@ -74,11 +74,16 @@ def rows(
     header: bool | None = None,
     max_line_mb: float = DEFAULT_LINE_MB,
     max_rows: int = DEFAULT_MAX_ROWS,
+    encoding: str | None = None,
 ) -> DataSource:
-    """Return the data source of a file with the columns and limits of a command's options; None columns are guessed."""
+    """Return the data source of a file with the columns and limits of a command's options.
+
+    Columns that are None are guessed later.
+    """
     from pocketbert.core.data.source import DataSource
 
-    return DataSource.at(str(path), text, text_pair, label, header, max_line_mb=max_line_mb, max_rows=max_rows)
+    limits = {"max_line_mb": max_line_mb, "max_rows": max_rows}
+    return DataSource.at(str(path), text, text_pair, label, header, encoding, **limits)
 
 
 def optional_rows(
@@ -89,16 +94,17 @@ def optional_rows(
     header: bool | None = None,
     max_line_mb: float = DEFAULT_LINE_MB,
     max_rows: int = DEFAULT_MAX_ROWS,
+    encoding: str | None = None,
 ) -> DataSource | None:
-    """Return the data source that a command's options name; None if they name no file."""
-    return None if path is None else rows(path, text, text_pair, label, header, max_line_mb, max_rows)
+    """Return the data source of a file as `rows` does; None if the command names no file."""
+    return None if path is None else rows(path, text, text_pair, label, header, max_line_mb, max_rows, encoding)
 
 
 def choices(text: str) -> dict[str, str]:
-    """Parse the value of --roles, ``ROLE=SCHEME,...``, to schemes by role (place of a weight in a layer) or module.
+    """Parse the value of --roles, ``ROLE=SCHEME,...``, to the scheme of each role (place of a weight in a layer) or module.
 
     Raises:
-        InputError: If a part is not ROLE=SCHEME.
+        InputError: If a part of the text is not ROLE=SCHEME.
     """
     parts = [part.partition("=") for part in listed(text)]
     wrong = [key for key, _, scheme in parts if not key or not scheme]
@@ -113,7 +119,7 @@ Roles = Annotated[
     sets(
         "--roles",
         "Leave roles or modules as they were exported, or give them a second scheme, comma-separated: encoder.layer.2.*=none, "
-        "ffn_down=a8w8; docs/quantization.md lists the roles, and the second schemes of each file.",
+        "ffn_down=a8w8; docs/lab/quantization.md lists the roles, and the second schemes of each file.",
         metavar="ROLE=SCHEME,...",
     ),
 ]
@@ -136,6 +142,29 @@ OptionalOutput = Annotated[
     typer.Option("-o", "--output", help="Work in this run folder; default: runs/NAME, with the recipe's name."),
 ]
 Folder = Annotated[Path, typer.Option("-m", "--model", help="Open this artefact folder, or that of this run folder.")]
+Scheme = Annotated[
+    str | None,
+    typer.Option(
+        "--scheme", help="Open the file of this scheme: int8, fp32, ...; default: that of the folder's default file."
+    ),
+]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        help="Open the file of this format: onnx, tflite, coreml; default: that of the folder's default file.",
+    ),
+]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        help="Use fastest here to let PocketBERT measure once which file is fastest at each length, and open that one.",
+    ),
+]
+ModelFile = Annotated[
+    str | None, typer.Option("--model-file", help="Open this file of the folder, e.g. tflite/model_int8.tflite.")
+]
 Seed = Annotated[int | None, sets("--seed", "Use this seed for every random choice.", "seed", min=0)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace results that were made with other settings.")]
 OverwriteFile = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
@@ -169,10 +198,14 @@ Header = Annotated[
     bool | None,
     sets(
         "--header/--no-header",
-        "Take the first row of a .csv or .tsv file as the names of its columns, or as a row of data; default: detected. Without a "
+        "Take the first row of a table as the names of its columns, or as a row of data; default: detected. Without a "
         "header the columns are called 'column 1', 'column 2', ...",
         "data.eval.header",
     ),
+]
+Encoding = Annotated[
+    str | None,
+    sets("--encoding", "Read text files in this encoding, such as cp1252; default: detected.", "data.eval.encoding"),
 ]
 MaxLine = Annotated[
     float,

@@ -27,7 +27,7 @@ def print_json(value: Any) -> None:
 
 
 def json_text(value: Any) -> str:
-    """Return a value as JSON text, non-ASCII characters unescaped unless one is half a surrogate pair."""
+    """Return a value as JSON text; non-ASCII characters are escaped only if one is half a surrogate pair."""
     from pocketbert.core.disk.files import is_unicode
 
     text = json.dumps(value, ensure_ascii=False)
@@ -62,8 +62,8 @@ def print_folder(folder: Path, json: bool) -> None:
     """Print the files of a new artefact folder with size and scores, and suggest commands to run next.
 
     Args:
-        folder: The folder.
-        json: Whether to print one line of JSON instead.
+        folder: The artefact folder.
+        json: Whether to print one line of JSON, without suggestions.
     """
     from pocketbert.core.artefacts import read_artefacts
     from pocketbert.core.host.progress import print_note
@@ -92,6 +92,15 @@ def print_folder(folder: Path, json: bool) -> None:
     print(f"golden rows hold texts of your data and are part of the app: {folder}/golden.jsonl")
 
 
+def example_texts(artefacts: Artefacts) -> str:
+    """Return the arguments of `predict` for one example input of a model: a text, a pair, or a question with choices."""
+    from pocketbert.core.tasks import TaskName
+
+    if artefacts.task is TaskName.MULTIPLE_CHOICE:
+        return '"A QUESTION" "ONE CHOICE" "ANOTHER CHOICE"'
+    return '--text-pair second "FIRST TEXT" "SECOND TEXT"' if artefacts.pair else '"A TEXT"'
+
+
 def _next_commands(folder: Path, artefacts: Artefacts) -> list[str]:
     """Return lines that suggest commands to run next with a new artefact folder."""
     place = shlex.quote(str(folder))
@@ -99,9 +108,8 @@ def _next_commands(folder: Path, artefacts: Artefacts) -> list[str]:
     lines = [] if scored else [f"Score it: pocketbert verify -m {place} --data ROWS.csv --record"]
     if artefacts.form is not None:  # predict needs a file with further columns, and apps take text only
         return lines
-    texts = '--text-pair second "FIRST TEXT" "SECOND TEXT"' if artefacts.pair else '"A TEXT"'
     return [
-        f"Try it: pocketbert predict -m {place} {texts}",
+        f"Try it: pocketbert predict -m {place} {example_texts(artefacts)}",
         *lines,
         f"Carry it in an app: pocketbert pack -m {place} -o ASSETS --for android",
     ]

@@ -1,13 +1,16 @@
 """The command `predict`: answer texts with a model of an artefact folder; needs the core installation only.
 
-Texts come from arguments, stdin or a file; answers go to stdout, or with -o into a file next to the columns of their rows.
+Texts come from arguments, stdin or a file; answers go to stdout, or with -o into a file next to the columns of their rows. A file is
+read row by row, once to check it and once to answer it, and answered in portions, on all cores. With -o it is read once more, to
+write its columns; answered portions are kept until then, and the same command goes on behind them after a kill.
 """
 
 from __future__ import annotations
 
-import sys
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,19 +19,19 @@ import typer
 from pocketbert.cli import options
 from pocketbert.cli.commands import RESULTS, add
 from pocketbert.cli.output import json_text, print_answer, print_json
-from pocketbert.core.data.streams import DEFAULT_LINE_MB, DEFAULT_MAX_ROWS, Limits, read_texts, read_texts_of_stream
+from pocketbert.cli.predict_inputs import InputTexts, check_inputs, find_inputs, parts_of, read_needs
+from pocketbert.core.data.streams import DEFAULT_LINE_MB, DEFAULT_MAX_ROWS
 from pocketbert.core.errors import InputError, Problem, suggest_allowed
 from pocketbert.core.host.terminal import escape_separators
 
 if TYPE_CHECKING:
-    from pocketbert.core.data.source import DataSource
+    from pocketbert.core.disk.kept_rows import KeptRows
     from pocketbert.core.predict.answers import Answer
-    from pocketbert.core.predict.inputs import Text
-    from pocketbert.runtime.model import Model
+    from pocketbert.runtime.model import AnyText, Model
 
 
-_TEXTS_AT_ONCE = 1 << 16
-"""Texts whose answers are held in memory together."""
+_PORTION = 1024
+"""Rows that are read, answered and kept together; also what decides which texts a batch is made of."""
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _JSON_LINES = ".jsonl"
 _ANSWER_FILES = (*_SEPARATORS, _JSON_LINES)
@@ -51,34 +54,17 @@ def predict(
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option("--file", help="Read texts from a .txt (one per line), .jsonl[.gz], .csv or .tsv file."),
+        typer.Option("--file", help="Read texts from a .txt file (one per line) or from any other data file."),
     ] = None,
     text: options.Text = None,
     text_pair: options.TextPair = None,
     header: options.Header = None,
+    encoding: options.Encoding = None,
     max_line_mb: options.MaxLine = DEFAULT_LINE_MB,
     max_rows: options.MaxRows = DEFAULT_MAX_ROWS,
-    scheme: Annotated[
-        str | None,
-        typer.Option(
-            "--scheme",
-            help="Open the file of this scheme: int8, fp32, ...; default: that of the folder's default file.",
-        ),
-    ] = None,
-    format: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            help="Open the file of this format: onnx, tflite, coreml; default: that of the folder's default file.",
-        ),
-    ] = None,
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            "--engine",
-            help="Use fastest here to let PocketBERT measure once which file is fastest at each length, and open that one.",
-        ),
-    ] = None,
+    scheme: options.Scheme = None,
+    format: options.Format = None,
+    engine: options.Engine = None,
     cadence: Annotated[
         str | None,
         typer.Option(
@@ -87,10 +73,7 @@ def predict(
             "100 ms of idle time (interactive).",
         ),
     ] = None,
-    model_file: Annotated[
-        str | None,
-        typer.Option("--model-file", help="Open this file of the folder, e.g. tflite/model_int8.tflite."),
-    ] = None,
+    model_file: options.ModelFile = None,
     prompt: Annotated[
         str | None,
         typer.Option(
@@ -102,9 +85,22 @@ def predict(
     threads: Annotated[
         int | None, typer.Option("--threads", min=1, help="Use this number of threads; default: all cores.")
     ] = None,
+    query: Annotated[
+        str | None,
+        typer.Option(
+            "--query",
+            help="Rank the texts for this query with a reranker (CrossEncoder), and print them with their scores, best first.",
+        ),
+    ] = None,
     top: Annotated[
-        int, typer.Option("--top", min=1, help="Print this number of labels per text, or of tokens per masked place.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            "--top",
+            min=1,
+            help="Print this number of labels per text, or of tokens per masked place; default 1. With --query, this number "
+            "of texts; default all.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -118,161 +114,158 @@ def predict(
 ) -> None:
     """Run the model of an artefact folder on texts.
 
-    It prints labels, numbers, spans, excerpts, tokens or vectors, depending on the model's task.
-    With --text-pair and texts as arguments, give the two texts of each pair one after the other.
-    Files of a form (export --form) read further inputs from the columns language or entities of --file.
+    It prints labels, numbers, spans, excerpts, tokens or vectors, depending on the model's task. With --text-pair and
+    texts as arguments, give the two texts of each pair one after the other; a multiple-choice model takes one question,
+    and then its choices. With --query, each text is a passage, and the passages are sorted by their scores. If the
+    folder was exported with --form, the model has inputs besides the text; they are read from the columns "language" or
+    "entities" of the file that --file names.
     """
+    from pocketbert.core.disk.kept_rows import keep_rows
     from pocketbert.core.host.progress import print_note
-    from pocketbert.runtime.model import check_texts, load
+    from pocketbert.runtime.model import load, load_callers
 
     if output is not None:
         output = _check_answer_file(output, overwrite, model, *([file] if file else []))
     # texts that are not read from a file have no columns: of the source, only the limits are used
-    source = options.rows(file or "stdin", text, text_pair, None, header, max_line_mb, max_rows)
-    read = _read_inputs(texts or [], file, source, _input_columns(model), with_rows=json or output is not None)
-    opened = load(model, scheme, threads, format=format, engine=engine, file=model_file, cadence=cadence)
-    if opened.choice:
-        print_note(opened.choice)
-    check_texts(opened.head.task, read.texts)
-    _warn_of_empty(read.texts)
-    opened.tokenizer.with_prompt(prompt)  # an unknown name ends the command before anything is computed
-    answers = _answers(opened, read.texts, prompt)
-    if output is not None:
-        _write_answers(output, read.rows, answers, top)
-        print_note(f"{len(read.texts):,} answers: {output}")
+    source = options.rows(file or "stdin", text, text_pair, None, header, max_line_mb, max_rows, encoding)
+    columns, task = read_needs(model)
+    inputs = find_inputs(texts or [], file, source, columns, task, with_rows=json or output is not None)
+    count, names = check_inputs(inputs, task)
+    chosen = {"format": format, "engine": engine, "file": model_file, "cadence": cadence}
+    if count > _PORTION and query is None:
+        opened = load_callers(model, scheme, threads, None, **chosen)
+    else:
+        opened = [load(model, scheme, threads, **chosen)]
+    if opened[0].choice:
+        print_note(opened[0].choice)
+    opened[0].tokenizer.with_prompt(prompt)  # an unknown name ends the command before anything is computed
+    if query is not None:
+        _rank(opened[0], query, inputs, top, output, json)
         return
-    others = read.others if json else [{}] * len(read.texts)
-    for row, answer, other in zip(read.texts, answers, others, strict=True):
-        _print_answer(row, answer, other, top, json)
-
-
-def _warn_of_empty(texts: Sequence[Text]) -> None:
-    """Print a warning with the number of texts that have no visible character."""
-    from pocketbert.core.data.cells import is_visible
-    from pocketbert.core.host.progress import print_note
-
-    empty = [
-        i for i, text in enumerate(texts, 1) if not all(map(is_visible, [text] if isinstance(text, str) else text))
-    ]
-    if empty:
-        print_note(
-            f"text {empty[0]} is empty ({len(empty):,} in all): its answer does not mean anything", style="yellow"
-        )
-
-
-def _answers(model: Model, texts: Sequence[Text], prompt: str | None) -> Iterator[Answer]:
-    """Yield the model's answers to texts, computed in portions of `_TEXTS_AT_ONCE` texts."""
-    for start in range(0, len(texts), _TEXTS_AT_ONCE):
-        yield from model.predict(texts[start : start + _TEXTS_AT_ONCE], progress="predict", prompt=prompt)
+    if opened[0].tokenizer.reader is not None:
+        opened[0].tokenizer.reader.check(text for _, text in inputs.read())
+    asked = _Asked(opened, inputs, count, prompt, top or 1)
+    if output is None:
+        for row, one, answer in asked.answers():
+            _print_answer(one, answer, inputs.other_columns(row) if json else {}, asked.top, json)
+        return
+    key = _digest_settings(opened[0], inputs, [prompt, asked.top, engine, cadence])
+    with keep_rows(output, key, _PORTION) as kept:
+        if kept.note:
+            print_note(kept.note)
+        asked.keep(kept)
+        _write_answers(output, (row for row, _ in inputs.read()), kept, names)
+    print_note(f"{count:,} answers: {output}")
 
 
 @dataclass(frozen=True)
-class _Inputs:
-    """The texts to run the model on, with the data rows that they came from.
+class _Asked:
+    """Texts that are answered: by which models, with which prompt, and with how many alternatives.
 
     Attributes:
-        texts: Inputs of the model.
-        rows: The rows that they came from, with all columns; empty if they are not needed.
-        named: Names of the columns that hold the texts.
+        models: The model, one for each thread.
+        inputs: The texts.
+        count: Number of texts.
+        prompt: Name of the prompt.
+        top: Number of alternatives.
     """
 
-    texts: Sequence[Text]
-    rows: Sequence[Mapping[str, Any]]
-    named: Sequence[str | None]
+    models: Sequence[Model]
+    inputs: InputTexts
+    count: int
+    prompt: str | None
+    top: int
 
-    @property
-    def others(self) -> Sequence[Mapping[str, Any]]:
-        """The columns of each row that hold no text."""
-        return [{k: v for k, v in row.items() if k not in self.named} for row in self.rows]
+    def answers(self) -> Iterator[tuple[Mapping[str, Any], AnyText, Answer]]:
+        """Yield each row with its text and answer."""
+        for portion, answers in self._portions(0):
+            yield from ((row, text, answer) for (row, text), answer in zip(portion, answers, strict=True))
+
+    def keep(self, kept: KeptRows) -> None:
+        """Answer the rows that are not kept yet, and keep the fields of each answer as a line of JSON."""
+        from pocketbert.core.predict.answers import answer_fields
+
+        for _, answers in self._portions(kept.done):
+            kept.add([json_text(answer_fields(answer, self.top)).encode() for answer in answers])
+
+    def _portions(self, done: int) -> Iterator[tuple[list[tuple[Mapping[str, Any], AnyText]], Sequence[Answer]]]:
+        """Yield the portions of rows behind the first `done` with their answers, and show the progress."""
+        from pocketbert.core.host.progress import Meter
+        from pocketbert.runtime.model import predict_portions
+
+        rows = islice(self.inputs.read(), done, None)
+        if self.count <= _PORTION:
+            portion = list(rows)
+            yield portion, self.models[0].predict([text for _, text in portion], "predict", self.prompt)
+            return
+        read: deque[list[tuple[Mapping[str, Any], AnyText]]] = deque()
+
+        def texts() -> Iterator[list[AnyText]]:
+            """Yield the texts of portions, whose rows are held in `read` until they are answered."""
+            while portion := list(islice(rows, _PORTION)):
+                read.append(portion)
+                yield [text for _, text in portion]
+
+        with Meter("predict", self.count, done) as meter:
+            for answers in predict_portions(self.models, texts(), self.prompt):
+                yield read.popleft(), answers
+                meter.advance(len(answers))
 
 
-def _input_columns(model: Path) -> tuple[str, ...]:
-    """Return the names of data columns that the model's files read beside the text; empty if they read text only."""
-    from pocketbert.core.artefacts import find_artefact_folder, read_artefacts
-    from pocketbert.core.predict.inputs import COLUMNS
+def _digest_settings(model: Model, inputs: InputTexts, settings: Sequence[object]) -> str:
+    """Return a digest of whatever decides the answers to texts: the model's files, the engine, the texts and settings."""
+    from pocketbert.core.artefacts import ARTEFACTS_FILE
+    from pocketbert.core.disk.files import sha256_file, sha256_json
+    from pocketbert.core.host.system import version_of
 
-    try:
-        return COLUMNS if read_artefacts(find_artefact_folder(model)).form is not None else ()
-    except InputError:
-        return ()  # opening the model raises the error
+    engine = [model.file, model.predictor.engine, model.predictor.engine_version, version_of("pocketbert")]
+    return sha256_json([sha256_file(model.folder / ARTEFACTS_FILE), engine, inputs.source, *settings])
 
 
-def _read_inputs(
-    texts: list[str], file: Path | None, source: DataSource, columns: tuple[str, ...], with_rows: bool
-) -> _Inputs:
-    """Read the texts to run the model on from arguments, a file or stdin.
-
-    Args:
-        texts: The arguments.
-        file: Value of --file.
-        source: The file with the columns and limits that options name; the file need not exist.
-        columns: Further columns that the model takes.
-        with_rows: Whether the rows of a file are needed.
+def _rank(model: Model, query: str, inputs: InputTexts, top: int | None, output: Path | None, json: bool) -> None:
+    """Rank passages for a query, and print or write the best `top` of them (None for all) with their rows and scores.
 
     Raises:
-        InputError: If there is no text, or options contradict each other.
+        InputError: If the texts are pairs, or the model is no reranker.
     """
-    from pocketbert.core.data.columns import guess_columns
-    from pocketbert.core.data.examples import read_examples
-    from pocketbert.core.data.files import read_rows
-    from pocketbert.core.data.tables import BadRows
     from pocketbert.core.host.progress import print_note
-    from pocketbert.core.tasks import LabelKind
+    from pocketbert.core.predict.answers import answer_fields
 
-    if texts and file is not None:
-        raise InputError(Problem("--file", "was given together with texts.", "Give only one of them."))
-    if source.header is not None and (file is None or file.suffix == ".txt"):
-        what = "belong to a .csv or .tsv file; every line here is a text."
-        raise InputError(Problem("--header, --no-header", what, "Leave them out, or give --file FILE.csv"))
-    if file is not None and file.suffix != ".txt":
-        found = guess_columns(source, LabelKind.NONE)
-        if found.note:
-            print_note(found.note)
-        inputs = [example.input for example in read_examples(found.source, labelled=False, columns=columns)]
-        rows = [row for _, row in read_rows(found.source, BadRows(found.source.title))] if with_rows else []
-        return _Inputs(inputs, rows, (found.source.text, found.source.text_pair))
-    if file is not None:
-        texts = read_texts(file, source.limits)
-    elif not texts:
-        texts = _read_stdin(source.limits)
-    if source.text_pair is None:
-        return _Inputs(texts, [{"text": t} for t in texts], ("text",))
-    if len(texts) % 2:
+    rows = list(inputs.read())
+    passages = [text for _, text in rows if isinstance(text, str)]
+    if len(passages) < len(rows):
+        what = "the texts are pairs; with a query, each text is one passage."
         raise InputError(
-            Problem(
-                "predict",
-                f"{len(texts)} texts do not form pairs.",
-                "Give two texts for each pair, one after the other.",
-            )
+            Problem("--query", what, "Name the column of the passages with --text, and leave --text-pair out.")
         )
-    pairs = list(zip(texts[::2], texts[1::2], strict=True))
-    return _Inputs(pairs, [{"text": a, "text_pair": b} for a, b in pairs], ("text", "text_pair"))
-
-
-def _read_stdin(limits: Limits) -> list[str]:
-    """Return the texts of stdin, one per line; raise InputError if it is a terminal or cannot be read."""
-    if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
-        raise InputError(Problem("predict", "got no text.", "Give texts as arguments, --file FILE, or pipe them in."))
     try:
-        return read_texts_of_stream(sys.stdin.buffer, "stdin", limits)
-    except OSError as error:  # a folder, or opened for writing
-        why = error.strerror or str(error)
-        raise InputError(Problem("stdin", f"cannot be read: {why}.", "Pipe text in, or give --file FILE.")) from error
+        ranked = model.rank(query, passages, "predict")[:top]
+    except InputError as error:
+        flags = [replace(p, where="--query") if p.where == "query" else p for p in error.problems]
+        raise InputError(flags) from error
+    if output is None:
+        for i, answer in ranked:
+            _print_answer(passages[i], answer, inputs.other_columns(rows[i][0]) if json else {}, 1, json)
+        return
+    lines = [json_text(answer_fields(answer)).encode() for _, answer in ranked]
+    best = [rows[i][0] for i, _ in ranked]
+    _write_answers(output, best, lines, list(dict.fromkeys(name for row in best for name in row)))
+    print_note(f"{len(ranked):,} answers: {output}")
 
 
 def _check_answer_file(path: Path, overwrite: bool, *read: Path) -> Path:
-    """Return the resolved file for answers, after checking that it can be written.
+    """Check that the file for answers (-o) can be written, and return its path with links resolved.
 
     Args:
         path: Value of -o.
         overwrite: Whether an existing file may be replaced.
-        read: Files and folders that the command reads, which may not be overwritten.
+        read: Files and folders that the command reads, which may not be replaced.
 
     Returns:
-        The file, links resolved.
+        The path with links resolved.
 
     Raises:
-        InputError: If its suffix is not one of `_ANSWER_FILES`, or it exists.
+        InputError: If the suffix is not one of `_ANSWER_FILES`, or the file exists and may not be replaced.
     """
     from pocketbert.core.disk.destination import resolve_output_file
 
@@ -282,61 +275,61 @@ def _check_answer_file(path: Path, overwrite: bool, *read: Path) -> Path:
     return resolve_output_file(path, overwrite, *read)
 
 
-def _print_answer(text: Text, answer: Answer, other: Mapping[str, Any], top: int, json: bool) -> None:
+def _print_answer(text: AnyText, answer: Answer, other: Mapping[str, Any], top: int, json: bool) -> None:
     """Print the model's answer to one text, as a tab-separated line or as JSON.
 
     Args:
-        text: The text, or both texts of a pair.
+        text: The text, both texts of a pair, or a question with its choices.
         answer: The model's answer.
-        other: The other columns of the text's row; printed as JSON only.
+        other: The other columns of the text's row, which are only printed as JSON.
         top: Number of alternatives that are shown.
         json: Whether to print JSON.
     """
-    shown = text if isinstance(text, str) else list(text)
+    shown = text if isinstance(text, str) else parts_of(text)
     if json:
-        fields = {"text": shown, **answer.fields(top), "truncated": answer.truncated}
+        from pocketbert.core.predict.answers import answer_fields
+
+        fields = {"text": shown, **answer_fields(answer, top)}
         print_json({**fields, "row": dict(other)} if other else fields)
         return
     text_shown = shown if isinstance(shown, str) else " | ".join(shown)
     print_answer(f"{answer.line(top)}\t{escape_separators(text_shown)}{'  [truncated]' if answer.truncated else ''}")
 
 
-def _write_answers(path: Path, rows: Sequence[Mapping[str, Any]], answers: Iterable[Answer], top: int) -> None:
+def _write_answers(
+    path: Path, rows: Iterable[Mapping[str, Any]], lines: KeptRows | Sequence[bytes], columns: Sequence[str]
+) -> None:
     """Write rows with their answers to a file, as table columns ``predicted_...`` or as JSON field ``answer``.
 
     Args:
         path: The file, .csv, .tsv or .jsonl; it appears when it is complete.
         rows: The rows, with all their columns.
-        answers: One for each row.
-        top: Number of alternatives that are written.
+        lines: The fields of each row's answer as JSON.
+        columns: Names of all columns of the rows.
     """
     import codecs
     import csv
+    import json
 
     from pocketbert.core.disk.files import open_atomic
 
     path.parent.mkdir(parents=True, exist_ok=True)
+    answers = map(json.loads, lines if isinstance(lines, Sequence) else lines.read())
     with open_atomic(path) as file:
         # another column may hold half of a surrogate pair
         text = codecs.getwriter("utf-8")(file, "backslashreplace")
         if path.suffix == _JSON_LINES:
             for row, answer in zip(rows, answers, strict=True):
-                text.write(json_text({**row, "answer": _fields(answer, top)}) + "\n")
+                text.write(json_text({**row, "answer": answer}) + "\n")
             return
-        columns = list(dict.fromkeys(name for row in rows for name in row))
         table = csv.writer(text, delimiter=_SEPARATORS[path.suffix])
         added: list[str] = []
         for row, answer in zip(rows, answers, strict=True):
-            fields = {f"{_PREFIX}{name}": value for name, value in _fields(answer, top).items()}
+            fields = {f"{_PREFIX}{name}": value for name, value in answer.items()}
             if not added:
                 added = list(fields)
                 table.writerow([*columns, *added])
             table.writerow([_cell(row.get(c)) for c in columns] + [_cell(fields.get(c)) for c in added])
-
-
-def _fields(answer: Answer, top: int) -> dict[str, Any]:
-    """Return an answer's fields as JSON values, with `top` alternatives and whether the text was truncated."""
-    return {**answer.fields(top), "truncated": answer.truncated}
 
 
 def _cell(value: object) -> object:

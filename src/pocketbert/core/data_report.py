@@ -29,13 +29,13 @@ class SplitReport(BaseModel):
         source: File or data set.
         rows: Rows read.
         duplicates: Rows whose texts occur earlier in the split.
-        conflicting: Rows among those whose label differs from the first occurrence.
+        conflicting: Rows among the duplicates whose label differs from that of the first occurrence.
         truncated: Rows longer than the maximum length.
-        labels: Rows (spans, questions) per label name; empty for tasks without labels.
+        labels: Count of each label, in the unit `unit`; empty for tasks without labels.
         tokens_mean: Mean length in tokens.
-        tokens_p50: Median length.
-        tokens_p95: 95th percentile of the length (nearest rank).
-        tokens_max: Longest row after truncation.
+        tokens_p50: Median length in tokens.
+        tokens_p95: 95th percentile of the length in tokens (nearest rank).
+        tokens_max: Length in tokens of the longest row after truncation.
         unit: Unit of the counts in `labels`: rows, spans or questions.
     """
 
@@ -60,12 +60,17 @@ class DataReport(BaseModel):
         max_length: Length in tokens at which rows are truncated.
         splits: One report per split.
         train_in_eval: Training rows that also occur in eval; they are left out of training.
+        unlabelled: Number of rows without a label, by the name of their file.
+        taught: Names of the files whose unlabelled rows get their labels from the teacher; unlabelled rows of other
+            files are left out.
         notes: Warnings and notes for the user.
     """
 
     max_length: int
     splits: list[SplitReport]
     train_in_eval: int = 0
+    unlabelled: dict[str, int] = {}
+    taught: list[str] = []
     notes: list[str] = []
 
     def lines(self) -> list[str]:
@@ -84,6 +89,10 @@ class DataReport(BaseModel):
             )
         if any(split.name == "train" for split in self.splits):
             lines.append(f"train rows that also occur in eval: {self.train_in_eval:,} (left out of training)")
+        lines += [
+            f"{name}: {_counted(count, 'row')} without a label ({'the teacher labels them' if name in self.taught else 'left out'})"
+            for name, count in self.unlabelled.items()
+        ]
         return lines + self.notes
 
 
@@ -127,7 +136,14 @@ def split_report(name: str, source: str, rows: Prepared, labels: Labels, kind: L
 
 
 def _count_labels(rows: Prepared, labels: Labels, kind: LabelKind) -> dict[str, int]:
-    """Count how often each label occurs; for question answering, count questions with and without an answer."""
+    """Count how often each label occurs in a data set; for question answering, how many questions have an answer.
+
+    A row with several labels counts for each of them; of spans, each span counts. Labels that do not occur are listed
+    with 0.
+
+    Returns:
+        The counts by label, or by ``answered`` and ``without answer``; empty for tasks without labels.
+    """
     if kind is LabelKind.NAME:
         ids = Counter(int(i) for i in rows.truth)
         return {label: ids.get(i, 0) for i, label in enumerate(labels.names)}
@@ -157,7 +173,7 @@ def warn_about_majority(report: SplitReport, kind: LabelKind) -> str | None:
 
 
 def note_similar_labels(report: SplitReport) -> list[str]:
-    """Return notes on labels that differ only in case and may be meant as one; at most ten."""
+    """Return up to ten notes on labels that differ only in upper and lower case and may be meant as one."""
     groups: dict[str, list[str]] = {}
     for name in report.labels:
         groups.setdefault(name.casefold(), []).append(name)
@@ -182,11 +198,11 @@ _WORDS = re.compile(
 
 
 def warn_about_language(texts: Sequence[str], tokenizer: TextTokenizer) -> str:
-    """Return a warning if the tokenizer splits words into so many pieces that the teacher cannot know the language.
+    """Return a warning if the tokenizer splits words into so many pieces that the teacher was hardly trained on the language.
 
     Args:
         texts: Some texts.
-        tokenizer: The teacher's.
+        tokenizer: The tokenizer of the teacher.
 
     Returns:
         One sentence; empty if there is nothing to warn about.

@@ -18,7 +18,7 @@ from pocketbert.core.types import Provenance
 
 
 class Figure(StrEnum):
-    """A kind of figure that a device can give."""
+    """A quantity that a device can measure, such as latency or memory."""
 
     LATENCY = "latency"
     IDLE_LATENCY = "latency after idle time"
@@ -60,19 +60,19 @@ _PROVENANCES_WITHOUT_TIME = frozenset({Provenance.EMULATED, Provenance.COMPILED_
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """A kind of device that files can be measured on, and the figures that it gives.
+    """A kind of device that files can be measured on, and the quantities that it measures.
 
     Attributes:
         name: Name in a recipe's ``benchmark.devices`` and after ``--device``, without an argument.
-        figures: The figures it gives, each with its provenance (measured, estimated, emulated); times are never
-            emulated.
+        figures: The quantities that the device measures, each with its provenance (measured, estimated, emulated);
+            times are never emulated.
         reached: How the device is reached, in words.
         argument: Name of the argument after the colon, e.g. ``HOST`` for ``ssh:HOST``; empty if there is none.
         optional: Whether the argument may be left out.
-        instead: How to use a device that cannot be named in a recipe; empty for others.
+        instead: How to use a device that cannot be named in a recipe; empty for devices that can.
         pattern: Regular expression of the whole argument, ASCII only; empty if any text without a comma is allowed (a
             comma separates devices).
-        most_threads: Largest number of threads within an operator that it can measure; 0 for any number.
+        most_threads: Largest number of threads within an operator that the device can measure; 0 for any number.
     """
 
     name: str
@@ -85,7 +85,7 @@ class DeviceInfo:
     most_threads: int = 0
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a device without figures, or with times that are neither measured nor estimated."""
+        """Raise ValueError if the device measures nothing, or has times that are neither measured nor estimated."""
         if not self.figures:
             raise ValueError(f"device '{self.name}' gives no figure.")
         wrong = [f for f, p in self.figures.items() if f in _TIMES and p in _PROVENANCES_WITHOUT_TIME]
@@ -104,12 +104,12 @@ class DeviceInfo:
 
     @property
     def provenance(self) -> Provenance:
-        """Provenance (measured, emulated, estimated) of the device's first and main figure."""
+        """Provenance (measured, emulated, estimated) of the first and main quantity that the device measures."""
         return next(iter(self.figures.values()))
 
     @property
     def yields(self) -> str:
-        """The device's figures in words, grouped by provenance."""
+        """The quantities that the device measures in words, grouped by provenance."""
         groups: dict[Provenance, list[str]] = {}
         for figure, provenance in self.figures.items():
             groups.setdefault(provenance, []).append(figure)
@@ -124,6 +124,7 @@ QNN = "qnn-host"
 LITERT_NPU = "litert-npu"
 VELA = "vela"
 QAI_HUB = "qai-hub"
+BROWSER = "browser"
 COREML = "coreml"
 ANDROID = "android"
 
@@ -199,6 +200,14 @@ _BUILT_IN = (
         "a phone of Qualcomm AI Hub, a service in the cloud that takes the file and needs an account",
         argument="PHONE",
         pattern=r"[\w][\w .()+-]{0,99}",
+    ),
+    DeviceInfo(
+        BROWSER,
+        dict.fromkeys(
+            (Figure.LATENCY, Figure.IDLE_LATENCY, Figure.LOAD_TIME, Figure.FIRST_INFERENCE, Figure.ANSWERS),
+            Provenance.MEASURED,
+        ),
+        "any browser that opens a page of this machine, such as a phone's, by LiteRT.js and onnxruntime-web",
     ),
     DeviceInfo(
         COREML,
@@ -297,10 +306,10 @@ def parse_device(text: str) -> DeviceName:
 
 
 def parse_measuring_device(text: str) -> DeviceName:
-    """Parse the name of a device that commands can measure on; raise ValueError if figures can only be imported.
+    """Parse the name of a device that commands can measure on.
 
     Raises:
-        ValueError: Also if its figures can only be imported.
+        ValueError: If `parse_device` raises it, or if results of the device can only be imported.
     """
     device = parse_device(text)
     if device.info.instead:
@@ -309,7 +318,7 @@ def parse_measuring_device(text: str) -> DeviceName:
 
 
 def check_device(text: str) -> str:
-    """Check the name of a measuring device and return it unchanged; the validator of a recipe's fields."""
+    """Check the name of a measuring device and return it unchanged; used to validate fields of recipes."""
     parse_measuring_device(text)
     return text
 

@@ -1,15 +1,14 @@
 """Errors by cause, each with its exit code, and the wording that they share.
 
 `InputError` lists problems, each with the place, the value and what is allowed, and the fix. `shorten_repr`, `shorten_list`,
-`escape_line` bound the length of values from files; `suggest_allowed` suggests what was meant; `note_kept` adds where
-unfinished work is.
+`escape_line` bound the length of values from files; `first_line` shortens foreign errors; `suggest_allowed` suggests what was meant;
+`note_kept` adds where unfinished work is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import IntEnum
 from pathlib import Path
 
@@ -69,7 +68,7 @@ class InputError(PocketBertError):
 
 
 class GateError(PocketBertError):
-    """Raised if a file, or a training step, did not pass one of the checks (gates) that it must pass."""
+    """Raised if a model file or a training step failed one of the checks (gates) that it must pass."""
 
     exit_code = ExitCode.GATE
 
@@ -89,7 +88,7 @@ class MissingBackendError(PocketBertError):
 
 
 class MachineError(PocketBertError):
-    """Raised if the machine cannot do the work, e.g. because the disk is full; the input is right."""
+    """Raised if the machine cannot do the work although the input is right, e.g. because the disk is full."""
 
     exit_code = ExitCode.MACHINE
 
@@ -102,6 +101,11 @@ def note_kept(error: BaseException, folder: Path) -> None:
     """Add a note to an error that names the folder of unfinished work, and replace an earlier such note."""
     notes = [note for note in getattr(error, "__notes__", []) if not note.startswith(KEPT_NOTE)]
     error.__notes__ = [*notes, f"{KEPT_NOTE}{escape_line(str(folder))}; the same command continues there."]
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's message; if the message is empty, the name of its class."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def escape_line(text: str) -> str:
@@ -124,22 +128,25 @@ def shorten_list(names: Sequence[str], most: int = 20) -> str:
 _MAX_LISTED, _MAX_COMPARED, _MAX_NAME_LENGTH = 60, 2000, 100
 
 
-def suggest_allowed(value: str, allowed: Sequence[str], alike: float = 0.6) -> str:
+def suggest_allowed(value: str, allowed: Sequence[str], alike: float = 0.6, most: int = _MAX_LISTED) -> str:
     """Return a hint for a wrong value: the closest allowed value, and the list of allowed values.
 
     Args:
         value: The wrong value.
         allowed: The values that are allowed.
-        alike: Smallest similarity (`difflib`) at which an allowed value is suggested.
+        alike: Smallest similarity (`difflib`) at which an allowed value is suggested as the one meant.
+        most: Largest number of allowed values that are listed.
 
     Returns:
         For example ``did you mean 'lr'?`` or ``allowed: a, b, c``.
     """
+    from difflib import get_close_matches  # only where something is wrong
+
     start = value[:1].casefold()
     candidates = allowed if len(allowed) <= _MAX_COMPARED else [n for n in allowed if n[:1].casefold() == start]
     candidates = [name for name in candidates[:_MAX_COMPARED] if len(name) <= _MAX_NAME_LENGTH]
     close = get_close_matches(value[:_MAX_NAME_LENGTH], candidates, n=1, cutoff=alike)
-    names = [n if len(n) <= _MAX_NAME_LENGTH else f"{n[:_MAX_NAME_LENGTH]}..." for n in sorted(allowed)[:_MAX_LISTED]]
-    more = f" and {len(allowed) - _MAX_LISTED:,} more" if len(allowed) > _MAX_LISTED else ""
+    names = [n if len(n) <= _MAX_NAME_LENGTH else f"{n[:_MAX_NAME_LENGTH]}..." for n in sorted(allowed)[:most]]
+    more = f" and {len(allowed) - most:,} more" if len(allowed) > most else ""
     listing = f"allowed: {', '.join(names)}{more}"
     return f"did you mean '{close[0]}'? ({listing})" if close else listing

@@ -28,13 +28,14 @@ class Bounds:
     """Largest allowed differences of a file from the torch model, for one scheme and runtime.
 
     Attributes:
-        reference: Largest difference to the torch model on golden rows: the maximum for fp32, the RMS for others. A
-            simulated scheme has a smaller one for each model; see `allowed`.
-        padding: Largest change of the answers by padding.
-        golden: Largest difference of a correct engine's answers from the recorded ones.
-        loss: Factor on the parity bound of fp32 for an exported file.
-        drop: Largest drop of the deciding metric of an exported file below the torch model.
-        least: Smallest bound that may follow from a simulation, since simulations leave some errors out.
+        reference: Largest difference from the torch model on golden rows (recorded inputs): the maximum for fp32, the
+            RMS for other schemes. For a scheme that is simulated in torch, each model has a smaller bound; see
+            `allowed`.
+        padding: Largest allowed change of the outputs by padding.
+        golden: Largest allowed difference of an engine's outputs from the recorded ones.
+        loss: Factor by which the fp32 parity bound is multiplied for an exported file.
+        drop: Largest allowed drop of the deciding metric of an exported file below the torch model.
+        least: Smallest bound that `allowed` returns, since a simulation leaves some errors out.
     """
 
     reference: float
@@ -48,7 +49,7 @@ class Bounds:
         """Return the largest difference that a file may have from the torch model on golden rows (recorded inputs).
 
         Args:
-            simulated: RMS error of its scheme, simulated in torch; None if none was recorded.
+            simulated: RMS error of the file's scheme, simulated in torch; None if none was recorded.
         """
         if simulated is None or not math.isfinite(simulated):
             return self.reference
@@ -57,16 +58,16 @@ class Bounds:
 
 @dataclass(frozen=True)
 class ExportCost:
-    """What it takes to write, quantize and check the default files of a format, as `lab/export_cost.py` measured it.
+    """Time, memory and disk space that writing and checking a format's default files take.
 
-    Seconds are those of two quiet cores.
+    Measured by `lab/export_cost.py`; the seconds are those of two cores without other work.
 
     Attributes:
         fixed_s: Seconds for the smallest model.
-        layer_s: Seconds for each layer, which is traced for each length that a file takes.
+        layer_s: Seconds for each layer, multiplied by the number of lengths that a file takes, as each is traced.
         gb_s: Seconds for each GB of weights.
-        memory: Most memory that the format adds to what every export takes, as a multiple of the weights in fp32.
-        disk: All files of the format together, as a multiple of the weights in fp32.
+        memory: Largest memory that the format needs in addition to every export, as a multiple of the weights in fp32.
+        disk: Size of all files of the format together, as a multiple of the weights in fp32.
         max_gib: Largest file that the format allows, in GiB.
     """
 
@@ -90,22 +91,22 @@ class FormatInfo:
     """One file format, such as ONNX: its name, its quantization schemes and the libraries that write and run it.
 
     Attributes:
-        name: The format.
-        title: Name for people.
-        suffix: Ending of its files.
-        bounds: Bounds of each scheme and runtime that its files may have.
-        dtype: Integer type of the inputs.
-        fixed_lengths: Whether a file takes listed lengths only, with batch 1.
+        name: Name of the format in recipes.
+        title: Name of the format for people.
+        suffix: Ending of the files' names.
+        bounds: Allowed differences for each scheme and runtime that the files may have.
+        dtype: Integer type of the files' inputs.
+        fixed_lengths: Whether a file takes one text at a time, of certain lengths only.
         reader: Distribution that reads the graph, to check the numbers stored in a file.
         libraries: Distributions whose versions determine an exported file.
-        engines: Distributions that can run it, in order of preference.
-        needs: Distributions that its files are made with, beside those of every export.
-        stem: Name of its files without suffix.
-        base: Scheme of the exported file; smaller files are made from it.
-        instead: Replacement schemes: for a requested scheme that the format lacks, the one that is made.
-        cost: What its files take to make.
-        own_engine: Value of `sys.platform` and distribution with which its own engine runs; None for everywhere. On
-            other systems a reference evaluator checks its files, and nothing is timed.
+        engines: Distributions that can run the files, in order of preference.
+        needs: Distributions that are needed to make the files, besides those of every export.
+        stem: Name of the files without suffix.
+        base: Scheme of the exported file, from which the smaller files are made.
+        instead: For a requested scheme that the format lacks, the scheme that is made instead.
+        cost: Time, memory and disk space that the files take to make.
+        own_engine: Value of `sys.platform` and distribution with which the format's own engine runs; None if it runs
+            everywhere. On other systems a reference evaluator checks the files, and nothing is timed.
     """
 
     name: Format
@@ -148,11 +149,11 @@ class FormatInfo:
         return [*((scheme, None) for scheme in self.schemes), *self.forms]
 
     def takes(self, wanted: Scheme) -> bool:
-        """Return whether a recipe may request a scheme for this format, directly or replaced by another one."""
+        """Return whether a recipe may request a scheme for this format; the format may store another one instead."""
         return wanted in self.schemes or wanted in self.instead
 
     def smaller(self, wanted: Scheme) -> Scheme | None:
-        """Return the scheme of the smaller file that a requested scheme gives; None if there is no smaller file."""
+        """Return the scheme of the smaller file made for a requested scheme; None if only the exported file is made."""
         scheme = self.instead.get(wanted, wanted)
         return None if scheme in (Scheme.FP32, self.base) else scheme
 
@@ -203,7 +204,7 @@ _BUILT_IN = (
         libraries=("onnx", "onnxscript", "onnxruntime"),
         engines=("onnxruntime",),
         needs=("onnx", "onnxscript"),
-        cost=ExportCost(fixed_s=8, layer_s=3, gb_s=100, memory=6, disk=1.3, max_gib=2),  # protobuf's limit
+        cost=ExportCost(fixed_s=4, layer_s=3, gb_s=100, memory=6, disk=1.3, max_gib=2),  # protobuf's limit
     ),
     FormatInfo(
         name=Format.TFLITE,
@@ -237,7 +238,7 @@ _BUILT_IN = (
         libraries=("litert-torch", "litert-converter", "ai-edge-quantizer", "ai-edge-litert"),
         engines=("ai-edge-litert", "tflite-runtime", "tensorflow", "tensorflow-cpu"),
         needs=("litert-torch", "ai-edge-quantizer", "ai-edge-litert", "flatbuffers"),
-        cost=ExportCost(fixed_s=35, layer_s=7, gb_s=120, memory=9, disk=2.6, max_gib=2),  # FlatBuffers' limit
+        cost=ExportCost(fixed_s=15, layer_s=7, gb_s=120, memory=9, disk=2.6, max_gib=2),  # FlatBuffers' limit
     ),
     FormatInfo(
         name=Format.COREML,
@@ -263,7 +264,7 @@ _BUILT_IN = (
         stem="Model",
         base=Scheme.FP16,
         instead={Scheme.INT8: Scheme.W8},
-        cost=ExportCost(fixed_s=20, layer_s=6, gb_s=85, memory=7, disk=0.8),
+        cost=ExportCost(fixed_s=8, layer_s=6, gb_s=85, memory=7, disk=0.8),
         own_engine=("darwin", "coremltools"),
     ),
 )

@@ -52,7 +52,7 @@ class Metric:
         return f"{value * 100:.2f}" if self.unit is Unit.FRACTION else f"{value:.4f} {self.unit}"
 
     def drop(self, reference: float, value: float) -> float:
-        """Return how much worse `value` is than `reference` as a fraction (relative for nats); positive means worse."""
+        """Return how much worse `value` is than `reference`, a fraction (for nats relative); negative if better."""
         worse = reference - value if self.direction is Direction.HIGHER else value - reference
         return worse if self.unit is Unit.FRACTION else worse / abs(reference) if reference else float("nan")
 
@@ -115,7 +115,7 @@ def most_confused_labels(counts: _IntArray, names: Sequence[str], most: int = 12
     """List the most frequent errors as (gold label, predicted label, rows), the most frequent first.
 
     Args:
-        counts: Confusion counts; they are not changed.
+        counts: Confusion counts, [gold label, predicted label]; they are not changed.
         names: Name of each label.
         most: Maximum number of pairs.
     """
@@ -155,7 +155,7 @@ def _matthews(counts: _IntArray) -> float:
 
 
 def multi_label_f1(gold: NDArray[np.bool_], predicted: NDArray[np.bool_]) -> float:
-    """Compute micro F1 over the decisions [N, labels]; 0 if there are neither gold nor predicted labels."""
+    """Compute micro F1 over bool arrays [N, labels]; 0 if there are neither gold nor predicted labels."""
     positives = int(gold.sum() + predicted.sum())
     return 2 * int((gold & predicted).sum()) / positives if positives else 0.0
 
@@ -193,7 +193,7 @@ def entropy(gold: _IntArray) -> float:
 
 
 def chance_bound(share: float, rows: int, sigmas: float = 3.0) -> float:
-    """Return a share plus `sigmas` standard errors for this number of rows, at most 1."""
+    """Return a share plus `sigmas` standard errors for this number of rows, at most 1: what luck may reach."""
     if not rows:
         return float("nan")
     return min(1.0, share + sigmas * math.sqrt(max(0.0, share * (1 - share)) / rows))
@@ -202,10 +202,10 @@ def chance_bound(share: float, rows: int, sigmas: float = 3.0) -> float:
 def majority_bound(gold: _IntArray, labels: int, sigmas: float = 3.0) -> float:
     """Return the accuracy that always predicting the most frequent label may reach on these rows by luck.
 
-    A model whose accuracy does not exceed it has learnt nothing that can be seen on these rows.
+    These rows do not show that a model with no larger accuracy has learnt anything.
 
     Returns:
-        Majority share plus `sigmas` standard errors, at most 1.
+        Share of the most frequent label plus `sigmas` standard errors, at most 1.
     """
     rows = len(gold)
     if not rows:

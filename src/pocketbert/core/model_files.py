@@ -44,12 +44,12 @@ _ITEMS = {
 def save_package(model: bytes, weights: Path, destination: Path) -> None:
     """Write a Core ML ``.mlpackage`` folder atomically, with reproducible identifiers.
 
-    coremltools gives the items random identifiers; here they are derived from the paths, so that the same model
-    gives the same bytes.
+    coremltools gives the items of a package random identifiers. Here they are derived from the paths, so that the same
+    model gives the same bytes.
 
     Args:
-        model: The serialized specification, with its maps in a fixed order.
-        weights: ``weight.bin``.
+        model: The serialized specification; its maps must be in a fixed order.
+        weights: Content of ``weight.bin``.
         destination: The folder to write; an existing package is replaced.
     """
     with build_folder(destination, _CONTENTS) as folder:
@@ -75,7 +75,7 @@ _OPERATOR = "classify"
 
 
 def add_classifier(spec: Any, labels: Sequence[str]) -> None:
-    """Append Core ML's classifier operator to a model, in place: it then returns a label and named probabilities.
+    """Append Core ML's classifier operator to a model, in place, so that it returns a label and named probabilities.
 
     Args:
         spec: A Core ML specification (coremltools' `Model` protobuf) with an ML Program.
@@ -113,7 +113,7 @@ def add_classifier(spec: Any, labels: Sequence[str]) -> None:
 
 
 def remove_classifier(spec: Any) -> list[str]:
-    """Remove the classifier operator of `add_classifier` from a Core ML specification, in place; return its labels.
+    """Remove the operator that `add_classifier` appended from a Core ML specification, in place; return its labels.
 
     Returns:
         Label names; empty if there was no classifier and nothing was changed.
@@ -147,7 +147,7 @@ def _block(spec: Any) -> Any:
 
 
 def _copy_outputs_except(description: Any, *names: str) -> list[Any]:
-    """Copy the output descriptions of a Core ML model, except those with the given names."""
+    """Copy the output descriptions of a Core ML model, leaving out those with the given names."""
     return [type(o).FromString(o.SerializeToString()) for o in description.output if o.name not in names]
 
 
@@ -160,19 +160,19 @@ _ALIGNMENT = 16
 
 
 def load_model(model: bytes) -> Any:
-    """Parse the bytes of a TFLite file, with all weights moved into the buffers of the returned `ModelT`.
+    """Parse the bytes of a TFLite file to a `ModelT` object, with all weights in the buffers of that object.
 
-    ai-edge-quantizer writes weights behind the flatbuffer and leaves offset and size in the buffer table.
-    Packing such a model again as it is would lose them without an error.
+    ai-edge-quantizer writes weights behind the flatbuffer, and only their offset and size into the buffer table. If
+    such a model were written again unchanged, these weights would be lost without an error.
 
     Args:
-        model: The bytes of a .tflite file, nothing appended to it.
+        model: The bytes of a .tflite file with nothing appended.
 
     Returns:
         A `ModelT` of the TFLite schema.
 
     Raises:
-        InputError: If this is no TFLite model, or a buffer points outside the file.
+        InputError: If the bytes are no TFLite model, or a buffer points outside the file.
         MissingBackendError: If the TFLite packages are not installed.
     """
     schema = tflite_schema()
@@ -214,7 +214,7 @@ def dump_model(model: Any) -> bytes:
     size = sum(len(b.data) for b in model.buffers if b.data is not None)
     builder = AligningBuilder(size + (1 << 20))
     builder.Finish(model.Pack(builder), file_identifier=IDENTIFIER)
-    return bytes(builder.Output())
+    return bytes(memoryview(builder.Bytes)[builder.Head() :])  # `builder.Output()` would copy the file once more
 
 
 def tflite_schema() -> Any:

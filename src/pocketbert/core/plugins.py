@@ -35,12 +35,12 @@ class Plugin:
 
     Attributes:
         name: Name of the entry point.
-        value: The function it names, ``module:function``.
-        distribution: The installed package that it belongs to.
-        version: That package's version.
-        registered: What the function has registered, such as ``family camembert``.
-        error: Why it could not be loaded; empty if it was.
-        lacks_a_package: Whether the reason is a package that is not installed.
+        value: The function that the entry point names, ``module:function``.
+        distribution: The installed package that the plug-in belongs to.
+        version: Version of the installed package.
+        registered: What the function has registered, such as ``family roformer``.
+        error: Why the plug-in could not be loaded; empty if it was loaded.
+        lacks_a_package: Whether a package that is not installed is the reason.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Plugin:
 
 
 class PluginError(PocketBertError):
-    """Installed plug-ins that cannot be loaded; the message names each of them and the fix."""
+    """Raised if installed plug-ins cannot be loaded; the message names each of them and the fix."""
 
     def __init__(self, plugins: list[Plugin]) -> None:
         self.plugins = plugins
@@ -126,17 +126,18 @@ def _load(entry: EntryPoint) -> Plugin:
 
 
 def record_registration(kind: str, name: str, known: bool = False) -> None:
-    """Record that the plug-in being loaded registers something; every `register_...` function calls this first.
+    """Record a registration by the plug-in that is being loaded; every `register_...` function calls this first.
 
     `pocketbert doctor` lists the records.
 
     Args:
         kind: Kind of the registered object in one word, such as ``family``.
-        name: Its name.
-        known: Whether there is one of that name already.
+        name: Name of the registered object.
+        known: Whether an object of that name is registered already.
 
     Raises:
-        ValueError: If a plug-in would replace an existing one: which of two plug-ins wins would depend on their order.
+        ValueError: If a plug-in would replace a registered object, since the winner of two plug-ins would depend on
+            their order.
     """
     plugin = _STATE.loading
     if plugin is None:
@@ -166,18 +167,18 @@ def register_before_lookup(kind: str, load: Callable[[], None]) -> None:
     """Add a function that fills a registry with the package's own values before its first lookup.
 
     Args:
-        kind: The registry's `kind`.
+        kind: The `kind` of the registry.
         load: Function that imports the modules that register the package's own values.
     """
     _wings.setdefault(kind, []).append(load)
 
 
 class Registry(Generic[_T]):
-    """Registry of values by key, such as code that a row of the family table names; plug-ins may add to it.
+    """A registry of values by key, such as the code that a model family's row names by a key; plug-ins may add values.
 
     Args:
-        kind: What the values are, for messages (``adapter``).
-        function: The public function that adds one, for messages (``register_adapter``).
+        kind: What the values are in one word, for messages (``adapter``).
+        function: The public function that adds a value, for messages (``register_adapter``).
     """
 
     def __init__(self, kind: str, function: str) -> None:
@@ -207,7 +208,7 @@ class Registry(Generic[_T]):
         """Look up the value of a key; raise InputError if there is none.
 
         Raises:
-            InputError: If nothing is registered under it.
+            InputError: If nothing is registered under the key.
         """
         self._fill()
         if key not in self._values:
@@ -232,12 +233,12 @@ def make_facade_getattr(
     """Build the `__getattr__` of a facade (a package that re-exports names), which imports a name on first use.
 
     Args:
-        facade: Name of its package.
-        names: Public names by the module that defines them, which is given relative to ``pocketbert``.
-        modules: Submodules that are imported when they are first used.
+        facade: Name of the package.
+        names: Public names of each module that defines some; modules are named relative to ``pocketbert``.
+        modules: Names of submodules that the facade imports when they are first used.
 
     Returns:
-        The facade's `__getattr__`, which imports one name and stores it in the facade.
+        The function for the package's `__getattr__`. It imports one name and stores it in the package.
     """
     module_of = {name: f"pocketbert.{module}" for module, public in names.items() for name in public}
 
@@ -258,7 +259,7 @@ def make_facade_dir(facade: str, names: Sequence[str]) -> Callable[[], list[str]
     """Build the `__dir__` of a facade, so that completion lists its public names only.
 
     Returns:
-        The facade's `__dir__`.
+        The function for the package's `__dir__`.
     """
 
     def list_names() -> list[str]:

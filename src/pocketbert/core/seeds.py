@@ -18,7 +18,7 @@ def derive_seed(seed: int, purpose: str, *counters: int) -> int:
 
     Args:
         seed: The run's seed.
-        purpose: Name of the choice (``order``, ``dropout``).
+        purpose: Name of the random choice, such as ``order`` or ``dropout``; different names give independent seeds.
         *counters: Numbers that identify the choice within the run, e.g. stage, epoch, step, rank.
 
     Returns:
@@ -33,7 +33,7 @@ def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
 
     Args:
         seed: The run's seed.
-        purpose: Name of the choice (``order``, ``dropout``).
+        purpose: Name of the random choice, see `derive_seed`.
         *counters: Numbers that identify the choice within the run.
     """
     return np.random.Generator(np.random.Philox(derive_seed(seed, purpose, *counters)))

@@ -9,6 +9,9 @@ from pocketbert.core import metrics
 from pocketbert.core.errors import InputError, Problem, suggest_allowed
 from pocketbert.core.metrics import Metric
 
+SENTENCE_EMBEDDING = "sentence_embedding"
+"""Name of the output with the vector of a whole text."""
+
 
 class TaskName(StrEnum):
     """Task names as on the Hugging Face Hub."""
@@ -18,20 +21,23 @@ class TaskName(StrEnum):
     REGRESSION = "regression"
     TOKEN_CLASSIFICATION = "token-classification"  # noqa: S105 - a task, not a secret
     QUESTION_ANSWERING = "question-answering"
+    MULTIPLE_CHOICE = "multiple-choice"
     FILL_MASK = "fill-mask"
     FEATURE_EXTRACTION = "feature-extraction"
 
 
 class ScoreFunction(StrEnum):
-    """What turns logits into the scores a user sees."""
+    """The function that turns logits into the scores that a user sees."""
 
     SOFTMAX = "softmax"
     SIGMOID = "sigmoid"
+    CHOICES = "softmax-over-choices"
+    """The softmax over the numbers of all choices of one question; a file's row of outputs is the number of one choice."""
     NONE = "none"
 
 
 class Level(StrEnum):
-    """What an output's rows are."""
+    """What a row of an output stands for: a text or a token."""
 
     TEXT = "text"
     """One row per text."""
@@ -40,7 +46,7 @@ class Level(StrEnum):
 
 
 class LabelKind(StrEnum):
-    """What the label of a row of data is."""
+    """What kind of label a row of data has."""
 
     NAME = "name"
     """A label's name or number."""
@@ -52,6 +58,8 @@ class LabelKind(StrEnum):
     """Tags, one per word, or a list of {start, end, label}."""
     ANSWERS = "answers"
     """Texts of the answers, with their places."""
+    CHOICE = "choice"
+    """Which of the row's choices is right: a number, a letter, a key or the text of the choice."""
     NONE = "none"
     """The text is all there is."""
     SCORE_OR_NONE = "score or none"
@@ -65,15 +73,18 @@ class Task:
     Attributes:
         name: Hub name.
         metric: The metric that the task's files are judged by.
-        others: Further metrics that are reported.
+        others: Metrics that are reported besides.
         outputs: Names of the graph's outputs, fixed by the clients (optimum, transformers.js).
-        head: Suffix of the transformers class with this head (``ForSequenceClassification``).
-        auto_class: The transformers auto class that builds it.
-        problem_type: `problem_type` to write into config.json, if any.
+        head: Suffix of the transformers class that checkpoints with this head name (``ForSequenceClassification``).
+        auto_class: The transformers auto class that builds the model. For multiple choice that is the class for
+            sequence classification with one output: it computes the same, with each choice as a row of its own; see
+            `Family.choice_weights`.
+        problem_type: Value of `problem_type` that is written into config.json; None for none.
         score: Score function of the task.
-        level: Whether outputs have a row per text or per token.
+        level: Whether an output has a row per text or per token.
         labels: Kind of label that data rows have.
-        compared: Groups of outputs that are compared with the original model's; answers are made from the first group.
+        compared: Groups of outputs in which a file is compared with the original model; answers are made from the first
+            group.
     """
 
     name: TaskName
@@ -94,14 +105,19 @@ class Task:
         return self.compared[0]
 
     @property
+    def class_suffix(self) -> str:
+        """Suffix of the transformers class that `auto_class` builds."""
+        return "".join(self.auto_class.removeprefix("Auto").partition("For")[1:]) or "Model"
+
+    @property
     def names_labels(self) -> bool:
         """Whether the task has a set of named labels."""
         return self.labels in (LabelKind.NAME, LabelKind.NAMES, LabelKind.SPANS)
 
     @property
     def pairs_only(self) -> bool:
-        """Whether every input must be a pair of texts, as in question answering (question and context)."""
-        return self.labels is LabelKind.ANSWERS
+        """Whether every row of a model's input is a pair of texts: question and context, or question and choice."""
+        return self.labels in (LabelKind.ANSWERS, LabelKind.CHOICE)
 
     @property
     def single_only(self) -> bool:
@@ -138,13 +154,18 @@ TASKS: dict[TaskName, Task] = {
             ScoreFunction.SOFTMAX, Level.TOKEN, LabelKind.ANSWERS, (("start_logits", "end_logits"),),
         ),
         Task(
+            TaskName.MULTIPLE_CHOICE, metrics.ACCURACY, (), ("logits",),
+            "ForMultipleChoice", "AutoModelForSequenceClassification", None,
+            ScoreFunction.CHOICES, Level.TEXT, LabelKind.CHOICE,
+        ),
+        Task(
             TaskName.FILL_MASK, metrics.CROSS_ENTROPY, (metrics.TOP_1,), ("logits",),
             "ForMaskedLM", "AutoModelForMaskedLM", None, ScoreFunction.SOFTMAX, Level.TOKEN, LabelKind.NONE,
         ),
         Task(
             TaskName.FEATURE_EXTRACTION, metrics.SPEARMAN, (metrics.MEAN_COSINE,),
-            ("last_hidden_state", "sentence_embedding"), "Model", "AutoModel", None, ScoreFunction.NONE,
-            Level.TEXT, LabelKind.SCORE_OR_NONE, (("sentence_embedding",), ("last_hidden_state",)),
+            ("last_hidden_state", SENTENCE_EMBEDDING), "Model", "AutoModel", None, ScoreFunction.NONE,
+            Level.TEXT, LabelKind.SCORE_OR_NONE, ((SENTENCE_EMBEDDING,), ("last_hidden_state",)),
         ),
     )
 }  # fmt: skip

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Any, ClassVar, Self
-
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticKnownError, core_schema
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pocketbert.core.plugins import load_plugins
+
+if TYPE_CHECKING:  # what validates these names imports pydantic itself
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
 
 
 class _Members(type):
@@ -35,7 +36,7 @@ class _Members(type):
 
 
 class RegisteredName(str, metaclass=_Members):
-    """Base of open enums: strings of which only registered values exist, each once, so that `is` compares them.
+    """Base of open enums: strings of which only registered values exist, each as one object that `is` compares.
 
     A subclass is one list of names. `Subclass.register("name")` adds one; `Subclass("name")` finds it, and raises
     ValueError for any other string. Pydantic validates fields of such a type, and its JSON schema lists the names
@@ -90,6 +91,8 @@ class RegisteredName(str, metaclass=_Members):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        from pydantic_core import core_schema
+
         return core_schema.no_info_plain_validator_function(
             cls._validate,
             ref=f"{cls.__module__}.{cls.__qualname__}:{id(cls)}",
@@ -103,11 +106,13 @@ class RegisteredName(str, metaclass=_Members):
 
     @classmethod
     def _validate(cls, value: object) -> Self:
-        """Return the registered name that equals `value`, or raise pydantic's usual error for enums."""
+        """Return the registered name that equals `value`; raise pydantic's usual error for enums if there is none."""
         if isinstance(value, str) and value not in cls._known:
             load_plugins()
         if isinstance(value, str) and value in cls._known:
             return cls(value)
+        from pydantic_core import PydanticKnownError
+
         *first, last = [f"'{n}'" for n in cls._known]
         expected = f"{', '.join(first)} or {last}" if first else last
         raise PydanticKnownError("enum", {"expected": expected})
@@ -158,7 +163,7 @@ class Scheme(StrEnum):
 
 
 class Calibration(StrEnum):
-    """How the range of an activation is chosen from the numbers that it had on calibration texts."""
+    """How the range of an activation is chosen from its values on calibration texts."""
 
     MINMAX = "minmax"
     """From the smallest to the largest number."""
@@ -169,7 +174,7 @@ class Calibration(StrEnum):
 
 
 class Runtime(StrEnum):
-    """A runtime that needs a separate file."""
+    """A runtime that needs files of its own."""
 
     TFLITE_2_16 = "tflite216"
     """TFLite up to 2.16 accepts the default int8 file and computes it wrongly without an error."""
@@ -184,27 +189,27 @@ class Runtime(StrEnum):
 
     @property
     def own_engine(self) -> str | None:
-        """Python distribution with which PocketBERT runs files made for this runtime; None: the format's own engine.
+        """Python distribution that runs files made for this runtime; None if the format's own engine runs them.
 
-        It is an extra of PocketBERT under the same name.
+        The distribution is an extra of PocketBERT under the same name.
         """
         return "openvino" if self is Runtime.OPENVINO else None
 
     @property
     def accelerator(self) -> bool:
-        """Whether it is a chip beside the CPU (GPU, NPU), whose files cannot be timed on a CPU."""
+        """Whether the runtime uses a chip beside the CPU (GPU, NPU), so that its files cannot be timed on a CPU."""
         return self in (Runtime.GPU, Runtime.NPU, Runtime.QNN)
 
 
 class Client(StrEnum):
-    """A client that needs a separate file."""
+    """A client app that needs files of its own."""
 
     MEDIAPIPE = "mediapipe"
     """MediaPipe Tasks: one signature, probabilities, tokenizer and labels inside the file."""
 
 
 class Shapes(StrEnum):
-    """Which lengths a Core ML package takes."""
+    """Which input lengths a Core ML package takes."""
 
     ENUMERATED = "enumerated"
     """Listed lengths in one package; needs iOS 18."""
@@ -215,7 +220,7 @@ class Shapes(StrEnum):
 
 
 class Layout(StrEnum):
-    """How activations lie in memory."""
+    """How activations are laid out in memory."""
 
     PLAIN = "plain"
     """Tokens by channels, as in the stock model."""
@@ -224,7 +229,7 @@ class Layout(StrEnum):
 
 
 class Attention(StrEnum):
-    """What attention in a file is computed over, in families whose tokens see a window only."""
+    """How exported files compute attention, in families whose tokens attend to a window only."""
 
     PAIRS = "pairs"
     """All pairs of tokens; those outside the window are masked."""
@@ -233,7 +238,7 @@ class Attention(StrEnum):
 
 
 class Provenance(StrEnum):
-    """Where a number comes from. Emulated time is never a latency."""
+    """How a number was obtained. A time from an emulator is never reported as latency."""
 
     MEASURED = "measured"
     EMULATED = "emulated"
@@ -242,7 +247,7 @@ class Provenance(StrEnum):
 
 
 class Status(StrEnum):
-    """What the gates said of a file."""
+    """Whether a file passed the gates."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -277,7 +282,7 @@ class MaskingKind(StrEnum):
 
 
 class SecondSegment(StrEnum):
-    """What the second segment of every other pair is, where it does not follow the first one."""
+    """What replaces the second segment of every other pair, so that it does not follow the first one."""
 
     ELSEWHERE = "elsewhere"
     """A piece of another row (BERT: next-sentence prediction)."""
@@ -293,7 +298,7 @@ class Projection(StrEnum):
 
 
 class Schedule(StrEnum):
-    """What the learning rate does after its warm-up."""
+    """How the learning rate changes after its warm-up."""
 
     LINEAR = "linear"
     """Falls to 0 at the last step."""
@@ -301,7 +306,7 @@ class Schedule(StrEnum):
 
 
 class Transfer(StrEnum):
-    """In which order a MobileBERT learns its teacher's layers, and its guesses."""
+    """In which order a MobileBERT student learns its teacher's layers and its masked-token predictions."""
 
     PROGRESSIVE = "progressive"
     """Layer after layer from the bottom, then the guesses (PKT)."""
@@ -312,7 +317,7 @@ class Transfer(StrEnum):
 
 
 class MobileBertSize(StrEnum):
-    """What is inside a MobileBERT student's blocks; their number, and the width between them, are the teacher's."""
+    """Size of a MobileBERT student's blocks; their number, and the width between them, are those of the teacher."""
 
     MOBILEBERT = "mobilebert"
     """The published model: 24,581,888 parameters below IB-BERT-large, no pooler among them (the paper says 25.3M)."""
@@ -328,7 +333,7 @@ class MobileBertSize(StrEnum):
 
 
 class Role(StrEnum):
-    """What an operator does in an encoder; a recipe may choose a scheme for each role."""
+    """The role of an operator in an encoder; a recipe may choose a scheme for each role."""
 
     EMBEDDING = "embedding"
     ATTENTION_PROJECTION = "attention_projection"
@@ -345,3 +350,14 @@ class Role(StrEnum):
     def weighs(self) -> bool:
         """Whether operators of this role read stored weights."""
         return self not in (Role.ATTENTION_PRODUCT, Role.RESIDUAL, Role.NORM, Role.SOFTMAX)
+
+
+class AnswerKind(StrEnum):
+    """What the numbers of a teacher's answers mean."""
+
+    PROBABILITIES = "probabilities"
+    LOG_PROBABILITIES = "log-probabilities"
+    LOGITS = "logits"
+    VOTES = "votes"
+    LABELS = "labels"
+    """No numbers: the teacher's labels, with their confidence if there is a column of it."""

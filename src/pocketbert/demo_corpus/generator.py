@@ -52,9 +52,9 @@ class Row:
     Attributes:
         text: The utterance; words are separated by exactly one space.
         label: The intent, one of `pocketbert.demo_corpus.LABELS`.
-        tokens: The whitespace words of `text`: `tuple(text.split())`, so `" ".join(tokens) == text`.
-            Punctuation stays on the word it follows.
-        tags: One BIO tag a token: `O`, `B-<slot>` or `I-<slot>`.
+        tokens: The words of `text`, split at spaces: `" ".join(tokens) == text`. Punctuation belongs to the word before
+            it.
+        tags: One BIO tag per token: `O`, `B-<slot>` or `I-<slot>`.
     """
 
     text: str
@@ -68,9 +68,9 @@ class Corpus:
     """The rows of the train, dev and test splits; no utterance is in two of them.
 
     Attributes:
-        train: Rows to learn from.
-        dev: Rows to choose settings with; about half of them use wording that `train` does not have.
-        test: Rows for the final figure; its unseen wording differs from that of `dev`.
+        train: Rows for training.
+        dev: Rows for choosing settings; about half of them have wording that `train` does not have.
+        test: Rows for the final score; their unseen wording differs from that of `dev`.
     """
 
     train: tuple[Row, ...]
@@ -85,11 +85,11 @@ class Corpus:
 def generate(seed: int = 20260101) -> Corpus:
     """Generate the demo corpus: the rows of all three splits, from the templates of `intents.json`.
 
-    Every intent has its own stream of choices in every split, and rows are ordered by a digest, so editing one intent leaves
-    the rows of the others, and their order, as they are.
+    Each intent has a random generator of its own for each split, and rows are ordered by a digest. If one intent is
+    edited, the rows of the others and their order stay the same.
 
     Args:
-        seed: Decides every choice; equal seeds give equal corpora on every machine.
+        seed: Decides all random choices; equal seeds give equal corpora on every machine.
 
     Returns:
         The rows of the train, dev and test splits.
@@ -116,8 +116,8 @@ def generate(seed: int = 20260101) -> Corpus:
 def _draw_rows(intent: Intent, split: str, seed: int, utterances: set[str]) -> list[Row]:
     """Draw the rows of one intent for a split; no utterance is drawn twice.
 
-    `utterances` holds the intent's utterances without case and punctuation: one that is in there is drawn anew, and those of
-    the new rows are added.
+    `utterances` has the utterances that were drawn for the intent, without case and punctuation. An utterance that is
+    among them is drawn again, and those of the new rows are added to it.
     """
     stream = Stream(f"{seed}/{split}/{intent.name}")
     count = round((_TRAIN_ROWS if split == "train" else _HELD_ROWS) * intent.weight)
@@ -138,7 +138,7 @@ def _draw_rows(intent: Intent, split: str, seed: int, utterances: set[str]) -> l
 def _draw_utterance(intent: Intent, split: str, row_number: int, attempt: int, stream: Stream) -> list[Word]:
     """Draw one utterance of an intent, with wording and slot values that the split may use.
 
-    Dev and test use by turns wording of their own and that of train.
+    Rows of dev and test have, by turns, wording that only their split may use and wording of train.
     """
     if split == "train":
         # by turns, so that phrasings with many variants do not crowd out the others
@@ -154,12 +154,12 @@ def _draw_utterance(intent: Intent, split: str, row_number: int, attempt: int, s
 def write(corpus: Corpus, folder: Path) -> dict[str, Path]:
     """Write each split into a gzip-compressed JSON lines file, and return the paths.
 
-    The lines are the same bytes everywhere. The gzip header holds neither a name nor a time, so the files are the same bytes
-    too wherever Python is built with the same zlib.
+    The lines are the same bytes on every machine. The gzip header has no name and no time, so the files are the same
+    bytes too if Python is built with the same zlib.
 
     Args:
         corpus: The corpus to write.
-        folder: Where `train.jsonl.gz`, `dev.jsonl.gz` and `test.jsonl.gz` go; made if it is absent.
+        folder: The folder for `train.jsonl.gz`, `dev.jsonl.gz` and `test.jsonl.gz`; created if it is missing.
 
     Returns:
         The paths by split name.

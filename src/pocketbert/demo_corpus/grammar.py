@@ -36,11 +36,11 @@ class Intent:
     """One command that the assistant understands, with its sentence templates.
 
     Attributes:
-        name: The label.
+        name: Label of the intent.
         train: Templates that every split may use.
         dev: Templates that only dev may use.
         test: Templates that only test may use.
-        weight: Size of the class relative to the usual one.
+        weight: Number of its rows relative to an intent of usual size.
     """
 
     name: str
@@ -131,9 +131,9 @@ def _read_json(file_name: str) -> dict[str, Any]:
 
 @functools.cache
 def list_variants(template: str) -> tuple[str, ...]:
-    """List the lines that a template gives with each choice of its alternatives `(a|b)`; slots are not filled.
+    """List the lines that a template gives with each choice of its alternatives `(a|b)`, each line once.
 
-    In order, each once.
+    Slots are not filled.
     """
     # re.split with one group yields literal text and alternation bodies by turns
     parts = _ALTERNATION.split(template)

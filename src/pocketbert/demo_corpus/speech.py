@@ -59,12 +59,12 @@ _QUESTION_PAIRS = frozenset({("do", "i"), ("do", "you"), ("have", "i"), ("have",
 
 
 def make_spoken(words: list[Word], stream: Stream, *, held: bool) -> list[Word]:
-    """Return an utterance as somebody would say or type it: with polite words, fillers, slips, and letter case.
+    """Return an utterance as somebody may say or type it, with polite words, fillers, slips and other letter case.
 
     Args:
         words: Tagged words of the plain utterance.
         stream: Source of the random choices.
-        held: Whether polite phrases that train never has may be used.
+        held: Whether polite phrases may be used that `train` never contains.
 
     Returns:
         Tagged words of the new utterance, perhaps more than before.

@@ -28,6 +28,7 @@ _EXTRAS: dict[str, tuple[str, ...]] = {
     "qnn": ("onnxruntime-qnn",),
     "vela": ("ethos-u-vela", "ai-edge-litert", "flatbuffers"),
     "report": ("jinja2", "matplotlib"),
+    "serve": ("starlette", "uvicorn"),
 }
 """Distributions of each extra of pyproject.toml that a command can miss; those of formats are in the table of formats."""
 
@@ -40,16 +41,16 @@ def missing(extra: str) -> list[str]:
 
 
 def _distributions(extra: str) -> tuple[str, ...]:
-    """Return all Python packages of an extra; a format's name is the extra that exports to it."""
+    """Return all Python packages of an extra. For a file format they are those of the extra that exports to it."""
     if extra in Format:
         return ("torch", "transformers", "safetensors", *FORMATS[Format(extra)].needs)
     return _EXTRAS[extra]
 
 
 def require(*needed: str) -> None:
-    """Raise if a package of one of the named extras is not installed.
+    """Raise an error if a package of one of the named extras (optional dependencies) is not installed.
 
-    PocketBERT has no extra for the format of an installed plug-in: its distributions are named in the installing command.
+    A format that an installed plug-in adds has no extra of PocketBERT: the command in the error names its distributions.
 
     Raises:
         MissingBackendError: Naming all missing distributions and one command that installs them.
@@ -66,15 +67,15 @@ def require(*needed: str) -> None:
 
 
 def require_for(recipe: Recipe, until: str | None = None, report: bool = True) -> None:
-    """Raise if a package that a recipe needs to train, export, run or report is not installed.
+    """Check that the packages are installed that a recipe needs to train, export, run and report.
 
     Args:
-        recipe: The recipe.
-        until: Last step, if not all are run.
-        report: Whether an HTML report will be written.
+        recipe: The recipe; only packages for the formats, runtimes and trackers that it asks for are checked.
+        until: Last step that will be run, such as ``student``, after which nothing is exported; None if all are run.
+        report: Whether an HTML report will be written, which needs packages only if the recipe measures latency.
 
     Raises:
-        InputError: If the recipe has a budget that was not searched: its files are not known.
+        InputError: If the recipe has a budget that was not searched yet, so that its quantized files are not known.
         MissingBackendError: Naming the distributions that are missing.
     """
     if recipe.quantize.budget is not None and until is None:
@@ -90,16 +91,20 @@ def require_for(recipe: Recipe, until: str | None = None, report: bool = True) -
         ("report", report and exporting and recipe.benchmark is not None),
     ]
     require(*(extra for extra, needed in parts if needed))
+    if training and recipe.training.trackers:
+        from pocketbert.distill.training.monitor import check_trackers
+
+        check_trackers(recipe.training.trackers)
 
 
 class Backend(BaseModel):
     """An optional capability, such as exporting to ONNX: whether its packages are installed and how to install them.
 
     Attributes:
-        name: What it is for.
+        name: The capability in words.
         present: Whether it can be used.
-        versions: What is installed.
-        command: What installs it.
+        versions: The installed packages with their versions, and the missing ones.
+        command: The command that installs the packages.
     """
 
     name: str
@@ -114,7 +119,7 @@ class PluginReport(BaseModel):
     Attributes:
         name: Name of the entry point.
         package: The package and its version.
-        registered: What it has registered, such as ``family camembert``.
+        registered: What it has registered, such as ``family roformer``.
         error: Why it could not be loaded and what to do; empty if it was.
     """
 
@@ -132,9 +137,9 @@ class Diagnosis(BaseModel):
         memory_gib: Main memory.
         load: Load average of the last minute.
         training: The number type that training will use, and why.
-        backends: Optional parts.
+        backends: The optional capabilities, installed or not.
         plugins: Installed packages that add families, methods, formats or devices.
-        notes: What the user should know.
+        notes: Remarks for the user, such as that the machine is busy.
     """
 
     machine: Machine
@@ -147,7 +152,7 @@ class Diagnosis(BaseModel):
 
 
 class _Part(NamedTuple):
-    """A capability, the distributions that it needs, all or any one of them, and the command that installs them."""
+    """A capability, its distributions (with `any_one` one of them is enough), and the command that installs them."""
 
     name: str
     distributions: tuple[str, ...]
@@ -208,7 +213,7 @@ def diagnose() -> Diagnosis:
 
 
 def _check_part(part: _Part) -> Backend:
-    """Return whether a capability's packages are installed, with their versions and the missing ones."""
+    """Check whether a capability's packages are installed; return their versions and the missing ones."""
     present = installed_versions(part.distributions)
     lacking = [name for name in part.distributions if name not in present]
     if part.any_one:
@@ -220,7 +225,7 @@ def _check_part(part: _Part) -> Backend:
 
 
 def _check_demo_teacher() -> Backend:
-    """Return whether the demo teacher is installed with the expected checksum, with its version."""
+    """Check whether the demo teacher is installed with the expected checksum; return the result with its version."""
     name = f"demo teacher {DEMO_TEACHER}"
     try:
         with tolerate_failed_plugins():  # a plug-in that fails has a line of its own
@@ -233,12 +238,12 @@ def _check_demo_teacher() -> Backend:
 
 
 def _describe_training() -> str:
-    """Return the number type, device and threads that training will use, with the reason for the type."""
+    """Return a text on how training will run here: number type, device and threads, and why this number type."""
     if "torch" not in installed_versions(("torch",)):
         return "not possible here: torch is not installed"
     import torch
 
-    from pocketbert.distill.training.loop import training_dtype
+    from pocketbert.distill.training.machine import training_dtype
 
     dtype = str(training_dtype()).removeprefix("torch.")
     where = f"on {torch.cuda.get_device_name()}" if torch.cuda.is_available() else "on the CPU"

@@ -16,12 +16,13 @@ from pydantic import BaseModel
 
 from pocketbert.core.artefacts import BudgetSearch
 from pocketbert.core.disk.files import sha256_file, sha256_path
+from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import all_families, check_distillable, check_exportable, check_prunable
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
-from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.recipe.recipe import Recipe, TrainingSection
 from pocketbert.core.recipe.student import VOCABULARY_LIMITS
 from pocketbert.core.tasks import task_of
-from pocketbert.core.types import Calibration, Format
+from pocketbert.core.types import Calibration, Format, Runtime
 from pocketbert.pipeline.doctor import require
 from pocketbert.pipeline.formats.base import format_place
 from pocketbert.pipeline.learn.corpora import general_head_task
@@ -31,12 +32,12 @@ from pocketbert.pipeline.options import CONFIDENCE_KEYS
 from pocketbert.pipeline.phone.pack import portable
 from pocketbert.pipeline.reference import open_teacher, print_family_choice
 
-_NO_RESULT = ("checkpoint", "max_line_mb", "max_rows")
+_NO_RESULT = ("checkpoint", "max_line_mb", "max_rows", "trackers")
 """Recipe keys that do not change a result, in any section."""
 
 
 class Inputs:
-    """The models and files that a recipe names, each opened or hashed once, and the settings that decide its steps.
+    """The models and files that a recipe names, each opened or hashed once, and the recipe's settings for each step.
 
     Args:
         recipe: The recipe.
@@ -78,9 +79,9 @@ class Inputs:
 
     @cached_property
     def general_head(self) -> str | None:
-        """Name of the head that all general stages (on plain text) share; None with fewer than two of them.
+        """Name of the head that all general stages (those on plain text) share; None if there are fewer than two.
 
-        Later general stages decide it too, so it is a setting of each of them.
+        Later general stages decide it too, so it is recorded with the settings of each of them.
         """
         if sum(stage.general for stage in self.recipe.distill) < 2:
             return None
@@ -89,14 +90,14 @@ class Inputs:
 
     @cached_property
     def vectors_digest(self) -> str | None:
-        """sha256 of the word vectors of ``data.augment``; None without them."""
+        """sha256 of the file of word vectors that ``data.augment`` names; None if there is none."""
         augment = self.recipe.data.augment
         path = augment.vectors if augment else None
         return sha256_file(path) if path is not None and path.is_file() else None
 
     @cached_property
     def entity_digests(self) -> dict[str, str | None]:
-        """sha256 of the file of entities that ``export.entities`` names, and of the tables it selects from."""
+        """sha256 of the file that ``export.entities`` names and of the tables that it selects from, by name."""
         form, path = self.recipe.export.form, self.recipe.export.entities
         names = [n for f in self.model.family.forms if f.name == form for n in f.files]
         tables = [(n, p) for n in names for p in sorted(self.model.path.glob(f"**/{n}")) if p.is_file()]
@@ -104,7 +105,7 @@ class Inputs:
         return {name: sha256_file(p) for name, p in (*tables, *chosen)}
 
     def ready_digests(self, format: Format) -> dict[str, str | None]:
-        """Return the sha256 of each ready file of a format, which is copied instead of exported, by its path."""
+        """Return the sha256 of each file of a format that is copied instead of exported, by its path."""
         return {name: digest for name, digest in self.all_ready_digests.items() if name.startswith(f"{format}/")}
 
     @cached_property
@@ -113,7 +114,11 @@ class Inputs:
         return {name: sha256_path(path) for name, path in self.ready.items()}
 
     def stage_digests(self, number: int) -> dict[str, str | None]:
-        """Return digests, by recipe key, of the word-vector file and generator model that a `distill` stage names."""
+        """Return the digests of the word vectors and the generator model that a distillation stage names, by key.
+
+        Args:
+            number: Index of the stage in the recipe's `distill`, from 0.
+        """
         stage, digests = self.recipe.distill[number], dict[str, str | None]()
         vectors, generator = getattr(stage, "vectors", None), getattr(stage, "generator", None)
         if vectors is not None:
@@ -124,12 +129,13 @@ class Inputs:
         return digests
 
     def check_exported(self) -> None:
-        """Raise if the recipe's models cannot be exported, distilled or pruned as the recipe asks.
+        """Check that the recipe's models can be exported, distilled and pruned as the recipe asks.
 
         Raises:
-            InputError: Naming the recipe key of the model.
+            InputError: Naming the recipe key of the model that cannot.
         """
         student = self.recipe.student
+        self._check_npu_files()
         if self.recipe.distill:
             check_distillable(self.model.family, self.model.config, "teacher.model")
         if student is not None and student.init == "pruned":
@@ -138,8 +144,8 @@ class Inputs:
             check_prunable(source.family, source.config, student.intermediate)
         if student is not None and student.vocabulary is not None:
             check_vocabulary(self.model)
-        if student is not None and student.size is not None:
-            return  # a MobileBERT, whatever its teacher is
+        if student is not None and (student.size is not None or student.layers == 0):
+            return  # a MobileBERT or a static student, whatever its teacher is
         key, family = "teacher.model", self.model.family
         if self.start is not None:
             key, family = "student.model", self.start.family
@@ -148,13 +154,33 @@ class Inputs:
             family = next((f for f in all_families() if f.name == student.family), family)
         check_exportable(family, key)
 
+    def _check_npu_files(self) -> None:
+        """Check that the recipe asks for no NPU files of a model without layers.
+
+        Raises:
+            InputError: If it does.
+        """
+        student = self.recipe.student
+        has_layers = self.model.family.has_layers if student is None else student.layers != 0
+        written = self.recipe.quantize.written(self.recipe.export.formats) or ()
+        if not has_layers and any(runtime in (Runtime.NPU, Runtime.QNN) for _, _, runtime in written):
+            what = "a model without layers has no files for npu and qnn: in integers, the mean of its vectors is lost."
+            raise InputError(
+                Problem("quantize.files", what, "Leave them out: a processor takes less than a millisecond.")
+            )
+
     def student_settings(self) -> dict[str, object]:
-        """Return the recipe settings, by key, that affect the student in every training stage."""
+        """Return the recipe settings on which every training stage of the student depends.
+
+        If one of them changes, the student is trained anew. They are task, seed, ``student`` (without the limits that
+        only judge a vocabulary), ``answer`` and attention.
+        """
         recipe, section = self.recipe, section_settings(self.recipe.student)
+        # the settings of a run that was made before these keys existed
+        if isinstance(section, dict):
+            section = _drop_keys(section, *(key for key in ("auto", "dimensions") if section[key] is None))
         if isinstance(section, dict) and section["vocabulary"] is None:
-            section = _drop_keys(
-                section, "vocabulary"
-            )  # the settings of a run that was made before this section existed
+            section = _drop_keys(section, "vocabulary")
         else:
             section = _drop_keys(section, *VOCABULARY_LIMITS)
         return {
@@ -166,7 +192,10 @@ class Inputs:
         }
 
     def student_contents(self) -> dict[str, str | None]:
-        """Return the digest of the model that the student starts from, by recipe key; None if it has none."""
+        """Return the digest of the model that the student starts from, by recipe key.
+
+        The digest is None if the student is built from its teacher.
+        """
         return {"student.model": self.start.digest if self.start else None}
 
     def answer_settings(self) -> object:
@@ -174,7 +203,7 @@ class Inputs:
         return _drop_keys(section_settings(self.recipe.answer), *CONFIDENCE_KEYS)
 
     def attention_settings(self) -> dict[str, object]:
-        """Return the recipe's attention pattern, by key; empty if config.json of the weights decides it."""
+        """Return the attention pattern that the recipe sets, by key; empty if config.json of the weights decides it."""
         attention = self.recipe.export.attention
         return {} if attention is None else {"export": {"attention": attention}}
 
@@ -189,20 +218,31 @@ class Inputs:
         method = self.recipe.quantize.calibration
         return {} if method is Calibration.MINMAX else {"quantize.calibration": method}
 
+    def training_settings(self) -> dict[str, object]:
+        """Return the recipe's settings that decide after which step a training's weights are kept, by key."""
+        section = self.recipe.training.model_dump(mode="json", include={"evaluate_every", "patience", "metric"})
+        return {"training": section}
+
     def pack_settings(self) -> tuple[dict[str, object], dict[str, object]]:
-        """Divide the whole recipe into settings that affect files, and settings of checks on the files.
+        """Divide the recipe's settings into those that change the packed files and those that only set gates (checks).
 
         Returns:
-            Settings and gates of the step `pack`.
+            The settings and the gates of the step `pack`, each by recipe key.
         """
-        sections = portable(self.recipe).model_dump(mode="json", by_alias=True)
+        sections = portable(self.recipe).model_dump(mode="json", by_alias=True, exclude={"planned"})
         confidence = {key: sections["answer"].pop(key) for key in CONFIDENCE_KEYS}
         gates = {
             "verify": sections.pop("verify"),
             "export": {"atol": sections["export"].pop("atol")},
             "answer": confidence,
         }
+        if sections["data"]["validation"] is None:  # the settings of a folder that was made before these keys existed
+            del sections["data"]["validation"]
+        if self.recipe.training == TrainingSection():
+            del sections["training"]
         student = sections["student"] or {}
+        if student.get("auto") is None:
+            student.pop("auto", None)
         if (vocabulary := student.pop("vocabulary", None)) is not None:
             gates["student"] = {"vocabulary": {key: vocabulary.pop(key) for key in VOCABULARY_LIMITS}}
             student["vocabulary"] = vocabulary
@@ -210,12 +250,12 @@ class Inputs:
 
 
 def section_settings(section: BaseModel | None) -> object:
-    """Return a recipe section as JSON values without keys that change no result (`checkpoint`); None for None."""
+    """Return a recipe section as JSON values without keys that change no result; None if there is no such section."""
     return drop_resultless_keys(section.model_dump(mode="json")) if section is not None else None
 
 
 def drop_resultless_keys(sections: Mapping[str, object]) -> dict[str, object]:
-    """Return nested recipe sections without keys that change no result: `checkpoint`, `max_line_mb`, `max_rows`."""
+    """Return nested recipe sections without keys that change no result: `checkpoint`, `max_line_mb`, `max_rows`, `trackers`."""
     return cast(dict[str, object], _drop_keys(dict(sections), *_NO_RESULT))
 
 

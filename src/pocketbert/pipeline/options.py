@@ -1,7 +1,7 @@
 """Options of the verbs that start without a recipe, their recipe keys and flags, and the result of a dry run.
 
 `ExportOptions`, `AnswerOptions`, `CalibrationOptions` and `BudgetOptions` are the options of `export` and `quantize`, `DataFiles` those of
-`run --data`. `OPTION_RECIPE_KEYS` maps options to recipe keys and `RECIPE_KEY_FLAGS` recipe keys to flags, so that messages on a recipe name flags.
+`run --data`, `DiffOptions` those of `diff`, `PlanOptions` those of `plan`. `OPTION_RECIPE_KEYS` maps options to recipe keys and `RECIPE_KEY_FLAGS` recipe keys to flags, so that messages on a recipe name flags.
 """
 
 from __future__ import annotations
@@ -48,16 +48,18 @@ class ExportOptions:
     Attributes:
         task: Hub task name; default the task that the model was trained for.
         revision: Hub revision of the model.
-        family: Row of the table of families, where several share a graph; default what the names of the weights suggest.
-        form: Form of the files, such as ``language``: inputs beyond the text; default ``text``, or that of the folder.
-        entities: With a form that has a table of entities: file of those to keep, one id or name in each line.
+        adapters: Folders or Hub names of peft's adapters that are merged into the model, in order.
+        family: Model family, if several have the same graph; default the one that the names of the weights suggest.
+        form: Form of the files: ``text``, or one with inputs besides the text, such as ``language``; default ``text``, or
+            the form of an exported folder.
+        entities: For a form with a table of entities: file with the entities to keep, one id or name in each line.
         formats: ``onnx``, ``tflite``, ``coreml``; the first one is opened by default.
         schemes: Schemes of smaller files, the default file's first: ``int8`` (in Core ML ``w8``), ``small``, ``w4``,
             ``a8w8`` and others; ``fp32`` makes none.
         runtimes: Runtimes that get a further file: ``tflite216`` for TFLite up to 2.16, ``openvino`` for OpenVINO,
             ``gpu`` for the GPU of a phone (``fp16``), ``npu`` for neural processors and ``qnn`` for that of a Snapdragon
             (``a16w8``, ``a8w8``).
-        roles: Scheme of a role or of modules, ``none`` to leave them as they were exported: ``{"ffn_down": "none"}``.
+        roles: Scheme by role or module; ``none`` leaves its weights as they were exported: ``{"ffn_down": "none"}``.
         lengths: Lengths in tokens that the files are checked at; TFLite and Core ML files take these.
         attention: ``blocks`` for texts of more than 1,024 tokens (Longformer), ``pairs`` for any family; default ``pairs``,
             or what an exported model was exported with.
@@ -77,11 +79,12 @@ class ExportOptions:
         benchmark: Whether the latency of the files is measured.
         name: Name of the model in the model card; default the name of its folder.
         description: One sentence on the model for the report.
-        licence: Licence of the weights, as ``apache-2.0``; default what the model's folder says.
+        licence: Licence of the weights, such as ``apache-2.0``; default the one that the model's folder names.
     """
 
     task: str | None = None
     revision: str | None = None
+    adapters: Sequence[str] = ()
     family: str | None = None
     form: str | None = None
     entities: Path | None = None
@@ -123,7 +126,7 @@ class CalibrationOptions:
 
     @staticmethod
     def of(rows: DataSource | CalibrationOptions | None) -> CalibrationOptions:
-        """Return options for calibration rows with the default method; options are returned unchanged."""
+        """Return options with the given calibration rows and the default method; options are returned unchanged."""
         return rows if isinstance(rows, CalibrationOptions) else CalibrationOptions(rows=rows)
 
 
@@ -147,7 +150,7 @@ class BudgetOptions:
 
 @dataclass(frozen=True)
 class DataFiles:
-    """Data files of a run without a recipe, and their columns; what is None is found in the rows.
+    """Data files of a run without a recipe, and their columns. What is None is found in the rows.
 
     Attributes:
         data: File of the training rows.
@@ -155,8 +158,10 @@ class DataFiles:
         text: Column of the text.
         text_pair: Column of the second text.
         label: Column of the label.
-        header: Whether the first row of .csv and .tsv files names the columns.
+        header: Whether the first row of tables names the columns.
         task: Hub task name.
+        encoding: Encoding of text files.
+        unlabelled: Files of texts without labels, which the teacher labels for the student.
     """
 
     data: str | Path
@@ -166,6 +171,54 @@ class DataFiles:
     label: str | None = None
     header: bool | None = None
     task: str | None = None
+    encoding: str | None = None
+    unlabelled: Sequence[str | Path] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffOptions:
+    """Settings of `diff`: the limits that make it fail, and how both models are run.
+
+    Attributes:
+        max_drop: Largest allowed loss of the score, as a fraction (of the old score for metrics in nats); None for any.
+        max_flips: Largest allowed share of answers that differ; None for any.
+        latency: Whether both models are timed shortly.
+        threads: Threads of each model; None for all cores.
+        seed: Seed of the bootstrap.
+    """
+
+    max_drop: float | None = None
+    max_flips: float | None = None
+    latency: bool = True
+    threads: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """Settings of `plan`: the limits, and the files that it plans.
+
+    Attributes:
+        task: Hub task name, to plan without rows; None with a data file.
+        max_size_mb: Largest file in MB (1,000,000 bytes); None for no limit.
+        max_p90_ms: Largest 90th percentile of the latency on each device; None for no limit.
+        devices: Devices that the latencies are measured on.
+        threads: Threads of the latencies.
+        formats: Formats of the files.
+        schemes: Schemes of the files, the preferred one first.
+        choose: Name of the student that the recipe is written for; None for the largest inside the limits.
+        keep: Share of the teacher's score to keep: the run then takes the smallest student that keeps it; None for one student.
+    """
+
+    task: str | None = None
+    max_size_mb: float | None = None
+    max_p90_ms: float | None = None
+    devices: Sequence[str] = ("local",)
+    threads: int = 1
+    formats: Sequence[str] = ("onnx",)
+    schemes: Sequence[str] = ("int8", "small", "w4")
+    choose: str | None = None
+    keep: float | None = None
 
 
 @dataclass(frozen=True)
@@ -194,6 +247,7 @@ CONFIDENCE_KEYS = ("temperature", "unknown")
 OPTION_RECIPE_KEYS: Mapping[str, str] = {
     "task": "task",
     "revision": "teacher.revision",
+    "adapters": "teacher.adapters",
     "family": "teacher.family",
     "form": "export.form",
     "entities": "export.entities",
@@ -226,6 +280,7 @@ RECIPE_KEY_FLAGS: Mapping[str, str] = {
     "teacher.model": "--model",
     "quantize.names": "--roles",  # help names the last key of a flag: quantize.roles
     **{key: f"--{option.replace('_', '-')}" for option, key in OPTION_RECIPE_KEYS.items()},
+    "teacher.adapters": "--adapter",
     "export.formats": "--format",
     "quantize.scheme": "--scheme",
     "quantize.files": "--scheme, --runtime",
@@ -240,3 +295,46 @@ RECIPE_KEY_FLAGS: Mapping[str, str] = {
     "data.eval.header": "--header, --no-header",
 }
 """The flags of the command line that set each of these recipe keys; entries of lists are not counted."""
+
+
+@dataclass(frozen=True)
+class TeachOptions:
+    """How teachers are asked about the rows of a file, and how their answers are written.
+
+    Attributes:
+        task: Task that the models are used for; None for the task that each model's class in config.json names.
+        weights: Weight of each model in the mean; empty for equal weights.
+        labels: For models of inference: by label, the words that the hypothesis uses for it. For a language model: by
+            label, its description.
+        template: Text of the hypothesis, in which {} is replaced by these words.
+        column: Name of the column that the answers are written to.
+        top: Most labels of an answer to write; None for all.
+        max_length: Longest input in tokens; None for what the model takes, at most 512.
+        batch: Number of rows that a model computes at once.
+        overwrite: Whether an existing output file is replaced.
+        endpoint: Address of a language model that speaks OpenAI's protocol, such as ``http://localhost:8000/v1``; None
+            to ask none.
+        endpoint_model: Name of the model at that address.
+        prompt: File with the prompt, in which {text}, {pair} and {labels} are replaced.
+        samples: Number of answers to draw for each row if the server gives no log-probabilities.
+        per_minute: Most requests in a minute; None for no limit.
+        prices: Price of a million tokens read, and of a million written; empty to count tokens only.
+        key_variable: Environment variable that holds the server's key.
+    """
+
+    task: str | None = None
+    weights: Sequence[float] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    template: str = "This text is about {}."
+    column: str = "teacher"
+    top: int | None = None
+    max_length: int | None = None
+    batch: int = 32
+    overwrite: bool = False
+    endpoint: str | None = None
+    endpoint_model: str = ""
+    prompt: Path | None = None
+    samples: int = 5
+    per_minute: float | None = None
+    prices: Sequence[float] = ()
+    key_variable: str = "OPENAI_API_KEY"

@@ -1,7 +1,8 @@
 """Recipes that PocketBERT writes or ships.
 
 `recipe_path`, `shipped_names` and `copy_recipe` find the recipes that come with the package. `starting_recipe` makes a recipe for a data file
-and nothing else: it finds columns, task, lengths and passes in the rows, and fills the shipped start of the task. `smaller_recipe`
+and nothing else: it finds columns, task, lengths and passes in the rows, and fills the shipped start of the task; `task_recipe` returns
+that start, and `replace_student` the text of either with another student. `smaller_recipe`
 makes the recipe of a smaller student of a finished run, and `student_lines` the lines of it that a user copies. Readers of rows and
 recipes are imported in functions, so that shipped recipes are listed quickly.
 """
@@ -16,7 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pocketbert.core.data.files import is_data_file, is_table_file
+from pocketbert.core.data.forms import is_data_file
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.disk.destination import resolve_output_file
 from pocketbert.core.disk.files import write_atomic
@@ -53,10 +54,13 @@ def shipped_names() -> list[str]:
 
 
 def recipe_path(recipe: str | Path) -> Path:
-    """Return the file of a recipe that is given by path or by shipped name.
+    """Return the path of a recipe's file.
+
+    Args:
+        recipe: Path of a recipe file, or the name of a shipped recipe.
 
     Raises:
-        InputError: If neither exists.
+        InputError: If there is neither a file nor a shipped recipe of that name, or it is a data file.
     """
     path = Path(recipe)
     if is_data_file(path.name):
@@ -72,13 +76,14 @@ def recipe_path(recipe: str | Path) -> Path:
 
 
 def copy_recipe(name: str, destination: Path, overwrite: bool = False) -> Path:
-    """Copy a shipped recipe to a file for editing, with the installed JSON Schema's path in its header line.
+    """Copy a shipped recipe to a file to edit. The file's header line gets the path of the installed JSON Schema.
 
     Returns:
         The file; if `destination` is a link, the file that it leads to.
 
     Raises:
-        InputError: If `destination` exists and `overwrite` is not set, or cannot be used.
+        InputError: If there is no such recipe, if `destination` exists and `overwrite` is not set, or if it cannot be
+            used.
     """
     source = recipe_path(name)
     text = source.read_text(encoding="utf-8")
@@ -97,7 +102,7 @@ def _set_schema(text: str) -> str:
 
 
 def _remove_schema(text: str) -> str:
-    """Return a recipe's text without the header line that names the JSON Schema's installed path."""
+    """Return a recipe's text without its header line, which holds the path of the installed JSON Schema."""
     first, _, rest = text.partition("\n")
     return rest if first.startswith(_SCHEMA_HEADER) else text
 
@@ -112,6 +117,8 @@ _TASKS = {
     LabelKind.SCORE: TaskName.REGRESSION,
     LabelKind.SPANS: TaskName.TOKEN_CLASSIFICATION,
     LabelKind.ANSWERS: TaskName.QUESTION_ANSWERING,
+    LabelKind.SCORE_OR_NONE: TaskName.FEATURE_EXTRACTION,
+    LabelKind.CHOICE: TaskName.MULTIPLE_CHOICE,
 }
 _FEWEST_ROWS, _MOST_ROWS = 4_800, 48_000
 """Rows that a training sees in all its passes: with fewer a head of many classes is not learnt, more take long on a CPU."""
@@ -133,7 +140,7 @@ class StartingRecipe:
 
     Attributes:
         recipe: The recipe.
-        text: The same as a file with comments, without the overrides of the command line.
+        text: Content of a recipe file with comments. The overrides of the command line are not in it.
         notes: What was found in the rows, a sentence each.
     """
 
@@ -142,10 +149,10 @@ class StartingRecipe:
     notes: tuple[str, ...]
 
     def keep(self, folder: Path, overwrite: bool) -> None:
-        """Write the recipe as ``recipe.yaml`` into a run folder, unless the same text is there.
+        """Write the recipe to ``recipe.yaml`` in a run folder, unless the same text is there already.
 
         Raises:
-            InputError: If the folder holds a recipe with other contents, which the user may have edited.
+            InputError: If the folder holds another recipe, which the user may have edited.
         """
         path = folder / _RECIPE_FILE
         before = path.read_text(encoding="utf-8") if path.is_file() else None
@@ -172,28 +179,30 @@ def starting_recipe(files: DataFiles, folder: Path, overrides: Sequence[str] = (
     """Make a recipe for a data file: guess columns, task, input length and epochs from its rows.
 
     Args:
-        files: The data file, and the columns and the task if the user named them.
-        folder: The run folder.
-        overrides: ``key.sub=value`` texts, which come last.
+        files: The data file, with the columns and the task that the user named.
+        folder: The run folder, in which the recipe will be kept; nothing is written yet.
+        overrides: ``key.sub=value`` texts, which override everything else.
 
     Raises:
         InputError: If the file cannot be read, or its columns or its task are not clear.
         MissingBackendError: If the teacher, or a library that reads the file, is not installed.
     """
     from pocketbert.core.data.columns import guess_columns
-    from pocketbert.core.data.examples import read_examples
+    from pocketbert.core.data.examples import note_unlabelled, read_labelled_examples
     from pocketbert.core.recipe.file import parse_recipe
 
-    path = str(expand_home(str(files.data), "--data").absolute())
-    source = DataSource.at(path, files.text, files.text_pair, files.label, files.header)
-    columns = guess_columns(source, _find_label_kind(files.task))
-    task = TaskName(files.task) if files.task else _choose_task(columns)
-    rows = read_examples(columns.source, kind=TASKS[task].labels, labelled=TASKS[task].names_labels)
+    source = source_of(files)
+    columns = guess_columns(source, find_label_kind(files.task))
+    task = TaskName(files.task) if files.task else choose_task(columns)
+    read = read_labelled_examples(columns.source, kind=TASKS[task].labels, labelled=TASKS[task].names_labels)
+    rows, unlabelled = read
     recipe_file = folder / _RECIPE_FILE
     # as many passes as the start has, unless the rows are few or many
     usual = _USUAL_PASSES * len(rows)
     passes = min(max(usual, _FEWEST_ROWS), _MOST_ROWS) / usual
     start = _set_schema(_find_shipped()[task.value].read_text(encoding="utf-8"))
+    if columns.source.teacher is not None:
+        start = _start_without_teacher(start, columns.source.teacher.column)
     text = _fill_start(start, _format_data_lines(files, columns, task), passes)
     first = parse_recipe(text, recipe_file, overrides)
     longest = _measure_longest_input(first, rows)
@@ -205,15 +214,56 @@ def starting_recipe(files: DataFiles, folder: Path, overrides: Sequence[str] = (
     split = f"{len(rows):,} rows to train on"
     if recipe.data.eval is not None and (share := recipe.data.eval.fraction) is not None:
         split = f"{len(rows):,} rows, of which {share:.0%} decide the score and are not trained on (chosen by the hash of the text)"
-    notes = (columns.note, f"task: {task}, from the labels" if files.task is None else f"task: {task}", split)
-    return StartingRecipe(recipe, text, notes)
+    notes = [columns.note, f"task: {task}, from the labels" if files.task is None else f"task: {task}", split]
+    if unlabelled:
+        taught = any(stage.is_taught(task) for stage in recipe.distill)
+        what = "the teacher labels them for the student" if taught else "they are left out"
+        notes.append(f"{note_unlabelled(source.title, len(unlabelled), len(rows))}: {what}")
+    return StartingRecipe(recipe, text, tuple(notes))
 
 
-def _find_label_kind(task: str | None) -> LabelKind | None:
-    """Return the kind of labels of the task named by --task; None if none is named.
+def task_recipe(task: str, folder: Path, overrides: Sequence[str] = ()) -> StartingRecipe:
+    """Return the shipped start of a task, whose section `data` names rows that the user has to put there.
+
+    Args:
+        task: Hub task name.
+        folder: Folder of the recipe.
+        overrides: ``key.sub=value`` texts, which override everything else.
 
     Raises:
-        InputError: If it is no task, or one that a data file cannot start.
+        InputError: If there is no task of that name.
+    """
+    from pocketbert.core.recipe.file import parse_recipe
+
+    find_label_kind(task)
+    text = _set_schema(_find_shipped()[task].read_text(encoding="utf-8"))
+    return StartingRecipe(parse_recipe(text, folder / _RECIPE_FILE, overrides), text, ())
+
+
+def replace_student(text: str, student: Mapping[str, object], scheme: str, stage: Mapping[str, object] | None) -> str:
+    """Return a starting recipe's text with another student and scheme, and with another stage of `distill` unless it is None."""
+    text = _fill_start(text, {"student": _format_flow(student), "quantize": f"{{scheme: {scheme}}}"})
+    if stage is not None:
+        text = re.sub(r"(?m)^distill:\n(?:[ \t].*\n)+", lambda _: f"distill:\n  - {_format_flow(stage)}\n", text)
+    return text.replace(
+        f"{_RECIPE_HEADER}: made by `pocketbert run --data", f"{_RECIPE_HEADER}: made by `pocketbert plan --data"
+    )
+
+
+def source_of(files: DataFiles) -> DataSource:
+    """Return the source of the training rows of data files, with the columns that the user named."""
+    path = str(expand_home(str(files.data), "--data").absolute())
+    return DataSource.at(path, files.text, files.text_pair, files.label, files.header, files.encoding)
+
+
+def find_label_kind(task: str | None) -> LabelKind | None:
+    """Return the kind of labels that a task given as --task has; None if --task is not given.
+
+    Args:
+        task: Name of the task as the user wrote it; None if --task is not given.
+
+    Raises:
+        InputError: If there is no task of that name, or `run --data` cannot make a recipe for it.
     """
     if task is None:
         return None
@@ -224,11 +274,11 @@ def _find_label_kind(task: str | None) -> LabelKind | None:
     return TASKS[TaskName(task)].labels
 
 
-def _choose_task(columns: Columns) -> TaskName:
+def choose_task(columns: Columns) -> TaskName:
     """Return the task that fits the kind of labels found in the data file.
 
     Raises:
-        InputError: If they fit several tasks or none.
+        InputError: If several tasks fit or none.
     """
     if columns.kind is None or columns.kind not in _TASKS:
         what = f"column '{columns.source.label}' could be classes or scores, or texts: {columns.note}."
@@ -238,28 +288,85 @@ def _choose_task(columns: Columns) -> TaskName:
 
 
 def _format_data_lines(files: DataFiles, columns: Columns, task: TaskName) -> Mapping[str, str]:
-    """Return the lines of a starting recipe that depend on the data: their value by the text before the colon."""
+    """Return the lines of a starting recipe that depend on the data: the text after the colon by the text before it.
+
+    Args:
+        files: The data files and what the user said of them.
+        columns: The columns found in the training file. The evaluation file is read with the same ones.
+        task: The task. Some tasks have no label column.
+    """
+    from pocketbert.core.data.files import guess_table_form
+
     source = columns.source
-    cells = {"text": source.text, "text_pair": source.text_pair}
-    if TASKS[task].labels not in (LabelKind.NONE, LabelKind.SCORE_OR_NONE) or "label" in source.model_fields_set:
+    cells: dict[str, str | None] = {"text": source.text, "text_pair": source.text_pair}
+    has_labels = TASKS[task].labels not in (LabelKind.NONE, LabelKind.SCORE_OR_NONE) and source.teacher is None
+    if has_labels or "label" in source.model_fields_set:
         cells["label"] = source.label
+    if source.teacher is not None:
+        cells["teacher"] = source.teacher.column
+    if source.separator != ";":
+        cells["separator"] = source.separator
     named = "".join(f", {key}: {_quote(value)}" for key, value in cells.items() if value is not None)
+    if isinstance(source.choices, str):
+        named += f", choices: {_quote(source.choices)}"
+    elif source.choices:
+        named += f", choices: [{', '.join(map(_quote, source.choices))}]"
     header = f", header: {str(source.header).lower()}" if source.header is not None else ""
+    encoding = f", encoding: {_quote(source.encoding)}" if source.encoding is not None else ""
     made = f"made by `pocketbert run --data {source.title}`. To change it, edit a copy and run the copy."
     lines = {
         _RECIPE_HEADER: made,
         "name": _make_run_name(str(files.data)),
-        "  train": f"{{path: {_quote(source.title)}{named}{header}}}",
+        "  train": f"{{path: {_quote(source.title)}{named}{header}{encoding}}}",
     }
     if files.evaluation is not None:
         path = str(expand_home(str(files.evaluation), "--eval").absolute())
-        header = f", header: {str(files.header).lower()}" if files.header is not None and is_table_file(path) else ""
-        lines["  eval"] = f"{{path: {_quote(path)}{named}{header}}}"
+        is_table = files.header is not None and guess_table_form(DataSource(path=path)) is not None
+        header = f", header: {str(files.header).lower()}" if is_table else ""
+        lines["  eval"] = f"{{path: {_quote(path)}{named}{header}{encoding}}}"
+    if files.unlabelled:
+        texts = [_find_text_columns(file, source) for file in files.unlabelled]
+        lines["  train"] += f"\n  transfer: {{sources: [{', '.join(map(_format_texts, texts))}]}}"
     return lines
 
 
+def _find_text_columns(file: str | Path, labelled: DataSource) -> DataSource:
+    """Find the text columns of a file without labels, and return the file as a data source.
+
+    If the first row has columns with the names of the labelled file's text columns, these are taken. Else the columns
+    are guessed.
+
+    Args:
+        file: The file of texts without labels.
+        labelled: The labelled file.
+    """
+    from pocketbert.core.data.columns import guess_columns
+    from pocketbert.core.data.files import read_rows
+    from pocketbert.core.data.tables import BadRows
+
+    source = DataSource.at(str(expand_home(str(file), "--unlabelled").absolute()))
+    _, first = next(read_rows(source, BadRows(source.title)), (0, dict[str, Any]()))
+    if labelled.text in first:
+        pair = labelled.text_pair if labelled.text_pair in first else None
+        return source.model_copy(update={"text": labelled.text, "text_pair": pair})
+    fix = f"Call the column of the texts '{labelled.text}', as in the labelled file."
+    guessed = guess_columns(source, LabelKind.SCORE_OR_NONE, fix).source
+    return guessed if labelled.text_pair is not None else guessed.model_copy(update={"text_pair": None})
+
+
+def _format_texts(source: DataSource) -> str:
+    """Return a source of texts without labels as a YAML mapping on one line."""
+    cells = {"path": source.title, "text": source.text, "text_pair": source.text_pair}
+    named = ", ".join(f"{key}: {_quote(value)}" for key, value in cells.items() if value is not None)
+    return f"{{{named}{', header: false' if source.header is False else ''}}}"
+
+
 def _measure_longest_input(recipe: Recipe, rows: Sequence[Example]) -> int:
-    """Return the number of tokens that 99 % of the rows do not exceed, rounded up to a multiple of 16."""
+    """Return the input length in tokens that 99 % of the rows do not exceed, rounded up to a multiple of 16.
+
+    The length is at least 32 and at most 256, or what the recipe's model takes if that is less. Up to 4,000 rows are
+    measured.
+    """
     import numpy as np
 
     from pocketbert.core.predict.tokenization import TextTokenizer
@@ -275,7 +382,13 @@ def _measure_longest_input(recipe: Recipe, rows: Sequence[Example]) -> int:
 
 
 def _fill_start(text: str, values: Mapping[str, str], passes: float = 1.0) -> str:
-    """Return a recipe's text with the lines of the given keys replaced, and each `epochs` multiplied by `passes`."""
+    """Return a recipe's text with some lines replaced and the epochs of all others multiplied.
+
+    Args:
+        text: Text of a recipe file.
+        values: New texts after the colon, by the text of the line before the colon.
+        passes: Factor for each `epochs`.
+    """
     lines = []
     for line in text.splitlines():
         key = line.partition(":")[0]
@@ -285,6 +398,25 @@ def _fill_start(text: str, values: Mapping[str, str], passes: float = 1.0) -> st
             line = _EPOCHS.sub(lambda epochs: f"epochs: {float(epochs[1]) * passes:.3g}", line)
         lines.append(f"{line}\n")
     return "".join(lines)
+
+
+def _start_without_teacher(text: str, column: str) -> str:
+    """Change a starting recipe's text so that the student learns the answers in a column and no teacher is run.
+
+    No model is fine-tuned, and only outputs are learnt. The student's epochs are doubled, since no fine-tuned teacher
+    has learnt before it.
+
+    Args:
+        text: Text of the recipe.
+        column: Name of the column.
+    """
+    comment = f"# The answers in column {column} teach, and no teacher is run. The student starts from this model: the\n# folder of another encoder serves too.\n"
+    text = re.sub(r"(?m)^teacher:\n(?:[ \t].*\n)+", lambda _: f"{comment}teacher: {{model: minilm-l6}}\n", text)
+    text = re.sub(r"(?m)^# The student is the teacher with", "# The student is this model with", text)
+    text = re.sub(r"(?m)^# The student learns .*(?:\n#.*)*", "# The student learns the answers in the column.", text)
+    text = re.sub(r"(?m)^(    signals:).*", r"\1 {logits: 1, hidden: 0, attention: 0}", text)
+    # what the fine-tuned teacher would have learnt before, the student learns itself
+    return re.sub(r"(?m)^    epochs: ([\d.]+)", lambda match: f"    epochs: {2 * float(match[1]):g}", text)
 
 
 def default_folder(data: str) -> Path:
@@ -309,7 +441,7 @@ def _quote(value: str) -> str:
 # --- the recipe of a smaller student ---
 
 _LR, _BATCH = 1e-4, 32
-"""Learning rate and batch of a pruned student, as in the tables of docs/results.md."""
+"""Learning rate and batch of a pruned student, as in the tables of docs/lab/results.md."""
 
 
 def smaller_recipe(recipe: Recipe, wanted: SmallerStudent, steps: int, run: Path, licence: str | None = None) -> Recipe:
@@ -317,7 +449,7 @@ def smaller_recipe(recipe: Recipe, wanted: SmallerStudent, steps: int, run: Path
 
     Args:
         recipe: The recipe of the run.
-        wanted: What is pruned of the run's student.
+        wanted: How many neurons or word pieces are pruned from the run's student.
         steps: Training steps of the smaller student.
         run: The run folder, with ``teacher`` and ``student``.
         licence: Licence of the teacher's weights.
@@ -334,13 +466,18 @@ def smaller_recipe(recipe: Recipe, wanted: SmallerStudent, steps: int, run: Path
     teacher = {"model": str(run / "teacher"), "family": recipe.teacher.family, "licence": licence}
     content = recipe.model_dump(mode="json", by_alias=True)
     content |= {"teacher": teacher, "student": student, "distill": [stage]}
+    content["training"]["seeds"] = 1
     content["data"] |= {"corpus": None, "augment": None}  # read by stages that this recipe does not have
+    if wanted.vocabulary is not None and wanted.vocabulary.reads_otherwise:
+        content["data"]["transfer"] = None  # such a student learns on labelled rows only
+    if content["data"]["transfer"] is None:
+        content["data"]["mix"] = None
     content["quantize"] = {"scheme": "fp32", "calibration": recipe.quantize.calibration}
     return Recipe.model_validate(content)
 
 
 def student_lines(recipe: Recipe) -> list[str]:
-    """Return a smaller student's recipe sections `teacher`, `student` and `distill`, as YAML lines to copy."""
+    """Return the sections `teacher`, `student` and `distill` of a smaller student's recipe, as YAML lines to copy."""
     assert recipe.student is not None
     student = recipe.student.model_dump(mode="json", exclude_defaults=True)
     (stage,) = (s.model_dump(mode="json", exclude_unset=True) for s in recipe.distill)
@@ -349,7 +486,8 @@ def student_lines(recipe: Recipe) -> list[str]:
 
 
 def _format_flow(value: object) -> str:
-    """Return a nested value as YAML in flow style, on one line."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_format_flow(v)}" for key, v in value.items()) + "}"
-    return f"[{', '.join(map(_format_flow, value))}]" if isinstance(value, list) else f"{value}"
+    """Return a mapping or a list as YAML in flow style, on one line."""
+    import yaml
+
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=float("inf"))
+    return str(text).rstrip("\n")

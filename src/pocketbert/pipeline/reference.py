@@ -1,7 +1,7 @@
 """The torch model that files are compared with, and the texts that it is asked.
 
 `open_teacher` opens the model that a recipe starts from. `load_reference_model` loads the torch model of a folder; `check_spread` refuses
-one whose answers do not depend on the text. `project_texts`, `task_text`, `draw_inputs` and `draw_reference_texts` return texts and inputs
+one whose answers do not depend on the text, and `label_by_model` labels texts with its answers. `project_texts`, `task_text`, `draw_inputs` and `draw_reference_texts` return texts and inputs
 of the kind that a task takes, and `answered_labels`, `answer_label_names` and `unreached_labels` name the labels of its answers.
 """
 
@@ -18,11 +18,16 @@ from pocketbert.core.compare.evaluate import logit_spread
 from pocketbert.core.compare.golden import GoldenRow
 from pocketbert.core.compare.parity import count_drawn_rows, draw_rows, draw_texts, remove_unprintable
 from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
+from pocketbert.core.data.cells import Span
+from pocketbert.core.data.examples import Example, GoldAnswer, Label
+from pocketbert.core.data.labels import Labels, are_placeholder_names
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import TEXT_ONLY
+from pocketbert.core.heads import make_head
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.predict.answers import Answer, Excerpt, Labelling, Prediction, Spans, Value
 from pocketbert.core.predict.inputs import Encoded, Text
 from pocketbert.core.predict.predictor import Batching, Matrix, TorchPredictor, join_texts, run_rows
 from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, read_pooling
@@ -42,20 +47,31 @@ _SHOWN_LABELS = 20
 
 
 def open_teacher(recipe: Recipe, attention: Attention | None = None) -> ModelFolder:
-    """Open the model folder that a recipe's `teacher` section names, for the recipe's family and task.
+    """Open the model that a recipe's `teacher` section names, with the recipe's family and task.
 
-    `attention` is the attention pattern of the files, if the recipe sets it.
+    Args:
+        recipe: The recipe.
+        attention: Attention pattern of the exported files; None for that of the model's config.json.
 
     Raises:
-        InputError: If there is no such model, or its graph is not that of the family.
+        InputError: If there is no such model, or its architecture is not that of the family.
         MissingBackendError: If the demo teacher or the library that loads models from the Hub is not installed.
     """
     teacher = recipe.teacher
-    folder = open_model_folder(teacher.model, teacher.revision, "teacher.model", teacher.family, attention)
+    folder = open_model_folder(
+        teacher.model, teacher.revision, "teacher.model", teacher.family, attention, teacher.adapters
+    )
     # whatever form its files have: training reads text only, and the run writes its own files
     family = folder.family.in_form(TEXT_ONLY, folder.config)
     licence = teacher.licence or folder.licence
     return replace(folder, family=family, licence=licence, used_for=TaskName(recipe.task))
+
+
+def model_title(recipe: Recipe) -> str:
+    """Return what messages call the model of a recipe's section `teacher`: teacher, model, or the student's start."""
+    if recipe.column is not None:
+        return "the student's start"
+    return "teacher" if recipe.student is not None or recipe.teacher.finetune is not None else "model"
 
 
 def print_family_choice(folder: ModelFolder) -> None:
@@ -67,14 +83,21 @@ def print_family_choice(folder: ModelFolder) -> None:
         )
 
 
-def load_reference_model(folder: ModelFolder, task: Task, model: torch.nn.Module | None = None) -> TorchPredictor:
-    """Return a folder's torch model as a predictor for a task; `model` is used if it is loaded already.
+def load_reference_model(
+    folder: ModelFolder, task: Task, model: torch.nn.Module | None = None, remember: bool = True
+) -> TorchPredictor:
+    """Return a folder's torch model as a predictor for a task.
 
-    It remembers its outputs, so its weights must not change afterwards.
+    Args:
+        folder: The model folder.
+        task: The task, which decides the head that is loaded.
+        model: The loaded torch model; None to load it from the folder.
+        remember: Whether outputs are kept, so that the same rows are not computed twice. The weights must not change
+            then.
     """
     loaded = load_model(folder, task) if model is None else model
     pooling = read_pooling(folder.path) or DEFAULT_POOLING
-    return TorchPredictor(loaded, task, folder.family.inputs, pooling, remember=True)
+    return TorchPredictor(loaded, task, folder.family.inputs, pooling, remember)
 
 
 def word_table(reference: TorchPredictor) -> torch.nn.Embedding:
@@ -84,10 +107,16 @@ def word_table(reference: TorchPredictor) -> torch.nn.Embedding:
 
 
 def check_spread(reference: TorchPredictor, tokenizer: TextTokenizer, texts: Sequence[Text], model: str) -> None:
-    """Raise if a model gives all texts the same outputs, since any file would then seem equal to it.
+    """Check that a model does not give all texts the same outputs, since any file would then seem equal to it.
+
+    Args:
+        reference: The torch model.
+        tokenizer: The model's tokenizer.
+        texts: The texts; the model is run on up to 24 of them.
+        model: Name of the model's folder for the error.
 
     Raises:
-        InputError: Naming `model`, if all texts get the same tokens, or all tokens the same answer.
+        InputError: If all texts give the same tokens, or all tokens nearly the same output.
     """
     rows = tokenizer.encode(list(texts))
     if len({row.ids.tobytes() for row in rows}) == 1:
@@ -101,18 +130,68 @@ def check_spread(reference: TorchPredictor, tokenizer: TextTokenizer, texts: Seq
         raise InputError(Problem(model, what, "Export a model whose answers depend on the text."))
 
 
+_MOST_ANSWERED = 2000
+"""Most texts that a teacher labels for scores: more make a score no surer than its other errors, and take minutes."""
+
+
+def label_by_model(
+    recipe: Recipe, model: ModelFolder, task: Task, examples: Sequence[Example], length: int
+) -> list[Example]:
+    """Label texts with a model's answers, and return up to 2,000 labelled rows: those with the smallest hashes.
+
+    Scores on them are the agreement with the model.
+
+    Args:
+        recipe: The recipe, with names for labels that the model has only numbers for.
+        model: A model with a trained head.
+        task: The task.
+        examples: The texts.
+        length: Longest input in tokens.
+    """
+    names = tuple(model.labels or recipe.data.labels or ())
+    if recipe.data.labels and are_placeholder_names(names) and len(names) == len(recipe.data.labels):
+        names = tuple(recipe.data.labels)
+    head = make_head(task, Labels(names if task.names_labels else ()), recipe.answer)
+    chosen = sorted(examples, key=lambda row: row.digest)[:_MOST_ANSWERED]
+    tokenizer = TextTokenizer(model.tokenizer_folder, length, padding_side=model.family.padding_side)
+    rows = head.prepare(chosen, tokenizer, "texts without labels", labelled=False)
+    predictor = load_reference_model(model, task)
+    outputs = run_rows(predictor, tokenizer, rows.encoded, task, Batching(32, 0.1), "label held-out texts")
+    return [replace(row, label=_to_label(a)) for row, a in zip(chosen, head.answers(outputs, rows), strict=True)]
+
+
+def _to_label(answer: Answer) -> Label | None:
+    """Convert an answer to the label that a data file would have for it; None for vectors."""
+    match answer:
+        case Prediction():
+            return answer.label
+        case Labelling():
+            return answer.labels
+        case Value():
+            return answer.value
+        case Spans():
+            return tuple(Span(s.start, s.end, s.label) for s in answer.spans)
+        case Excerpt():
+            return (GoldAnswer(answer.start, answer.text),) if answer.text else ()
+    return None
+
+
 # --- texts ---
 
 
 def project_texts(task: Task, tokenizer: TextTokenizer) -> list[Text]:
-    """Return the project's sample sentences as a task's inputs: pairs for question answering, masked for fill-mask."""
-    if task.name is TaskName.QUESTION_ANSWERING:
+    """Return the project's sample sentences as inputs of a task: pairs for tasks on pairs, masked for fill-mask."""
+    if task.pairs_only:
         return [*sample_pairs()]
     return [task_text(task, text, tokenizer) for text in SENTENCES]
 
 
 def task_text(task: Task, text: Text, tokenizer: TextTokenizer) -> Text:
-    """Return a text as a task's input: middle word masked for fill-mask, first of a pair for feature extraction."""
+    """Return a text as an input of a task.
+
+    For fill-mask its middle word is replaced by the mask token. For embeddings only the first text of a pair is
+    returned.
+    """
     if task.name is TaskName.FEATURE_EXTRACTION and not isinstance(text, str):
         return text[0]
     if task.name is not TaskName.FILL_MASK or not isinstance(text, str) or tokenizer.mask_token is None:
@@ -127,7 +206,7 @@ def takes_texts_and_pairs(task: Task) -> bool:
 
 
 def tokenize_batches(tokenizer: TextTokenizer, texts: Sequence[Text]) -> list[dict[str, NDArray[np.int64]]]:
-    """Tokenize texts into padded batches of 8: input arrays [B, L] by input name."""
+    """Tokenize texts and pad them in batches of 8; return for each batch the input arrays [B, L] by input name."""
     rows = tokenizer.encode(list(texts))
     return [tokenizer.pad(rows[i : i + _BATCH]) for i in range(0, len(rows), _BATCH)]
 
@@ -135,8 +214,8 @@ def tokenize_batches(tokenizer: TextTokenizer, texts: Sequence[Text]) -> list[di
 def project_text_batches(task: Task, tokenizer: TextTokenizer) -> list[dict[str, NDArray[np.int64]]]:
     """Tokenize the project's sample sentences, on which outlier channels are found, into padded batches.
 
-    They are the same whenever a model is prepared: to export it, to simulate a scheme, or to compare a file with it on another
-    machine, which does not have the data of the run.
+    The batches are the same whenever a model is prepared: to export it, to simulate a scheme, or to compare a file with
+    it on another machine, which does not have the data of the run.
     """
     return tokenize_batches(tokenizer, project_texts(task, tokenizer))
 
@@ -144,9 +223,16 @@ def project_text_batches(task: Task, tokenizer: TextTokenizer) -> list[dict[str,
 def draw_inputs(
     reference: TorchPredictor, tokenizer: TextTokenizer, segments: bool, task: Task, length: int
 ) -> list[Encoded]:
-    """Return tokenized inputs of `length` tokens drawn from the whole vocabulary, none twice before all were drawn.
+    """Draw random token ids from the whole vocabulary and return them as tokenized inputs of `length` tokens.
 
-    Every second one is a pair if the model has `segments`, all for question answering.
+    No token is drawn twice before all were drawn.
+
+    Args:
+        reference: The torch model, whose word embeddings have one row per token.
+        tokenizer: The model's tokenizer.
+        segments: Whether the model has an input for segments. If it has, every second input is a pair.
+        task: The task. For tasks on pairs all inputs are pairs, and for fill-mask they hold a mask.
+        length: Number of tokens of each input.
     """
     pairs = _choose_drawn_pairs(task, length, segments)
     return draw_rows(
@@ -157,9 +243,15 @@ def draw_inputs(
 def draw_reference_texts(
     reference: TorchPredictor, tokenizer: TextTokenizer, segments: bool, task: Task, length: int
 ) -> list[Text]:
-    """Return texts or text pairs of `length` random tokens of the vocabulary, as a task's input.
+    """Draw random tokens from the whole vocabulary and return texts, or text pairs, of about `length` tokens.
 
-    Every second one is a pair if the model has `segments` and the task takes pairs, all for question answering.
+    Args:
+        reference: The torch model, whose word embeddings have one row per token.
+        tokenizer: The model's tokenizer.
+        segments: Whether the model has an input for segments. If it has and the task takes pairs, every second text is
+            one.
+        task: The task. For tasks on pairs all texts are pairs, and for fill-mask they hold a mask.
+        length: Number of tokens of each text.
     """
     pairs = _choose_drawn_pairs(task, length, segments and takes_texts_and_pairs(task))
     mask = tokenizer.mask_token if task.name is TaskName.FILL_MASK else None
@@ -167,23 +259,33 @@ def draw_reference_texts(
 
 
 def _choose_drawn_pairs(task: Task, length: int, some: bool) -> list[bool]:
-    """Return for each random row whether it is a pair: all for question answering, every second for `some`."""
-    always = task.name is TaskName.QUESTION_ANSWERING
-    return [always or (some and i % 2 == 1) for i in range(count_drawn_rows(length))]
+    """Return for each of the inputs to draw at a length whether it is a pair.
+
+    All are pairs for tasks on pairs, every second one if `some` is set, else none.
+    """
+    return [task.pairs_only or (some and i % 2 == 1) for i in range(count_drawn_rows(length))]
 
 
 # --- labels of answers ---
 
 
 def answered_labels(matrix: Matrix, task: Task) -> list[int]:
-    """Return the predicted label indices of logits [rows, labels]: those above 0 for multi-label, else one per row."""
+    """Return the indices of the labels that logits predict.
+
+    Args:
+        matrix: Logits [rows, labels]. For multi-label tasks the first row is read, and each label above 0 is predicted.
+        task: The task; if it is not multi-label, the largest logit of each row is predicted.
+    """
     if task.labels is LabelKind.NAMES:
         return [int(i) for i in np.flatnonzero(matrix[0] > 0)]
     return [int(i) for i in matrix.argmax(-1)]
 
 
 def answer_label_names(matrix: Matrix, task: Task, labels: Sequence[str]) -> str:
-    """Return the names of the predicted labels of logits, joined by commas; empty for tasks without labels."""
+    """Return the names of the labels that logits predict, joined by commas.
+
+    The result is empty if the task has no labels or a logit is not finite.
+    """
     if not labels or not task.names_labels or not np.isfinite(matrix).all():
         return ""
     return ", ".join(labels[i] for i in answered_labels(matrix, task))
@@ -202,6 +304,6 @@ def unreached_labels(rows: Sequence[GoldenRow], task: Task, labels: Sequence[str
 
 
 def quote_labels(names: Sequence[str]) -> str:
-    """Return text with up to 20 quoted label names and the number of the others."""
+    """Return the label names in quotes, joined by commas; after 20 names the number of the others follows."""
     more = f" and {len(names) - _SHOWN_LABELS} more" if len(names) > _SHOWN_LABELS else ""
     return ", ".join(f"'{remove_unprintable(name)}'" for name in names[:_SHOWN_LABELS]) + more

@@ -44,7 +44,7 @@ class Gate(BaseModel):
         value: The measured number, if there is one.
         bound: The largest value that passes.
         detail: One sentence for the user.
-        skipped: Whether it could not be checked on this machine; it is not counted then.
+        skipped: Whether the check could not be made on this machine. Skipped checks are not counted.
     """
 
     model_config = ConfigDict(ser_json_inf_nan="strings")
@@ -69,17 +69,17 @@ class Subject:
 
     Attributes:
         name: Path in the artefact folder.
-        path: The file.
-        format: Its format.
-        scheme: The scheme that its path or record names.
-        client: The client it is made for, if it is for one only.
-        runtime: The runtime it is made for, if it is for one.
-        predictor: The file, opened.
-        tokenizer: The folder's tokenizer, cutting at the longest input of the file.
+        path: Path of the file.
+        format: Format of the file.
+        scheme: The scheme that the file's path or record names.
+        client: The client that the file is made for, if it is for one only.
+        runtime: The runtime that the file is made for, if it is for one only.
+        predictor: The opened file, which computes outputs.
+        tokenizer: The folder's tokenizer. It cuts texts at the longest input of the file.
         labels: Label names in order of their ids.
-        task: Its task.
-        folder: Folder of its tokenizer files.
-        simulated: Error of its scheme, simulated in torch; None if none was recorded.
+        task: Task of the model.
+        folder: Folder of the tokenizer files.
+        simulated: Error of the file's scheme as simulated in torch; None if none was recorded.
         ranges: For a static file, the ranges that torch measured for products, by the paths of their weights; empty if
             none were recorded.
         weights: The planned scheme of each weight, if some were left as exported.
@@ -103,7 +103,7 @@ class Subject:
 
     @property
     def output(self) -> str:
-        """Name of the output that the answer is read from, or of the first of them."""
+        """Name of the output from which the answer is read; for question answering the first of its outputs."""
         return answer_outputs(self.task, self.predictor)[0]
 
     @property
@@ -112,9 +112,9 @@ class Subject:
         return self.scheme in (Scheme.FP32, FORMATS[self.format].base)
 
     def answers(self, rows: Sequence[GoldenRow]) -> list[Matrix]:
-        """Run the file on golden rows, one at a time; return the parts of each output that golden rows record.
+        """Run the file on golden rows, one at a time, and return the part of each output that a golden row records.
 
-        Several gates ask for them; each row is run once.
+        Each row is run once, however many gates call this method.
         """
         keys = [_key_of(row) for row in rows]
         new = [i for i, key in enumerate(keys) if key not in self._known]
@@ -126,15 +126,16 @@ class Subject:
         return [self._known[key] for key in keys]
 
     def close(self) -> None:
-        """Give back the memory of the file's engine, where that can be opened again."""
+        """Free the memory of the engine that runs the file, if the file can be opened again when it is needed."""
         if isinstance(self.predictor, FileOnDemand):
             self.predictor.close()
             release_memory()  # engines are often in reference cycles
 
     def take_recorded(self, golden: Sequence[GoldenRow]) -> None:
-        """Take what golden rows record as answers of the file, except of a few rows of each length, which it still runs.
+        """Take the outputs recorded in golden rows as the file's answers, except for a few rows of each length.
 
-        For files that have not changed since this machine recorded them.
+        Only those few rows are run then. Call it only for files that have not changed since this machine recorded the
+        rows.
         """
         rows = [row for row in golden if self.name in row.outputs]
         tokens = {i: len(row) for i, row in enumerate(self.tokenizer.encode([row.input for row in rows]))}
@@ -149,42 +150,82 @@ class Subject:
         return matrix
 
     def reference(self, rows: Sequence[GoldenRow]) -> list[Matrix]:
-        """Return the torch model's recorded outputs on golden rows; the padded ones where this file needs padding."""
+        """Return the torch model's recorded outputs on golden rows.
+
+        If the file must pad a row to one of its lengths, the output on the padded row is returned, if it is recorded.
+        """
         lengths = [len(e) for e in self.tokenizer.encode([r.input for r in rows])]
         pads = [n not in self.predictor.lengths if self.predictor.lengths else False for n in lengths]
         return [self.recorded(r, r.padded if p and r.padded else r.reference) for r, p in zip(rows, pads, strict=True)]
 
     def rows(self, golden: Sequence[GoldenRow]) -> list[GoldenRow]:
-        """Return the golden rows that record outputs of this file, those not too long for it; all if none does."""
+        """Return the golden rows with outputs of this file, which rows too long for it lack; all if none has."""
         return [r for r in golden if self.name in r.outputs] or list(golden)
 
 
 def _key_of(row: GoldenRow) -> object:
-    """Return the key under which the answers of a row are known: its text, and the tokens and columns it records."""
+    """Return the key under which a golden row's answers are kept: its text, and the tokens and columns recorded."""
     return row.input, tuple(row.places), tuple(row.columns)
 
 
-_SPREAD_ROWS = 6
+_SPREAD_ROWS = 3
+_SPREAD_TOKENS = 384
 
 
-def choose_spread_rows(tokens: Mapping[int, int], lengths: Sequence[int]) -> list[int]:
-    """Choose rows of evenly spread lengths, for checks of what is alike in all rows that one graph computes.
+def choose_spread_rows(
+    tokens: Mapping[int, int], lengths: Sequence[int], order: Mapping[int, int] | None = None
+) -> list[int]:
+    """Choose a few rows of evenly spread lengths, for checks of faults that show in every row that a graph computes.
+
+    A graph that answers otherwise than before, or without its mask, does so in every row. One row is therefore enough
+    for a long graph, whose rows take as long as many short ones.
 
     Args:
         tokens: Number of tokens by number of the row.
         lengths: The lengths that the file takes, with a graph each; empty if it takes any.
+        order: Numbers by which the rows of one graph are sorted before they are chosen at even distances, the row with
+            the largest number first; None for the numbers of tokens.
 
     Returns:
-        The numbers of up to 6 rows for each length, or of up to 12 if the file takes any.
+        The numbers of the chosen rows: up to 3 for each length, 2 above 128 tokens and 1 above 192. If the file takes
+        any length, up to 12 in all.
     """
-    groups = defaultdict[int, list[int]](list)
-    for row in sorted(tokens, key=lambda row: tokens[row]):
+    groups, places = defaultdict[int, list[int]](list), tokens if order is None else order
+    for row in sorted(tokens, key=lambda row: places[row]):
         groups[smallest_fitting_length(lengths, tokens[row]) if lengths else 0].append(row)
-    most = _SPREAD_ROWS if lengths else 2 * _SPREAD_ROWS
     chosen = set[int]()
-    for rows in groups.values():
-        chosen |= {rows[round(place)] for place in np.linspace(0, len(rows) - 1, min(len(rows), most))}
+    for length, rows in groups.items():
+        most = min(max(_SPREAD_TOKENS // length, 1), _SPREAD_ROWS) if lengths else 4 * _SPREAD_ROWS
+        chosen |= {rows[round(place)] for place in np.linspace(len(rows) - 1, 0, min(len(rows), most))}
     return sorted(chosen)
+
+
+_ROWS_OF_ONE_GRAPH = 12
+
+
+def choose_recorded_rows(rows: Sequence[GoldenRow], tokens: Sequence[int], lengths: Sequence[int]) -> list[int]:
+    """Choose the golden rows on which a file is run: all that are not too long for it, fewer if it takes one length.
+
+    A file of one length, such as MediaPipe's, has one graph, which computes every row at full length. What is wrong in
+    the graph is wrong in every row. What differs between rows is covered by the chosen ones: amounts of padding by 12
+    rows from the shortest to the longest, positions and words by the drawn rows, each label by the first row with it.
+
+    Args:
+        rows: Golden rows.
+        tokens: Number of tokens of each row.
+        lengths: The lengths that the file takes; empty if it takes any.
+
+    Returns:
+        The indices of the chosen rows, ascending.
+    """
+    fitting = [i for i, count in enumerate(tokens) if not lengths or count <= max(lengths)]
+    if len(lengths) != 1:
+        return fitting
+    by_length = sorted((i for i in fitting if not rows[i].drawn), key=lambda i: tokens[i])
+    spread = np.linspace(0, len(by_length) - 1, min(len(by_length), _ROWS_OF_ONE_GRAPH))
+    first_of_label = {rows[i].label: i for i in reversed(fitting)}
+    drawn = (i for i in fitting if rows[i].drawn)
+    return sorted({*(by_length[round(place)] for place in spread), *first_of_label.values(), *drawn})
 
 
 def skipped_gate_without_reader(subject: Subject, gate: str) -> Gate | None:
@@ -252,7 +293,7 @@ class Verification(BaseModel):
         return self.model_dump(mode="json")
 
     def summary(self) -> list[tuple[str, bool]]:
-        """Return for each file a line of text with its checks and scores, and whether any check failed."""
+        """Return for each file a line with its numbers of checks and its scores, and whether any check failed."""
         lines = []
         for file in dict.fromkeys(g.file for g in self.gates):
             counted = [g for g in self.gates if g.file == file and not g.skipped]
@@ -273,7 +314,10 @@ class Verification(BaseModel):
 
 
 def _summarize_confidence(confidence: Confidence | None) -> str:
-    """Return a text on the calibration error and "unknown" threshold of a file; empty if they were not measured."""
+    """Return a text on the calibration error and the "unknown" threshold of a file.
+
+    The text is empty if no calibration error was measured; it says nothing of a threshold that was not set.
+    """
     if confidence is None or confidence.error is None or confidence.error_before is None:
         return ""
     before, after = f"{confidence.error_before * 100:.2f}", f"{confidence.error * 100:.2f}"

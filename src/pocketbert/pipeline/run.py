@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pocketbert.core.artefacts import SEARCH_FILE
+from pocketbert.core.artefacts.search import TriedStudents
 from pocketbert.core.disk.destination import resolve_output_folder
 from pocketbert.core.disk.files import file_digests, write_atomic, write_json
 from pocketbert.core.disk.ownership import MARKER, read_marker, remove, write_marker
@@ -48,11 +49,11 @@ class Run(RunSteps):
     """Runs or plans the steps of one recipe in one run folder, and writes the report.
 
     Args:
-        recipe: The recipe; one that was made for a data file is kept in the folder.
+        recipe: The recipe. One that was made for a data file is also written to the run folder.
         folder: The run folder.
         allowed: Whether results of other settings may be replaced, and those of other library versions be used.
         inputs: Models and files of the recipe, if the caller has opened them already.
-        data: Its rows, if the caller has read them already.
+        data: Rows of the recipe, if the caller has read them already.
     """
 
     def __init__(
@@ -67,9 +68,12 @@ class Run(RunSteps):
         super().__init__(recipe_settings(recipe), RunFolder(folder, allowed or Permission()), inputs, data)
 
     def execute(self, until: str | None = None) -> None:
-        """Run the steps, up to and including `until`.
+        """Run the recipe's steps in order.
 
-        If a launcher started several processes, process 0 does so, and the others help it to train.
+        If a launcher started several processes, process 0 runs the steps, and the others help it to train.
+
+        Args:
+            until: Name of the last step to run; None to run all.
 
         Raises:
             PocketBertError: If an input is wrong, a gate failed, or the machine failed.
@@ -96,7 +100,7 @@ class Run(RunSteps):
                 self.start.keep(self.path, self.folder.allowed.overwrite)
             if plan.anew:
                 remove(self.path / REPORT_FILE)
-            with _logged(self.path / "run.log"):
+            with logged(self.path / "run.log"):
                 self.folder.carry_out(plan, steps)
                 write_atomic(self.path / RECIPE_FILE, dump_recipe(self.recipe))
                 if self.inputs.search is not None:
@@ -109,37 +113,46 @@ class Run(RunSteps):
                         self._check_student()
 
     def _steps_until(self, last: str | None) -> list[Step]:
-        """Return the steps up to and including the one named `last`; all steps for None."""
+        """Return the steps up to and including the one named `last`, or all steps if `last` is None."""
         steps = self.steps()
         return steps if last is None else steps[: [s.name for s in steps].index(last) + 1]
 
     def _check_student(self) -> None:
-        """Raise, after writing an early report, if the student's score fails the checks that its files must pass.
+        """Check the trained student's score, so that a student that has learnt too little is not exported.
 
         Raises:
-            GateError: With advice. An HTML page with scores and losses is written first.
+            GateError: If the score is too low, with advice. A report with scores and losses was then written to the run
+                folder as an HTML page.
         """
         student, teacher = read_training(self.path / STUDENT), read_training(self.path / "teacher")
         failures = judge_student(self.recipe, lambda: len(self.data.splits["train"].examples), student, teacher)
         if not failures:
             return
+        self.write_early_report()
+        raise GateError([*failures, f"The student stays in {self.path / STUDENT}; nothing was exported."])
+
+    def write_early_report(self, tried: TriedStudents | None = None) -> None:
+        """Write the report of a run that ends before a file is exported; `tried` are the students of which none kept enough."""
         from pocketbert.benchmarks.report import write_report
         from pocketbert.pipeline.phone.report_facts import early_report_data
 
         if not missing("report"):
-            write_report(early_report_data(self.recipe, self.path, _command_line()), self.path / REPORT_FILE)
+            write_report(early_report_data(self.recipe, self.path, _command_line(), tried), self.path / REPORT_FILE)
             print_note(f"  report: {self.path / REPORT_FILE}")
-        raise GateError([*failures, f"The student stays in {self.path / STUDENT}; nothing was exported."])
 
     def plan(self, until: str | None = None) -> list[tuple[str, str, str, str]]:
-        """Return the state of each step up to `until` without running anything.
+        """Return the state of each step without running anything.
+
+        Args:
+            until: Name of the last step to list; None for all.
 
         Returns:
-            Name, output, state (``finished``, ``unfinished`` or ``to do``) and the reason to make it again, of each step.
+            For each step its name, its output, its state (``finished``, ``unfinished`` or ``to do``) and the reason why
+            it is run again, empty if it is not.
 
         Raises:
-            InputError: If the folder holds results of other settings, or the run would find something wrong with its
-                model or rows before it trains.
+            InputError: If the folder holds results of other settings, or the model or the rows would stop the run
+                before training.
         """
         check_files(self.recipe.data)
         self.inputs.check_exported()
@@ -166,13 +179,14 @@ class Run(RunSteps):
         return content
 
     def finish(self) -> RunResult:
-        """Write the report of a finished run and return its folders and figures."""
+        """Write the report of a finished run; return the run's folders and a table of sizes, scores and latencies."""
         from pocketbert.benchmarks.report import collect_model_figures, make_summary_table
 
         page = self.path / REPORT_FILE
         content = self.report(page)
         header, table = make_summary_table(content)
-        return RunResult(self.path, self.path / "phone", page, header, table, collect_model_figures(content))
+        figures = collect_model_figures(content)
+        return RunResult(self.path, self.path / "phone", page, header, table, figures, content.tried)
 
 
 class _RunLog(logging.FileHandler):
@@ -183,8 +197,8 @@ class _RunLog(logging.FileHandler):
 
 
 @contextmanager
-def _logged(path: Path) -> Iterator[None]:
-    """Append the log messages of the block to a file, and the error that ends the block."""
+def logged(path: Path) -> Iterator[None]:
+    """Append the log messages of the `with` block to a file. If an error ends the block, it is logged too."""
     handler = _RunLog(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     _LOG.setLevel(logging.INFO)
@@ -215,11 +229,13 @@ def _command_line() -> str:
 def run_demo(output: Path, overwrite: bool, overrides: Sequence[str]) -> RunResult:
     """Generate the demo corpus next to the run folder, run the shipped recipe ``demo`` on it, and return the result.
 
-    `overrides` are further ``key.sub=value`` settings of the recipe.
-
+    Args:
+        output: The run folder.
+        overwrite: Whether results of other settings in it may be replaced.
+        overrides: Further ``key.sub=value`` settings of the recipe.
 
     Raises:
-        MissingBackendError: If the demo teacher is not installed; nothing is written then.
+        MissingBackendError: If the demo teacher is not installed. Nothing is written then.
     """
     open_model_folder(DEMO_TEACHER)
     output = resolve_output_folder(output)

@@ -4,8 +4,10 @@
 ``_make_NAME`` method after it writes the step's output. How the work is done is in `learn`, `make`, `gates` and `phone`.
 
     data, corpus, vocabulary   rows, plain text and the pieces that the student keeps
+    transfer                   texts that the teacher will label
     teacher                    trained, or copied
-    augmented, distill.N       copies of training rows; the student after each stage
+    augmented                  copies of training rows
+    distill.N                  the student after each stage
     student                    scored
     onnx, onnx-int8, ...       exported files of each format, and the quantized files made from them
     golden, verify             recorded answers, and the gates
@@ -16,16 +18,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.disk.files import sha256_json, sha256_path, write_json
-from pocketbert.core.errors import InputError
+from pocketbert.core.disk.files import copy_path, sha256_json, sha256_path, write_json
+from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import TEXT_ONLY
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.progress import print_note
@@ -35,7 +38,6 @@ from pocketbert.core.predict.predictor import TorchPredictor
 from pocketbert.core.predict.scores import Score
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.recipe.student import VOCABULARY_LIMITS
 from pocketbert.core.tasks import LabelKind, task_of
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.formats.base import (
@@ -59,33 +61,37 @@ from pocketbert.pipeline.learn import training
 from pocketbert.pipeline.learn.augmenting import check_augmentable, write_copies
 from pocketbert.pipeline.learn.corpora import source_digest, write_corpora
 from pocketbert.pipeline.learn.data import CALIBRATION_ROWS, RunData, calibration_rows, load_data
+from pocketbert.pipeline.learn.diagnosing import write_diagnosis
 from pocketbert.pipeline.learn.finishing import EVAL, HOLDOUT, LabelledRows, head_with, read_training
 from pocketbert.pipeline.learn.quantized import check_clipping
 from pocketbert.pipeline.learn.training import Learning
-from pocketbert.pipeline.learn.vocabulary import make_vocabulary
+from pocketbert.pipeline.learn.transfer import TRANSFER, mixes_transfer, transfer_contents, transfer_step
+from pocketbert.pipeline.learn.validation import scored_by_default_up_to
+from pocketbert.pipeline.learn.vocabulary import VOCABULARY, vocabulary_step
 from pocketbert.pipeline.make import golden, library, measuring, model_files
 from pocketbert.pipeline.options import CONFIDENCE_KEYS
 from pocketbert.pipeline.phone import pack
 from pocketbert.pipeline.phone.pack import Origin
-from pocketbert.pipeline.reference import load_reference_model
+from pocketbert.pipeline.reference import load_reference_model, model_title
 from pocketbert.pipeline.results import Verification
 from pocketbert.pipeline.run_folder import RunFolder, Step, StepPaths, data_digest
+from pocketbert.pipeline.student_steps import AUGMENTED, CORPUS, TRAIN, list_student_steps, stage_folder
 
-_TRAIN = ("torch", "transformers", "tokenizers", "accelerate", "numpy")
-"""Distributions that decide trained weights."""
-_CORPUS, _AUGMENTED, _VOCABULARY = "corpus", "augmented", "vocabulary"
 _BENCHMARK_TEXTS = 100
 
 
 class RunSteps:
-    """Builds the list of steps of one recipe in one run folder, and runs the work of each.
+    """Builds the list of steps of one recipe in one run folder, and does the work of each.
 
     Args:
         recipe: The recipe.
         folder: The run folder.
         inputs: Models and files of the recipe, if the caller has opened them already.
-        data: Its rows, if the caller has read them already.
+        data: Rows of the recipe, if the caller has read them already.
     """
+
+    trained: Mapping[str, Path] = MappingProxyType({})
+    """Students that stages need not train, by the stage's output: folders with what the stage would write."""
 
     def __init__(
         self, recipe: Recipe, folder: RunFolder, inputs: Inputs | None = None, data: RunData | None = None
@@ -103,7 +109,7 @@ class RunSteps:
 
     @cached_property
     def data(self) -> RunData:
-        """The recipe's rows; read once, and only by steps that are not finished."""
+        """The recipe's rows. They are read once, and only if a step needs them."""
         return load_data(self.recipe, self.model)
 
     @property
@@ -118,30 +124,34 @@ class RunSteps:
 
     @cached_property
     def exported(self) -> RunModel:
-        """The model that is exported; its folder must have been written."""
+        """The model that is exported, opened from its folder. An earlier step must have written the folder."""
         return open_run_model(self.recipe, self.path, self.weights, self.length)
 
     @cached_property
     def reference(self) -> TorchPredictor:
-        """The same in torch, whose outputs every format is compared with."""
+        """The exported model in torch. Files of every format are compared with its outputs."""
         return load_reference_model(self.exported.folder, self.exported.task)
 
     @property
     def files(self) -> Sequence[ModelFile]:
-        """Model files of the recipe; the model that is exported must have been written."""
+        """The model files that the recipe asks for. An earlier step must have written the model that is exported."""
         return self.exported.files
 
     def texts(self, rows: int = golden.ROWS) -> list[Text]:
-        """Return up to `rows` texts or text pairs of the evaluation data as the task's input; none without data."""
+        """Return up to `rows` texts or text pairs of the evaluation data as inputs of the task; none without data."""
         return self.data.texts(rows, TextTokenizer(self.model.tokenizer_folder, self.length))
 
     def steps(self) -> list[Step]:
         """Check the recipe and return its steps in the order in which they run.
 
         Raises:
-            InputError: If a model cannot be opened, rows cannot be augmented, or a file of the recipe has no bounds.
+            InputError: If a model cannot be opened, rows cannot be augmented, or the recipe asks for files that cannot
+                be made, such as with a scheme for which there are no error bounds.
         """
         recipe = self.recipe
+        if recipe.student is not None and recipe.student.auto is not None:
+            what = "is chosen by whole runs only: pocketbert run RECIPE."
+            raise InputError(Problem("student.auto", what, "Give the student layers, e.g. student: {layers: 3}."))
         check_bounds(recipe)
         check_file_sizes(recipe, self.model)
         if problems := find_role_problems(recipe):
@@ -152,21 +162,25 @@ class RunSteps:
         steps = [self._data_step()]
         if recipe.data.corpus is not None:
             steps.append(self._corpus_step())
-        if self._prunes_vocabulary:
-            steps.append(self._vocabulary_step())  # before the teacher: nothing needs to be trained to judge it
+        if self.recipe.prunes_vocabulary:
+            steps.append(
+                vocabulary_step(self.recipe, self.model, lambda: self.data)
+            )  # before the teacher: nothing needs to be trained to judge it
+        if mixes_transfer(recipe):  # before the teacher: a text that cannot be read stops the run before a training
+            steps.append(transfer_step(recipe, section_settings(recipe.data.transfer), lambda: self.data))
         steps.append(self._teacher_step())
         if recipe.student is not None:
             if recipe.data.augment is not None:
                 steps.append(self._copies_step())
-            steps += self._stage_steps()
-            steps.append(self._student_step())
+            steps += list_student_steps(self.inputs, self._seeds, self._make_stage, self._make_student)
         trained = steps[-1].name
         files = [step for format in recipe.export.formats for step in self._format_steps(format, trained)]
         written = tuple(step.name for step in files)
         steps += [*files, self._golden_step(written), self._verify_step()]
         if measuring.is_benchmarked(recipe):
             teacher_file = list[str]()
-            if recipe.student is not None and self.model.family.instead_of_export is None:
+            has_teacher = recipe.student is not None and recipe.column is None
+            if has_teacher and self.model.family.instead_of_export is None:
                 steps.append(self._teacher_file_step())
                 teacher_file = [steps[-1].name]
             # the gates decide whether files are measured, not what is measured
@@ -178,18 +192,31 @@ class RunSteps:
     # --- rows and text ---
 
     def _data_step(self) -> Step:
-        """Return the step that reads and checks the rows and writes the report on them, ``data.json``."""
+        """Return the step that reads and checks the rows and writes a report on them to ``data.json``."""
         recipe = self.recipe
-        section = recipe.data.model_dump(mode="json", exclude={"corpus", "augment", "selection"})
+        section = recipe.data.model_dump(mode="json", exclude={"corpus", "augment", "selection", "mix"})
+        if section["transfer"] is None or mixes_transfer(recipe):
+            del section["transfer"]  # read by a step of its own
+        if recipe.data.validation is None:  # a run without them was made before they existed
+            del section["validation"]
+        reach = scored_by_default_up_to(recipe)
         return Step(
             name="data",
             title="data",
             output="data.json",
-            settings={"task": recipe.task, "data": drop_resultless_keys({**section, "max_length": self.length})},
+            settings={
+                "task": recipe.task,
+                "data": drop_resultless_keys({**section, "max_length": self.length}),
+                **(self.inputs.training_settings() if recipe.teacher.finetune or recipe.distill else {}),
+                **({"rows that choose a seed": True} if recipe.training.seeds > 1 else {}),
+                **({"training rows of which some validate": reach} if reach is not None else {}),
+            },
             contents={
                 "data.train": data_digest(recipe.data.train),
                 "data.eval": data_digest(recipe.data.eval),
+                "data.validation": data_digest(recipe.data.validation),
                 "teacher.model": self.model.digest,
+                **({} if mixes_transfer(recipe) else transfer_contents(recipe)),
             },
             needs=(),
             make=self._make_data,
@@ -197,7 +224,7 @@ class RunSteps:
         )
 
     def _make_data(self, at: StepPaths) -> Sequence[str]:
-        """Read the rows, print the report on them, and write it, or the label names if there are no rows."""
+        """Read the rows, and print and write a report on them. Without rows only the label names are written."""
         report = self.data.report
         for line in report.lines() if report else ():
             print_note(f"  {line}")
@@ -206,14 +233,14 @@ class RunSteps:
         return ()
 
     def _corpus_step(self) -> Step:
-        """Return the step that tokenizes the plain text on which general stages train."""
+        """Return the step that tokenizes the plain text on which general stages (those without the task's rows) train."""
         corpus = self.recipe.data.corpus
         assert corpus is not None
         sources = {f"data.corpus.sources.{i}": source_digest(s) for i, s in enumerate(corpus.sources)}
         return Step(
-            name=_CORPUS,
+            name=CORPUS,
             title="corpus",
-            output=_CORPUS,
+            output=CORPUS,
             settings={"data": {"corpus": section_settings(corpus)}},
             contents={**sources, "the teacher's tokenizer.json": self.model.tokenizer_digest},
             needs=(),
@@ -226,37 +253,15 @@ class RunSteps:
         write_corpora(self.recipe.data.corpus, self.model.tokenizer_folder, at.output)
         return ()
 
-    @property
-    def _prunes_vocabulary(self) -> bool:
-        return self.recipe.student is not None and self.recipe.student.vocabulary is not None
-
-    def _vocabulary_step(self) -> Step:
-        """Return the step that prunes the student's vocabulary: it chooses the subword pieces to keep."""
-        assert self.recipe.student is not None
-        assert self.recipe.student.vocabulary is not None
-        section = self.recipe.student.vocabulary.model_dump(mode="json")
-        return Step(
-            name=_VOCABULARY,
-            title="the student's vocabulary",
-            output=_VOCABULARY,
-            settings={"student": {"vocabulary": {k: v for k, v in section.items() if k in ("at_least", "top")}}},
-            contents={"teacher.model": self.model.digest},
-            gates={"student": {"vocabulary": {k: v for k, v in section.items() if k in VOCABULARY_LIMITS}}},
-            needs=("data",),
-            make=lambda at: make_vocabulary(self.recipe, self.model, self.data, at),
-            libraries=("tokenizers",),
-        )
-
     # --- teacher and student ---
 
     def _teacher_step(self) -> Step:
         """Return the step that fine-tunes the teacher, or copies it with its labels in the order of the data."""
         recipe, form = self.recipe, self.recipe.export.form
-        as_it_is = recipe.student is None and recipe.teacher.finetune is None
         form_settings = {} if form in (None, TEXT_ONLY) else {"export": {"form": form}}
         return Step(
             name="teacher",
-            title=f"{'model' if as_it_is else 'teacher'} {recipe.teacher.model}",
+            title=f"{model_title(recipe)} {recipe.teacher.model}",
             output="teacher",
             settings={
                 "task": recipe.task,
@@ -264,99 +269,75 @@ class RunSteps:
                 "teacher": {"finetune": section_settings(recipe.teacher.finetune)},
                 "answer": self.inputs.answer_settings(),
                 **self.inputs.attention_settings(),
+                **(self.inputs.training_settings() if recipe.teacher.finetune else {}),
                 "the teacher's licence": self.model.licence,
                 **form_settings,
             },
             contents={"teacher.model": self.model.digest, **self.inputs.entity_digests},
             needs=("data",),
             make=lambda at: training.make_teacher(recipe, self.model, self.data, self.length, at),
-            libraries=_TRAIN,
+            libraries=TRAIN,
             trains=recipe.teacher.finetune is not None,
         )
 
     def _copies_step(self) -> Step:
-        """Return the step that writes training rows with replaced words, for stages with ``augmented: true``."""
+        """Return the step that writes copies of training rows with replaced words, for augmented stages."""
         recipe = self.recipe
         return Step(
-            name=_AUGMENTED,
+            name=AUGMENTED,
             title="augmented rows",
-            output=_AUGMENTED,
+            output=AUGMENTED,
             settings={"seed": recipe.seed, "data": {"augment": section_settings(recipe.data.augment)}},
             contents={"data.augment.vectors": self.inputs.vectors_digest, "teacher.model": self.model.digest},
             needs=("data",),
             make=self._make_copies,
-            libraries=_TRAIN,
+            libraries=TRAIN,
         )
 
     def _make_copies(self, at: StepPaths) -> Sequence[str]:
         write_copies(self.recipe, self.model, self.data, at.work, at.output)
         return ()
 
-    def _stage_steps(self) -> list[Step]:
-        """Return a training step for each stage of the recipe's `distill`.
+    @property
+    def _seeds(self) -> range:
+        """Seeds of the student's trainings."""
+        return range(self.recipe.seed, self.recipe.seed + self.recipe.training.seeds)
 
-        A general stage reads plain text and the pre-trained model, the others the task's teacher and rows.
+    def _make_stage(self, number: int, seed: int, at: StepPaths) -> Sequence[str]:
+        """Train the student in a stage with one seed, or copy it where it has been trained already."""
+        ready = self.trained.get(stage_folder(self.recipe, number, seed))
+        if ready is not None:
+            for path in ready.iterdir():
+                copy_path(path, at.output / path.name)
+            return ()
+        before = self.path / stage_folder(self.recipe, number - 1, seed) if number else None
+        return training.make_stage(self.learning(seed), number, before, at)
+
+    def _make_student(self, at: StepPaths) -> Sequence[str]:
+        """Score and write the student of the last stage; if several seeds trained one, the best on validation rows."""
+        last = len(self.recipe.distill) - 1
+        trained = {s: (self.learning(s), self.path / stage_folder(self.recipe, last, s)) for s in self._seeds}
+        scores = training.compare_seeds(trained) if len(trained) > 1 else ()
+        chosen = next((score.seed for score in scores if score.chosen), self.recipe.seed)
+        training.make_student(*trained[chosen], at, scores)
+        write_diagnosis(self.recipe, self.data, self.path / "teacher", at.output, self.length)
+        return ()
+
+    def learning(self, seed: int) -> Learning:
+        """Return the recipe, rows and folders that a training stage reads, with `seed` as the recipe's seed.
+
+        The object is new for each stage, so that no model stays in memory.
         """
-        recipe, steps = self.recipe, list[Step]()
-        for number, stage in enumerate(recipe.distill):
-            settings = {**self.inputs.student_settings(), "distill": {str(number): section_settings(stage)}}
-            contents = self.inputs.student_contents()
-            if stage.exported_format is not None:
-                settings["files that it trains for"] = self.inputs.export_settings(stage.exported_format)
-                settings |= self.inputs.calibration_settings()
-            if stage.general:
-                contents |= {"teacher.model": self.model.digest, **self.inputs.stage_digests(number)}
-                if self.inputs.general_head is not None:
-                    settings["heads that the general stages train"] = self.inputs.general_head
-                needs = [_CORPUS]
-            else:
-                needs = ["teacher"]
-                needs += [_AUGMENTED] if stage.on_augmented else []
-                needs += [_VOCABULARY] if self._prunes_vocabulary else []
-            step = Step(
-                name=f"distill.{number}",
-                title=f"distill.{number}, method {stage.method}",
-                output=_stage_folder(number),
-                settings=settings,
-                contents=contents,
-                needs=(*needs, *(before.name for before in steps[-1:])),
-                make=partial(self._make_stage, number),
-                libraries=_TRAIN,
-                trains=True,
-            )
-            steps.append(step)
-        return steps
-
-    def _make_stage(self, number: int, at: StepPaths) -> Sequence[str]:
-        before = self.path / _stage_folder(number - 1) if number else None
-        return training.make_stage(self._learning(), number, before, at)
-
-    def _student_step(self) -> Step:
-        """Return the step that scores the student of the last stage and writes its folder."""
-        number = len(self.recipe.distill) - 1
-        last = _stage_folder(number)
-        return Step(
-            name="student",
-            title="student",
-            output="student",
-            settings=self.inputs.student_settings(),
-            contents=self.inputs.student_contents(),
-            needs=("teacher", f"distill.{number}", *([_VOCABULARY] if self._prunes_vocabulary else [])),
-            make=lambda at: training.make_student(self._learning(), self.path / last, at),
-            libraries=_TRAIN,
-        )
-
-    def _learning(self) -> Learning:
-        """Return the recipe, rows and folders for a training stage; a new object, so that no model stays in memory."""
         return Learning(
-            self.recipe,
+            self.recipe.model_copy(update={"seed": seed}),
             self.model,
             self.path / "teacher",
             self.data,
             self.length,
-            self.path / _CORPUS,
-            self.path / _AUGMENTED,
-            self.path / _VOCABULARY,
+            self.path / CORPUS,
+            self.path / AUGMENTED,
+            self.path / VOCABULARY,
+            self.path / TRANSFER if mixes_transfer(self.recipe) else None,
         )
 
     # --- model files ---
@@ -364,7 +345,9 @@ class RunSteps:
     def _format_steps(self, format: Format, trained: str) -> list[Step]:
         """Return the step that exports to a format, and a step for each quantization scheme of that format.
 
-        `trained` is the name of the step that wrote the exported model.
+        Args:
+            format: The format.
+            trained: Name of the step that wrote the exported model.
         """
         recipe, info = self.recipe, FORMATS[format]
         export = Step(
@@ -410,14 +393,18 @@ class RunSteps:
         return model_files.make_quantized(self.exported, pairs, at.output, self._calibration_batches)
 
     def _calibration_batches(self) -> list[dict[str, NDArray[np.int64]]]:
-        """Return the calibration rows as model inputs of one unpadded row each, so that padding affects no range."""
+        """Tokenize the calibration rows and return each as a batch of its own, so that padding affects no range."""
         tokenizer = TextTokenizer(self.weights, self.length)
         return [tokenizer.pad([row]) for row in calibration_rows(self.recipe, self.data, tokenizer)]
 
     # --- gates ---
 
     def _golden_step(self, written: tuple[str, ...]) -> Step:
-        """Return the step that records golden rows of all files; `written` names the steps that write the files."""
+        """Return the step that records golden rows: texts with the outputs of the torch model and of all files.
+
+        Args:
+            written: Names of the steps that write the files.
+        """
         return Step(
             name="golden",
             title="golden rows",
@@ -433,7 +420,10 @@ class RunSteps:
         )
 
     def _make_golden(self, at: StepPaths) -> Sequence[str]:
-        """Write golden rows, outputs of the checkpoint's library and simulated errors of schemes to `at.output`."""
+        """Write what the gates compare with: golden rows, outputs of the checkpoint's library, and simulated errors.
+
+        If golden rows cannot be recorded, the rest is left out and the reasons are returned.
+        """
         model, reference = self.exported, self.reference
         if failures := golden.make_golden(model, reference, self.texts(golden.SEARCHED), at.output, self.files):
             return failures
@@ -443,7 +433,11 @@ class RunSteps:
         return model_files.make_simulated(model, reference, texts, at.output, self.files, self._calibration_batches)
 
     def _record_library(self, reference: TorchPredictor, at: StepPaths) -> None:
-        """Write the outputs of transformers or sentence-transformers for the original, or trained, model's folder."""
+        """Write the outputs that transformers or sentence-transformers computes from the model's folder.
+
+        Files are checked against them. The folder is the original one if nothing was trained, else that of the trained
+        model.
+        """
         recipe = self.recipe
         as_it_is = recipe.student is None and recipe.teacher.finetune is None
         chosen = recipe.data.max_length is not None or recipe.data.train is not None or recipe.data.eval is not None
@@ -493,7 +487,7 @@ class RunSteps:
         return result.model_copy(update={"files": {name: sha256_path(path) for name, path in sources.items()}})
 
     def _torch_score(self, weights: Path) -> Score | None:
-        """Return a torch model's score on the rows on which its files are scored; None if there are none."""
+        """Return a torch model's score on the rows on which its files are scored; None if there are no such rows."""
         divided = self.recipe.data.selection is not None
         return self.labelled.torch_score(EVAL, weights) if divided else read_training(weights).score
 
@@ -511,7 +505,7 @@ class RunSteps:
     # --- benchmark and artefact folder ---
 
     def _teacher_file_step(self) -> Step:
-        """Return the step that exports the teacher, whose latency and size the student's are compared with."""
+        """Return the step that exports the teacher, so that its latency and size can be compared with the student's."""
         file = measuring.teacher_file(self.recipe)
         return Step(
             name=file.step,
@@ -532,7 +526,11 @@ class RunSteps:
         return model_files.make_export(teacher, reference, [file], texts, at.output)
 
     def _benchmark_step(self, measured: tuple[str, ...]) -> Step:
-        """Return the step that measures the latencies of model files; `measured` names the steps that write them."""
+        """Return the step that measures the latencies of model files.
+
+        Args:
+            measured: Names of the steps that write the files.
+        """
         recipe = self.recipe
         return Step(
             name="benchmark",
@@ -560,7 +558,10 @@ class RunSteps:
     def _pack_step(self, needs: tuple[str, ...]) -> Step:
         """Return the step that writes the artefact folder ``phone``.
 
-        The folder holds the whole recipe, so every key decides it; keys that only judge are gates.
+        The folder holds the whole recipe, so its result depends on every key, except keys that only set gates.
+
+        Args:
+            needs: Names of the steps whose output it reads.
         """
         settings, gates = self.inputs.pack_settings()
         search = self.inputs.search
@@ -593,8 +594,3 @@ class RunSteps:
         return count_confusions(
             open_run_files(self.exported, [choose_default_file(self.files)])[0], rows, self.data.labels.names
         )
-
-
-def _stage_folder(number: int) -> str:
-    """Return the output folder of the `distill` stage with this number, relative to the run folder."""
-    return f"distill/{number}"

@@ -217,7 +217,7 @@ def test_every_step_of_the_docs_for_a_pixel_works_as_typed(
     work = tmp_path / "work"
     shutil.copytree(phone, work / "phone")
     monkeypatch.chdir(work)
-    steps = (Path(__file__).parents[3] / "docs/devices.md").read_text(encoding="utf-8")
+    steps = (Path(__file__).parents[3] / "docs/lab/devices.md").read_text(encoding="utf-8")
     section = steps.partition("**A Pixel.**")[2].partition("\n**")[0]
     commands = [shlex.split(one)[1:] for one in re.findall(r"`(pocketbert [^`]+)`", section)]
     assert [c[0] for c in commands] == ["devices", *["benchmark"] * 3, "report"]

@@ -71,7 +71,8 @@ def test_figures_are_grouped_by_device(connections, variants, texts, make_data):
         "<h3>On dummy</h3>",
         "<h3>On local</h3>",
         "The figures of this device are emulated: its times do not tell the latency of a real device and are not shown.",
-        "emulated · counter 7 · dummy: Dummy A76",
+        "emulated: guest instructions on dummy by counter 7",
+        "Dummy A76",
         "cool",
         rows[0][4],
     ):

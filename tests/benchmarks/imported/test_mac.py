@@ -141,7 +141,7 @@ def test_the_page_shows_each_machine_apart(phone, mac_json, pocketbert, tmp_path
         "70.0 % of the estimated cost",
         "nodes on Neural Engine",
         "by Core ML's clock",
-        "estimated · 128 tokens",
+        ">estimated [2]</a> 128 tokens",
     ):
         assert words in html, words
     ids = [part.split('"')[0] for part in html.split(' id="')[1:]]

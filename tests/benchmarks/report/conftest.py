@@ -8,10 +8,10 @@ import pytest
 
 @pytest.fixture(scope="session")
 def words():
-    """`words(page)`: the text of a page, without its styles and tags."""
+    """`words(page)`: the text of a page, without its styles, script and tags."""
 
     def read(page):
-        page = re.sub(r"<style>.*?</style>", "", page, flags=re.S)
+        page = re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.S)
         return unescape(" ".join(re.sub(r"<[^>]*>", " ", page).split()))
 
     return read

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -83,7 +84,10 @@ def test_only_a_decided_slowdown_fails_and_every_figure_has_a_ratio_and_an_inter
         assert {s.exceeds(0.05) for s in found} == {fails}
         assert all(s.interval.low <= s.ratio <= s.interval.high and s.same_file for s in found)
     html = compare(base, now)
-    assert words(html).count(change) == count
+    decision, rest = html.split('<section id="decision">')[1].split("</section>", 1)
+    assert words(rest).count(change) == count
+    first = f"teacher fp32 on local: {change}" if tile != "without" else "no file became clearly faster or slower"
+    assert words(decision).startswith(first)
     assert f"{count} of {count} figures {tile}" in words(html)
     ratios = re.findall(r"<small>(\d\.\d{3}) \[(\d\.\d{3}), (\d\.\d{3})\]</small>", html)
     assert len(ratios) == (0 if fails is None else count)
@@ -146,7 +150,7 @@ def test_compiled_files_are_compared_where_nothing_ran(base, compare, words):
 
 def test_what_cannot_be_compared(base, with_times, compare, tmp_path):
     machine = base.measurements[0].machine
-    other = with_times(10.0, 10.1, 9.9, machine=machine.model_copy(update={"cpu": "Another CPU"}))
+    other = with_times(10.0, 10.1, 9.9, machine=replace(machine, cpu="Another CPU"))
     for check in (lambda now, old: compare_benchmarks(now, old, "old.json"), lambda now, old: compare(old, now)):
         with pytest.raises(InputError, match="old.json: is of another machine than local: Another CPU"):
             check(base, other)
@@ -154,7 +158,7 @@ def test_what_cannot_be_compared(base, with_times, compare, tmp_path):
             check(with_times(10.0, 10.1, 9.9, threads=7), base)
         with pytest.raises(InputError, match="has no figure in common"):
             check(base.model_copy(update={"measurements": []}), base)
-    newer = with_times(10.0, 10.1, 9.9, machine=machine.model_copy(update={"system": "Linux 99"}))
+    newer = with_times(10.0, 10.1, 9.9, machine=replace(machine, system="Linux 99"))
     assert compare_benchmarks(base, newer, "old.json")
     old, page = tmp_path / "old.json", tmp_path / "page.html"
     base.write(old)

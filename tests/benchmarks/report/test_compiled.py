@@ -5,11 +5,11 @@ from pocketbert.benchmarks.report.compiled import (
     REPORTED,
     collect_cpu_operators,
     describe_reported_texts,
-    make_compilation_stamps,
     make_compilation_table,
     make_estimate_table,
     make_reported_table,
 )
+from pocketbert.benchmarks.report.sources import Sources, cite_compilations
 from pocketbert.core.types import Provenance
 from support.compilations import REASON, compilation
 
@@ -25,9 +25,18 @@ def test_what_several_devices_leave_for_one_reason_is_told_once():
 
 def test_provenance_is_told_for_each_device():
     made = [compilation("a"), compilation("b", estimate=None), compilation("c", failed="it crashed", estimate=None)]
-    assert make_compilation_stamps(made) == [
-        "placement, size: compiled-only, time, cycles, memory: estimated · a: the target of a · vela 5",
-        "placement, size: compiled-only · b: the target of b · vela 5",
+    sources = Sources()
+    assert [str(mark.provenance) for mark in cite_compilations(sources, made)] == [
+        "compiled-only",
+        "estimated",
+        "compiled-only",
+    ]
+    assert [(machine, lines) for _, machine, lines in sources.entries] == [
+        (
+            "a: the target of a",
+            ["compiled-only: placement, size by vela 5", "estimated: time, cycles, memory by vela 5"],
+        ),
+        ("b: the target of b", ["compiled-only: placement, size by vela 5"]),
     ]
     header, rows = make_compilation_table(made)
     assert "emulated rows" not in header

@@ -81,7 +81,7 @@ def models_of(page):
 
 
 def row_names(page):
-    return re.findall(r'<tr><td class="l">(?:<span class="dot"[^>]*></span>)?([^<]+)<', models_of(page))
+    return re.findall(r'<tr><td class="l name">(?:<span class="dot"[^>]*></span>)?([^<]+)<', models_of(page))
 
 
 def test_a_file_on_two_devices_is_one_row_and_a_compiled_one_another(result, change_all, write_page):
@@ -138,7 +138,9 @@ def test_the_page_has_the_scores_that_the_folder_records(phone, result, write_pa
     write_artefacts(own, artefacts.model_copy(update={"files": files, "machine": "The Scoring Machine"}))
     page = write_page(result, own)
     assert "Score against latency on local" in page
-    assert "measured · recorded in artifacts.json · The Scoring Machine" in page
+    assert re.search(
+        r"The Scoring Machine</b><br>measured: scores on 872 rows, each file by itself, recorded in artifacts", page
+    )
     assert "accuracy<br>eval" in models_of(page)
     assert "90.00" in models_of(page)
 
@@ -151,7 +153,6 @@ def test_without_recorded_scores_those_of_the_labelled_rows_are_taken(result, wr
     of_student = {"variant": student.name, "sha256": student.sha256, "answers": answers, "estimate": None}
     page = write_page(result.model_copy(update={"compilations": [compilation("qnn-host:A", **of_student)]}))
     assert "accuracy<br>rows of --data" in page
-    assert "measured on the rows of --data that were emulated" in page
-    assert "40 rows" in page.split("Score against latency on local")[1].split("</figcaption>")[0]
+    assert "measured: scores on 40 rows, each file by itself, the rows of --data that were emulated" in page
     assert "75.00" in models_of(page)
     assert "50.00" not in models_of(page)  # what the emulator scored is in its own table

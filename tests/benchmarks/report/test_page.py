@@ -1,15 +1,19 @@
 """The page of a run: its sections, what is left out, and texts that are no HTML."""
 
+import base64
+import hashlib
 import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from importlib import resources
 
 import pytest
 
 from pocketbert.benchmarks.report import GateRow, ModelRow, ReportData, make_summary_table, render_report, write_report
-from pocketbert.benchmarks.report.figures import ParityRow, headline_condition, make_summary_rows
+from pocketbert.benchmarks.report.figures import ParityRow, TrainingCourse, headline_condition, make_summary_rows
 from pocketbert.benchmarks.report.plots import require_report_packages
+from pocketbert.core.compare.diagnosis import Advice, DiagnosedGroup, StudentDiagnosis
 from pocketbert.core.data_report import DataReport, SplitReport
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.host.hardware import describe_machine
@@ -55,6 +59,22 @@ def full(result, make_data):
             "student": [(i, 3 / (i + 1)) for i in range(90)],
             "student/logits": [(0, 1.0), (9, 0.5)],
         },
+        courses=[
+            TrainingCourse(
+                name="teacher",
+                metric="macro_f1",
+                rates=[(5, 1e-4), (9, 0.0)],
+                scores=[(5, 0.8), (9, 0.7)],
+                best_step=5,
+            ),
+            TrainingCourse(name="student", rates=[(9, 1e-4)]),
+        ],
+        diagnosis=StudentDiagnosis(
+            metric="accuracy",
+            overall=DiagnosedGroup(by="all", name="unseen rows", rows=90, teacher=0.9, student=0.8, agreement=0.85),
+            groups=[DiagnosedGroup(by="label", name=EVIL, rows=9, teacher=0.5, student=0.25, agreement=0.5)],
+            advice=[Advice(what="Let the teacher label more text.", figure="0.95 and 0.85", key="data.transfer")],
+        ),
         confusion=[("play", "pause", 7), ("call", EVIL, 2)],
         confusion_of="student int8 on eval",
         notes=["The corpus is generated."],
@@ -68,19 +88,26 @@ class Page(HTMLParser):
     """Collects what a test wants to know of a page, complains about tags that do not match and about what is loaded."""
 
     VOID = ("meta", "br", "img", "link", "input", "hr")
+    SCRIPT = resources.files("pocketbert.benchmarks.report").joinpath("tables.js.j2").read_text(encoding="utf-8")
 
     def __init__(self, html):
         super().__init__()
         self.tags, self.attributes, self.open, self.text, self.ids = [], [], [], "", []
+        assert html.count("<script") == html.count(f"<script>{self.SCRIPT}</script>") == 1
+        digest = base64.b64encode(hashlib.sha256(self.SCRIPT.encode()).digest()).decode()
+        policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+        assert policy in html
+        html = html.replace(f"<script>{self.SCRIPT}</script>", "")
         self.feed(html)
         assert not self.open, self.open
         assert len(self.ids) == len(set(self.ids))
+        assert len(html.encode()) < 2_000_000
         assert not {"script", "link", "img", "iframe", "object"} & set(self.tags)
         for _, name, value in self.attributes:
             assert not name.startswith("on"), name
             assert name not in ("src", "href", "action", "data") or value.startswith("#"), value
         assert not re.search(r"@import|url\((?!#)", html)
-        assert "http" not in html
+        assert "://" not in html
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
@@ -109,9 +136,19 @@ def list_missing(words, text):
     return [word for word in re.split(r"[|\n]", words) if word not in text]
 
 
+def test_trainings_show_rate_and_score_and_the_student_where_it_loses(full):
+    text = text_of(full)
+    said = (
+        "Learning rate and macro_f1 on validation rows: teacher. The weights of step 5, the large dot, were kept.|"
+        "Learning rate: student.|Where the student loses|Let the teacher label more text.|0.95 and 0.85|88.9%|50.0%"
+    )
+    assert list_missing(said, text) == []
+
+
 FULL = """Commands|99.0 %|8.34× smaller|Start and memory|Tokenizer|Where the time goes|MatMul|onnx/model_int8.onnx|no number
 Most confused labels: student int8 on eval|Training loss of the student|Class balance of train|something to know
 The corpus is generated.|pocketbert run r.yaml|64 clipped to 32"""
+ORDER = "decision gates models diagnosis sources latency operators parity scores training data origin".split()
 BARE = """this run made no model file|this run has no benchmark|the profile is part of the benchmark|compared no file
 checked none|scored no model|nothing was trained|read no labelled data|this run had none"""
 
@@ -125,11 +162,13 @@ def test_a_full_report_has_every_section_and_every_plot_says_where_its_figures_c
     assert "left out:" not in page.text
     assert list_missing(FULL, page.text) == []
     figures = re.findall(r"<figure>.*?</figure>", html, re.S)
-    assert page.tags.count("svg") == len(figures) == 2 + 1 + 2 + 2  # overview, distribution, boxes, curves
+    assert page.tags.count("svg") == len(figures) == 1 + 1 + 2 + 2 + 2  # front, distribution, boxes, losses, rates
     for figure in figures:
-        stamp = re.search(r'<div class="stamp">(.*?)</div>', figure, re.S)[1]
-        assert stamp.startswith("measured")
-        assert "bytes on disk" in stamp or all(flag in stamp for flag in describe_machine().isa)
+        assert re.search(r'<a class="src" href="#source-1">measured \[1\]</a></figcaption>', figure)
+    assert page.text.count(describe_machine().summary) == 2, "in the list of sources, and among the versions"
+    assert re.findall(r'<section id="(\w+)"', html) == ORDER
+    shown = html.split('<h2 class="rest">')[0]
+    assert re.findall(r"<details><summary>([^<]*)", shown) == ["All 1 gates in words"]
 
 
 def test_what_is_missing_is_left_out_with_a_reason(make_data):
@@ -164,7 +203,6 @@ def test_texts_of_users_are_escaped_everywhere(full):
         "versions": {EVIL: EVIL},
     }
     html = render_report(full.model_copy(update=evil))
-    assert "<script" not in html
     assert EVIL in Page(html).text
 
 
@@ -287,16 +325,16 @@ def test_gates_are_a_matrix_with_failures_first_and_of_two_with_one_name_the_fai
         GateRow(name="engine", file="c.mlpackage", passed=True, skipped=True, detail="no engine"),
     ]
     html = render_report(make_data(gates=gates))
-    matrix = html.split('<table class="tight">')[1].split("</table>")[0]
+    matrix = html.split('<table class="gates">')[1].split("</table>")[0]
     rows = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in matrix.split("</tr>")[:-1]]
     assert [[words(cell) for cell in row] for row in rows] == [
         ["file", "golden", "drop", "engine"],
-        ["a.onnx", "✓", "", ""],
         ["b.onnx", "✗", "✗", ""],
-        ["c.mlpackage", "", "", "skipped"],
+        ["a.onnx", "✓", "", ""],
+        ["c.mlpackage", "", "", "skip"],
     ]
     text = words(html)
-    assert text.index("failed gate") < text.index("0.5 off") < text.index("skipped")
+    assert text.index("failed gate") < text.index("0.5 off") < text.index("skip ")
 
 
 def test_the_fastest_file_is_marked_where_several_were_timed(result, make_data):

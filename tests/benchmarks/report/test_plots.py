@@ -2,13 +2,17 @@ import re
 from importlib import resources
 
 from pocketbert.benchmarks.report import plots
-from pocketbert.benchmarks.report.plots import SERIES, SHAPES, CandidatePoint, look_of
+from pocketbert.benchmarks.report.plots import SERIES, SHAPES, CandidatePoint, FilePoint, look_of
 
 STYLE = resources.files("pocketbert.benchmarks.report").joinpath("style.css.j2").read_text()
 
 
 def test_plots_take_any_names_and_the_pages_colours():
-    svg = plots.draw_sizes(["a$b$ <i>", "ü"], [10, 5_000_000], [0, 1 + len(SERIES)])
+    points = [
+        FilePoint("a$b$ <i>", 1.0, 1.0, 1.0, 90.0, 10, 0),
+        FilePoint("ü", 2.0, 2.0, 2.0, 80.0, 10, 1 + len(SERIES)),
+    ]
+    svg = plots.draw_score_over_cost(points, "ms", "accuracy", "t")
     assert "a$b$ &lt;i&gt;" in svg
     assert "var(--c0)" in svg
     assert "var(--c1)" in svg
@@ -26,16 +30,15 @@ def test_more_files_than_colours_differ_in_shape_dashes_and_hatching():
     names = {"a": first, "b": second}
     dashes = [plots.draw_distribution({n: [1.0, 2.0]}, names, "c").count("stroke-dasharray") for n in names]
     assert dashes[1] == dashes[0] + 1
-    bars = plots.draw_sizes(["a", "b"], [1, 2], [first, second])
     boxes = plots.draw_boxes({"16 tokens": {"a": [1.0, 2.0], "b": [1.0, 3.0]}}, names, "t")
-    assert bars.count("<pattern") == boxes.count("<pattern") == 1
-    (pattern,) = re.findall(r'<pattern id="([^"]+)"', bars)
-    assert f"url(#{pattern})" in bars
+    assert boxes.count("<pattern") == 1
+    (pattern,) = re.findall(r'<pattern id="([^"]+)"', boxes)
+    assert f"url(#{pattern})" in boxes
 
 
 def test_the_style_has_every_shape_and_every_colour_in_both_themes():
     assert all(f".s{number} {{" in STYLE for number in range(1, len(SHAPES)))
-    themes = STYLE.split("@media (prefers-color-scheme", 1)
+    themes = STYLE.split("@media screen and (prefers-color-scheme", 1)
     light, dark = (dict(re.findall(r"--(c\d+): (#[0-9a-f]{6})", theme)) for theme in themes)
     assert list(light) == list(dark) == [f"c{i}" for i in range(len(SERIES))]
     assert len(set(light.values())) == len(set(dark.values())) == len(SERIES)

@@ -14,6 +14,7 @@ from pocketbert.benchmarks.report.sections import (
     make_search_table,
     make_student_table,
 )
+from pocketbert.benchmarks.report.sources import Citation, Sources
 from pocketbert.benchmarks.statistics import Statistics
 from pocketbert.core.artefacts import BudgetSearch, Candidate, ConsideredStudent
 from pocketbert.core.predict.scores import Score
@@ -22,6 +23,7 @@ from pocketbert.core.types import Format, Provenance, Scheme
 from support.compilations import compilation
 
 SLOW, QUICK = "teacher fp32", "student int8"
+HERE = Citation("measured", 1)
 
 
 @pytest.fixture
@@ -36,7 +38,8 @@ def make_figures(make_data):
         }
         rows = [row.model_copy(update={"eval_score": made.get(row.name)}) for row in data.rows]
         data = data.model_copy(update={"rows": rows})
-        return data, make_front_figures(data, {row.name: number for number, row in enumerate(rows)})
+        numbers = {row.name: number for number, row in enumerate(rows)}
+        return data, make_front_figures(data, numbers, Sources())
 
     return make
 
@@ -62,7 +65,7 @@ def test_each_device_has_its_own_plot_and_its_name(result, change_all, make_figu
     estimates = [make_estimate(SLOW, 9.0), make_estimate(QUICK, 3.0, products_left=2)]
     joint = result.model_copy(update={"others": [there, emulated], "compilations": estimates})
     data, found = make_figures(joint, {SLOW: 0.96, QUICK: 0.95})
-    assert [(f.caption.split(". ")[0], f.stamp.split(" · ")[0]) for f in found] == [
+    assert [(f.caption.split(". ")[0], f.sources[-1].provenance) for f in found] == [
         ("Score against latency on local", "measured"),
         ("Score against latency on ssh:pi", "measured"),
         ("Score against instructions on qemu-arm64 (emulated)", "emulated"),
@@ -73,7 +76,7 @@ def test_each_device_has_its_own_plot_and_its_name(result, change_all, make_figu
     assert axes[2].startswith("million guest instructions, emulated")
     assert axes[3].startswith("estimated ms on the NPU")
     assert "On no front, since matrix products stay on the CPU: student int8." in found[3].caption
-    assert all("scores: measured" in f.stamp and "872 rows" in f.stamp for f in found)
+    assert all(f.sources[0].provenance == "measured" for f in found), "the scores"
     ids = re.findall(r'\bid="([^"]*)"', render_report(data))
     assert len(ids) == len(set(ids))
 
@@ -135,11 +138,11 @@ def make_search(students=(), **limits):
 
 
 def test_each_format_with_scores_has_a_plot_with_the_limits():
-    (plot,) = draw_searches(make_search(max_drop=0.02, max_size_mb=13.5))
+    (plot,) = draw_searches(make_search(max_drop=0.02, max_size_mb=13.5), HERE)
     assert "small, chosen" in plot.svg
     assert plot.svg.count("var(--c5)") >= 3, "two limits and their legend"
     assert "578 rows" in plot.caption
-    (free,) = draw_searches(make_search(max_p90_ms=4))
+    (free,) = draw_searches(make_search(max_p90_ms=4), HERE)
     assert "limit</text>" not in free.svg, "neither size nor loss is limited"
 
 
@@ -161,10 +164,10 @@ def test_the_table_has_every_candidate_and_says_why_figures_are_missing(make_dat
 def test_students_have_shapes_a_legend_and_a_table_of_their_figures():
     own = ConsideredStudent(name="own", parameters=17_000_000, lost=0.0)
     told = make_search([own, ConsideredStudent(name="narrow", note="not exported: <b>")], max_drop=0.02)
-    (figure,) = draw_searches(told)
+    (figure,) = draw_searches(told, HERE)
     assert "student own" in figure.svg
     assert "student narrow" in figure.svg
-    assert "student own" not in draw_searches(make_search(max_drop=0.02))[0].svg
+    assert "student own" not in draw_searches(make_search(max_drop=0.02), HERE)[0].svg
     assert make_student_table(told)[0] == ("own", "17.00 M", "no difference", "")
     assert make_student_table(told)[1][3] == "not exported: <b>"
     assert [r["student"] for r in make_search_table(told)][:2] == ["own", "narrow"]

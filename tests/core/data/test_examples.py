@@ -20,6 +20,7 @@ from pocketbert.core.data.examples import (
     hold_out,
     hold_out_share,
     read_examples,
+    read_labelled_examples,
 )
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError
@@ -65,9 +66,8 @@ def test_rows_without_labels_are_read_where_none_are_needed(tmp_path: Path) -> N
         ('{"text": "half \\ud83d", "label": 0}', "is not Unicode text"),
         *[(json.dumps({"text": t, "label": 1}), "no character that can be seen") for t in "\u200b\0\u3164\x1b"],
         ('{"text": "\\ufeff \\u2060", "label": 1}', "no character that can be seen"),
-        ('{"text": "a", "label": [0]}', "label is list"),
-        ('{"text": "a", "label": null}', "no column 'label'"),
-        ('{"text": "a", "label": ""}', "'label': the label is empty"),
+        ('{"text": "a", "label": [0, 1]}', "label is list"),
+        ('{"text": "a", "label": {"x": 2}}', "label is dict"),
         (
             '{"texts": "x", "label": 1}',
             "no column 'text'; did you mean 'texts'? (allowed: label, texts). Fix: Name the",
@@ -82,6 +82,18 @@ def test_bad_rows_are_refused_with_their_line(tmp_path: Path, line: str, message
     [problem] = caught.value.problems
     assert problem.where == f"{path}:2"
     assert message in str(problem)
+
+
+@pytest.mark.parametrize("empty", ['""', "null", "NaN", '"nan"', '" "', "[]"])
+def test_rows_without_a_label_are_left_out_and_counted(tmp_path: Path, empty: str) -> None:
+    path = tmp_path / "a.jsonl"
+    good, bad = json.dumps(GOOD) + "\n", f'{{"text": "a", "label": {empty}}}\n'
+    path.write_text(good + bad)
+    examples, unlabelled = read_labelled_examples(DataSource(path=str(path)))
+    assert (len(examples), [(e.text, e.label, e.row) for e in unlabelled]) == (1, [("a", None, 2)])
+    path.write_text(good + bad * 2)  # most rows: the labels are in another column
+    with pytest.raises(InputError, match="2 of 3 rows have no label in column 'label'"):
+        read_examples(DataSource(path=str(path)))
 
 
 def test_the_first_twenty_bad_rows_and_their_count_are_listed(tmp_path: Path) -> None:
@@ -197,10 +209,7 @@ NO_NAMES, NO_SCORE, NO_SPAN = "not a list of names or numbers", "is not a finite
     ("kind", "row", "message"),
     [
         *[(LabelKind.NAMES, {"label": cell}, NO_NAMES) for cell in (3, {"a": 1}, ["a", None], [["a"]], [1.5])],
-        *[
-            (LabelKind.SCORE, {"label": cell}, NO_SCORE)
-            for cell in ("NaN", "inf", "1e999", "high", "", True, [1.0], {"score": 1})
-        ],
+        *[(LabelKind.SCORE, {"label": cell}, NO_SCORE) for cell in ("inf", "1e999", "high", True, [1.0], {"score": 1})],
         (LabelKind.SCORE, {}, "no column 'label'"),
         *[
             (LabelKind.SPANS, {"text": text, "label": cell}, message)
@@ -221,6 +230,7 @@ NO_NAMES, NO_SCORE, NO_SPAN = "not a list of names or numbers", "is not a finite
                 ("Ada", [span(0, 2, "B-52")], "label 'B-52' reads like a tag"),
                 ("Ada", [span(0, 2, "O")], "label 'O' reads like a tag"),
                 ("Ada", [span(0, 2), "O"], "neither names nor {start, end, label}"),
+                (["Ada", "met"], ["B", "O"], "B, I and O without a label"),
                 (["Ada", 3], ["O", "O"], "column 'text' holds list, not text"),
                 (["Ada", " "], ["O", "O"], "column 'text' holds list, not text"),
                 ([], [], "column 'text' is empty"),
@@ -274,6 +284,21 @@ def test_what_is_no_label_is_refused_with_its_row(
 def test_labels_in_csv(tmp_path: Path, kind: LabelKind, text: str, labels: list[Any]) -> None:
     found = read_csv(tmp_path / "a.csv", text, kind, text_pair="pair")
     assert [e.label for e in found] == labels
+
+
+@pytest.mark.parametrize(
+    ("other", "spans"),
+    [
+        (["PER", "O"], [(0, 7)]),  # a name of two words, as the other row has words without a name
+        (["NOUN", "VERB"], [(0, 3), (4, 7)]),  # parts of speech: a span for each word
+    ],
+)
+def test_all_rows_of_a_file_have_one_scheme_of_tags(
+    tmp_path: Path, other: list[str], spans: list[tuple[int, int]]
+) -> None:
+    rows = [{"text": ["Ann", "Lee"], "label": tags} for tags in (["PER", "PER"], other)]
+    first, _ = read(tmp_path / "a.jsonl", *rows, kind=LabelKind.SPANS)
+    assert [(span.start, span.end) for span in first.label] == spans  # type: ignore[union-attr]
 
 
 @settings(max_examples=25)

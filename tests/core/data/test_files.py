@@ -101,7 +101,7 @@ def test_rows_of_text_files(tmp_path: Path, name: str, raw: bytes, rows: list[tu
     ("name", "content", "message"),
     [
         ("a.csv", "text,label\nfine,1\nwell, an open comma,0\n", ":3: 3 columns, the header has 2."),
-        ("a.csv", 'text,label\na lamp,lamp\n{"text": "a", "label": 1}\n', ":3: is a JSON object; cells that a"),
+        ("a.csv", 'text,label\na lamp,lamp\n{"text": "a", "label": 1}\n', ":3: this line is a line of JSON Lines"),
         ("a.csv", 'text,label\n"never closed,1\nmore,0\n', ":3: not valid CSV"),
         ("a.csv", "text,label\n", ": no rows."),
         ("a.csv", "text,label,text\na,b,c\n", ":1: two columns are called 'text'"),
@@ -177,22 +177,45 @@ def test_a_long_cell_is_read_from_every_kind(tmp_path: Path) -> None:
     assert {len(read(write(tmp_path / name, rows))[0].text) for name in KINDS} == {300_000}
 
 
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16", "utf-32-le", "latin-1"])
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16", "utf-32", "latin-1", "cp1252", "utf-8-sig"])
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.tsv", "a.txt"])
-def test_other_encodings_are_refused_alike(tmp_path: Path, name: str, encoding: str) -> None:
-    text = {"a.csv": "text,label\nnä,1\n", "a.tsv": "text\tlabel\nnä\t1\n"}.get(name, '{"text": "nä", "label": 1}\n')
+def test_encodings_are_found(tmp_path: Path, name: str, encoding: str) -> None:
+    text = {"a.csv": "text,label\nnä,1\nno,0\n", "a.tsv": "text\tlabel\nnä\t1\n"}.get(
+        name, '{"text": "nä", "label": 1}\n'
+    )
     (tmp_path / name).write_bytes(text.encode(encoding))
-    assert "UTF-8" in refusal(tmp_path / name)
+    if name == "a.txt":
+        assert read_texts(tmp_path / name) == [text.strip()]
+    else:
+        assert read(tmp_path / name)[0].text == "nä"
+
+
+RUSSIAN = "text,label\nхороший фильм,1\nплохой фильм,0\n"
+
+
+def test_an_encoding_that_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(RUSSIAN.encode("cp1251"))
+    assert "a.csv:2: not UTF-8" in refusal(path)
+    assert "--encoding (in a recipe: encoding)" in refusal(path)
+    assert [e.text for e in read(path, encoding="cp1251")] == ["хороший фильм", "плохой фильм"]
+    assert "not utf-16" in refusal(path, encoding="utf-16")
+    for name in ("klingon", "base64"):
+        with pytest.raises(ValueError, match="is no encoding of text"):
+            DataSource(path="a.csv", encoding=name)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.tsv"])
-def test_another_encoding_is_found_in_its_line(tmp_path: Path, name: str) -> None:
+def test_a_damaged_line_is_named(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / name, [{"text": "gut", "label": i % 3} for i in range(3000)])
     last = path.read_bytes().splitlines(keepends=True)[-1]
-    path.write_bytes(path.read_bytes() + last.replace(b"gut", "ärger".encode("latin-1")))
+    # one broken character among others of UTF-8 makes no other encoding
+    path.write_bytes(path.read_bytes() + last.replace(b"gut", "äöü".encode() + b"\xe4rger"))
     message = refusal(path)
     assert message.startswith(f"{path}:{3001 + (name != 'a.jsonl')}: not UTF-8")
     assert "iconv -f WINDOWS-1252 -t UTF-8" in message
+    path.write_bytes(path.read_bytes().replace("äöü".encode(), b""))
+    assert read(path)[-1].text == "ärger"
 
 
 @pytest.mark.parametrize("name", [*KINDS, "a.txt"])
@@ -217,11 +240,11 @@ def test_only_regular_files_are_opened(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "fix"),
-    [("a.json", "jq -c '.[]'"), ("a.xlsx", "Save the sheet as CSV"), ("a.csv.gz", "gunzip"), ("a.foo", "")],
+    [("a.xlsx", "Save the sheet as CSV"), ("a.pkl", "can run any code"), ("a.zip", "Unpack it")],
 )
 def test_other_kinds_of_files_are_refused_with_a_way(tmp_path: Path, name: str, fix: str) -> None:
     (tmp_path / name).write_text("[]")
-    with pytest.raises(InputError, match="unknown kind of file; allowed: .jsonl, .jsonl.gz, .csv, .tsv") as caught:
+    with pytest.raises(InputError, match="a kind of file that is not read; allowed: tables") as caught:
         check_source(DataSource(path=str(tmp_path / name)))
     assert fix in caught.value.problems[0].fix
 

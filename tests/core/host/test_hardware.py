@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -37,7 +38,7 @@ def test_only_flags_that_matter_are_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_int8_saturates_on_x86_without_vnni(arch: str, isa: list[str], saturates: bool) -> None:
-    assert describe_machine().model_copy(update={"arch": arch, "isa": isa}).saturates is saturates
+    assert replace(describe_machine(), arch=arch, isa=isa).saturates is saturates
 
 
 def test_load_is_a_number_or_nan(monkeypatch: pytest.MonkeyPatch) -> None:

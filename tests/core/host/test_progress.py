@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Iterator
 
@@ -9,6 +11,7 @@ import pytest
 
 from pocketbert.core.host import progress
 from pocketbert.core.host.progress import Meter, print_note, set_quiet
+from pocketbert.core.host.quiet import silence_output
 
 
 @pytest.fixture(autouse=True)
@@ -78,3 +81,26 @@ def test_waiting_tells_that_work_goes_on_and_ends_with_it(
     capsys.readouterr()
     time.sleep(0.05)
     assert capsys.readouterr().err == "", "nothing is said after the work"
+
+
+def test_progress_is_shown_while_a_library_is_silenced_and_names_its_stage(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_PLAIN_WAITING_INTERVAL_S", 0.01)
+    progress.note_stage("outside of any work")
+    shown = ""
+    for stderr in (sys.stderr, os.fdopen(os.dup(2), "w"), open(2, "w", closefd=False)):  # noqa: SIM115
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with progress.report_waiting("model.tflite"), silence_output():
+            print("what the library prints", file=sys.stderr, flush=True)
+            os.write(2, b"and from C++")
+            progress.note_stage("length 2 of 4")
+            deadline, shown = time.monotonic() + 10, ""
+            while "length 2 of 4" not in shown and time.monotonic() < deadline:
+                time.sleep(0.01)
+                shown += capfd.readouterr().err
+        assert "model.tflite: at work for 0 s, length 2 of 4\n" in shown
+        shown += capfd.readouterr().err
+        assert "library" not in shown
+        assert "C++" not in shown
+        assert "outside" not in shown

@@ -131,7 +131,7 @@ def test_who_imports_openvino_leaves_its_reporter_out() -> None:
 
 def test_code_in_other_languages_and_in_the_documentation_switches_it_off_before() -> None:
     codes = {p.name: p.read_text("utf-8") for p in (ROOT / "examples").glob("*.mjs")}
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         fences = re.findall(r"^```\w+\n(.*?)^```$", page.read_text("utf-8"), re.M | re.S)
         codes.update({f"{page.name}, {i}": code for i, code in enumerate(fences)})
     uses = re.compile(

@@ -19,9 +19,10 @@ from safetensors.torch import load_file, save_file
 
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.data.labels import Labels
+from pocketbert.core.disk import weight_files
 from pocketbert.core.errors import InputError, MissingBackendError
 from pocketbert.core.families import find_family
-from pocketbert.core.models import checkpoints, weights
+from pocketbert.core.models import checkpoints
 from pocketbert.core.models.checkpoints import load_model, save_model
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.models.tokenizers import save_tokenizer
@@ -362,7 +363,7 @@ def test_bin_files_are_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
             packed.writestr(name, content)
     with pytest.raises(InputError, match="more than the file has; refused"):
         load_model(opened, TASK)
-    monkeypatch.setattr(weights, "_MAX_BIN_BYTES", 10)
+    monkeypatch.setattr(weight_files, "_MAX_BIN_BYTES", 10)
     with pytest.raises(InputError, match="refused"):
         load_model(opened, TASK)
 

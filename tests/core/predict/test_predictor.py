@@ -30,7 +30,7 @@ from pocketbert.core.predict.predictor import (
     smallest_fitting_length,
     split_by_text,
 )
-from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind
+from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind, VectorLayer
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, ScoreFunction, Task, TaskName
 from support.tiny import EXPORTED
@@ -284,16 +284,38 @@ def test_embeddings_follow_their_definition(
     for i, row in enumerate(rows):
         alone = predictor.run(tokenizer.pad([row]))
         states = alone["last_hidden_state"][0]
-        vector = states[0] if pooling.kind is PoolingKind.CLS else states.mean(0)
+        weights = np.arange(1, len(states) + 1)[:, None] / (len(states) * (len(states) + 1) / 2)
+        vector = {
+            PoolingKind.CLS: states[0],
+            PoolingKind.MEAN: states.mean(0),
+            PoolingKind.MAX: states.max(0),
+            PoolingKind.MEAN_SQRT_LEN: states.sum(0) / len(states) ** 0.5,
+            PoolingKind.WEIGHTED_MEAN: (states * weights).sum(0),
+            PoolingKind.LAST_TOKEN: states[-1],
+        }[pooling.kind]
         vector = vector / np.linalg.norm(vector) if pooling.normalize else vector
         np.testing.assert_allclose(alone["sentence_embedding"][0], vector, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(together["sentence_embedding"][i], vector, rtol=1e-4, atol=1e-5)
     assert together["sentence_embedding"].dtype == np.float32
 
 
+_WEIGHT = np.ones((5, 4), np.float32)
+
+
 def test_a_vector_of_zeros_stays_one() -> None:
     states, mask = np.zeros((1, 3, 4), np.float32), np.ones((1, 3), np.int64)
     assert not pool_embeddings(states, mask, Pooling()).any()
+
+
+@pytest.mark.parametrize("kind", PoolingKind)
+def test_rows_without_tokens_give_zeros_and_no_rows_none(kind: PoolingKind) -> None:
+    states, dense = np.ones((2, 3, 4), np.float32), VectorLayer("Dense", 5, "GELU", weights={"linear.weight": _WEIGHT})
+    mask = np.array([[0, 0, 0], [1, 1, 0]])
+    got = pool_embeddings(states, mask, Pooling(kind, False))
+    assert not got[0].any()
+    assert got[1].all()
+    for pooling, width in ((Pooling(kind, True, (PoolingKind.CLS,)), 8), (Pooling(kind, True, layers=(dense,)), 5)):
+        assert pool_embeddings(states[:0], mask[:0], pooling).shape == (0, width)
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.predict.inputs import columns_of, with_columns
@@ -16,6 +18,7 @@ from pocketbert.core.predict.sentence_settings import (
     PoolingKind,
     Prompts,
     Similarity,
+    VectorLayer,
     read_pooling,
     read_prompts,
     read_similarity,
@@ -139,6 +142,81 @@ def test_what_is_written_is_read_again(pooling: Pooling, tmp_path: Path) -> None
     assert json.loads((tmp_path / "sentence_bert_config.json").read_text())["max_seq_length"] == 128
 
 
+def test_kinds_and_layers_are_written_and_read_in_their_order(tmp_path: Path) -> None:
+    draw = np.random.default_rng(3)
+    wide, square = draw.normal(size=(5, 8)).astype("f"), draw.normal(size=(5, 5)).astype("f")
+    layers = (
+        VectorLayer(
+            "Dense", 5, "GELU", True, {"linear.weight": wide, "linear.bias": wide[:, 0], "residual.weight": wide}
+        ),
+        VectorLayer("LayerNorm", weights={"norm.weight": square[0], "norm.bias": square[1]}),
+        VectorLayer("Normalize"),
+        VectorLayer("Dense", 5, "Identity", weights={"linear.weight": square}),
+    )
+    for kinds in ((PoolingKind.MAX, PoolingKind.CLS), (PoolingKind.CLS, PoolingKind.MAX)):
+        pooling = Pooling(kinds[0], True, kinds[1:], layers)
+        write_modules(tmp_path, pooling, 4, 32)
+        again = read_pooling(tmp_path)
+        assert again is not None
+        assert (again.kinds, again.normalize, again.name) == (kinds, True, "+".join(kinds))
+        assert [layer.title for layer in again.layers] == [layer.title for layer in layers]
+        for read, written in zip(again.layers, layers, strict=True):
+            assert all(np.array_equal(read.weights[n], v) for n, v in written.weights.items())
+        assert again.title.endswith(
+            "then Dense to 5 numbers, GELU plus its input, then LayerNorm, then Normalize, then Dense to 5 numbers, of length 1"
+        )
+    with pytest.raises(InputError, match="Dense layer takes 8 numbers, 2 pooled states have 10"):
+        write_modules(tmp_path, pooling, 5, 32)
+
+
+def write_layer(folder: Path, kind: str = "Dense", /, **tensors: Any) -> Path:
+    """A folder with one layer behind the mean, whose weights are given."""
+    made = {"linear.weight": np.ones((2, 3), "f"), "linear.bias": np.ones(2, "f")} if kind == "Dense" else {}
+    kept = {name: value for name, value in {**made, **tensors}.items() if value is not None}
+    save_file(kept, (folder / f"1_{kind}").mkdir() or folder / f"1_{kind}" / "model.safetensors")
+    (folder / f"1_{kind}" / "config.json").write_text(
+        json.dumps({"activation_function": "torch.nn.modules.activation.Tanh"})
+    )
+    return write_module_list(folder, ["Transformer", "Pooling", kind], MEAN)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tensors", "settings", "message"),
+    [
+        ("Dense", {"linear.weight": np.full((2, 3), np.nan, "f")}, {}, "is no Dense of finite numbers: linear.weight"),
+        ("Dense", {"linear.bias": np.ones(3, "f")}, {}, "is no Dense of finite numbers: linear.bias"),
+        ("Dense", {"other": np.ones(3, "f")}, {}, "is no Dense of finite numbers: other"),
+        ("LayerNorm", {"norm.weight": np.ones((2, 2), "f")}, {}, "is no LayerNorm of finite numbers"),
+        ("Dense", {}, {"use_residual": True}, "has no residual.weight, which use_residual asks for"),
+        ("Dense", {}, {"activation_function": "os.system"}, "activation 'os.system' is not served; served: Identity, Tanh"),
+        ("Dense", {}, {"bias": False}, "has linear.bias, and the layer has no bias"),
+        ("Dense", {"linear.bias": None}, {}, "has no linear.bias, and the layer has one"),
+        ("LayerNorm", {"norm.weight": np.ones(3, "f")}, {}, "has no norm.bias, and the layer has one"),
+        ("Dense", {}, {"module_input_name": "token_embeddings"}, "served: sentence_embedding, the vector"),
+    ],
+)  # fmt: skip
+def test_layers_that_cannot_be_applied_are_refused(
+    kind: str, tensors: dict[str, Any], settings: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    folder = write_layer(tmp_path, kind, **tensors)
+    edit_json(folder / f"1_{kind}" / "config.json", **settings)
+    with pytest.raises(InputError, match=message):
+        read_pooling(folder)
+
+
+@pytest.mark.parametrize(("settings", "activation"), [({}, "Tanh"), ({"activation_function": "a.ReLU"}, "ReLU")])
+def test_settings_that_a_layer_leaves_out_have_the_library_s_defaults(
+    settings: dict[str, str], activation: str, tmp_path: Path
+) -> None:
+    folder = write_layer(tmp_path)
+    (folder / "1_Dense" / "config.json").write_text(json.dumps(settings))
+    assert (pooling := read_pooling(folder)) is not None
+    assert pooling.layers[0].activation == activation
+    (folder / "1_Dense" / "config.json").write_text('{"activation_function": null}')
+    with pytest.raises(InputError, match="activation None is not served"):
+        read_pooling(folder)
+
+
 @pytest.mark.parametrize(
     ("modules", "settings", "pooling"),
     [
@@ -146,6 +224,9 @@ def test_what_is_written_is_read_again(pooling: Pooling, tmp_path: Path) -> None
         (SERVED, {"pooling_mode": "mean"}, Pooling(PoolingKind.MEAN, True)),
         (SERVED, {"pooling_mode": ["mean"]}, Pooling(PoolingKind.MEAN, True)),
         (SERVED[:2], {"pooling_mode_cls_token": True}, Pooling(PoolingKind.CLS, False)),
+        (["Transformer", "Pooling", "Dropout"], {"pooling_mode": "lasttoken"}, Pooling(PoolingKind.LAST_TOKEN, False)),
+        (SERVED, {**MEAN, "pooling_mode_cls_token": True}, Pooling(PoolingKind.CLS, True, (PoolingKind.MEAN,))),
+        (SERVED, {"pooling_mode": ["mean", "cls"]}, Pooling(PoolingKind.MEAN, True, (PoolingKind.CLS,))),
         (None, {}, None),
     ],
 )
@@ -161,11 +242,10 @@ def test_flags_and_names_are_both_read(
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({**MEAN, "pooling_mode_max_tokens": True}, ["mean and pooling_mode_max_tokens", "mean, cls"]),
-        ({"pooling_mode_lasttoken": True}, ["pooling_mode_lasttoken"]),
-        ({"pooling_mode": "weightedmean"}, ["weightedmean"]),
+        ({**MEAN, "pooling_mode_medoid": True}, ["mean and pooling_mode_medoid", "mean, cls"]),
+        ({"pooling_mode": "medoid"}, ["medoid"]),
         ({}, ["pools by nothing"]),
-        ({"pooling_mode": "max", "include_prompt": False}, ["pools by max", "include_prompt"]),
+        ({"pooling_mode": "none", "include_prompt": False}, ["pools by none", "include_prompt"]),
     ],
 )
 def test_modes_that_are_not_served_are_named(settings: dict[str, Any], said: list[str], tmp_path: Path) -> None:
@@ -180,7 +260,7 @@ def test_modes_that_are_not_served_are_named(settings: dict[str, Any], said: lis
     [
         [],
         ["Transformer"],
-        ["Transformer", "Pooling", "Dense", "Normalize"],
+        ["Transformer", "Pooling", "CNN", "Normalize"],
         ["Pooling", "Transformer"],
         ["Transformer", "SpladePooling"],
         ["Transformer", "Normalize", "Pooling"],

@@ -159,7 +159,7 @@ def test_rows_that_are_read_otherwise_go_with_logits_only(vocabulary: dict[str, 
     assert "distill.0: method task compares single tokens" in str(caught.value)
     assert "distill.1: method tinybert-intermediate compares single tokens" in str(caught.value)
     assert "distill.2" not in str(caught.value)
-    with pytest.raises(ValidationError, match="token by token"):
+    with pytest.raises(ValidationError, match="text by text"):
         prune(vocabulary, LOGITS, task="token-classification")
 
 

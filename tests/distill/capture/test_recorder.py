@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.families import family_of, find_family
 from pocketbert.distill.capture import AttentionRecorder, query_width, record_attention
+from pocketbert.distill.capture.record import records_attention
 from pocketbert.distill.capture.recorder import active_recorder
 from support.tiny import ENTRIES, GRAPHS
 
@@ -20,7 +21,9 @@ Opened = tuple[Any, Any, dict[str, Tensor]]
 Open = Callable[[str], Opened]
 
 THROUGH_INTERFACE = [f for f in GRAPHS if find_family(f).capture == "attention-interface"]
-REPRESENTATIVES = ("bert", "mobilebert", "albert", "deberta", "deberta-v2", "xlm", "xlnet", "longformer", "ernie-thu")
+REPRESENTATIVES = (
+    *("bert", "mobilebert", "albert", "deberta", "deberta-v2", "xlm", "xlnet", "longformer", "ernie-thu", "mpnet"),
+)
 """Of each capture, and of layers with bottlenecks, that are shared, or that are spread over several lists."""
 NARROW = {"mobilebert": 16, "ib-bert": 48}
 """Widths of queries within a bottleneck, and within blocks that widen."""
@@ -36,6 +39,20 @@ def opened(open_tiny: Callable[..., Any]) -> Open:
         return model, folder.family, {name: torch.from_numpy(batch[name]) for name in folder.family.inputs}
 
     return open_family
+
+
+@pytest.mark.parametrize("name", THROUGH_INTERFACE)
+def test_attention_is_recorded_in_a_process_that_switched_no_other_family(
+    name: str, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers keeps on a class, and so for those derived from it, whether its attention can be switched."""
+    model, family, _ = opened(name)
+    kept = "_can_set_attn_implementation_cached_value"
+    for kind in {kind for module in model.modules() for kind in type(module).__mro__}:
+        if kept in vars(kind):
+            monkeypatch.delattr(kind, kept)
+    record_attention(model, family, ())
+    assert records_attention(model)
 
 
 @torch.no_grad()

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pocketbert.core.heads.head import IGNORED_LABEL
+from pocketbert.core.heads.head import IGNORED_LABEL, LABELLED_ROWS
+from pocketbert.core.predict.predictor import pool_embeddings
 from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling, PoolingKind
 from pocketbert.core.tasks import TASKS, Level, ScoreFunction, Task, TaskName
 from pocketbert.distill.losses.common import Term
@@ -24,7 +25,9 @@ Array = NDArray[np.float64]
 SEEDS = st.integers(0, 9999)
 ROWS, LENGTH, LABELS = 5, 7, 4
 RERANKING = replace(TASKS[TaskName.REGRESSION], score=ScoreFunction.SIGMOID)
-EVERY = {name.value: task for name, task in TASKS.items()} | {"reranking": RERANKING}
+CHOOSE = TASKS[TaskName.MULTIPLE_CHOICE]
+EVERY = {name.value: task for name, task in TASKS.items() if task is not CHOOSE} | {"reranking": RERANKING}
+"""Multiple choice, whose rows belong together, has tests of its own below."""
 PER_TOKEN = ["token-classification", "fill-mask"]
 every_task = pytest.mark.parametrize("name", EVERY)
 laws = settings(max_examples=6)
@@ -124,8 +127,11 @@ def soft_formula(case: Case, temperature: float, pooling: Pooling) -> float:
     found = []
     if case.task.name is TaskName.FEATURE_EXTRACTION:
         for row, size in enumerate(case.batch["attention_mask"].sum(-1).tolist()):
-            read = slice(1) if pooling.kind is PoolingKind.CLS else slice(size)
-            a, b = (states["last_hidden_state"][row, read].mean(0) for states in (ours, theirs))
+            real = np.ones((1, size), np.int64)
+            rows = (states["last_hidden_state"][row : row + 1, :size] for states in (ours, theirs))
+            a, b = (
+                pool_embeddings(states, real, replace(pooling, normalize=False))[0].astype(float) for states in rows
+            )
             found.append(1 - a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
     else:
         for s, t, _ in distributions(case):
@@ -210,3 +216,68 @@ def test_gradients_of_large_outputs_in_half_precision_are_finite_and_losses_are_
         gradients = torch.autograd.grad(term.mean, list(case.made.values()), retain_graph=True)
         assert term.mean.dtype is torch.float32
         assert all(g.isfinite().all() for g in gradients) and any(g.any() for g in gradients)
+
+
+def choice_case(right: list[int], count: int, seed: int) -> Case:
+    """Questions of `count` choices each, the right ones by number."""
+    draw, rows = torch.Generator().manual_seed(seed), len(right) * count
+    labels = torch.zeros(len(right), count, dtype=torch.long)
+    labels[range(len(right)), right] = 1
+    batch = {"labels": labels.flatten(), "choices": torch.full((rows,), count), "attention_mask": torch.ones(rows, 3)}
+    made, taught = ({"logits": torch.randn(rows, 1, generator=draw) * 3} for _ in range(2))
+    return Case(CHOOSE, batch, made, taught)
+
+
+def test_the_losses_of_multiple_choice_are_over_the_choices_of_each_question() -> None:
+    case = choice_case([2, 0, 1], 3, seed=1)
+    ours, theirs = (log_softmax(wide(t)["logits"].reshape(3, 3) / 2.0) for t in (case.made, case.taught))
+    terms = case.losses(temperature=2.0)
+    assert float(terms["logits"].mean) == pytest.approx(4 * (np.exp(theirs) * (theirs - ours)).sum(-1).mean(), rel=1e-5)
+    gold = -log_softmax(wide(case.made)["logits"].reshape(3, 3))[range(3), [2, 0, 1]].mean()
+    assert float(terms["labels"].mean) == pytest.approx(gold, rel=1e-5)
+    assert {float(term.count) for term in terms.values()} == {9.0}
+    parts = [case.rows(slice(3)).losses(), case.rows(slice(3, 9)).losses()]
+    for key, whole in case.losses().items():
+        total = sum(float(p[key].mean) * float(p[key].count) for p in parts)
+        assert total / 9 == pytest.approx(float(whole.mean), rel=1e-5)
+
+
+def test_rows_that_fill_up_a_question_change_no_loss_and_get_no_gradient() -> None:
+    short = choice_case([1, 0], 2, seed=2)
+    keep = torch.tensor([0, 1, 3, 4])
+    long = choice_case([1, 0], 3, seed=3)
+    long.batch["labels"] = torch.tensor([0, 1, IGNORED_LABEL, 1, 0, IGNORED_LABEL])
+    for wider, own in ((long.made, short.made), (long.taught, short.taught)):
+        wider["logits"][keep] = own["logits"]
+    long.made["logits"].requires_grad_()
+    for key, term in long.losses().items():
+        assert float(term.mean.detach()) == pytest.approx(float(short.losses()[key].mean), rel=1e-5)
+        [gradient] = torch.autograd.grad(term.mean, long.made["logits"], retain_graph=True)
+        assert gradient[keep].abs().min() > 0 and not gradient[[2, 5]].any()
+
+
+@pytest.mark.parametrize("kind", PoolingKind)
+def test_a_row_without_tokens_gives_a_finite_loss(kind: PoolingKind) -> None:
+    case = draw_case(TaskName.FEATURE_EXTRACTION, 3)
+    case.batch["attention_mask"][0] = 0
+    loss = case.losses(1.0, Pooling(kind, True, (PoolingKind.MAX,)))["logits"]
+    assert torch.isfinite(loss.mean)
+
+
+@every_task
+def test_the_gold_loss_is_that_of_the_labelled_rows_alone(name: str) -> None:
+    case = draw_case(name, 3)
+    if case.task.name is TaskName.FEATURE_EXTRACTION:
+        return
+    marks = torch.tensor([True, False, True, True, False])
+    mixed = Case(case.task, {**case.batch, LABELLED_ROWS: marks}, case.made, case.taught)
+    alone = Case(case.task, *({n: v[marks] for n, v in t.items()} for t in (case.batch, case.made, case.taught)))
+    found, wanted = mixed.losses(), alone.losses()
+    torch.testing.assert_close(found["labels"].mean, wanted["labels"].mean)
+    assert float(found["labels"].count) == float(wanted["labels"].count)
+    counts = count_labelled_tokens(case.task, mixed.batch)
+    assert float(counts["labels"]) == float(found["labels"].count)
+    assert float(found["logits"].count) == float(case.losses()["logits"].count), "the teacher speaks of all rows"
+    none = {**case.batch, LABELLED_ROWS: torch.zeros(ROWS, dtype=torch.bool)}
+    empty = Case(case.task, none, case.made, case.taught).losses()["labels"]
+    assert (float(empty.mean), float(empty.count)) == (0.0, 0.0)

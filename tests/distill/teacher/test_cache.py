@@ -275,6 +275,28 @@ def test_a_full_disk_leaves_the_old_cache_and_nothing_half_written(desk: Desk) -
     assert [n for n in beside if n.startswith("cache") or "partial" in n] == ["cache"]
 
 
+def test_a_killed_build_goes_on_where_it_was(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caches, "_SAVED_BATCHES", 1)
+    passes = list[int]()
+
+    def kill(*_: Any) -> None:
+        passes.append(1)
+        if len(passes) == 4:  # the first is asked for shapes
+            raise KeyboardInterrupt
+
+    hook = desk.model.register_forward_hook(kill)
+    with pytest.raises(KeyboardInterrupt):
+        desk.open(batch=2)
+    assert not desk.path.exists()
+    cache = desk.open(batch=2)
+    hook.remove()
+    assert len(passes) == 4 + 1 + (len(TEXTS) - 4) // 2, "two batches of two rows are not computed again"
+    batch = desk.data.batch(range(len(TEXTS)), 0)
+    assert_same(cache(batch), OnlineTeacher(desk.model, BERT, HIDDEN)(batch), batch["attention_mask"])
+    beside = sorted(p.name for p in desk.path.parent.iterdir())
+    assert [n for n in beside if "records" in n] == []
+
+
 def test_too_little_room_is_said_before_the_teacher_runs_through(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(desk.path.parent)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1))

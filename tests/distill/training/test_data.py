@@ -9,13 +9,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pocketbert.core.heads.head import IGNORED_LABEL, Prepared
+from pocketbert.core.heads.head import IGNORED_LABEL, LABELLED_ROWS, Prepared
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.distill.training.data import (
     ROW_NUMBERS,
     BatchOrder,
+    MixedPart,
+    MixedSet,
     PackedSet,
     TrainSet,
+    row_shares,
+    rows_per_pass,
     select_teacher_inputs,
     split_batch,
     take_rows,
@@ -109,6 +113,20 @@ def test_parts_are_the_batch_once_and_even(rows: int, world: int, most: int | No
     assert most is None or all(part.stop - part.start <= most for share in shares for part in share)
 
 
+@laws
+@given(st.integers(1, 30), st.integers(2, 5), st.integers(1, 20), st.integers(1, 4), st.none() | st.integers(1, 12))
+def test_rows_that_belong_together_are_in_one_portion(
+    groups: int, together: int, batch: int, world: int, most: int | None
+) -> None:
+    order = BatchOrder([i % 7 + 1 for i in range(groups * together)], batch, 0, "a", together)
+    for step in range(order.per_epoch):
+        rows = order.rows(step).reshape(-1, together)
+        assert (rows == rows[:, :1] + np.arange(together)).all() and (rows[:, 0] % together == 0).all()
+    portions = [part for rank in range(world) for part in split_batch(order.batch, rank, world, most, together)]
+    assert [i for part in portions for i in range(order.batch)[part]] == list(range(order.batch))
+    assert all(part.start % together == part.stop % together == 0 for part in portions)
+
+
 def test_a_divided_batch_stays_as_wide_and_the_teacher_may_read_other_tokens() -> None:
     batch = {
         "input_ids": torch.arange(12).reshape(3, 4),
@@ -120,3 +138,63 @@ def test_a_divided_batch_stays_as_wide_and_the_teacher_may_read_other_tokens() -
     assert part["labels"].tolist() == [1, 2]
     taught = select_teacher_inputs(part)
     assert taught.keys() == {"input_ids", "labels"} and taught["input_ids"].shape == (2, 6)
+
+
+# --- rows of several kinds ---
+
+
+@laws
+@given(
+    st.lists(st.tuples(st.integers(1, 60), st.floats(0.05, 9)), min_size=1, max_size=4),
+    st.integers(1, 20),
+    st.integers(0, 99),
+    st.integers(0, 3),
+)
+def test_each_part_has_its_share_of_the_rows_and_passes_of_its_own(
+    shares: list[tuple[int, float]], batch: int, seed: int, window: int
+) -> None:
+    sizes = [rows for rows, _ in shares]
+    lengths = [i % 7 + 1 for i in range(sum(sizes))]
+    order = BatchOrder(lengths, batch, seed, "distill.0", shares=shares)
+    steps = (window + 1) * order.per_epoch
+    rows = np.concatenate([order.rows(step) for step in range(steps)])
+    total, start = sum(weight for _, weight in shares), 0
+    for size, weight in shares:
+        counts = np.bincount(rows[(rows >= start) & (rows < start + size)] - start, minlength=size)
+        assert abs(counts.sum() - len(rows) * weight / total) < 1, "to a row exactly"
+        assert counts.max() - counts.min() <= 1, "no row is repeated before all were seen"
+        start += size
+    again = BatchOrder(lengths, batch, seed, "distill.0", shares=shares)
+    assert all(again.rows(step).tolist() == order.rows(step).tolist() for step in (steps - 1, 0))
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_mixed_batch_has_the_rows_of_its_parts_in_order_and_marks_those_with_labels(
+    side: str, tiny_model: Callable[..., Path]
+) -> None:
+    tokenizer = TextTokenizer(tiny_model("bert", 2), 20, padding_side=side)
+    encoded = tokenizer.encode(["a good film", "not bad", "the day was far better than that", "ok", "no never"])
+    first = Prepared([], encoded[:2], np.arange(2), {"labels": np.array([1, 2])})
+    second = Prepared([], encoded[2:], np.arange(3))
+    packed = PackedSet([second], tokenizer)
+    mixed = MixedSet([MixedPart(TrainSet(first, tokenizer), 1.0), MixedPart(packed, 2.0, labelled=False)])
+    assert (mixed.lengths, row_shares(mixed)) == ([len(e) for e in encoded], [(2, 1.0), (3, 2.0)])
+    assert (rows_per_pass(mixed), rows_per_pass(packed)) == (6, 3)
+    batch = mixed.batch([4, 1, 2, 0], 0)
+    whole = TrainSet(Prepared([], encoded, np.arange(5), {"labels": np.array([1, 2, 0, 0, 0])}), tokenizer)
+    wanted = whole.batch([4, 1, 2, 0], 0)
+    assert batch.pop(LABELLED_ROWS).tolist() == [False, True, False, True]
+    assert set(batch) == set(wanted)
+    assert all(torch.equal(batch[name], value) for name, value in wanted.items())
+    assert mixed.batch([3], 0)["labels"].tolist() == [0], "a batch of one part has all targets"
+    labelled = MixedSet([MixedPart(TrainSet(first, tokenizer), 1.0)])
+    assert LABELLED_ROWS not in labelled.batch([0], 0)
+
+
+def test_packed_rows_keep_targets_of_each_token(tiny_model: Callable[..., Path]) -> None:
+    tokenizer = TextTokenizer(tiny_model("bert", 2), 20)
+    encoded = tokenizer.encode(["a good film", "ok", "not bad"])
+    marks = [np.where(np.arange(len(e)) == 1, 3, IGNORED_LABEL) for e in encoded]
+    rows = Prepared([], encoded, np.arange(3), {"labels": marks})
+    packed, plain = PackedSet([rows], tokenizer).batch([2, 0], 0), TrainSet(rows, tokenizer).batch([2, 0], 0)
+    assert all(torch.equal(packed[name], value) for name, value in plain.items())

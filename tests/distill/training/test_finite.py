@@ -18,6 +18,7 @@ from pocketbert.distill.training import loop
 from pocketbert.distill.training.checkpoints import saved_tensors
 from pocketbert.distill.training.finite import ATTEMPTS, NonFiniteErrors, NotFiniteError, StepResult, first_not_finite
 from pocketbert.distill.training.loop import TrainingLoop, train
+from pocketbert.distill.training.monitor import Monitor
 from pocketbert.distill.training.optimizer import AdamWCourse
 from pocketbert.distill.training.progress import Progress, StepRecord
 from support import training_cases as cases
@@ -135,7 +136,7 @@ def test_a_step_that_is_not_finite_is_not_made(
 def learn(at: int, work: Path, **more: Any) -> tuple[nn.Module, Any]:
     model = cases.tagger().float()
     metrics = work.with_suffix(".jsonl")
-    return model, train(model, Poisoned(at), cases.Rows(), settings(**more), 3, "distill.0", work, metrics)
+    return model, train(model, Poisoned(at), cases.Rows(), settings(**more), 3, "distill.0", work, Monitor(metrics))
 
 
 def test_the_last_checkpoint_continues_as_if_nothing_had_been(tmp_path: Path) -> None:

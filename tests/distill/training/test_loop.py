@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from pocketbert.core.errors import InputError
 from pocketbert.core.recipe.sections import Updates
 from pocketbert.distill.losses.common import Term
 from pocketbert.distill.training import loop
-from pocketbert.distill.training.loop import Outcome, frozen, train, training_dtype
+from pocketbert.distill.training.loop import Outcome, frozen, train
+from pocketbert.distill.training.machine import training_dtype
+from pocketbert.distill.training.monitor import Monitor, Validation
 from support.training_cases import Killed, Rows, Tagging, settings, tagger
 
 ROWS = Rows()
@@ -21,12 +26,13 @@ ROWS = Rows()
 
 def learn(model: nn.Module, work: Path, at: int = -1, objective: Any = None, **more: Any) -> Outcome:
     """Train with dropout; die in the n-th forward pass if wanted."""
-    own = {"seed": 3, "purpose": "finetune", "metrics": None}
+    own = {"seed": 3, "purpose": "finetune"}
     own |= {name: more.pop(name) for name in list(more) if name in own}
+    monitor = Monitor(more.pop("metrics", None), more.pop("validation", None))
     objective = objective or Tagging()
     objective.left = at
     plan = settings(**{"steps": 12, "batch": 3, "dropout": None, **more})
-    return train(model, objective, ROWS, plan, work=work, **own)
+    return train(model, objective, ROWS, plan, work=work, monitor=monitor, **own)
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
@@ -73,6 +79,128 @@ def test_a_run_killed_again_and_again_ends_bit_for_bit_as_one_never_killed(tmp_p
     finished = tagger().float()
     assert learn(finished, work, at=0).history == wanted.history, "what is finished is not trained again"
     assert equal(weights(finished), weights(whole))
+
+
+def scripted(*scores: float, patience: int = 0, higher: bool = True) -> Validation:
+    """A validation every 2 steps whose scores are listed, found by the step that the model's weights are of."""
+    given = iter(scores)
+    return Validation(lambda model: next(given), 2, patience, higher, "accuracy")
+
+
+@pytest.mark.parametrize(
+    ("scores", "patience", "higher", "best", "last"),
+    [
+        ((1, 3, 2, 2, 2, 2), 0, True, 4, 12),  # the best in the middle
+        ((1, 3, 2, 2, 2, 2), 2, True, 4, 8),  # and no patience for more
+        ((1, 3, 3, 2, 4, 2), 3, True, 10, 12),  # equal ones are no improvement, patience counts from the last one
+        ((1, 3, 3, 2, 1, 1), 0, True, 6, 12),  # of equal ones the later
+        ((3, 1, 2, 2, 2, 2), 2, False, 4, 8),  # lower is better
+        ((np.nan, 1, np.nan, np.nan, 0, 0), 3, True, 4, 10),
+        ((np.nan,) * 6, 0, True, 0, 12),  # nothing to choose by: the last weights
+    ],
+    ids=str,
+)
+def test_the_best_weights_are_kept_and_training_stops_when_scores_no_longer_improve(
+    scores: tuple[float, ...], patience: int, higher: bool, best: int, last: int, tmp_path: Path
+) -> None:
+    model, plain = (tagger().float() for _ in range(2))
+    path, seen = tmp_path / "metrics.jsonl", dict[int, dict[str, Tensor]]()
+    validation = scripted(*scores, patience=patience, higher=higher)
+
+    def remember(trained: nn.Module) -> float:
+        assert not trained.training
+        seen[2 * len(seen) + 2] = weights(trained)
+        return validation.score(trained)
+
+    outcome = learn(model, tmp_path / "work", metrics=path, validation=replace(validation, score=remember))
+    assert (outcome.best_step, outcome.metric) == (best, "accuracy")
+    assert equal(weights(model), seen[best or last])
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["step"] for line in lines] == [*range(2, last + 1, 2)]
+    assert np.array_equal([float(line["score"]) for line in lines], scores[: last // 2], equal_nan=True)
+    learn(plain, tmp_path / "plain")
+    assert last < 12 or equal(weights(plain), seen[12]), "scoring changes nothing that is trained"
+
+
+def test_a_run_killed_between_scores_ends_with_the_same_best_weights_patience_and_lines(tmp_path: Path) -> None:
+    def score(model: nn.Module) -> float:
+        """A score of the weights that falls, and is best early."""
+        return float(next(model.parameters()).detach().abs().sum())
+
+    validation = Validation(score, 2, patience=2)
+    whole, work, metrics = tagger().float(), tmp_path / "work", tmp_path / "metrics.jsonl"
+    wanted = learn(whole, tmp_path / "whole", metrics=tmp_path / "whole.jsonl", validation=validation, checkpoint=3)
+    assert 0 < wanted.best_step < wanted.history[-1].step < 12, "stopped, after the best"
+    for at in (1, 5, 3, 2):  # behind the best and before the next checkpoint, and between two scores
+        with pytest.raises(Killed):
+            learn(tagger().float(), work, at, metrics=metrics, validation=validation, checkpoint=3)
+    again = tagger().float()
+    assert learn(again, work, metrics=metrics, validation=validation, checkpoint=3) == wanted
+    assert equal(weights(again), weights(whole))
+    assert metrics.read_text() == (tmp_path / "whole.jsonl").read_text()
+    finished = tagger().float()
+    assert learn(finished, work, at=0, validation=validation) == wanted, "what has stopped is not trained on"
+    assert equal(weights(finished), weights(whole))
+    assert len([*work.glob("best-*")]) <= 2
+    for path in work.glob("best-*"):
+        path.unlink()
+    with pytest.raises(InputError, match=r"best-\d+.safetensors is missing"):
+        learn(tagger().float(), work, validation=validation)
+
+
+def test_losses_can_be_read_while_a_run_goes_on_and_a_line_that_was_cut_off_is_dropped(tmp_path: Path) -> None:
+    path, lines = tmp_path / "metrics.jsonl", list[int]()
+    path.write_text('{"stage": "other", "step": 1}\n{"stage": "finetune", "step": 2, "lo')
+
+    def count(model: nn.Module) -> float:
+        lines.append(len(path.read_text().splitlines()))
+        return 0.0
+
+    learn(tagger().float(), tmp_path / "work", metrics=path, validation=Validation(count, 2), checkpoint=100)
+    assert lines == [1, 2, 3, 4, 5, 6], "one for each score before"
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 4, 6, 8, 10, 12]
+
+
+def test_a_batch_that_does_not_fit_into_memory_is_computed_in_portions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def rows_of_portions(memory: int, work: str = "measured") -> list[int]:
+        """Train for one step of 3 rows on a machine with so much memory; return the rows of each forward pass."""
+        monkeypatch.setattr(loop, "usable_memory", lambda: memory)
+        seen, objective = list[int](), Tagging()
+        call = Tagging.__call__
+
+        def record(self: Tagging, model: nn.Module, batch: dict[str, Tensor]) -> Mapping[str, Term | Tensor]:
+            seen.append(len(batch["input_ids"]))
+            return call(self, model, batch)
+
+        monkeypatch.setattr(Tagging, "__call__", record)
+        learn(tagger().float(), tmp_path / f"{work}-{memory}", objective=objective, steps=1)
+        monkeypatch.setattr(Tagging, "__call__", call)
+        return seen
+
+    assert rows_of_portions(1 << 10, "small") == [3], "few tokens fit anywhere and are not measured"
+    monkeypatch.setattr(loop, "_MEASURED_TOKENS", 1)
+    assert rows_of_portions(1 << 40) == [1, 2, 3], "rows are measured, then all are computed at once"
+    assert "micro_batch" not in capsys.readouterr().err
+    assert rows_of_portions(1 << 10) == [1, 2, 1, 1, 1]
+    assert re.search(r"finetune: 3 rows of \d+ tokens would take .* in portions", capsys.readouterr().err)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")  # two processes of this machine, each with half of its memory
+    fixed = 4 * sum(p.nbytes for p in tagger().float().parameters())
+    assert rows_of_portions(int(1.5 * fixed / 0.6)) == [1, 2, 1, 1, 1]
+
+
+def test_what_a_forward_pass_keeps_is_counted_once_and_does_not_grow_with_the_weights() -> None:
+    layer = nn.Linear(256, 256)
+
+    def kept(rows: int, dtype: torch.dtype | None = None) -> int:
+        with torch.autocast("cpu", dtype, enabled=dtype is not None):
+            return loop.measure_saved_bytes(lambda: layer(layer(torch.ones(rows, 256)).relu()))
+
+    assert loop.measure_saved_bytes(lambda: torch.ones(4, 8) + 1) == 0
+    # the input, and the result of relu, which both relu and the second product keep
+    assert kept(6) - kept(2) == 4 * 2 * 256 * 4
+    assert kept(6, torch.bfloat16) - kept(2, torch.bfloat16) == 4 * 2 * 256 * 2
 
 
 @pytest.mark.parametrize("change", [{"seed": 4}, {"purpose": "other"}])

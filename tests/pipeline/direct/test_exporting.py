@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from pocketbert import api
 from pocketbert.core.data.source import DataSource
@@ -29,6 +31,7 @@ from pocketbert.pipeline.direct.exporting import (
     unread_calibration,
 )
 from pocketbert.pipeline.options import OPTION_RECIPE_KEYS, RECIPE_KEY_FLAGS, ExportOptions
+from pocketbert.pipeline.reference import open_teacher
 
 LEAST = {"schema": 1, "name": "model", "task": "text-classification", "teacher": {"model": "minilm-l6"}}
 
@@ -90,6 +93,30 @@ def test_schemes_and_runtimes_become_the_files_of_the_recipe(
 ) -> None:
     recipe, _ = export_recipe(str(tiny_model("bert")), options)
     assert recipe.quantize.model_dump(mode="json", exclude_none=True) == section
+
+
+def test_adapters_are_merged_into_the_model_and_named_by_their_flag(
+    tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    base, adapter = tiny_model("bert", 2), tmp_path / "adapter"
+    adapter.mkdir()
+    rows = load_file(base / "model.safetensors")["classifier.weight"]
+    save_file({"base_model.model.classifier.weight": rows + 1}, adapter / "adapter_model.safetensors")
+    settings = {"peft_type": "LORA", "task_type": "SEQ_CLS", "base_model_name_or_path": str(base)}
+    (adapter / "adapter_config.json").write_text(json.dumps(settings))
+    for model, adapters in ((str(base), (str(adapter),)), (str(adapter), ())):
+        made, opened = export_recipe(model, ExportOptions(adapters=adapters))
+        assert (made.teacher.model, made.teacher.adapters) == (model, [*adapters])
+        assert np.array_equal(load_file(opened.weight_files[0])["classifier.weight"], rows + 1)
+        assert opened.title == model
+        assert open_teacher(made).digest == opened.digest
+    (adapter / "adapter_config.json").write_text(json.dumps({**settings, "base_model_name_or_path": "./gone"}))
+    with pytest.raises(
+        InputError, match="no model folder './gone'. Fix: Name the base .* in --model, and this folder in --adapter"
+    ):
+        export_recipe(str(adapter), ExportOptions())
+    with pytest.raises(InputError, match="^--adapter: no model folder './gone'"):
+        export_recipe(str(base), ExportOptions(adapters=("./gone",)))
 
 
 def test_every_problem_of_model_and_options_is_listed_under_its_flag() -> None:
@@ -165,13 +192,15 @@ def test_what_the_machine_cannot_do_is_refused_before_anything_is_written(
     tiny_model: Callable[..., Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
     what: str,
     value: object,
     reason: str,
 ) -> None:
     monkeypatch.setattr(exporting.shutil if what == "disk_usage" else exporting, what, value)
     with pytest.raises(MachineError, match=reason) as caught:
-        api.export(tiny_model("bert"), tmp_path / "new" / "phone", ExportOptions())
+        api.export(tiny_model("bert"), tmp_path / "new" / "phone", ExportOptions(benchmark=True))
+    assert "on two quiet cores, and the benchmark its own time, up to" in capsys.readouterr().err
     assert "Fix: export one format at a time" in str(caught.value)
     assert not list(tmp_path.glob("new*"))
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pocketbert.core.families import find_family
 from pocketbert.core.types import Format
 from pocketbert.export.prepare import prepare
+from pocketbert.pipeline.formats.constants import Constant, ConstantRole, StoredTensor
+from pocketbert.pipeline.gates import reference_constants
 from pocketbert.pipeline.gates.reference_constants import ReferenceConstants
 from pocketbert.pipeline.gates.stored import compare_constants
 from pocketbert.pipeline.gates.torch_constants import ModuleConstants, _trace, example_inputs
@@ -22,6 +26,31 @@ LENGTH = 24
 FAMILY = find_family("modernbert")
 KINDS = "full_attention", "sliding_attention"
 Angles = dict[str, tuple[Tensor, Tensor]]
+
+
+@pytest.mark.parametrize("steps", [None, (1, 1), (40, 1), (1, 6), (40, 6)])
+def test_a_wrong_number_is_found_in_whatever_block_of_a_table_it_is(
+    steps: tuple[int, ...] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference_constants, "_BLOCK", 42)
+    draw = np.random.default_rng(3)
+    value = np.round(draw.uniform(-127, 127, (40, 6))).astype(np.float32)
+    value[:, 0], value[0] = 127, 127  # each scale is as fine as its numbers allow
+    step = None if steps is None else np.ones(steps, np.float32)
+    reference = ReferenceConstants([Constant(ConstantRole.MATRIX, StoredTensor(value + 0.0, "table"), 0, 0)])
+
+    def matches(stored: NDArray[np.float32]) -> list[int]:
+        found = reference.matches(Constant(ConstantRole.MATRIX, StoredTensor(stored, "file", step), 0, 0))
+        reference.forget_file()
+        return found
+
+    assert matches(value) == [0]
+    assert matches(value + 0.49) == ([0] if steps else [])
+    for row in (0, 6, 7, 20, 39):
+        for column in (0, 5):
+            wrong = value.copy()
+            wrong[row, column] += 2
+            assert matches(wrong) == [], (row, column)
 
 
 def find_problems(

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import runpy
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
 
+from pocketbert.core.errors import InputError
 from pocketbert.core.models.folder import open_model_folder
-from pocketbert.core.recipe.file import load_recipe
+from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind, VectorLayer, write_modules
+from pocketbert.core.recipe.file import load_recipe, recipe_from_values
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.distill.students.ib_bert import IbBertConfig, IbBertForPreTraining
 from pocketbert.distill.teacher import sparse
@@ -23,6 +27,7 @@ from pocketbert.distill.training import loop
 from pocketbert.pipeline.learn import training
 from pocketbert.pipeline.learn.corpora import write_corpora
 from pocketbert.pipeline.learn.data import load_data, max_length
+from pocketbert.pipeline.learn.finishing import pooling_for
 from pocketbert.pipeline.learn.training import Learning
 from pocketbert.pipeline.run_folder import StepPaths
 from support.own_method import registered
@@ -163,6 +168,36 @@ def start_learning(recipe: Recipe, base: Path) -> Learning:
     write_corpora(recipe.data.corpus, model.path, corpora)
     training.make_teacher(recipe, model, data, length, make_places(base / "teacher"))
     return Learning(recipe, model, base / "teacher" / "out", data, length, corpora)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kinds"),
+    [({}, ("mean", "max")), ({"pooling": "mean"}, ("mean",)), ({"pooling": "max"}, ("max",))],
+    ids=str,
+)
+def test_the_pooling_of_the_recipe_replaces_all_kinds_of_the_model(
+    answer: dict[str, str], kinds: tuple[str, ...], tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(tiny_model("distilbert", 2), tmp_path / "model")
+    width = json.loads((folder / "config.json").read_text())["dim"]
+    write_modules(folder, Pooling(PoolingKind.MEAN, True, (PoolingKind.MAX,)), width, 32)
+    content = {
+        "schema": 1,
+        "name": "a",
+        "task": "feature-extraction",
+        "teacher": {"model": str(folder)},
+        "answer": answer,
+    }
+    recipe = recipe_from_values(content, "test")
+    assert pooling_for(recipe, open_model_folder(str(folder))).kinds == kinds
+    weights = {"linear.weight": np.ones((3, 2 * width), "f"), "linear.bias": np.ones(3, "f")}
+    layers = (VectorLayer("Dense", 3, "Tanh", weights=weights),)
+    write_modules(folder, Pooling(PoolingKind.MEAN, True, (PoolingKind.MAX,), layers), width, 32)
+    if answer:  # the width is read whatever name the family has for it
+        with pytest.raises(InputError, match=f"Dense layer takes {2 * width} numbers, 1 pooled states have {width}"):
+            pooling_for(recipe, open_model_folder(str(folder)))
+    else:
+        assert len(pooling_for(recipe, open_model_folder(str(folder))).layers) == 1
 
 
 def forget_models(learning: Learning) -> Learning:

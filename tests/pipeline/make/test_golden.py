@@ -13,6 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from pocketbert.core.artefacts import Signature
 from pocketbert.core.compare.golden import GOLDEN_FILE, GoldenRow, read_golden
 from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
 from pocketbert.core.models.folder import open_model_folder
@@ -21,13 +22,14 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TASKS, Level, TaskName
 from pocketbert.core.types import Format, Scheme
+from pocketbert.pipeline import results
 from pocketbert.pipeline.formats.base import ModelFile, RunModel
 from pocketbert.pipeline.gates.checks import check_golden_rows, check_padding
 from pocketbert.pipeline.make import golden
 from pocketbert.pipeline.make.golden import COLUMNS, PLACES, make_golden
 from pocketbert.pipeline.reference import answer_label_names, load_reference_model
-from pocketbert.pipeline.results import Gate, Subject, choose_spread_rows
-from pocketbert.runtime.engines import FileOnDemand
+from pocketbert.pipeline.results import Gate, Subject, choose_recorded_rows, choose_spread_rows
+from pocketbert.runtime.engines import FileDescription, FileOnDemand
 from support.tiny_tokenizers import vocabulary
 
 FILE = ModelFile("onnx/model.onnx", "onnx/model.onnx", Format.ONNX, Scheme.FP32)
@@ -43,7 +45,8 @@ Inputs = Mapping[str, NDArray[np.generic]]
 class Broken:
     """A right engine with one fault."""
 
-    engine, engine_version, lengths = "broken", "1", ()
+    engine, engine_version = "broken", "1"
+    lengths: tuple[int, ...] = ()
 
     def __init__(self, right: TorchPredictor, before: Any = None, after: Any = None) -> None:
         self.right, self.inputs, self.outputs = right, right.inputs, right.outputs
@@ -73,7 +76,7 @@ def made(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFacto
 
     @cache
     def build(name: TaskName) -> Made:
-        task, labels = TASKS[name], TAGS.get(name, ("a", "b", "c"))
+        task, labels = TASKS[name], TAGS.get(name, ("a",) if name is TaskName.MULTIPLE_CHOICE else ("a", "b", "c"))
         weights, target = tiny_model("bert", 2, labels, task.auto_class), tmp_path_factory.mktemp(f"golden-{name}")
         right = load_reference_model(open_model_folder(str(weights)), task)
         with pytest.MonkeyPatch.context() as patch:
@@ -120,14 +123,18 @@ class Opened:
 def test_a_run_takes_what_it_recorded_except_of_a_few_rows(made: Callable[[TaskName], Made]) -> None:
     case = made(TaskName.TEXT_CLASSIFICATION)
     engine = Opened(case.right)
-    subject = replace(case.subject, predictor=FileOnDemand(engine))
-    assert (engine.opened, engine.runs) == (1, 0)
+    names = case.right.inputs, case.right.outputs, ()
+    taken = FileDescription(
+        "broken", "1", *names, computes_rows_apart=False, signature=Signature(inputs=[], outputs=[])
+    )
+    subject = replace(case.subject, predictor=FileOnDemand(engine, taken))
+    assert (engine.opened, engine.runs) == (0, 0)
     subject.take_recorded(case.rows)
     assert all(g.passed for g in check_golden_rows(subject, case.rows))
-    assert (engine.opened, engine.runs) == (2, 12)
+    assert (engine.opened, engine.runs) == (1, 12)
     subject.close()
     check_padding(subject, case.rows)
-    assert (engine.opened, engine.runs) == (3, 24)
+    assert (engine.opened, engine.runs) == (2, 24)
     # a file that answers in another way than it did is found by these rows
     other = replace(case.subject, predictor=Broken(case.right, after=lambda v: v + 1))
     other.take_recorded(case.rows)
@@ -139,10 +146,48 @@ def test_rows_of_each_length_are_chosen_from_the_shortest_to_the_longest() -> No
     assert choose_spread_rows(tokens, ()) == sorted({round(x) for x in np.linspace(0, 59, 12)})
     chosen = choose_spread_rows(tokens, (8, 16, 64))
     groups = [[tokens[i] for i in chosen if low < tokens[i] <= high] for low, high in ((0, 8), (8, 16), (16, 64))]
-    assert [len(group) for group in groups] == [6, 6, 6]
+    assert [len(group) for group in groups] == [3, 3, 3]
     assert [(group[0], group[-1]) for group in groups] == [(3, 8), (9, 16), (17, 62)]
     assert choose_spread_rows({4: 9}, (8, 16)) == [4]
     assert choose_spread_rows({}, (8,)) == []
+
+
+def test_a_long_graph_reruns_one_row_as_long_as_it() -> None:
+    tokens = {i: 3 + i for i in range(500)}
+    chosen = [tokens[i] for i in choose_spread_rows(tokens, (32, 128, 512))]
+    assert [sum(low < n <= high for n in chosen) for low, high in ((0, 32), (32, 128), (128, 512))] == [3, 3, 1]
+    assert chosen[-1] == 502
+
+
+def test_a_lost_mask_of_a_long_graph_shows_where_a_row_nearly_fills_it(
+    made: Callable[[TaskName], Made], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "_SPREAD_TOKENS", LENGTH)  # one row of a graph is padded further, as above 192 tokens
+    case = made(TaskName.TEXT_CLASSIFICATION)
+    texts = ["music", "a sad night", " ".join(["music"] * (LENGTH - 3))]
+    rows = [case.rows[0].model_copy(update={"text": text, "padded": []}) for text in texts]
+    assert max(len(row) for row in case.subject.tokenizer.encode(texts)) == LENGTH - 1
+    for fault, passes in ((None, True), (lambda b: {**b, "attention_mask": np.ones_like(b["attention_mask"])}, False)):
+        broken = Broken(case.right, before=fault)
+        broken.lengths = (LENGTH,)
+        assert check_padding(replace(case.subject, predictor=broken), rows).passed == passes
+
+
+def test_a_file_of_one_length_gets_fewer_rows_each_label_and_all_drawn_rows() -> None:
+    def row(number: int) -> GoldenRow:
+        label = {7: "rare", 33: "rarer", 50: "rare"}.get(number, "usual")
+        return GoldenRow(text=f"{number}", label=label, reference=[], outputs={}, tolerance={}, drawn=number > 55)
+
+    rows, tokens = [row(i) for i in range(60)], [64 - i for i in range(60)]
+    assert choose_recorded_rows(rows, tokens, ()) == [*range(60)]
+    assert choose_recorded_rows(rows, tokens, (8, 32)) == [i for i in range(60) if tokens[i] <= 32]
+    chosen = choose_recorded_rows(rows, tokens, (60,))
+    assert {rows[i].label for i in chosen} == {"usual", "rare", "rarer"}
+    assert {4, 55, 56, 57, 58, 59} <= {*chosen}, "the longest that fits, the shortest, the drawn ones"
+    assert min(chosen) == 4
+    assert len(chosen) <= 12 + 3 + 4
+    assert choose_recorded_rows(rows[:5], tokens[:5], (60,)) == [4]
+    assert choose_recorded_rows(rows[:3], tokens[:3], (60,)) == []
 
 
 @pytest.mark.parametrize("name", TaskName)
@@ -207,7 +252,7 @@ def test_drawn_rows_fill_the_length_and_read_every_word(made: Callable[[TaskName
     assert len(read & set(words)) > 0.8 * len(words)
     pairs = [r for r in drawn if not isinstance(r.text, str)]
     texts = TASKS[name].level is Level.TEXT and name is not TaskName.FEATURE_EXTRACTION
-    assert len(pairs) == (8 if name is QUESTIONS else 4 if texts else 0)
+    assert len(pairs) == (8 if TASKS[name].pairs_only else 4 if texts else 0)
     if name is TaskName.FILL_MASK:
         assert all((r.ids == tokenizer.mask_id).sum() == 1 for r in rows)
 

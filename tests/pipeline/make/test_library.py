@@ -15,16 +15,22 @@ import pytest
 import pocketbert
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.golden import LibraryAnswers, read_library
+from pocketbert.core.models.folder import open_model_folder
+from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind, VectorLayer, read_pooling, write_modules
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.file import recipe_from_values
 from pocketbert.pipeline.direct.exporting import export_recipe
 from pocketbert.pipeline.formats.base import RunModel
+from pocketbert.pipeline.gates import verify
+from pocketbert.pipeline.gates.library import check_library_answers
 from pocketbert.pipeline.learn.data import load_data
 from pocketbert.pipeline.make import library
 from pocketbert.pipeline.options import ExportOptions
 from pocketbert.pipeline.phone import pack
 from pocketbert.pipeline.phone.tokenizers import sources as asking
 from pocketbert.pipeline.reference import open_teacher
+from pocketbert.pipeline.results import Gate
+from pocketbert.runtime.onnx import OnnxPredictor
 from support.defects import relist
 from support.folders import once
 from support.published import PROMPTS, edit_json, write_checkpoint, write_cross_encoder, write_sentence_model
@@ -53,9 +59,21 @@ def write_xlnet(folder: Path) -> Path:
     return write_classifier(folder, "xlnet", 0.15)
 
 
+def write_layered(folder: Path) -> Path:
+    """A sentence encoder with two poolings, and with layers behind them."""
+    write_sentence_model(folder)
+    width, draw = json.loads((folder / "config.json").read_text())["hidden_size"], np.random.default_rng(4)
+    dense = {"linear.weight": draw.normal(size=(20, 2 * width)).astype("f"), "linear.bias": np.ones(20, "f")}
+    norm = {"norm.weight": draw.normal(size=20).astype("f"), "norm.bias": draw.normal(size=20).astype("f")}
+    layers = (VectorLayer("Dense", 20, "Tanh", weights=dense), VectorLayer("LayerNorm", weights=norm))
+    write_modules(folder, Pooling(PoolingKind.MAX, True, (PoolingKind.WEIGHTED_MEAN,), layers), width, 24)
+    return folder
+
+
 CHECKPOINTS: dict[str, Callable[[Path], Path]] = {
     "classifier": write_checkpoint,
     "encoder": lambda f: write_sentence_model(f, PROMPTS, "query"),
+    "layered": write_layered,
     "reranker": write_cross_encoder,
     "xlnet": write_xlnet,
     "tagger": lambda f: write_checkpoint(f, "AutoModelForTokenClassification"),
@@ -76,6 +94,70 @@ def exported(tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> Callable[[st
         return root / "phone"
 
     return build
+
+
+def test_lower_case_of_a_sentence_model_without_tokenizer_json_is_asked_of_the_library_too(
+    cli: Cli, tmp_path: Path
+) -> None:
+    model = write_sentence_model(tmp_path / "model", do_lower_case=True)
+    (model / "tokenizer.json").unlink()
+    edit_json(model / "tokenizer_config.json", do_lower_case=False)
+    recorded = read_library(export(cli, model, tmp_path / "phone"))
+    assert recorded is not None
+    ids = {row.text: row.ids for row in recorded.rows}
+    assert (
+        ids["HELLO, Is Anybody There?"]
+        == TextTokenizer(tmp_path / "phone", 40).encode(["hello, is anybody there?"])[0].ids.tolist()
+    )
+    assert "normalizer" not in recorded.library
+
+
+def test_layers_behind_several_poolings_are_in_the_files(exported: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = exported("layered")
+    processing = read_artefacts(folder).processing
+    assert (processing.pooling, processing.normalize) == ("max+weightedmean", True)
+    assert processing.vector_layers == ["Dense to 20 numbers, Tanh", "LayerNorm"]
+    card = (folder / "README.md").read_text()
+    assert "then Dense to 20 numbers, Tanh, then LayerNorm, of length 1" in card
+    assert "run.model(inputs)).sentence_embedding" in card
+    answers = pocketbert.load(folder).predict(TEXTS)
+    assert [np.linalg.norm(answer.vector) for answer in answers] == pytest.approx([1, 1], abs=1e-5)  # type: ignore[union-attr]
+    if importlib.util.find_spec("sentence_transformers") is None:
+        assert "code of this project, not independent" in str(getattr(read_library(folder), "library", ""))
+    # the gate compared them with the library's at export; the layers are part of what a run is made from
+    assert {"2_Dense/config.json", "2_Dense/model.safetensors", "3_LayerNorm/model.safetensors"} <= {
+        f.path for f in read_artefacts(folder).files
+    }
+    assert read_pooling(folder) == read_pooling(folder.parent / "model")
+    model = Path(shutil.copytree(folder.parent / "model", tmp_path / "model"))
+    digest = open_model_folder(str(model)).digest
+    edit_json(model / "2_Dense" / "config.json", activation_function="torch.nn.modules.linear.Identity")
+    assert open_model_folder(str(model)).digest != digest
+
+
+def test_a_reranker_ranks_passages(exported: Callable[[str], Path], cli: Cli, tmp_path: Path) -> None:
+    folder, query = exported("reranker"), "where is the film"
+    passages = ["music", "the film was good", "at night", "music"]
+    scores = [answer.value for answer in pocketbert.load(folder).predict([(query, p) for p in passages])]  # type: ignore[union-attr]
+    order = sorted(range(4), key=lambda i: -scores[i])
+    ranked = pocketbert.load(folder).rank(query, passages)
+    assert [(i, answer.value) for i, answer in ranked] == [(i, pytest.approx(scores[i], abs=1e-6)) for i in order]
+    (tmp_path / "p.csv").write_text("id,text\n" + "".join(f"{i},{p}\n" for i, p in enumerate(passages)))
+    asked = cli(
+        "predict", "-m", folder, "--query", query, "--file", tmp_path / "p.csv", "--text", "text", "--json", "--top", 3
+    )
+    assert asked.exit_code == 0, asked.output
+    assert [json.loads(line)["row"]["id"] for line in asked.stdout.splitlines()] == [str(i) for i in order[:3]]
+    lines = cli("predict", "-m", folder, "--query", query, *passages).stdout.splitlines()
+    assert [line.split("\t")[1] for line in lines] == [passages[i] for i in order]
+
+
+def test_a_query_is_refused_where_nothing_is_ranked(exported: Callable[[str], Path], cli: Cli, tmp_path: Path) -> None:
+    asked = cli("predict", "-m", exported("classifier"), "--query", "who", "music")
+    assert asked.exit_code == 2
+    assert "--query: the model's task is text-classification" in asked.output
+    asked = cli("predict", "-m", exported("reranker"), "--query", "who", "--text-pair", "b", "music", "film")
+    assert "--query: the texts are pairs" in asked.output
 
 
 def set_processing(folder: Path, **changes: Any) -> None:
@@ -144,6 +226,36 @@ def test_a_file_with_another_pooling_fails(exported: Callable[[str], Path], cli:
     shutil.copyfile(exported("encoder") / "library.json", other / "library.json")
     relist(other, "library.json")
     assert failed_gates(cli, other) == {f"{ONNX} answer"}
+
+
+def test_a_second_file_is_asked_few_texts_among_them_the_longest_and_every_prompt(cli: Cli, tmp_path: Path) -> None:
+    folder = tmp_path / "phone"
+    checkpoint = write_sentence_model(tmp_path / "checkpoint", PROMPTS, "query")
+    asked = list[list[int]]()
+    run = OnnxPredictor.run
+
+    def record(self: OnnxPredictor, inputs: Any) -> Any:
+        asked[-1].append(int(inputs["attention_mask"].sum(1).max()))
+        return run(self, inputs)
+
+    def check(*args: Any) -> list[Gate]:
+        asked.append([])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(OnnxPredictor, "run", record)
+            return check_library_answers(*args)
+
+    result = cli("export", "-m", checkpoint, "-o", folder, "--format", "onnx")
+    assert result.exit_code == 0, result.output
+    recorded = read_library(folder)
+    assert recorded is not None
+    longest = max(len(row.ids) for row in recorded.rows if row.values)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verify, "check_library_answers", check)
+        gates = [g for g in verify.verify_artefacts(folder).gates if g.name == "answer"]
+    assert [max(lengths) for lengths in asked] == [longest, longest]
+    every, few = (int(g.detail.split()[0]) for g in gates)
+    assert every == sum(1 for row in recorded.rows if row.values and len(row.ids) <= longest)
+    assert 8 <= few <= 8 + 2 + len({row.prompt for row in recorded.rows}) < every
 
 
 def test_an_export_ends_where_transformers_reads_the_text_otherwise(cli: Cli, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
 from pocketbert.core.types import Format
 from pocketbert.pipeline.formats.snippets import javascript, kotlin
 from pocketbert.pipeline.phone.card import CardFacts, render_card
+from pocketbert.pipeline.phone.card_figures import CardFigures, render_headline, replace_figures
 from support.card_folders import METRICS, folder
 
 ROOT = Path(__file__).parents[3]
@@ -82,6 +83,8 @@ def test_the_front_matter_is_complete() -> None:
         ("MIT", {"license": "mit"}),
         ("cc-by-nc-4.0, no commercial use", {"license": "cc-by-nc-4.0"}),
         ("My Company Licence 1.0 (internal)", {"license": "other", "license_name": "my-company-licence-1.0"}),
+        ("mit (base a), mit (adapter b)", {"license": "mit"}),
+        ("mit (base a), gpl-3.0 (adapter b)", {"license": "other", "license_name": "mit-and-gpl-3.0"}),
         ("unknown; ask the publisher of the weights", {}),
         ("", {}),
     ],
@@ -95,7 +98,7 @@ def test_licences_are_named_as_the_hub_names_them(licence: str, entries: dict[st
 
 def rows(artefacts: Artefacts) -> dict[str, list[str]]:
     """Cells of the table by platform: file, MB, least version, tokenizer, dependency."""
-    text = card(artefacts).split("## Which file")[1].split("## Use")[0]
+    text = card(artefacts).split("## What an app needs")[1].split("## Use")[0]
     lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
     return {cells[0]: cells[1:] for cells in lines[2:]}
 
@@ -114,6 +117,42 @@ def test_every_platform_has_the_file_that_the_folder_has() -> None:
     assert [*rows(only(Format.ONNX))] == ["Android, ONNX Runtime", "iOS, ONNX Runtime", "Web, Node.js", "Python"]
     assert [*rows(only(Format.COREML))] == ["iOS"]
     assert rows(only(Format.TFLITE))["Python"][0] == "`tflite/model_int8.tflite`"
+
+
+def headline(text: str) -> tuple[str, dict[str, list[str]]]:
+    """The bold sentence at the beginning of a card, and the cells of its table by platform."""
+    begin, end = (f"<!-- pocketbert headline: {word} -->" for word in ("begin", "end"))
+    own = text.split(begin)[1].split(end)[0]
+    lines = [line.strip("| ").split(" | ") for line in own.splitlines() if line.startswith("|")]
+    return own.strip().splitlines()[0], {cells[0]: cells[1:] for cells in lines[2:]}
+
+
+@pytest.mark.parametrize("task", list(TaskName))
+@pytest.mark.parametrize("form", [None, "entities"])
+def test_the_card_begins_with_a_file_for_every_platform_that_has_code(task: TaskName, form: str | None) -> None:
+    artefacts = folder(task).model_copy(update={"form": form})
+    text = card(artefacts)
+    assert re.search(r"^# tiny\n\n<!-- pocketbert headline: begin -->", text, re.M)
+    assert {*headline(text)[1]} == {*rows(artefacts)}
+
+
+def test_the_headline_names_what_the_numbers_justify_and_new_figures_replace_it() -> None:
+    scores = {"onnx/model.onnx": 0.9, "onnx/model_int8.onnx": 0.8}
+
+    def scored(record: ModelRecord) -> Any:
+        own = record.scores["eval"].model_copy(update={"value": scores.get(record.path, 0.7)})
+        return {"eval": own}
+
+    small = with_models(only(Format.ONNX), scores=scored, default=lambda r: "int8" in r.path)
+    taken, table = headline(card(small))
+    assert taken == "**Take `onnx/model.onnx` on Android, ONNX Runtime; iOS, ONNX Runtime; Python; Web, Node.js.**"
+    assert table["Python"] == ["`onnx/model.onnx` (onnx/model_int8.onnx is beaten in score)", "90.00", "1 kB", "–"]
+    smaller = with_models(small, bytes=lambda r: 500 if "int8" in r.path else 1000)
+    measured = CardFigures(medians={"local": {"onnx/model_int8.onnx": 1.25, "onnx/model.onnx": 2.5}})
+    again = replace_figures(card(small), render_headline(smaller, measured))
+    assert again is not None
+    assert headline(again)[1]["Python"] == ["`onnx/model_int8.onnx`", "80.00", "0.5 kB", "1.25"]
+    assert headline(card(CLASSIFIER))[1]["iOS"][1] == "50.00"
 
 
 def test_sizes_count_the_tokenizer_of_apps_that_read_it() -> None:
@@ -176,10 +215,18 @@ def test_a_warning_stands_below_the_table_and_names_its_file() -> None:
 
 def test_the_order_is_that_of_a_readers_questions() -> None:
     text = card(CLASSIFIER)
-    order = ["# tiny", "## Which file", "## Use", "## Files", "## Latency", "## Processing", "## Lineage and limits"]
+    order = [
+        "# tiny",
+        "## What an app needs",
+        "## Use",
+        "## Files",
+        "## Latency",
+        "## Processing",
+        "## Lineage and limits",
+    ]
     assert re.findall(r"^#+ .*$", text, re.M) == order
     shown, folded = text.split("<details><summary>Code for more clients</summary>")
-    shown_codes = ["kotlin", "kotlin", "kotlin", "swift", "js", "python", "python"]
+    shown_codes = ["kotlin", "kotlin", "kotlin", "swift", "js", "js", "python", "python"]
     assert re.findall(r"^```(\w+)$", shown, re.M) == shown_codes
     assert "```python" in folded.split("## Files")[0]
 
@@ -202,6 +249,15 @@ SAYS = {
         "share 128 tokens",
         "in the order question, context",
         "answer.text",
+    ],
+    TaskName.MULTIPLE_CHOICE: [
+        "the most probable of several choices",
+        "in the order question, choice",
+        "softmax over the numbers of all choices",
+        "answer.index, answer.text, answer.score",
+        "fun answer(question: String, choices: List<String>): Pair<Int, Float>",
+        "the number of one choice: softmax over all choices of the question",
+        "text_pair: choice, truncation: true",
     ],
     TaskName.FILL_MASK: ["tokens for the masked places", "answer.places[0]", "model.tokenizer.mask_token"],
     TaskName.FEATURE_EXTRACTION: [
@@ -324,7 +380,8 @@ def test_the_code_of_every_client_gives_no_label_below_the_threshold(temperature
     text = card(with_models(made, confidence=Confidence(temperature=temperature)))
     assert "below 0.55 (`processing.unknown` of `artifacts.json`) is unknown" in text
     codes = re.findall(r"```\w+\n(.*?)```", text, re.S)
-    answering = [c for c in codes if "pocketbert.load" not in c and "gradle" not in c and "answer" in c]
+    own = "pocketbert.load", "@pocketbert/runtime", "gradle"  # PocketBERT's runtimes read the threshold from the folder
+    answering = [c for c in codes if not any(name in c for name in own) and "answer" in c]
     assert len(answering) >= 6
     for one in answering:
         assert re.search(r"(>=|<) 0\.55.* below this file's threshold: unknown", one), one

@@ -115,9 +115,11 @@ def test_latencies_name_the_files_by_their_digest(tmp_path: Path, monkeypatch: p
         compare=lambda *_: None,
         timed=True,
         machine=SimpleNamespace(summary="a machine"),
-        protocol=SimpleNamespace(lengths=["text"], runs_made=[10], repeats=2),
+        protocol=SimpleNamespace(lengths=["text"], threads=[1], runs_made=[10], repeats=2),
+        device="local",
+        find=lambda name, *_: next(m for m in measurements if m.variant == name),
     )
-    monkeypatch.setattr(BenchmarkResult, "read", lambda _: SimpleNamespace(headline=session))
+    monkeypatch.setattr(BenchmarkResult, "read", lambda _: SimpleNamespace(headline=session, sessions=[session]))
     (tmp_path / "benchmark.json").touch()
     int8 = ARTEFACTS.models()[1].model_copy(update={"sha256": "a" * 64})
     figures = measured_figures(tmp_path, ARTEFACTS.model_copy(update={"files": [int8]}))
@@ -125,6 +127,7 @@ def test_latencies_name_the_files_by_their_digest(tmp_path: Path, monkeypatch: p
     assert [(r.file, r.length) for r in figures.latency] == [
         (f, n) for f in (int8.path, "teacher fp32") for n in lengths
     ]
+    assert figures.medians == {"local": {int8.path: 1.0}}, "of files of the folder"
     assert figures.condition.startswith("Provenance measured, batch 1, onnxruntime 1 on a machine; ")
 
 

@@ -27,6 +27,7 @@ from pocketbert.pipeline.phone.recording import read_facts
 from pocketbert.quantize import Plan, quantize, weights
 from support.classifiers import expected
 from support.folders import tree
+from support.published import edit_json
 from support.tiny import EXPORTED, NAMES, write_classifier
 from support.tiny_task import Task
 
@@ -350,12 +351,14 @@ ASKED = {
         ("what is it", "the film was good and the restaurant was bad at night"),
         ("who", "a fox"),
     ],
+    TaskName.MULTIPLE_CHOICE: [("what is it", "the film was good", "a fox")],
     TaskName.FILL_MASK: ["play some [MASK] please", "[MASK] was a [MASK] film"],
 }
 DEFAULT = ["set an alarm for half past six", "the film was far better than I expected", "no"]
 LABELS = {
     TaskName.QUESTION_ANSWERING: ("LABEL_0", "LABEL_1"),
     TaskName.REGRESSION: ("score",),
+    TaskName.MULTIPLE_CHOICE: ("LABEL_0",),
     TaskName.TOKEN_CLASSIFICATION: ("O", "B-time", "I-time", "B-place", "I-place"),
 }
 BOUNDS = {Format.TFLITE: 1e-5, Format.COREML: 5e-3}
@@ -383,6 +386,8 @@ def test_a_ready_model_answers_alike_in_three_formats(
     if name is TaskName.MULTI_LABEL:
         made.config.problem_type = "multi_label_classification"
     made.save_pretrained(tmp_path / "model")
+    if name is TaskName.MULTIPLE_CHOICE:  # of BERT, the weights of this class have the same names
+        edit_json(tmp_path / "model" / "config.json", architectures=["BertForMultipleChoice"])
     make_tokenizer(tmp_path / "model")
     # what transformers writes tells the task, but for an encoder that says nothing of its use
     told = [] if name is not TaskName.FEATURE_EXTRACTION else ["--task", name.value]

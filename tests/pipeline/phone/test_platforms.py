@@ -26,6 +26,7 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.phone.platforms import PLATFORMS
+from pocketbert.pipeline.phone.web_demo import write_page
 from support.card_folders import folder as listed_folder
 from support.folders import tree
 
@@ -334,11 +335,13 @@ def only(*formats: Format) -> Artefacts:
         ("web", only(Format.TFLITE, Format.COREML), "no ONNX file.*--format onnx"),
         ("server", only(Format.COREML), "neither an ONNX nor a TFLite file.*--format onnx"),
         ("server", only(), "neither an ONNX nor a TFLite file"),
+        ("web-demo", only(Format.COREML), "neither an ONNX nor a TFLite file.*browsers run these"),
         ("android", only(Format.COREML), "neither an ONNX nor a TFLite file"),
         ("android", only(), "neither an ONNX nor a TFLite file"),
         # inputs beside the text, which nothing makes there
         ("android", only(*Format).model_copy(update={"form": "language"}), "form 'language'.*--form text"),
         ("web", only(*Format).model_copy(update={"form": "language"}), "form 'language'.*--form text"),
+        ("web-demo", only(*Format).model_copy(update={"form": "language"}), "form 'language'.*--form text"),
     ],
 )
 def test_a_folder_without_a_file_for_the_platform_is_refused(
@@ -353,3 +356,29 @@ def test_every_platform_is_named_in_the_help_and_near_misses_are_named(cli: Cli,
     helped = " ".join(cli("pack", "--help").stdout.split())
     assert all(name in helped for name in PLATFORMS)
     assert "did you mean 'ios'?" in pack(tmp_path, tmp_path / "x", platform="iso", code=2).stderr
+
+
+def test_a_page_without_its_engines_is_not_written(
+    folder: Path, pack: Pack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = read_artefacts(folder).models()
+    chosen = choose("web-demo", folder, read_artefacts(folder).files)
+    assert chosen[0] == read_artefacts(folder).default_model().path
+    assert sorted(chosen) == sorted(r.path for r in models if r.format in (Format.ONNX, Format.TFLITE) and r.plain)
+    monkeypatch.setenv("POCKETBERT_WEB_LIBRARIES", str(tmp_path / "none"))
+    said = pack(folder, tmp_path / "site", platform="web-demo", code=4).stderr
+    assert "npm pack @litertjs/core" in " ".join(said.split())
+    assert not (tmp_path / "site").exists()
+
+
+def test_other_settings_of_the_same_files_are_another_version_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pocketbert.pipeline.phone.web_demo.find_libraries", dict)
+    workers = []
+    for number, prompts in enumerate([{}, {}, {"query": "query: "}]):
+        made = listed_folder(TaskName.TEXT_CLASSIFICATION, prompts=prompts)
+        write_page([], tmp_path / str(number), made)
+        workers.append((tmp_path / str(number) / "sw.js").read_text(encoding="utf-8"))
+    assert workers[0] == workers[1] != workers[2]
+    assert "${registration.scope}" in workers[0]

@@ -15,6 +15,7 @@ from pocketbert.core.artefacts import list_integrity_problems, read_artefacts
 from pocketbert.core.disk.ownership import lock_folder
 from pocketbert.core.errors import GateError, InputError, MachineError
 from pocketbert.core.types import Status
+from pocketbert.pipeline.phone.recording import record_benchmark
 from support.folders import tree
 from support.tiny_texts import task_rows, write_lines
 
@@ -62,6 +63,13 @@ def test_latencies_of_a_benchmark(phone: Path) -> None:
     measured = kept.headline.measurements[-1]
     assert f"| {measured.wall.p50:.2f} |" in (phone / "README.md").read_text()
     assert measured.variant in (phone / "report.html").read_text()
+    # a browser measures a file on several accelerators: the name has one, the path is that of the list
+    named = {v.name: f"{v.name} webgpu" for v in result.variants}
+    variants = [v.model_copy(update={"name": named[v.name]}) for v in result.variants]
+    times = [m.model_copy(update={"variant": named[m.variant], "device": "browser: one"}) for m in result.measurements]
+    browser = result.model_copy(update={"variants": variants, "measurements": times, "comparisons": []})
+    record_benchmark(phone, result.model_copy(update={"others": [browser]}))
+    assert [s.device for s in BenchmarkResult.read(phone / "benchmark.json").sessions] == ["local", "browser: one"]
 
 
 def test_nothing_is_recorded_where_a_gate_fails_or_nothing_was_scored(phone: Path, tmp_path: Path) -> None:

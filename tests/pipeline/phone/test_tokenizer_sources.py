@@ -49,7 +49,7 @@ needs_java = pytest.mark.skipif(
     reason=f"needs javac and {JAR}, which `make test-android` downloads",
 )
 LENGTH, ENDLESS = 24, 1 << 20
-KINDS = ("bert", "roberta", "albert", "xlm")
+KINDS = ("bert", "roberta", "albert", "xlm", "mpnet", "camembert")
 Kind = Callable[[str], Path]
 Open = Callable[[str], Any]
 
@@ -367,7 +367,7 @@ def test_scores_are_rounded_as_the_library_rounds_them(swift: dict[str, Any]) ->
 
 
 def test_swift_gives_golden_tokens(kind: Kind, opened: Open) -> None:
-    for family in ("bert", "roberta", "albert"):
+    for family in ("bert", "roberta", "albert", "mpnet", "camembert"):
         content = content_of(kind(family))
         assert SWIFT.refusal(json.loads(content)) is None
         tokenizer = opened(content)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,7 @@ def test_openvino_computes_the_same(family: str, made: Made) -> None:
 
 def test_openvino_computes_the_same_for_a_processor_without_vnni(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, path, here = draw_rows(10, seed=3), made()[0], describe_machine()
-    older = here.model_copy(update={"arch": "x86_64", "isa": ["avx2"]})
+    older = replace(here, arch="x86_64", isa=["avx2"])
     monkeypatch.setattr(openvino, "describe_machine", lambda: older)
     assert rms_error(answer_by_openvino(path, rows, "f32"), answers(path, rows)) < 0.01
 

@@ -86,8 +86,8 @@ def graph_of(row: Family) -> str:
 
 
 def rows() -> list[Family]:
-    """The systems of the table with a graph of their own."""
-    return [row for row in all_families() if graph_of(row) == row.name]
+    """The systems of the table with layers and a graph of their own."""
+    return [row for row in all_families() if graph_of(row) == row.name and row.has_layers]
 
 
 def units(names: Sequence[str] | None = None) -> list[Unit]:

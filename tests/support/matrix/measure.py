@@ -62,7 +62,8 @@ def make_model(folder: Path, name: str, task: Task, layers: int = 2) -> Model:
 
     folder.mkdir(parents=True)
     told = write_own_tokenizer(folder, name)
-    labels = {TaskName.REGRESSION: LABELS[:1], TaskName.QUESTION_ANSWERING: LABELS[:2]}.get(task.name, LABELS)
+    counts = {TaskName.REGRESSION: 1, TaskName.MULTIPLE_CHOICE: 1, TaskName.QUESTION_ANSWERING: 2}
+    labels = LABELS[: counts.get(task.name, len(LABELS))]
     changes = {"problem_type": task.problem_type} if task.problem_type else {}
     model = tiny_classifier(name, layers, labels, auto_class=task.auto_class, **told, **changes)
     with torch.random.fork_rng(devices=[]), torch.no_grad():

@@ -108,10 +108,9 @@ def encoding(draw: random.Random, path: Path, raw: bytes) -> list[bytes]:
     while raw[at - 1 : at + 1].strip() != raw[at - 1 : at + 1]:
         at -= 1
     text = raw.decode()
-    odd = [b"\xff", b"\xc3", b"\xed\xa0\x80", "é".encode("latin-1")]
-    inside = [raw[:at] + o + raw[at:] for o in (*odd, b"\xf8\x88\x80\x80\x80")]
-    whole = [text.encode("utf-16"), text.encode("utf-32")]
-    return [*whole, *inside[:4], draw.randbytes(5000), inside[4], b"\xfe\xff" + raw]
+    # bytes that neither UTF-8 nor Windows' cp1252 has; UTF-32 is read with a mark only
+    inside = [raw[:at] + o + raw[at:] for o in (b"\x81", b"\x8d\xc3 ", b"\xed\xa0\x90", b"\xf8\x88\x90\x80\x80")]
+    return [text.encode("utf-32-be"), text.encode("cp037"), *inside, draw.randbytes(5000), b"\xfe\xff" + raw]
 
 
 @line_of(*JSON_NAMES)
@@ -130,12 +129,13 @@ def no_object(draw: random.Random) -> list[str]:
     return ["[]", "5", '"text"', "null", "true", '["text", "label"]', "1e999", "-0", "[[1]]", "NaN"]
 
 
-@line_of(*JSON_NAMES)
+@line_of(*JSON_NAMES, harmless=["data check"])
 def wrong_values(draw: random.Random) -> str:
+    """A text that is none, or a label that is none: a row without a label is left out and counted."""
     text: Any = draw.choice([5, 1.5, None, [], ["a"], {}, {"a": 1}, True, "", "   ", "\n", "\ud800", "a\udfffb"])
     row = {"text": text, "label": "lamp"}
     if draw.random() < 0.5:
-        label = draw.choice([7, -1, 1.0, 1.5, None, [], ["lamp"], {}, "", " ", "\ud800", 10**30, 1e308, "\0"])
+        label = draw.choice([7, -1, 1.0, 1.5, [], ["lamp"], {}, "\ud800", 10**30, 1e308, "\0"])
         row = {"text": "dim the bulb", "label": label}
     return json.dumps(row)
 
@@ -148,7 +148,7 @@ def other_names(draw: random.Random) -> str:
 
 @line_of(*JSON_NAMES)
 def infinite_labels(draw: random.Random) -> list[str]:
-    odd = ("NaN", "Infinity", "-Infinity", "1e999", "-1e999")
+    odd = ("Infinity", "-Infinity", "1e999", "-1e999")
     return [f'{{"text": "dim the bulb", "label": {label}}}' for label in odd]
 
 
@@ -183,7 +183,7 @@ def endless_line(draw: random.Random, path: Path, raw: bytes) -> bytes:
 
 @line_of(*TABLE_NAMES)
 def ragged_table(draw: random.Random) -> list[str]:
-    return ["one cell", "a|lamp|more", "|", "a|", "|lamp", "a|b|c|d|e|f", " |lamp", "a| ", "|" * 3000]
+    return ["one cell", "a|lamp|more", "|lamp", "a|b|c|d|e|f", " |lamp", "|" * 3000]
 
 
 @line_of("rows.csv")

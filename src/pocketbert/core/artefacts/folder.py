@@ -3,21 +3,20 @@
 1. `read_artefacts` reads the list and refuses entries that contradict each other; `write_artefacts` writes it, last
    of all files,
 2. `read_checked_config` and `check_label_names` compare it with config.json,
-3. `list_integrity_problems`, `list_changed_files`, `list_edited_documents` and `list_foreign_files` compare it with the files of the folder;
-   `find_unsafe_entry` finds entries that must not be opened,
+3. `list_integrity_problems`, `list_changed_files`, `list_edited_documents` and `list_foreign_files` compare it with the files of the folder,
 4. `choose_file` chooses among model files by scheme.
 """
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from pocketbert.core.artefacts.records import ARTEFACTS_FILE, SCHEMA_VERSION, Artefacts, FileRecord, Kind, ModelRecord
+from pocketbert.core.artefacts.listing import ARTEFACTS_FILE, find_unsafe_entry, name_special_kind
+from pocketbert.core.artefacts.records import SCHEMA_VERSION, Artefacts, FileRecord, Kind, ModelRecord
 from pocketbert.core.disk.files import check_schema, path_bytes, read_json, safe_join, sha256_path, write_json
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import FORM_KEY, all_families
@@ -28,8 +27,6 @@ from pocketbert.core.types import Scheme
 
 CARD_FILE = "README.md"
 """The model card, which people edit."""
-_PACKED_FOLDER = "phone"
-"""Name of the artefact folder in a run folder."""
 _MAX_LIST_MIB = 16
 """A folder with the largest allowed number of labels has a list of a few MiB."""
 _COPY_AGAIN = "Copy the folder again."
@@ -47,18 +44,11 @@ _TASKS_OF_ENTRY: dict[str, tuple[TaskName, ...]] = {
 """Tasks that use an entry of `Processing`; all tasks use the others."""
 
 
-def find_artefact_folder(folder: Path) -> Path:
-    """Return the artefact folder inside a run folder; an artefact folder is returned as it is."""
-    packed = folder / _PACKED_FOLDER
-    is_run = not (folder / ARTEFACTS_FILE).is_file() and (packed / ARTEFACTS_FILE).is_file()
-    return packed if is_run else folder
-
-
 def read_artefacts(folder: Path) -> Artefacts:
     """Read and check the ``artifacts.json`` of an artefact folder (exported files, tokenizer, golden rows).
 
     Raises:
-        InputError: If it is missing, of another major schema, wrong, or names paths outside the folder.
+        InputError: If the file is missing, of another major schema version, or invalid, or if it names paths outside the folder.
     """
     path = folder / ARTEFACTS_FILE
     if not path.is_file():
@@ -89,7 +79,7 @@ def write_artefacts(folder: Path, artefacts: Artefacts) -> None:
 
 
 def _contradictions(artefacts: Artefacts) -> list[str]:
-    """List the entries of an artefact list that contradict its task, one sentence each."""
+    """List the entries of an artifacts.json that contradict the task it names, one sentence each."""
     task, processing, labels = artefacts.task, artefacts.processing, artefacts.labels
     row = TASKS[task]
     problems = [
@@ -115,7 +105,10 @@ def _contradictions(artefacts: Artefacts) -> list[str]:
 
 
 def _path_problems(files: Sequence[FileRecord]) -> list[str]:
-    """List paths that occur twice, aliases that differ from their model file, and more than one default file."""
+    """List what is wrong with the paths of artifacts.json: a path twice, a broken alias, or a second default file.
+
+    An alias is broken if it names no model file, or one of another size, digest or format.
+    """
     by_path = {f.path: f for f in files}
     problems = [] if len(by_path) == len(files) else ["a path is listed twice"]
     for record in files:
@@ -138,10 +131,10 @@ def read_checked_config(folder: Path, artefacts: Artefacts) -> dict[str, Any] | 
     """Read config.json of an artefact folder, and check that it belongs to the model in artifacts.json.
 
     Returns:
-        The content; None if the folder has no such file.
+        The content of config.json; None if the folder has no config.json.
 
     Raises:
-        InputError: If it is no configuration, or that of another model than the list's.
+        InputError: If config.json is no configuration, or describes another model than artifacts.json.
     """
     path = folder / CONFIG_FILE
     if not path.is_file():
@@ -187,37 +180,8 @@ def check_label_names(folder: Path, artefacts: Artefacts, config: dict[str, Any]
 # --- files ------------------------------------------------------------
 
 
-def find_unsafe_entry(folder: Path, relative: str) -> str | None:
-    """Return why a listed path must not be opened (a pipe, or a link out of the folder); None if it is safe.
-
-    Returns:
-        A few words, or None for a regular file and for a folder of regular files; links to regular files inside are
-        followed.
-    """
-    path, root = folder / relative, folder.resolve()
-    below = sorted(path.rglob("*")) if path.is_dir() else []
-    for entry in (path, *below):
-        if not entry.exists():
-            return "is or contains a link to nothing"
-        if not (entry.is_file() or entry.is_dir()):
-            return f"is or contains {_special_kind(entry)}, which is never opened"
-        if entry.is_symlink() and not entry.resolve().is_relative_to(root):
-            return "is or contains a link that leaves the folder"
-    return None
-
-
-def _special_kind(path: Path) -> str:
-    """Name the kind of a path that is neither file nor folder, such as "a FIFO"."""
-    try:
-        mode = path.stat().st_mode
-    except (OSError, RuntimeError):
-        return "a link in a circle, or to nothing"
-    kinds = {stat.S_ISFIFO: "a FIFO", stat.S_ISSOCK: "a socket", stat.S_ISCHR: "a device", stat.S_ISBLK: "a device"}
-    return next((name for is_kind, name in kinds.items() if is_kind(mode)), "no regular file")
-
-
 def list_changed_files(folder: Path, artefacts: Artefacts) -> list[str]:
-    """List the paths whose existing file differs from its record in size or sha256, or is unsafe to open."""
+    """List the files whose size or sha256 is not the one in artifacts.json, or that are unsafe to open; return their paths."""
     existing = [r for r in artefacts.files if (folder / r.path).exists()]
     return [
         r.path
@@ -229,14 +193,14 @@ def list_changed_files(folder: Path, artefacts: Artefacts) -> list[str]:
 
 
 def list_integrity_problems(folder: Path, artefacts: Artefacts, changed: Sequence[str] | None = None) -> list[str]:
-    """List the differences between an artefact folder and its list of files: missing, changed, unlisted, unsafe.
+    """List how a folder's files differ from its artifacts.json: missing, changed, unlisted or unsafe, one sentence each.
 
     Documents may be edited and deleted; `list_edited_documents` lists those.
 
     Args:
-        folder: The folder.
-        artefacts: The content of its artifacts.json.
-        changed: The result of `list_changed_files`, if the caller has it already.
+        folder: The artefact folder.
+        artefacts: The content of the folder's artifacts.json.
+        changed: The result of `list_changed_files`, if the caller has it already; by default it is computed.
     """
     differing = set(list_changed_files(folder, artefacts) if changed is None else changed)
     problems = []
@@ -254,13 +218,13 @@ def list_integrity_problems(folder: Path, artefacts: Artefacts, changed: Sequenc
             problems.append(f"{record.path}: is or contains a link; PocketBERT writes none")
     for name in _unlisted_files(folder, artefacts):
         path = folder / name
-        kind = " (a link)" if path.is_symlink() else "" if path.is_file() else f" ({_special_kind(path)})"
+        kind = " (a link)" if path.is_symlink() else "" if path.is_file() else f" ({name_special_kind(path)})"
         problems.append(f"{name}: there, but not listed{kind}")
     return problems
 
 
 def _is_plain_or_missing(path: Path) -> bool:
-    """Return whether a document is an ordinary file or was deleted, both of which are allowed."""
+    """Return whether a document is a regular file or does not exist; both are allowed."""
     return not path.is_symlink() and (path.is_file() or not path.exists())
 
 
@@ -276,7 +240,10 @@ def list_edited_documents(folder: Path, artefacts: Artefacts) -> list[str]:
 
 
 def list_foreign_files(folder: Path) -> list[str]:
-    """List the files in a folder that are a user's: unlisted ones and edited documents; all without artifacts.json."""
+    """List the files in a folder that are the user's own: those not in artifacts.json, and documents that were edited.
+
+    Without an artifacts.json all files count as the user's.
+    """
     try:
         artefacts = read_artefacts(folder)
         documents = artefacts.model_copy(update={"files": [r for r in artefacts.files if r.kind is Kind.DOCUMENT]})
@@ -308,11 +275,13 @@ def requested_scheme(default: ModelRecord) -> Scheme:
 
 
 def choose_file(files: Sequence[ModelRecord], wanted: Scheme) -> ModelRecord:
-    """Choose the file with the wanted quantization scheme, or its format's substitute; else int8, else the last file.
+    """Choose the model file that has the scheme a recipe asked for, or the scheme that its format stores instead of it.
+
+    If no file has it, choose the first int8 file; if there is no int8 file either, the last file.
 
     Args:
         files: Files of one or several formats; at least one.
-        wanted: A scheme as in a recipe, see `requested_scheme`.
+        wanted: The scheme as a recipe writes it, see `requested_scheme`.
     """
 
     def fits(record: ModelRecord, scheme: Scheme) -> bool:

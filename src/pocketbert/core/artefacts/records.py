@@ -14,14 +14,13 @@ from pocketbert.core.data.labels import Labels
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families.weight_records import WeightRole
-from pocketbert.core.heads import AnswerSettings, Head, make_head
-from pocketbert.core.heads.head import Share
-from pocketbert.core.predict.scores import Confidence, Score
+from pocketbert.core.heads import Head, make_head
+from pocketbert.core.heads.settings import AnswerSettings, Share
+from pocketbert.core.predict.score_records import Confidence, Score
 from pocketbert.core.predict.sentence_settings import PoolingKind, Prompts, Similarity
 from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
 from pocketbert.core.types import Client, Format, Provenance, Runtime, Scheme, Status
 
-ARTEFACTS_FILE = "artifacts.json"
 SCHEMA_VERSION = "1.0"
 _MAX_LENGTH = 1 << 20
 _MAX_LABELS = 1 << 16
@@ -56,7 +55,7 @@ class Tensor(_Record):
     Attributes:
         name: Name in the graph.
         dtype: ``int64``, ``float32``, ...
-        shape: Sizes; a name stands for a free axis.
+        shape: Size of each axis; a free axis has a name instead of a size.
     """
 
     name: str
@@ -82,10 +81,10 @@ class OldestEngine(_Record):
     """The oldest version of an engine that ran files of a scheme correctly in tests.
 
     Attributes:
-        engine: Name of its Python distribution.
-        version: The version.
-        older_answer_wrongly: Whether an older one gave wrong outputs without an error.
-        provenance: How that is known.
+        engine: Name of the engine's Python distribution.
+        version: The oldest version that ran the files correctly.
+        older_answer_wrongly: Whether an older version gave wrong outputs without an error.
+        provenance: How the version is known.
     """
 
     engine: str
@@ -102,7 +101,7 @@ class Requirements(_Record):
         ir_version: Version of the ONNX file format.
         ios: Oldest iOS version that opens a Core ML package.
         operators: Operators that are not ONNX's own: only the engine that they come from opens the file.
-        engine: The oldest engine that computes files of its scheme correctly.
+        engine: The oldest engine that computes files of this scheme correctly.
     """
 
     opset: int | None = None
@@ -148,10 +147,10 @@ class FileRecord(_Record):
     """The record of one file in an artefact folder.
 
     Attributes:
-        path: Relative to the folder, with forward slashes; a Core ML package is a folder.
+        path: Path relative to the folder, with forward slashes; a Core ML package is a folder.
         sha256: Hex digest; see `pocketbert.core.disk.files.sha256_path`.
-        bytes: Size.
-        kind: Its purpose.
+        bytes: Size of the file, or of all files in a Core ML package.
+        kind: Purpose of the file.
     """
 
     path: Annotated[str, Field(min_length=1)]
@@ -170,18 +169,18 @@ class ModelRecord(ModelFilePurpose, FileRecord):
     """The record of a model file in an artefact folder.
 
     Attributes:
-        format: Its format.
-        scheme: How its numbers are stored.
+        format: Format of the file.
+        scheme: How the file stores the model's numbers.
         default: Whether `pocketbert.load` opens it.
         alias_of: Path of the model file that this one equals byte for byte.
-        client: The client that it is made for; None for any client of its format.
-        runtime: The runtime that it is made for; None for any.
-        signature: Its inputs and outputs.
-        minimum: Its requirements; None if the file was not read.
-        status: Whether it passed the gates.
-        lineage: sha256 of the weights it was made from.
+        client: The client app that the file is made for; None for any client of its format.
+        runtime: The runtime that the file is made for; None for any.
+        signature: Inputs and outputs of the graph.
+        minimum: The oldest software that can run the file; None if the file was not read.
+        status: Whether the file passed the gates.
+        lineage: sha256 of the weights that the file was made from.
         scores: Measured scores by set (``eval``, ``holdout``).
-        seen_right: Engines that passed its golden rows.
+        seen_right: Engines that computed the file's golden rows correctly.
         confidence: Temperature of its softmax, accuracy of the probabilities, and the probability below which an
             answer is unknown (text-classification).
         weights: Role and scheme of each weight, if the recipe left some as they were exported.
@@ -210,7 +209,7 @@ class ModelRecord(ModelFilePurpose, FileRecord):
 
     @property
     def emulated(self) -> bool:
-        """Whether its golden rows (recorded inputs with expected outputs) were computed by an emulator."""
+        """Whether an emulator computed the expected outputs of the file's golden rows."""
         return any(seen.provenance is Provenance.EMULATED for seen in self.seen_right)
 
 
@@ -223,6 +222,10 @@ def _record_type(value: object) -> str:
 _AnyRecord = Annotated[
     Annotated[ModelRecord, Tag("model")] | Annotated[FileRecord, Tag("file")], Discriminator(_record_type)
 ]
+
+
+_POOLINGS = rf"^({'|'.join(PoolingKind)})(\+({'|'.join(PoolingKind)})){{0,5}}$"
+"""Kinds of pooling, of which several are joined by plus signs."""
 
 
 class Processing(_Record):
@@ -241,9 +244,12 @@ class Processing(_Record):
         thresholds: Per-label decision thresholds (multi-label).
         unknown: Probability below which an answer of any file is marked as unknown (text-classification); None if
             there is none, or each file has its own (`ModelRecord.confidence`).
-        unknown_accuracy: Accuracy among the other answers for which the files' own thresholds were fitted.
-        pooling: How the files pool token states into one vector (embeddings): ``mean`` or ``cls``.
-        normalize: Whether the files divide it by its length (embeddings).
+        unknown_accuracy: The accuracy for which the files' own thresholds were fitted: that of the answers above the
+            threshold.
+        pooling: How the files pool token states into one vector (embeddings): ``mean``, ``cls``, ``max`` and others, or
+            several that are concatenated: ``mean+max``.
+        vector_layers: Layers that the files apply to that vector, in order, in words.
+        normalize: Whether the files divide the vector by its length (embeddings).
         answer_length: Longest answer in tokens (question answering).
         null_answers: Whether a question may have no answer (question answering).
     """
@@ -260,7 +266,8 @@ class Processing(_Record):
     thresholds: list[Share] | None = None
     unknown: Share | None = None
     unknown_accuracy: Share | None = None
-    pooling: PoolingKind | None = None
+    pooling: Annotated[str, Field(pattern=_POOLINGS)] | None = None
+    vector_layers: Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=16)] = []
     normalize: bool | None = None
     answer_length: _Length | None = None
     null_answers: bool | None = None
@@ -278,7 +285,7 @@ class Processing(_Record):
             "stride": self.stride,
             "answer_length": self.answer_length,
             "null_answers": self.null_answers,
-            "pooling": self.pooling,
+            "pooling": self.pooling if self.pooling in set(PoolingKind) else None,
             "normalize": self.normalize,
             "similarity": self.similarity,
         }
@@ -292,7 +299,7 @@ class Artefacts(_Record):
         schema_version: Version of the format; versions with the same major part can be read.
         name: Name of the run or model.
         task: Hub task name.
-        family: Row of the family table.
+        family: Name of the model family.
         form: Export form (additional inputs besides the text) of the files; None for text only.
         labels: Label names in order of their ids.
         pair: Whether inputs are pairs of texts.
@@ -340,7 +347,7 @@ class Artefacts(_Record):
         return labels
 
     def unknown_below(self, record: ModelRecord) -> float | None:
-        """Return the probability below which an answer of a file is marked unknown; None for never."""
+        """Return the probability below which an answer of a file is marked unknown; None if no answer is."""
         own = record.confidence.unknown if record.confidence is not None else None
         return self.processing.unknown if own is None else own
 
@@ -356,5 +363,5 @@ class Artefacts(_Record):
         """Return the record of the model file that `pocketbert.load` opens."""
         candidates = [f for f in self.models() if f.default] or self.models()
         if not candidates:
-            raise InputError(Problem(ARTEFACTS_FILE, "the folder lists no model file."))
+            raise InputError(Problem("artifacts.json", "the folder lists no model file."))
         return candidates[0]

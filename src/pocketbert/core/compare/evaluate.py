@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.predict.predictor import Batching, Matrix, Predictor, run_rows
-from pocketbert.core.predict.scores import Score
 from pocketbert.core.predict.tokenization import TextTokenizer
+
+if TYPE_CHECKING:
+    from pocketbert.core.predict.scores import Score
 
 
 @dataclass(frozen=True)
@@ -40,17 +43,17 @@ class EvalSet:
 def evaluate(
     predictor: Predictor, tokenizer: TextTokenizer, rows: EvalSet, batch: int = 1, label: str = ""
 ) -> tuple[Score, list[Matrix]]:
-    """Run a predictor on labelled rows; return its score and the kept outputs of each row.
+    """Run a predictor on labelled rows; return the score, and the outputs of each row that it is computed from.
 
     Args:
         predictor: The model file or module to score.
-        tokenizer: Pads batches.
+        tokenizer: Pads the rows of a batch.
         rows: The rows to score on.
-        batch: Rows at once; 1 means unpadded.
+        batch: Number of rows that are run at once; 1 runs each row alone, without padding.
         label: Text of the progress bar.
 
     Returns:
-        The score, and a matrix per row with the outputs that the task's score needs (for classifiers the logits).
+        The score, and for each row a matrix with the outputs that the task's score needs (for classifiers the logits).
     """
     head, prepared = rows.head, rows.rows
     reduced = run_rows(
@@ -66,7 +69,7 @@ def evaluate(
 
 
 def _score(reduced: Sequence[Matrix], rows: EvalSet) -> Score:
-    """Score the rows' reduced outputs against the gold labels, without numpy's warnings about NaN."""
+    """Compute the task's score from the outputs that `evaluate` keeps of each row, without numpy's NaN warnings."""
     with np.errstate(invalid="ignore"):
         return rows.head.score(reduced, rows.rows)
 
@@ -80,7 +83,7 @@ _FLOOR = 0.1
 def worst_difference(values: NDArray[np.floating], reference: NDArray[np.floating]) -> float:
     """Return the largest absolute difference of two arrays; NaN if a value is NaN or the shapes differ.
 
-    A running maximum loses a NaN when the next value is finite; numpy's `max` keeps it.
+    NaN is kept by numpy's `max`; a maximum updated in a Python loop would lose it when the next value is finite.
     """
     if values.shape != reference.shape:
         return float("nan")
@@ -91,16 +94,17 @@ def worst_difference(values: NDArray[np.floating], reference: NDArray[np.floatin
 def logit_spread(logits: NDArray[np.floating]) -> float:
     """Return how much logits [N, labels] vary over the N inputs: the largest standard deviation of a class.
 
-    Constant offsets of a class, as an untrained head has, do not change it.
+    A constant added to all logits of a class, as the bias of an untrained head adds one, does not change the spread.
     """
     return float(np.asarray(logits, np.float64).std(0).max())
 
 
 def logit_scale(logits: NDArray[np.floating]) -> float:
-    """Return the scale that differences of logits [N, labels] are divided by: their spread, or 0.1 of the largest.
+    """Return what differences of logits [N, labels] are divided by: their spread, or a tenth of the largest logit.
 
-    An untrained head answers nearly the same to every text (spread 0.1 % of the logits); there the spread alone would
-    call the rounding of fp32, and all of int8, an error. A bound of 1e-4 then stands for 1e-5 of the logits.
+    An untrained head answers nearly the same to every text (its spread is 0.1 % of its logits). Divided by such a
+    spread, the rounding of fp32, and every int8 file, would look like an error. With a tenth of the largest logit as
+    the smallest scale, a bound of 1e-4 stands for 1e-5 of the logits.
     """
     largest = float(np.abs(np.asarray(logits, np.float64)).max()) if logits.size else 0.0
     return max(logit_spread(logits), _FLOOR * largest, 1e-6)

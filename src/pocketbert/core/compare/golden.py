@@ -16,18 +16,18 @@ from typing import Annotated, Any, Self, TypeVar
 import numpy as np
 from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
+from pocketbert.core.compare import GOLDEN_FILE as GOLDEN_FILE
+from pocketbert.core.compare import MAX_GOLDEN_MIB
 from pocketbert.core.compare.evaluate import logit_scale
 from pocketbert.core.disk.files import check_size, read_json, write_json
-from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.errors import InputError, Problem, first_line
 from pocketbert.core.families.weight_records import ProductRanges
 from pocketbert.core.predict.inputs import Text, with_columns
 from pocketbert.core.predict.predictor import Matrix
 
-GOLDEN_FILE = "golden.jsonl"
 GOLDEN_TOKENS_FILE = "golden_tokens.jsonl"
 LIBRARY_FILE = "library.json"
 SIMULATED_FILE = "simulated.json"
-MAX_GOLDEN_MIB = 64
 LEAST_GOLDEN_ROWS = 4
 """Fewer rows prove nothing; PocketBERT writes about forty."""
 _MAX_ROWS = 4096
@@ -53,12 +53,14 @@ class GoldenRow(BaseModel):
         reference: Outputs of the reference model in the recorded rows and columns, row by row.
         outputs: Outputs of each model file in the same rows and columns, by path.
         tolerance: Largest absolute difference from `outputs` that a correct runtime may have, by path.
-        padded: Answer of the reference model when 19 padding tokens stand beside the text (fewer if that would be
-            too long); empty if it was not recorded.
-        places: Indices of the output's recorded rows (tokens; of fill-mask: masked tokens); empty for all.
-        columns: Indices of the recorded columns; empty for all. Of question-answering 0 is the start, 1 the end.
+        padded: Output of the reference model when 19 padding tokens stand beside the text (fewer if that would be too
+            long); empty if it was not recorded.
+        places: Indices of the output's recorded rows: tokens, or for fill-mask masked tokens; empty for all.
+        columns: Indices of the output's recorded columns; empty for all. For question answering, column 0 is the start
+            and 1 the end.
         data: Other data columns of the text, which the files' further inputs are made of; empty if there are none.
-        drawn: Whether the text was made of drawn words, to read the whole vocabulary and the full length.
+        drawn: Whether the text was made from randomly drawn token ids, so that the whole vocabulary and the full length
+            are tested.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -111,7 +113,7 @@ def read_golden(path: Path, least: int = 1) -> list[GoldenRow]:
 
     Args:
         path: The JSON Lines file.
-        least: Fewest rows that are accepted.
+        least: Smallest number of rows that is accepted.
 
     Raises:
         InputError: If the file is missing, too long or too short, or a row is wrong or unlike the others.
@@ -130,7 +132,7 @@ def read_golden(path: Path, least: int = 1) -> list[GoldenRow]:
 
 
 def _problems_of_row(row: GoldenRow) -> Iterator[str]:
-    """Yield the problems of one golden row: numbers of values that do not fit each other, files without a tolerance."""
+    """Yield the problems of one golden row: counts that do not fit each other, or files without a tolerance for their outputs."""
     sizes = {len(row.reference), *map(len, row.outputs.values()), *([len(row.padded)] if row.padded else [])}
     if len(sizes) > 1 or not row.reference:
         yield f"answers of {', '.join(map(str, sorted(sizes)))} numbers; all have the same number, at least one"
@@ -143,7 +145,7 @@ def _problems_of_row(row: GoldenRow) -> Iterator[str]:
 
 
 def _problems_of_rows(rows: Sequence[GoldenRow]) -> Iterator[str]:
-    """Yield the problems of golden rows taken together: different widths, or tolerances that any answer would pass."""
+    """Yield the problems of all golden rows together: outputs of different widths, or tolerances so large that any answer would pass."""
     widths = {len(r.reference) // (len(r.places) or 1) for r in rows}
     if len(widths) > 1:
         yield f"its rows record answers of different widths: {', '.join(map(str, sorted(widths)[:5]))}."
@@ -190,7 +192,7 @@ def read_golden_tokens(path: Path, least: int = LEAST_GOLDEN_ROWS) -> list[Token
 
     Args:
         path: The JSON Lines file.
-        least: Fewest rows that are accepted.
+        least: Smallest number of rows that is accepted.
 
     Raises:
         InputError: If the file is missing, too long or too short, or a row is wrong.
@@ -226,11 +228,11 @@ def _read_rows(path: Path, row_class: type[_Row], title: str, least: int) -> lis
 
 
 def _reason(error: Exception) -> str:
-    """Return an error's message on one line; for a pydantic error the first failing field and its message."""
+    """Return an exception's message on one line; of a pydantic error the first invalid field and its message."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:300]
-    return (str(error).splitlines() or [type(error).__name__])[0][:300].rstrip(".")
+    return first_line(error)[:300].rstrip(".")
 
 
 # --- answers of the library ---
@@ -242,12 +244,12 @@ class LibraryRow(BaseModel):
     Attributes:
         text: The text, or the two texts of a pair, without a prompt.
         prompt: Name of the prompt that was put in front; None for the model's default.
-        ids: Token ids that the library feeds.
-        type_ids: Segment ids that it feeds; zeros if it feeds none.
-        names: Name of each value: a label; of tokens ``place:label``, of masked words ``mask:id``; empty if the
-            values are one number or a vector.
-        values: Scores as the library returns them; of question answering the scores of each token as first, then as
-            last.
+        ids: Token ids that the library gives to its model.
+        type_ids: Segment ids that the library gives to its model; zeros if it gives none.
+        names: Name of each value: a label, ``place:label`` for a token's label, ``mask:id`` for a masked word; empty if
+            the values are one number or a vector.
+        values: Scores as the library returns them. For question answering, each token's score as the first token of the
+            answer, then each token's score as the last.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -272,8 +274,8 @@ class LibraryAnswers(BaseModel):
     Attributes:
         schema_version: Version of the format; versions with the same major part can be read.
         library: Name and version of the library, e.g. ``transformers 5.23.0, pipeline text-classification``.
-        missing: Why no library answered; empty if one did.
-        rows: The texts.
+        missing: Why no library computed answers; empty if one did.
+        rows: The texts with the library's answers.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -302,10 +304,10 @@ class SimulatedErrors(BaseModel):
 
     Attributes:
         texts: Number of texts that the errors were measured on.
-        errors: RMS error of a file's scheme, simulated in torch, relative to the spread of the logits; by path in the
-            artefact folder. Files whose bound depends on none are not in it.
-        ranges: For each static file, by the paths of the weights in the torch module, the ranges of the values that
-            weights are multiplied with and of the results on the calibration texts; several if the file may hold any of
+        errors: RMS error of a file's scheme, simulated in torch, divided by the spread of the logits; by path in the
+            artefact folder. Files whose allowed error does not depend on such a number are left out.
+        ranges: For each static file, by the path of a weight in the torch module, the ranges on the calibration texts
+            of the values that the weight is multiplied with and of the products; several if the file may store any of
             them.
     """
 

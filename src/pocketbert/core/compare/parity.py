@@ -41,9 +41,9 @@ class Parity(BaseModel):
     Attributes:
         subject: The compared file, e.g. ``onnx/model.onnx``.
         reference: Name of the model it was compared with.
-        worst: Largest absolute difference of the logits relative to their spread; NaN if any value is.
-        mask_effect: How far the reference's logits move when padding is not masked, on the same scale;
-            proof that a lost mask would be seen.
+        worst: Largest absolute difference of the logits, divided by their spread; NaN if any value is NaN.
+        mask_effect: How far the reference's logits move when padding is not masked, on the same scale. It shows that
+            the comparison would notice a file that ignores the mask.
         bound: Largest value of `worst` that is allowed.
         spread: Scale of the differences: the largest per-class standard deviation of the reference logits over
             the texts, at least a tenth of the largest logit.
@@ -68,7 +68,7 @@ class Probe:
     """Batches of inputs for a comparison of model files, with the reference model's outputs.
 
     Attributes:
-        batches: Padded inputs by name, [B, L] each.
+        batches: Padded batches; each maps the names of the inputs to arrays [B, L].
         expected: The reference model's outputs for each batch, a matrix with one row per text or per real token.
         mask_effect: How far the reference's outputs move when padding is not masked, relative to their spread.
         task: The task, which determines the tokens whose outputs are compared.
@@ -104,28 +104,32 @@ def build_probe(
 ) -> Probe:
     """Build batches of many lengths and paddings, and run the reference model on them.
 
-    Rows are run alone and unpadded, in ragged batches, and padded to each of `lengths` (clipped to what the
-    tokenizer allows) and to odd lengths beside them, which no exporter's example had; the longest text is cut to each,
-    so that the last position is read too. If the file takes certain lengths only, the reference gets the same padding.
+    A file that takes any length gets rows alone and unpadded, rows in a batch of different lengths, and rows padded to
+    each of `lengths`, to 13 and to 37 tokens (odd lengths that no exporter uses as its example). A file that takes
+    fixed lengths only gets, for each length, rows that fill it and rows that do not; the reference model gets the same
+    padding.
+
+    The longest text is cut to each length, so that the last position is tested too.
 
     Args:
         reference: The original model.
         tokenizer: Tokenizes the texts.
         texts: At least 8 real texts.
-        lengths: Lengths that matter to the user, in tokens.
+        lengths: Lengths that matter to the user, in tokens; those above the tokenizer's maximum are reduced to it.
         task: The task, which determines the tokens whose outputs are compared.
         names: Names of the outputs to compare.
         fixed: The only lengths that the file takes; empty if it takes any.
-        drawn: Rows of drawn ids, all of one length that the file takes, which are run as they are.
+        drawn: Rows of random token ids, all of one length that the file takes, which are run in batches of two as they
+            are.
     """
     most = max(fixed, default=tokenizer.max_length)
     rows = [truncate_row(r, most) for r in tokenizer.encode(list(texts), places=True)]
-    groups = [*([row] for row in rows[:4]), rows[4:8]]
+    groups = [] if fixed else [*([row] for row in rows[:4]), rows[4:8]]
     padded_lengths = [max(map(len, group)) for group in groups]
-    longest = max(rows, key=len)
-    for i, length in enumerate(sorted({min(n, most) for n in (*lengths, *fixed, 13, 37)})):
+    first = [max(rows, key=len), *([min(rows, key=len)] if fixed else [])]
+    for i, length in enumerate(sorted(set(fixed) or {min(n, most) for n in (*lengths, 13, 37)})):
         count = max(2, min(6, _TOKENS_OF_LENGTH // length))
-        groups.append([truncate_row(r, length) for r in (longest, *rows[i % 4 :: 4])][:count])
+        groups.append([truncate_row(r, length) for r in (*first, *rows[i % 4 :: 4])][:count])
         padded_lengths.append(length)
     batches = [tokenizer.pad(g, smallest_fitting_length(fixed, n)) for g, n in zip(groups, padded_lengths, strict=True)]
     batches += [tokenizer.pad(drawn[i : i + 2]) for i in range(0, len(drawn), 2)]
@@ -148,11 +152,11 @@ def compare_with_probe(
 
     Args:
         subject: The model file, opened.
-        name: Its name in the report.
-        reference: The reference's name.
+        name: Name of the model file in the report.
+        reference: Name of the reference model in the report.
         probe: Inputs and expected outputs.
         names: Names of the outputs to compare.
-        bound: Largest allowed difference relative to the spread.
+        bound: Largest allowed difference, as a share of the spread (standard deviation) of the reference's outputs.
     """
     spread = logit_scale(np.concatenate(probe.expected))
     pairs = zip(probe.batches, probe.expected, strict=True)
@@ -192,18 +196,22 @@ def measure_padding_effect(
     alone: Sequence[Matrix] | None = None,
     spread: float | None = None,
 ) -> float:
-    """Measure how far padding changes a file's outputs, relative to their spread; with a correct mask only by rounding.
+    """Measure how far padding changes a file's outputs, divided by their spread.
+
+    If the file applies the attention mask correctly, only rounding changes them.
 
     Args:
         predictor: The model file, opened.
         tokenizer: Pads rows.
         rows: At least two tokenized texts.
         task: The task, which determines the outputs and tokens that are compared.
-        own: The change of the reference's outputs by padding, which is subtracted. It is not zero in MobileBERT,
-            whose last token sees the embedding of the padding token beside it.
-        keep: Selects the part of each row's output matrix that is compared; default all.
-        alone: The file's outputs for the rows without padding, that part of them; default: they are computed.
-        spread: The spread of the file's outputs, if it is known from more rows than these.
+        own: The change of the reference model's outputs by padding, which is subtracted. It is not zero in MobileBERT,
+            whose last token reads the embedding of the padding token beside it.
+        keep: Function from a row's index and output matrix to the part of the matrix that is compared; by default all
+            of it.
+        alone: The outputs of the file for the rows without padding, reduced by `keep`; by default they are computed.
+        spread: The spread of the file's outputs, if it is known from more rows than these; by default that of these
+            rows.
     """
     pick = keep or (lambda _, matrix: matrix)
     unpadded = join_texts(run_rows(predictor, tokenizer, rows, task, reduce=pick) if alone is None else alone)
@@ -215,7 +223,7 @@ def measure_padding_effect(
 def run_padded_rows(
     predictor: Predictor, tokenizer: TextTokenizer, rows: Sequence[Encoded], task: Task
 ) -> list[Matrix]:
-    """Run rows one by one, padded with 19 more tokens than needed (fewer if too long); return a matrix per row."""
+    """Run each row alone, with 19 padding tokens more than needed (fewer if too long); return a matrix per row."""
     answers = []
     for row in rows:
         batch = _pad_more(predictor, tokenizer, row)
@@ -224,10 +232,12 @@ def run_padded_rows(
 
 
 def _pad_more(predictor: Predictor, tokenizer: TextTokenizer, row: Encoded) -> dict[str, NDArray[np.int64]]:
-    """Build a batch of one row with more padding than it needs; a fixed-length file gets other ids in its padding."""
-    most = min(tokenizer.max_length, max(predictor.lengths, default=tokenizer.max_length))
+    """Build a batch of one row with more padding than the row needs, to test that padding does not change the outputs.
+
+    If the file takes no length above the row's, the padding tokens get other ids instead.
+    """
     usual = smallest_fitting_length(predictor.lengths, len(row))
-    batch = feed(predictor, tokenizer, [row], min(max(len(row) + _PADDING, usual + 1), most))
+    batch = feed(predictor, tokenizer, [row], count_padded_tokens(predictor, tokenizer, row))
     if predictor.lengths and batch["input_ids"].shape[1] == usual:
         # the file has no longer signature: other tokens where the padding is; the one beside the text stays, since
         # MobileBERT's embedding looks at neighbours
@@ -235,6 +245,16 @@ def _pad_more(predictor: Predictor, tokenizer: TextTokenizer, row: Encoded) -> d
         replaced = padding[1:] if tokenizer.padding_side == "right" else padding[:-1]
         batch["input_ids"][0, replaced] = np.resize(row.ids, replaced.size)
     return batch
+
+
+def count_padded_tokens(predictor: Predictor, tokenizer: TextTokenizer, row: Encoded) -> int:
+    """Return to how many tokens `run_padded_rows` pads a row at least.
+
+    These are 19 more than the row has, and more than the smallest fixed length that it fits, up to the longest input.
+    """
+    most = min(tokenizer.max_length, max(predictor.lengths, default=tokenizer.max_length))
+    usual = smallest_fitting_length(predictor.lengths, len(row))
+    return min(max(len(row) + _PADDING, usual + 1), most)
 
 
 # --- drawn inputs ---
@@ -250,8 +270,8 @@ class _DrawnRow:
     """A row of random token ids: the special tokens in their places, and the ids drawn for the other positions.
 
     Attributes:
-        frame: The row with padding tokens at these positions; see `TextTokenizer.frame`.
-        positions: The positions.
+        frame: The row with special tokens in their places and padding tokens at `positions`; see `TextTokenizer.frame`.
+        positions: The positions that drawn ids fill.
         ids: The drawn ids.
     """
 
@@ -270,19 +290,20 @@ def draw_rows(
 ) -> list[Encoded]:
     """Draw input rows of `length` random token ids, with special tokens where the tokenizer places them.
 
-    No id is drawn again until every one was, so that a small vocabulary is read completely. The same arguments give the
-    same rows, and fewer rows are the first of more.
+    No id is drawn a second time before every id was drawn once, so that a small vocabulary is covered completely. The
+    same arguments give the same rows; with fewer `kinds` the result is the beginning of the longer one.
 
     Args:
         tokenizer: Places the special tokens.
-        vocabulary: Rows of the embedding table; ids beyond it are not drawn.
+        vocabulary: Number of rows of the embedding table; ids beyond it are not drawn.
         length: Tokens of each row, at most the tokenizer's `max_length`.
-        kinds: For each row whether it is a pair of texts, so that its second half is in the second segment.
-        masked: Whether the first, middle and last drawn token of each row is the mask token, for models that predict
-            it.
+        kinds: For each row, whether it is a pair of texts; the second half of a pair gets the segment id of the second
+            text.
+        masked: Whether the first, middle and last drawn token of each row are replaced by the mask token, for models
+            that predict it.
 
     Returns:
-        The rows; empty if the vocabulary has nothing but special tokens.
+        The rows; empty if the vocabulary consists of special tokens only.
     """
     rows = []
     for drawn in _draw(tokenizer, vocabulary, length, kinds):
@@ -297,23 +318,27 @@ def draw_rows(
 def draw_texts(
     tokenizer: TextTokenizer, vocabulary: int, length: int, kinds: Sequence[bool], mask: str | None = None
 ) -> list[Text]:
-    """Draw random texts, decoded from random token ids, for comparisons that start from text; see `draw_rows`.
+    """Draw random texts, decoded from random token ids, for comparisons that start from text instead of ids.
 
     The tokenizer may split a text into other pieces than it was made of. At the tokenizer's longest input every text
     fills the length; below it a text may be a few tokens shorter.
 
     Args:
         tokenizer: Decodes the drawn ids.
-        vocabulary: Rows of the embedding table; ids beyond it are not drawn.
-        length: Most tokens of each text.
-        kinds: For each text whether it is a pair.
-        mask: A mask token to put behind the first few words of single texts.
+        vocabulary: Number of rows of the embedding table; ids beyond it are not drawn.
+        length: Largest number of tokens of each text.
+        kinds: For each text, whether it is a pair.
+        mask: The mask token, which is put behind the first few words of single texts; None for tasks without masks.
     """
     return [_decode(tokenizer, drawn, length, mask) for drawn in _draw(tokenizer, vocabulary, length, kinds)]
 
 
 def _draw(tokenizer: TextTokenizer, vocabulary: int, length: int, kinds: Sequence[bool]) -> list[_DrawnRow]:
-    """Draw random ids for the text positions of each row; every id comes once before any comes again."""
+    """Draw rows of random token ids with the special tokens in place; use each id once before using any again.
+
+    `vocabulary` is the number of ids, `length` the number of tokens in a row; `kinds` has, for each row, whether it is
+    a pair.
+    """
     pool = drawable_ids(tokenizer, vocabulary)
     if not pool.size:
         return []
@@ -326,7 +351,18 @@ def _draw(tokenizer: TextTokenizer, vocabulary: int, length: int, kinds: Sequenc
 
 
 def _decode(tokenizer: TextTokenizer, drawn: _DrawnRow, length: int, mask: str | None) -> Text:
-    """Decode a row of drawn ids to a text or pair, with ids repeated or dropped until it has about `length` tokens."""
+    """Decode random token ids to a text or pair that has about `length` tokens when it is tokenized again.
+
+    Tokenizing the decoded text may join or split tokens. While it has too many tokens, ids are dropped. While
+    it has too few, ids are repeated, but only if `length` is the tokenizer's longest input; other texts stay
+    shorter.
+
+    Args:
+        tokenizer: Decodes the ids and counts the tokens.
+        drawn: The random ids, with the special tokens around them.
+        length: Wanted number of tokens, special tokens included.
+        mask: The mask token, which is put behind the first six ids of a single text. None for no mask.
+    """
     part_of = _parts(drawn.frame)[drawn.positions]
     parts: list[list[int]] = [drawn.ids[part_of == part].tolist() for part in np.unique(part_of)]
     while True:

@@ -1,6 +1,9 @@
 """Values of labels, read in one way from every kind of file: numbers, names, and spans with their tags.
 
-- `number_of` reads a label that is a number, `is_visible` refuses blank names, `find_name_problems` checks a list of names.
+- `number_of` reads a label that is a number, `read_truth` one that is true or false, `are_probabilities` finds cells with a
+  probability for each label, `parse_list` reads a list that a table holds as text, `find_word_places` the words of a tagged
+  text, `is_visible` refuses blank names,
+  `find_name_problems` checks a list of names.
 - `Span` is a labelled piece of a text. `iob2_tags` makes the IOB2 tags of a label set; `assign_tags` turns spans into
   tags for training and `spans_from_tags` turns tags back into spans.
 - `count_spans` compares predicted spans with the right ones, for F1, precision and recall.
@@ -8,12 +11,15 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
+from typing import Any
 
 from pocketbert.core.errors import shorten_repr
 
@@ -41,6 +47,72 @@ def number_of(label: object) -> int | float | None:
     if isinstance(label, bool) or not isinstance(label, int | float):
         return None
     return int(label) if isinstance(label, float) and label.is_integer() and abs(label) < _LARGEST_EXACT else label
+
+
+def read_truth(cell: Any) -> bool | None:
+    """Return True for a cell that is 1 or true, False for 0 or false, None for any other cell.
+
+    Such cells fill the columns of data files in which each label has a column of its own.
+    """
+    if isinstance(cell, str) and cell.strip().lower() in ("true", "false"):
+        return cell.strip().lower() == "true"
+    number = int(cell) if isinstance(cell, bool) else number_of(cell)
+    return bool(number) if number in (0, 1) else None
+
+
+_ROUNDING = 0.05
+"""What the sum of rounded probabilities may differ from 1."""
+
+
+def are_probabilities(cell: Any) -> bool:
+    """Return whether a cell gives each label a probability, about 1 in all: {name: p}, or a list of fractions."""
+    values = cell.values() if isinstance(cell, dict) else cell if isinstance(cell, list | tuple) else ()
+    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool) and 0 <= v <= 1]
+    is_rounded = len(numbers) == len(values) > 1 and abs(sum(numbers) - 1) <= _ROUNDING
+    return is_rounded and (isinstance(cell, dict) or any(isinstance(v, float) for v in numbers))
+
+
+_LONGEST_LIST = 1 << 20
+_ARRAY = re.compile(r"\[\s*(?:(?:'[^']*'|\"[^\"]*\")\s*)+\]")
+"""A list as numpy prints it, without commas."""
+
+
+def parse_list(cell: Any) -> Any:
+    """Return the list that a text spells in JSON, or as Python or numpy print it; return any other cell unchanged.
+
+    Tables that pandas wrote hold lists of words, tags and labels as such texts.
+    """
+    if not isinstance(cell, str) or cell[:1] != "[" or cell[-1:] != "]" or len(cell) > _LONGEST_LIST:
+        return cell
+    try:
+        value = json.loads(cell)
+    except (ValueError, RecursionError):
+        if _ARRAY.fullmatch(cell):
+            return [word[1:-1] for word in re.findall(r"'[^']*'|\"[^\"]*\"", cell)]
+        try:
+            value = ast.literal_eval(cell)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            return cell
+    return value if isinstance(value, list) else cell
+
+
+def find_word_places(text: Any, tags: Any) -> tuple[Any, list[tuple[int, int]] | None]:
+    """Return the text of a tagged row, and the (start, end) characters of each word; None if they are unknown.
+
+    A list of words is joined with blanks. In a running text the pieces between blanks are the words, if there are as
+    many pieces as tags; else the positions are unknown.
+    """
+    if isinstance(text, list | tuple) and all(isinstance(word, str) and word.strip() for word in text):
+        places, start = [], 0
+        for word in text:
+            places.append((start, start + len(word)))
+            start += len(word) + 1
+        return " ".join(text), places
+    if not isinstance(text, str):
+        return text, None
+    places = [match.span() for match in re.finditer(r"\S+", text)]
+    tags = tags.split() if isinstance(tags, str) else tags
+    return text, places if isinstance(tags, list | tuple) and len(tags) == len(places) else None
 
 
 def is_visible(text: str) -> bool:
@@ -91,9 +163,9 @@ class Span:
     """A labelled piece of a text.
 
     Attributes:
-        start: Its first character, in code points.
-        end: The character behind its last.
-        label: Its label.
+        start: Index of the first character, in code points.
+        end: Index of the character after the last one.
+        label: Label of the piece.
     """
 
     start: int
@@ -102,7 +174,7 @@ class Span:
 
 
 def iob2_tags(labels: Sequence[str]) -> tuple[str, ...]:
-    """Return the IOB2 tags of a label set (``O``, then ``B-x`` and ``I-x`` per label); tags are returned unchanged."""
+    """Return the IOB2 tags of a label set: ``O``, and ``B-x`` and ``I-x`` for each label. Tags stay as they are."""
     if OUTSIDE in labels or have_iob_prefixes(labels):
         return tuple(labels)
     return (OUTSIDE, *(f"{prefix}-{name}" for name in labels for prefix in "BI"))
@@ -116,6 +188,44 @@ def have_iob_prefixes(tags: Iterable[str]) -> bool:
     return any(tag.startswith((*_BEGIN, *_INSIDE)) for tag in tags)
 
 
+def have_marks(cell: Any) -> bool | None:
+    """Return whether a row's tags contain ``O`` or prefixes such as ``B-``; None if the cell holds no tags."""
+    tags = parse_list(cell)
+    tags = tags.split() if isinstance(tags, str) else tags
+    if not isinstance(tags, list | tuple) or not tags or not all(isinstance(tag, str) for tag in tags):
+        return None
+    normal = normalize_tags(tags)
+    return OUTSIDE in normal or have_iob_prefixes(normal)
+
+
+_OTHER_PREFIXES = {"L": "E", "U": "S", "M": "I", "W": "S"}
+"""The letters of BILOU and BMEWO for those of IOBES."""
+_PREFIXED = re.compile(r"([BIESLUMW])[-_](.+)")
+
+
+def normalize_tags(tags: Sequence[str]) -> list[str]:
+    """Convert the tags of a text from any usual scheme to IOBES, in which each span has a beginning.
+
+    In IOB1, the scheme of CoNLL-2003, a span begins with ``I-`` unless a span of the same label ends right before it.
+    The letters of BILOU and BMEWO, and prefixes that end in ``_``, are converted; tags without a prefix are returned as
+    they are.
+    """
+    normal: list[str] = []
+    open_label: str | None = None
+    for tag in tags:
+        match = _PREFIXED.fullmatch(tag)
+        if match is None:
+            open_label = None
+            normal.append(OUTSIDE if tag in ("_", "-", "") else tag)
+            continue
+        letter, label = _OTHER_PREFIXES.get(match[1], match[1]), match[2]
+        if letter in "IE" and label != open_label:
+            letter = "B" if letter == "I" else "S"
+        open_label = label if letter in "BI" else None
+        normal.append(f"{letter}-{label}")
+    return normal
+
+
 def label_of_tag(tag: str) -> str | None:
     """Return the label of a tag (``PER`` for ``B-PER``); None for ``O``."""
     if tag == OUTSIDE:
@@ -126,13 +236,14 @@ def label_of_tag(tag: str) -> str | None:
 def spans_from_tags(tags: Sequence[str], places: Sequence[tuple[int, int]], single: bool = False) -> list[Span]:
     """Convert a row of tags to labelled spans, reading IOB2 strictly (seqeval ``mode="strict"``).
 
-    A span is a ``B-`` (or ``S-``) and the ``I-`` (``E-``) tags of the same label behind it; an ``I-`` without a
-    beginning is ignored. Tags without a prefix mark runs of equal labels, or single words.
+    A span is a ``B-`` (or ``S-``) tag and the ``I-`` (or ``E-``) tags of the same label after it; an ``I-`` that no
+    ``B-`` begins is ignored. Of tags without a prefix, each run of equal labels is a span; with `single`, each word.
 
     Args:
         tags: N tags.
         places: The (start, end) characters of each tagged word in the text, N of them.
-        single: Whether each word with a label is a span, because the tag set has no prefixes (`have_iob_prefixes`).
+        single: Whether each word with a label is a span of its own, because the tag set has no prefixes
+            (`have_iob_prefixes`).
     """
     if single:
         words = zip(tags, places, strict=True)
@@ -151,13 +262,19 @@ def spans_from_tags(tags: Sequence[str], places: Sequence[tuple[int, int]], sing
     return spans
 
 
+def join_equal_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Join neighbouring spans of the same label into one; used for rows in which every word is a span."""
+    groups = (list(group) for _, group in groupby(spans, key=lambda span: span.label))
+    return tuple(Span(group[0].start, group[-1].end, group[0].label) for group in groups)
+
+
 def split_spans_by_word(spans: Iterable[Span], places: Sequence[tuple[int, int]], text: str) -> list[Span]:
     """Split spans into one span for each word, as tag sets without prefixes such as ``B-`` need it.
 
     Args:
         spans: Spans of the text, none inside another.
-        places: The (start, end) characters of each word in the text, N of them. The text may extend
-            beyond them if its tokens were cut off; there, pieces between blanks count as words.
+        places: The (start, end) characters of each word in the text, N of them. The text may extend beyond them if its tokens
+            were cut off; there, pieces between blanks count as words.
         text: The text.
     """
     ordered = sorted(spans)
@@ -186,7 +303,7 @@ def assign_tags(
         spans: Spans of the text, none inside another.
         places: The (start, end) characters of each word in the text, N of them.
         tags: Tags in order of their ids, with ``B-`` and ``I-`` or without.
-        unmarked: Value for a word in no span, if the tag set has no ``O``, as those of parts of speech.
+        unmarked: Value for a word outside all spans, used if the tag set has no ``O``, as parts of speech have none.
 
     Returns:
         The tag id of each of the N words.
@@ -215,7 +332,7 @@ class _SpanCounts:
     """Counts of predicted and gold spans, for the F1 of spans.
 
     Attributes:
-        right: Predicted spans with both ends and label right.
+        right: Predicted spans whose ends and label are all right.
         found: Predicted spans.
         gold: Spans that should have been predicted.
     """
@@ -241,6 +358,9 @@ class _SpanCounts:
 
 
 def count_spans(gold: Sequence[Iterable[Span]], predicted: Sequence[Iterable[Span]]) -> _SpanCounts:
-    """Count, over all texts, the predicted spans, the gold spans, and the predicted ones with right ends and label."""
+    """Count over all texts the predicted spans, the gold spans, and the predicted spans that are right.
+
+    A span is right if both ends and the label are those of a gold span.
+    """
     pairs = [(set(g), set(p)) for g, p in zip(gold, predicted, strict=True)]
     return _SpanCounts(sum(len(g & p) for g, p in pairs), sum(len(p) for _, p in pairs), sum(len(g) for g, _ in pairs))

@@ -1,19 +1,36 @@
 """Guesses which column of a data file is the text and which one the label, for users who did not name them.
 
-`guess_columns` profiles the first rows (a `_Column` per column), chooses the columns by their usual names, else by what
+`guess_columns` profiles the first rows (`pocketbert.core.data.profile`), chooses the columns by their usual names, else by what
 they hold (`_ColumnChoice`), and guesses what kind of label it is. `guess_and_report_columns` also prints what it chose.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pocketbert.core.data.cells import is_visible, number_of
-from pocketbert.core.data.files import guess_table_form, read_class_names, read_rows
-from pocketbert.core.data.source import DataSource
+from pocketbert.core.data.cells import number_of
+from pocketbert.core.data.choices import find_choice_columns, marks_a_choice
+from pocketbert.core.data.conll import choose_word_and_tags
+from pocketbert.core.data.files import find_shape, guess_table_form, read_class_names, read_rows
+from pocketbert.core.data.forms import (
+    CLASS_FOLDER,
+    CONLL,
+    FASTTEXT,
+    JSON_LINES,
+    PARQUET,
+    TABLE,
+    FileForm,
+    find_form,
+)
+from pocketbert.core.data.profile import PROFILED_ROWS, Column, profile_columns, split_cell
+from pocketbert.core.data.records import RecordShape
+from pocketbert.core.data.source import DataSource, TeacherColumn
 from pocketbert.core.data.tables import (
     ANSWER_NAMES,
     LABEL_NAMES,
@@ -29,14 +46,18 @@ from pocketbert.core.errors import InputError, Problem, shorten_list, shorten_re
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.tasks import LabelKind
 
-_PROFILED_ROWS = 20_000
-"""Rows that are profiled. Many files are sorted by label, so that the first hundred rows may hold one label only."""
-_PROFILED_CHARACTERS = 1 << 26
-"""Characters of text after which no further row is profiled."""
+_CHOICE_ROWS = 20
+"""Rows that show whether a file has questions with choices."""
 _MOST_CLASSES = 50
 """Whole numbers with more values are classes only if they count on from 0."""
 _FEWEST_SCORES = 10
 """Numbers with fractions are scores if they have at least this many values, else they may be classes."""
+_SHOWN = 8
+_ENDS_OF_LABELS = ("label", "labels", "sentiment", "category", "class", "intent", "emotion", "topic")
+"""Ends of the names of label columns, such as ``airline_sentiment``."""
+_ENDS_OF_PAIRS = (("1", "2"), ("a", "b"), ("left", "right"), ("first", "second"))
+"""What the names of the two columns of a pair differ in."""
+_LONGEST_NAME = 100
 
 
 @dataclass(frozen=True)
@@ -44,7 +65,7 @@ class Columns:
     """The text and label columns that were chosen for a data file, and the reason in words.
 
     Attributes:
-        source: The source with its columns named.
+        source: A copy of the data source in which the columns are named.
         kind: What the label column holds (names, scores, spans ...); None if that is ambiguous.
         note: One sentence for users, such as ``text: column 'sentence', label: column 'intent' (77 names)``.
     """
@@ -58,16 +79,16 @@ def guess_and_report_columns(source: DataSource, kind: LabelKind) -> DataSource:
     """Guess the columns that a source does not name, print them, and return a copy of the source that names them.
 
     Args:
-        source: The file.
-        kind: Kind of the labels (names, scores, spans ...).
+        source: The data file; columns that it names are kept.
+        kind: Kind of label that the task needs (names, scores, spans ...).
     """
-    guessed = guess_columns(source, kind)
+    guessed = guess_columns(source, kind, answers=False)
     if guessed.note:
         print_note(f"{Path(source.title).name}: {guessed.note}")
     return guessed.source
 
 
-def guess_columns(source: DataSource, kind: LabelKind | None = None, fix: str = "") -> Columns:
+def guess_columns(source: DataSource, kind: LabelKind | None = None, fix: str = "", answers: bool = True) -> Columns:
     """Guess which columns of a data file hold the text, the second text and the label, by name or by content.
 
     A column that `source` names itself is kept, whatever the file holds. A second text is taken only if two columns
@@ -77,165 +98,208 @@ def guess_columns(source: DataSource, kind: LabelKind | None = None, fix: str = 
     Args:
         source: The file; its fields `text`, `text_pair` and `label` count as given if they were set.
         kind: Kind of label that the task needs; None if the task is not known yet.
-        fix: Advice of the error for columns that cannot be told apart; by default it names the command line's options.
+        fix: Advice in the error that is raised if several columns could be meant; by default it names the command
+            line's options.
+        answers: Whether a column may be taken as one of a teacher's answers; if not, such a column is read as labels,
+            the most likely label of each cell.
 
     Raises:
-        InputError: If the file cannot be read, or naming its columns if several could be meant or none.
+        InputError: If the file cannot be read. If several columns could be meant, or none, the message names the
+            columns.
         MissingBackendError: If the library for its kind of file is not installed.
     """
     if source.path is None:
         return Columns(source, kind, "")
-    form = guess_table_form(source)
-    if form is not None and not form.header:
+    table, form, shape = guess_table_form(source), find_form(source), find_shape(source)
+    if table is not None and not table.header:
         source = source.model_copy(update={"header": False})
+    may_choose = kind is LabelKind.CHOICE or (kind is None and shape is None)
+    if may_choose and (choices := _guess_choices(source, kind)) is not None:
+        return choices
     bad = BadRows(source.title)
-    columns, rows = _profile(read_rows(source, bad))
+    stream = read_rows(source, bad)
+    columns, rows = profile_columns(stream)
     if not columns:
         raise InputError(bad.close() or Problem(source.title, "no rows."))
-    choice = _ColumnChoice(source, columns, kind, fix)
+    if rows < PROFILED_ROWS:
+        _check_named(source, columns)
+    usual = shape.columns if shape is not None and shape.columns else _sentence_columns(columns)
+    if answers and (taught := _find_answers(source, columns, kind)) is not None:
+        return _choose_beside_answers(source, columns, kind, taught, table)
+    choice = _ColumnChoice(source, columns, kind, fix, usual)
     text, pair = choice.choose_texts()
     label = choice.choose_label(text, pair)
     chosen = source.model_copy(update={"text": text, "text_pair": pair, **({"label": label} if label else {})})
-    names = read_class_names(chosen) if label else None
-    plain_names = plain_name(text), plain_name(pair or "")
-    if kind is None and plain_names in QUESTION_NAMES and plain_name(label or "") in ANSWER_NAMES:
-        kind = LabelKind.ANSWERS
-    kind = kind or (LabelKind.NAME if names else _kind_of(columns.get(label or ""), columns.get(text)))
-    content = None
-    if label:
-        column = columns.get(label)
-        content = (
-            f"{len(names)} names" if names else _describe(column, kind, rows) if column else "not in the first rows"
+    column = columns.get(label or "")
+    if kind is None and form in (FASTTEXT, CLASS_FOLDER) and column is not None and not column.lists:
+        kind = LabelKind.NAME  # whatever the names are, and however often each occurs
+    kind = kind or _find_kind(chosen, columns, shape, label)
+    _check_tags(chosen, column, kind)
+    if column is not None and kind is LabelKind.NAMES and source.separator is None:
+        chosen = chosen.model_copy(update={"separator": column.separator})
+    note = _note(table, text, pair, label, _describe_label(chosen, columns, kind, rows) if label else None)
+    if form is CONLL or (usual and shape is None):
+        note = _note_sentences(form, text, label, rows + sum(1 for _ in stream), kind)
+    elif (title := _form_title(form, shape)) is not None:
+        note = f"{title}, {rows + sum(1 for _ in stream):,} rows: {note}"
+    return Columns(chosen, kind, note)
+
+
+def _find_answers(
+    source: DataSource, columns: Mapping[str, Column], kind: LabelKind | None
+) -> tuple[str, LabelKind] | None:
+    """Find the only column whose cells all are answers of a teacher, and their kind.
+
+    None if no column is, if several are, or if the source names its column of answers itself.
+    """
+    named = {getattr(source, key) for key in ("text", "text_pair", "label") if key in source.model_fields_set}
+    if source.teacher is not None:
+        return None
+    found = [
+        (column.name, form)
+        for column in columns.values()
+        for form in column.answers
+        # a text may have several labels of which none is likely: such rows look like those of one label
+        if sum(column.answers[k] for k in (form, *_ALIKE.get(form, ()))) == column.cells and column.name not in named
+        if LabelKind.NAMES not in column.answers or form is LabelKind.NAMES
+    ]
+    fitting = [(name, form) for name, form in found if kind in (None, form, *_ALIKE.get(form, ()))]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+_ALIKE = {LabelKind.NAME: (LabelKind.NAMES,), LabelKind.NAMES: (LabelKind.NAME,)}
+"""Kinds of labels whose answers look like those of another kind."""
+
+
+def _choose_beside_answers(
+    source: DataSource,
+    columns: Mapping[str, Column],
+    kind: LabelKind | None,
+    taught: tuple[str, LabelKind],
+    table: TableForm | None,
+) -> Columns:
+    """Choose the text and label columns of a file whose column `taught` holds a teacher's answers.
+
+    If no other column holds labels, the labels are derived from the answers.
+    """
+    name, form = taught
+    kinds = (form, *_ALIKE.get(form, ()))
+    others = {key: column for key, column in columns.items() if key != name}
+    choice = _ColumnChoice(source, others, kind if kind is not None or form in _ALIKE else form, "", {})
+    text, pair = choice.choose_texts()
+    named = {"text": text, "text_pair": pair, "teacher": TeacherColumn(column=name)}
+    chosen, label = source.model_copy(update=named), None
+    with suppress(InputError):  # without a column of labels they are those of the teacher
+        label = choice.choose_label(text, pair)
+    labelled = chosen if label is None else chosen.model_copy(update={"label": label})
+    own = _find_kind(labelled, others, None, label) if label is not None else None
+    fitting = (form,) if form is LabelKind.NAMES and kind is None else kinds
+    if own in fitting or (label is not None and "label" in source.model_fields_set):
+        chosen, kind = labelled, kind or own
+    else:
+        label, kind = None, kind or form
+    note = _note(table, text, pair, label, _describe_label(chosen, others, kind, 0) if label else None)
+    note += f"; teacher: the answers in column '{name}'" + ("" if label else ", which give the labels too")
+    return Columns(chosen, kind, note)
+
+
+def _check_named(source: DataSource, columns: Mapping[str, Column]) -> None:
+    """Raise InputError if the source names a column that no row of the file has."""
+    bad = BadRows(source.title)
+    for name in (getattr(source, k) for k in ("text", "text_pair", "label") if k in source.model_fields_set):
+        if name and name not in columns and not {*name.split(",")} <= {*columns}:
+            bad.missing(1, name, dict.fromkeys(columns))
+    if bad.count:
+        raise InputError(bad.close())
+
+
+def _guess_choices(source: DataSource, kind: LabelKind | None) -> Columns | None:
+    """Guess the columns of multiple-choice rows; None if the rows are of another kind.
+
+    Unless the task is known to be multiple choice, a column must mark the right choice in all of the first rows.
+
+    Raises:
+        InputError: If the task is multiple choice and the columns are not found.
+    """
+    bad = BadRows(source.title)
+    rows = [row for _, row in islice(read_rows(source, bad), _CHOICE_ROWS)]
+    keys = ("text", "text_pair", "choices", "label")
+    given: dict[str, Any] = {k: getattr(source, k) for k in keys if k in source.model_fields_set}
+    found = find_choice_columns(rows, given) if rows else None
+    if found is None and kind is None:
+        return None
+    if found is None:
+        names = shorten_list(list(dict.fromkeys(name for row in rows for name in row)))
+        what = f"no question with choices was found; it has the columns {names}."
+        fix = (
+            "Call them question and choices (a list), or choice0, choice1 and so on; a recipe may name others: text, choices "
+            "and label of data.train."
         )
-    return Columns(chosen, kind, _note(form, text, pair, label, content))
+        raise InputError(bad.close() or Problem(source.title, what, fix))
+    named = {"text": found.text, "text_pair": found.text_pair, "choices": found.choices}
+    chosen = source.model_copy(update={**named, **({"label": found.label} if found.label else {})})
+    if kind is None:
+        labels = [row.get(found.label or "") for row in rows]
+        # columns that are called a and b may be anything, unless a row's label names one of them
+        are_letters = isinstance(found.choices, list) and all(len(name) == 1 for name in found.choices)
+        if are_letters and all(number_of(label) is not None for label in labels):
+            return None
+        if not all(marks_a_choice(row, found) for row in rows):
+            return None
+    return Columns(chosen, LabelKind.CHOICE, found.note)
 
 
-# --- profiling ---
+def _find_kind(
+    source: DataSource, columns: Mapping[str, Column], shape: RecordShape | None, label: str | None
+) -> LabelKind | None:
+    """Guess what kind of label the chosen columns hold; None if that is unclear.
 
-
-@dataclass
-class _Column:
-    """Counts over the non-empty cells of one column, by which its use is guessed.
-
-    Attributes:
-        name: Name of the column.
-        cells: Cells that are not empty.
-        texts: Cells that are text and no number.
-        numbers: Cells that are a number, written as one or as text.
-        fractions: Numbers that are not whole.
-        lists: Cells that are lists.
-        spans: Lists whose entries are objects.
-        words: Words in all texts.
-        letters: Letters in all texts.
-        characters: Characters in all texts.
-        with_semicolon: Texts with a semicolon inside.
-        values: The distinct cells, as text.
-        parts: The distinct entries of lists, and the parts of texts between semicolons.
-        lengths: Entries of each list, or words of each text, by row.
+    It follows from the program that wrote the records, from the columns' names, or from the cells. `shape` describes
+    the records of another program, such as SQuAD's, if the rows came from one; `label` is the label column.
     """
-
-    name: str
-    cells: int = 0
-    texts: int = 0
-    numbers: int = 0
-    fractions: int = 0
-    lists: int = 0
-    spans: int = 0
-    words: int = 0
-    letters: int = 0
-    characters: int = 0
-    with_semicolon: int = 0
-    values: set[str] = field(default_factory=set)
-    parts: set[str] = field(default_factory=set)
-    lengths: dict[int, int] = field(default_factory=dict)
-
-    def add(self, row: int, cell: Any) -> None:
-        """Add one cell to the counts."""
-        if cell is None or (isinstance(cell, str) and not is_visible(cell)):
-            return
-        self.cells += 1
-        if isinstance(cell, list | tuple):
-            self.lists += 1
-            self.spans += bool(cell) and all(isinstance(entry, dict) for entry in cell)
-            self.parts.update(str(entry) for entry in cell)
-            self.lengths[row] = len(cell)
-            return
-        self.values.add(str(cell))
-        number = number_of(cell)
-        if number is not None:
-            self.numbers += 1
-            self.fractions += isinstance(number, float)
-        elif isinstance(cell, str):
-            words = cell.split()
-            self.texts += 1
-            self.words += len(words)
-            self.letters += sum(character.isalpha() for character in cell)
-            self.characters += len(cell)
-            self.with_semicolon += ";" in cell
-            self.parts.update(part.strip() for part in cell.split(";"))
-            self.lengths[row] = len(words)
-
-    @property
-    def mean_words(self) -> float:
-        """Mean number of words of a text."""
-        return self.words / max(self.texts, 1)
-
-    @property
-    def mean_characters(self) -> float:
-        """Mean number of characters of a text."""
-        return self.characters / max(self.texts, 1)
-
-    @property
-    def is_text(self) -> bool:
-        """Whether more than half of the non-empty cells are text."""
-        return self.texts * 2 > self.cells
-
-    @property
-    def is_words(self) -> bool:
-        """Whether all non-empty cells are lists of words."""
-        return 0 < self.cells == self.lists and not self.spans
-
-    @property
-    def is_numbers(self) -> bool:
-        """Whether all non-empty cells are numbers."""
-        return 0 < self.cells == self.numbers
-
-    @property
-    def is_distinct_text(self) -> bool:
-        """Whether most non-empty cells are text, and more than half of them differ."""
-        return self.is_text and len(self.values) * 2 > self.cells
-
-    @property
-    def is_prose(self) -> bool:
-        """Whether the cells look like running text: long, mostly letters, and mostly different."""
-        is_long = self.mean_words >= 2.5 or self.mean_characters >= 15
-        return self.is_distinct_text and is_long and self.letters * 2 > self.characters
-
-    @property
-    def repeats(self) -> bool:
-        """Whether the cells repeat as label names do: at least two values, each twice on average."""
-        return 2 <= len(self.values) <= self.cells // 2
-
-    def is_parallel_to(self, text: _Column | None) -> bool:
-        """Return whether each cell has as many entries as the text of its row has words, as tags do."""
-        return text is not None and bool(self.lengths) and self.lengths == text.lengths
+    if shape is not None and shape.kind is not None and label == shape.columns.get("label"):
+        return shape.kind
+    plain_names = plain_name(source.text), plain_name(source.text_pair or "")
+    if plain_names in QUESTION_NAMES and plain_name(label or "") in ANSWER_NAMES:
+        return LabelKind.ANSWERS
+    if label is not None and label not in columns and "," in label:
+        return LabelKind.NAMES
+    is_named = bool(label and read_class_names(source)) and not columns.get(label or "", Column("")).lists
+    return LabelKind.NAME if is_named else _kind_of(columns.get(label or ""), columns.get(source.text))
 
 
-def _profile(rows: Iterable[tuple[int, Mapping[str, Any]]]) -> tuple[dict[str, _Column], int]:
-    """Count the cells of each column over the first rows of a file, to guess what the columns hold.
+def _check_tags(source: DataSource, label: Column | None, kind: LabelKind | None) -> None:
+    """Raise InputError if the tags of words are numbers and the file does not store the tags' names."""
+    if kind is not LabelKind.SPANS or label is None or label.spans or not label.parts or read_class_names(source):
+        return
+    if all(part.isdecimal() for part in label.parts):
+        what = f"column '{label.name}' holds a number for each word, and the file does not name them."
+        fix = "Write the names of the tags in place of their numbers, or save the data set with its names: Dataset.to_parquet."
+        raise InputError(Problem(source.title, what, fix))
 
-    Returns:
-        The columns by name in the order of the file, and how many rows were counted.
-    """
-    columns: dict[str, _Column] = {}
-    count = 0
-    for number, row in rows:
-        count += 1
-        for name, cell in row.items():
-            columns.setdefault(name, _Column(name)).add(number, cell)
-        if count >= _PROFILED_ROWS or sum(c.characters for c in columns.values()) > _PROFILED_CHARACTERS:
-            break
-    return columns, count
+
+def _sentence_columns(columns: Mapping[str, Column]) -> Mapping[str, str]:
+    """Choose the columns of words and of tags if all columns of a file hold lists of words; empty for other files."""
+    if len(columns) < 2 or not all(column.is_words for column in columns.values()):
+        return {}
+    words, tags = choose_word_and_tags({name: column.parts for name, column in columns.items()})
+    return {"text": words, "label": tags} if words is not None and tags is not None else {}
+
+
+def _form_title(form: FileForm, shape: RecordShape | None) -> str | None:
+    """Return the name of a file's form for the note on columns; None if its rows have plain columns."""
+    if shape is not None:
+        return shape.title
+    return None if form in (TABLE, JSON_LINES, PARQUET) else form.title
+
+
+def _note_sentences(form: FileForm, text: str, label: str | None, rows: int, kind: LabelKind | None) -> str:
+    """Write the note on a file of tagged words, such as ``spans from CoNLL columns 1 and 4, 14,041 sentences``."""
+    names = [name for name in (text, label) if name is not None]
+    are_numbered = all(map(is_numbered_column, names))
+    shown = " and ".join(name.removeprefix("column ") if are_numbered else f"'{name}'" for name in names)
+    what = "spans" if kind is LabelKind.SPANS else "texts"
+    return f"{what} from {'CoNLL ' if form is CONLL else ''}columns {shown}, {rows:,} sentences"
 
 
 # --- choosing ---
@@ -245,27 +309,49 @@ class _ColumnChoice:
     """Chooses the columns of the text, the second text and the label of one data file.
 
     Args:
-        source: The file; the columns that it names are kept.
+        source: The file; the columns that it names are chosen whatever they hold.
         columns: Profiles of its columns by name.
         kind: Kind of label that the task needs; None if the task is not known yet.
-        fix: See `guess_columns`.
+        fix: Advice in errors, see `guess_columns`.
+        usual: Columns that follow from the form of the file, by ``text``, ``text_pair`` and ``label``.
     """
 
-    def __init__(self, source: DataSource, columns: Mapping[str, _Column], kind: LabelKind | None, fix: str) -> None:
-        self._source, self._columns, self._kind = source, columns, kind
+    def __init__(
+        self,
+        source: DataSource,
+        columns: Mapping[str, Column],
+        kind: LabelKind | None,
+        fix: str,
+        usual: Mapping[str, str],
+    ) -> None:
+        self._source, self._columns, self._kind, self._usual = source, columns, kind, usual
         self._given = {k: getattr(source, k) for k in ("text", "text_pair", "label") if k in source.model_fields_set}
         self._plain = {name: plain_name(name) for name in columns}
         self._numbered = all(map(is_numbered_column, columns))
         self._fix = fix
 
     def choose_texts(self) -> tuple[str, str | None]:
-        """Choose the column of the text, and that of the second text (None if there is none).
+        """Choose the column of the text and the column of the second text, which is None if there is none.
 
-        A usual pair of names comes first, then a usual name, then the only column of long texts.
+        Columns that the user named are taken, else those that follow from the form of the file. If there are
+        neither, these are tried in order; those of two columns only if the task can have a second text, which
+        the user did not name:
+
+        1. two columns with the usual names of a pair, such as ``sentence1`` and ``sentence2``,
+        2. one column with a usual name, such as ``text``,
+        3. the only two columns of text whose names differ just in a number or a side (first, second),
+        4. the column whose texts are, on average, more than three times as long as those of any other
+           column of text,
+        5. the two columns of text of a file without column names.
+
+        Raises:
+            InputError: If several columns could be the text, or none can.
         """
         pair = self._given.get("text_pair")
         if "text" in self._given:
             return self._given["text"], pair
+        if "text" in self._usual:
+            return self._usual["text"], pair or self._usual.get("text_pair")
         free = [c for c in self._columns.values() if c.name not in self._given.values() and self._can_be_text(c)]
         pairs: tuple[tuple[str, str], ...] = ()
         if pair is None and "text_pair" not in self._given and self._kind not in (LabelKind.SPANS, LabelKind.NONE):
@@ -277,6 +363,8 @@ class _ColumnChoice:
         usual = self._find_usual(TEXT_NAMES, free, "--text", "texts")
         if usual:
             return usual, pair
+        if pairs and (like := self._find_pair(free)):
+            return like
         prose = [c for c in free if c.is_prose or c.is_words] or [c for c in free if c.is_distinct_text]
         longest = max(prose, key=lambda c: c.mean_characters, default=None)
         if longest and all(c is longest or c.mean_characters * 3 < longest.mean_characters for c in prose):
@@ -286,18 +374,29 @@ class _ColumnChoice:
         raise self._ambiguity_error("--text", "texts", [c.name for c in prose])
 
     def choose_label(self, text: str, pair: str | None) -> str | None:
-        """Choose the column of the label; None if the task needs none and there is none."""
+        """Choose the column of the label; None if the task needs no labels, or has optional ones and none are found."""
         if "label" in self._given:
             return str(self._given["label"])
         if self._kind is LabelKind.NONE:
             return None
         free = [c for c in self._columns.values() if c.name not in (text, pair) and self._can_be_label(c, text)]
+        if not free and self._kind is None:  # words without tags: a text with a label
+            free = [c for c in self._columns.values() if c.name != text and c.cells and not c.lists]
+        if any(c.name == self._usual.get("label") for c in free):
+            return self._usual["label"]
         usual = self._find_usual(LABEL_NAMES, free, "--label", "labels")
         if usual:
             return usual
         if self._kind is LabelKind.SCORE_OR_NONE:
             return None
-        candidates = [c for c in free if (c.lists or c.repeats) and c.mean_words <= 5]
+        ends = [c.name for c in free if self._plain[c.name].endswith(_ENDS_OF_LABELS) and (c.repeats or c.lists)]
+        if len(ends) == 1:
+            return ends[0]
+        candidates = [c for c in free if (c.lists or c.repeats or c.separator) and c.mean_words <= 5]
+        truths = [c.name for c in free if c.is_truth and "," not in c.name]
+        others = [c for c in candidates if c.name not in truths]
+        if len(truths) > 1 and not self._numbered and not others and self._can_be_truths():
+            return ",".join(truths)
         candidates = candidates or [c for c in free if c.is_numbers and c.fractions]
         if len(candidates) > 1 and self._numbered:  # next to a code of the source, or a date, a number is the label
             candidates = [c for c in candidates if c.is_numbers] or candidates
@@ -305,10 +404,14 @@ class _ColumnChoice:
             return candidates[0].name
         raise self._ambiguity_error("--label", "labels", [c.name for c in candidates])
 
-    def _find_usual(
-        self, tiers: Sequence[Sequence[str]], free: Sequence[_Column], option: str, what: str
-    ) -> str | None:
-        """Return the column with a usual name, from the first group of names that occurs; None if none does."""
+    def _find_usual(self, tiers: Sequence[Sequence[str]], free: Sequence[Column], option: str, what: str) -> str | None:
+        """Return the column with a usual name, such as ``text``; None if no column has one.
+
+        Raises InputError if several columns have names that are equally usual.
+
+        `tiers` are groups of usual names, the most usual first; `free` are the columns not yet used; `option` and
+        `what` name the choice in errors.
+        """
         for tier in tiers:
             names = [c.name for c in free if self._plain[c.name] in tier]
             if len(names) > 1:
@@ -317,21 +420,35 @@ class _ColumnChoice:
                 return names[0]
         return None
 
-    def _can_be_text(self, column: _Column) -> bool:
+    def _find_pair(self, free: Sequence[Column]) -> tuple[str, str] | None:
+        """Return the only two columns of texts whose names differ in a number or side, such as ``first`` and ``second``."""
+        series = Counter(name.rstrip("0123456789") for name in self._plain.values())
+        prose = {self._plain[c.name]: c.name for c in free if c.is_prose}
+        names = {plain: name for plain, name in prose.items() if series[plain.rstrip("0123456789")] <= 2}
+        pairs = [
+            (name, names[other]) for plain, name in names.items() for other in _other_sides(plain) if other in names
+        ]
+        return pairs[0] if len(pairs) == 1 else None
+
+    def _can_be_truths(self) -> bool:
+        """Return whether the task can have several labels for a text, so that columns of 0 and 1 may be its labels."""
+        return self._kind in (None, LabelKind.NAMES)
+
+    def _can_be_text(self, column: Column) -> bool:
         """Return whether a column can be the text: mostly text, or lists of words if the task labels words."""
         # the entries of tags and of several labels recur often
         is_tags = len(column.parts) * 4 < sum(column.lengths.values()) and self._plain[column.name] not in TEXT_NAMES[0]
         is_words = column.is_words and self._kind in (None, LabelKind.SPANS) and not is_tags
         return is_words or column.is_text
 
-    def _can_be_label(self, column: _Column, text: str) -> bool:
+    def _can_be_label(self, column: Column, text: str) -> bool:
         """Return whether a column can hold labels of the needed kind."""
         kind, words = self._kind, self._columns.get(text)
         if kind is None and words is not None and words.is_words:
             kind = LabelKind.SPANS
         match kind:
             case LabelKind.NAME:
-                return not column.lists and column.cells > 0
+                return column.cells > 0 and (not column.lists or set(column.lengths.values()) == {1})
             case LabelKind.SCORE | LabelKind.SCORE_OR_NONE:
                 return column.is_numbers
             case LabelKind.SPANS:
@@ -340,8 +457,11 @@ class _ColumnChoice:
 
     def _ambiguity_error(self, option: str, what: str, names: Sequence[str]) -> InputError:
         """Build the error for a file in which several columns, or none, could be the text or the label."""
-        columns = f"it has the columns {shorten_list(list(self._columns))}"
-        reason = f"{shorten_list(names)} could be the {what}" if names else f"no column is surely the {what}"
+        if not names and what == "labels" and len(self._columns) == 1:
+            fix = self._fix or "Add a column of labels, or learn vectors, which need none: --task feature-extraction."
+            return InputError(Problem(self._source.title, "the file holds texts, and no labels.", fix))
+        columns = f"it has the columns {shorten_list(list(self._columns), _SHOWN)}"
+        reason = f"{shorten_list(names, _SHOWN)} could be the {what}" if names else f"no column is surely the {what}"
         example = shorten_repr(names[0]) if names else "COLUMN"
         fix = (
             self._fix
@@ -350,16 +470,27 @@ class _ColumnChoice:
         return InputError(Problem(self._source.title, f"{reason}; {columns}.", fix))
 
 
+def _other_sides(name: str) -> Iterator[str]:
+    """Yield the names of the second text that belong to one of the first: ``text2`` to ``text1``, ``textb`` to ``texta``."""
+    for first, second in _ENDS_OF_PAIRS:
+        for i in range(min(len(name), _LONGEST_NAME)):
+            if name.startswith(first, i) and (first != "a" or i == len(name) - 1):
+                yield name[:i] + second + name[i + len(first) :]
+
+
 # --- describing ---
 
 
-def _kind_of(label: _Column | None, text: _Column | None) -> LabelKind | None:
-    """Guess what kind of label a column holds from its counts; None if it could be several kinds.
+def _kind_of(label: Column | None, text: Column | None) -> LabelKind | None:
+    """Guess what kind of label a column holds; None if several kinds are possible.
 
-    Numbers are scores if they have fractions and many values, and classes if they are few or count on from 0.
+    Numbers are scores if some are fractions and there are many different ones. Whole numbers are classes if there are
+    few different ones, or if they are 0, 1, 2, ... without a gap.
     """
     if label is None:
         return None
+    if label.probabilities == label.cells:
+        return LabelKind.NAME
     if label.spans or (label.lists == label.cells and label.is_parallel_to(text)):
         return LabelKind.SPANS
     if label.lists:
@@ -370,24 +501,33 @@ def _kind_of(label: _Column | None, text: _Column | None) -> LabelKind | None:
         numbers = sorted({int(float(value)) for value in label.values})
         is_classes = numbers == list(range(len(numbers))) or len(numbers) <= _MOST_CLASSES
         return LabelKind.NAME if is_classes and label.repeats else None
-    if label.with_semicolon and len(label.parts) < len(label.values):
+    if label.separator is not None:
         return LabelKind.NAMES
     return LabelKind.NAME if label.repeats or len(label.values) == 1 else None
 
 
-def _describe(label: _Column, kind: LabelKind | None, rows: int) -> str:
-    """Describe the content of a label column in words, such as ``77 names in the first 20,000 rows``."""
-    more = f" in the first {rows:,} rows" if rows >= _PROFILED_ROWS else ""
+def _describe_label(source: DataSource, columns: Mapping[str, Column], kind: LabelKind | None, rows: int) -> str:
+    """Describe the content of the label column in words, such as ``77 names in the first 20,000 rows``."""
+    if class_names := read_class_names(source):
+        return f"{len(class_names)} names"
+    label = columns.get(source.label)
+    if label is None:
+        count = source.label.count(",") + 1
+        return f"{count} columns of 0 and 1, each a label" if count > 1 else "not in the first rows"
+    more = f" in the first {rows:,} rows" if rows >= PROFILED_ROWS else ""
     match kind:
         case LabelKind.SCORE | LabelKind.SCORE_OR_NONE:
             return "scores"
         case LabelKind.SPANS:
             return "spans" if label.spans else f"tags: {len(label.parts)} names{more}"
         case LabelKind.NAMES:
-            return f"lists of {len(label.parts - {''})} names{more}"
+            names = label.parts.union(*(split_cell(value, label.separator or ";") for value in label.values))
+            return f"lists of {len(names)} names{more}"
         case LabelKind.ANSWERS:
             return "answers"
-    return f"{len(label.values)} {'numbers' if label.is_numbers else 'names'}{more}"
+    if label.probabilities == label.cells:
+        return "the most likely of the probabilities"
+    return f"{len(label.values or label.parts)} {'numbers' if label.is_numbers else 'names'}{more}"
 
 
 def _note(form: TableForm | None, text: str, pair: str | None, label: str | None, content: str | None) -> str:

@@ -2,7 +2,7 @@
 
 - `Example` is one row: a text or a pair with its label.
 - `read_examples` reads all rows of a source and lists what is wrong with them; each `LabelKind` has its own reader of
-  cells.
+  cells. `read_labelled_examples` also returns the rows without a label, `to_example` converts a single row.
 - `hold_out`, `hold_out_share` and `drop_duplicates_of` divide rows by the hash of their text, so that the file's order does not
   matter.
 """
@@ -11,21 +11,39 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, cast
 
-from pocketbert.core.data.cells import OUTSIDE, Span, is_visible, label_of_tag, number_of, spans_from_tags
-from pocketbert.core.data.files import read_rows
-from pocketbert.core.data.source import DataSource
+from pocketbert.core.data.cells import (
+    OUTSIDE,
+    Span,
+    are_probabilities,
+    find_word_places,
+    have_marks,
+    is_visible,
+    join_equal_spans,
+    label_of_tag,
+    normalize_tags,
+    number_of,
+    parse_list,
+    read_truth,
+    spans_from_tags,
+)
+from pocketbert.core.data.choices import choice_columns, count_from_zero, parse_choice_row, parse_question
 from pocketbert.core.data.tables import BadRows
 from pocketbert.core.disk.files import is_unicode
 from pocketbert.core.errors import InputError, Problem, shorten_repr
-from pocketbert.core.predict.inputs import Text, columns_of, with_columns
+from pocketbert.core.host.progress import print_note
+from pocketbert.core.predict.inputs import ChoiceText, Text, columns_of, with_columns
 from pocketbert.core.tasks import LabelKind
+
+if TYPE_CHECKING:
+    from pocketbert.core.data.source import DataSource
+    from pocketbert.core.data.teacher_column import TeacherAnswer
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -33,7 +51,7 @@ class GoldAnswer:
     """One correct answer to a question, with its position in the context.
 
     Attributes:
-        start: Its first character in the context, in code points.
+        start: Index of the answer's first character in the context, in code points.
         text: The answer.
     """
 
@@ -52,8 +70,10 @@ class Example:
         text: The text.
         pair: The second text, or None.
         label: The label, of the type that belongs to the task's `LabelKind`; None if the row has none.
-        row: Line (jsonl) or record number, from 1.
-        columns: Values of further data columns that the caller asked for; None if it asked for none.
+        row: Line number (JSON Lines) or record number in the file, from 1.
+        columns: Values of the further data columns that the caller asked for; None if the caller asked for none.
+        choices: The texts from which the right one is chosen, for multiple choice; empty for other tasks.
+        answer: The answer of a teacher, if the source has a column of them.
     """
 
     text: str
@@ -61,44 +81,56 @@ class Example:
     label: Label | None
     row: int
     columns: Mapping[str, Any] | None = field(default=None, hash=False)
+    choices: tuple[str, ...] = ()
+    answer: TeacherAnswer | None = field(default=None, hash=False, compare=False)
 
     @property
     def input(self) -> Text:
-        """The text or pair, with its data columns attached, as the tokenizer takes it."""
-        return with_columns(self.text if self.pair is None else (self.text, self.pair), self.columns)
+        """The text or pair as the tokenizer takes it, with its data columns attached; the first of `inputs`."""
+        return self.inputs[0]
+
+    @property
+    def inputs(self) -> list[Text]:
+        """The texts or pairs that the model reads for this row: one, or for multiple choice one for each choice."""
+        seconds = self.choices or (self.pair,)
+        texts: list[Text] = [self.text if second is None else (self.text, second) for second in seconds]
+        return [with_columns(text, self.columns) for text in texts]
 
     @property
     def digest(self) -> str:
         """Hash of the lower-cased texts without surrounding blanks; rows with equal hashes count as duplicates."""
-        joined = self.text.strip().lower() + "\x1f" + (self.pair or "").strip().lower()
+        joined = "\x1f".join(part.strip().lower() for part in (self.text, self.pair or "", *self.choices))
         return hashlib.sha256(joined.encode(errors="replace")).hexdigest()
 
 
-def unlabelled_example(text: Text, row: int = 1) -> Example:
-    """Build an `Example` without a label from a text or pair.
+def unlabelled_example(text: Text | ChoiceText, row: int = 1) -> Example:
+    """Build an `Example` without a label from a text, a pair, or a question with its choices.
 
     Args:
-        text: A text or a pair, with its columns if it has some.
-        row: Its number, from 1.
+        text: A text, a pair (with its data columns if it has some), or a question with its choices as (question,
+            choices).
+        row: Number of the example, from 1.
     """
     first, second = (text, None) if isinstance(text, str) else text
-    return Example(first, second, None, row, columns_of(text))
+    if second is None or isinstance(second, str):
+        return Example(first, second, None, row, columns_of(text))
+    return Example(first, None, None, row, choices=tuple(second))
 
 
 # --- reading ---
 
 _ANSWER_STARTS = "answer_start"
-_WORD = re.compile(r"\S+")
 
 
 def read_examples(
     source: DataSource, labelled: bool = True, kind: LabelKind = LabelKind.NAME, columns: Sequence[str] = ()
 ) -> list[Example]:
-    """Read all rows of a file or data set as examples.
+    """Read the rows of a file or data set as examples; print how many are left out because they have no label.
 
     Args:
-        source: File or data set, with its columns.
-        labelled: Whether a missing label makes a row bad.
+        source: File or data set; names the columns to read.
+        labelled: Whether labels are needed: then rows without a label are left out, and a file in which most rows have
+            none is refused.
         kind: Kind of label in the label column (names, scores, spans ...).
         columns: Further columns to read, if a row has them.
 
@@ -106,73 +138,182 @@ def read_examples(
         The rows in file order.
 
     Raises:
-        InputError: Listing the first 20 bad rows and their count, or what is wrong with the file.
+        InputError: Listing the first 20 bad rows and the number of all, or what is wrong with the file.
     """
-    bad = BadRows(source.title)
+    examples, unlabelled = read_labelled_examples(source, labelled, kind, columns)
+    if unlabelled:
+        print_note(f"{note_unlabelled(source.title, len(unlabelled), len(examples))} and are left out")
+    return examples
+
+
+def note_unlabelled(title: str, unlabelled: int, labelled: int) -> str:
+    """Return the note for users on how many rows have no label and are left out."""
+    rows = f"{unlabelled:,} of {unlabelled + labelled:,} rows"
+    return f"{PurePath(title).name}: {rows} have no label"
+
+
+def read_labelled_examples(
+    source: DataSource,
+    labelled: bool = True,
+    kind: LabelKind = LabelKind.NAME,
+    columns: Sequence[str] = (),
+    without_labels: bool = False,
+) -> tuple[list[Example], list[Example]]:
+    """Read a file or data set as examples; return those with a label and those without. See `read_examples`.
+
+    A file in which no row has a label is an error, unless `without_labels` is set: then all its rows are returned as
+    unlabelled.
+
+    Returns:
+        The labelled rows in file order, and the unlabelled rows whose text can be read.
+    """
+    from pocketbert.core.data.files import read_class_names, read_rows  # not where a model answers texts
+    from pocketbert.core.data.teacher_column import fill_from_teacher, teacher_columns
+
+    bad, empty = BadRows(source.title), BadRows(source.title)
     needs_label = labelled and kind not in (LabelKind.NONE, LabelKind.SCORE_OR_NONE)
-    read = [c for c in (source.text, source.text_pair, source.label, _ANSWER_STARTS, *columns) if c is not None]
-    examples = []
-    for number, row in read_rows(source, bad, read):
-        example = _to_example(source, number, row, needs_label, kind, bad)
+    read = [source.text, source.text_pair, source.label, *source.label.split(","), _ANSWER_STARTS, *columns]
+    read += [*choice_columns(source.choices), *teacher_columns(source.teacher)]
+    tag_names = read_class_names(source) if kind is LabelKind.SPANS else None
+    examples, has_column, marks = list[Example](), False, list[bool | None]()
+    unlabelled = list[Example]()
+    for number, row in read_rows(source, bad, [name for name in read if name is not None]):
+        try:
+            is_empty = source.teacher is not None and _has_no_label(source, row, kind)
+            row, answer = fill_from_teacher(source, row, kind, is_empty)
+        except ValueError as error:
+            bad.add(number, f"column '{source.teacher.column if source.teacher else ''}': {error}")
+            continue
+        has_column = has_column or source.label in row or "," in source.label
+        if needs_label and row.get(source.text) is not None and _has_no_label(source, row, kind):
+            empty.missing(number, source.label, row)
+            rest = {k: v for k, v in row.items() if k != source.label}
+            if (example := to_example(source, number, rest, False, kind, BadRows(source.title))) is not None:
+                unlabelled.append(replace(example, label=None))
+            continue
+        if tag_names and isinstance(row.get(source.label), list):
+            row = {**row, source.label: _name_tags(row[source.label], tag_names)}
+        example = to_example(source, number, row, needs_label, kind, bad)
         if example is not None:
+            example = example if answer is None else replace(example, answer=answer)
             examples.append(replace(example, columns={c: row.get(c) for c in columns}) if columns else example)
+            marks.append(have_marks(row.get(source.label)) if kind is LabelKind.SPANS else None)
+    for i in [i for i, has_marks in enumerate(marks) if has_marks is False] if True in marks else []:
+        # a sentence of one name, in a file in which the words without a name have O
+        examples[i] = replace(examples[i], label=join_equal_spans(cast("tuple[Span, ...]", examples[i].label)))
+    if kind is LabelKind.CHOICE:
+        places = count_from_zero([(e.row, e.label, len(e.choices)) for e in examples], bad, source.label)
+        examples = [replace(e, label=place) for e, place in zip(examples, places, strict=True)]
     problems = bad.close()
+    if without_labels and unlabelled and not examples and not bad.count:
+        return [], unlabelled
+    if empty.count > len(examples) + bad.count:  # most rows: another column holds the labels
+        what = f"{empty.count:,} of {empty.count + len(examples) + bad.count:,} rows have no label in column '{source.label}'."
+        problems += [Problem(source.title, what, _NO_LABEL_FIX)] if has_column else empty.close()
     if not problems and not examples:
         problems = [Problem(source.title, "no rows.")]
     if problems:
         raise InputError(problems)
-    return examples
+    return examples, unlabelled
 
 
-def _to_example(
+_NO_LABEL_FIX = "Name the column of the labels with --label (in a recipe: label), or leave out the rows without one."
+_MISSING_TEXTS = frozenset(["nan", "NaN", "<NA>", "#N/A"])
+"""What pandas and spreadsheets write for an empty cell."""
+
+
+def _is_empty(cell: Any, kind: LabelKind) -> bool:
+    """Return whether a cell holds no label; an empty list is the label of a row to which no name applies."""
+    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+        return True
+    is_single = kind in (LabelKind.NAME, LabelKind.SCORE, LabelKind.SCORE_OR_NONE)
+    return is_single and (cell == [] or (isinstance(cell, str) and (not is_visible(cell) or cell in _MISSING_TEXTS)))
+
+
+def _name_tags(tags: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    """Return the names of tags that a data set stores as numbers; return other cells unchanged."""
+    return [names[tag] if type(tag) is int and 0 <= tag < len(names) else tag for tag in tags]
+
+
+def _has_no_label(source: DataSource, row: Mapping[str, Any], kind: LabelKind) -> bool:
+    """Return whether a row has no label: its label cell, or each cell of its several label columns, is empty."""
+    if source.label in row or "," not in source.label:
+        cell = row.get(source.label)
+        # SNLI and MultiNLI write - where the annotators do not agree
+        return _is_empty(cell, kind) or (cell == "-" and source.label == "gold_label")
+    return all(_is_empty(row.get(name), LabelKind.NAME) for name in source.label.split(","))
+
+
+def _label_cell(source: DataSource, row: Mapping[str, Any]) -> Any:
+    """Return a row's label: the content of its label cell, or the names of the label columns that hold 1.
+
+    `source.label` names the label column, or several with commas between them, one for each label. None is
+    returned if one of these columns is missing in the row.
+
+    Raises:
+        _LabelError: If one of several label columns holds anything but 0, 1, false or true.
+    """
+    if source.label in row or "," not in source.label:
+        return row.get(source.label)
+    names = source.label.split(",")
+    if any(name not in row for name in names):
+        return None
+    given = []
+    for name in names:
+        truth = read_truth(row[name])
+        if truth is None:
+            raise _LabelError(f"column '{name}' holds {shorten_repr(row[name])}, not 0 or 1.")
+        given += [name] if truth else []
+    return given
+
+
+def to_example(
     source: DataSource, number: int, row: dict[str, Any], needs_label: bool, kind: LabelKind, bad: BadRows
 ) -> Example | None:
-    """Convert a row to an example; if a column is missing or invalid, record that in `bad` and return None."""
-    columns = (source.text, source.text_pair or None, source.label if needs_label else None)
+    """Convert a row to an example; if a column is missing or invalid, record the row in `bad` and return None."""
+    columns = [
+        source.text,
+        source.text_pair or None,
+        *(choice_columns(source.choices) if kind is LabelKind.CHOICE else ()),
+    ]
     missing = [c for c in columns if c is not None and row.get(c) is None]
     if missing:
         bad.missing(number, missing[0], row)
         return None
     text, pair = row[source.text], row[source.text_pair] if source.text_pair else None
-    cell, words = row.get(source.label) if kind is not LabelKind.NONE else None, None
-    if kind is LabelKind.SPANS:
-        text, words = _find_words(text, cell)
-    for column, value in ((source.text, text), (source.text_pair, pair)):
-        if value is not None and not isinstance(value, str):
-            bad.add(number, f"column '{column}' holds {type(value).__name__}, not text.")
-            return None
-        if value is not None and not is_unicode(value):
-            bad.add(number, f"column '{column}' is not Unicode text: it holds half of a surrogate pair.")
-            return None
-    if not is_visible(text):
-        why = "holds no character that can be seen" if text.strip() else "is empty"
-        bad.add(number, f"column '{source.text}' {why}.")
-        return None
     try:
-        label = _read_label(kind, cell, text, words, pair, row.get(_ANSWER_STARTS))
-    except _LabelError as error:
+        cell, words = _label_cell(source, row) if kind is not LabelKind.NONE else None, None
+        if kind is LabelKind.CHOICE:
+            text = parse_question(text)
+        if kind is LabelKind.SPANS:
+            text, cell = parse_list(text), parse_list(cell)
+        if kind is LabelKind.SPANS or isinstance(text, list | tuple):  # words, which other tasks read as one text
+            text, words = find_word_places(text, cell)
+        for column, value in ((source.text, text), (source.text_pair, pair)):
+            if why := _find_text_problem(value):
+                bad.add(number, f"column '{column}' {why}.")
+                return None
+        if not is_visible(text):
+            why = "holds no character that can be seen" if text.strip() else "is empty"
+            bad.add(number, f"column '{source.text}' {why}.")
+            return None
+        if kind is LabelKind.CHOICE:
+            choices, right = parse_choice_row(row, choice_columns(source.choices), pair, cell)
+            return Example(text, None, right, number, choices=choices)
+        label = _read_label(kind, cell, text, words, pair, row.get(_ANSWER_STARTS), source.separator or ";")
+    except ValueError as error:
         bad.add(number, f"column '{source.label}': {error}" if needs_label else str(error))
         return None
     return Example(text, pair, label, number)
 
 
-def _find_words(text: Any, tags: Any) -> tuple[Any, list[tuple[int, int]] | None]:
-    """Return a tagged row's text and the (start, end) of its words; None instead of positions that are unknown.
-
-    A list of words is joined with blanks. Pieces of a running text between blanks are words if they are as many as the
-    tags.
-    """
-    if isinstance(text, list | tuple) and all(isinstance(word, str) and word.strip() for word in text):
-        places, start = [], 0
-        for word in text:
-            places.append((start, start + len(word)))
-            start += len(word) + 1
-        return " ".join(text), places
-    if not isinstance(text, str):
-        return text, None
-    places = [match.span() for match in _WORD.finditer(text)]
-    tags = tags.split() if isinstance(tags, str) else tags
-    return text, places if isinstance(tags, list | tuple) and len(tags) == len(places) else None
+def _find_text_problem(value: Any) -> str:
+    """Return what is wrong with the cell of a text; an empty text if nothing is."""
+    if value is not None and not isinstance(value, str):
+        return f"holds {type(value).__name__}, not text"
+    if value is not None and not is_unicode(value):
+        return "is not Unicode text: it holds half of a surrogate pair"
+    return ""
 
 
 # --- label cells ---
@@ -186,7 +327,13 @@ class _LabelError(ValueError):
 
 
 def _read_label(
-    kind: LabelKind, cell: Any, text: str, words: Sequence[tuple[int, int]] | None, pair: str | None, starts: Any
+    kind: LabelKind,
+    cell: Any,
+    text: str,
+    words: Sequence[tuple[int, int]] | None,
+    pair: str | None,
+    starts: Any,
+    separator: str,
 ) -> Label | None:
     """Convert a cell of the label column to a label of the needed kind.
 
@@ -195,19 +342,20 @@ def _read_label(
         cell: The cell; None if the row has none.
         text: The row's text.
         words: Positions of the text's words, if they are known.
-        pair: The row's second text.
-        starts: Positions of the answers, if they are in a column of their own.
+        pair: The row's second text, in which answers to a question lie.
+        starts: Start characters of the answers, if the file has them in a column of their own.
+        separator: Text that separates several names in one cell.
 
     Raises:
-        _LabelError: If the cell holds something else.
+        _LabelError: If the cell holds no label of this kind.
     """
-    if cell is None:
+    if _is_empty(cell, kind):
         return None
     match kind:
         case LabelKind.NAME:
             return _read_name(cell)
         case LabelKind.NAMES:
-            return _read_names(cell)
+            return _read_names(parse_list(cell), separator)
         case LabelKind.SCORE | LabelKind.SCORE_OR_NONE:
             return _read_score(cell)
         case LabelKind.SPANS:
@@ -219,6 +367,9 @@ def _read_label(
 
 def _read_name(cell: Any) -> int | float | str:
     """Read a cell as a name or number: true becomes the name "true", "2" and 2.0 the number 2, in all file formats."""
+    cell = _most_likely(cell)
+    if isinstance(cell, list | tuple) and len(cell) == 1:
+        cell = cell[0]
     if isinstance(cell, bool):
         return str(cell).lower()
     if not isinstance(cell, int | float | str):
@@ -235,15 +386,26 @@ def _read_name(cell: Any) -> int | float | str:
     return number
 
 
-def _read_names(cell: Any) -> tuple[int | float | str, ...]:
-    """Read a cell as a list of names or numbers; in CSV and TSV files they are separated by semicolons."""
+def _most_likely(cell: Any) -> Any:
+    """Return the most likely label in a cell of probabilities (name, or position in a list); other cells unchanged."""
+    if are_probabilities(cell):
+        entries = cell.items() if isinstance(cell, dict) else enumerate(cell)
+        return max(entries, key=lambda entry: entry[1])[0]
+    return cell
+
+
+def _read_names(cell: Any, separator: str) -> tuple[int | float | str, ...]:
+    """Read a cell as a list of names or numbers; a text is split at the separator."""
     if isinstance(cell, str):
-        cell = [part.strip() for part in cell.split(";") if part.strip()]
+        cell = [part.strip() for part in cell.split(separator) if part.strip()]
     if not isinstance(cell, list | tuple) or not all(
         isinstance(number_of(v), int) or isinstance(v, bool | str) for v in cell
     ):
         raise _LabelError(f"labels are {_describe(cell)}, not a list of names or numbers (in csv: separated by ';').")
-    return tuple(_read_name(v) for v in cell)
+    names = tuple(_read_name(v) for v in cell)
+    if len(names) > len({*names}) and {*names} <= {0, 1}:
+        raise _LabelError("labels are 0 or 1 for each label, not the labels that hold: write their names or numbers.")
+    return names
 
 
 def _read_score(cell: Any) -> float:
@@ -258,14 +420,14 @@ def _read_score(cell: Any) -> float:
 
 
 def _read_spans(cell: Any, text: str, words: Sequence[tuple[int, int]] | None) -> tuple[Span, ...]:
-    """Read a cell as labelled spans, given as objects {start, end, label} or as one tag for each word."""
+    """Read a cell as labelled spans of a text: objects {start, end, label}, or one tag for each word."""
     if isinstance(cell, list | tuple) and not cell and words is None:  # a running text without spans
         return ()
     if isinstance(cell, str):
         cell = cell.split()
     if not isinstance(cell, list | tuple):
         raise _LabelError(f"tags are {_describe(cell)}, not a list.")
-    if cell and all(isinstance(v, dict) for v in cell):
+    if cell and all(map(is_span, cell)):
         spans = sorted(_read_span(v, text) for v in cell)
         for one, other in pairwise(spans):
             if other.start < one.end:  # a word has one tag: the second would silently overwrite the first
@@ -281,12 +443,35 @@ def _read_spans(cell: Any, text: str, words: Sequence[tuple[int, int]] | None) -
         raise _LabelError(
             f"the numbers of tags ({len(cell)}) and of words ({len(words)}) differ; give one tag per word."
         )
-    return tuple(spans_from_tags([*cell], words))
+    if {"B", "I"} & {*cell} and {*cell} <= {"B", "I", OUTSIDE}:
+        raise _LabelError("tags are B, I and O without a label: write B-NAME and I-NAME.")
+    # parts of speech: every word has a tag, and equal neighbours are words of their own
+    return tuple(spans_from_tags(normalize_tags([*cell]), words, single=not have_marks(cell)))
 
 
-def _read_span(entry: dict[str, Any], text: str) -> Span:
-    """Read one span, an object {start, end, label} within the text."""
-    start, end, label = entry.get("start"), entry.get("end"), entry.get("label")
+_SPAN_KEYS = (
+    ("start", "start_offset", "begin", "start_char", "offset_start"),
+    ("end", "end_offset", "stop", "end_char", "offset_end"),
+    ("label", "labels", "entity", "entity_group", "entity_type", "tag", "type", "ent_type"),
+)
+"""What programs call the start, the end and the label of a span."""
+
+
+def is_span(entry: Any) -> bool:
+    """Return whether an entry of a label cell is a span: an object, or a list [start, end, label]."""
+    if isinstance(entry, list | tuple):
+        return len(entry) == 3 and [type(v) for v in entry] == [int, int, str]
+    return isinstance(entry, dict)
+
+
+def _read_span(entry: dict[str, Any] | Sequence[Any], text: str) -> Span:
+    """Read one span within the text: an object {start, end, label}, or a list of the three."""
+    if isinstance(entry, dict):
+        keys = [next((key for key in names if key in entry), names[0]) for names in _SPAN_KEYS]
+        start, end, label = map(entry.get, keys)
+        label = label[0] if isinstance(label, list) and len(label) == 1 else label
+    else:
+        start, end, label = entry
     is_typed = type(start) is int and type(end) is int and isinstance(label, str) and bool(label)
     if not is_typed or not 0 <= start < end <= len(text):  # type: ignore[operator]
         raise _LabelError(
@@ -343,11 +528,11 @@ _HASHES = 1 << 256
 
 
 def hold_out(examples: Sequence[Example], rows: int) -> tuple[list[Example], list[Example]]:
-    """Hold out the `rows` examples with the smallest text hashes; equal texts always go together.
+    """Split off the `rows` examples with the smallest text hashes; examples with equal texts always go together.
 
     Args:
         examples: All rows.
-        rows: How many rows to hold out; never more than half of all rows are.
+        rows: How many rows to hold out; at most half of all rows are held out.
 
     Returns:
         The rows to keep, and the held-out rows, each in file order.
@@ -370,16 +555,16 @@ def hold_out(examples: Sequence[Example], rows: int) -> tuple[list[Example], lis
 def hold_out_share(
     examples: Sequence[Example], fraction: float, purpose: str = ""
 ) -> tuple[list[Example], list[Example]]:
-    """Hold out a share of the examples by the hash of their text.
+    """Split off a share of the examples by the hash of their text.
 
-    Equal texts go together, and further rows in the file move no row from one part to the other. Rows with a label that
-    would be missing among the rows to keep are kept.
+    Examples with equal texts go together, and adding rows to the file moves no other row between the two parts. If all
+    rows of a label would be split off, they are kept.
 
     Args:
         examples: All rows.
-        fraction: Probability of each text to be held out.
-        purpose: Makes the division independent of other ones. With the hash alone, rows that an earlier division split
-            off would all be in one part.
+        fraction: Probability with which each text is held out.
+        purpose: Text that is hashed with each row. Two splits with different purposes are independent of each other;
+            with equal ones, the rows that one split keeps would all be kept by the next.
 
     Returns:
         The rows to keep, and the held-out rows, each in file order.
@@ -387,8 +572,8 @@ def hold_out_share(
     limit = f"{int(fraction * _HASHES):064x}"
     rows = [(example, example.digest) for example in examples]
     held = {digest for _, digest in rows if _with_purpose(digest, purpose) < limit}
-    kept_labels = {name for example, digest in rows if digest not in held for name in _label_names(example)}
-    held -= {digest for example, digest in rows if not kept_labels.issuperset(_label_names(example))}
+    kept_labels = {name for example, digest in rows if digest not in held for name in label_names(example)}
+    held -= {digest for example, digest in rows if not kept_labels.issuperset(label_names(example))}
     return [e for e, digest in rows if digest not in held], [e for e, digest in rows if digest in held]
 
 
@@ -396,8 +581,8 @@ def _with_purpose(digest: str, purpose: str) -> str:
     return hashlib.sha256(f"{purpose} {digest}".encode()).hexdigest() if purpose else digest
 
 
-def _label_names(example: Example) -> list[object]:
-    """Return the label names of a row; empty for scores and for answers to questions."""
+def label_names(example: Example) -> list[object]:
+    """Return the label names of a row: one, several, or those of its spans; empty for scores and answers."""
     label = example.label
     if isinstance(label, tuple):
         return [v.label if isinstance(v, Span) else v for v in label if not isinstance(v, GoldAnswer)]
@@ -408,7 +593,7 @@ def drop_duplicates_of(examples: Sequence[Example], others: Sequence[Example]) -
     """Drop the examples whose text also occurs in `others`, such as training rows that are in the evaluation set.
 
     Returns:
-        The remaining rows, and how many rows were dropped.
+        The remaining rows, and the number of rows that were dropped.
     """
     other_digests = {e.digest for e in others}
     remaining = [e for e in examples if e.digest not in other_digests]

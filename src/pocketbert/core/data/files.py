@@ -1,11 +1,10 @@
-"""Rows of a data source: .jsonl[.gz], .csv, .tsv and .parquet files, and data sets that `datasets` loads.
+"""Rows of a data source: files of all forms, and data sets that `datasets` loads.
 
-- `check_source` refuses a file of an unknown kind before anything is read; `guess_table_form` guesses how a table is written.
+- `check_source` refuses a file whose form is not read before its rows are; `guess_table_form` guesses how a table is written.
 - `read_rows` yields the rows of any source as dictionaries, within its limits.
 - `read_class_names` returns the names that a data set itself gives to the numbers of its label column.
 
-The readers follow in the order JSON Lines, Parquet, data sets of the Hub; that of tables is in
-`pocketbert.core.data.tables`.
+Parquet files and data sets of the Hub are read here; the forms of text files are in `pocketbert.core.data.forms`.
 """
 
 from __future__ import annotations
@@ -19,98 +18,125 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pocketbert.core.data.conll import find_sentence_column, group_words
+from pocketbert.core.data.forms import PARQUET, TABLE, FileForm, find_form, note_encoding, open_text
+from pocketbert.core.data.records import RecordShape, expand_records, find_record_shape
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.data.streams import ENCODING_FIX, Limits, open_bounded, read_lines
+from pocketbert.core.data.streams import ENCODING_FIX, UTF8, Limits
 from pocketbert.core.data.tables import BadRows, TableForm, check_columns, find_table_form, read_table
 from pocketbert.core.disk.files import check_regular, open_regular
-from pocketbert.core.errors import InputError, MissingBackendError, Problem, shorten_repr
+from pocketbert.core.errors import InputError, MissingBackendError, Problem, first_line
 from pocketbert.core.host.system import check_hub, version_of
 
-_SUFFIXES = (".jsonl", ".jsonl.gz", ".csv", ".tsv", ".parquet")
-_OTHER_SUFFIXES = {
-    ".json": "Write one object in each line: jq -c '.[]' rows.json > rows.jsonl",
-    ".txt": "Write a .csv or a .jsonl file.",
-    ".xlsx": "Save the sheet as CSV (UTF-8).",
-    ".xls": "Save the sheet as CSV (UTF-8).",
-    ".ods": "Save the sheet as CSV (UTF-8).",
-    ".csv.gz": "Unpack it: gunzip -k rows.csv.gz",
-    ".tsv.gz": "Unpack it: gunzip -k rows.tsv.gz",
-}
-"""How to convert files of other kinds that hold rows as well."""
 
-
-def is_data_file(name: str) -> bool:
-    """Return whether a file name has the ending of a data file, such as ``.jsonl`` or ``.csv``."""
-    return name.endswith(_SUFFIXES)
-
-
-def is_table_file(name: str) -> bool:
-    """Return whether a file name ends with ``.csv`` or ``.tsv``."""
-    return name.endswith((".csv", ".tsv"))
-
-
-def check_source(source: DataSource) -> None:
-    """Raise InputError if a data file is no regular file or has an unknown ending; it is not read.
+def check_source(source: DataSource) -> FileForm | None:
+    """Find the form of a data file (CSV, JSON Lines, ...) from its beginning; return None for a data set of the Hub.
 
     Raises:
-        InputError: Naming the file.
+        InputError: Naming the file, if it cannot be opened or its form is not read.
     """
     if source.path is None:
-        return
-    check_regular(Path(source.path), source.title)
-    if not is_data_file(source.path):
-        fix = next((fix for suffix, fix in _OTHER_SUFFIXES.items() if source.path.endswith(suffix)), "")
-        raise InputError(Problem(source.title, f"unknown kind of file; allowed: {', '.join(_SUFFIXES)}.", fix))
-    if source.header is not None and not is_table_file(source.path):
-        what = f"has no header row to decide on (header: {str(source.header).lower()}); only .csv and .tsv files have."
+        return None
+    form = find_form(source)
+    if source.header is not None and form is not TABLE:
+        what = (
+            f"has no header row to decide on (header: {str(source.header).lower()}); it is read as {form.title}, "
+            "and only tables have one."
+        )
         raise InputError(Problem(source.title, what, "Leave out --header, --no-header and the recipe key header."))
+    return form
 
 
 def guess_table_form(source: DataSource) -> TableForm | None:
-    """Guess a CSV or TSV file's separator, and whether it has a header row; None for other sources.
+    """Guess a table's separator and whether it has a header row; return None for any other file or data set.
 
     Raises:
-        InputError: If the file cannot be opened, or is no regular file.
+        InputError: If the file cannot be opened, or its form is not read.
     """
-    check_source(source)
-    if source.path is None or not is_table_file(source.path):
+    if check_source(source) is not TABLE:
         return None
-    named = [str(getattr(source, k)) for k in ("text", "text_pair", "label") if k in source.model_fields_set]
-    return find_table_form(Path(source.path), source.title, source.limits, source.header, named)
+    return find_table_form(open_text(source), source.header, _named_columns(source))
+
+
+def _named_columns(source: DataSource, with_text: bool = False) -> list[str]:
+    """Return the columns that a source names; a name that contains commas counts whole and as each of its parts.
+
+    Args:
+        source: The file.
+        with_text: Whether to count the default name of the text column too, for callers that read it without guessing.
+    """
+    given = source.model_fields_set | ({"text"} if with_text else set())
+    names = [getattr(source, k) for k in ("text", "text_pair", "label") if k in given]
+    return [part for name in names if name is not None for part in {name, *name.split(",")}]
 
 
 def read_rows(
     source: DataSource, bad: BadRows, columns: Sequence[str] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (number from 1, row by column name) for a source; rows that cannot be read are added to `bad`.
+    """Yield (number from 1, row by column name) for a file or data set; rows that cannot be read are added to `bad`.
+
+    Records of other programs (`pocketbert.core.data.records`) are converted to rows with plain columns, and tables of
+    single words to a row for each sentence.
 
     Args:
         source: The file or data set, with its limits.
         bad: Collects the rows that cannot be read.
-        columns: Columns that the caller needs; others may be missing in the rows. Default all.
+        columns: Columns that the caller needs; others may be missing in the rows. If given, the source's text column
+            counts as named by the user. By default all columns are read.
 
     Raises:
         InputError: If the source as a whole cannot be read, or is larger than its limits.
         MissingBackendError: If the library for it is not installed.
     """
+    named = _named_columns(source, columns is not None)
+    if columns is not None and source.path is not None and find_form(source) is PARQUET and _makes_rows(source, named):
+        columns = None  # rows are made of columns that the caller does not name
+    rows = group_words(_read_plain_rows(source, bad, columns), source.title, source.limits, named)
+    for count, row in enumerate(expand_records(rows, bad, named), 1):
+        if count > source.limits.rows:
+            raise source.limits.row_count_error(source.title)
+        yield row
+
+
+def _makes_rows(source: DataSource, named: Sequence[str]) -> bool:
+    """Return whether a file's first row is a single word or another program's record, so that rows are converted."""
+    try:
+        _, first = next(_read_plain_rows(source, BadRows(source.title), None), (0, {}))
+    except InputError:  # another column is larger than the limits allow: the columns that are needed may be read
+        return False
+    return find_sentence_column(first, named) is not None or find_record_shape(first, named) is not None
+
+
+def find_shape(source: DataSource) -> RecordShape | None:
+    """Return which program's records a file holds, by its first row; None for plain columns or an empty file."""
+    first = next(_read_plain_rows(source, BadRows(source.title), None), None)
+    return None if first is None else find_record_shape(first[1], _named_columns(source))
+
+
+def _read_plain_rows(
+    source: DataSource, bad: BadRows, columns: Sequence[str] | None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (number from 1, row by column name) of a source, with cells as they stand in the file; see `read_rows`."""
     if source.path is None:
         yield from _read_hub_rows(source)
         return
-    form = guess_table_form(source)
-    path, title, limits = Path(source.path), source.title, source.limits
-    if path.name.endswith((".jsonl", ".jsonl.gz")):
-        yield from _read_json_rows(path, title, limits, bad)
-    elif path.suffix == ".parquet":
-        yield from _read_parquet_rows(path, title, limits, columns)
-    elif form is not None:
-        yield from read_table(path, form, title, limits, bad)
+    table, form = guess_table_form(source), find_form(source)
+    file = open_text(source)
+    if source.encoding is None and file.encoding not in ("", UTF8):
+        note_encoding(source.title, file.encoding)
+    if table is not None:
+        yield from read_table(file, table, bad)
+    elif form is PARQUET:
+        yield from _read_parquet_rows(Path(source.path), source.title, source.limits, columns)
+    elif form.read is not None:
+        yield from form.read(file, bad)
 
 
 def read_class_names(source: DataSource) -> list[str] | None:
-    """Return the class names that a data set stores for the numbers in its label column (`datasets.ClassLabel`).
+    """Return the class names that a data set stores for the numbers in its label column.
 
-    They come from `datasets`' type ``ClassLabel``, which a Parquet file written by that library carries too.
-    A column of lists (a tag for every word) has the names of its elements.
+    The names are those of the type ``ClassLabel`` of `datasets`, which Parquet files written by that library contain
+    too. If the cells are lists (a tag for every word), they are the names of the list's elements.
 
     Args:
         source: The data set; its `label` names the column.
@@ -138,44 +164,6 @@ def read_class_names(source: DataSource) -> list[str] | None:
     if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names"):
         return [str(name) for name in feature["names"]]
     return None
-
-
-# --- JSON Lines ---
-
-
-class _RepeatedKeyError(ValueError):
-    """Raised for a JSON object in which a key occurs twice; the message is the key."""
-
-
-def _read_json_rows(path: Path, title: str, limits: Limits, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, object) for a JSON Lines file, plain or ``.gz``; invalid lines are added to `bad`."""
-    with open_bounded(path, title, limits) as stream:
-        for number, line in read_lines(stream, title, limits):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line, object_pairs_hook=_to_dict)
-            except _RepeatedKeyError as error:
-                bad.add(number, f"the key {error} occurs twice.", "Keep one of them.")
-            except (ValueError, RecursionError) as error:
-                bad.add(number, f"not valid JSON: {error}.")
-            else:
-                if isinstance(row, dict):
-                    yield number, row
-                else:
-                    bad.add(number, f"a row is a JSON object, this is {type(row).__name__}.")
-
-
-def _to_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build the dictionary of a JSON object; raise _RepeatedKeyError if a key occurs twice."""
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise _RepeatedKeyError(shorten_repr(key))
-            seen.add(key)
-    return values
 
 
 # --- Parquet, in which a few bytes can stand for a very large cell ---
@@ -245,15 +233,15 @@ def _open_parquet(path: Path, title: str) -> Any:
 
 
 def _parquet_error(title: str, error: Exception) -> InputError:
-    reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+    reason = first_line(error).rstrip(".")
     return InputError(Problem(title, f"cannot be read as a Parquet file: {reason:.300}."))
 
 
 def _check_metadata(file: Any, path: Path, title: str, limits: Limits, columns: Sequence[str]) -> int:
-    """Check the sizes in a Parquet file's metadata against `limits`; return how many rows to read at once.
+    """Check the sizes in a Parquet file's metadata against `limits`, and return how many rows to read at once.
 
     Returns:
-        How many rows to read at once: fewer if rows can be long.
+        The number of rows; it is smaller if rows can be long.
     """
     metadata = file.metadata
     check_columns(file.schema_arrow.names, title)
@@ -355,6 +343,6 @@ def _load_dataset(source: DataSource) -> Any:
     try:
         return datasets.load_dataset(source.dataset, source.config, split=source.split, revision=source.revision)
     except Exception as error:  # the library raises many kinds, network ones included
-        reason = f"{type(error).__name__}: {str(error).splitlines()[0].rstrip('.')}"
+        reason = f"{type(error).__name__}: {first_line(error).rstrip('.')}"
         fix = "Check name, config, split and network, or give a local file with 'path'."
         raise InputError(Problem(source.title, f"could not be loaded: {reason}.", fix)) from error

@@ -24,6 +24,8 @@ _MAX_LABELS = 1 << 16
 """A larger label number is an id or a score, not a class."""
 _FEWEST_LABELS = {LabelKind.NAME: 2, LabelKind.NAMES: 1, LabelKind.SPANS: 2}
 _SHOWN = 8
+_ALIKE = 0.75
+"""How alike a label must be to be suggested for another one."""
 _ROW_FIX = "Correct the row or the name of the label column, or add the label under data.labels."
 _NAMES_FIX = "Write the label in one way, in the data and in data.labels."
 
@@ -34,10 +36,11 @@ class Labels:
 
     Attributes:
         names: Label names; the index is the id.
-        note: Where the names came from, as a note for users; empty for none.
-        declared: Whether a person or a model declared the order, so that a number in the data may be a position.
-        numbers: The number in the data that stands for each label; empty if numbers are positions, or the names
-            themselves.
+        note: A note for users on where the names came from; empty for no note.
+        declared: Whether a person or a model gave the order of the names, so that a number in the data may be a
+            position.
+        numbers: The number in the data that stands for each label. Empty if numbers in the data are positions, or are
+            the names themselves.
     """
 
     names: tuple[str, ...]
@@ -55,7 +58,7 @@ class Labels:
         return dict(enumerate(self.names))
 
     def ids(self, examples: Sequence[Example], title: str) -> NDArray[np.int64]:
-        """Return the label ids [N] of examples that have one label each.
+        """Return the label id of each of N examples that have one label each.
 
         Args:
             examples: N labelled rows.
@@ -93,7 +96,7 @@ class Labels:
         return is_given
 
     def spans(self, examples: Sequence[Example], title: str) -> list[list[Span]]:
-        """Return the labelled spans of each example; raise InputError for labels that the tag set does not have.
+        """Return the labelled spans of each example, after checking that the tag set has their labels.
 
         Raises:
             InputError: Naming the rows with a span whose label no tag has.
@@ -105,7 +108,7 @@ class Labels:
             spans = [s for s in example.label if isinstance(s, Span)] if isinstance(example.label, tuple) else []
             for span in spans:
                 if span.label not in known:
-                    hint = suggest_allowed(span.label, sorted(known))
+                    hint = suggest_allowed(span.label, sorted(known), _ALIKE, _SHOWN)
                     bad.add(example.row, f"span label '{span.label}' is not in the label set; {hint}.", _ROW_FIX)
             spans_by_row.append(spans)
         if bad.count:
@@ -113,14 +116,14 @@ class Labels:
         return spans_by_row
 
     def permutation_from(self, other: Labels, where: str) -> list[int] | None:
-        """Return the permutation that reorders the outputs of a model with labels `other` into this order.
+        """Return the permutation that brings the outputs of a model with the labels `other` into the order of this label set.
 
         Args:
             other: The model's labels.
             where: Name of the setting in error messages.
 
         Returns:
-            The position in `other` of each of these labels, or None if the order is the same.
+            For each label of this set, its position in `other`; None if the order is the same.
 
         Raises:
             InputError: If the two sets differ.
@@ -132,8 +135,8 @@ class Labels:
             raise InputError(
                 Problem(
                     where,
-                    f"the model's labels differ from the data's: only in the data [{shorten_list(sorted(only_here))}], "
-                    f"only in the model [{shorten_list(sorted(only_there))}].",
+                    f"the model's labels differ from the data's: only in the data [{shorten_list(sorted(only_here), _SHOWN)}], "
+                    f"only in the model [{shorten_list(sorted(only_there), _SHOWN)}].",
                     "Use data.labels with the model's names, or fine-tune the teacher on these labels.",
                 )
             )
@@ -155,15 +158,15 @@ def resolve_labels(
     """Determine the label set of a run and its order, from the recipe, the teacher or the training rows.
 
     Args:
-        declared: `data.labels` of the recipe.
-        teacher: Labels of a teacher that already has a head.
-        examples: Training rows.
-        kind: Kind of their labels. Labels of spans become tags, ``O``, ``B-x``, ``I-x``, unless they are those of the
-            teacher, which are tags already, even if none of them is ``O``.
+        declared: The labels that the recipe lists in `data.labels`; None if it lists none.
+        teacher: The labels of a teacher that already has a head; None without one.
+        examples: The training rows, whose labels are used if neither of the two names them.
+        kind: Kind of the rows' labels. Labels of spans become the tags ``O``, ``B-x`` and ``I-x``; the teacher's labels
+            are taken as tags already, even if none of them is ``O``.
 
     Returns:
-        The declared labels; else the teacher's; else the names in the data, sorted; else the numbers in the data, in
-        numeric order, called LABEL_i if they are 0, 1, 2, ... Empty for tasks without labels.
+        The declared labels, else the teacher's, else those in the data as `_labels_from_data` builds them. Empty for
+        tasks without labels.
 
     Raises:
         InputError: If fewer labels result than the task needs, two of them look the same, some are numbers and some
@@ -184,6 +187,10 @@ def resolve_labels(
         if OUTSIDE not in labels.names:
             what = f"tags need '{OUTSIDE}' for words of no label; found {shorten_list(labels.names)}."
             raise InputError(Problem("data.labels", what))
+    if kind is LabelKind.SPANS and labels.names == (OUTSIDE,):
+        what = "no row has a span: every word has the tag O."
+        fix = "Name the column of the tags with --label (in a recipe: label), or give rows with spans."
+        raise InputError(Problem("data.labels", what, fix))
     if len(labels) < _FEWEST_LABELS[kind]:
         what = f"the task needs at least {_FEWEST_LABELS[kind]} labels, found [{shorten_list(labels.names)}]."
         raise InputError(Problem("data.labels", what))
@@ -191,13 +198,14 @@ def resolve_labels(
 
 
 def match_label_numbers(labels: Labels, examples: Sequence[Example], kind: LabelKind, ordered: bool = False) -> Labels:
-    """Determine which number in the data means which label; return the labels with these numbers and a note.
+    """Find out which number in the data stands for which label name; return the labels with their numbers and a note.
 
     Args:
         labels: Names that a person, a model or a data set declared.
         examples: Rows whose labels may be numbers.
-        kind: Kind of their labels.
-        ordered: Whether the order of the names is the numeric order of such numbers, whatever they are.
+        kind: Kind of the rows' labels; only names, one or several per row, are matched.
+        ordered: Whether the names are listed in the order of the numbers, so that the smallest number may be the first
+            name.
 
     Raises:
         InputError: If it is not clear which number is which name.
@@ -213,7 +221,7 @@ def match_label_numbers(labels: Labels, examples: Sequence[Example], kind: Label
 
 
 def _first_rows(examples: Sequence[Example]) -> dict[object, int]:
-    """Map each label in the examples to the number of its first row; of spans, their labels count."""
+    """Return the number of the first row in which each label occurs; of spans, the span's label counts."""
     rows: dict[object, int] = {}
     for example in examples:
         for value in example.label if isinstance(example.label, tuple) else (example.label,):
@@ -222,12 +230,24 @@ def _first_rows(examples: Sequence[Example]) -> dict[object, int]:
 
 
 def _labels_from_data(examples: Sequence[Example], kind: LabelKind, outputs: Sequence[str]) -> Labels:
-    """Build the label set from the names, or else from the numbers, that occur in the data.
+    """Build a label set from the labels in the training rows, if neither recipe nor teacher names the labels.
+
+    Names become the labels, sorted. If all labels are numbers, the labels are
+
+    - with a teacher: the names of its outputs, if the numbers are positions among them (from 0); else, if there are as
+      many different numbers as outputs (such as 1 to 5), the numbers themselves, the smallest one for the first output,
+    - without a teacher: LABEL_0, LABEL_1, ... if the numbers are 0, 1, 2, ..., else the numbers in numeric order.
+
+    Labels of spans are always names, even if they look like numbers.
 
     Args:
         examples: Training rows.
         kind: Kind of their labels.
-        outputs: The names LABEL_i of a teacher whose outputs have no other names; empty without such a teacher.
+        outputs: Placeholder names of the teacher's outputs (LABEL_0, LABEL_1, ...); empty if the teacher has no head.
+
+    Raises:
+        InputError: If some labels are numbers and others names, a number is too large for a label id, or the numbers
+            cannot be matched with the teacher's outputs.
     """
     rows = _first_rows(examples)
     numbers = {value: number for value in rows if (number := number_of(value)) is not None}
@@ -265,21 +285,23 @@ def _labels_from_data(examples: Sequence[Example], kind: LabelKind, outputs: Seq
 
 
 def _match_numbers(found: Sequence[int | float], names: Sequence[str], ordered: bool) -> tuple[int | float, ...]:
-    """Find the number in the data that stands for each name of a label set, if names are no numbers themselves.
+    """Find the number in the data that stands for each name of a label set, unless the names are numbers themselves.
 
-    Numbers from 0 are positions in the set. Other numbers are those that the names contain, each name one (``1 star``,
-    ``2 stars``); else, if `ordered` and there is one for each name, the smallest is the first name.
+    Numbers from 0 on are positions in the label set. Other numbers are matched with the numbers in the names (``1
+    star``, ``2 stars``), if each occurs in one name. Else, if `ordered` is set and there are as many numbers as names,
+    the smallest number stands for the first name, and so on.
 
     Args:
         found: The distinct numbers in the data, sorted.
-        names: The label set.
-        ordered: Whether a person declared the order of the names, or the names only count the outputs (``LABEL_0``).
+        names: The names of the label set, in order.
+        ordered: Whether numbers that are neither positions nor in the names may be matched in numeric order: a person
+            declared the order of the names, or the names only count the outputs (``LABEL_0``).
 
     Returns:
-        One number for each name; empty if numbers are positions, or are names.
+        One number for each name; empty if the numbers are positions, or the names are numbers themselves.
 
     Raises:
-        InputError: If the numbers could be matched in several ways, or in none.
+        InputError: If the numbers could be matched in several ways, or cannot be matched.
     """
     if not found or any(number_of(name) is not None for name in names):
         return ()
@@ -302,7 +324,7 @@ def _match_numbers(found: Sequence[int | float], names: Sequence[str], ordered: 
 
 
 def _contained_numbers(names: Sequence[str]) -> tuple[int, ...]:
-    """Return the whole number that each name contains; empty unless each name has exactly one, all different."""
+    """Return the whole number that each name contains; empty if a name has none or several, or two have the same."""
     numbers_by_name = [re.findall(r"\d{1,9}", name) for name in names]
     if any(len(numbers) != 1 for numbers in numbers_by_name):
         return ()
@@ -332,9 +354,9 @@ def _ambiguity_error(found: Sequence[int | float], names: Sequence[str], why: st
 class _IdLookup:
     """Looks up label ids for the rows of one file, and collects the rows whose label is unknown.
 
-    If any name of the set is a number ("1", "5.0"), a number in the data means the name that is this number, never a
-    position. If none is, a number is looked up in `Labels.numbers`; without these it is a position in the set, provided
-    that the order was declared.
+    If a name of the set is a number ("1", "5.0"), a number in the data means the name that is this number, never a
+    position. If no name is a number, a number in the data is looked up in `Labels.numbers`; if that is empty, it is a
+    position in the set, provided that the order was declared.
 
     Args:
         labels: The label set.
@@ -372,7 +394,7 @@ class _IdLookup:
         if not self._bad.shows_more:  # the hint takes time
             self._bad.add(row, "")
             return
-        hint = suggest_allowed(str(label), self._names)
+        hint = suggest_allowed(str(label), self._names, _ALIKE, _SHOWN)
         if number is not None and self._matched:
             hint = f"its numbers are {shorten_list([str(n) for n in self._by_number])}"
         elif number is not None and self._by_number:
@@ -382,7 +404,7 @@ class _IdLookup:
         self._bad.add(row, f"label {shorten_repr(label)} is not in the label set; {hint}.", _ROW_FIX)
 
     def _check_mixed(self, is_number: bool, label: object, row: int) -> None:
-        """Record a bad row once both numbers and names have occurred as labels in the file."""
+        """Record a label as bad if the file has numbers and names mixed as labels."""
         self._first.setdefault(is_number, (row, label))
         if len(self._first) == 2 and not self._mixed:  # one example of each is enough
             self._mixed = True

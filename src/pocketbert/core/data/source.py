@@ -1,7 +1,7 @@
 """Data sources as recipes and the command line name them, validated by pydantic.
 
-`DataSource` is a file or a data set of the Hub with its columns and limits, `EvalSource` the rows that decide the
-score. `PlainNumbers` is the base of these and of all recipe sections: it refuses true, false and infinity where a
+`DataSource` is a file or a data set of the Hub with its columns and limits, `TeacherColumn` its column with the answers of a
+teacher, `EvalSource` the rows that decide the score. `PlainNumbers` is the base of these and of all recipe sections: it refuses true, false and infinity where a
 number belongs.
 """
 
@@ -9,11 +9,21 @@ from __future__ import annotations
 
 import math
 from types import UnionType
-from typing import Any, Literal, Self, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from pocketbert.core.data.streams import DEFAULT_LINE_MB, DEFAULT_MAX_ROWS, MIB, Limits
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.types import AnswerKind
 
 
 class PlainNumbers(BaseModel):
@@ -47,7 +57,7 @@ def _element_types(annotation: Any) -> list[Any]:
 
 
 def _as_text(value: Any) -> Any:
-    """Convert true, false and infinities, at any depth of a value, to texts that do not parse as numbers."""
+    """Replace true, false and infinities in a nested value by texts that do not parse as numbers; return the new value."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
@@ -62,6 +72,43 @@ def _as_text(value: Any) -> Any:
     return value
 
 
+def _check_encoding(name: str) -> None:
+    """Raise ValueError if Python has no text encoding of this name."""
+    try:
+        if "a".encode(name).decode(name) == "a":
+            return
+    except (LookupError, ValueError):
+        pass
+    raise ValueError(
+        f"'{name[:40]}' is no encoding of text; for example utf-8, cp1252, latin-1, utf-16, cp1251, shift_jis"
+    )
+
+
+class TeacherColumn(PlainNumbers):
+    """The column with a teacher's answers, from which the student learns instead of from a model in the run."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    column: str = Field(
+        min_length=1,
+        description="Column of the answers, or several columns of numbers that are named after labels: neg,pos.",
+    )
+    kind: AnswerKind | None = Field(
+        None, description="What its numbers are; default what all rows together allow, probabilities before logits."
+    )
+    confidence: str | None = Field(
+        None, description="Column with the probability of the answer's label, where the answers are labels."
+    )
+    smoothing: float = Field(
+        0.0, ge=0, lt=1, description="Share of each distribution that is spread evenly over all labels."
+    )
+
+
+def _as_teacher_column(value: object) -> object:
+    """Convert the short form of `TeacherColumn`, a name, to {column: name}."""
+    return {"column": value} if isinstance(value, str) else value
+
+
 class DataSource(PlainNumbers):
     """Where one split comes from: a file, or a data set.
 
@@ -70,14 +117,37 @@ class DataSource(PlainNumbers):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    path: str | None = Field(None, description="Local .jsonl[.gz], .csv, .tsv or .parquet file.")
+    path: str | None = Field(
+        None,
+        description="Local file (table, JSON, Parquet, CoNLL, fastText, Rasa NLU) or folder of classes; docs/data.md has all forms.",
+    )
     dataset: str | None = Field(None, description="Hub data set, or a folder that `datasets` loads, instead of path.")
     config: str | None = Field(None, description="Configuration of the data set.")
     split: str | None = Field(None, description="Split of the data set.")
     revision: str | None = Field(None, description="Revision of the data set; pin it for repeatable runs.")
     text: str = Field("text", description="Column of the text.")
     text_pair: str | None = Field(None, description="Column of the second text, for pairs.")
-    label: str = Field("label", description="Column of the label.")
+    label: str = Field(
+        "label",
+        description="Column of the label, or several columns of 0 and 1 that are named after labels: toxic,insult.",
+    )
+    teacher: Annotated[
+        TeacherColumn | None,
+        BeforeValidator(_as_teacher_column, json_schema_input_type=str | TeacherColumn | None),
+    ] = Field(
+        None,
+        description="Column with the answers of a teacher (probabilities, logits, votes, scores, vectors); the column's name is the short "
+        "form of {column: name}. The recipe then needs no section teacher.",
+    )
+    separator: str | None = Field(
+        None, min_length=1, max_length=4, description="What parts several labels in one cell; default: a semicolon."
+    )
+    encoding: str | None = Field(None, description="Encoding of a text file, such as cp1252; default: detected.")
+    choices: str | list[str] | None = Field(
+        None,
+        description="multiple-choice: the column with the list of choices, or the columns of the choices, e.g. [ending0, ending1]; each "
+        "choice is the second text of a pair, behind the text of text_pair if that is given.",
+    )
     header: bool | None = Field(
         None,
         description="Whether the first row of a .csv or .tsv file names its columns; default: detected. Columns of a file without a header "
@@ -96,12 +166,19 @@ class DataSource(PlainNumbers):
         description="Most rows of a file, which may have 512 bytes for each of them in all; more end the command with exit code 2.",
     )
 
+    @model_serializer(mode="wrap")
+    def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out an unset `teacher`, so that runs from before the key existed keep their digests."""
+        return {key: value for key, value in handler(self).items() if key != "teacher" or value is not None}
+
     @model_validator(mode="after")
     def _check(self) -> DataSource:
         """Raise ValueError if fields of a file are mixed with those of a data set."""
         self._check_origin()
         if self.dataset is not None and self.split is None:
             raise ValueError("'dataset' needs a 'split'")
+        if self.encoding is not None:
+            _check_encoding(self.encoding)
         if self.path is not None:
             alone = [k for k in ("config", "split", "revision") if getattr(self, k) is not None]
             if alone:
@@ -124,22 +201,31 @@ class DataSource(PlainNumbers):
         text_pair: str | None = None,
         label: str | None = None,
         header: bool | None = None,
+        encoding: str | None = None,
         **limits: float,
     ) -> Self:
         """Build the source of a data file for which only some columns are named.
 
-        A column that is None counts as not given, so that `guess_columns` looks for it.
+        A column that is None counts as not given: `guess_columns` looks for it.
 
         Args:
-            path: The file.
+            path: The data file.
             text: Column of the text.
             text_pair: Column of the second text.
             label: Column of the label.
-            header: Whether the first row of a .csv or .tsv file names the columns.
+            header: Whether the first row of a table names the columns; None to detect it.
+            encoding: Encoding of a text file; by default it is detected from the bytes.
             limits: `max_line_mb` and `max_rows`.
+
+        Raises:
+            InputError: If there is no encoding of that name.
         """
         columns = {"text": text, "text_pair": text_pair, "label": label, "header": header}
-        named = {key: column for key, column in columns.items() if column is not None}
+        try:
+            _check_encoding(encoding or "utf-8")
+        except ValueError as error:
+            raise InputError(Problem("--encoding", f"{error}.")) from error
+        named = {k: value for k, value in {**columns, "encoding": encoding}.items() if value is not None}
         return cls.model_validate({"path": path, **named, **limits})
 
     @property
@@ -156,7 +242,7 @@ class DataSource(PlainNumbers):
 
 
 class EvalSource(DataSource):
-    """Where the rows come from that decide the score: a separate source, or a share of the training rows."""
+    """Where the rows for the deciding score come from: a separate source, or a share of the training rows."""
 
     fraction: float | None = Field(
         None,

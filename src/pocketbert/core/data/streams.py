@@ -1,8 +1,9 @@
 """Bounded reading of text files: data files are opened here, so that a broken or hostile file ends early.
 
 - `Limits` is how much one file may hold; its methods make the errors for files that hold more.
-- `open_bounded` opens a file, plain or gzip, as a stream that refuses to be longer; `read_lines` decodes its lines.
-- `read_texts` and `read_texts_of_stream` read one text per line; `check_encoding` finds the line that is not UTF-8.
+- `find_encoding` finds the encoding of a text file by its first bytes that are not ASCII; `TextFile` is a file with its encoding.
+- `open_bounded` opens a file, plain or gzip, as a stream of UTF-8 that refuses to be longer; `read_lines` decodes its lines.
+- `read_texts`, `iterate_texts` and `read_texts_of_stream` read one text per line; `check_encoding` finds the line that is not UTF-8.
 
 This module imports neither numpy nor pydantic, and files and archives only when one is opened, because the command line
 imports it for every command.
@@ -10,12 +11,15 @@ imports it for every command.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import io
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import IO, Any, cast
@@ -29,7 +33,13 @@ DEFAULT_MAX_ROWS = 1_000_000
 """Default of the most rows of a file whose rows are held in memory together."""
 DEFAULT_CORPUS_ROWS = 20_000_000
 """Default of the most rows of a corpus, which is read row by row."""
-ENCODING_FIX = "Convert the file to UTF-8, for example: iconv -f WINDOWS-1252 -t UTF-8 rows.csv > rows-utf8.csv"
+UTF8 = "utf-8"
+WINDOWS = "cp1252"
+"""The usual encoding of Windows in Western Europe and America, of which Latin-1 is a part."""
+ENCODING_FIX = (
+    "Give the file's encoding with --encoding (in a recipe: encoding), or convert the file to UTF-8, "
+    "for example: iconv -f WINDOWS-1252 -t UTF-8 rows.csv > rows-utf8.csv"
+)
 _BYTES_PER_ROW = 512
 """A file may have this many bytes in all for each row that it may have."""
 _RATIO = 200
@@ -44,8 +54,8 @@ class Limits:
     """Limits on the size of one data file.
 
     Attributes:
-        line: Most bytes of a line, or of a row of a table or a Parquet file.
-        rows: Most rows, or lines of a text file.
+        line: Largest number of bytes of a line, or of a row of a table or a Parquet file.
+        rows: Largest number of rows, or of lines of a text file.
     """
 
     line: int = DEFAULT_LINE_MB * MIB
@@ -53,7 +63,7 @@ class Limits:
 
     @property
     def total(self) -> int:
-        """Most bytes of all rows together, decompressed; a smaller number of rows does not lower it."""
+        """Largest number of bytes of all rows together, decompressed; lowering `rows` does not lower it."""
         return max(self.rows, DEFAULT_MAX_ROWS) * _BYTES_PER_ROW
 
     def size_error(self, title: str) -> InputError:
@@ -106,17 +116,55 @@ class _BoundedStream(io.RawIOBase):
         return len(data)
 
 
-@contextlib.contextmanager
-def open_bounded(path: Path, title: str, limits: Limits) -> Iterator[io.BufferedReader]:
-    """Open a regular file, plain or ``.gz``, as a stream that raises InputError for too many bytes.
+class _Transcoded(io.RawIOBase):
+    """Raw stream of UTF-8 that decodes another stream from a given encoding.
 
     Args:
-        path: The file.
+        stream: The encoded bytes.
+        title: Name of the file in errors.
+        encoding: Name of its encoding.
+    """
+
+    def __init__(self, stream: io.RawIOBase, title: str, encoding: str) -> None:
+        super().__init__()
+        self._stream, self._title, self._encoding = stream, title, encoding
+        self._decoder = codecs.getincrementaldecoder(encoding)()
+        self._rest, self._ended = b"", False
+
+    def readable(self) -> bool:
+        """Return True, since the stream can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer with the stream's text as UTF-8; raise InputError for bytes that are invalid in the file's encoding."""
+        while not self._rest and not self._ended:
+            raw = self._stream.read(_BUFFER) or b""
+            self._ended = not raw
+            try:
+                self._rest = self._decoder.decode(raw, self._ended).encode(errors="surrogatepass")
+            except UnicodeError as error:
+                what = f"not {self._encoding}: {error}."
+                raise InputError(
+                    Problem(self._title, what, "Give another --encoding (in a recipe: encoding).")
+                ) from error
+        size = min(len(buffer), len(self._rest))
+        buffer[:size] = self._rest[:size]
+        self._rest = self._rest[size:]
+        return size
+
+
+@contextlib.contextmanager
+def open_bounded(path: Path, title: str, limits: Limits, encoding: str = UTF8) -> Iterator[io.BufferedReader]:
+    """Open a regular file, plain or ``.gz``, as a stream of UTF-8 that raises InputError after too many bytes.
+
+    Args:
+        path: The file to open.
         title: Name of the file in errors.
         limits: Largest sizes that are allowed.
+        encoding: Encoding of the file, from which it is converted to UTF-8.
 
     Raises:
-        InputError: If it is no regular file, is larger than `limits` allow, or is a broken gzip file.
+        InputError: If the path is no regular file, if the file is larger than `limits` allow, or if its gzip data is broken.
     """
     import gzip
 
@@ -128,15 +176,21 @@ def open_bounded(path: Path, title: str, limits: Limits) -> Iterator[io.Buffered
             if path.suffix == ".gz":
                 _check_padding(raw, size)
                 with gzip.GzipFile(fileobj=raw) as unpacked:
-                    yield io.BufferedReader(_BoundedStream(cast("IO[bytes]", unpacked), title, limits, size), _BUFFER)
+                    bounded = _BoundedStream(cast("IO[bytes]", unpacked), title, limits, size)
+                    yield _as_utf8(bounded, title, encoding)
             else:
-                yield io.BufferedReader(_BoundedStream(raw, title, limits), _BUFFER)
+                yield _as_utf8(_BoundedStream(raw, title, limits), title, encoding)
         except (gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise InputError(Problem(title, f"broken gzip file: {error}.")) from error
 
 
+def _as_utf8(stream: io.RawIOBase, title: str, encoding: str) -> io.BufferedReader:
+    """Return a buffered stream of UTF-8 over a stream of the given encoding."""
+    return io.BufferedReader(stream if encoding == UTF8 else _Transcoded(stream, title, encoding), _BUFFER)
+
+
 def _check_padding(raw: io.RawIOBase, size: int) -> None:
-    """Raise BadGzipFile if an archive ends in many zeros, which Python would read byte by byte as padding."""
+    """Raise BadGzipFile if a gzip file ends in many zero bytes, because Python would read them one by one."""
     if size > _BUFFER:
         raw.seek(size - _BUFFER)
         if not any(raw.read(_BUFFER) or b""):
@@ -144,6 +198,110 @@ def _check_padding(raw: io.RawIOBase, size: int) -> None:
 
             raise gzip.BadGzipFile("zeros after the end of the data")
         raw.seek(0)
+
+
+# --- encodings ---
+
+_BYTE_ORDER_MARKS = ((codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+"""The first bytes of files in these encodings; UTF-32's begins with that of UTF-16."""
+_WINDOW = 1 << 18
+"""Bytes from the first one that is not ASCII on, by which the encoding is told."""
+_MOST_ACCENTS = 0.35
+"""Share of the letters that may be above ASCII in Western European text; in Greek or Russian nearly all are."""
+_SIGNS_IN_WORDS = re.compile(r"(?<=[^\W\d_])[³¹¿£¥](?=[^\W\d_])")
+_MOST_SIGNS = 0.25
+"""Letters of Polish and its neighbours (cp1250) look like these signs inside words; as many as this share of the accents are slips."""
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A text file that can be opened: its path, name in errors, limits and encoding (empty for some folders)."""
+
+    path: Path
+    title: str
+    limits: Limits
+    encoding: str = UTF8
+
+    def open(self) -> contextlib.AbstractContextManager[io.BufferedReader]:
+        """Open the file as a bounded stream of UTF-8."""
+        return open_bounded(self.path, self.title, self.limits, self.encoding)
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """Yield (number from 1, line without its line end) for each line."""
+        with self.open() as stream:
+            for number, line in read_lines(stream, self.title, self.limits):
+                yield number, line.rstrip("\r\n")
+
+    def sample(self, size: int) -> str:
+        """Return the beginning of the file, at most `size` bytes of it and whole lines if possible."""
+        with self.open() as stream:
+            raw = stream.read(size)
+        if len(raw) == size:
+            raw = raw[: raw.rfind(b"\n") + 1] or raw
+        return raw.decode("utf-8-sig", errors="replace")
+
+
+def find_encoding(path: Path, title: str, limits: Limits) -> str:
+    """Find the encoding of a text file: UTF-8, UTF-16, UTF-32, or Windows' cp1252 for Western European text.
+
+    The file is read up to its first byte that is not ASCII; what follows decides.
+
+    Returns:
+        The encoding; UTF-8 also if the text is in none of these, so that the reader's error names the line.
+
+    Raises:
+        InputError: If the file cannot be opened, or has more bytes than `limits` allow.
+    """
+    try:
+        status = path.stat()
+    except (OSError, ValueError):
+        return UTF8  # opening it raises the error
+    return _find_encoding(path, title, limits, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _find_encoding(path: Path, title: str, limits: Limits, size: int, changed: int) -> str:
+    """Detect the encoding of a file; cached by its size and the time of its last change, which are `size` and `changed`."""
+    with open_bounded(path, title, limits) as stream:
+        block = stream.read(_BUFFER)
+        if b"\0" in block:
+            return guess_encoding(block)
+        while block.isascii():
+            if not block or b"\0" in block:
+                return UTF8
+            block = stream.read(_BUFFER)
+        return guess_encoding(block + stream.read(_WINDOW))
+
+
+def _guess_utf16(block: bytes) -> str:
+    """Return the byte order of UTF-16 without a mark, by the positions of its null bytes; UTF-8 for anything else."""
+    even, odd = block[::2].count(0), block[1::2].count(0)
+    if len(block) % 2 == 0 and max(even, odd) * 3 > len(block) // 2 and min(even, odd) * 50 < max(even, odd):
+        return "utf-16-le" if odd > even else "utf-16-be"
+    return UTF8
+
+
+def guess_encoding(raw: bytes) -> str:
+    """Guess the encoding of bytes: UTF-16 or UTF-32 by a byte order mark or null bytes, cp1252 for Windows texts, else UTF-8."""
+    for mark, encoding in _BYTE_ORDER_MARKS:
+        if raw.startswith(mark):
+            return encoding
+    if b"\0" in raw:
+        return _guess_utf16(raw)
+    text = raw.decode(errors="replace")
+    if len(raw) >= _WINDOW:
+        text = text[:-1]  # its last character may be cut off
+    broken = text.count("\ufffd")
+    if broken == 0 or broken <= sum(character > "\x7f" for character in text) - broken:
+        return UTF8  # a damaged file of UTF-8 keeps its encoding
+    try:
+        text = raw.decode(WINDOWS)
+    except UnicodeDecodeError:
+        return UTF8
+    letters = [character for character in text if character.isalpha()]
+    above = sum(character > "\x7f" for character in letters)
+    is_other = len(_SIGNS_IN_WORDS.findall(text)) > _MOST_SIGNS * above
+    return UTF8 if is_other or above > _MOST_ACCENTS * len(letters) else WINDOWS
 
 
 def read_lines(stream: io.BufferedReader, title: str, limits: Limits) -> Iterator[tuple[int, str]]:
@@ -181,26 +339,35 @@ def null_byte_error(title: str, number: int) -> InputError:
     return InputError(Problem(f"{title}:{number}", what, ENCODING_FIX))
 
 
-def check_encoding(path: Path, title: str, limits: Limits) -> None:
+def check_encoding(file: TextFile) -> None:
     """Read a whole file to find the first line that is not UTF-8.
 
     Raises:
-        InputError: Naming the first line that is not, or if the file is larger than `limits` allow.
+        InputError: Naming the first line that is not UTF-8, or if the file is larger than its limits allow.
     """
-    with open_bounded(path, title, limits) as stream:
-        for _ in read_lines(stream, title, limits):
-            pass
+    for _ in file.lines():
+        pass
 
 
-def read_texts(path: Path, limits: Limits | None = None) -> list[str]:
-    """Read a file with one text per line; only line feeds separate lines, so that outputs match input lines.
+def read_texts(path: Path, limits: Limits | None = None, encoding: str | None = None) -> list[str]:
+    """Read a file with one text per line, as a list; see `iterate_texts`."""
+    return list(iterate_texts(path, limits, encoding))
+
+
+def iterate_texts(path: Path, limits: Limits | None = None, encoding: str | None = None) -> Iterator[str]:
+    """Yield the lines of a file with one text per line; only line feeds separate lines, so that outputs match input lines.
+
+    Args:
+        path: The file.
+        limits: Largest sizes that are allowed.
+        encoding: Encoding of the file; by default it is detected from the bytes.
 
     Raises:
-        InputError: If it is no regular file, not UTF-8, or larger than `limits` allow.
+        InputError: If the file is no regular file, not in this encoding, or larger than `limits` allow.
     """
     limits = limits or Limits()
-    with open_bounded(path, str(path), limits) as stream:
-        return _read_texts(stream, str(path), limits)
+    with open_bounded(path, str(path), limits, encoding or find_encoding(path, str(path), limits)) as stream:
+        yield from _iterate_texts(stream, str(path), limits)
 
 
 def read_texts_of_stream(stream: IO[bytes], title: str, limits: Limits) -> list[str]:
@@ -209,8 +376,8 @@ def read_texts_of_stream(stream: IO[bytes], title: str, limits: Limits) -> list[
     Raises:
         InputError: See `read_lines`.
     """
-    return _read_texts(io.BufferedReader(_BoundedStream(stream, title, limits), _BUFFER), title, limits)
+    return list(_iterate_texts(io.BufferedReader(_BoundedStream(stream, title, limits), _BUFFER), title, limits))
 
 
-def _read_texts(stream: io.BufferedReader, title: str, limits: Limits) -> list[str]:
-    return [line.removesuffix("\n").removesuffix("\r") for _, line in read_lines(stream, title, limits)]
+def _iterate_texts(stream: io.BufferedReader, title: str, limits: Limits) -> Iterator[str]:
+    return (line.removesuffix("\n").removesuffix("\r") for _, line in read_lines(stream, title, limits))

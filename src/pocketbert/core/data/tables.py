@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain
-from math import log
-from pathlib import Path
+from math import inf, log
 from typing import Any
 
 from pocketbert.core.data.cells import is_visible, number_of
-from pocketbert.core.data.streams import Limits, check_encoding, null_byte_error, open_bounded
+from pocketbert.core.data.streams import Limits, TextFile, check_encoding, null_byte_error
 from pocketbert.core.errors import InputError, Problem, shorten_list, suggest_allowed
 
 # --- names of columns, written as `plain_name` writes them ---
@@ -46,23 +46,29 @@ PAIR_NAMES = (
     ("question", "context"),
     ("query", "passage"),
     ("query", "document"),
+    ("#1string", "#2string"),
 )
 """Usual names of the two columns of a pair of texts."""
-ANSWER_NAMES = ("answer", "answers")
-_CLASSES = ("intent", "class", "category", "target", "sentiment", "topic", "emotion", "polarity", "gold")
+ANSWER_NAMES = ("answer", "answers", "answertext")
+_CLASSES = ("intent", "class", "category", "target", "sentiment", "topic", "emotion", "polarity", "gold", "goldlabel")
 _OTHERS = ("tags", "nertags", "score", "similarity", "similarityscore", "rating", "stars", "spans", "entities")
 LABEL_NAMES = (
     ("label", "labels"),
     (*_CLASSES, *_OTHERS, *ANSWER_NAMES),
-    ("labelname", "labeltext", "intentname", "categoryname", "type", "tag", "y", "output", "genre", "language", "lang"),
+    (
+        *("labelname", "labeltext", "intentname", "categoryname", "type", "tag", "y", "output", "genre", "genres"),
+        *("language", "lang", "completion", "quality"),
+    ),
 )
 """Usual names of the label column, in tiers as `TEXT_NAMES`."""
 _NAMES_OF_OTHER_COLUMNS = (
     *("id", "ids", "idx", "index", "uid", "guid", "row", "key", "number", "name", "user", "username", "author"),
     *("source", "date", "time", "timestamp", "created", "createdat", "url", "link", "split", "fold", "domain"),
-    *("note", "notes", "goldlabel", "reviewtext", "commenttext", "context", "answerstart", "star", "acceptability"),
+    *("note", "notes", "reviewtext", "commenttext", "context", "answerstart", "star", "acceptability"),
     *("annotator", "probs", "isduplicate", "qid1", "qid2", "pairid", "captionid", "value", "weight", "confidence"),
-    *("toxic", "s1", "s2"),
+    *("toxic", "s1", "s2", "#1id", "#2id", "anchor", "positive", "negative", "pos", "neg"),
+    *("sent1", "sent2", "startphrase", "ctx", "goal", "answerkey", "choices", "options", "endings"),
+    *(f"{stem}{number}" for stem in ("ending", "choice", "option", "answer", "sol") for number in range(6)),
 )
 _USUAL_NAMES = frozenset(
     [name for group in (*TEXT_NAMES, *PAIR_NAMES, *LABEL_NAMES) for name in group] + [*_NAMES_OF_OTHER_COLUMNS]
@@ -71,7 +77,7 @@ _NUMBERED_NAME = re.compile(r"column (\d+)")
 
 
 def plain_name(name: str) -> str:
-    """Return a column's name in lower case and without blanks, ``-``, ``_`` and dots, to compare it."""
+    """Return a column's name in lower case without blanks, ``-``, ``_`` and dots, to compare it with usual names."""
     return "".join(character for character in name.casefold() if character not in " _-.")
 
 
@@ -84,6 +90,7 @@ def is_numbered_column(name: str) -> bool:
 
 _SHOWN_PROBLEMS = 20
 _MAX_COLUMNS = 10_000
+_LISTED = 8
 _ALIKE = 0.75
 """How alike a column's name must be to be suggested: ``texts`` is a slip of ``text``, ``intent`` is not."""
 _COLUMN_FIX = "Name the columns with --text, --text-pair and --label, or in the recipe's data section."
@@ -116,11 +123,11 @@ class BadRows:
 
     @property
     def shows_more(self) -> bool:
-        """Whether the next bad row is recorded with its problem; later ones are only counted."""
+        """Whether the next bad row would be recorded with its problem; later ones are only counted."""
         return len(self.problems) < _SHOWN_PROBLEMS
 
     def missing(self, row: int, column: str, cells: Mapping[str, Any]) -> None:
-        """Record a row that lacks a column; of rows with the same columns only the first is shown."""
+        """Record a row that lacks a column; of several such rows with the same columns, only the first is shown."""
         if not self.shows_more:  # finding the nearest name takes time
             self.add(row, "")
             return
@@ -130,7 +137,9 @@ class BadRows:
             self.count += 1
             return
         self._missing.add(key)
-        what = f"no column '{column}'; {suggest_allowed(column, names, _ALIKE) if names else 'the row is empty'}."
+        what = (
+            f"no column '{column}'; {suggest_allowed(column, names, _ALIKE, _LISTED) if names else 'the row is empty'}."
+        )
         fix = _COLUMN_FIX
         if names and is_numbered_column(column) != all(map(is_numbered_column, names)):
             fix = _HEADER_FIX if is_numbered_column(column) else _NO_HEADER_FIX
@@ -151,7 +160,9 @@ _SAMPLE_ROWS, _SAMPLE_CELLS = 1000, 20_000
 _LEAST = 2.5
 """The first row is data if its score is above this; otherwise it is a header, as it always was in earlier versions."""
 _UNSURE = 2.0
-"""Distance of the score from `_LEAST` below which the guess is called unsure."""
+"""Distance of the score from `_LEAST` below which the guess is called unsure: its margin."""
+_RAREST = 0.02
+"""Least probability of a value that does not occur below: labels of one row are not rare in files of many labels."""
 _MOST = 6.0
 """Largest contribution of one feature of one cell to the score."""
 
@@ -173,11 +184,13 @@ _HEADER_SHAPES = {
     _Shape.SIGNS: 0.006,
     _Shape.WORD: 0.83,
     _Shape.PHRASE: 0.12,
-    _Shape.TEXT: 0.02,
+    _Shape.TEXT: 0.004,
 }
 """Frequency of each shape among the cells of headers."""
 _FIRST_EMPTY = 0.15
 """Share of headers whose first cell is empty: pandas writes an index like this."""
+_PADDING = 0.9
+"""Share of empty cells above which a column is padding."""
 _SEEN_IN_HEADER, _OFTEN_IN_HEADER = 0.02, 0.005
 """Shares of the names in headers that also occur once, and several times, as a value of their column."""
 _HEADER_CASES = {"lower": 0.5, "capital": 0.3, "upper": 0.1, "other": 0.1}
@@ -193,22 +206,28 @@ _PUNCTUATION = re.compile(r"[.!?;,](\s|$)|[\u2026\u3001\u3002\uff01\uff0c\uff1f]
 
 @dataclass(frozen=True)
 class TableForm:
-    """The layout of a CSV or TSV file: separator and header.
+    """The layout of a CSV or TSV file: separator, quotes and header.
 
     Attributes:
         separator: The character between cells.
         header: Whether the first row names the columns.
-        sure: Whether the header was recognized with certainty, or set by the user.
+        margin: How clearly the guess whether there is a header was decided, as a difference of scores; infinite if the
+            user or a column's name decided.
+        quoted: Whether cells may stand in quotes, in which separators and line ends belong to the cell.
     """
 
     separator: str
     header: bool
-    sure: bool = True
+    margin: float = inf
+    quoted: bool = True
+
+    @property
+    def sure(self) -> bool:
+        """Whether the header was recognized with certainty."""
+        return self.margin >= _UNSURE
 
 
-def find_table_form(
-    path: Path, title: str, limits: Limits, header: bool | None = None, named: Collection[str] = ()
-) -> TableForm:
+def find_table_form(file: TextFile, header: bool | None = None, named: Collection[str] = ()) -> TableForm:
     """Guess the separator and the header row of a table from its first megabyte.
 
     The header is found with the idea of `csv.Sniffer`: the first row is compared with the rows below it. Each feature
@@ -216,32 +235,26 @@ def find_table_form(
     of its column; the logarithms of their ratios are added.
 
     Args:
-        path: A ``.csv`` or ``.tsv`` file.
-        title: Name of the file in errors.
-        limits: Largest sizes that are allowed.
-        header: Whether it has a header, if the user decided that.
+        file: The .csv or .tsv file.
+        header: Whether the file has a header row, if the user said so; None to guess.
         named: Columns that the user or a recipe names: a first row with one of these is a header.
 
     Raises:
         InputError: If the file cannot be opened.
     """
     # larger fields end the reading of the sample; the library's limit is global and never lowered
-    csv.field_size_limit(max(csv.field_size_limit(), limits.line + 1))
-    with open_bounded(path, title, limits) as stream:
-        raw = stream.read(_SAMPLE_BYTES)
-    if len(raw) == _SAMPLE_BYTES:
-        raw = raw[: raw.rfind(b"\n") + 1] or raw
-    text = raw.decode("utf-8-sig", errors="replace")
-    separator = "\t" if path.suffix == ".tsv" else _choose_separator(text)
-    rows = _read_sample(text, separator, quoted=path.suffix != ".tsv")
-    if header is not None or not rows:
-        return TableForm(separator, header is not False)
-    if set(named) & set(rows[0]):
-        return TableForm(separator, True)
+    csv.field_size_limit(max(csv.field_size_limit(), file.limits.line + 1))
+    text = file.sample(_SAMPLE_BYTES)
+    name = file.path.name.removesuffix(".gz")
+    separator = "\t" if name.endswith(".tsv") else choose_separator(text)
+    form = TableForm(separator, header is not False, quoted=name.endswith(".csv") or separator != "\t")
+    rows = _read_sample(text, separator, form.quoted)
+    if header is not None or not rows or set(named) & set(rows[0]):
+        return form
     score = _score_as_data(rows[0], rows[1:])
     if any(is_numbered_column(name) for name in named):
         score += _LEAST
-    return TableForm(separator, score <= _LEAST, abs(score - _LEAST) >= _UNSURE)
+    return replace(form, header=score <= _LEAST, margin=abs(score - _LEAST))
 
 
 def _read_sample(text: str, separator: str, quoted: bool = True) -> list[list[str]]:
@@ -264,14 +277,14 @@ def _read_sample(text: str, separator: str, quoted: bool = True) -> list[list[st
     return rows
 
 
-def _choose_separator(text: str) -> str:
-    """Choose the separator (comma, semicolon or tab) that splits most rows into equally many cells.
+def choose_separator(text: str, usual: str = ",") -> str:
+    """Choose the separator of a table (comma, semicolon, tab or bar): the one that splits most rows into equally many cells.
 
-    A separator followed by a blank is taken for punctuation. The comma is kept unless another one splits most rows
-    alike.
+    A separator that blanks follow is taken for punctuation. `usual` is returned if no separator splits more than half
+    of the rows alike.
     """
-    best, separator = (0.5, 0.0), ","
-    for sign in (",", ";", "\t"):
+    best, separator = (0.5, 0.0), usual
+    for sign in (",", ";", "\t", "|"):
         rows = _read_sample(text, sign)
         if not rows or len(rows[0]) < 2:
             continue
@@ -302,10 +315,15 @@ def _score_as_data(first: Sequence[str], rows: Sequence[Sequence[str]]) -> float
 
 
 def _score_cell(cell: str, column: Sequence[str], is_first: bool) -> float:
-    """Score one cell of the first row against the cells below it: positive for data, negative for a header."""
+    """Score one cell of the first row against the cells below it: positive for data, negative for a header.
+
+    `column` are the cells below it; `is_first` states whether the cell is in the first column.
+    """
     shapes = Counter(map(_shape_of, column))
     numeric = shapes[_Shape.NUMBER] * 2 > len(column) - shapes[_Shape.EMPTY] > 0
     shape = _Shape.EMPTY if numeric and cell.strip().casefold() in _NO_VALUE else _shape_of(cell)
+    if shape is _Shape.EMPTY and shapes[shape] > _PADDING * len(column):
+        return 0.0  # a column that spreadsheets add: it says nothing about the others
     in_header = _FIRST_EMPTY if is_first and shape is _Shape.EMPTY else _HEADER_SHAPES[shape]
     score = _bounded(log((shapes[shape] + 0.5) / (len(column) + 0.5 * len(_Shape)) / in_header))
     if shape is _Shape.EMPTY:
@@ -321,10 +339,10 @@ def _score_cell(cell: str, column: Sequence[str], is_first: bool) -> float:
 def _score_value(cell: str, column: Sequence[str]) -> float:
     """Score a cell of the first row by whether its value occurs in the cells below: positive for data.
 
-    A new value is as likely among data as values that occur once are frequent.
+    Among data, a new value is as probable as values that occur only once are frequent.
     """
     counts = Counter(_value_of(c) for c in column if is_visible(c))
-    new = (sum(count == 1 for count in counts.values()) + 1) / (counts.total() + 2)
+    new = max(_RAREST, (sum(count == 1 for count in counts.values()) + 1) / (counts.total() + 2))
     if seen := counts[_value_of(cell)]:
         return _bounded(max(0.0, log((1 - new) / (_SEEN_IN_HEADER if seen == 1 else _OFTEN_IN_HEADER))))
     return _bounded(log(new / (1 - _SEEN_IN_HEADER)))
@@ -368,9 +386,7 @@ def _case_of(cell: str) -> str:
 # --- reading rows ---
 
 
-def read_table(
-    path: Path, form: TableForm, title: str, limits: Limits, bad: BadRows
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_table(file: TextFile, form: TableForm, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (number, row by column name) for a CSV or TSV file; rows that cannot be read are added to `bad`.
 
     Columns of a table without a header are called ``column 1``, ``column 2``, and so on.
@@ -379,29 +395,28 @@ def read_table(
         InputError: If the file cannot be read, or is larger than `limits` allow.
     """
     try:
-        yield from _read_table(path, form, title, limits, bad)
+        yield from _read_table(file, form, bad)
     except UnicodeDecodeError:  # the stream is decoded in blocks: find the line
-        check_encoding(path, title, limits)
+        check_encoding(file)
         raise
 
 
-def _read_table(
-    path: Path, form: TableForm, title: str, limits: Limits, bad: BadRows
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows as `read_table` does, but raise UnicodeDecodeError, without a line number, for other encodings."""
+def _read_table(file: TextFile, form: TableForm, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (number, row) as `read_table` does, but raise UnicodeDecodeError, which has no line number, for invalid bytes."""
     # `_Records` bounds the length of a row; the library's limit is global
+    title, limits = file.title, file.limits
     csv.field_size_limit(max(csv.field_size_limit(), limits.line + 1))
-    with open_bounded(path, title, limits) as raw:
+    with file.open() as raw:
         records = _Records(io.TextIOWrapper(raw, encoding="utf-8-sig", newline=""), title, limits, form.header)
-        if path.suffix == ".tsv":
-            reader = csv.reader(records, delimiter=form.separator, quoting=csv.QUOTE_NONE)
-        else:
+        if form.quoted:
             reader = csv.reader(records, delimiter=form.separator, strict=True)
+        else:
+            reader = csv.reader(records, delimiter=form.separator, quoting=csv.QUOTE_NONE)
         try:
             first = next(reader, None)
             if not first:
                 return
-            names = first if form.header else [f"column {i}" for i, _ in enumerate(first, 1)]
+            names = _name_columns(first, form.header)
             check_columns(names, f"{title}:1")
             rows = enumerate(reader, 2) if form.header else enumerate(chain([first], reader), 1)
             what = "header" if form.header else "first row"
@@ -411,13 +426,33 @@ def _read_table(
                     continue  # a blank line
                 if len(cells) != len(names):
                     bad.add(number, f"{len(cells):,} columns, the {what} has {len(names):,}.")
-                elif cells[0].lstrip().startswith('{"') and cells[-1].rstrip().endswith("}"):
+                elif _is_json_object(cells, form.separator):
                     # two files were joined: the label of a line of JSON Lines would become a class
-                    bad.add(number, "is a JSON object; cells that a separator parts are expected.")
+                    bad.add(number, "this line is a line of JSON Lines; the file is read as a table.")
                 else:
                     yield number, dict(zip(names, cells, strict=True))
         except csv.Error as error:
             raise InputError(Problem(f"{title}:{reader.line_num}", f"not valid CSV: {error}.")) from error
+
+
+def _is_json_object(cells: Sequence[str], separator: str) -> bool:
+    """Return whether the cells of a row together are one JSON object."""
+    if not (cells[0].lstrip().startswith('{"') and cells[-1].rstrip().endswith("}")):
+        return False
+    try:
+        return isinstance(json.loads(separator.join(cells)), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _name_columns(first: Sequence[str], header: bool) -> list[str]:
+    """Return the names of a table's columns; those of a table without a header, and several empty ones, are numbered."""
+    numbered = [f"column {i}" for i, _ in enumerate(first, 1)]
+    if not header:
+        return numbered
+    # spreadsheets write separators for columns that are empty throughout
+    is_padded = sum(not name.strip() for name in first) > 1
+    return [number if is_padded and not name.strip() else name for name, number in zip(first, numbered, strict=True)]
 
 
 def check_columns(names: Sequence[str], where: str) -> None:
@@ -442,7 +477,7 @@ class _Records(Iterator[str]):
         self._record, self._room = 1, limits.line
 
     def end_record(self, number: int) -> None:
-        """Note that a record is complete, and start to count the length of the next one."""
+        """Start to count the length of the record after record `number`; raise InputError if there are too many."""
         self._record, self._room = number, self._limits.line
         if number > self._limits.rows + self._header:  # the header is the first record
             raise self._limits.row_count_error(self._title)

@@ -41,11 +41,11 @@ _KINDS = {
 def resolve_output_folder(path: Path, *sources: Path) -> Path:
     """Check that a folder can be written at an output path, and return it with links followed.
 
-    A link to a folder means that folder, a dangling link the folder that it would lead to.
+    A link to a folder stands for that folder; a link to nothing stands for the folder that it would lead to.
 
     Args:
         path: The output path that the user gave.
-        sources: Files and folders that are read.
+        sources: Files and folders that the command reads, which the output may not replace.
 
     Returns:
         The folder, as the user wrote it unless links had to be followed. It need not exist.
@@ -75,7 +75,8 @@ def resolve_output_file(path: Path, overwrite: bool, *sources: Path) -> Path:
     Args:
         path: The output path that the user gave.
         overwrite: Whether an existing file may be replaced.
-        sources: Files and folders that are read; a folder's files may not be replaced, but a file may be added.
+        sources: Files and folders that the command reads. Files in these folders may not be replaced, but a new file
+            may be added.
 
     Returns:
         The file, as the user wrote it unless links had to be followed. It need not exist.
@@ -110,10 +111,9 @@ def resolve_output_file(path: Path, overwrite: bool, *sources: Path) -> Path:
 
 
 def keeps_place(output: Path) -> bool:
-    """Return whether an output folder must stay in place, so that its contents are replaced instead of the folder.
+    """Return whether an output folder cannot be renamed, so that its contents must be replaced instead.
 
-    That is so for a mount point, the current folder, and one whose parent refuses new names by this
-    user.
+    This is the case for a mount point, the current folder, and a folder whose parent this user may not change.
     """
     if not output.is_dir():
         return False
@@ -147,11 +147,11 @@ def _is_mount_point(path: Path) -> bool:
 
 @contextlib.contextmanager
 def remove_new_folders_on_error(output: Path) -> Iterator[None]:
-    """Remove the empty folders that the block created for an output if it ends with an input error."""
+    """Remove the empty folders that the block created for an output if it ends with an input error or is interrupted."""
     missing = [p for p in (output, *output.parents) if not os.path.lexists(p)]
     try:
         yield
-    except (InputError, MissingBackendError):
+    except (InputError, MissingBackendError, KeyboardInterrupt):
         for folder in missing:
             with contextlib.suppress(InputError, OSError):  # something is in it
                 remove(folder)
@@ -183,7 +183,7 @@ def _follow_links(path: Path) -> Path:
 
 
 def _check_lengths(path: Path, real: Path) -> None:
-    """Raise InputError if a name is too long for the file system, or leaves no room for the files of an output."""
+    """Raise InputError if a name is too long for the file system, or the path leaves no room for an output's files."""
     existing = next(p for p in (real, *real.parents) if p.exists())
     max_name, max_path = os.pathconf(existing, "PC_NAME_MAX"), os.pathconf(existing, "PC_PATH_MAX")
     for name in real.relative_to(existing).parts:

@@ -55,10 +55,10 @@ def check_regular(path: Path, where: str = "") -> None:
 
     Args:
         path: The file; links are followed.
-        where: Name of the file in the error message; default the path.
+        where: Name of the file in the error message; by default the path.
 
     Raises:
-        InputError: If it is missing, a folder, a pipe, a device, a socket, or a file of the system.
+        InputError: If the path is missing, a folder, a pipe, a device, a socket, or a file in /proc or /sys.
     """
     try:
         status = path.stat()
@@ -84,10 +84,10 @@ def open_regular(path: Path, where: str = "") -> FileIO:
 
     Args:
         path: The file; links are followed.
-        where: Name of the file in the error message; default the path.
+        where: Name of the file in the error message; by default the path.
 
     Raises:
-        InputError: See `check_regular`.
+        InputError: If the path is not a regular file, see `check_regular`.
     """
     check_regular(path, where)
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -103,7 +103,7 @@ def read_regular(path: Path, limit: int) -> bytes:
     """Read a regular file; raise InputError if it has more than `limit` bytes, even if it grows meanwhile.
 
     Raises:
-        InputError: If it is larger, or cannot be opened; see `check_regular`.
+        InputError: If the file is larger, or cannot be opened; see `check_regular`.
     """
     with BufferedReader(open_regular(path)) as stream:
         content = stream.read(limit + 1)
@@ -164,20 +164,20 @@ def check_size(path: Path, limit_mib: int) -> None:
     """Raise InputError if a file is larger than `limit_mib` MiB, too large to load into memory.
 
     Raises:
-        InputError: If it is larger than `limit_mib` MiB.
+        InputError: If the file is larger than `limit_mib` MiB.
     """
     if path.stat().st_size > limit_mib * _MIB:
         raise InputError(Problem(str(path), f"larger than {limit_mib} MiB, refused."))
 
 
 def check_schema(path: Path, content: Any, readable: str, fix: str) -> None:
-    """Raise InputError if the content of a JSON file has another major version of the schema than can be read.
+    """Raise InputError if the schema of a JSON file has another major version than this version of PocketBERT reads.
 
     Args:
-        path: The file.
-        content: Its content.
+        path: The file, for the message.
+        content: The parsed content of the file.
         readable: The version that can be read, e.g. ``1.0``.
-        fix: The error's advice.
+        fix: What to do, for the message.
 
     Raises:
         InputError: If ``schema_version`` is missing or of another major version.
@@ -190,6 +190,8 @@ def check_schema(path: Path, content: Any, readable: str, fix: str) -> None:
 
 def safe_join(root: Path, relative: str, where: str) -> Path:
     """Join `root` and `relative`; raise InputError for a path that leaves `root`.
+
+    `where` names the file that contains `relative`, for error messages.
 
     Raises:
         InputError: For absolute paths, ``..`` and links that point outside.
@@ -214,7 +216,7 @@ def safe_join(root: Path, relative: str, where: str) -> Path:
 
 @contextlib.contextmanager
 def open_atomic(path: Path) -> Iterator[IO[bytes]]:
-    """Open a temporary stream for writing; it replaces the file `path` when the block ends without an error.
+    """Open a temporary file for writing, and rename it to `path` when the block ends without an error.
 
     Args:
         path: Where to write; its folder must exist. An existing file is replaced at the end.
@@ -251,7 +253,7 @@ def sync_path(path: Path) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Raise MachineError if no file could be written to a folder. Nothing is created, not even the folder.
+    """Raise MachineError if no file can be written to a folder; the folder is not created, and no file stays in it.
 
     Raises:
         MachineError: If `folder`, or its nearest existing parent, refuses a new file.
@@ -278,20 +280,43 @@ _SETTLED_NS = 2_000_000_000
 
 
 def sha256_file(path: Path) -> str:
-    """Return the sha256 of a regular file as hexadecimal text; a large one is not read twice unless it changed."""
+    """Return the sha256 of a regular file as hexadecimal text; cached, so that an unchanged large file is read once."""
     with open_regular(path) as stream:
         found = os.fstat(stream.fileno())
-        key = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        key = _identity_of(found)
         if key in _digests:
             return _digests[key]
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        if found.st_size >= _LARGE and time.time_ns() - max(found.st_mtime_ns, found.st_ctime_ns) > _SETTLED_NS:
+        if found.st_size >= _LARGE and _is_settled(found):
             _digests[key] = digest
         return digest
 
 
+def _identity_of(found: os.stat_result) -> tuple[int, ...]:
+    """Return numbers from a file's status that change whenever the file is replaced or written."""
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _is_settled(found: os.stat_result) -> bool:
+    return time.time_ns() - max(found.st_mtime_ns, found.st_ctime_ns) > _SETTLED_NS
+
+
+def identify_path(path: Path) -> tuple[object, ...] | None:
+    """Return a key that changes when a file, or any file in a folder, is replaced or written.
+
+    None for a path that is missing, or was written in the last two seconds: file systems may give two such writes the
+    same time.
+    """
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    try:
+        found = [(str(p.relative_to(path)), p.stat()) for p in files]
+    except OSError:
+        return None
+    return tuple((name, *_identity_of(s)) for name, s in found) if all(_is_settled(s) for _, s in found) else None
+
+
 def sha256_path(path: Path) -> str:
-    """Return the sha256 of a file, or of all names and files in a folder (a Core ML package is one)."""
+    """Return the sha256 of a file; for a folder, such as a Core ML package, that of all names and files in it."""
     if not path.is_dir():
         return sha256_file(path)
     return sha256_json([[name, digest] for name, digest in file_digests(path).items()])

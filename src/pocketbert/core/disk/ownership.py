@@ -18,9 +18,10 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -94,16 +95,16 @@ def _read_any_marker(folder: Path) -> dict[str, object]:
 
 @contextlib.contextmanager
 def claim_folder(folder: Path, kind: str, **more: object) -> Iterator[None]:
-    """Mark and lock a folder until the block ends; during it, this process may remove what is in the folder.
+    """Mark and lock a folder until the block ends; until then, this process may remove what is in the folder.
 
     Args:
         folder: The folder; created if it is missing.
-        kind: What the folder is, in words, such as "run folder".
-        more: Further entries of a new folder's marker.
+        kind: Purpose of the folder in words, such as "run folder"; stored in its marker file.
+        more: Further entries for the marker file of a new folder.
 
     Raises:
-        InputError: If the folder holds something and does not have the marker of this kind.
-        MachineError: If another process has locked it.
+        InputError: If the folder has content but no marker of this kind.
+        MachineError: If another process has locked the folder.
     """
     from filelock import FileLock, Timeout
 
@@ -143,10 +144,10 @@ def refuse_unmarked(folder: Path, kind: str) -> None:
 
 
 def lock_beside(folder: Path) -> FileLock:
-    """Return a file lock for a folder that all its users share: an empty file ``.NAME.lock`` next to the folder.
+    """Return a file lock that all processes using a folder share: the empty file ``.NAME.lock`` next to the folder.
 
     Raises:
-        InputError: If something else has that name.
+        InputError: If something else than an empty file has that name.
     """
     from filelock import FileLock
 
@@ -160,9 +161,9 @@ def lock_beside(folder: Path) -> FileLock:
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock an existing folder against changes by other processes until the block ends.
+    """Lock an existing folder until the block ends, so that other processes do not change it.
 
-    A process that is killed leaves no lock. If the file system has no locks, the block runs without one.
+    The lock of a process that is killed ends with it. If the file system has no locks, the block runs without one.
 
     Raises:
         MachineError: If another process is changing the folder.
@@ -180,7 +181,7 @@ def try_lock(handle: int) -> bool | None:
     """Try to lock an open file or folder without waiting.
 
     Returns:
-        Whether it was locked: False if another process holds the lock, None if the file system has no such locks.
+        True if the lock was taken, False if another process holds it, None if the file system has no such locks.
     """
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -193,7 +194,10 @@ def try_lock(handle: int) -> bool | None:
 
 @contextlib.contextmanager
 def _own(path: Path) -> Iterator[None]:
-    """Register a path as created by this process until the block ends, which allows `remove` to delete it."""
+    """Mark a path as created by this process while the `with` block runs, so that `remove` may delete it.
+
+    Without such a mark, `remove` refuses to delete files that PocketBERT did not write.
+    """
     resolved = path.parent.resolve() / path.name
     _own_paths.add(resolved)
     try:
@@ -216,8 +220,8 @@ class FolderContents:
     """Patterns of the files that a finished output folder may hold, by which PocketBERT recognizes it as its own.
 
     Attributes:
-        sign: Name of a file that every such folder has.
-        names: Patterns of the other paths in it, relative to the folder; ``*`` matches slashes too.
+        sign: Name of a file that every such folder contains.
+        names: Patterns of the paths of all other files, relative to the folder; ``*`` matches slashes too.
     """
 
     sign: str
@@ -232,15 +236,22 @@ class FolderContents:
 
 
 def list_entries(folder: Path) -> list[str]:
-    """List all entries of a folder, as a `FindForeign` function for folders in which nothing may be removed."""
+    """List all entries of a folder: the `FindForeign` function for folders in which PocketBERT may remove nothing."""
     return sorted(p.name for p in folder.iterdir())
 
 
 def refuse_foreign_files(path: Path, find_foreign: FindForeign) -> None:
-    """Raise InputError if a path holds files that PocketBERT did not write, which `find_foreign` lists.
+    """Raise InputError if a path holds anything that PocketBERT did not write.
+
+    A path that this process created, or inside a folder that it has claimed, is never refused; neither is a
+    missing path. Any other path that is not a folder is refused.
+
+    Args:
+        path: File or folder that the caller is about to remove.
+        find_foreign: Function that lists what PocketBERT did not write in a folder.
 
     Raises:
-        InputError: Naming up to three such files; nothing was removed.
+        InputError: Naming up to three of these files; nothing was removed.
     """
     if _is_own_path(path) or not os.path.lexists(path):
         return
@@ -294,7 +305,7 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
 def remove_abandoned(destination: Path) -> None:
     """Remove the temporary files that killed processes of this user left next to an output path.
 
-    Those of running processes are locked, and stay.
+    Temporary files of running processes are locked, and stay.
     """
     prefix = temporary_prefix(destination)
     with contextlib.suppress(OSError), os.scandir(destination.parent) as entries:
@@ -318,17 +329,18 @@ def remove_temporary_files(folder: Path) -> None:
 
 
 def remove(path: Path, find_foreign: FindForeign | None = None) -> None:
-    """Remove a file or folder if it exists and PocketBERT made it.
+    """Remove a file or folder, if it exists, after checking that PocketBERT made it.
 
     All removals of the library go through this function.
 
     Args:
-        path: What to remove; of a link, only the link.
-        find_foreign: Function that lists the files in a folder of an earlier process that PocketBERT did not write.
+        path: What to remove; if it is a link, the link is removed and not what it leads to.
+        find_foreign: Function that lists the files in a folder that PocketBERT did not write. With it, a folder of an
+            earlier process is removed if the list is empty.
 
     Raises:
-        InputError: If this process neither created the path nor has claimed the folder that it lies in, and it is not
-            recognised.
+        InputError: If this process neither created the path nor claimed a folder around it, and `find_foreign` is not
+            given or lists files.
     """
     refuse_foreign_files(path, find_foreign or list_entries)
     if path.is_symlink() or (os.path.lexists(path) and not path.is_dir()):
@@ -353,7 +365,7 @@ def empty_folder(path: Path) -> None:
 
 
 def _remove_all_but_marker(folder: Path) -> None:
-    """Remove everything in a folder except its marker file, which must survive if the process is killed meanwhile."""
+    """Remove everything in a folder except its marker file, which must still be there if the process is killed."""
     for child in [p for p in folder.iterdir() if p.name not in (MARKER, LOST_FOUND)]:
         if child.is_dir() and not child.is_symlink():
             shutil.rmtree(child)
@@ -365,8 +377,8 @@ def remove_listed_files(folder: Path, names: Sequence[str]) -> None:
     """Remove the named files from an output folder, and then the folders in it that became empty.
 
     Args:
-        folder: An output folder; this process must have a temporary folder in it or beside it.
-        names: Paths in it; missing ones are skipped.
+        folder: An output folder, in or beside which this process must have a temporary folder.
+        names: Paths relative to the folder; missing files are skipped.
 
     Raises:
         InputError: If this process has no temporary folder there.
@@ -381,6 +393,20 @@ def remove_listed_files(folder: Path, names: Sequence[str]) -> None:
     for parent in sorted({p for name in names for p in Path(name).parents if p.name}, reverse=True):
         with contextlib.suppress(OSError):  # not empty, or gone
             (folder / parent).rmdir()
+
+
+def remove_named_files(paths: Iterable[Path], pattern: re.Pattern[str]) -> None:
+    """Remove files by names that only PocketBERT gives, such as ``best-120.safetensors``; missing files are skipped.
+
+    Raises:
+        InputError: If a name does not match the pattern, or a path is no regular file; nothing is removed then.
+    """
+    files = [path for path in paths if os.path.lexists(path)]
+    foreign = [path for path in files if path.is_symlink() or not path.is_file() or not pattern.fullmatch(path.name)]
+    if foreign:
+        raise InputError(Problem(str(foreign[0]), "is not a file of PocketBERT; nothing was removed.", "Move it away."))
+    for path in files:
+        path.unlink(missing_ok=True)
 
 
 def replace_file(source: Path, destination: Path) -> None:
@@ -410,9 +436,9 @@ def install_folder(source: Path, destination: Path, aside: Path, find_foreign: F
 
     Args:
         source: The new folder.
-        destination: Its final name.
-        aside: Where an older folder is moved; a path in a folder that this process has claimed.
-        find_foreign: Lists the files in the older folder that PocketBERT did not write.
+        destination: Final path of the folder.
+        aside: Path to which an older folder is moved, in a folder that this process has claimed.
+        find_foreign: Function that lists the files in the older folder that PocketBERT did not write.
 
     Raises:
         InputError: If the older folder holds anything that PocketBERT did not write.
@@ -431,7 +457,7 @@ def install_folder(source: Path, destination: Path, aside: Path, find_foreign: F
 
 
 def move_aside(path: Path, find_foreign: FindForeign) -> Path | None:
-    """Rename a file or folder that PocketBERT did not write to ``NAME.aside-<number>``, to free its name.
+    """Rename a file or folder that PocketBERT did not write to ``NAME.aside-<number>``, so that its name is free.
 
     Returns:
         The new path, or None if nothing had to be moved.

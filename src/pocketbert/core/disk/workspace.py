@@ -62,10 +62,10 @@ class _Journal(BaseModel):
     """Record on disk of a move of files into an output folder, so that a later process can complete it.
 
     Attributes:
-        made: Path of the folder with the new files, in the workspace.
-        old: Files of the older output, all written by PocketBERT.
-        new: The new files.
-        last: The file that marks a complete output; it is removed first and added last.
+        made: Path, relative to the workspace, of the folder with the new files.
+        old: Files of the older output that are removed, all written by PocketBERT.
+        new: The new files, relative to `made` and to the output.
+        last: Name of the file that marks a complete output: it is removed first and added last.
     """
 
     made: str
@@ -79,9 +79,9 @@ class Workspace:
     """A temporary folder, next to an output or in it, in which this process builds the output.
 
     Attributes:
-        path: The folder.
+        path: The temporary folder.
         output: The final path of the output.
-        resumed: Whether an earlier process created it and was interrupted.
+        resumed: Whether an earlier process created the folder and was interrupted.
     """
 
     path: Path
@@ -89,19 +89,19 @@ class Workspace:
     resumed: bool = False
 
     def discard(self) -> None:
-        """Remove the workspace; an older output that a killed process had moved into it is put back first."""
+        """Remove the workspace; first put back an older output that a killed process had moved into it."""
         self._restore_older_output()
         remove(self.path)
 
     def install(self, made: Path, find_foreign: FindForeign = list_entries, last: str = "") -> None:
         """Rename a finished folder to the output's name, replacing an older output that PocketBERT made.
 
-        An output that cannot be renamed is filled file by file instead.
+        If the output folder cannot be renamed (see `keeps_place`), its files are replaced one by one instead.
 
         Args:
             made: The finished folder, in the workspace.
             find_foreign: Function that lists the files in an older output that PocketBERT did not write.
-            last: Name of the file that marks a complete output.
+            last: Name of the file that marks a complete output; with a file by file replacement it is added last.
 
         Raises:
             InputError: If the older output holds files that PocketBERT did not write; it stays as it is.
@@ -145,7 +145,7 @@ class Workspace:
         self._move_files(made, list(earlier), last)
 
     def _move_files(self, made: Path, old: list[str], last: str) -> None:
-        """Write a journal of the files to move, and move them; a later process completes the move after a kill."""
+        """Write a journal of the files to move, and move them; after a kill, a later process completes the move."""
         relative = made.relative_to(self.path).as_posix()
         journal = _Journal(made=relative, old=old, new=_files_below(made), last=last)
         write_json(self.path / _JOURNAL_FILE, journal.model_dump())
@@ -195,8 +195,8 @@ def add_files(output: Path, earlier: Sequence[str], last: str) -> Iterator[Path]
     """Yield a temporary folder to fill; move its files into the output when the block ends without an error.
 
     Args:
-        output: The folder; created if it is missing.
-        earlier: Files in it that an earlier call added; they are replaced or removed.
+        output: The output folder; created if it is missing.
+        earlier: Files in the output that an earlier call added; they are replaced or removed.
         last: Name of the file that lists what was added; it is removed first and added last.
 
     Yields:
@@ -219,15 +219,15 @@ def open_workspace(output: Path, resume: str = "") -> Iterator[Workspace]:
 
     Args:
         output: The path of the output; its parent folder is created.
-        resume: If given, interrupted work with the same `resume` text (a description of the work) is continued. The
-            workspace then also stays when the block ends with a machine or gate error, and a second process for the
-            same output is refused. Otherwise what killed processes left is removed.
+        resume: Description of the work. If given, interrupted work with the same description is continued, the
+            workspace stays when the block ends with a machine or gate error, and a second process for the same output
+            is refused. If None, what killed processes left is removed.
 
     Yields:
         The workspace, locked by this process.
 
     Raises:
-        MachineError: If another process makes the same output, and `resume` is given.
+        MachineError: If another process builds the same output, and `resume` is given.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     _remove_unmarked(output)
@@ -271,7 +271,7 @@ def has_interrupted(output: Path, resume: str) -> bool:
 
 
 def finish_interrupted(output: Path) -> None:
-    """Complete the moves of files into an output that killed processes began."""
+    """Complete the moves of files into an output that killed processes had begun."""
     for path in _list_workspaces(output, None):
         if (path / _JOURNAL_FILE).is_file():
             resume = str(read_marker(path, _MARKER_KIND).get("of", ""))
@@ -297,7 +297,7 @@ def ignore_workspaces(find_foreign: FindForeign) -> FindForeign:
 
 
 def _ignored_names(output: Path) -> set[str]:
-    """Return the names of the workspaces in an output folder, and ``lost+found`` if it is there."""
+    """Return the names in an output folder that are not part of the output: temporary workspaces, and ``lost+found``."""
     workspaces = (
         *_list_marked(output, _INNER_PREFIX, {"output": _INNER_OUTPUT}),
         *_list_unmarked(output, _INNER_PREFIX),
@@ -320,13 +320,13 @@ def _list_marked(folder: Path, prefix: str, entries: dict[str, str]) -> list[Pat
 
 
 def _list_unmarked(folder: Path, prefix: str) -> list[Path]:
-    """List this user's workspaces that were created but not marked yet, also those of running processes."""
+    """List this user's workspaces that have no marker yet, including those of running processes."""
     pattern = re.compile(re.escape(prefix) + _RANDOM_PART + re.escape(TEMPORARY_SUFFIX))
     return [path for path in _own_folders(folder, pattern) if _holds_nothing(path)]
 
 
 def _own_folders(folder: Path, pattern: re.Pattern[str]) -> Iterator[Path]:
-    """Yield the folders in `folder` that belong to this user and whose whole name matches the pattern."""
+    """Yield the subfolders of `folder` that belong to this user and whose whole name matches the regular expression."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError), os.scandir(folder) as entries:
         for entry in entries:
             if not pattern.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
@@ -346,7 +346,12 @@ def _holds_nothing(path: Path) -> bool:
 
 
 def _create(output: Path, resume: str, stack: contextlib.ExitStack) -> Workspace:
-    """Create, mark and lock a new workspace, which `stack` unlocks; raise MachineError if the same work is running."""
+    """Create, mark and lock a new workspace, which `stack` unlocks when it is closed.
+
+    Raises MachineError if another process is doing the same work.
+
+    `resume` describes the work, see `open_workspace`; None for work that is not resumed.
+    """
     inside = keeps_place(output)
     prefix, place = (_INNER_PREFIX, output) if inside else (temporary_prefix(output), output.parent)
     with _locked_new_folder(place, prefix) as path:
@@ -360,7 +365,10 @@ def _create(output: Path, resume: str, stack: contextlib.ExitStack) -> Workspace
 
 
 def _resume(output: Path, resume: str, stack: contextlib.ExitStack) -> Workspace | None:
-    """Claim the newest interrupted workspace of the same work and remove the others; None if there is none."""
+    """Claim the newest interrupted workspace of the same work and remove the others; None if there is none.
+
+    `resume` describes the work, see `open_workspace`; `stack` releases the workspace's lock when it is closed.
+    """
     resumed: Workspace | None = None
     for path in sorted(_list_workspaces(output, resume), key=_modification_time, reverse=True):
         try:
@@ -388,7 +396,7 @@ def _remove_unmarked(output: Path) -> None:
 
 @contextlib.contextmanager
 def _locked_new_folder(place: Path, prefix: str) -> Iterator[Path]:
-    """Create a temporary folder ``PREFIX<random>.pocketbert-tmp`` in `place`, locked until the block ends.
+    """Create a temporary folder ``PREFIX<random>.pocketbert-tmp`` in `place`, and yield it locked until the block ends.
 
     The caller marks it in the block. The lock shows other processes that this one is still running.
     """
@@ -424,7 +432,7 @@ def _lock_unmarked(path: Path) -> Iterator[None]:
 
 
 def _claim(path: Path, output: Path, resume: str) -> contextlib.AbstractContextManager[None]:
-    """Claim a workspace: lock it, with a marker file that names its output and the work."""
+    """Claim a workspace for this process: lock it, and write a marker file that names its output and the work."""
     return claim_folder(path, _MARKER_KIND, output=_INNER_OUTPUT if path.parent == output else output.name, of=resume)
 
 
@@ -446,7 +454,7 @@ def _modification_time(path: Path) -> float:
 
 
 def _follow_journal(workspace: Path, output: Path) -> None:
-    """Move the files that a workspace's journal lists into the output; files that were moved before are skipped."""
+    """Move the files that a workspace's journal names into the output, except those that were moved already."""
     journal = _Journal.model_validate(read_json(workspace / _JOURNAL_FILE))
     made, last = workspace / journal.made, journal.last
     if last and not (made / last).exists():

@@ -32,7 +32,7 @@ _LARGEST = {
     "num_labels": _MAX_LABELS,
 }
 """Largest values of the entries that decide memory; each far above any published model. A family adds its own."""
-_SMALLEST = {"type_vocab_size": 0}
+_SMALLEST = {"type_vocab_size": 0, "num_hidden_layers": 0}
 """Smallest values below 1 that any family allows."""
 _OPTIONAL = ("num_labels",)
 _MAX_EPSILON = 1e-2
@@ -66,11 +66,12 @@ class ConfigBounds:
     """A model family's limits on the entries of config.json, in addition to those of all families.
 
     Attributes:
-        largest: Largest values of entries that only the family has.
-        smallest: Smallest values of entries that may be below 1; by default those of any family.
+        largest: Largest allowed values of entries that only this family has.
+        smallest: Smallest allowed values of entries that may be below 1; the entries of all families have limits of
+            their own.
         by_layer: Entries that may list one value for each layer.
         fixed: Entries that must have this value if they are present.
-        rotary: Whether positions are rotations, which config.json describes.
+        rotary: Whether positions are encoded by rotations, whose parameters in config.json are then checked.
     """
 
     largest: Mapping[str, int] = field(default_factory=dict)
@@ -85,6 +86,10 @@ _ANY_FAMILY = ConfigBounds()
 
 def read_config(path: Path, bounds: ConfigBounds = _ANY_FAMILY) -> dict[str, Any]:
     """Read a config.json and check its entries against the limits of its family.
+
+    Args:
+        path: The config.json, or another JSON file with such entries.
+        bounds: The limits of the model's family.
 
     Raises:
         InputError: Listing every invalid entry.
@@ -110,7 +115,10 @@ def read_activation(config: Mapping[str, Any]) -> str | None:
 
 
 def relu6_problem(activation: str | None, where: str) -> Problem:
-    """Build the error for relu6 in place of an activation other than relu (None: config.json names none)."""
+    """Build the error for a student that uses relu6 in place of an activation that is not relu.
+
+    `activation` is the student's own activation; None if its config.json names none.
+    """
     found = f"is {activation}" if activation else "is not named by its config.json"
     what = f"{CLIPPED_ACTIVATION} takes the place of relu, which it equals up to 6; the student's activation {found}."
     fix = "Leave activation out: ranges of other activations are learned."

@@ -28,6 +28,8 @@ IDS_MASK = ("input_ids", "attention_mask")
 IDS_MASK_TYPES = (*IDS_MASK, "token_type_ids")
 GAMMA_BETA = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 ONE_SEGMENT = "no segment ids: the texts of a pair are told apart by separators only"
+NO_CHOICES = "transformers has no class with its head"
+"""Why a family cannot do multiple choice."""
 FEED_FORWARD = {"intermediate.dense": "output.dense"}
 """Paths of the feed-forward matrices in BERT's layers, and in those built from them."""
 TINY = {
@@ -38,6 +40,12 @@ TINY = {
     "max_position_embeddings": 64,
     "pad_token_id": 0,
 }
+
+_SIZE_NAMES = {
+    "num_hidden_layers": ("num_hidden_layers", "n_layers", "n_layer"),
+    "hidden_size": ("hidden_size", "dim", "d_model", "emb_dim"),
+}
+"""Names of sizes in config.json: BERT's first, then those of DistilBERT, XLNet and XLM, which transformers translates."""
 
 
 class TokenizerKind(StrEnum):
@@ -60,7 +68,7 @@ class Objective(StrEnum):
 
 
 class Meaning(StrEnum):
-    """The meaning of an input's numbers, which decides how they are made of a data column."""
+    """What the numbers of an additional input stand for, which decides how a data column is converted to them."""
 
     LANGUAGE = "language"
     """The number of the text's language, the same at each token."""
@@ -75,17 +83,17 @@ class GraphInput:
     """An additional input of an exported graph, [B, L] or [B, L, width], made from a data column such as language ids.
 
     Attributes:
-        name: Name in the graph.
-        column: Data column that it is made from.
-        meaning: Meaning of its numbers, which determines how the column is converted.
+        name: Name of the input in the graph.
+        column: Data column that the input is made from.
+        meaning: What the numbers stand for, which determines how the column is converted.
         description: One sentence for clients.
         sample: Value in the sample inputs with which the model is traced.
         padding: Value at padded positions.
         dtype: ``int64`` or ``float32``.
-        width: Numbers per token; 0 for one number without an axis of its own.
+        width: Numbers per token; 0 for a single number without an axis of its own.
         width_key: Entry of config.json with the width.
-        count_key: Entry of config.json with the number of values, which are 0 to one less.
-        names_key: Entry of config.json that maps names to values.
+        count_key: Entry of config.json with the number of possible values, which are 0 to one less.
+        names_key: Entry of config.json that maps the names in the data column to values.
     """
 
     name: str
@@ -102,11 +110,11 @@ class GraphInput:
 
     @property
     def is_float(self) -> bool:
-        """Whether its values are floating-point numbers."""
+        """Whether the values of the input are floating-point numbers."""
         return self.dtype == "float32"
 
     def shape(self, *axes: int) -> tuple[int, ...]:
-        """Return the shape of the input: the given axes (batch, length), and its width if it has one."""
+        """Return the shape of the input: the given axes (batch, length), and `width` if that is not 0."""
         return (*axes, self.width) if self.width else axes
 
 
@@ -116,9 +124,10 @@ class ExportForm:
 
     Attributes:
         name: Name of the form, as in ``--form``.
-        title: Description in one sentence.
-        extra: Inputs after those of the family, in order.
-        needs: Entries of config.json, each with its default and the least value that a model must have for this form.
+        title: Description of the form in one sentence.
+        extra: The additional inputs, in order, after those of the family.
+        needs: Entries of config.json that a model needs for this form, each with its default and its smallest allowed
+            value.
         table: Whether the exported file contains a table of entities, which are chosen at export.
         files: Files in the authors' model folder from which the table is built.
     """
@@ -136,7 +145,7 @@ class ExportForm:
         return tuple(dict.fromkeys(i.column for i in self.extra))
 
     def check(self, config: Mapping[str, Any], where: str) -> None:
-        """Raise InputError (naming `where`) if a model's config.json lacks what the export form needs."""
+        """Raise InputError (naming `where`) if a model's config.json lacks an entry that the export form needs."""
         for key, (default, least) in self.needs.items():
             value = config.get(key, default)
             if not isinstance(value, int) or value < least:
@@ -146,12 +155,12 @@ class ExportForm:
 
 @dataclass(frozen=True)
 class ReleasedConfig:
-    """The configuration file of a model in its authors' own layout, if that is no config.json.
+    """The configuration file of a model in its authors' own layout, used if the folder has no config.json.
 
     Attributes:
         file: Name of the file in the folder.
-        renames: Entries that have other names in the file, old to new.
-        defaults: Entries, by their new names, with the value that they have if the file leaves them out.
+        renames: New names of entries that have other names in the file, by the old names.
+        defaults: Values of entries that the file may leave out, by their new names.
     """
 
     file: str
@@ -166,31 +175,37 @@ class ReleasedConfig:
 
 @dataclass(frozen=True)
 class Family:
-    """A supported model family (a row of the family table): names, paths in the model, and limits.
+    """A supported model family (one row of the table of families): its names, the paths in its models, and its limits.
 
     Attributes:
         name: Short name, as in recipes and reports.
-        title: Name as its authors write it.
-        model_types: `model_type` values of config.json that this row serves, first match wins.
+        title: Name of the family as its authors write it.
+        model_types: Values of `model_type` in config.json that mean this family; of several families, the first match
+            counts.
         classes: Prefix of the transformers classes (``Bert`` of ``BertForSequenceClassification``).
-        tokenizer: Tokenizer kind.
+        tokenizer: Algorithm of the tokenizer.
         inputs: Graph inputs in order.
-        layer_path: Dotted path from the head class to the list of encoder layers; if a layer is spread over several
-            lists, to the one whose modules output the layers' states.
+        layer_path: Dotted path from the class with a head to the list of encoder layers. If a layer is spread over
+            several lists, the path of the list whose modules output the layers' states.
         layer_lists: Dotted paths of the other lists, if a layer is spread over several.
         feed_forward: Path in a layer of the matrix into the feed-forward neurons, to the path of the matrix out of
             them; "*" is any number, if a layer has several such parts. Empty if neurons cannot be pruned, for the
             reason in `limits`.
-        head_suffixes: Suffixes of the transformers classes that differ from BERT's (``ForQuestionAnswering`` to
-            ``ForQuestionAnsweringSimple``).
+        head_suffixes: Suffixes of the transformers classes that differ from those of BERT: BERT's suffix, such as
+            ``ForQuestionAnswering``, mapped to this family's (``ForQuestionAnsweringSimple``).
+        choice_weights: Paths of head weights in the class for multiple choice, mapped to their paths in the class for
+            sequence classification; only those that differ. With one output, that class computes the same as the one
+            for multiple choice.
         lm_head: Dotted path from the masked-LM class to the module that takes the encoder's output; that and all
             later modules work on each token by itself. Paths of several forms of the class are separated by "|", the
             first that exists counts. None if general stages cannot learn from the family.
-        key_renames: Old to new substrings of state-dict keys of original checkpoints.
-        config_names: Entries of config.json for sizes, by BERT's names, if they differ and transformers has no alias.
+        key_renames: Old to new substrings of weight names, for checkpoints as the authors published them.
+        config_names: The family's names of sizes in config.json, by BERT's names, if they differ and transformers has
+            no alias.
         head_size: Entry of config.json that repeats the hidden size divided by the heads; None if there is none.
         longest: Longest input in tokens, if config.json names no table of positions.
-        fixed: Entries of config.json that must have this value if present: others change the architecture.
+        fixed: Entries of config.json that must have this value if they are present, because other values mean another
+            architecture.
         taught_with: Entries of config.json that must have this value, if present, in a teacher and a student. Models
             with other values are only exported, for the reason in `limits`.
         largest: Largest values of entries of config.json that only the family has and that decide memory; the common
@@ -208,35 +223,36 @@ class Family:
         released_config: The configuration of folders as their authors release them, if that is no config.json.
         padding_side: ``right`` or ``left``.
         position_offset: Rows of the position table that no token uses (2 for RoBERTa).
-        most_tokens: Longest input in tokens of its files and its training, if that is less than the position table has.
-        tokenizer_settings: Entries that are added to a written tokenizer_config.json, and the `tokenizer_class` in
-            any case: needed if the family's class in transformers does not use tokenizer.json as it is.
+        most_tokens: Longest input in tokens in exported files and in training, if that is less than the rows of the
+            position table.
+        tokenizer_settings: Entries that are added to a written tokenizer_config.json, which then always names the
+            `tokenizer_class`. Needed if the family's class in transformers does not use tokenizer.json as it is.
         signals: Signals that a student may learn from a teacher of this family.
-        invalid_signals: For each signal missing above, the reason.
-        invalid_tasks: For each impossible task, the reason.
-        objectives: General-stage objectives valid for its checkpoints.
-        trains_in_bf16: Whether its code in transformers runs with matrix products in bf16; otherwise training is in
-            fp32 on every machine.
+        invalid_signals: The reason for each signal that is missing in `signals`.
+        invalid_tasks: The reason for each task that the family cannot do.
+        objectives: Objectives of general distillation that are valid for checkpoints of this family.
+        trains_in_bf16: Whether the family's code in transformers runs with matrix products in bf16; if not, training is
+            in fp32 on every machine.
         parity_atol: Bound on max|file - model| / spread of the logits, fp32.
         limits: What does not work, and why; shown by `pocketbert families` and in model cards.
         capture: Key of the code that captures attention signals; see `register_capture`.
         adapter: Key of the code that makes a model exportable; see `register_adapter`.
         block_adapter: Key of the adapter whose attention is over blocks of tokens, for texts longer than
             `most_tokens`; None if there is none. See `over_blocks`.
-        layer_parts: Key of the code that takes encoder layers apart for cheaper graphs; see `register_layer_parts`.
-            None if the adapter needs none.
+        layer_parts: Key of the code that splits encoder layers into parts for cheaper graphs; see
+            `register_layer_parts`. None if the adapter needs none.
         checkpoints: Key of the code that reads checkpoints which transformers cannot; see `register_checkpoints`.
             None if transformers and `key_renames` are enough.
-        students_of: Names of the families whose teachers can have students of this one, besides its own; the code is a
-            `pocketbert.distill.students.build.ClassChange` for each.
+        students_of: Names of other families whose teachers can have students of this family; for each there is a
+            `pocketbert.distill.students.build.ClassChange`.
         instead_of_export: What to do if no exporter writes the family; None if one does.
-        loads_as: Name of the row whose graph, classes and `model_types` this one has; None for a row with a graph of
-            its own. Such a row differs in title, signals, objectives and limits only, and is chosen by `--family`,
-            `teacher.family` or `signs`.
-        signs: Pattern of names of weights in published checkpoints that suggest this row among those that share its
-            graph; None if checkpoints have no such names.
-        forms: Forms with more inputs in which a model can be exported, besides text only.
-        form: The form of a model; None if its files take text only. `in_form` sets it.
+        loads_as: Name of the family whose graph, classes and `model_types` this one shares; None for a family with a
+            graph of its own. Families that share a graph differ in title, signals, objectives and limits only, and are
+            chosen by `--family`, `teacher.family` or `signs`.
+        signs: Pattern of weight names in published checkpoints that show this family among those that share its graph;
+            None if its checkpoints have no such names.
+        forms: Export forms: ways to export a model with additional inputs besides the text.
+        form: The export form of one model; None if its files take text only. Set by `in_form`.
         tiny: Sizes of a very small model for tests, by the names of its configuration; without vocabulary and labels.
     """
 
@@ -250,6 +266,7 @@ class Family:
     layer_lists: tuple[str, ...] = ()
     feed_forward: Mapping[str, str] = field(default_factory=dict)
     head_suffixes: Mapping[str, str] = field(default_factory=dict)
+    choice_weights: Mapping[str, str] = field(default_factory=dict)
     lm_head: str | None = None
     key_renames: Mapping[str, str] = field(default_factory=dict)
     config_names: Mapping[str, str] = field(default_factory=dict)
@@ -291,7 +308,7 @@ class Family:
 
     @property
     def graph(self) -> str:
-        """Name of the family whose model graph this one shares, else its own; same graph, same exported files."""
+        """Name of the family whose graph this one shares, else its own name; equal graphs give equal files."""
         return self.loads_as or self.name
 
     @property
@@ -310,6 +327,11 @@ class Family:
         return _SEGMENTS in self.inputs
 
     @property
+    def has_layers(self) -> bool:
+        """Whether the family's models have encoder layers, which static students have not."""
+        return self.smallest.get("num_hidden_layers", 1) > 0
+
+    @property
     def shares_layers(self) -> bool:
         """Whether several layers of the model may share their weights, as in ALBERT."""
         return self.stored_layers != "num_hidden_layers"
@@ -319,17 +341,22 @@ class Family:
         """The family's limits on the entries of config.json."""
         return ConfigBounds(self.largest, self.smallest, self.by_layer, self.fixed, self.rotary)
 
+    def read_size(self, config: Mapping[str, object], name: str) -> int | None:
+        """Return a size from the entries of a config.json by BERT's name for it; None if it has no such number."""
+        names = (*_SIZE_NAMES.get(name, (name,)), self.config_names.get(name, name))
+        return next((value for key in names if isinstance(value := config.get(key), int)), None)
+
     def class_name(self, suffix: str) -> str:
         """Return the family's transformers class for a task suffix, e.g. ``XLNetForTokenClassification``."""
         return self.classes + self.head_suffixes.get(suffix, suffix)
 
     @property
     def in_blocks(self) -> bool:
-        """Whether exported files of this row compute attention over blocks of tokens, as Longformer does."""
+        """Whether files exported with this row compute attention over blocks of tokens, as Longformer does."""
         return self.adapter == self.block_adapter
 
     def over_blocks(self) -> Family:
-        """Return a copy of the row with attention over blocks of tokens, whose inputs may fill the position table.
+        """Return a copy of the row with attention over blocks of tokens, for inputs up to the position table's length.
 
         Raises:
             ValueError: If the family has no such graph.
@@ -339,9 +366,10 @@ class Family:
         return replace(self, adapter=self.block_adapter, most_tokens=None)
 
     def as_configured(self, config: Mapping[str, Any]) -> Family:
-        """Return a copy of the row adapted to one model: with the export form and attention that its config.json names.
+        """Return a copy of the row with the export form and the kind of attention that one model's config.json names.
 
-        If the family may have no segments, the row of a model without them has no token types among its inputs.
+        If segment embeddings are optional in the family and the model has none, token type ids are removed from the
+        inputs.
         """
         if config.get(ATTENTION_KEY) == Attention.BLOCKS and self.block_adapter not in (None, self.adapter):
             return self.over_blocks().as_configured(config)

@@ -16,12 +16,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from pocketbert.core.errors import InputError, Problem, suggest_allowed
 from pocketbert.core.families.family import ExportForm, Family
-from pocketbert.core.families.rows import ROWS
+from pocketbert.core.families.rows import ROWS, static
+from pocketbert.core.host.progress import print_note
 from pocketbert.core.plugins import Registry, load_plugins, record_registration
 
 _Adapter = Callable[[Any, Any], Any]
@@ -46,12 +48,12 @@ class LayerParts:
 
     Attributes:
         layer: Full name of the class of an encoder layer (``transformers.models.bert.modeling_bert.BertLayer``).
-        post_norm: ``post_norm(layer)`` returns a `pocketbert.export.adapters.lean.Parts` of a post-norm layer; None
-            for layers of another kind.
+        post_norm: ``post_norm(layer)`` returns the parts of a layer that is normalized after each residual sum, as a
+            `pocketbert.export.adapters.lean.Parts`; None for families with other layers.
         lean: ``lean(layer, first_row, shape)`` returns the cheaper layer, if `post_norm` is None.
-        stack: ``stack(encoder)`` returns a `pocketbert.export.adapters.lean.Stack` of an encoder that runs its
-            layers more often than it stores them; `post_norm` then takes apart the layers of that stack. None if
-            each layer runs once.
+        stack: ``stack(encoder)`` returns a `pocketbert.export.adapters.lean.Stack` of an encoder that runs its layers
+            more often than it stores them; `post_norm` then splits the layers of that stack. None if each layer runs
+            once.
         channels_first: ``channels_first(layer)`` returns the layer for Apple's Neural Engine, if `post_norm` is None.
         embeddings: ``embeddings(model)`` returns the model with cheaper embeddings, before anything else is rewritten.
         head: ``head(model)`` returns the model with a cheaper head.
@@ -77,12 +79,13 @@ class CheckpointCode:
 
     Attributes:
         make_known: ``make_known()`` registers the family with transformers' Auto classes; may be called again.
-        read_names: ``read_names(state)`` returns the weights under the names of the classes, from those names or the
-            original ones.
-        complete: ``complete(model)`` changes a model that was loaded or built so that it takes the inputs of the
-            family's row, if its class takes others.
+        read_names: ``read_names(state)`` returns the weights by their names in the transformers classes; `state` has
+            these names or the authors' own.
+        complete: ``complete(model)`` changes a model whose class takes other inputs than `Family.inputs`, so that it
+            takes these.
         take_form: ``take_form(model, form, folder, entities)`` changes a loaded model so that it takes the inputs of an
-            `ExportForm` (None: the text only); `entities` is a file of those to keep. Returns the rows of its table.
+            `ExportForm` (None: the text only), and returns the rows of the model's table of entities. `entities` is a
+            file that lists the entities to keep.
         tokenizer_json: ``tokenizer_json(folder)`` returns the content of a tokenizer.json, from the files that
             authors ship.
         check_tokenizer: ``check_tokenizer(folder)`` refuses tokenizer files that cannot be converted; called if the
@@ -110,7 +113,7 @@ def register_adapter(key: str, adapter: _Adapter) -> None:
     """Register the function that prepares the models of a family for export.
 
     Args:
-        key: Name of the code, which rows of the family table give as `Family.adapter`.
+        key: Name of the code, to which `Family.adapter` refers.
         adapter: Called with an eager copy of a model, which it may change, and an `ExportPlan`.
     """
     ADAPTERS.register(key, adapter)
@@ -120,7 +123,7 @@ def register_capture(key: str, install: _Capture) -> None:
     """Register the function that makes the models of a family record their attention for distillation.
 
     Args:
-        key: Name of the code, which rows of the family table give as `Family.capture`.
+        key: Name of the code, to which `Family.capture` refers.
         install: Called with a model, which it changes permanently.
     """
     CAPTURES.register(key, install)
@@ -130,7 +133,7 @@ def register_layer_parts(key: str, parts: LayerParts) -> None:
     """Register the functions that split a family's encoder layers into parts, for cheaper graphs.
 
     Args:
-        key: Name of the code, which rows of the family table give as `Family.layer_parts`.
+        key: Name of the code, to which `Family.layer_parts` refers.
         parts: The functions.
     """
     LAYER_PARTS.register(key, parts)
@@ -140,7 +143,7 @@ def register_checkpoints(key: str, code: CheckpointCode) -> None:
     """Register the functions that load the checkpoints and tokenizers of a family.
 
     Args:
-        key: Name of the code, which rows of the family table give as `Family.checkpoints`.
+        key: Name of the code, to which `Family.checkpoints` refers.
         code: The functions.
     """
     CHECKPOINTS.register(key, code)
@@ -156,15 +159,16 @@ def checkpoint_code(family: Family) -> CheckpointCode:
 # --- the table ------------------------------------------------------------
 
 
-_FAMILIES: dict[str, Family] = {row.name: row for row in ROWS}
+_FAMILIES: dict[str, Family] = {row.name: row for row in (*ROWS, static.ROW)}
+STATIC_FAMILY = static.ROW.name
+"""Name of the family of students without layers, a table of token vectors."""
 
 
 def register_family(family: Family) -> None:
     """Add a model family to the table, or replace the one of the same name (plug-ins may only add).
 
     Args:
-        family: The new row. The keys it names are looked up when they are needed, so code may be registered before
-            or after.
+        family: The new family. The code that its keys name may be registered before or after it.
     """
     record_registration("family", family.name, family.name in _FAMILIES)
     _FAMILIES[family.name] = family
@@ -184,15 +188,15 @@ def family_of(model_type: str, where: str = "config.json") -> Family:
         where: Name of the file in error messages.
 
     Raises:
-        InputError: If no row has it.
+        InputError: If no family has this model type.
     """
     for family in all_families():
         if model_type in family.model_types and family.loads_as is None:
             return family
-    known = [t for f in all_families() if f.loads_as is None for t in f.model_types]
-    # a library wrote it, so that it is another model and no slip of the pen
-    what = f"model_type '{model_type}' is not in the family table, which has {', '.join(sorted(known))}."
-    fix = "Add a row with pocketbert.core.families.register_family, or use a supported system."
+    known = {t for f in all_families() if f.loads_as is None for t in f.model_types}
+    # a library wrote it, so that it is another model and no slip of the pen: the nearest name would mislead
+    what = f"model_type '{model_type}' is not in the family table (`pocketbert families` lists its {len(known)})."
+    fix = "Use a checkpoint of a listed system, or add this one by a package of your own: docs/extending.md."
     raise InputError(Problem(where, what, fix))
 
 
@@ -205,10 +209,12 @@ def find_family(name: str, where: str = "family") -> Family:
 
 
 def choose_row(family: Family, name: str, where: str) -> Family:
-    """Find the family row that the user chose by name, and check that it shares the graph of the model.
+    """Find the family that the user chose by name; it must share the graph of `family`, the one that config.json names.
+
+    Several families, such as BERT and MacBERT, share one architecture (graph) and differ in name and settings only.
 
     Raises:
-        InputError: If no row has the name, or it has another graph.
+        InputError: If there is no such family, or if it has another graph.
     """
     row = find_family(name, where)
     if row.graph == family.graph:
@@ -219,10 +225,11 @@ def choose_row(family: Family, name: str, where: str) -> Family:
 
 
 def suggest_row(family: Family, weights: Iterable[str]) -> tuple[Family, str]:
-    """Guess from the names of a checkpoint's weights which of the family rows with the same graph it belongs to.
+    """Guess a checkpoint's family from the names of its weights, among the families that share its architecture.
 
     Returns:
-        The row, and the name of the weight that identifies it; `family` and an empty string if none does.
+        The family, and the name of the weight that shows it; `family` itself and an empty text if no weight shows
+        another one.
     """
     names = list(weights)
     for row in all_families():
@@ -234,10 +241,10 @@ def suggest_row(family: Family, weights: Iterable[str]) -> tuple[Family, str]:
 
 
 def check_distillable(family: Family, config: Mapping[str, object], where: str = "config.json") -> None:
-    """Raise InputError if distillation does not support a model's config.json, neither as teacher nor as student.
+    """Raise InputError if a model can be neither teacher nor student because of an entry in its config.json.
 
     Raises:
-        InputError: If an entry has another value than `Family.taught_with`, with the limit of the row that names it.
+        InputError: If an entry has another value than in `Family.taught_with`; the message gives the reason.
     """
     for key, value in family.taught_with.items():
         if config.get(key, value) != value:
@@ -252,27 +259,74 @@ def check_prunable(
     """Raise InputError if a model's feed-forward neurons cannot be pruned to `intermediate` per layer.
 
     Args:
-        family: Its row.
-        config: Entries of its config.json.
-        intermediate: Neurons that are to stay in each layer.
-        where: Recipe key of that number.
+        family: The model's family, which says where the neurons are.
+        config: Entries of the model's config.json.
+        intermediate: Number of feed-forward neurons that each layer keeps.
+        where: Recipe key that sets this number, for the error message.
 
     Raises:
-        InputError: With the reason.
+        InputError: If the family has no neurons that can be pruned, or the layers have no more neurons than are to remain.
     """
     if not family.feed_forward:
         limit = next((limit for limit in family.limits if _PRUNING_LIMIT in limit), "")
         reason = limit or "its row of the table of families does not say where they are (feed_forward)"
         what = f"feed-forward neurons of {family.title} cannot be pruned: {reason}."
         raise InputError(Problem("student.init", what, "Set init: teacher-layers, and leave intermediate out."))
-    width = config.get(family.config_names.get("intermediate_size", "intermediate_size"))
-    if isinstance(width, int) and intermediate >= width:
+    width = family.read_size(config, "intermediate_size")
+    if width is not None and intermediate >= width:
         what = f"{intermediate} neurons are to stay, and each layer of {family.title} has {width}."
         fix = f"Choose a number below {width}, for example {width // 2}; to keep them all, set init: teacher-layers."
         raise InputError(Problem(where, what, fix))
+
+
+def list_static_problems(family: Family, task: str, pairs: bool) -> list[Problem]:
+    """Return the reasons, as problems to report, why a student without layers cannot learn a task from a teacher.
+
+    Args:
+        family: The teacher's family.
+        task: Name of the task.
+        pairs: Whether an answer is of a pair of texts.
+    """
+    problems = []
+    reason = find_family(STATIC_FAMILY).invalid_tasks.get(task)
+    if reason is not None:
+        problems.append(Problem("student.layers", f"0 is no student for {task}: {reason}.", "Give it layers."))
+    if family.padding_side != "right":
+        what = f"a static student reads texts that are padded on the right, {family.title} pads on the left."
+        problems.append(Problem("student.layers", what, "Give the student layers, or choose another teacher."))
+    if pairs and not family.uses_segments:
+        what = f"{family.title} does not mark the second text of a pair, whose mean a static student computes."
+        fix = "Give the student layers, or choose a teacher with segment ids."
+        problems.append(Problem("student.layers", what, fix))
+    return problems
 
 
 def check_exportable(family: Family, where: str = "model") -> None:
     """Raise InputError (naming `where`) if no exporter supports a family, with the alternative."""
     if family.instead_of_export is not None:
         raise InputError(Problem(where, f"no exporter writes {family.title}.", family.instead_of_export))
+
+
+def find_wrapper(names: Iterable[str]) -> str:
+    """Return the part of the name with which all names of weights begin, such as ``module.`` of a training program.
+
+    The name of the encoder, such as ``bert.``, is not counted as such a part: without it, weights of another family
+    could fit by chance.
+    """
+    encoders = {family.layer_path.partition(".")[0] for family in all_families()}
+    levels = zip(*(name.split(".")[:-1] for name in names), strict=False)
+    shared = takewhile(lambda parts: len(set(parts)) == 1 and parts[0] not in encoders, levels)
+    return "".join(f"{parts[0]}." for parts in shared)
+
+
+def name_as_class(state: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """Rename a checkpoint's weights to the parameter names of the family's transformers class."""
+    read_names = checkpoint_code(family).read_names
+    if read_names is not None:
+        state = read_names(state)
+    elif wrapper := find_wrapper(state):
+        print_note(f"all names of its weights begin with '{wrapper}', which is left out")
+        state = {name.removeprefix(wrapper): value for name, value in state.items()}
+    for old, new in family.key_renames.items():
+        state = {name.replace(old, new): value for name, value in state.items()}
+    return dict(state)

@@ -42,10 +42,10 @@ class WeightRole(BaseModel):
 
     Attributes:
         name: Path of the weight in the torch module that the file was exported from.
-        role: Its role in the encoder.
-        digest: Digest of its fp32 numbers, see `pocketbert.core.families.weight_records.matrix_digest`.
-        numbers: How many numbers it has; 0 if an earlier version wrote the list.
-        scheme: How it is stored; None if as it was exported.
+        role: Role of the weight in the encoder, such as ffn_down.
+        digest: Digest of the weight's numbers in fp32, see `matrix_digest`.
+        numbers: How many numbers the weight has; 0 if an earlier version of PocketBERT wrote the list.
+        scheme: Scheme in which the weight is stored; None if it is stored as it was exported.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -57,7 +57,7 @@ class WeightRole(BaseModel):
     scheme: Scheme | None = None
 
     def matches(self, pattern: str) -> bool:
-        """Return whether a pattern of the recipe key `quantize.names` matches the weight's path or modules in it."""
+        """Return whether a pattern of the recipe key `quantize.names` matches the weight's path or a module on it."""
         return any(fnmatchcase(self.name, p) for p in (pattern, f"*.{pattern}", f"{pattern}.*", f"*.{pattern}.*"))
 
 
@@ -97,24 +97,27 @@ class ProductRanges(BaseModel):
     """Ranges (smallest, largest number) of the inputs and outputs of one matrix product.
 
     Attributes:
-        inputs: Smallest and largest number of its input; None if unknown.
-        outputs: The same of its result.
+        inputs: Smallest and largest number of the input; None if unknown.
+        outputs: Smallest and largest number of the output, with the offset (bias) added; None if unknown.
+        before_offset: Smallest and largest number of the output before an offset is added; also set if there is no
+            offset.
     """
 
     model_config = ConfigDict(frozen=True)
 
     inputs: Range | None = None
     outputs: Range | None = None
+    before_offset: Range | None = None
 
 
 class LearnedRanges(BaseModel):
     """The activation ranges that a model learned in quantization-aware training (method `qat`).
 
     Attributes:
-        scheme: The scheme that was trained for.
+        scheme: The scheme that the model was trained for.
         format: The format whose rounding was simulated.
-        runtime: The runtime whose file was trained for; None for files for any runtime.
-        products: Ranges by `product_fingerprint` of the product's weights.
+        runtime: The runtime whose files the model was trained for; None for files that any runtime may run.
+        products: Ranges of each matrix product, by `product_fingerprint` of its weights.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -145,10 +148,9 @@ def write_learned_ranges(folder: Path, ranges: LearnedRanges) -> None:
 
 
 def read_learned_ranges(folder: Path, scheme: Scheme, runtime: Runtime | None = None) -> LearnedRanges | None:
-    """Read the activation ranges that a model learned for a scheme and runtime; None if it has none for them.
+    """Read the activation ranges that a model learned for a scheme and runtime; None if it learned none for these.
 
-    Files of one scheme for different runtimes round other numbers in other places, so the ranges of one do not fit
-    another.
+    Files of one scheme for two runtimes round different values, so the ranges for one do not fit the other.
     """
     path = folder / _FILE_NAME
     if not path.is_file():

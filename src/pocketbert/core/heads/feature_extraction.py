@@ -8,21 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.data.examples import Example
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.heads.head import Prepared, TextHead, all_finite, prepare_texts
+from pocketbert.core.heads.head import Prepared, TextHead, all_finite, make_score, prepare_texts
 from pocketbert.core.metrics import MEAN_COSINE, PEARSON, SPEARMAN, pearson, spearman
 from pocketbert.core.predict.answers import Answer, Embedding
 from pocketbert.core.predict.inputs import split_pair
 from pocketbert.core.predict.predictor import Matrix, join_texts
-from pocketbert.core.predict.scores import Score
 from pocketbert.core.predict.sentence_settings import Similarity
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import Task
+
+if TYPE_CHECKING:
+    from pocketbert.core.predict.scores import Score
 
 
 class FeatureExtractionHead(TextHead):
@@ -37,12 +40,12 @@ class FeatureExtractionHead(TextHead):
         self.task, self.similarity = task, similarity
 
     def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
-        """Tokenize the two texts of a scored pair as two rows, other texts as one row; the truth is the scores.
+        """Tokenize each text as one row. A pair with a score becomes two rows, and the gold labels are the scores.
 
-        Without scores the truth is empty; the caller that scores the rows puts the teacher's vectors there.
+        Rows without scores get an empty truth; the caller that scores them puts the teacher's vectors there.
 
         Raises:
-            InputError: If some pairs have a score and some have none: neither way of scoring would cover all rows.
+            InputError: If some pairs have a score and others have none.
         """
         without = [e.row for e in examples if e.pair is not None and e.label is None]
         if labelled and without and any(e.pair is not None and e.label is not None for e in examples):
@@ -55,19 +58,19 @@ class FeatureExtractionHead(TextHead):
         return Prepared(examples, tokenizer.encode(texts), np.repeat(np.arange(len(examples)), 2), {}, truth)
 
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
-        """Compute Spearman between similarities and scores of pairs, or the mean cosine to the teacher's vectors."""
+        """Compute Spearman's correlation with the gold scores; without scores, the mean cosine to the teacher."""
         vectors, truth = join_texts(reduced), np.asarray(prepared.truth, np.float64)
         finite = all_finite(reduced)
         if truth.ndim == 1:
-            similarities = _similarities(vectors[::2], vectors[1::2], self.similarity)
-            value, others = spearman(truth, similarities), {PEARSON.name: pearson(truth, similarities)}
+            values = similarities(vectors[::2], vectors[1::2], self.similarity)
+            value, others = spearman(truth, values), {PEARSON.name: pearson(truth, values)}
             metric, chance = SPEARMAN, min(1.0, 3 / np.sqrt(max(1, len(truth))))
         else:
             teacher = _normalize(truth)
             value, others, metric = float((_normalize(vectors) * teacher).sum(-1).mean()), {}, MEAN_COSINE
             # a model that looks at no text can always answer the mean direction of the teacher's vectors
             chance = float((teacher @ _normalize(teacher.mean(0, keepdims=True))[0]).mean())
-        return Score.of(metric, value, others if finite else {}, len(truth), chance, finite)
+        return make_score(metric, value, others if finite else {}, len(truth), chance, finite)
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
         """Return an `Embedding` with the vector of each text."""
@@ -79,7 +82,7 @@ def are_scored_pairs(examples: Sequence[Example]) -> bool:
     return bool(examples) and all(e.pair is not None and e.label is not None for e in examples)
 
 
-def _similarities(one: NDArray[np.floating], other: NDArray[np.floating], kind: Similarity) -> NDArray[np.float64]:
+def similarities(one: NDArray[np.floating], other: NDArray[np.floating], kind: Similarity) -> NDArray[np.float64]:
     """Compute the similarity of each pair of vectors [N, H], [N, H] as sentence-transformers does; return [N]."""
     a, b = np.asarray(one, np.float64), np.asarray(other, np.float64)
     match kind:

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.data.examples import Example
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.heads.head import IGNORED_LABEL, Prepared, all_finite, prepare_texts
+from pocketbert.core.heads.head import IGNORED_LABEL, Prepared, all_finite, make_score, prepare_texts
 from pocketbert.core.metrics import TOP_1, entropy
 from pocketbert.core.predict.answers import Answer, Filled, Guess
 from pocketbert.core.predict.inputs import Encoded
 from pocketbert.core.predict.predictor import Matrix, join_texts
-from pocketbert.core.predict.scores import Score, apply_score_function
+from pocketbert.core.predict.scores import apply_score_function
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.seeds import derive_seed
 from pocketbert.core.tasks import Task
+
+if TYPE_CHECKING:
+    from pocketbert.core.predict.scores import Score
 
 _MASKED_SHARE = 0.15
 """Share of a scored text's tokens that are masked (Devlin et al. 2019, section 3.1), all of them by the mask token."""
@@ -37,9 +41,10 @@ class FillMaskHead:
         self.task = task
 
     def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
-        """Tokenize rows; to score them, also mask some tokens, always the same ones for the same text.
+        """Tokenize rows, and mask some tokens of labelled rows; the same text always gets the same masks.
 
-        The truth is the ids of the masked tokens, one array per row; `IGNORED_LABEL` at masks of the text itself.
+        The gold labels are the ids of the masked tokens, one array per row; a mask that the text itself contains has
+        `IGNORED_LABEL`.
 
         Raises:
             InputError: If the vocabulary has no mask token.
@@ -53,7 +58,7 @@ class FillMaskHead:
         return replace(rows, encoded=[encoded for encoded, _ in masked], truth=[gold for _, gold in masked])
 
     def reduce(self, row: int, matrix: Matrix, prepared: Prepared) -> Matrix:
-        """Return the cross-entropy of each masked token and whether the best guess is right, [masked tokens, 2]."""
+        """Reduce logits to [masked tokens, 2]: each token's cross-entropy, and whether the best guess is right."""
         tokenizer = prepared.tokenizer
         assert tokenizer is not None
         # a file of a smaller length has cut the last masks off
@@ -74,10 +79,10 @@ class FillMaskHead:
         chance = entropy(gold[gold != IGNORED_LABEL])
         others = {TOP_1.name: float(values[:, 1].mean(dtype=np.float64))}
         loss = float(values[:, 0].mean(dtype=np.float64))
-        return Score.of(self.task.metric, loss, others, len(prepared.examples), chance, finite)
+        return make_score(self.task.metric, loss, others, len(prepared.examples), chance, finite)
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
-        """Return a `Filled` with the most probable tokens of each masked position for each text."""
+        """Return the answers of each text: a `Filled` with the most probable tokens at each masked position."""
         tokenizer = prepared.tokenizer
         assert tokenizer is not None
         answers: list[Answer] = []
@@ -97,7 +102,10 @@ class FillMaskHead:
 
 
 def _mask_tokens(encoded: Encoded, digest: str, mask_id: int) -> tuple[Encoded, NDArray[np.int64]]:
-    """Mask some tokens of a row, chosen by the text's hash; return the masked row and the original ids at all masks."""
+    """Mask some tokens of a row, chosen by the text's hash; return the row and the original ids of all masked tokens.
+
+    `digest` is the text's hash. A mask that the text itself contains has `IGNORED_LABEL` as original id.
+    """
     assert encoded.places is not None
     words = np.flatnonzero((encoded.places.parts >= 0) & (encoded.ids != mask_id))
     count = min(len(words), max(1, round(_MASKED_SHARE * len(words))))

@@ -11,19 +11,23 @@ import string
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.data.examples import Example, GoldAnswer
-from pocketbert.core.heads.head import AnswerSettings, Prepared, all_finite
+from pocketbert.core.heads.head import Prepared, all_finite, make_score
 from pocketbert.core.metrics import EXACT_MATCH, chance_bound
 from pocketbert.core.predict.answers import Answer, Excerpt
 from pocketbert.core.predict.inputs import Encoded
 from pocketbert.core.predict.predictor import Matrix
-from pocketbert.core.predict.scores import Score
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import Task
+
+if TYPE_CHECKING:
+    from pocketbert.core.heads.settings import AnswerSettings
+    from pocketbert.core.predict.scores import Score
 
 _CONTEXT = 1
 """Number of the context among the two texts of a pair."""
@@ -36,11 +40,11 @@ class _WindowAnswer:
     """The best answer in one window of a long context, and the score of having no answer.
 
     Attributes:
-        score: Sum of the logits of its first and its last token.
-        start: Its first character.
-        end: The character behind its last.
-        probability: Probability of the start times that of the end.
-        null_score: Score of having no answer: sum of the logits of the first token.
+        score: Sum of the start logit of the answer's first token and the end logit of its last token.
+        start: Index of the first character in the context.
+        end: Index of the character after the last one.
+        probability: Probability of the first token times that of the last one.
+        null_score: Score of having no answer: the sum of both logits of the row's first token.
     """
 
     score: float
@@ -51,11 +55,11 @@ class _WindowAnswer:
 
 
 class QuestionAnsweringHead:
-    """Head of question-answering; matrices are [tokens, 2]: logits of each token as first and as last one.
+    """Head of question-answering; an output matrix [tokens, 2] has each token's logits as the answer's start and end.
 
     Args:
         task: The task's row in the table of tasks.
-        settings: Stride, longest answer, and whether there may be none.
+        settings: Overlap of windows, longest answer, and whether a question may have no answer.
     """
 
     def __init__(self, task: Task, settings: AnswerSettings) -> None:
@@ -64,8 +68,8 @@ class QuestionAnsweringHead:
     def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
         """Tokenize questions and contexts in overlapping windows, with the answers' tokens as targets.
 
-        The targets are ``start_positions`` and ``end_positions``: tokens of the first answer, int64 [N]; 0 for a window
-        without an answer.
+        The targets ``start_positions`` and ``end_positions``, int64 [N], are the indices of the first and last token of
+        the first gold answer; 0 in a window without an answer.
         """
         inputs = [e.input for e in examples]
         questions = [(text, "") if isinstance(text, str) else text for text in inputs]
@@ -83,11 +87,14 @@ class QuestionAnsweringHead:
         return Prepared(examples, encoded, owner, targets, truth)
 
     def reduce(self, row: int, matrix: Matrix, prepared: Prepared) -> Matrix:
-        """Find the window's best answer; return its fields as a matrix [1, 5]."""
+        """Find a window's best answer, and return the fields of its `_WindowAnswer` as a matrix [1, 5]."""
         return np.array([astuple(self._find_answer(prepared.encoded[row], matrix))], np.float32)
 
     def _find_answer(self, window: Encoded, matrix: Matrix) -> _WindowAnswer:
-        """Find the span of context tokens with the largest sum of start and end logits, not longer than allowed."""
+        """Find the span of context tokens with the largest sum of start and end logits, not longer than allowed.
+
+        `window` is a tokenized question with a part of its context, `matrix` holds the start and end logits of its tokens.
+        """
         places = window.places
         if places is None:
             raise ValueError("tokenize with windows()")
@@ -109,27 +116,33 @@ class QuestionAnsweringHead:
         return _WindowAnswer(float(scores[i, j]), first, last, probabilities[0] * probabilities[1], null_score)
 
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
-        """Compute SQuAD F1 and exact match; chance is the F1 of always answering the first sentence, or nothing."""
+        """Compute SQuAD's F1 and exact match.
+
+        The chance level is the F1 of always answering with the first sentence, or with nothing.
+        """
         finite = all_finite(reduced)
         texts = [a.text for a in self._merge_windows(reduced, prepared)]
         gold = [[g.text for g in truth] for truth in prepared.truth]
-        f1 = [_token_f1(t, g) for t, g in zip(texts, gold, strict=True)]
-        exact = [_exact_match(t, g) for t, g in zip(texts, gold, strict=True)]
+        f1 = [token_f1(t, g) for t, g in zip(texts, gold, strict=True)]
+        exact = [exact_match(t, g) for t, g in zip(texts, gold, strict=True)]
         first_sentences = [(e.pair or "").split(". ")[0] for e in prepared.examples]
         blind = [
-            np.mean([_token_f1(t, g) for t, g in zip(answers, gold, strict=True)])
+            np.mean([token_f1(t, g) for t, g in zip(answers, gold, strict=True)])
             for answers in (first_sentences, [""] * len(gold))
         ]
         chance = chance_bound(float(max(blind)), len(gold))
         others = {EXACT_MATCH.name: float(np.mean(exact))}
-        return Score.of(self.task.metric, float(np.mean(f1)), others, len(gold), chance, finite)
+        return make_score(self.task.metric, float(np.mean(f1)), others, len(gold), chance, finite)
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
         """Return an `Excerpt` with the best answer over all windows of each context."""
         return [*self._merge_windows([self.reduce(i, m, prepared) for i, m in enumerate(outputs)], prepared)]
 
     def _merge_windows(self, reduced: Sequence[Matrix], prepared: Prepared) -> list[Excerpt]:
-        """Choose the best answer of each context over all its windows; an empty one if none has an answer."""
+        """Choose the best answer of each context among its windows.
+
+        If questions may be unanswerable, and "no answer" has the larger score in all windows, the answer is empty.
+        """
         excerpts = []
         for example, rows in zip(prepared.examples, prepared.rows_of(), strict=True):
             windows = [_WindowAnswer(*(float(v) for v in reduced[i][0])) for i in rows]
@@ -144,7 +157,7 @@ class QuestionAnsweringHead:
 
 
 def _answer_tokens(window: Encoded, answers: list[GoldAnswer]) -> tuple[int, int]:
-    """Return the first and last token of the first gold answer that lies wholly in the window; (0, 0) if none."""
+    """Return the first and last token of the first gold answer that lies wholly in the window; (0, 0) if none does."""
     assert window.places is not None
     offsets, context = window.places.offsets, window.places.parts == _CONTEXT
     for answer in answers:
@@ -168,13 +181,13 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def _exact_match(answer: str, gold: Sequence[str]) -> float:
-    """Return 1 if the answer equals one of the gold answers (the empty one if there is none), else 0."""
+def exact_match(answer: str, gold: Sequence[str]) -> float:
+    """Return 1 if the answer equals a gold answer, or if both are empty; else 0."""
     return float(any(_normalize_answer(answer) == _normalize_answer(g) for g in (gold or [""])))
 
 
-def _token_f1(answer: str, gold: Sequence[str]) -> float:
-    """Return the best word F1 with one of the gold answers; for unanswerable questions 1 for no answer, else 0."""
+def token_f1(answer: str, gold: Sequence[str]) -> float:
+    """Return the best F1 of words with a gold answer; for unanswerable questions 1 if the answer is empty, else 0."""
     return max(_word_f1(_normalize_answer(answer).split(), _normalize_answer(g).split()) for g in (gold or [""]))
 
 

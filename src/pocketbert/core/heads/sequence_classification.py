@@ -7,7 +7,7 @@ probability from which each is given), and `RegressionHead` predicts a number.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pocketbert.core.data.examples import Example
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.heads.head import LabelledTextHead, Prepared, all_finite
+from pocketbert.core.heads.head import LabelledTextHead, Prepared, all_finite, make_score
 from pocketbert.core.metrics import (
     PEARSON,
     SPEARMAN,
@@ -29,8 +29,11 @@ from pocketbert.core.metrics import (
 )
 from pocketbert.core.predict.answers import Answer, Labelling, Prediction, Value
 from pocketbert.core.predict.predictor import Matrix, join_texts
-from pocketbert.core.predict.scores import Score, apply_score_function
+from pocketbert.core.predict.scores import apply_score_function
 from pocketbert.core.tasks import ScoreFunction, Task
+
+if TYPE_CHECKING:
+    from pocketbert.core.predict.scores import Score
 
 
 class ClassificationHead(LabelledTextHead):
@@ -45,7 +48,7 @@ class ClassificationHead(LabelledTextHead):
         self.task, self.labels = task, labels
 
     def _read_gold(self, examples: list[Example], title: str) -> tuple[NDArray[Any], NDArray[np.generic]]:
-        """Return the label ids, int64 [N], both as gold labels and as targets."""
+        """Return the label ids, int64 [N], twice: as gold labels and as training targets."""
         ids = self.labels.ids(examples, title)
         return ids, ids
 
@@ -55,10 +58,10 @@ class ClassificationHead(LabelledTextHead):
         predicted = join_texts(reduced).argmax(-1).astype(np.int64)
         scores = classification_scores(gold, predicted, len(self.labels))
         value = scores.pop(self.task.metric.name)
-        return Score.of(self.task.metric, value, scores, len(gold), majority_bound(gold, len(self.labels)), finite)
+        return make_score(self.task.metric, value, scores, len(gold), majority_bound(gold, len(self.labels)), finite)
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
-        """Return a `Prediction` with the most probable label of each text."""
+        """Return the answer of each text: a `Prediction` with the most probable label."""
         scores = np.concatenate(list(outputs)) if inside else apply_score_function(join_texts(outputs), self.task.score)
         names = self.labels.names
         return [
@@ -91,10 +94,12 @@ class MultiLabelHead(LabelledTextHead):
         predicted = apply_score_function(join_texts(reduced), self.task.score) >= self.thresholds
         value = multi_label_f1(gold, predicted)
         others = {"exact_rows": float((gold == predicted).all(-1).mean())}
-        return Score.of(self.task.metric, value, others, len(gold), chance_bound(constant_f1(gold), len(gold)), finite)
+        return make_score(
+            self.task.metric, value, others, len(gold), chance_bound(constant_f1(gold), len(gold)), finite
+        )
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
-        """Return a `Labelling` with the labels that reach their thresholds for each text."""
+        """Return the answer of each text: a `Labelling` with the labels whose probability reaches their threshold."""
         scores = np.concatenate(list(outputs)) if inside else apply_score_function(join_texts(outputs), self.task.score)
         names, answers = self.labels.names, list[Answer]()
         for row, encoded in zip(scores, prepared.encoded, strict=True):
@@ -109,10 +114,10 @@ def fit_label_thresholds(logits: Matrix, gold: NDArray[np.bool_]) -> list[float]
 
     Args:
         logits: [N, labels] of rows that do not decide the score.
-        gold: Whether each label is given, [N, labels].
+        gold: Whether each row has each label, [N, labels].
 
     Returns:
-        Thresholds in hundredths, one per label; of equally good ones the one nearest to 0.5.
+        Thresholds in hundredths, one per label; among equally good ones, the one nearest to 0.5.
     """
     candidates = np.round(np.arange(0.05, 0.96, 0.01), 2)
     scores = apply_score_function(logits, ScoreFunction.SIGMOID)
@@ -130,14 +135,17 @@ def fit_label_thresholds(logits: Matrix, gold: NDArray[np.bool_]) -> list[float]
 class RegressionHead(LabelledTextHead):
     """Head of regression; the output matrix of a text is one number [1, 1].
 
-    The outputs are in the units of the training data, or logits if the task's score function is the sigmoid.
+    The outputs have the unit of the training data. If the task's score function is the sigmoid, they are logits.
     """
 
     def __init__(self, task: Task) -> None:
         self.task = task
 
     def _read_gold(self, examples: list[Example], title: str) -> tuple[NDArray[Any], NDArray[np.generic]]:
-        """Read the numbers [N] as float64 for scoring and float32 for training; refuse those a sigmoid cannot reach."""
+        """Read the labels as numbers [N], in float64 for scoring and in float32 for training.
+
+        Raises InputError for numbers outside 0 to 1 if the model's output passes through a sigmoid.
+        """
         gold = np.array([e.label for e in examples], np.float64)
         outside = np.flatnonzero((gold < 0) | (gold > 1))
         if len(outside) and self.task.score is ScoreFunction.SIGMOID:
@@ -155,7 +163,7 @@ class RegressionHead(LabelledTextHead):
         if finite:
             others = {SPEARMAN.name: spearman(gold, values), "rmse": float(np.sqrt(((gold - values) ** 2).mean()))}
         chance = min(1.0, 3 / np.sqrt(max(1, len(gold))))
-        return Score.of(PEARSON, pearson(gold, values), others, len(gold), chance, finite)
+        return make_score(PEARSON, pearson(gold, values), others, len(gold), chance, finite)
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
         """Return a `Value` with the predicted number of each text."""

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.heads.feature_extraction import FeatureExtractionHead
 from pocketbert.core.heads.fill_mask import FillMaskHead
-from pocketbert.core.heads.head import AnswerSettings, Head
+from pocketbert.core.heads.head import Head
+from pocketbert.core.heads.multiple_choice import MultipleChoiceHead
 from pocketbert.core.heads.question_answering import QuestionAnsweringHead
 from pocketbert.core.heads.sequence_classification import ClassificationHead, MultiLabelHead, RegressionHead
 from pocketbert.core.heads.token_classification import TokenClassificationHead
 from pocketbert.core.predict.sentence_settings import Similarity
 from pocketbert.core.tasks import Task, TaskName
+
+if TYPE_CHECKING:
+    from pocketbert.core.heads.settings import AnswerSettings
 
 
 def make_head(task: Task, labels: Labels, settings: AnswerSettings | None = None) -> Head:
@@ -23,7 +28,10 @@ def make_head(task: Task, labels: Labels, settings: AnswerSettings | None = None
         labels: Label names in order of their ids; empty for tasks without labels.
         settings: Settings that turn outputs into answers; None for the defaults.
     """
-    settings = settings or AnswerSettings()
+    if settings is None:
+        from pocketbert.core.heads.settings import AnswerSettings
+
+        settings = AnswerSettings()
     match task.name:
         case TaskName.TEXT_CLASSIFICATION:
             return ClassificationHead(task, labels)
@@ -35,6 +43,8 @@ def make_head(task: Task, labels: Labels, settings: AnswerSettings | None = None
             return TokenClassificationHead(task, labels)
         case TaskName.QUESTION_ANSWERING:
             return QuestionAnsweringHead(task, settings)
+        case TaskName.MULTIPLE_CHOICE:
+            return MultipleChoiceHead(task)
         case TaskName.FILL_MASK:
             return FillMaskHead(task)
         case TaskName.FEATURE_EXTRACTION:
@@ -42,6 +52,11 @@ def make_head(task: Task, labels: Labels, settings: AnswerSettings | None = None
 
 
 def label_thresholds(settings: AnswerSettings, labels: int) -> Sequence[float]:
-    """Return one threshold per label of a multi-label task: those of the settings, or one for all, default 0.5."""
+    """Return a threshold per label of a multi-label task: the settings' list, or one number for all (default 0.5).
+
+    Args:
+        settings: The settings of the model's answers.
+        labels: Number of labels.
+    """
     thresholds = settings.thresholds
     return thresholds if isinstance(thresholds, list) else [0.5 if thresholds is None else thresholds] * labels

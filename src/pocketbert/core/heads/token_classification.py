@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,21 +23,24 @@ from pocketbert.core.data.cells import (
 )
 from pocketbert.core.data.examples import Example
 from pocketbert.core.data.labels import Labels
-from pocketbert.core.heads.head import IGNORED_LABEL, Prepared, all_finite, prepare_texts
+from pocketbert.core.heads.head import IGNORED_LABEL, Prepared, all_finite, make_score, prepare_texts
 from pocketbert.core.predict.answers import Answer, FoundSpan, Spans
 from pocketbert.core.predict.inputs import Encoded
 from pocketbert.core.predict.predictor import Matrix
-from pocketbert.core.predict.scores import Score, apply_score_function
+from pocketbert.core.predict.scores import apply_score_function
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import Task
+
+if TYPE_CHECKING:
+    from pocketbert.core.predict.scores import Score
 
 
 class TokenClassificationHead:
     """Head of token-classification; the output matrix of a text is its logits [tokens, tags].
 
-    Every word is trained on, in whichever way the data splits the text, so that text from a keyboard is read like text
-    of a data set. If no tag has a prefix such as ``B-`` (parts of speech), each word whose tag is not ``O`` is a span,
-    in answers and in gold.
+    The training targets cover every word as the tokenizer splits the text, not as the data does, so that typed text is
+    read like text of a data set. If no tag has a prefix such as ``B-`` (parts of speech), each word whose tag is not
+    ``O`` is a span, in answers and in gold labels.
 
     Args:
         task: The task's row in the table of tasks.
@@ -50,11 +54,17 @@ class TokenClassificationHead:
     def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
         """Tokenize rows; the targets ``labels`` hold each word's tag at its first token, `IGNORED_LABEL` elsewhere.
 
-        Targets are N int64 arrays [tokens].
+        Targets are N int64 arrays [tokens]. Without labels they have 0 at the first token of each word, to show where
+        the words are.
         """
         rows = prepare_texts(examples, tokenizer, places=True)
         if not labelled:
-            return rows
+            marks = []
+            for encoded in rows.encoded:
+                mark = np.full(len(encoded), IGNORED_LABEL, np.int64)
+                mark[find_words(encoded)[0]] = 0
+                marks.append(mark)
+            return replace(rows, targets={"labels": marks})
         spans_by_row, targets = self.labels.spans(examples, title), []
         for row, (encoded, spans) in enumerate(zip(rows.encoded, spans_by_row, strict=True)):
             first, places = find_words(encoded)
@@ -82,7 +92,7 @@ class TokenClassificationHead:
         counts = count_spans(list(prepared.truth), predicted)
         others = {"precision": counts.precision, "recall": counts.recall}
         chance = self._chance(prepared)
-        return Score.of(self.task.metric, counts.f1, others, len(prepared.examples), chance, finite)
+        return make_score(self.task.metric, counts.f1, others, len(prepared.examples), chance, finite)
 
     def _chance(self, prepared: Prepared) -> float:
         """Return the F1 of labelling every word with the most frequent label, which a useful model must exceed."""

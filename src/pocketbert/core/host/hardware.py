@@ -6,24 +6,23 @@ import os
 import platform
 from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-
-import psutil
-from pydantic import BaseModel
 
 _X86_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16")
 _ARM_FLAGS = ("asimd", "asimddp", "i8mm", "bf16", "sve", "sve2")
 
 
-class Machine(BaseModel):
+@dataclass(frozen=True)
+class Machine:
     """The machine that a result was measured on.
 
     Attributes:
         cpu: Model name.
         arch: ``x86_64``, ``aarch64``, ...
         isa: Instruction-set extensions that matter for encoders.
-        cores: CPUs this process may use.
+        cores: Number of CPUs that this process may use.
         system: Operating system and release.
         python: Python version.
     """
@@ -43,7 +42,7 @@ class Machine(BaseModel):
 
     @property
     def saturates(self) -> bool:
-        """Whether fast int8 kernels on this CPU can overflow (saturate at 16 bits): on x86 without VNNI."""
+        """Whether fast int8 kernels on this CPU can saturate at 16 bits, which is so on x86 without VNNI."""
         return self.arch in ("x86_64", "AMD64") and not {"avx512_vnni", "avx_vnni"} & {*self.isa}
 
 
@@ -82,7 +81,9 @@ def load_average() -> float:
 
 
 def usable_memory() -> int:
-    """Return the bytes of memory that this process may take: those of the machine, or the limit of its container."""
+    """Return the bytes of memory that this process may use: the machine's, or the limit of its container."""
+    import psutil  # here, since a program that predicts needs none of it
+
     limits = [psutil.virtual_memory().total]
     for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):  # "max" where there is none
@@ -98,9 +99,9 @@ def _available_cores() -> int:
 
 
 def _cpuinfo() -> tuple[str, set[str]]:
-    """Read the CPU's model name and its feature flags from /proc/cpuinfo; without it, return no flags."""
+    """Read the CPU's model name and feature flags from /proc/cpuinfo; without it, the platform's name and no flags."""
     path = Path("/proc/cpuinfo")
-    name, flags = platform.processor() or platform.machine(), set[str]()
+    name, flags = "", set[str]()
     if path.is_file():
         for line in path.read_text(errors="replace").splitlines():
             key, _, value = line.partition(":")
@@ -108,4 +109,4 @@ def _cpuinfo() -> tuple[str, set[str]]:
                 name = value.strip()
             elif key.strip() in ("flags", "Features"):
                 flags = set(value.split())
-    return name, flags
+    return name or platform.processor() or platform.machine(), flags  # the library starts a process to find it out

@@ -54,7 +54,7 @@ class LaunchedProcess:
 
     Attributes:
         rank: Number of this process over all nodes, from 0.
-        world: Processes over all nodes; 1 without a launcher.
+        world: Number of processes on all nodes; 1 without a launcher.
     """
 
     rank: int
@@ -67,19 +67,19 @@ class LaunchedProcess:
 
 
 def current_process() -> LaunchedProcess:
-    """Return this process's rank and the number of processes, from the launcher's variables; (0, 1) without one."""
+    """Return this process's rank and the number of processes from the launcher's variables; rank 0 of 1 without one."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     return LaunchedProcess(int(os.environ["RANK"]), world) if world > 1 else LaunchedProcess(0, 1)
 
 
 @dataclass(frozen=True)
 class Order:
-    """A message from process 0 to the other processes of a launch: train a step, or end.
+    """A message from process 0 to the other processes of a launch: train a recipe step together, or end.
 
     Attributes:
         step: Name of the recipe step to train together; None to end.
-        hash: Hash of that step, which all must share.
-        code: Exit code, at the end.
+        hash: Hash of that step, which must be equal in all processes.
+        code: Exit code with which the other processes end.
     """
 
     step: str | None
@@ -96,10 +96,11 @@ _channels: list[_Channel] = []
 
 @contextmanager
 def direct_processes() -> Iterator[None]:
-    """Run the block in process 0 of a launch, and then send the other processes its exit code.
+    """Run the block in process 0 of a multi-process launch; when it ends, send its exit code to the other processes.
 
     Raises:
-        MachineError: If another process failed, with its message, or the launch was used before.
+        MachineError: If another process failed (with that process's message), if the connection to it was lost, or if
+            the launch ran a command before.
     """
     if current_process().world == 1:
         yield
@@ -141,11 +142,11 @@ def _exit_code(error: BaseException) -> int:
 
 
 def follow_orders(train: Callable[[Order], Any]) -> NoReturn:
-    """Wait in this process for messages from process 0, call `train` for each step, and exit with its exit code.
+    """Wait in a process other than 0 for messages from process 0: call `train` for each step, and exit at the end.
 
     Raises:
-        SystemExit: With the exit code of process 0.
-        Exception: The error of this process, if process 0 does not end with it.
+        SystemExit: With the exit code of process 0, when process 0 ends.
+        Exception: The error that `train` raised in this process, unless process 0 ends with an error too.
     """
     channel = _Channel(current_process())
     code = 0
@@ -209,7 +210,7 @@ class _Channel:
             self._set("end", str(order.code))
 
     def orders(self) -> Iterator[Order]:
-        """Yield the messages of process 0 as they arrive; the last one has no step."""
+        """Yield the messages of process 0 as they arrive; the last one names no step."""
         number = 0
         while True:
             key = f"order/{number}"
@@ -222,7 +223,7 @@ class _Channel:
             number += 1
 
     def end_code(self, within_s: float = 0.0) -> int | None:
-        """Return the exit code of process 0, or None if it has not ended after some seconds."""
+        """Return the exit code of process 0; None if it has not ended within some seconds."""
         until = time.monotonic() + within_s
         while not self._store.check(["end"]):
             if time.monotonic() >= until:
@@ -239,7 +240,7 @@ class _Channel:
         return self._store.get("failed").decode() if self._store.check(["failed"]) else None
 
     def _set(self, key: str, value: str) -> None:
-        """Set a key of the store, and wait until the store has received it, since this process may end right after."""
+        """Set a key of the store, and wait until it has arrived, because this process may end right after."""
         self._store.set(key, value)
         with suppress(RuntimeError):  # the store is gone: so is the launcher, and nobody waits for the key
             self._store.check([key])  # answered after all that this connection sent before
@@ -249,8 +250,8 @@ class _Channel:
 def _watch_peers(channel: _Channel) -> Iterator[None]:
     """While the block runs, watch the other processes in a thread, and end this process if one of them failed.
 
-    Sockets of gloo on one machine break when their other end dies. A process of another node that fails before
-    it ever connected, or a GPU kernel that waits for its peer, is noticed by nobody else.
+    If another process on the same machine dies, its sockets break and gloo raises an error. If a process on another
+    node fails before it has connected, or a GPU kernel waits for another process, only this thread notices.
     """
     block_ended, main = threading.Event(), channel.process.main
 
@@ -310,10 +311,10 @@ _postponing: list[PostponedStop] = []
 
 
 def postpone_stop(error: BaseException) -> bool:
-    """Postpone a request to stop until the end of the current training step, where `error` is raised.
+    """Postpone a request to stop, so that `error` is raised only after the current training step.
 
     Returns:
-        Whether it was postponed; if not, the caller raises the error at once.
+        True if the request was postponed. If False, the caller must raise the error at once.
     """
     if not _postponing or _postponing[-1].asked is not None:
         return False
@@ -324,9 +325,9 @@ def postpone_stop(error: BaseException) -> bool:
 
 @contextmanager
 def postpone_stops() -> Iterator[PostponedStop]:
-    """Postpone requests to stop while the block runs; it checks `PostponedStop.asked` between its steps.
+    """Postpone Ctrl-C and other requests to stop while the block runs; the block reads `PostponedStop.asked` between its steps.
 
-    If no command handles signals, as in a notebook, the first Ctrl-C is postponed too, and the second one interrupts.
+    If nothing handles signals, as in a notebook, the first Ctrl-C is postponed too, and the second one interrupts.
     """
     stop = PostponedStop()
     _postponing.append(stop)

@@ -1,7 +1,7 @@
 """Progress of long work on stderr: a bar with rate and remaining time on a terminal, plain lines elsewhere.
 
-`Meter` counts units of work, `report_parts` a few long parts, `report_waiting` reports work that cannot be looked into,
-`print_note` prints a note, `set_quiet` silences all.
+`Meter` counts units of work, `report_parts` a few long parts, `report_waiting` reports work of libraries, in which `note_stage` says how
+far it is, `print_note` prints a note, `set_quiet` silences all.
 """
 
 from __future__ import annotations
@@ -11,19 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
+if TYPE_CHECKING:  # rich is imported when something is shown: a program that predicts shows nothing
+    from rich.console import Console
+    from rich.progress import Progress
+
+from pocketbert.core.host.quiet import find_loud_stderr
 
 _T = TypeVar("_T")
 
@@ -34,6 +28,8 @@ _WAITING_INTERVAL_S, _PLAIN_WAITING_INTERVAL_S = 10.0, 30.0
 """Seconds between two lines of `report_waiting`, on a terminal and elsewhere."""
 
 _state = {"quiet": False}
+_stages: list[str] = []
+"""The stage that the innermost `report_waiting` is at, and those of the blocks around it; empty where none was noted."""
 
 
 def set_quiet(quiet: bool) -> None:
@@ -53,19 +49,25 @@ def print_note(message: str, style: str = "") -> None:
 
 def _console() -> Console:
     """Build a rich console on stderr that prints nothing with ``-q``."""
-    return Console(stderr=True, quiet=_state["quiet"], highlight=False, soft_wrap=not sys.stderr.isatty())
+    from rich.console import Console
+
+    stream = find_loud_stderr()
+    soft_wrap = not (stream or sys.stderr).isatty()
+    return Console(stderr=True, file=stream, quiet=_state["quiet"], highlight=False, soft_wrap=soft_wrap)
 
 
 @contextlib.contextmanager
 def report_waiting(label: str) -> Iterator[None]:
-    """Print at intervals how long the block has been running, for work without a progress bar."""
+    """Print at intervals how long the block has been running, and its stage, for work without a progress bar."""
     block_ended, start = threading.Event(), time.monotonic()
     interval = _WAITING_INTERVAL_S if sys.stderr.isatty() else _PLAIN_WAITING_INTERVAL_S
 
     def report() -> None:
         while not block_ended.wait(interval):
-            print_note(f"  {label}: at work for {time.monotonic() - start:.0f} s")
+            stage = f", {_stages[-1]}" if _stages[-1] else ""
+            print_note(f"  {label}: at work for {time.monotonic() - start:.0f} s{stage}")
 
+    _stages.append("")
     thread = threading.Thread(target=report, daemon=True)
     thread.start()
     try:
@@ -73,10 +75,17 @@ def report_waiting(label: str) -> Iterator[None]:
     finally:
         block_ended.set()
         thread.join()
+        _stages.pop()
+
+
+def note_stage(stage: str) -> None:
+    """Set the stage of the work that the next line of the innermost `report_waiting` names; without one, do nothing."""
+    if _stages:
+        _stages[-1] = stage
 
 
 def report_parts(label: str, parts: Sequence[_T]) -> Iterator[_T]:
-    """Yield the parts of long work one by one; print at intervals how many are done and about how long the rest takes."""
+    """Yield the parts of a long piece of work; print at intervals how many are done and how long the rest may take."""
     start = shown = time.monotonic()
     for done, part in enumerate(parts):
         now = time.monotonic()
@@ -105,17 +114,7 @@ class Meter:
     def __enter__(self) -> Meter:
         """Show the progress bar."""
         if self.label and sys.stderr.isatty() and not _state["quiet"]:
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=28),
-                MofNCompleteColumn(),
-                _Rate(),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[note]}"),
-                console=_console(),
-                transient=True,
-                auto_refresh=False,
-            )  # no refresh thread: it would run inside what a benchmark measures
+            self._bar = _make_bar()
             self._bar.start()
             self._task = self._bar.add_task(self.label, total=self.total, completed=self.done, note="")
         return self
@@ -147,9 +146,26 @@ class Meter:
             self._shown_time = now
 
 
-class _Rate(ProgressColumn):
-    """Column of the progress bar with the units per second."""
+def _make_bar() -> Progress:
+    """Build a progress bar with the units per second, the remaining time and a note."""
+    from rich import progress
+    from rich.text import Text
 
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text(f"{speed:,.1f}/s" if speed else "", style="progress.data.speed")
+    class Rate(progress.ProgressColumn):
+        """Column with the units per second."""
+
+        def render(self, task: progress.Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text(f"{speed:,.1f}/s" if speed else "", style="progress.data.speed")
+
+    return progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(bar_width=28),
+        progress.MofNCompleteColumn(),
+        Rate(),
+        progress.TimeRemainingColumn(),
+        progress.TextColumn("{task.fields[note]}"),
+        console=_console(),
+        transient=True,
+        auto_refresh=False,
+    )  # no refresh thread: it would run inside what a benchmark measures

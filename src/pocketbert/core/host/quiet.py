@@ -33,17 +33,26 @@ _OPENVINO_REPORTER = "openvino_telemetry"
 """The package by which openvino and nncf report to Google Analytics. It has no variable; they do without it."""
 
 
+_loud_streams: list[TextIO] = []
+"""Where standard error led before `silence_output`, for each block that is open."""
+
+
+def find_loud_stderr() -> TextIO | None:
+    """Return a stream to standard error as it was before `silence_output`; None outside of such a block."""
+    return _loud_streams[0] if _loud_streams else None
+
+
 @contextlib.contextmanager
 def silence_output() -> Iterator[None]:
-    """Redirect everything that is printed in the block to a temporary file; its last lines are added to an error.
+    """Hide everything that is printed in the block; if the block raises an error, add the last lines to it.
 
-    File descriptors 1 and 2 of the whole process are redirected, since C++ code writes there directly, and so are
-    `sys.stdout` and `sys.stderr`, which are something else in a notebook. Nothing else of the process may print
-    meanwhile.
+    The output goes to a temporary file. File descriptors 1 and 2 of the whole process are redirected, since C++ code
+    writes to them directly, and so are `sys.stdout` and `sys.stderr`, which do not use these descriptors in a notebook.
+    Other threads may print nothing meanwhile except progress, which is written to `find_loud_stderr`.
     """
     import tempfile  # here: `import pocketbert` imports this module
 
-    logging_level, root = logging.root.level, logging.getLogger()
+    logging_level, root, stderr = logging.root.level, logging.getLogger(), sys.stderr
     sys.stdout.flush()
     sys.stderr.flush()
     with (
@@ -57,6 +66,7 @@ def silence_output() -> Iterator[None]:
         os.dup2(sink.fileno(), 1)
         os.dup2(sink.fileno(), 2)
         root.setLevel(logging.ERROR)
+        _loud_streams.append(_follow_descriptor(stderr, saved[1]))
         try:
             yield
         except BaseException as error:
@@ -68,6 +78,7 @@ def silence_output() -> Iterator[None]:
                 error.add_note("printed before: " + " | ".join(lines))
             raise
         finally:
+            _loud_streams.pop()
             out.sink = err.sink = None
             out.flush()
             err.flush()
@@ -77,8 +88,20 @@ def silence_output() -> Iterator[None]:
             root.setLevel(logging_level)
 
 
+def _follow_descriptor(stderr: TextIO, saved: int) -> TextIO:
+    """Return a stream that still reaches standard error although descriptor 2 is redirected.
+
+    If `stderr` writes to descriptor 2, that is a new stream on `saved`, a copy of the descriptor; else `stderr` itself.
+    """
+    try:
+        is_own = stderr.fileno() != 2
+    except (OSError, ValueError, AttributeError):  # in a notebook it has none
+        is_own = True
+    return stderr if is_own else open(saved, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)
+
+
 class _RedirectedStream(io.TextIOBase):
-    """Text stream that writes to a file descriptor `sink`; after the block to the original stream."""
+    """Text stream that writes to the file descriptor `sink` and, after the block, to the original stream."""
 
     def __init__(self, sink: int, original: TextIO) -> None:
         self.sink: int | None = sink
@@ -117,9 +140,9 @@ def silence_coremltools() -> Iterator[None]:
 def switch_off_telemetry(environment: MutableMapping[str, str] = os.environ) -> None:
     """Set the environment variables that turn off the telemetry of dependencies, unless the user has set them.
 
-    Called when `pocketbert` is imported. A variable that the user has set keeps its value, so
-    ``ORT_DISABLE_TELEMETRY=0`` asks for ONNX Runtime's telemetry. An empty one counts as not set: the libraries
-    would read it as consent.
+    It is called when `pocketbert` is imported. A variable that the user has set keeps its value, so ``ORT_DISABLE_TELEMETRY=0``
+    turns ONNX Runtime's telemetry on. A variable with an empty value counts as not set, since the libraries would read that as
+    consent.
     """
     for name, value in TELEMETRY_SWITCHES.items():
         if not environment.get(name):
@@ -136,7 +159,7 @@ def switch_off_telemetry(environment: MutableMapping[str, str] = os.environ) -> 
 
 @contextlib.contextmanager
 def block_openvino_telemetry() -> Iterator[None]:
-    """Block the import of openvino's telemetry package while the block runs.
+    """Prevent the import of openvino's telemetry package inside the `with` block.
 
     Otherwise ``import openvino`` writes two files into the folder ``intel`` of the user's home folder and reports to
     Google Analytics, without asking. If the program has imported openvino before, that has happened already.

@@ -10,7 +10,8 @@ import gc
 import os
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -49,9 +50,10 @@ def expand_home(name: str, where: str) -> Path:
 
 
 def check_hub(kind: str, name: str) -> str:
-    """Return why a model or data set cannot be loaded from the Hub; empty if it may be available.
+    """Return why a model or data set cannot be loaded from the Hub; an empty text if it can.
 
-    Without a network, but with a copy in the cache, the Hub's libraries are set to use the copy only.
+    If the Hub cannot be reached but its cache on this machine has a copy, the Hub's libraries are set to use the copy
+    only.
 
     Args:
         kind: ``datasets`` or ``models``.
@@ -72,9 +74,9 @@ def check_hub(kind: str, name: str) -> str:
 
 @cache
 def _answers(address: str) -> bool:
-    """Return whether a server accepts a connection within the time limit.
+    """Return whether the server of an address accepts a TCP connection within `_TIMEOUT_S` seconds.
 
-    A thread connects, since the system's search for a name may take half a minute.
+    A thread connects, since looking up the host's name (DNS) may take half a minute.
     """
     parts = urlsplit(address if "//" in address else f"//{address}")
     connected: list[bool] = []
@@ -97,7 +99,7 @@ def _answers(address: str) -> bool:
 
 
 def _cache_folders(kind: str, name: str) -> list[Path]:
-    """Return the folders in which the Hub's libraries would keep a downloaded copy."""
+    """Return the cache folders in which the Hub's libraries would keep a downloaded model or data set."""
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
     folders = [hub / f"{kind}--{name.replace('/', '--')}"]
@@ -129,7 +131,7 @@ def version_of(distribution: str) -> str | None:
 
 
 def installed_versions(names: tuple[str, ...] = _RESULT_LIBRARIES) -> dict[str, str]:
-    """Return the versions of the installed ones among some distributions, by name."""
+    """Return the versions of those of the given distributions that are installed, by name."""
     return {name: version for name in names if (version := version_of(name))}
 
 
@@ -147,8 +149,22 @@ _MUCH_MEMORY = 2_500_000_000
 """Bytes of a process from which on it is worth a search for objects in cycles, which takes up to half a second."""
 
 
+@contextmanager
+def leave_out_of_collection() -> Iterator[None]:
+    """Keep objects that exist now (libraries, models) out of Python's garbage collection while the block runs.
+
+    Otherwise each collection takes half a second, and blocks that open several large files cause many.
+    """
+    release_memory()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
 def release_memory() -> None:
-    """Give memory that is no longer used back to the system, on Linux, whose C library keeps much of it otherwise."""
+    """Give freed memory of this process back to the system if it holds much; Linux' C library would keep it."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):  # no /proc, or another C library than glibc
             pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])

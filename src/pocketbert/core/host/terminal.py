@@ -37,8 +37,8 @@ def escape_control_characters(text: str) -> str:
 def format_error(problems: Sequence[str]) -> str:
     """Format an error for the terminal: at most 40 lines of at most 200 columns.
 
-    A problem that does not fit a line continues in the next ones, further indented. Long problems are cut. Of too
-    many problems the first ones and the last one are shown, and between them the number of those left out.
+    A problem that does not fit into a line continues in the next lines, indented; very long problems are cut. Of too
+    many problems, the first ones and the last one are shown, with the number of those left out between them.
 
     Args:
         problems: At least one; empty texts count as unknown errors.
@@ -91,9 +91,9 @@ def html_table(
 
     Args:
         header: Titles of the columns.
-        rows: Cells, as many in each row as there are titles.
+        rows: Cells of each row, as many as there are titles.
         title: Text above the table.
-        link: A page with more about it, which is linked below.
+        link: Address of a page about the table; a link to it is put below the table.
     """
     from html import escape  # here: the command line imports this module for every command
 

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.disk.files import read_json, write_json
+from pocketbert.core.disk.weight_files import first_sentence, read_weights
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
-from pocketbert.core.families import ATTENTION_KEY, FORM_KEY, TEXT_ONLY, Family
-from pocketbert.core.families.table import checkpoint_code
-from pocketbert.core.host.progress import print_note
+from pocketbert.core.families import ATTENTION_KEY, FORM_KEY, TEXT_ONLY, Family, family_of
+from pocketbert.core.families.table import checkpoint_code, name_as_class
 from pocketbert.core.host.system import version_of
-from pocketbert.core.models.folder import FAMILY_KEY, IDENTITY_CLASS, SIGMOID_CLASS, ModelFolder, find_wrapper
+from pocketbert.core.models.folder import FAMILY_KEY, IDENTITY_CLASS, SIGMOID_CLASS, ModelFolder
 from pocketbert.core.models.tokenizers import check_tokenizer, save_tokenizer
 from pocketbert.core.models.weights import (
     GENERATED_WEIGHTS,
     canonical_names,
-    first_sentence,
     match_weights,
-    read_weights,
+    rename_head,
+    rename_paths,
 )
 from pocketbert.core.predict.sentence_settings import SETTINGS_FILE, is_cross_encoder, read_settings
 from pocketbert.core.tasks import TASKS, ScoreFunction, Task, TaskName
@@ -72,15 +72,15 @@ def load_model(
 
     Args:
         folder: The model folder.
-        task: The task, which determines the head.
-        labels: Label set to write into the configuration; needed for a new head.
-        new_head: Whether a missing head may start random.
+        task: The task, which determines the head and so the class of the model.
+        labels: Label set to write into the model's configuration; needed for a new head.
+        new_head: Whether a head that the checkpoint lacks may start with random weights.
 
     Returns:
         The model in eval mode, fp32, on the CPU.
 
     Raises:
-        InputError: If the weights are broken, lack the head, or do not fit the class.
+        InputError: If the weights are broken, lack a head that must not be new, or do not fit the class.
     """
     require_torch()
     import torch
@@ -96,14 +96,8 @@ def load_model(
     register_with_transformers(folder.family)
     check_tokenizer(folder.path, folder.config, folder.family)
     config = _build_config(folder, task, labels, new_head)
-    state, read_names = read_weights(folder.weight_files), checkpoint_code(folder.family).read_names
-    if read_names is not None:
-        state = dict(read_names(state))
-    elif wrapper := find_wrapper(state):
-        print_note(f"all names of its weights begin with '{wrapper}', which is left out")
-        state = {name.removeprefix(wrapper): value for name, value in state.items()}
-    for old, new in folder.family.key_renames.items():
-        state = {k.replace(old, new): v for k, v in state.items()}
+    state = name_as_class(read_weights(folder.weight_files), folder.family)
+    state = rename_head(state, folder, task, new_head)
     auto = getattr(transformers, task.auto_class)
     _check_depth(config, state, folder)
     where = f"{folder.path}/config.json"
@@ -142,14 +136,17 @@ def _fill_model(auto: Any, config: Any, state: dict[str, torch.Tensor], folder: 
 
 
 def register_with_transformers(family: Family) -> None:
-    """Register a model family's own classes with transformers in this process; may be called more than once."""
+    """Register the family's own model classes, if it has any, with transformers in this process.
+
+    May be called more than once.
+    """
     code = checkpoint_code(family)
     if code.make_known is not None:
         code.make_known()
 
 
 def finish_loading(model: Any, family: Family) -> Any:
-    """Patch a loaded transformers model in place so that it accepts its family's usual inputs, and return it."""
+    """Change a transformers model in place so that it accepts the inputs of its family, and return it."""
     code = checkpoint_code(family)
     if code.complete is not None:
         code.complete(model)
@@ -161,13 +158,14 @@ def apply_form(model: Any, folder: ModelFolder, form: str, entities: Path | None
 
     Args:
         model: A transformers model; it is changed.
-        folder: Where it was loaded from.
-        form: Name of the form (which inputs the exported file takes besides the text); ``text`` for text only.
+        folder: The model folder that the model was loaded from.
+        form: Name of the export form (which inputs the exported file takes besides the text); ``text`` for the text
+            only.
         entities: File that lists the entities to keep, for forms with a table of entities.
 
     Returns:
-        The rows of the model's entity table, number 1 first, each as `{"id": ..., "name": ...}` (name where it is
-        known); empty without such a table.
+        The rows of the model's entity table, number 1 first, each as `{"id": ..., "name": ...}` (the name only if it is
+        known); empty if the form has no such table.
 
     Raises:
         InputError: If the model cannot have the form, or the entities cannot be found.
@@ -182,8 +180,18 @@ def apply_form(model: Any, folder: ModelFolder, form: str, entities: Path | None
 # --- configuration ------------------------------------------------------------
 
 
+def read_hidden_size(folder: ModelFolder) -> int:
+    """Return the width of a model's token states, whatever the entry of config.json is called in its family."""
+    require_torch()
+    register_with_transformers(folder.family)
+    return int(_build_config(folder, TASKS[TaskName.FEATURE_EXTRACTION], None, False).hidden_size)
+
+
 def _build_config(folder: ModelFolder, task: Task, labels: Labels | None, new_head: bool) -> Any:
-    """Build the transformers configuration of a model folder for a task, with the label names of a new head."""
+    """Build the transformers configuration of a model folder for a task.
+
+    A new head gets the names in `labels`; `new_head` allows a head that the checkpoint lacks.
+    """
     import transformers
 
     where = f"{folder.path}/config.json"
@@ -194,7 +202,9 @@ def _build_config(folder: ModelFolder, task: Task, labels: Labels | None, new_he
         raise
     except Exception as error:  # strict validation of the library raises its own kinds
         raise InputError(Problem(where, f"refused by transformers: {first_sentence(error)}.")) from error
-    if task.name is TaskName.REGRESSION and new_head:
+    if task.name is TaskName.MULTIPLE_CHOICE:
+        _check_choice_head(folder, new_head)
+    if task.name is TaskName.MULTIPLE_CHOICE or (task.name is TaskName.REGRESSION and new_head):
         config.num_labels = 1
     elif labels and (new_head or folder.labels is None):
         config.id2label = labels.id2label
@@ -207,15 +217,16 @@ def _build_config(folder: ModelFolder, task: Task, labels: Labels | None, new_he
 
 
 def _select_entries(entries: Mapping[str, Any], config_class: Any, where: str, rotary: bool) -> dict[str, Any]:
-    """Return the entries of config.json to build a model from: those that decide what it computes or that do no harm.
+    """Return the entries of config.json from which a model may be built safely.
 
-    transformers sets every entry as an attribute of the configuration, also if that replaces a method.
+    These are the entries that decide what the model computes, and those that do no harm. transformers sets every entry
+    as an attribute of the configuration, even if it thereby replaces a method.
 
     Args:
         entries: The content of config.json.
         config_class: The class of the configuration.
         where: Name of the file in error messages.
-        rotary: Whether the family has rotary positions.
+        rotary: Whether the family encodes positions by rotations, whose parameters are then kept.
     """
     ignored = _IGNORED_ENTRIES if rotary else (*_IGNORED_ENTRIES, *_ROTARY_ENTRIES)
     own = {f.name for f in dataclasses.fields(config_class)}
@@ -243,7 +254,7 @@ def _select_entries(entries: Mapping[str, Any], config_class: Any, where: str, r
 
 
 def _check_problem_type(folder: ModelFolder, task: Task) -> None:
-    """Raise InputError if config.json shows that the head was trained for another task, so its score would differ."""
+    """Raise InputError if config.json shows that the head was trained for another task than it is to be used for."""
     problem_type = folder.config.get("problem_type")
     names = folder.config.get("id2label")
     count = len(names) if names else folder.config.get("num_labels") or 2
@@ -262,13 +273,22 @@ def _check_problem_type(folder: ModelFolder, task: Task) -> None:
         raise InputError(Problem(str(folder.path), what, fix))
 
 
+def _check_choice_head(folder: ModelFolder, new_head: bool) -> None:
+    """Raise InputError if a trained classifier with several outputs is to be used for multiple choice."""
+    count = len(folder.labels or [])
+    if folder.has_head("ForSequenceClassification") and count != 1 and not new_head:
+        what = f"its head gives {count} numbers to a pair; multiple choice is one number for each choice."
+        fix = "Leave --task (in a recipe task) out, or train a new head (teacher.finetune)."
+        raise InputError(Problem(str(folder.path), what, fix))
+
+
 def _check_depth(config: Any, state: dict[str, torch.Tensor], folder: ModelFolder) -> None:
-    """Raise InputError if config.json gives another number of layers than the checkpoint has."""
+    """Raise InputError if config.json and the checkpoint have different numbers of layers."""
     family = folder.family
     path = family.layer_path.partition(".")[2] + "."
     weight_layers = len({k.partition(path)[2].partition(".")[0] for k in state if path in k})
     layers = getattr(config, family.stored_layers, weight_layers)
-    if not isinstance(layers, int) or layers != weight_layers or weight_layers < 1:
+    if not isinstance(layers, int) or layers != weight_layers or weight_layers < family.has_layers:
         what = f"says {layers!r:.40} layers, the weights have {weight_layers}."
         raise InputError(Problem(f"{folder.path}/config.json", what))
 
@@ -290,11 +310,12 @@ def save_model(
     Args:
         model: The transformers model.
         source: The model folder whose tokenizer is copied.
-        labels: Label set.
+        labels: Label set to write into config.json.
         max_length: Longest input in tokens.
         destination: An existing folder.
         form: Name of the export form (which inputs its exported files take), recorded in config.json.
-        score: Score function of a head with one output.
+        score: Score function of a head with one output. With that of multiple choice, the folder is saved for
+            transformers' multiple-choice class.
     """
     from safetensors.torch import save_file
 
@@ -304,6 +325,10 @@ def save_model(
     model.config.architectures = [type(model).__name__]
     model.config.to_json_file(str(destination / "config.json"), use_diff=False)
     config = _clean_config(read_json(destination / "config.json"), source.family, form)
+    if score is ScoreFunction.CHOICES:  # the class that transformers' users open
+        own_class, choices = (TASKS[name] for name in (TaskName.REGRESSION, TaskName.MULTIPLE_CHOICE))
+        config["architectures"] = [type(model).__name__.replace(own_class.head, choices.head)]
+        config = {k: v for k, v in config.items() if k not in ("id2label", "label2id", "problem_type")}
     if config.get("problem_type") == TASKS[TaskName.REGRESSION].problem_type:
         config.pop("sbert_ce_default_activation_function", None)
         config.pop("sentence_transformers", None)
@@ -317,6 +342,9 @@ def save_model(
         for k, v in state.items()
         if not GENERATED_WEIGHTS.search(k) and first_names.get(k, k) == k
     }
+    if score is ScoreFunction.CHOICES:
+        paths = family_of(str(config["model_type"])).choice_weights
+        tensors = rename_paths(tensors, {new: old for old, new in paths.items()})
     save_file(tensors, destination / "model.safetensors", metadata={"format": "pt"})
     save_tokenizer(source.tokenizer_folder, max_length, destination, source.family)
     if source.used_for in (None, source.task) and (source.path / SETTINGS_FILE).is_file():
@@ -324,11 +352,17 @@ def save_model(
         if is_cross_encoder(source.path):  # a new head may answer otherwise than the published one
             settings["activation_fn"] = SIGMOID_CLASS if score is ScoreFunction.SIGMOID else IDENTITY_CLASS
         write_json(destination / SETTINGS_FILE, settings)
-    check_tokenizer(destination, config, source.family)
+    family = source.family
+    if config["model_type"] not in family.model_types:  # a student of another family
+        family = family_of(config["model_type"]).as_configured(config)
+    check_tokenizer(destination, config, family)
 
 
 def _clean_config(config: dict[str, Any], family: Family, form: str) -> dict[str, Any]:
-    """Return a saved config.json with PocketBERT's own keys set, and without local paths and null values."""
+    """Remove local paths and null values from the content of a saved config.json, and set PocketBERT's own keys.
+
+    `form` is the export form: which inputs the exported files take.
+    """
     for key in (FAMILY_KEY, ATTENTION_KEY, FORM_KEY, "_name_or_path"):  # the last is a path of this machine
         config.pop(key, None)
     of_family = config.get("model_type") in family.model_types

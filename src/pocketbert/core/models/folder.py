@@ -1,25 +1,17 @@
 """Hugging Face model folders, without torch: finding, checking and describing them.
 
 `open_model_folder` finds a model by path, by the demo teacher's name or on the Hub, and returns a `ModelFolder` with
-its checked configuration, its family, task and licence. `ModelCard` is the front matter of its README.md;
-`list_weight_names` lists the names of its weights without loading them.
+its checked configuration, its family, task and licence. `ModelCard` is the front matter of its README.md.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import os
-import pickletools
 import re
-import struct
-import zipfile
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +19,14 @@ import yaml
 
 from pocketbert.core.data.labels import are_placeholder_names
 from pocketbert.core.disk.files import read_json, read_regular, sha256_file, sha256_json, write_json
-from pocketbert.core.errors import InputError, MachineError, MissingBackendError, Problem
+from pocketbert.core.disk.weight_files import count_fp32_bytes, find_weight_files, read_weight_names
+from pocketbert.core.errors import InputError, MissingBackendError, Problem, shorten_repr
 from pocketbert.core.families import ATTENTION_KEY, Family, all_families, family_of
 from pocketbert.core.families.config import MAX_CONFIG_MIB, label_names, read_config
-from pocketbert.core.families.table import choose_row, suggest_row
+from pocketbert.core.families.table import choose_row, find_wrapper, suggest_row
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.host.system import check_hub, expand_home, version_of
+from pocketbert.core.models.adapters import ADAPTER_FILE, BASE_FIX, is_adapter_folder, merge_adapters, read_base_name
 from pocketbert.core.models.tokenizers import SENTENCE_FILE, apply_settings, write_tokenizer_folder
 from pocketbert.core.predict.sentence_settings import MODULES_FILE, is_cross_encoder, read_prompts, read_settings
 from pocketbert.core.predict.tokenizer_file import MAX_TOKENIZER_MIB
@@ -49,24 +43,31 @@ _DEMO_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db
 FAMILY_KEY = "pocketbert_family"
 """Entry of config.json that names the row of a saved model, if that is not the first one with its graph."""
 
+NEXT_SENTENCE_HEAD = "ForNextSentencePrediction"
+"""Suffix of classes that tell whether the second text of a pair follows the first: two labels for a pair of texts."""
+_NEXT_SENTENCE_LABELS = ["next", "random"]
+"""Names of the two outputs, by the convention of transformers and of BERT's pre-training."""
 SIGMOID_CLASS, IDENTITY_CLASS = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
-_ACTIVATIONS = {"Sigmoid": ScoreFunction.SIGMOID, "Identity": ScoreFunction.NONE}
+ACTIVATION_SCORES = {"Sigmoid": ScoreFunction.SIGMOID, "Identity": ScoreFunction.NONE}
 """Last parts of the names of torch's classes that a CrossEncoder with one output may have."""
 _TOKENIZER_FILE = "tokenizer.json"
-_WEIGHTS = "model.safetensors"
-_INDEX = f"{_WEIGHTS}.index.json"
-"""The file that lists the parts over which weights are split."""
-_SHOWN_PARTS = 3
 _READ_FILES = ("*.json", "*.txt", "*.model", "*/**/config.json")
 """Files that are read beside the weights; the last pattern is that of the modules of sentence-transformers."""
-_HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "pytorch_model.bin"]
+_LAYER_FILES = ("model.safetensors", "pytorch_model.bin")
+_HUB_FILES = [
+    "adapter_model.bin",
+    "*.json",
+    "*.safetensors",
+    "*.txt",
+    "*.model",
+    "README.md",
+    "pytorch_model.bin",
+    "*/pytorch_model.bin",
+]
 _GENERATOR = "LMHeadModel"
 """Suffix of the names of classes with a language model that reads a text from left to right, or in another order."""
 _MAX_CARD_BYTES = 1 << 20
 _MAX_CARD_ENTRIES, _MAX_CARD_TEXT = 50, 200
-_MAX_HEADER_BYTES = 16 << 20
-"""Far above the header of any encoder, whose parsed form takes about ten times as much memory."""
-_COPY_AGAIN = "Copy or download the file again."
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class ModelCard:
 
     Attributes:
         licence: Identifier of the licence; empty if none is named.
-        base_model: Name of the model itself on the Hub; empty if it has none.
+        base_model: Name of the model itself on the Hub; empty if it is not from the Hub.
         languages: Codes of the languages.
         datasets: Names of data sets on the Hub.
     """
@@ -104,17 +105,17 @@ _DEMO_CARD = ModelCard("Apache-2.0", "sentence-transformers/all-MiniLM-L6-v2", (
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """A model folder in Hugging Face's layout, with its parsed config.json and its row of the family table.
+    """A model folder in Hugging Face's layout, with its parsed config.json and its model family.
 
     Attributes:
         path: The folder.
         title: Name by which the user asked for it: a path, a Hub name or the demo teacher's name.
         config: Content of config.json.
-        family: The row of the family table (settings per architecture) that describes it.
-        licence: Licence of the weights, as far as known.
+        family: The model's family: its names, the paths in its models, and its limits.
+        licence: Licence of the weights; a sentence if it is unknown.
         card: The model's own card.
-        row_reason: Why this row was chosen among several with the same graph; empty if it is the first of them.
-        used_for: Task that the model is used for, if it was trained for another one; None for its own task.
+        row_reason: Why this family was chosen among several with the same graph; empty if it is the first of them.
+        used_for: Task that the model is used for, if that is not the task that it was trained for; else None.
     """
 
     path: Path
@@ -131,6 +132,8 @@ class ModelFolder:
         """Label names of a fine-tuned classifier, LABEL_i if config.json names none; None for other models."""
         heads = [f"For{kind}Classification" for kind in ("Sequence", "Token")]
         names = label_names(self.config)
+        if self.has_head(NEXT_SENTENCE_HEAD):
+            return _NEXT_SENTENCE_LABELS if names is None or are_placeholder_names(names) else names
         if names is None and any(map(self.has_head, heads)):
             # transformers leaves the default names out of config.json
             return [f"LABEL_{i}" for i in range(int(self.config.get("num_labels") or 2))]
@@ -142,7 +145,7 @@ class ModelFolder:
 
     @property
     def task(self) -> TaskName | None:
-        """The task that the weights were trained for, from config.json and modules.json; None if they name none."""
+        """The task that the weights were trained for, from config.json and modules.json; None if these do not show it."""
         if (self.path / MODULES_FILE).is_file() and not is_cross_encoder(self.path):
             return TaskName.FEATURE_EXTRACTION
         name = str((self.config.get("architectures") or [""])[0])
@@ -152,19 +155,21 @@ class ModelFolder:
             default = TaskName.REGRESSION if len(labels) == 1 else TaskName.TEXT_CLASSIFICATION
             return by_problem_type.get(str(self.config.get("problem_type")), default)
         own = self.family.head_suffixes
-        suffixes = {own.get(t.head, t.head): t.name for t in TASKS.values()} | {"ForPreTraining": TaskName.FILL_MASK}
+        suffixes = {own.get(t.head, t.head): t.name for t in TASKS.values()}
+        suffixes |= {"ForPreTraining": TaskName.FILL_MASK, NEXT_SENTENCE_HEAD: TaskName.TEXT_CLASSIFICATION}
         task = next((task for suffix, task in suffixes.items() if name.endswith(suffix)), None)
         # its name has the suffix of a bare encoder, and nobody trained it for embeddings
         return None if task is TaskName.FEATURE_EXTRACTION and name.endswith(_GENERATOR) else task
 
     def task_row(self, name: str) -> Task:
-        """Return the row of the task table, with the score function (softmax, sigmoid or none) of the model's files.
+        """Return a task with the score function (softmax, sigmoid or none) that the model's outputs need.
 
-        A head with one output gives the number itself if its problem_type is "regression", else its sigmoid, as in
-        transformers' pipeline and in CrossEncoder.predict of sentence-transformers, unless an activation is named.
+        The output of a head with one output is used as it is if problem_type is "regression"; else its sigmoid is
+        taken, as in transformers' pipeline and in CrossEncoder.predict of sentence-transformers, unless config.json
+        names an activation.
 
         Raises:
-            InputError: If the named activation is not supported.
+            InputError: If config.json names an activation that is not supported.
         """
         task = TASKS[TaskName(name)]
         if task.name is not TaskName.REGRESSION or not self.has_head("ForSequenceClassification"):
@@ -179,10 +184,10 @@ class ModelFolder:
             raw = not is_cross and self.config.get("problem_type") == task.problem_type
             return replace(task, score=ScoreFunction.NONE if raw else ScoreFunction.SIGMOID)
         name = str(activation).rpartition(".")[2]
-        if name not in _ACTIVATIONS:
-            what = f"the activation {activation!r:.80} is not served; served: {', '.join(_ACTIVATIONS)}."
+        if name not in ACTIVATION_SCORES:
+            what = f"the activation {activation!r:.80} is not served; served: {', '.join(ACTIVATION_SCORES)}."
             raise InputError(Problem(str(self.path), what, "Export the model with one of these in its settings."))
-        return replace(task, score=_ACTIVATIONS[name])
+        return replace(task, score=ACTIVATION_SCORES[name])
 
     @property
     def weight_files(self) -> tuple[Path, ...]:
@@ -191,49 +196,37 @@ class ModelFolder:
         Raises:
             InputError: If there is none, or one is incomplete.
         """
-        whole, pickled = self.path / _WEIGHTS, self.path / "pytorch_model.bin"
-        if whole.is_file():
-            _check_safetensors(whole)
-            return (whole,)
-        if (self.path / _INDEX).is_file():
-            with suppress(InputError) if pickled.is_file() else nullcontext():  # of parts that were not all copied
-                return tuple(_list_parts(self.path))
-        if pickled.is_file():
-            return (pickled,)
-        if (self.path / "pytorch_model.bin.index.json").is_file():
-            what, fix = "the weights are split over several pickled files.", "Save the model with save_pretrained()."
-            raise InputError(Problem(str(self.path), what, fix))
-        raise InputError(Problem(str(self.path), f"has neither {_WEIGHTS} nor pytorch_model.bin."))
+        return find_weight_files(self.path)
 
     @cached_property
     def fp32_bytes(self) -> int:
         """Bytes that the weights take in fp32: four for each number of safetensors files; the size of another file."""
-        files = self.weight_files
-        if files[0].suffix != ".safetensors":
-            return files[0].stat().st_size
-        return sum(4 * math.prod(entry["shape"]) for path in files for entry in _check_safetensors(path).values())
+        return count_fp32_bytes(self.weight_files)
 
     @cached_property
     def sha256(self) -> str:
-        """The sha256 of the weight file; of several, that of their names and digests."""
+        """The sha256 of the weight file; of several weight files, the sha256 of the list of their names and digests."""
         files = self.weight_files
         return sha256_file(files[0]) if len(files) == 1 else sha256_json([[p.name, sha256_file(p)] for p in files])
 
     @cached_property
     def digest(self) -> str:
-        """The sha256 over all files of the folder that matter: weights, configuration, tokenizer and pooling."""
+        """The sha256 over all files of the folder that are read: weights, configuration, tokenizer and pooling."""
         return sha256_json([self.sha256, *self._small_files])
 
     @cached_property
     def _small_files(self) -> list[list[str]]:
-        """List [file name, sha256] of every file that is read beside the weights, sorted by name."""
+        """List [file name, sha256] of every file that is read besides the weights, sorted by name."""
         paths = {p for pattern in _READ_FILES for p in self.path.glob(pattern) if p.is_file()}
+        # weights of the layers behind the pooling
+        folders = {p.parent for p in paths} - {self.path} if (self.path / MODULES_FILE).is_file() else ()
+        paths |= {p for c in folders for n in _LAYER_FILES if (p := c / n).is_file()}
         named_paths = sorted((p.relative_to(self.path).as_posix(), p) for p in paths)
         return [[name, sha256_file(path)] for name, path in named_paths]
 
     @property
     def tokenizer_digest(self) -> str:
-        """The sha256 of tokenizer.json, or of all small files if it must be converted or changed."""
+        """The sha256 of tokenizer.json or, if that must be converted or changed first, of all small files."""
         file = self.path / _TOKENIZER_FILE
         used_as_is = file.is_file() and not self._tokenizer_changes
         return sha256_file(file) if used_as_is else sha256_json(self._small_files)
@@ -242,7 +235,8 @@ class ModelFolder:
     def tokenizer_folder(self) -> Path:
         """Folder with a usable tokenizer.json: this folder, or a temporary one if it must be converted or changed.
 
-        It is converted if the authors ship none, and changed by settings in other files of the folder.
+        tokenizer.json is converted from a vocabulary if the folder has none, and changed if settings in other files ask
+        for it.
 
         Raises:
             InputError: If there is nothing to convert, or it cannot be converted.
@@ -265,7 +259,7 @@ class ModelFolder:
 
     @property
     def positions(self) -> int:
-        """Longest input in tokens: the rows of the position table without reserved ones, at most the family's limit."""
+        """Longest input in tokens by the model: the usable rows of its position table, at most the family's limit."""
         rows: int = self.config.get("max_position_embeddings") or self.family.longest
         if rows <= self.family.position_offset:
             raise InputError(Problem(f"{self.path}/config.json", f"max_position_embeddings is {rows}, no length."))
@@ -292,33 +286,40 @@ def open_model_folder(
     where: str = "model",
     family: str | None = None,
     attention: Attention | None = None,
+    adapters: Sequence[str] = (),
 ) -> ModelFolder:
     """Open a model folder by path, by the demo teacher's name, or by its name on the Hub (downloading it if needed).
+
+    The adapters are merged into the model; the result is then a temporary folder. If `name` is an adapter of peft
+    itself, it is merged into the base model that it names.
 
     Args:
         name: A folder, ``minilm-l6``, or a Hub name such as ``org/model``.
         revision: Hub revision.
         where: Name of the setting in error messages.
-        family: Name of the row of the family table, if several rows share a graph; by default the folder's own
-            config.json or the names of its weights decide.
-        attention: Kind of attention in its files; by default that of its config.json.
+        family: Name of the family, if several share the model's graph; by default config.json or the names of the
+            weights decide.
+        attention: Kind of attention in the exported files; by default that of config.json.
+        adapters: Folders or Hub names of adapters to merge into the model, in order.
 
     Raises:
-        InputError: If there is no such model, or its folder is incomplete.
+        InputError: If there is no such model, its folder is incomplete, or an adapter does not fit it.
         MissingBackendError: If the demo teacher is not installed.
     """
-    path = expand_home(name, where)
-    card = ModelCard()
-    if path.is_dir():
-        card = _read_model_card(path)
-    elif name == DEMO_TEACHER:
-        path, card = _demo_teacher(), _DEMO_CARD
-    elif path.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1:
-        fix = f"Give a Hugging Face folder, a Hub name like org/model, or '{DEMO_TEACHER}'."
-        raise InputError(Problem(where, f"no model folder '{name}'.", fix))
-    else:
-        path = _download(name, revision, where)
-        card = _read_model_card(path, name)
+    path, card = locate_model(name, revision, where)
+    if adapters or is_adapter_folder(path):
+        return _open_adapted(name, path, card, where, family, attention, adapters)
+    return _open_whole(name, path, card, where, family, attention)
+
+
+def _open_whole(
+    name: str, path: Path, card: ModelCard, where: str, family: str | None, attention: Attention | None
+) -> ModelFolder:
+    """Open a model folder that is no adapter: check its config.json, choose its family, return the `ModelFolder`.
+
+    `where` is the recipe key that names the model, `family` the family that the user chose, and `attention` the kind of
+    attention in the exported files.
+    """
     named = card.base_model or Path(name).name
     licence = f"{card.licence} (model card of {named})" if card.licence else ModelFolder.licence
     config_path = path / "config.json"
@@ -345,10 +346,85 @@ def open_model_folder(
     return ModelFolder(path, name, config, row.as_configured(config), licence, reason, card)
 
 
+def locate_model(name: str, revision: str | None, where: str, slashes: Sequence[int] = (1,)) -> tuple[Path, ModelCard]:
+    """Find the folder of a model or adapter by path, Hub name or the demo teacher's name; return it and its model card.
+
+    `slashes` lists how many slashes a Hub name may have.
+    """
+    path = expand_home(name, where)
+    if path.is_dir():
+        return path, _read_model_card(path)
+    if name == DEMO_TEACHER:
+        return _demo_teacher(), _DEMO_CARD
+    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") not in slashes:
+        fix = f"Give a Hugging Face folder, a Hub name like org/model, or '{DEMO_TEACHER}'."
+        raise InputError(Problem(where, f"no model folder '{name}'.", fix))
+    path = _download(name, revision, where)
+    return path, _read_model_card(path, name)
+
+
+def _open_adapted(
+    name: str,
+    path: Path,
+    card: ModelCard,
+    where: str,
+    family: str | None,
+    attention: Attention | None,
+    adapters: Sequence[str],
+) -> ModelFolder:
+    """Merge LoRA adapters into their base model, and open the merged folder.
+
+    The model at `path` is the base, or itself an adapter whose base is looked up. `adapters` are the names of further adapters,
+    merged in their order.
+    """
+    key = f"{where.rpartition('.')[0]}.adapters".lstrip(".")
+    parts = [(adapter, *locate_model(adapter, None, key)) for adapter in adapters]
+    base_name, base_path, base_card = name, path, card
+    if is_adapter_folder(path):
+        parts.insert(0, (name, path, card))
+        base_name, base_path, base_card = _locate_base(path, where)
+    base = _open_whole(base_name, base_path, base_card, where, family, None)
+    merged = merge_adapters(base.path, base.config, base.family, [folder for _, folder, _ in parts])
+    licences = [(base_card.licence, f"base {base_card.base_model or Path(base_name).name}")]
+    licences += [(c.licence, f"adapter {c.base_model or Path(title).name}") for title, _, c in parts]
+    stated = [(licence, whose) for licence, whose in licences if licence]
+    cards = [base_card, *(c for _, _, c in parts)]
+    joined = ModelCard(
+        licence=", ".join(dict.fromkeys(licence for licence, _ in stated)),
+        base_model=card.base_model,
+        languages=next((c.languages for c in reversed(cards) if c.languages), ()),
+        datasets=tuple(dict.fromkeys(name for c in cards for name in c.datasets)),
+    )
+    opened = _open_whole(name, merged, joined, where, family, attention)
+    licence = ", ".join(f"{licence} ({whose})" for licence, whose in stated)
+    return replace(opened, licence=licence or ModelFolder.licence)
+
+
+def _locate_base(adapter: Path, where: str) -> tuple[str, Path, ModelCard]:
+    """Find the base model that an adapter's settings name; return its name, folder and model card."""
+    name, revision = read_base_name(adapter)
+    settings = str(adapter / ADAPTER_FILE)
+    try:
+        # many adapters name models of the Hub without an owner, such as roberta-base
+        path, card = locate_model(name, revision, where, slashes=(0, 1))
+    except InputError as error:
+        what = f"its base model {shorten_repr(name)} was not found: {' '.join(p.what for p in error.problems)}"
+        raise InputError(Problem(settings, what, BASE_FIX)) from error
+    if is_adapter_folder(path):
+        what = f"its base {shorten_repr(name)} is an adapter itself."
+        fix = "Name the whole base in teacher.model, and the adapters in their order in teacher.adapters."
+        raise InputError(Problem(settings, what, fix))
+    return name, path, card
+
+
 def _select_family(
     path: Path, config: Mapping[str, Any], row: Family, name: str | None, where: str
 ) -> tuple[Family, str]:
-    """Choose a model's row of the family table among those that share its graph; return the row and the reason."""
+    """Choose a model's family among those that share its graph; return the family and the reason in words.
+
+    `row` is the family that `model_type` names, `name` the one that the user chose, if any. Else config.json or the
+    names of the weights decide; the reason is empty if neither does.
+    """
     if name is not None:
         key = where.rpartition(".")[0]
         return choose_row(row, name, f"{key}.family" if key else "family"), "it was chosen"
@@ -360,7 +436,7 @@ def _select_family(
 
 
 def _read_released_config(path: Path) -> tuple[dict[str, Any], Family] | None:
-    """Read the config of a folder in its authors' own layout, without config.json; None if no family recognizes it."""
+    """Read the configuration of a folder in its authors' own layout; None if it is the layout of no family."""
     for family in all_families():
         released = family.released_config
         if released is not None and (file := path / released.file).is_file():
@@ -401,6 +477,13 @@ def _download(name: str, revision: str | None, where: str) -> Path:
         raise InputError(Problem(where, what, "Check the name and the network, or give a local folder.")) from error
 
 
+def list_weight_names(folder: Path) -> list[str]:
+    """List the names of the weights in a Hugging Face folder, without a wrapper's part that all of them begin with."""
+    names = read_weight_names(folder)
+    wrapper = find_wrapper(names)
+    return [name.removeprefix(wrapper) for name in names]
+
+
 # --- model cards ------------------------------------------------------------
 
 
@@ -422,7 +505,7 @@ def _read_model_card(folder: Path, base_model: str = "") -> ModelCard:
 
 
 def _card_of(entries: dict[str, Any]) -> ModelCard:
-    """Convert the parsed front matter of a README.md to a `ModelCard` without `base_model`."""
+    """Convert the front matter of a README.md to a `ModelCard`; its `base_model` is left empty."""
     licence = _short_texts(entries.get("license") or entries.get("licence"))[:1]
     if licence == ("other",):
         licence = _short_texts(entries.get("license_name"))[:1] or licence
@@ -440,7 +523,7 @@ def _short_texts(value: object) -> tuple[str, ...]:
     return tuple(t for t in texts if 0 < len(t) <= _MAX_CARD_TEXT and t.isprintable())
 
 
-_HEADS = (
+HEADS = (
     ("ForQuestionAnswering", r"qa_outputs\.weight"),
     ("ForMaskedLM", r"predictions\.(bias|dense|decoder)|lm_head\.|generator_lm_head\.|vocab_transform\."),
     ("ForSequenceClassification", r"classifier\.out_proj\.weight|pre_classifier\.weight|logits_proj\.weight"),
@@ -449,121 +532,21 @@ _HEADS = (
 
 
 def _guess_head(weights: Sequence[str], labels: Sequence[str]) -> str:
-    """Return the ending of the class that a checkpoint's weights belong to, by their names; empty if unknown.
+    """Guess from a checkpoint's weight names the class suffix of its head, such as ``ForTokenClassification``; empty if unclear.
 
-    A `classifier` behind a pooler is one for texts, and one without for tokens, except in ModernBERT, whose heads for
-    both are alike. Older versions of transformers saved token classifiers with a pooler: labels that are tags tell.
+    A `classifier` with a pooler below it classifies texts, a `classifier` without one classifies tokens. Two cases do
+    not follow this rule: ModernBERT's two heads are alike, and older versions of transformers saved token classifiers
+    with a pooler. There the labels decide: those of token classifiers are tags.
     """
 
     def has(pattern: str) -> bool:
-        """Return whether the name of a weight contains the pattern, from the beginning of a part of it on."""
+        """Return whether a weight's name contains the pattern at the beginning of one of its dotted parts."""
         return any(re.search(rf"(^|\.)({pattern})", name) for name in weights)
 
-    found = [ending for ending, pattern in _HEADS if has(pattern)]
+    found = [ending for ending, pattern in HEADS if has(pattern)]
     if not found and has(r"classifier\.weight") and not has(r"head\.dense"):
         are_tags = any(re.match(r"[BI]-", label) for label in labels)
         found = ["ForSequenceClassification" if has(r"pooler\.") and not are_tags else "ForTokenClassification"]
+    if not found and has(r"cls\.seq_relationship\.weight"):
+        found = [NEXT_SENTENCE_HEAD]
     return found[0] if len(found) == 1 else ""
-
-
-# --- names of weights ------------------------------------------------------------
-
-
-def list_weight_names(folder: Path) -> list[str]:
-    """List the names of the weights in a Hugging Face folder without loading them; empty if no file can be read.
-
-    Of a `.bin` file all texts in its pickle are listed, the names among them; nothing in it is run.
-    """
-    safetensors, pickled = folder / _WEIGHTS, folder / "pytorch_model.bin"
-    if safetensors.is_file() or (folder / _INDEX).is_file():
-        try:
-            files = [safetensors] if safetensors.is_file() else _list_parts(folder)
-            names = [name for path in files for name in _check_safetensors(path)]
-            wrapper = find_wrapper(names)
-            return [name.removeprefix(wrapper) for name in names]
-        except (InputError, MachineError):
-            return []
-    if not pickled.is_file() or not zipfile.is_zipfile(pickled):
-        return []
-    try:
-        with zipfile.ZipFile(pickled) as archive:
-            entry = next(i for i in archive.infolist() if i.filename.endswith("data.pkl"))
-            if entry.file_size > _MAX_HEADER_BYTES:
-                return []
-            return [text for _, text, _ in pickletools.genops(archive.read(entry)) if isinstance(text, str)]
-    except (OSError, StopIteration, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError):
-        return []
-
-
-def find_wrapper(names: Iterable[str]) -> str:
-    """Return the parts with which all names of weights begin, such as ``module.`` of a training program's wrapper.
-
-    The part that a family's encoder begins with, such as ``bert.``, is none: weights of another family would fit by
-    chance without it.
-    """
-    encoders = {family.layer_path.partition(".")[0] for family in all_families()}
-    levels = zip(*(name.split(".")[:-1] for name in names), strict=False)
-    shared = takewhile(lambda parts: len(set(parts)) == 1 and parts[0] not in encoders, levels)
-    return "".join(f"{parts[0]}." for parts in shared)
-
-
-def _list_parts(folder: Path) -> list[Path]:
-    """List the files over which the weights of a folder are split, in the order of their names.
-
-    Raises:
-        InputError: If the index names a file that is not in the folder, or if the parts do not hold the weights that it
-            lists, each of them once.
-    """
-    index = folder / _INDEX
-    content = read_json(index, _MAX_HEADER_BYTES >> 20)
-    listed = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(listed, dict) or not listed:
-        raise InputError(Problem(str(index), "has no weight_map: which file holds which weight.", _COPY_AGAIN))
-    names = sorted({str(name) for name in listed.values()})
-    outside = [name for name in names if not re.fullmatch(r"[\w-][\w.-]*\.safetensors", name)]
-    if outside:
-        raise InputError(Problem(str(index), f"names {outside[0]!r:.80}, no file of this folder.", _COPY_AGAIN))
-    if missing := [name for name in names if not (folder / name).is_file()]:
-        shown = ", ".join(missing[:_SHOWN_PARTS])
-        raise InputError(
-            Problem(str(folder), f"{len(missing)} of {len(names)} parts are missing: {shown}.", _COPY_AGAIN)
-        )
-    holder: dict[str, str] = {}
-    for name in names:
-        for weight in _check_safetensors(folder / name):
-            if holder.setdefault(weight, name) != name:
-                what = f"{weight[:100]} is in two parts, {holder[weight]} and {name}."
-                raise InputError(Problem(str(folder), what, _COPY_AGAIN))
-    if wrong := [weight for weight, name in listed.items() if holder.get(weight) != name]:
-        what = f"{len(wrong)} weights are not in the part that the index names, e.g. {wrong[0][:100]}."
-        raise InputError(Problem(str(index), what, _COPY_AGAIN))
-    return [folder / name for name in names]
-
-
-def _check_safetensors(path: Path) -> dict[str, Any]:
-    """Check that a safetensors file is complete, and return its header: dtype, shape and offsets by tensor name.
-
-    Raises:
-        InputError: If it is truncated or no safetensors file.
-        MachineError: If it cannot be read.
-    """
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as stream:
-            head = stream.read(8)
-            length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
-            if not 2 <= length <= min(size - 8, _MAX_HEADER_BYTES):
-                raise InputError(Problem(str(path), "not a safetensors file, or its header is cut off.", _COPY_AGAIN))
-            header: dict[str, Any] = json.loads(stream.read(length))
-            header.pop("__metadata__", None)
-            end = max((int(e["data_offsets"][1]) for e in header.values()), default=0)
-            if any(type(n) is not int or not 0 <= n < 1 << 40 for e in header.values() for n in e["shape"]):
-                raise ValueError("a shape has other sizes than whole numbers")
-    except OSError as error:
-        raise MachineError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise InputError(Problem(str(path), f"broken safetensors header: {error}.", _COPY_AGAIN)) from error
-    if size != 8 + length + end:
-        what = f"truncated: {size:,} bytes, its header describes {8 + length + end:,}."
-        raise InputError(Problem(str(path), what, _COPY_AGAIN))
-    return header

@@ -13,12 +13,12 @@ from pocketbert.core.types import Format
 
 @dataclass(frozen=True)
 class SystemFacts:
-    """What one model family supports, for the table of supported systems in the docs.
+    """What one model family supports, for the table of model families in the docs.
 
     Attributes:
         tasks: Names of the tasks that the family has a head for.
-        other_tasks: Each unsupported task, with the reason.
-        files: Quantization schemes by file format; empty if no exporter supports the family.
+        other_tasks: The reason for each task that the family does not support.
+        files: Quantization schemes of each file format; empty if no exporter supports the family.
         notes: Limits, and reasons for missing signals and tasks, one text each.
     """
 
@@ -35,7 +35,7 @@ class SystemFacts:
 
 
 def system_facts(row: Family) -> SystemFacts:
-    """Collect what a family supports (tasks, formats, schemes, limits) from the tables of families and formats."""
+    """Collect the tasks, formats, schemes and limits of a model family from the tables of families and formats."""
     exported = row.instead_of_export is None
     tasks = tuple(t.value for t in TASKS if t.value not in row.invalid_tasks)
     notes = [*row.limits, *([] if exported else [f"no exporter writes it: {row.instead_of_export}"])]

@@ -58,20 +58,24 @@ COMPARISON_TEXTS = (
 """Texts to compare conversions on: plain ones, many scripts, and characters that normalizations treat differently."""
 
 
-def convert_tokenizer(source: Path, code: CheckpointCode = _NO_CODE) -> str:
+def convert_tokenizer(source: Path, code: CheckpointCode = _NO_CODE, quiet: bool = False) -> str:
     """Convert the vocabulary of a folder without tokenizer.json (vocab.txt, BPE or SentencePiece) to tokenizer.json.
+
+    A converted SentencePiece vocabulary is compared with the sentencepiece library on sample texts: a note is printed for each
+    text that is tokenized differently, and too many are an error.
 
     Args:
         source: A Hugging Face folder.
-        code: The conversion steps of the model's family, where transformers' own are not enough.
+        code: The family's own functions for tokenizers, which are used where transformers' conversion is not enough.
+        quiet: Whether to print no notes on texts that are tokenized differently.
 
     Returns:
         The content of tokenizer.json.
 
     Raises:
-        InputError: If the folder has no vocabulary, its settings contradict it, or the tokens are not those of the
-            library that owns the format.
-        MissingBackendError: If that library is not installed.
+        InputError: If the folder has no vocabulary, if its settings contradict the vocabulary, or if more than a tenth of the
+            sample texts are tokenized differently.
+        MissingBackendError: If a library that reads the vocabulary (such as sentencepiece) is not installed.
     """
     if code.check_tokenizer is not None:
         code.check_tokenizer(source)
@@ -84,7 +88,7 @@ def convert_tokenizer(source: Path, code: CheckpointCode = _NO_CODE) -> str:
             backend = Tokenizer.from_str(json.dumps(code.change_tokenizer(source, json.loads(backend.to_str()))))
     models = _sentencepiece_models(source)
     if len(models) == 1:
-        backend = _match_sentencepiece(backend, models[0])
+        backend = _match_sentencepiece(backend, models[0], quiet)
     _check_case(source, backend)
     return str(backend.to_str())
 
@@ -130,11 +134,14 @@ def _convert_with_transformers(source: Path) -> Tokenizer:
     return backend
 
 
-def _match_sentencepiece(backend: Tokenizer, path: Path) -> Tokenizer:
-    """Compare a converted tokenizer with its SentencePiece model, and add the model's normalization if that helps.
+def _match_sentencepiece(backend: Tokenizer, path: Path, quiet: bool) -> Tokenizer:
+    """Compare a converted tokenizer with its SentencePiece model on sample texts; return it, corrected if needed.
+
+    The correction adds the SentencePiece model's normalization, if more texts agree with it. A note is printed for each
+    text that is still tokenized differently, unless `quiet` is set.
 
     Raises:
-        InputError: If more than a tenth of the sample texts are still tokenized differently; fewer are printed.
+        InputError: If more than a tenth of the sample texts are still tokenized differently.
     """
     import sentencepiece
     from sentencepiece import sentencepiece_model_pb2
@@ -159,17 +166,16 @@ def _match_sentencepiece(backend: Tokenizer, path: Path) -> Tokenizer:
         affected = f"{len(differences)} of {count} texts, e.g. {differences[0]}"
         what = f"transformers converts it to a tokenizer with other tokens for {affected}."
         raise InputError(Problem(str(path), what, "Put the tokenizer.json that its authors publish into the folder."))
-    for line in differences:
+    for line in () if quiet else differences:
         print_note(f"{path.name}: the converted tokenizer differs from the sentencepiece library: {line}")
     return best
 
 
 def _list_differences(backend: Tokenizer, processor: Any, texts: Iterable[str]) -> list[str]:
-    """Describe the texts that a converted tokenizer splits differently from the SentencePiece model, one line for each.
+    """List the texts that a converted tokenizer splits differently from the SentencePiece model, one line for each.
 
-    The converted tokenizer's own normalization, such as lower case, is applied for both. Splits with equal scores
-    count as
-    equal: the model prefers none of them.
+    The converted tokenizer's own normalization, such as lower case, is applied to the texts of both. Splits with equal
+    scores count as equal, since SentencePiece may choose any of them.
 
     Returns:
         One line per text, with the first tokens that differ.
@@ -197,7 +203,7 @@ def _has_equal_score(one: Sequence[str | None], other: Sequence[str | None], pro
 
 
 def _check_case(source: Path, backend: Tokenizer) -> None:
-    """Raise InputError if a tokenizer lower-cases text, its vocabulary has cased words and no file asks for it."""
+    """Raise InputError if a tokenizer lower-cases text, although its vocabulary is cased and no file asks for it."""
     path = source / "tokenizer_config.json"
     settings = read_json(path, MAX_TOKENIZER_MIB) if path.is_file() else {}
     normalizer = json.loads(backend.to_str()).get("normalizer") or {}

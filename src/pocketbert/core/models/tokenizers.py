@@ -9,6 +9,8 @@ Clients that read only tokenizer.json would give other ids, so those settings ar
 3. `save_tokenizer` writes all tokenizer files of a model to another folder, converting them if there is no
    tokenizer.json,
 4. `write_tokenizer_folder` does so once per process, in a temporary folder.
+
+`cut_pairs_as_tokenizer_json` makes a tokenizer of transformers comparable with that of a written folder.
 """
 
 from __future__ import annotations
@@ -59,6 +61,7 @@ _BERT_CLASSES = (
     "MobileBertTokenizer",
     "ConvBertTokenizer",
     "LayoutLMTokenizer",
+    "MPNetTokenizer",
 )
 """Classes of transformers that rebuild the normalizer from the settings, whatever tokenizer.json has."""
 _BERT_SETTINGS = {
@@ -75,7 +78,7 @@ _written_folders: dict[str, Path] = {}
 
 
 def check_tokenizer(folder: Path, config: Mapping[str, Any], family: Family) -> None:
-    """Check that a model can take the ids of its folder's tokenizer.json; do nothing if there is none.
+    """Check that a model accepts the ids of its folder's tokenizer.json; do nothing if there is no such file.
 
     Raises:
         InputError: If the tokenizer is too large, belongs to another model, or adds no special tokens. All problems are
@@ -119,16 +122,15 @@ def read_tokenizer_settings(folder: Path) -> dict[str, Any]:
 
 
 def apply_settings(raw: str, folder: Path) -> tuple[str, list[str]]:
-    """Apply the settings of a folder's other files to the content of tokenizer.json; return it and the changes.
+    """Apply settings of a folder's other files to the content of tokenizer.json; return the new content and the changes.
 
-    Four things are read. Tokens that are listed as added and missing in tokenizer.json are added. BERT's classes
-    take lower case, accents and Chinese characters from tokenizer_config.json. `do_lower_case` in
-    sentence_bert_config.json lowers the text first. If `model_input_names` has no token_type_ids, all segment ids
-    are 0.
+    Four settings are applied. Tokens that a file lists as added are added if tokenizer.json lacks them. BERT's normalization
+    (lower case, accents, Chinese characters) follows tokenizer_config.json. With `do_lower_case` in sentence_bert_config.json,
+    text is lower-cased first. If `model_input_names` lacks token_type_ids, all segment ids are 0.
 
     Args:
         raw: Content of tokenizer.json.
-        folder: The model folder that it is from; other files in it may be missing.
+        folder: The model folder of this tokenizer.json; any of the other files may be missing.
 
     Returns:
         The new content (`raw` itself if nothing changes), and one line of text for each change.
@@ -156,7 +158,7 @@ def read_added_tokens(folder: Path) -> dict[str, dict[str, Any]]:
     They are in tokenizer_config.json or, in older folders, in added_tokens.json.
 
     Returns:
-        The entry of `added_tokens` in tokenizer.json for each token's text.
+        By the text of each token, its entry in the list `added_tokens` of tokenizer.json.
 
     Raises:
         InputError: If a file cannot be read.
@@ -191,7 +193,7 @@ def _read_object(path: Path, complaint: str) -> dict[str, Any]:
 
 
 def _add_tokens(content: dict[str, Any], listed: Mapping[str, dict[str, Any]]) -> list[str]:
-    """Add the listed tokens that tokenizer.json lacks to its content, in place; return one line on that, or none."""
+    """Add listed tokens that tokenizer.json lacks to its content, in place; return a line about it, or no line."""
     added = content.setdefault("added_tokens", [])
     if not isinstance(added, list):
         return []
@@ -205,7 +207,7 @@ def _add_tokens(content: dict[str, Any], listed: Mapping[str, dict[str, Any]]) -
 
 
 def _set_bert_normalizer(content: dict[str, Any], settings: Mapping[str, Any]) -> list[str]:
-    """Set the BertNormalizer's flags (lower case, accents) in place from tokenizer_config.json; list the changes."""
+    """Set lower case and accents of the BertNormalizer as tokenizer_config.json does, in place; return a line for each change."""
     normalizer, name = content.get("normalizer"), str(settings.get("tokenizer_class") or _BERT_CLASSES[0])
     if not isinstance(normalizer, dict) or normalizer.get("type") != "BertNormalizer":
         return []
@@ -219,7 +221,7 @@ def _set_bert_normalizer(content: dict[str, Any], settings: Mapping[str, Any]) -
 
 
 def _prepend_lowercase(content: dict[str, Any]) -> list[str]:
-    """Put a Lowercase step in front of the normalizer, in place, unless it has one; list the change."""
+    """Put a Lowercase step in front of the normalizer, in place, unless there is one; return a line about it."""
     normalizer = content.get("normalizer")
     steps = normalizer.get("normalizers", []) if isinstance(normalizer, dict) else []
     for step in [normalizer, *steps]:
@@ -231,7 +233,7 @@ def _prepend_lowercase(content: dict[str, Any]) -> list[str]:
 
 
 def _zero_segments(content: dict[str, Any]) -> list[str]:
-    """Set the segment id of every token to 0 in all post-processors, in place; list the change."""
+    """Set each token's segment id to 0 in all post-processors, in place; return a line about it, or no line."""
     before = json.dumps(content.get("post_processor"))
     pending = [content.get("post_processor")]
     while pending:
@@ -275,17 +277,17 @@ def _convert_bert_processing(processor: dict[str, Any]) -> None:
 
 
 def save_tokenizer(source: Path, max_length: int, destination: Path, family: Family | None = None) -> None:
-    """Write a model's tokenizer files so that every client truncates at the same length and none pads by default.
+    """Write a model's tokenizer files so that every client cuts texts at the same length, and pads none by default.
 
     Args:
-        source: A Hugging Face folder; its tokenizer is converted if it has no tokenizer.json.
-        max_length: Longest input in tokens.
+        source: A Hugging Face folder; if it has no tokenizer.json, its vocabulary is converted.
+        max_length: Longest input in tokens, at which clients cut.
         destination: An existing folder.
-        family: The model's row of the family table.
+        family: The model's family, which decides some entries of tokenizer_config.json.
 
     Raises:
-        InputError: If there is no tokenizer, or none that can be read.
-        MissingBackendError: If a library that reads it is not installed.
+        InputError: If the folder has no tokenizer that can be read.
+        MissingBackendError: If a library that reads the tokenizer is not installed.
     """
     file = source / "tokenizer.json"
     code = CheckpointCode() if family is None else checkpoint_code(family)
@@ -321,29 +323,30 @@ def _word_pieces(content: Mapping[str, Any]) -> list[str]:
 def write_tokenizer_folder(
     source: Path, digest: str, max_length: int, config: Mapping[str, Any], family: Family, prompts: bool = True
 ) -> Path:
-    """Write a ready-to-use tokenizer for a model folder to a temporary folder, once per process; print the changes.
+    """Write a ready-to-use tokenizer of a model folder to a temporary folder, once per process; print what was changed.
 
-    It is converted if there is no tokenizer.json, and changed by the folder's settings; see `apply_settings`. The
-    model folder stays as it is.
+    The tokenizer is converted if the model folder has no tokenizer.json, and changed by the folder's settings; see
+    `apply_settings`. The model folder itself is not changed.
 
     Args:
         source: The model folder.
-        digest: Digest of its files; if it changes, the tokenizer is written again.
-        max_length: Longest input in tokens.
-        config: The model's checked configuration.
-        family: Its row of the family table.
-        prompts: Whether the model's prompts are used.
+        digest: Digest of the model folder's files; the tokenizer is written again if it changes.
+        max_length: Longest input in tokens, at which texts are cut.
+        config: The model's checked config.json.
+        family: The model's family, see `save_tokenizer`.
+        prompts: Whether to copy the model's prompts (texts put in front of inputs) too.
 
     Returns:
-        A folder with config.json, tokenizer.json, its settings and the vocabulary; it is removed when the process ends.
+        The temporary folder, with config.json, tokenizer.json, its settings and the vocabulary; it is removed when the process
+        ends.
 
     Raises:
-        InputError: If the folder has no vocabulary, or none that can be converted, or it is another model's.
-        MissingBackendError: If a library that reads it is not installed.
+        InputError: If the folder has no vocabulary that can be converted, or the tokenizer belongs to another model.
+        MissingBackendError: If a library that reads the tokenizer is not installed.
     """
     key = f"{source.resolve()} {family.name} {digest} {prompts}"
     if key not in _written_folders:
-        folder = Path(tempfile.mkdtemp(dir=_process_folder()))
+        folder = Path(tempfile.mkdtemp(dir=process_folder()))
         write_json(folder / "config.json", dict(config))
         save_tokenizer(source, max_length, folder, family)
         check_tokenizer(folder, config, family)
@@ -361,8 +364,40 @@ def write_tokenizer_folder(
     return _written_folders[key]
 
 
+def cut_pairs_as_tokenizer_json(tokenizer: Any) -> None:
+    """Make a transformers tokenizer truncate pairs of texts as the tokenizers library does with tokenizer.json.
+
+    If both texts are longer than half of the available tokens, and that number is odd, one text keeps one token more
+    than the other. In the tokenizers library this is the longer text, or the second one of two equally long texts. In
+    transformers' tokenizers written in Python, such as XLM's, it is always the first.
+
+    Args:
+        tokenizer: A tokenizer of transformers, changed in place. If it uses the tokenizers library itself, it is left
+            as it is.
+    """
+    if tokenizer.is_fast or "truncate_sequences" in vars(tokenizer):  # or it does so already
+        return
+    cut = tokenizer.truncate_sequences
+
+    def cut_longer(
+        ids: list[int],
+        pair_ids: list[int] | None = None,
+        num_tokens_to_remove: int = 0,
+        truncation_strategy: str = "longest_first",
+        stride: int = 0,
+    ) -> tuple[list[int], list[int] | None, list[int]]:
+        """Cut both texts as transformers does, the longer one in the place of the first."""
+        how = num_tokens_to_remove, truncation_strategy, stride
+        if truncation_strategy != "longest_first" or not pair_ids or len(ids) > len(pair_ids):
+            return cut(ids, pair_ids, *how)  # type: ignore[no-any-return]
+        second, first, overflow = cut(pair_ids, ids, *how)
+        return first, second, overflow
+
+    tokenizer.truncate_sequences = cut_longer
+
+
 @cache
-def _process_folder() -> Path:
+def process_folder() -> Path:
     """Return a temporary folder that is created once and removed when this process ends."""
     stack, owner = ExitStack(), os.getpid()
     folder = stack.enter_context(temporary_folder(Path(tempfile.gettempdir())))

@@ -1,22 +1,20 @@
-"""Reading the weights of a model folder within bounds, and matching every tensor with the model that is built.
+"""Matching every tensor of a checkpoint with the model that is built.
 
-`read_weights` reads a weight file; no other module opens ``.bin`` files. `match_weights` names the tensors as the
-model does, and reports missing, unused, misshapen and broken ones. torch and transformers are imported inside the
-functions.
+`match_weights` names the tensors as the model does, and reports missing, unused, misshapen and broken ones. torch and
+transformers are imported inside the functions.
 """
 
 from __future__ import annotations
 
 import copy
 import re
-import zipfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pocketbert.core.disk.weight_files import shorten_names
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family
-from pocketbert.core.models.folder import ModelFolder
+from pocketbert.core.models.folder import NEXT_SENTENCE_HEAD, ModelFolder
 from pocketbert.core.tasks import Task, TaskName
 
 if TYPE_CHECKING:
@@ -26,7 +24,6 @@ _State = dict[str, "torch.Tensor"]
 
 GENERATED_WEIGHTS = re.compile(r"(position_ids|token_type_ids)$|\.num_batches_tracked$")
 """Names of counters and constants that classes generate themselves."""
-_MAX_BIN_BYTES = 8 << 30
 _MAX_VALUE = 1e18
 """The product of two numbers of this size is not finite in fp32."""
 _OTHER_HEADS = (
@@ -43,92 +40,46 @@ _MAX_LISTED = 5
 _NOISE_FIX = "Use the checkpoint for another task, or one whose masked-LM head was saved by the class that reads it."
 
 
-# --- reading ------------------------------------------------------------
+def rename_head(state: _State, folder: ModelFolder, task: Task, new_head: bool) -> _State:
+    """Rename head weights of other classes to their names in the class for sequence classification; return all weights.
 
-
-def read_weights(files: Sequence[Path]) -> _State:
-    """Read weight files (one that is pickled, or safetensors, in any number) as one state dict.
-
-    Raises:
-        InputError: If one is broken, or holds anything but plain tensors.
+    For multiple choice, the multiple-choice head is renamed. For text classification, the head for next-sentence
+    prediction is, unless a new head is trained.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    if files[0].suffix != ".safetensors":
-        return _read_bin(files[0])
-    state: _State = {}
-    for path in files:
-        try:
-            state.update(load_file(path))
-        except (SafetensorError, ValueError, KeyError) as error:
-            raise InputError(Problem(str(path), f"broken safetensors file: {first_sentence(error)}.")) from error
-    return state
+    paths: Mapping[str, str] = {}
+    if task.name is TaskName.MULTIPLE_CHOICE:
+        paths = folder.family.choice_weights
+    elif task.name is TaskName.TEXT_CLASSIFICATION and folder.has_head(NEXT_SENTENCE_HEAD) and not new_head:
+        paths = {"cls.seq_relationship": "classifier"}
+    return rename_paths(state, paths)
 
 
-def _read_bin(path: Path) -> _State:
-    """Read a pickled state dict without running any code in it; refuse compressed archives and unusual tensors."""
-    import torch
-
-    if path.stat().st_size > _MAX_BIN_BYTES:
-        raise InputError(Problem(str(path), f"larger than {_MAX_BIN_BYTES >> 30} GiB, refused."))
-    try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                unpacked = sum(i.file_size for i in archive.infolist())
-            # torch stores tensors uncompressed; a compressed entry may be a thousand times as large as the file
-            if unpacked > path.stat().st_size:
-                what = f"unpacks to {unpacked:,} bytes, more than the file has; refused."
-                raise InputError(Problem(str(path), what))
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except InputError:
-        raise
-    except Exception as error:  # a foreign pickle fails in many ways
-        what = f"cannot be read as plain weights: {first_sentence(error)}."
-        fix = "Convert it to model.safetensors where you trust its origin."
-        raise InputError(Problem(str(path), what, fix)) from error
-    if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
-        raise InputError(Problem(str(path), "does not hold a state dict of tensors."))
-    unusual = [str(k) for k, v in state.items() if not isinstance(k, str) or not _is_plain(v)]
-    if unusual:
-        examples = _shorten(unusual)
-        what = f"{len(unusual)} of its tensors are quantized, sparse, without data or otherwise not plain: {examples}."
-        raise InputError(Problem(str(path), what, "Save the model in fp32 with save_pretrained()."))
-    return state
-
-
-def _is_plain(value: torch.Tensor) -> bool:
-    """Return whether a tensor is an ordinary dense one whose storage holds all of its numbers."""
-    import torch
-
-    if value.layout is not torch.strided or value.is_quantized or value.is_meta or value.is_nested:
-        return False
-    return value.numel() * value.element_size() <= value.untyped_storage().nbytes()
-
-
-def first_sentence(error: Exception) -> str:
-    """Return the first sentence of an error's message, without advice such as torch's to load a pickle unsafely."""
-    return (str(error).splitlines() or [type(error).__name__])[0].split(". ")[0].rstrip(".")
-
-
-# --- matching ------------------------------------------------------------
+def rename_paths(state: _State, paths: Mapping[str, str]) -> _State:
+    """Return the weights with the modules in `paths` renamed, old path to new path, if the new name is not taken."""
+    renamed: _State = {}
+    for name, value in state.items():
+        path, _, last = name.rpartition(".")
+        new_name = f"{paths.get(path, path)}.{last}" if path else name
+        renamed[name if new_name in state else new_name] = value
+    return renamed
 
 
 def match_weights(model: Any, state: _State, folder: ModelFolder, task: Task, new_head: bool) -> _State:
     """Rename a checkpoint's tensors to the model's parameter names, and check that all that the model needs are there.
 
     Args:
-        model: The class with the task's head; may be on the meta device.
-        state: All tensors of the checkpoint.
-        folder: Where they come from.
+        model: The model with the task's head; it may be on the meta device.
+        state: All tensors of the checkpoint by name.
+        folder: The checkpoint's folder, for messages and for the family.
         task: The task, which determines the head.
-        new_head: Whether a missing head may start random.
+        new_head: Whether a head that the checkpoint lacks may start with random weights.
 
     Returns:
         The tensors that the model loads, by its own parameter names.
 
     Raises:
-        InputError: If one is missing, of another shape or number type, not finite, or read by no class of the family.
+        InputError: If a tensor is missing, has another shape or number type, is not finite, or is used by no class of
+            the family.
     """
     own = model.state_dict(keep_vars=True)
     prefix = f"{model.base_model_prefix}."
@@ -153,12 +104,12 @@ def match_weights(model: Any, state: _State, folder: ModelFolder, task: Task, ne
     # the pooler is no part of an encoder's answer and a new head trains its own, but an existing one is used
     optional = (f"{prefix}pooler.",) if new_head or bare else ()
     missing = [k for k in _missing_weights(own, state) if not k.startswith(optional)]
-    where, problems = str(folder.path), []
+    where, problems = folder.title, []
     for k in wrong_shape[:_MAX_LISTED]:
         shapes = f"{tuple(state[k].shape)} instead of {tuple(own[k].shape)}"
         problems.append(Problem(where, f"weight has another shape than config.json says: {k} {shapes}."))
     if encoder := [k for k in missing if k not in head]:
-        problems.append(Problem(where, f"{len(encoder)} weights are missing, e.g. {_shorten(encoder)}."))
+        problems.append(Problem(where, f"{len(encoder)} weights are missing, e.g. {shorten_names(encoder)}."))
     missing_head = [k for k in missing if k in head]
     if noise is not None:
         problems.append(Problem(where, f"has no head for {task.name} that can be used: {noise}.", _NOISE_FIX))
@@ -167,7 +118,7 @@ def match_weights(model: Any, state: _State, folder: ModelFolder, task: Task, ne
         fix = "Fine-tune it first: pocketbert finetune RECIPE, or teacher.finetune in the recipe."
         problems.append(Problem(where, what, fix))
     if unread:
-        what = f"{len(unread)} weights are read by no class of {folder.family.title}: {_shorten(unread)}."
+        what = f"{len(unread)} weights are read by no class of {folder.family.title}: {shorten_names(unread)}."
         problems.append(Problem(where, what, "Remove them, or use the model_type that they belong to."))
     if problems := problems or [Problem(where, what) for what in _invalid_numbers(own, state)]:
         raise InputError(problems)
@@ -175,13 +126,13 @@ def match_weights(model: Any, state: _State, folder: ModelFolder, task: Task, ne
 
 
 def _masked_lm_noise(own: Mapping[str, Any], state: _State, family: Family) -> str | None:
-    """Return why a checkpoint's masked-LM head counts as untrained, by the names of unused weights; None if trained."""
+    """Return why a checkpoint's masked-LM head counts as untrained, judging by weights that the class does not read."""
     unread = tuple(k for k in state if k not in own)
     return next((why for start, why in family.noise.items() if any(k.startswith(start) for k in unread)), None)
 
 
 def _missing_weights(own: Mapping[str, Any], state: _State) -> list[str]:
-    """List the model's parameters that the checkpoint holds under none of their names (tied weights have several)."""
+    """List the model's parameters that the checkpoint has under none of their names (tied weights have several)."""
     names = canonical_names(own)
     present = {names.get(k, k) for k in own if k in state}
     return [k for k in own if names.get(k, k) not in present and not GENERATED_WEIGHTS.search(k)]
@@ -195,14 +146,14 @@ def canonical_names(state: Mapping[str, torch.Tensor]) -> dict[str, str]:
 
 
 def _unread_weights(model: Any, own: Mapping[str, Any], state: _State, folder: ModelFolder, pooler: bool) -> list[str]:
-    """List the checkpoint's tensors that neither this model nor a head for another task of the same family uses.
+    """List the checkpoint's tensors that neither this model nor another task's head of the same family uses.
 
     Args:
         model: The class with the task's head.
-        own: The model's weights by name; the encoder's names begin with the prefix.
-        state: The checkpoint's weights, named in the same way.
-        folder: Where it comes from.
-        pooler: Whether a pooler that the class does not have is ignored in any case.
+        own: The weights of the model by name. The names of encoder weights begin with the encoder's prefix.
+        state: The checkpoint's weights, by names as in `own`.
+        folder: The model folder of the checkpoint.
+        pooler: Whether weights of a pooler are left out of the list although the class has none.
     """
     prefix = f"{model.base_model_prefix}."
     # a class without a pooler takes the encoder's states themselves; if its pooler computes nothing it was trained
@@ -221,7 +172,10 @@ def _unread_weights(model: Any, own: Mapping[str, Any], state: _State, folder: M
 
 
 def _other_heads(model: Any, by_layer: Sequence[str]) -> set[str]:
-    """Collect the names of the head weights of every class that transformers has for this configuration."""
+    """Collect the names of the head weights of every transformers class for this model's configuration.
+
+    `by_layer` are the configuration's entries with one value per layer: models of one layer are built to list the names.
+    """
     import torch
     import transformers
 
@@ -244,13 +198,15 @@ def _invalid_numbers(own: Mapping[str, Any], state: _State) -> list[str]:
     """Describe the weights that are no floating-point numbers, or not finite in fp32; empty if all are fine."""
     types = [f"{k} ({str(v.dtype).removeprefix('torch.')})" for k, v in state.items() if not _fits_type(own[k], v)]
     if types:
-        return [f"{len(types)} weights are not floating-point numbers: {_shorten(types)}."]
+        return [f"{len(types)} weights are not floating-point numbers: {shorten_names(types)}."]
     floats = {k: v for k, v in state.items() if v.is_floating_point() and v.numel()}
     # a NaN is not smaller than anything
     broken = [k for k, v in floats.items() if not v.abs().max().item() < _MAX_VALUE]
     if not broken:
         return []
-    return [f"NaN, infinite or immense numbers (from {_MAX_VALUE:g}) in {_shorten(broken)} ({len(broken)} in all)."]
+    return [
+        f"NaN, infinite or immense numbers (from {_MAX_VALUE:g}) in {shorten_names(broken)} ({len(broken)} in all)."
+    ]
 
 
 def _fits_type(own: torch.Tensor, value: torch.Tensor) -> bool:
@@ -258,9 +214,3 @@ def _fits_type(own: torch.Tensor, value: torch.Tensor) -> bool:
     if not own.is_floating_point():
         return not value.is_complex()
     return value.is_floating_point() and value.element_size() >= 2
-
-
-def _shorten(names: Sequence[str]) -> str:
-    """Join the first few names of a list with commas, each cut to 100 characters."""
-    shown = ", ".join(n if len(n) <= 100 else f"{n[:97]}..." for n in names[:_MAX_LISTED])
-    return f"{shown}, ..." if len(names) > _MAX_LISTED else shown

@@ -33,15 +33,20 @@ class Answer(Protocol):
         ...
 
 
+def answer_fields(answer: Answer, top: int = 1) -> dict[str, Any]:
+    """Return an answer as a JSON object, with `top` alternatives and with ``truncated``: whether the text was too long."""
+    return {**answer.fields(top), "truncated": answer.truncated}
+
+
 @dataclass(frozen=True)
 class Prediction:
     """The answer of a single-label classifier: the most probable label.
 
     Attributes:
-        label: The label.
-        score: Its probability.
+        label: The most probable label.
+        score: Probability of the label.
         scores: Probability of every label.
-        truncated: See `Answer`.
+        truncated: Whether a part of the text was not read, see `Answer`.
         unknown: Whether the probability is below the threshold of the file that computed it, so that the label should
             not be believed; None if the file has no threshold.
     """
@@ -74,7 +79,7 @@ class Labelling:
     Attributes:
         labels: Labels whose probability reaches their threshold, the most probable first.
         scores: Probability of every label.
-        truncated: See `Answer`.
+        truncated: Whether a part of the text was not read, see `Answer`.
     """
 
     labels: tuple[str, ...]
@@ -97,8 +102,8 @@ class Value:
     """The answer of a regression model: a number.
 
     Attributes:
-        value: In the units of the training data.
-        truncated: See `Answer`.
+        value: The number, in the units of the training data.
+        truncated: Whether a part of the text was not read, see `Answer`.
     """
 
     value: float
@@ -118,11 +123,11 @@ class FoundSpan:
     """A labelled piece (entity) that was found in a text.
 
     Attributes:
-        start: Its first character, in code points.
-        end: The character behind its last.
-        label: Its label.
-        text: The piece.
-        score: Mean probability of its words' tags.
+        start: Index of the first character, in code points.
+        end: Index of the character after the last one.
+        label: Label of the piece.
+        text: The piece of the text.
+        score: Mean probability of the tags of the words in the piece.
     """
 
     start: int
@@ -137,8 +142,8 @@ class Spans:
     """The answer of a token classifier: all labelled pieces of a text.
 
     Attributes:
-        spans: In the order of the text.
-        truncated: See `Answer`.
+        spans: The pieces, in the order of the text.
+        truncated: Whether a part of the text was not read, see `Answer`.
     """
 
     spans: tuple[FoundSpan, ...]
@@ -164,10 +169,10 @@ class Excerpt:
 
     Attributes:
         text: The answer as it stands in the context; empty if the model predicts that there is none.
-        start: Its first character in the context, in code points.
-        end: The character behind its last.
-        score: Probability of this start times that of this end, within the window it was found in.
-        truncated: Always false: a long context is read in windows.
+        start: Index of the answer's first character in the context, in code points.
+        end: Index of the character after the last one.
+        score: Probability of the first token times that of the last token, in the window in which the answer was found.
+        truncated: Always false, because a long context is read in windows.
     """
 
     text: str
@@ -186,13 +191,49 @@ class Excerpt:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """The answer of a multiple-choice model: the most probable of a question's choices.
+
+    Attributes:
+        index: Index of the chosen text among the choices, from 0.
+        text: The chosen text.
+        score: Probability of the chosen text.
+        scores: Probability of each choice, in the order of the choices.
+        numbers: The model's output for each choice, before the softmax.
+        choices: The texts of the choices.
+        truncated: Whether the question with one of the choices was too long, see `Answer`.
+    """
+
+    index: int
+    text: str
+    score: float
+    scores: tuple[float, ...]
+    numbers: tuple[float, ...]
+    choices: tuple[str, ...] = field(repr=False)
+    truncated: bool
+
+    def fields(self, top: int = 1) -> dict[str, Any]:
+        """Return the number, text and probability of the choice as a JSON object, with up to `top` choices."""
+        ranked = [{"choice": i, "answer": self.choices[i], "score": round(s, 6)} for i, s in self._ranked()[:top]]
+        return {**ranked[0], **({"top": ranked} if top > 1 else {})}
+
+    def line(self, top: int = 1) -> str:
+        """Return number, text and probability of the `top` most probable choices for a terminal."""
+        return "\t".join(f"{i}\t{escape_separators(self.choices[i])}\t{s:.4f}" for i, s in self._ranked()[:top])
+
+    def _ranked(self) -> list[tuple[int, float]]:
+        """Return the number and probability of each choice, the most probable first."""
+        return sorted(enumerate(self.scores), key=lambda item: -item[1])
+
+
+@dataclass(frozen=True)
 class Guess:
     """A token predicted for a masked position.
 
     Attributes:
-        token: The token, as the vocabulary spells it.
-        text: The token, decoded to text.
-        score: Its probability.
+        token: The token as the vocabulary spells it.
+        text: The token decoded to text.
+        score: Probability of the token.
     """
 
     token: str
@@ -205,8 +246,8 @@ class Filled:
     """The answer of a fill-mask model: the tokens predicted for the masked positions of a text.
 
     Attributes:
-        places: For each masked position the most probable tokens, best first.
-        truncated: See `Answer`.
+        places: For each masked position, the most probable tokens, best first.
+        truncated: Whether a part of the text was not read, see `Answer`.
     """
 
     places: tuple[tuple[Guess, ...], ...]
@@ -227,8 +268,8 @@ class Embedding:
     """The answer of an embedding model: the vector of a text.
 
     Attributes:
-        vector: [H] float32.
-        truncated: See `Answer`.
+        vector: The vector, float32 [H].
+        truncated: Whether a part of the text was not read, see `Answer`.
     """
 
     vector: NDArray[np.float32] = field(repr=False)
@@ -245,12 +286,12 @@ class Embedding:
 
 
 def mark_unknown_answers(answers: Sequence[Answer], thresholds: Sequence[float | None]) -> list[Answer]:
-    """Return the answers, with labels marked as unknown where the probability is below the text's threshold.
+    """Return the answers, with each label marked as unknown whose probability is below the text's threshold.
 
     Args:
-        answers: One per text; those that are no `Prediction` stay as they are.
-        thresholds: Probability below which each is unknown; None for never. Each text may have been computed by another
-            file, with another threshold.
+        answers: One answer per text; answers that are no `Prediction` are returned as they are.
+        thresholds: For each text, the probability below which its answer is unknown; None if no answer is. Texts may
+            have different thresholds, since each may have been computed by another file.
     """
     return [
         replace(a, unknown=a.score < threshold) if isinstance(a, Prediction) and threshold is not None else a

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from pocketbert.core.families.config import CONFIG_FILE, read_config
 
 Text = str | tuple[str, str]
 """One text, or a pair of texts."""
+ChoiceText = tuple[str, Sequence[str]]
+"""A question with its choices, for multiple choice."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,11 @@ class Places:
     """Positions of a tokenized input's tokens in the text that they come from.
 
     Attributes:
-        offsets: First character of each token and the character behind its last one, [L, 2] code points; [0, 0] of
-            special tokens.
-        words: Number of the word that each token belongs to, [L]; -1 of special tokens. A word is what the tokenizer's
-            own pre-tokenizer splits off. Valid for single texts only: of pairs the library numbers other things.
+        offsets: For each token the index of its first character and of the character after its last one, [L, 2] in code
+            points; [0, 0] for special tokens.
+        words: Number of the word that each token belongs to, [L]; -1 for special tokens. A word is what the tokenizer's
+            pre-tokenizer splits off. Only valid for single texts: for pairs the tokenizers library numbers something
+            else.
         parts: Which text each token comes from, [L]: 0, 1, or -1 for special tokens.
     """
 
@@ -53,10 +56,10 @@ class Encoded:
         ids: Token ids with special tokens, length L, int64.
         type_ids: Segment ids, length L, int64.
         truncated: Whether tokens were cut off.
-        places: Places of the tokens in the text, for tasks whose answers are positions; else None.
-        tail: Special tokens behind the text, or behind the second one of a pair: 1 for BERT, 2 for XLNet.
-        keeps_end: Whether truncation cuts off the beginning of a text instead of its end; `places` is set then.
-        extra: Inputs made of other data columns by name, [L] or [L, width]; empty if there are none.
+        places: Where the tokens are in the text, for tasks whose answers are positions; else None.
+        tail: Number of special tokens after the text, or after the second text of a pair: 1 for BERT, 2 for XLNet.
+        keeps_end: Whether a text that is too long loses its beginning instead of its end; `places` is set then.
+        extra: Additional inputs made from other data columns, by name, [L] or [L, width]; empty if there are none.
     """
 
     ids: NDArray[np.int64]
@@ -73,11 +76,11 @@ class Encoded:
 
 
 def truncate_row(row: Encoded, length: int) -> Encoded:
-    """Cut a tokenized row to at most `length` tokens; it still ends with the special tokens behind its text.
+    """Cut a tokenized row to at most `length` tokens; the special tokens after the text remain at its end.
 
-    If the tokens' places are known, the end of the text, or of the longer text of a pair, is left out (the beginning of
-    a row that keeps its end), so that all special tokens stay as long as there is room for them: some models look for
-    the separators.
+    If the row has `places`, tokens are removed from the end of the text, or of the longer text of a pair; from the
+    beginning, if the row keeps its end. All special tokens then remain if there is room for them, since some models
+    look for the separators.
     """
     if len(row) <= length:
         return row
@@ -99,7 +102,17 @@ def truncate_row(row: Encoded, length: int) -> Encoded:
 def _select_kept_tokens(
     parts: NDArray[np.int64], length: int, fallback: NDArray[np.int64], keeps_end: bool
 ) -> NDArray[np.int64]:
-    """Choose the indices of `length` tokens to keep of a text or pair; `fallback` if there is no room for text."""
+    """Choose which tokens of a row remain when it is cut to `length` tokens; return their indices in order.
+
+    All special tokens remain. Of two texts, the longer one is cut until both are equally long, then both are
+    cut.
+
+    Args:
+        parts: For each token 0 (first text), 1 (second text) or -1 (special token), [tokens].
+        length: Number of tokens that remain; smaller than the number of tokens in the row.
+        fallback: Indices that are returned if the special tokens leave no room for a token of each text.
+        keeps_end: Whether texts lose tokens at their beginning instead of their end.
+    """
     first, second = (np.flatnonzero(parts == part) for part in (0, 1))
     room = length - (len(parts) - first.size - second.size)
     if room < 1 + bool(second.size):
@@ -112,7 +125,7 @@ def _select_kept_tokens(
 
 
 def count_final_special_tokens(parts: NDArray[np.int64]) -> int:
-    """Count the special tokens behind the last token of a text; see `Places` for `parts`."""
+    """Count the special tokens after the last token of a text; see `Places` for `parts`."""
     text = np.flatnonzero(parts >= 0)
     return len(parts) - 1 - int(text[-1]) if text.size else len(parts)
 
@@ -137,11 +150,11 @@ class _PairWithColumns(tuple[str, str]):
 
 
 def with_columns(text: Text, columns: Mapping[str, Any] | None) -> Text:
-    """Attach the other data columns of its row, such as ``{"language": "en"}``, to a text or a pair.
+    """Attach the other data columns of a row, such as ``{"language": "en"}``, to its text or pair.
 
     Args:
-        text: One text, or two.
-        columns: Values by the columns' names; None to return the text as it is.
+        text: One text or a pair.
+        columns: Values by the names of the columns; None to return the text unchanged.
     """
     if columns is None:
         return text
@@ -167,7 +180,7 @@ def split_pair(text: Text) -> tuple[Text, ...]:
 
 
 def _column_of_part(value: Any, part: int) -> Any:
-    """Return a column's value for text number `part` of a pair: only the mentions in this text if it lists mentions."""
+    """Return a column's value for text number `part` of a pair; of a list of mentions, those in this text only."""
     if not isinstance(value, list):
         return value
     mentions = [m for m in value if isinstance(m, Mapping) and m.get("part", 0) == part]
@@ -194,8 +207,8 @@ class _Mention:
     """A mention of an entity: its place in a text, and the entity's number or vector.
 
     Attributes:
-        start: Its first character.
-        end: The character behind its last one.
+        start: Index of the first character in the text.
+        end: Index of the character after the last one.
         part: 0 for the first text, 1 for the second of a pair.
         entity: Number of an entity, from 1, or a vector [width].
     """
@@ -207,11 +220,10 @@ class _Mention:
 
 
 def open_column_reader(folder: Path) -> ColumnReader | None:
-    """Open the reader that makes the further inputs of a model folder's files from data columns; None for text only.
+    """Open the `ColumnReader` of a model folder; None if its model reads the text only.
 
     Raises:
-        InputError: If config.json names a form of export that the family does not have, or the list of entities cannot
-            be read.
+        InputError: If config.json names an export form that the family does not have, or the list of entities cannot be read.
     """
     path = folder / CONFIG_FILE
     config = read_config(path) if path.is_file() else {}
@@ -236,7 +248,7 @@ def read_entities(path: Path) -> list[dict[str, str]]:
     """Read the entities of a model folder as `{"id": ..., "name": ...}` in the order of their numbers.
 
     Raises:
-        InputError: If it is missing or no such list.
+        InputError: If the file is missing, or holds no such list.
     """
     content = read_json(path, _ENTITIES_MIB) if path.is_file() else None
     entities = content.get("entities") if isinstance(content, dict) else None
@@ -250,7 +262,10 @@ def read_entities(path: Path) -> list[dict[str, str]]:
 
 
 def _read_languages(form: ExportForm, config: Mapping[str, Any], where: str) -> dict[str, int]:
-    """Return the number of each language by its name, from config.json; ``"0"``, ``"1"``, ... if it has no names."""
+    """Read from config.json which languages a model knows, as ids by name; empty for forms that read no language.
+
+    If config.json has no names, the names are ``"0"``, ``"1"``, ...
+    """
     graph_input = next((i for i in form.extra if i.meaning is Meaning.LANGUAGE), None)
     if graph_input is None:
         return {}
@@ -266,12 +281,13 @@ def _read_languages(form: ExportForm, config: Mapping[str, Any], where: str) -> 
 
 @dataclass(frozen=True)
 class ColumnReader:
-    """Makes the further inputs of an export form, such as language ids or entity vectors, from data columns.
+    """Makes the additional inputs of an export form, such as language ids or entity vectors, from data columns.
 
     Attributes:
-        form: The export form: which inputs the files take besides the text.
-        languages: Number of each language by its name.
-        entities: Number of each entity, from 1, by its id, and by its name unless that is another one's id.
+        form: The export form, which lists the inputs of the files besides the text.
+        languages: Id of each language by its name.
+        entities: Number of each entity, from 1, by its id and by its name; a name that is another entity's id is left
+            out.
         names: Ids of the entities in the order of their numbers.
     """
 
@@ -280,15 +296,15 @@ class ColumnReader:
     entities: Mapping[str, int] = field(default_factory=dict)
     names: Sequence[str] = ()
 
-    def check(self, texts: Sequence[object], what: str = "text") -> None:
-        """Raise InputError for texts that lack a column which the export form reads, or whose column is invalid.
+    def check(self, texts: Iterable[object], what: str = "text") -> None:
+        """Raise InputError for texts that lack a data column that the export form reads, or have an invalid one.
 
         Args:
             texts: Texts or pairs.
-            what: Word for one of them in error messages, before its number.
+            what: What a text is called in error messages, before its number, such as ``row``.
 
         Raises:
-            InputError: Naming the first 20.
+            InputError: Naming the first 20 of these texts.
         """
         problems: list[Problem] = []
         for number, text in enumerate(texts, 1):
@@ -310,15 +326,15 @@ class ColumnReader:
             raise InputError(problems)
 
     def with_sample_columns(self, text: Text) -> Text:
-        """Return a text with its columns; a text without any gets sample values that depend only on its characters."""
+        """Return a text with its data columns; without any, with sample values that depend only on its characters."""
         return text if columns_of(text) is not None else with_columns(text, self._sample_columns(text))
 
     def make_inputs(self, text: object, places: Places, where: str) -> dict[str, NDArray[np.generic]]:
-        """Make the further inputs of the model for one text from its data columns.
+        """Make the model's additional inputs for one text from its data columns.
 
         Args:
             text: A text with columns.
-            places: Places of its L tokens in the text.
+            places: Character offsets of the text's L tokens.
             where: Name of the text in errors.
 
         Returns:
@@ -341,7 +357,7 @@ class ColumnReader:
         return result
 
     def sample_inputs(self, ids: NDArray[np.int64]) -> dict[str, NDArray[np.generic]]:
-        """Make sample values of the further inputs, [L] or [L, width] each, for L token ids without data columns."""
+        """Make sample values of the additional inputs, [L] or [L, width], for L token ids whose text has no data columns."""
         result: dict[str, NDArray[np.generic]] = {}
         for graph_input in self.form.extra:
             array = _empty_input(graph_input, len(ids))
@@ -375,7 +391,7 @@ class ColumnReader:
         return {Meaning.ENTITIES.value: mentions}
 
     def _read_column(self, graph_input: GraphInput, columns: Mapping[str, Any], where: str) -> Any:
-        """Read a column's value for one input: the number of a language, or a list of mentions of entities."""
+        """Read the data column of one input: the id of a language, or a list of entity mentions."""
         value = columns.get(graph_input.column)
         where = f"{where}, column '{graph_input.column}'"
         if graph_input.meaning is Meaning.LANGUAGE:
@@ -387,7 +403,7 @@ class ColumnReader:
         return [self._read_mention(graph_input, mention, f"{where}, mention {i}") for i, mention in mentions]
 
     def _read_mention(self, graph_input: GraphInput, value: Any, where: str) -> _Mention:
-        """Read one mention of an entity: its position in the text, and the entity's vector or number."""
+        """Read one entity mention: its start and end in the text, and the entity's vector or number."""
         if not isinstance(value, Mapping):
             raise InputError(Problem(where, f"{value!r:.60} is no object.", _COLUMN_FORMATS[graph_input.column]))
         start: Any = value.get("start")
@@ -409,12 +425,12 @@ class ColumnReader:
 
 
 def _empty_input(graph_input: GraphInput, length: int) -> NDArray[Any]:
-    """Return a further input for `length` tokens, filled with its padding value."""
+    """Return an additional input for `length` tokens, filled with its padding value."""
     return np.full(graph_input.shape(length), graph_input.padding, graph_input.dtype)
 
 
 def _to_list(value: Any, where: str) -> list[Any]:
-    """Return a column's mentions as a list, parsed from JSON if they are text, as in CSV and TSV files."""
+    """Return the mentions in a column's cell as a list; text is parsed as JSON, which CSV and TSV files hold."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

@@ -23,9 +23,16 @@ from pocketbert.core.host.progress import Meter
 from pocketbert.core.host.system import version_of
 from pocketbert.core.predict.inputs import Encoded
 from pocketbert.core.predict.scores import apply_score_function
-from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling, PoolingKind
+from pocketbert.core.predict.sentence_settings import (
+    DEFAULT_POOLING,
+    NORMALIZE,
+    Pooling,
+    PoolingKind,
+    VectorLayer,
+    apply_layers,
+)
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.tasks import Level, ScoreFunction, Task, TaskName
+from pocketbert.core.tasks import SENTENCE_EMBEDDING, Level, ScoreFunction, Task, TaskName
 
 if TYPE_CHECKING:
     import torch
@@ -37,9 +44,8 @@ Reduce = Callable[[int, Matrix], Matrix]
 
 PROBABILITIES = "probabilities"
 """Name of the output of a file that computes the scores itself."""
-_EMBEDDING = "sentence_embedding"
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-_OUTPUTS = ("logits", PROBABILITIES, "start_logits", "end_logits", "last_hidden_state", _EMBEDDING)
+_OUTPUTS = ("logits", PROBABILITIES, "start_logits", "end_logits", "last_hidden_state", SENTENCE_EMBEDDING)
 
 
 class Predictor(Protocol):
@@ -47,13 +53,14 @@ class Predictor(Protocol):
 
     Attributes:
         engine: Engine name, e.g. ``onnxruntime``.
-        engine_version: Its version.
-        inputs: Names of the inputs it takes.
-        outputs: Names of the outputs it returns; the first one decides the task's metric.
-        lengths: The only lengths it takes, ascending; empty if any length is taken.
+        engine_version: Version of the engine.
+        inputs: Names of the inputs that the model takes.
+        outputs: Names of the outputs that the model returns; the first one decides the task's metric.
+        lengths: The only lengths that the model takes, ascending; empty if it takes any length.
 
     An engine that computes the rows of a batch one by one, so that none can change another's numbers, also has the
-    attribute ``computes_rows_apart = True``.
+    attribute ``computes_rows_apart = True``; one whose `run` several threads may call at the same time has
+    ``thread_safe = True``.
     """
 
     engine: str
@@ -75,17 +82,17 @@ class Predictor(Protocol):
 
 
 def input_sort_key(name: str) -> tuple[int, str]:
-    """Return the sort key of an input, for files that keep no order: the usual inputs first, then others by name."""
+    """Return the key that sorts the inputs of a file that keeps no order: the usual ones first, others by name."""
     return (_INPUTS.index(name) if name in _INPUTS else len(_INPUTS), name)
 
 
 def output_sort_key(name: str) -> int:
-    """Return the sort key of an output, for files that keep no order: the one that decides a task's metric first."""
+    """Return the key that sorts the outputs of a file that keeps no order: the one that the metric needs first."""
     return _OUTPUTS.index(name) if name in _OUTPUTS else len(_OUTPUTS)
 
 
 def answer_outputs(task: Task, predictor: Predictor) -> tuple[str, ...]:
-    """Return the names of the outputs that answers are made from: the task's, or a file's own probabilities."""
+    """Return which outputs answers are made from: the probabilities if the file has them, else the task's outputs."""
     return (PROBABILITIES,) if PROBABILITIES in predictor.outputs else task.answer
 
 
@@ -93,7 +100,7 @@ def check_outputs(predictor: Predictor, task: Task, path: Path) -> None:
     """Raise InputError if a file lacks the outputs that the task's answers are made from.
 
     Raises:
-        InputError: If it does not return the outputs that the task's answers are made from.
+        InputError: Naming the missing outputs.
     """
     missing = [n for n in answer_outputs(task, predictor) if n not in predictor.outputs]
     if missing:
@@ -114,7 +121,7 @@ class Batching:
     """How tokenized rows are combined into batches.
 
     Attributes:
-        rows: Most rows in a batch.
+        rows: Largest number of rows in a batch.
         slack: Largest share of padding in a batch.
     """
 
@@ -122,7 +129,8 @@ class Batching:
     slack: float = 0.0
 
 
-_UNPADDED = Batching()
+UNPADDED = Batching()
+"""One row at a time."""
 _ONE_LENGTH = Batching(rows=32, slack=0.0)
 _REMEMBERED = 256 << 20
 """Bytes of inputs and outputs that a torch model remembers at most."""
@@ -134,28 +142,29 @@ def run_rows(
     tokenizer: TextTokenizer,
     encoded: Sequence[Encoded],
     task: Task,
-    batching: Batching = _UNPADDED,
+    batching: Batching = UNPADDED,
     label: str = "",
     names: Sequence[str] = (),
     reduce: Reduce | None = None,
 ) -> list[Matrix]:
-    """Run tokenized rows through a predictor, batched by length, and return one output matrix per row, in their order.
+    """Run tokenized rows through a model in batches of similar length; return one output matrix per row, in their order.
 
-    The default, one unpadded row at a time, is what verification uses: dynamic int8 ranges depend on the
-    whole tensor, so batch and padding change its results a little.
+    By default rows are run one at a time and unpadded, as verification needs it: the ranges of dynamic int8 depend on
+    the whole tensor, so other rows and padding change the results a little.
 
     Args:
         predictor: The opened model file or module.
-        tokenizer: Pads batches.
+        tokenizer: Pads the rows of a batch.
         encoded: N rows.
         task: The task, which determines the outputs and tokens that are returned.
-        batching: How rows are combined.
+        batching: How rows are combined to batches; by default each row is run alone.
         label: Text of the progress bar; empty for none.
-        names: Outputs to read; default those that decide the answer.
-        reduce: Called with a row's number and output matrix; returns a smaller matrix to keep (vocabularies are wide).
+        names: Names of the outputs to read; by default those that answers are made from.
+        reduce: Function from a row's index and output matrix to a smaller matrix, which is kept instead. It saves
+            memory with large vocabularies.
 
     Returns:
-        One matrix per row.
+        One matrix per row, in the order of `encoded`.
     """
     outputs = tuple(names) or answer_outputs(task, predictor)
     if batching.rows == 1 and getattr(predictor, "computes_rows_apart", False):
@@ -179,9 +188,9 @@ def _length_batches(lengths: Sequence[int], rows: int, slack: float) -> list[lis
     padding larger than `slack`.
 
     Args:
-        lengths: Tokens per row, N of them.
-        rows: Most rows in a batch.
-        slack: Largest share of padded positions, 0 for batches of equal length only.
+        lengths: Number of tokens of each of the N rows.
+        rows: Largest number of rows in a batch.
+        slack: Largest share of padded positions in a batch; 0 for batches of equal length only.
 
     Returns:
         Lists of row numbers that together hold every row once.
@@ -209,10 +218,10 @@ def feed(
     """Pad rows into a batch of a length that the predictor accepts.
 
     Args:
-        predictor: The predictor that will run it.
+        predictor: The predictor that will run the batch.
         tokenizer: Pads the rows.
         rows: B tokenized inputs.
-        length: Least number of tokens to pad to.
+        length: Smallest number of tokens to pad to.
 
     Returns:
         Inputs by name, each [B, L] int64; L is the longest row unless `length` or the predictor's lengths ask for more.
@@ -222,10 +231,10 @@ def feed(
 
 
 def smallest_fitting_length(lengths: Sequence[int], length: int) -> int:
-    """Return the smallest length a predictor accepts that holds `length` tokens; `length` itself if it accepts any.
+    """Return the smallest of a predictor's lengths that holds `length` tokens; `length` itself if `lengths` is empty.
 
     Raises:
-        InputError: If it is longer than the longest.
+        InputError: If `length` is larger than all of `lengths`.
     """
     if not lengths:
         return length
@@ -243,13 +252,14 @@ def split_by_text(
     task: Task,
     mask_id: int | None,
 ) -> list[Matrix]:
-    """Split a batch's outputs into one matrix [P, C] per text, without the rows of padding tokens.
+    """Split a batch's outputs into one matrix [P, C] per text, without the rows of padding.
 
     Args:
-        outputs: Outputs of B texts: [B, C], [B, L] or [B, L, C] by name.
-        inputs: The inputs, [B, L] each.
-        names: Outputs that are read together, side by side.
-        task: The task, which determines the tokens whose rows are returned.
+        outputs: Outputs of B texts by name: [B, C], [B, L] or [B, L, C].
+        inputs: The inputs of the batch by name, [B, L] each.
+        names: Outputs to read; several are put side by side as columns.
+        task: The task, which determines which tokens have a row: all real ones, the masked ones, or a single row for
+            the text.
         mask_id: Id of the mask token, for fill-mask; texts without one are read at all tokens.
 
     Returns:
@@ -280,16 +290,16 @@ def join_texts(parts: Sequence[Matrix]) -> Matrix:
 class TorchPredictor:
     """Runs a transformers model with a task head in fp32, without gradients, as the reference for model files.
 
-    transformers has no class that returns sentence embeddings, so they are computed here, in float64 and without the
-    code that goes into files.
+    transformers has no class that returns sentence embeddings. They are computed here in float64, without the code that
+    exported files contain, so that they are an independent reference.
 
     Args:
         model: The model; it is put into eval mode.
-        task: Names the outputs.
+        task: The task, whose output names are used.
         inputs: Names of the inputs that its family takes.
-        pooling: How sentence embeddings are made, if they are an output.
-        remember: Keep the outputs of each batch and return them when it comes again, for a model that does not change:
-            files of several formats are compared with it on the same texts.
+        pooling: How token states are pooled to sentence embeddings, if these are an output.
+        remember: Whether to keep the outputs of each batch and return them when the same batch comes again. Only for a
+            model that does not change: files of several formats are compared with it on the same texts.
     """
 
     engine = "torch"
@@ -324,44 +334,58 @@ class TorchPredictor:
         return {name: array.copy() for name, array in self._known[key].items()}
 
     def _run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Compute the outputs of one batch."""
+        """Compute the outputs of one batch by name, without looking for remembered ones."""
         import torch
 
         device = next(self.model.parameters()).device
         tensors = {name: torch.from_numpy(np.ascontiguousarray(inputs[name])).to(device) for name in self.inputs}
         with torch.inference_mode():
             outputs = self.model(**tensors)
-        names = [name for name in self.outputs if name != _EMBEDDING]
+        names = [name for name in self.outputs if name != SENTENCE_EMBEDDING]
         arrays: Arrays = {name: outputs[name].float().cpu().numpy() for name in names}
-        if _EMBEDDING in self.outputs:
-            arrays[_EMBEDDING] = pool_embeddings(arrays[names[0]], inputs["attention_mask"], self.pooling)
+        if SENTENCE_EMBEDDING in self.outputs:
+            arrays[SENTENCE_EMBEDDING] = pool_embeddings(arrays[names[0]], inputs["attention_mask"], self.pooling)
         return arrays
 
 
 def pool_embeddings(
     states: NDArray[np.generic], attention_mask: NDArray[np.generic], pooling: Pooling
 ) -> NDArray[np.float32]:
-    """Pool token states to sentence embeddings (first token or mean, normalized if requested), text by text.
+    """Pool token states to sentence embeddings, text by text, and apply the layers after the pooling.
 
     Args:
         states: Token states [B, L, H].
-        attention_mask: [B, L], 1 for real tokens; at least one in each row.
-        pooling: How states are pooled.
+        attention_mask: [B, L], 1 for real tokens; a text without real tokens gives zeros.
+        pooling: Which states are pooled, and the layers after the pooling.
 
     Returns:
         Sentence embeddings [B, H].
     """
-    vectors = np.empty((states.shape[0], states.shape[2]), np.float64)
-    for i, (tokens, mask) in enumerate(zip(states.astype(np.float64), attention_mask, strict=True)):
-        pooled = tokens[:1] if pooling.kind is PoolingKind.CLS else tokens[mask == 1]
-        vectors[i] = pooled.mean(0)
-        if pooling.normalize:
-            vectors[i] /= max(float(np.linalg.norm(vectors[i])), 1e-12)
-    return vectors.astype(np.float32)
+    rows = zip(states.astype(np.float64), attention_mask, strict=True)
+    pooled = [np.concatenate([_pool(t[m == 1], kind) for kind in pooling.kinds]) for t, m in rows]
+    vectors = np.array(pooled, np.float64).reshape(len(states), states.shape[-1] * len(pooling.kinds))
+    layers = [*pooling.layers, *([VectorLayer(NORMALIZE)] if pooling.normalize else [])]
+    return apply_layers(vectors, layers).astype(np.float32)
+
+
+def _pool(tokens: NDArray[np.float64], kind: PoolingKind) -> NDArray[np.float64]:
+    """Pool the states [N, H] of a text's real tokens to one vector [H]; zeros if there is no token."""
+    if not len(tokens):
+        return np.zeros(tokens.shape[1])
+    match kind:
+        case PoolingKind.CLS:
+            return np.asarray(tokens[0])
+        case PoolingKind.LAST_TOKEN:
+            return np.asarray(tokens[-1])
+        case PoolingKind.MAX:
+            return np.asarray(tokens.max(0))
+        case PoolingKind.WEIGHTED_MEAN:
+            return np.asarray(np.average(tokens, axis=0, weights=np.arange(1, len(tokens) + 1)))
+    return np.asarray(tokens.sum(0) / (len(tokens) if kind is PoolingKind.MEAN else np.sqrt(len(tokens))))
 
 
 class ScoredPredictor:
-    """Returns probabilities: applies a score function to another predictor's logits, as some exported files do inside.
+    """Returns probabilities: applies a score function to the logits of another predictor.
 
     Args:
         inner: Predictor that returns logits.

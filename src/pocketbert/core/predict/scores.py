@@ -12,57 +12,30 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
 
-from pocketbert.core.metrics import Metric
+from pocketbert.core.plugins import make_facade_getattr
 from pocketbert.core.tasks import ScoreFunction
 
-_Array = NDArray[np.floating]
-_Share = Annotated[float, Field(ge=0, le=1)]
+if TYPE_CHECKING:
+    from pocketbert.core.predict.score_records import Confidence as Confidence
+    from pocketbert.core.predict.score_records import Score as Score
+    from pocketbert.core.predict.score_records import Temperature as Temperature
 
-Temperature = Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]
-"""Number that logits are divided by before a softmax."""
+__getattr__ = make_facade_getattr(
+    __name__, {"core.predict.score_records": ("Confidence", "Score", "Temperature")}
+)  # a model that answers needs no records, nor pydantic, which takes as long to import as numpy
+
+_Array = NDArray[np.floating]
 LEAST_FIT_ROWS = 100
 """Fewest rows that a temperature or a threshold is fitted on; fewer have only a handful of wrong answers among them."""
 
 
-class Score(BaseModel):
-    """The score of a model on labelled rows, with its metric and the score of a blind guess.
-
-    Attributes:
-        metric: Name of the deciding metric.
-        value: Its value, in the metric's unit.
-        others: Other metrics by name.
-        rows: Rows scored.
-        chance: Score that a model which does not read the text may reach by luck.
-        finite: Whether every output was a finite number.
-    """
-
-    # a failed gate may hold NaN, which JSON has no word for; "NaN" reads back, null would not
-    model_config = ConfigDict(ser_json_inf_nan="strings")
-
-    metric: str
-    value: float
-    others: dict[str, float]
-    rows: int
-    chance: float
-    finite: bool
-
-    @classmethod
-    def of(
-        cls, metric: Metric, value: float, others: dict[str, float], rows: int, chance: float, finite: bool
-    ) -> Score:
-        """Build a score; its value is NaN if an output of the model was not finite."""
-        value = float(value) if finite else float("nan")
-        return cls(metric=metric.name, value=value, others=others, rows=rows, chance=float(chance), finite=finite)
-
-
 def apply_score_function(logits: _Array, score: ScoreFunction) -> NDArray[np.float64]:
-    """Turn logits [..., labels] into probabilities by softmax or sigmoid; without a score function keep them."""
+    """Turn logits [..., labels] into probabilities by softmax or sigmoid; return them unchanged without a function."""
     x = np.asarray(logits, np.float64)
     if score is ScoreFunction.SOFTMAX:
         e = np.exp(x - x.max(-1, keepdims=True))
@@ -70,40 +43,6 @@ def apply_score_function(logits: _Array, score: ScoreFunction) -> NDArray[np.flo
     if score is ScoreFunction.SIGMOID:
         return np.asarray(1 / (1 + np.exp(-np.clip(x, -700, 700))))
     return x
-
-
-class Confidence(BaseModel):
-    """How a classifier file's logits become probabilities, and how well calibrated these are.
-
-    Attributes:
-        temperature: Number that logits are divided by before the softmax; 1 leaves them unchanged.
-        fitted_rows: Held-out rows that it was fitted on; 0 if it was not fitted.
-        note: Why none was fitted; empty if one was fitted or given.
-        measured_on: Set that the errors were measured on; empty if there was none.
-        rows: Rows of that set.
-        error_before: Expected calibration error of the softmax without the temperature, as a fraction.
-        error: The same with the temperature.
-        unknown: Probability, at the temperature, below which an answer of this file is unknown; None for never.
-        unknown_rows: Held-out rows that it was fitted on; 0 if it was not fitted.
-        unknown_note: Why none was fitted although one was requested; else empty.
-        answered: Share of the rows whose answer is not unknown.
-        answered_accuracy: Share of right labels among these; None if there are none.
-    """
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    temperature: Temperature = 1.0
-    fitted_rows: Annotated[int, Field(ge=0)] = 0
-    note: str = ""
-    measured_on: str = ""
-    rows: Annotated[int, Field(ge=0)] = 0
-    error_before: _Share | None = None
-    error: _Share | None = None
-    unknown: _Share | None = None
-    unknown_rows: Annotated[int, Field(ge=0)] = 0
-    unknown_note: str = ""
-    answered: _Share | None = None
-    answered_accuracy: _Share | None = None
 
 
 # --- temperature ---
@@ -119,7 +58,7 @@ _GOLDEN_RATIO = (np.sqrt(5) - 1) / 2
 
 
 def apply_temperature(values: _Array, temperature: float, inside: bool = False) -> NDArray[Any]:
-    """Divide logits by a temperature; for probabilities, return those of the divided logits.
+    """Divide logits by a temperature; of probabilities, return those that the divided logits would give.
 
     The largest number stays the largest, so the label does not change (Guo et al. 2017, section 4.2). Results are
     64-bit numbers: rounded to 32 bits, two different logits could become equal.
@@ -146,7 +85,7 @@ class TemperatureFit:
     """The temperature that `fit_temperature` found, or the reason why it found none.
 
     Attributes:
-        temperature: The best one; 1 if none was found.
+        temperature: The best temperature; 1 if none was found.
         why_not: Why none was found; empty if one was.
     """
 
@@ -157,14 +96,15 @@ class TemperatureFit:
 def fit_temperature(logits: _Array, gold: NDArray[np.int64]) -> TemperatureFit:
     """Fit the softmax temperature that minimizes the negative log likelihood of the gold labels.
 
-    The likelihood has one optimum, since it is convex in 1 / T. A temperature at an end of the range is not taken: if
-    all answers are right, for example, every smaller one would be better still.
-
-    Source: Guo et al. 2017, "On Calibration of Modern Neural Networks", arXiv 1706.04599, equation 9.
+    The likelihood has one optimum, since it is convex in 1 / T. A temperature at an end of the searched range is
+    rejected. It means, for example, that all answers are right: then every smaller temperature would be better still.
 
     Args:
         logits: [N, labels], of rows that neither trained the model nor decide its score.
         gold: Right labels, [N].
+
+    Returns:
+        The temperature, or the reason why none was found.
     """
     if len(gold) < LEAST_FIT_ROWS:
         reason = f"{len(gold)} held-out rows are too few to fit a temperature; at least {LEAST_FIT_ROWS} are needed"
@@ -222,14 +162,25 @@ def calibration_error(scores: _Array, gold: NDArray[np.int64]) -> float:
         gold: Right labels, [N].
 
     Returns:
-        A fraction; 0 if there are no rows.
+        The error as a fraction; 0 if there are no rows.
     """
     if not len(gold):
         return 0.0
-    largest, right = scores.max(-1), scores.argmax(-1) == gold
-    bins = np.clip(np.ceil(largest * _BINS).astype(np.int64) - 1, 0, _BINS - 1)
-    gaps = np.bincount(bins, right - largest, _BINS)
+    gaps = sum_confidence_gaps(scores.max(-1), scores.argmax(-1) == gold)
     return float(np.abs(gaps).sum() / len(gold))
+
+
+def sum_confidence_gaps(largest: _Array, right: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return, for each bin of the calibration error, the number of right answers minus the sum of probabilities.
+
+    The results for several parts of the rows can be added.
+
+    Args:
+        largest: Largest probability of each row, [N].
+        right: Whether the most probable label of each row is right, [N].
+    """
+    bins = np.clip(np.ceil(largest * _BINS).astype(np.int64) - 1, 0, _BINS - 1)
+    return np.asarray(np.bincount(bins, right - largest, _BINS), np.float64)
 
 
 # --- threshold: selective classification ---
@@ -263,7 +214,7 @@ class _Answered:
 
     Attributes:
         share: Share of the rows that are answered, because their probability reaches the threshold (coverage).
-        accuracy: Share of these that are right; None if no row is answered.
+        accuracy: Share of right labels among the answered rows; None if no row is answered.
     """
 
     share: float
@@ -271,11 +222,11 @@ class _Answered:
 
 
 def measure_coverage(sure: NDArray[np.float64], right: NDArray[np.bool_], threshold: float) -> _Answered:
-    """Measure which share of the rows reaches a probability threshold, and how many of these are right.
+    """Measure which share of the rows reaches a probability threshold, and which share of these rows is right.
 
     Args:
         sure: Largest probability of each row, [N].
-        right: Whether its label is right, [N].
+        right: Whether the most probable label of each row is right, [N].
         threshold: Rows with a smaller probability are not answered.
     """
     kept = sure >= threshold
@@ -286,10 +237,11 @@ def measure_coverage(sure: NDArray[np.float64], right: NDArray[np.bool_], thresh
 def fit_threshold(sure: NDArray[np.float64], right: NDArray[np.bool_], accuracy: float) -> ThresholdFit:
     """Find the lowest probability threshold above which at least `accuracy` of the labels are shown to be right.
 
-    If the rows answered just reach the requested accuracy, new texts would miss it in half of all cases. So a threshold
-    is taken only if so few wrong answers would be improbable at a lower accuracy, by an exact binomial test. Thresholds
-    are tried from a share of the surest rows on, each with 1 % more rows, until one fails; because the order is fixed,
-    only the number of starting shares divides the level of the test.
+    If the answered rows only just reach the requested accuracy, new texts would miss it in half of all cases. A
+    threshold is therefore accepted only if an exact binomial test shows that so few wrong answers would be improbable
+    at a lower accuracy. The thresholds are tried in a fixed order: from a share of the most probable rows on, each with
+    1 % more rows, until one fails. Because the order is fixed, the level of the test is divided only by the number of
+    starting shares.
 
     Source: Geifman and El-Yaniv 2017, "Selective Classification for Deep Neural Networks", arXiv 1705.08500, for the
     guarantee, with a delta of 0.05; Angelopoulos et al. 2021, "Learn then Test", arXiv 2110.01052 (fixed sequence
@@ -299,7 +251,7 @@ def fit_threshold(sure: NDArray[np.float64], right: NDArray[np.bool_], accuracy:
     Args:
         sure: Largest probability of each row, [N], at the file's temperature; of rows that neither trained the model
             nor decide its score.
-        right: Whether its label is right, [N].
+        right: Whether the most probable label of each row is right, [N].
         accuracy: Requested share of right answers, between 0 and 1.
     """
     if len(sure) < LEAST_FIT_ROWS:
@@ -337,9 +289,9 @@ def _binomial_tail(wrong: int, answers: int, risk: float) -> float:
     """Return the probability of at most `wrong` wrong answers, if each of `answers` is wrong with probability `risk`.
 
     Args:
-        wrong: Wrong answers, 0 to `answers`.
-        answers: All answers.
-        risk: Probability of a wrong one, above 0 and below 1.
+        wrong: Number of wrong answers, 0 to `answers`.
+        answers: Number of all answers.
+        risk: Probability that one answer is wrong, above 0 and below 1.
     """
     if not answers:
         return 1.0

@@ -48,22 +48,24 @@ _SIDES = ("right", "left")
 
 
 class TextTokenizer:
-    """Tokenizer of a model folder, read from ``tokenizer.json``; it truncates at one length and pads only batches.
+    """Tokenizer of a model folder, read from ``tokenizer.json``; cuts texts at one length and pads only batches.
 
-    Padding and truncation of the file itself (all-MiniLM-L6-v2 pads everything to 128) are switched off.
+    Padding and truncation that tokenizer.json itself sets are switched off (that of all-MiniLM-L6-v2 pads everything to
+    128).
 
-    The folder's default prompt is put in front of every text (`with_prompt` takes another one), and a text that is too
-    long is cut at its end or at its beginning, as the folder's settings say.
+    The folder's default prompt is put in front of every text; `with_prompt` sets another one. A text that is too long
+    is cut at its end, or at its beginning if the folder's settings say so.
 
-    If config.json names an export form with additional inputs, texts get these from their data columns; see
+    If config.json names an export form with additional inputs, these are made from the texts' data columns; see
     `pocketbert.core.predict.inputs`.
 
     Args:
         path: ``tokenizer.json`` or the folder that holds it.
         max_length: Longest input in tokens, special tokens included.
-        pad_id: Id to pad with; default from the folder's config.json.
-        padding_side: ``right`` or ``left``; default from the folder: from its artifacts.json, else from
-            the family that its config.json names; ``right`` for a folder that has neither.
+        pad_id: Id to pad with; by default from the folder's config.json.
+        padding_side: ``right`` or ``left``. By default it is read from the folder's artifacts.json, else taken from the
+            family that config.json names; ``right`` without both.
+        checked: Whether the checks of tokenizer.json are skipped, because this file passed them on this machine before.
 
     Raises:
         InputError: If there is no tokenizer that can be read, `max_length` is too small, the padding side is neither
@@ -73,10 +75,17 @@ class TextTokenizer:
     reader: ColumnReader | None = None
     """Makes the inputs that the folder's form has in addition to the usual ones; None if it has none."""
 
-    def __init__(self, path: Path, max_length: int, pad_id: int | None = None, padding_side: str | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        max_length: int,
+        pad_id: int | None = None,
+        padding_side: str | None = None,
+        checked: bool = False,
+    ) -> None:
         self._file = path / "tokenizer.json" if path.is_dir() else path
         folder = self._file.parent
-        self._tokenizer = open_tokenizer(self._file)
+        self._tokenizer = open_tokenizer(self._file, checked)
         self._tokenizer.no_padding()
         special = self.special_count
         if max_length <= special:
@@ -128,7 +137,7 @@ class TextTokenizer:
 
     @property
     def special_count(self) -> int:
-        """Number of special tokens that are added to a pair of texts, such as 3 for BERT."""
+        """Number of special tokens that are added to a pair of texts, such as 3 in BERT."""
         return int(self._tokenizer.num_special_tokens_to_add(True))
 
     @property
@@ -173,14 +182,14 @@ class TextTokenizer:
     # --- encoding ---
 
     def encode(self, texts: Sequence[Text], places: bool = False) -> list[Encoded]:
-        """Tokenize texts or pairs, with the default prompt in front if there is one.
+        """Tokenize texts or pairs, with the default prompt put in front if the folder has one.
 
         Args:
             texts: Texts or pairs of texts.
-            places: Whether to return the places of the tokens in the text, which takes longer.
+            places: Whether to return the tokens' character offsets in the text (`Places`), which takes longer.
 
         Returns:
-            One entry per text, in order.
+            One row per text, in order.
 
         Raises:
             InputError: Naming the first entry that is not text.
@@ -193,7 +202,19 @@ class TextTokenizer:
         return [_add_columns(reader, text, row, f"text {i}") for i, (text, row) in enumerate(rows, 1)]
 
     def _encode(self, texts: Sequence[Text], places: bool) -> list[Encoded]:
-        """Tokenize texts in chunks, without a prompt and without the further inputs made of data columns."""
+        """Tokenize texts or pairs as they are: no prompt is put in front, and no inputs are read from data columns.
+
+        Args:
+            texts: Texts or pairs of texts; they are tokenized in chunks.
+            places: Whether to return each token's character offsets in the text. They are always returned if the
+                tokenizer cuts the beginning of texts that are too long.
+
+        Returns:
+            One row per text, in order.
+
+        Raises:
+            InputError: Naming the first entry that is no text.
+        """
         rows: list[Encoded] = []
         places = places or self.keeps_end  # to cut such a row again later, the beginnings of its texts must be known
         for start, chunk in _chunks(texts):
@@ -222,15 +243,17 @@ class TextTokenizer:
     def windows(self, pairs: Sequence[tuple[str, str]], stride: int) -> list[list[Encoded]]:
         """Tokenize pairs of question and context; a long context is split into overlapping windows.
 
+        Each window contains the question.
+
         Args:
-            pairs: Question and context.
-            stride: Tokens that two neighbouring windows share.
+            pairs: Pairs of a question and a context.
+            stride: Number of context tokens that two neighbouring windows have in common.
 
         Returns:
-            The windows of each pair, with `Places`, each at most `max_length` tokens long.
+            The windows of each pair, each at most `max_length` tokens long, with the tokens' character offsets (`Places`).
 
         Raises:
-            InputError: If the first text leaves no room for the second.
+            InputError: If a question leaves no room for its context.
         """
         windows_by_pair: list[list[Encoded]] = []
         try:
@@ -258,7 +281,7 @@ class TextTokenizer:
         return windows_by_pair
 
     def noted(self, texts: Sequence[Text]) -> list[Text]:
-        """Return the texts with the data columns that the model needs: their own, or sample values."""
+        """Return the texts with the data columns that the model needs: those they have, or sample values."""
         return list(texts) if self.reader is None else [self.reader.with_sample_columns(text) for text in texts]
 
     def golden(self, text: Text) -> dict[str, Any]:
@@ -277,11 +300,11 @@ class TextTokenizer:
         return row
 
     def frame(self, length: int, pair: bool = False) -> Encoded:
-        """Build an input of `length` tokens: special tokens in their places, padding tokens instead of text.
+        """Build an input of `length` tokens that has the special tokens in their places and padding tokens instead of text.
 
         Args:
-            length: Tokens with special ones, at most `max_length`.
-            pair: Whether it is a pair of texts, each half of the tokens.
+            length: Number of tokens, special ones counted, at most `max_length`.
+            pair: Whether to build the input of a pair of texts, with half of the tokens for each.
 
         Returns:
             The input, with `Places` whose `parts` are -1 for special tokens.
@@ -297,7 +320,7 @@ class TextTokenizer:
 
     @cached_property
     def _final_special_tokens(self) -> tuple[int, int]:
-        """Number of special tokens behind a single text, and behind the second text of a pair."""
+        """Number of special tokens after a single text, and number after the second text of a pair."""
         frames = (self.frame(self.special_count + 2, pair).places for pair in (False, True))
         single, pair = (count_final_special_tokens(places.parts) for places in frames if places is not None)
         return single, pair
@@ -310,15 +333,15 @@ class TextTokenizer:
     def pad(self, rows: Sequence[Encoded], length: int | None = None) -> dict[str, NDArray[np.int64]]:
         """Stack tokenized rows into a batch of arrays, padded on the tokenizer's `padding_side`.
 
-        If the model takes further inputs (see `ColumnReader`), rows without them get sample values.
+        If the model takes additional inputs (see `ColumnReader`), rows without them get sample values.
 
         Args:
             rows: B tokenized inputs.
-            length: Length L to pad to; default the longest row.
+            length: Length L to pad to; by default that of the longest row.
 
         Returns:
-            ``input_ids``, ``attention_mask`` and ``token_type_ids``, each [B, L] int64, and any further inputs of the
-            model's form.
+            ``input_ids``, ``attention_mask`` and ``token_type_ids``, each [B, L] int64, and the additional inputs of
+            the model's export form.
         """
         width = max(len(r) for r in rows) if length is None else length
         ids = np.full((len(rows), width), self.pad_id, np.int64)
@@ -337,18 +360,21 @@ class TextTokenizer:
         return batch
 
     def span(self, tokens: int, width: int) -> slice:
-        """Return the slice of positions that a row's tokens take in a batch padded to `width`."""
+        """Return the slice of positions that hold a row of `tokens` tokens in a batch padded to `width`."""
         return slice(0, tokens) if self.padding_side == "right" else slice(width - tokens, width)
 
 
 def _add_columns(reader: ColumnReader, text: Text, row: Encoded, where: str) -> Encoded:
-    """Return the tokenized row with the further inputs made of its text's data columns."""
+    """Return a tokenized row with the additional inputs that are made from its text's data columns."""
     assert row.places is not None
     return replace(row, extra=reader.make_inputs(text, row.places, where))
 
 
 def _to_encoded(encoding: Encoding, truncated: bool, keeps_end: bool = False) -> Encoded:
-    """Convert an `Encoding` of the tokenizers library to an `Encoded` with the tokens' places in the text."""
+    """Convert an `Encoding` of the tokenizers library to an `Encoded`, with each token's offsets, word and text.
+
+    `truncated` states whether the text was cut. `keeps_end` marks a row that, if it is cut again, loses its beginning.
+    """
     words = np.array([-1 if w is None else w for w in encoding.word_ids], np.int64)
     parts = np.array([-1 if p is None else p for p in encoding.sequence_ids], np.int64)
     offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
@@ -362,7 +388,7 @@ def _to_encoded(encoding: Encoding, truncated: bool, keeps_end: bool = False) ->
 
 
 def _chunks(texts: Sequence[Text]) -> Iterator[tuple[int, list[Text]]]:
-    """Yield (index of the first text, texts) in chunks to tokenize together; chunks of long texts hold fewer."""
+    """Yield chunks of texts to tokenize together, as (index of the first text, texts); fewer texts if they are long."""
     start = characters = 0
     for i, text in enumerate(texts):
         parts = text if isinstance(text, tuple | list) else (text,)
@@ -397,7 +423,7 @@ def read_pad_id(folder: Path) -> int:
 def read_padding_side(folder: Path) -> str:
     """Read the side on which inputs of a folder's model are padded: ``right`` or ``left``.
 
-    The artifacts.json of an artefact folder comes first: such a folder needs no row in the family table.
+    The artifacts.json of an artefact folder comes first, so that the folder's family need not be known.
     """
     if (processing := read_listed_processing(folder)) is not None:
         return str(processing.get("padding_side", _SIDES[0]))
@@ -407,10 +433,12 @@ def read_padding_side(folder: Path) -> str:
 
 
 def read_truncation_side(folder: Path) -> str:
-    """Read the side on which long texts are cut, ``right`` or ``left``, from artifacts.json or tokenizer_config.json.
+    """Read the side on which long texts are cut, ``right`` or ``left``.
+
+    It is read from artifacts.json, else from tokenizer_config.json.
 
     Raises:
-        InputError: If it is neither ``right`` nor ``left``.
+        InputError: If the file names neither ``right`` nor ``left``.
     """
     file, settings = folder / "artifacts.json", read_listed_processing(folder)
     if settings is None:

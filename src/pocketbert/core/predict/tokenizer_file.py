@@ -18,7 +18,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from pocketbert.core.disk.files import read_regular
-from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.errors import InputError, Problem, first_line
 
 MAX_TOKENIZER_MIB = 32
 """Twice the largest tokenizer of an encoder (XLM-R, 250,000 tokens); the library takes ten times as much memory."""
@@ -49,30 +49,35 @@ def library_errors(where: str, what: str) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
             raise  # Ctrl-C and the end of the process
-        first = (str(error).splitlines() or [type(error).__name__])[0]
+        first = first_line(error)
         raise InputError(Problem(where, f"{what}: {first[:300].rstrip('.')}.")) from error
 
 
-def open_tokenizer(path: Path) -> Tokenizer:
-    """Open tokenizer.json with the `tokenizers` library, after checks that it cannot take too much memory.
+def open_tokenizer(path: Path, checked: bool = False) -> Tokenizer:
+    """Open tokenizer.json with the `tokenizers` library, after checks that its use cannot take too much memory.
+
+    Args:
+        path: The file.
+        checked: Whether the checks are skipped, because the content passed them before.
 
     Raises:
-        InputError: If it is missing, too large, no tokenizer, or one that could take any amount of memory.
+        InputError: If the file is missing, too large, no tokenizer, or one whose memory has no limit.
     """
     if not path.is_file():
         raise InputError(Problem(str(path), "file not found.", "Save the tokenizer as tokenizer.json."))
     raw = read_regular(path, MAX_TOKENIZER_MIB << 20)
-    with library_errors(str(path), "not a tokenizer"):
-        content = json.loads(raw.decode())
-    problems = _tokenizer_problems(content)
-    if problems:
-        raise InputError([Problem(str(path), what) for what in problems])
+    if not checked:
+        with library_errors(str(path), "not a tokenizer"):
+            content = json.loads(raw.decode())
+        problems = _tokenizer_problems(content)
+        if problems:
+            raise InputError([Problem(str(path), what) for what in problems])
     with library_errors(str(path), "not a tokenizer"):
         return Tokenizer.from_buffer(raw)  # the bytes that were checked: the file may have changed since
 
 
 def _tokenizer_problems(content: Any) -> list[str]:
-    """List the reasons, one sentence each, for which the content of a tokenizer.json is refused; empty if it is safe.
+    """List why the content of a tokenizer.json is refused, one sentence per reason; empty if it is safe.
 
     Args:
         content: The content of tokenizer.json.
@@ -103,7 +108,7 @@ def largest_segment_id(content: Mapping[str, Any]) -> int:
     """Return the largest segment id that the post-processors of a tokenizer.json give to a token.
 
     Args:
-        content: The content of a tokenizer.json without problems.
+        content: The content of a tokenizer.json that passed the checks.
     """
     templates = [part.get(key) for part in _list_parts(content.get("post_processor")) for key in ("single", "pair")]
     pieces = [piece for template in templates if isinstance(template, list) for piece in template]
@@ -124,7 +129,7 @@ def _list_parts(step: Any) -> list[dict[str, Any]]:
 
 
 def _growth_of(part: Mapping[str, Any]) -> float:
-    """Estimate how many characters a tokenizer's normalizer can produce from one character."""
+    """Estimate the largest number of characters that one step of a tokenizer's normalizer makes from one character."""
     kind, pattern = part.get("type"), part.get("pattern")
     if kind == "Prepend":
         return 1.0 + len(str(part.get("prepend", ""))) / 16  # once for each piece of text
@@ -137,9 +142,9 @@ def _growth_of(part: Mapping[str, Any]) -> float:
 
 
 def _is_bounded_table(part: Mapping[str, Any]) -> bool:
-    """Return whether every entry of a SentencePiece table of normalized characters is short.
+    """Return whether no entry of a SentencePiece normalization table replaces a character by a long text.
 
-    The table is a trie, followed by texts that end with a zero byte.
+    The table consists of a trie and, after it, the replacement texts, each of which ends with a zero byte.
     """
     try:
         raw = base64.b64decode(str(part.get("precompiled_charsmap") or ""), validate=True)
@@ -150,7 +155,7 @@ def _is_bounded_table(part: Mapping[str, Any]) -> bool:
 
 
 def _template_problems(part: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the problems of a post-processor's special tokens, such as unknown ones or wrong ids."""
+    """Yield the problems of a post-processor's special tokens, such as tokens that are unknown or have other ids."""
     tokens: list[tuple[Any, Any]] = []
     if part.get("type") == "TemplateProcessing":
         for key, texts in (("single", ["A"]), ("pair", ["A", "B"])):
@@ -177,7 +182,7 @@ def _template_problems(part: Mapping[str, Any], content: Mapping[str, Any]) -> I
 
 
 def _is_template(pieces: Any, texts: list[str]) -> bool:
-    """Return whether a post-processor's template has each of the texts once and few special tokens."""
+    """Return whether a post-processor's template contains each of the texts exactly once, and few special tokens."""
     if not isinstance(pieces, list) or len(pieces) > _MAX_SPECIAL + len(texts):
         return False
     if not all(isinstance(p, dict) and len(p) == 1 and isinstance(next(iter(p.values())), dict) for p in pieces):

@@ -16,16 +16,16 @@ from pocketbert.core.recipe.sections import Section
 _EXAMPLES = {"max_drop": "max_drop=0.01", "max_size_mb": "max_size_mb=8", "max_p90_ms": "max_p90_ms=5"}
 _LARGEST_DROP = 0.2
 """Nobody ships a file that is 20 points worse: a larger number was meant in points."""
-_LARGEST_MB = 100_000.0
+LARGEST_MB = 100_000.0
 """No encoder has files of 100 GB: such a number was meant in kB or bytes."""
-_LARGEST_MS = 60_000.0
+LARGEST_MS = 60_000.0
 """A text that takes a minute is no limit for a phone: such a number was meant in microseconds."""
-_SMALLEST_MS = 0.02
+SMALLEST_MS = 0.02
 """No machine runs an encoder in less: such a number was meant in seconds."""
 
 
 class BudgetSection(Section):
-    """Limits of the files that are chosen; a limit that is not set is not checked."""
+    """Limits within which the files of a run are chosen; a limit that is not set is not checked."""
 
     max_drop: float | None = Field(
         None,
@@ -41,7 +41,7 @@ class BudgetSection(Section):
     @field_validator("max_drop")
     @classmethod
     def _check_drop(cls, value: float | None) -> float | None:
-        """Raise ValueError for a drop below 0, or one that was written in points instead of as a fraction."""
+        """Return the largest allowed loss of a budget; raise ValueError if it is negative or was given in points."""
         if value is not None and value > _LARGEST_DROP:
             points = "1 point" if value == 1 else f"{value:g} points"
             raise ValueError(
@@ -55,8 +55,8 @@ class BudgetSection(Section):
     @field_validator("max_size_mb")
     @classmethod
     def _check_size(cls, value: float | None) -> float | None:
-        """Raise ValueError for a size of 0 or less, or one that was written in bytes instead of MB."""
-        if value is not None and value >= _LARGEST_MB:
+        """Return the size limit; raise ValueError if it is 0 or less, or was given in bytes instead of MB."""
+        if value is not None and value >= LARGEST_MB:
             raise ValueError(f"{value:,.0f} MB is no phone file: for {value:,.0f} bytes write {value / 1e6:g}")
         if value is not None and value <= 0:
             raise ValueError(f"{value:g} is not above 0: it is the size in MB (1,000,000 bytes)")
@@ -65,14 +65,14 @@ class BudgetSection(Section):
     @field_validator("max_p90_ms")
     @classmethod
     def _check_latency(cls, value: float | None) -> float | None:
-        """Raise ValueError for a time of 0 or less, or one that was written in seconds or microseconds."""
-        if value is not None and value >= _LARGEST_MS:
+        """Return the latency limit; raise ValueError if it is 0 or less, or was given in seconds or microseconds."""
+        if value is not None and value >= LARGEST_MS:
             raise ValueError(
                 f"{value:,.0f} ms is over a minute for one text: for {value:,.0f} microseconds write {value / 1000:g}"
             )
         if value is not None and value <= 0:
             raise ValueError(f"{value:g} is not above 0: it is a time in milliseconds; 0.005 seconds are 5")
-        if value is not None and value < _SMALLEST_MS:
+        if value is not None and value < SMALLEST_MS:
             raise ValueError(
                 f"{value:g} ms is less than any encoder takes: for {value:g} seconds write {1000 * value:g}"
             )
@@ -96,7 +96,10 @@ class BudgetSection(Section):
 
     @property
     def smallest_wins(self) -> bool:
-        """Whether the smallest file within the limits wins, not the most accurate one: if only the drop is limited."""
+        """Whether the smallest of the files within the limits is chosen, which is so if only the drop is limited.
+
+        If the size or the latency is limited too, the most accurate file is chosen.
+        """
         return self.max_size_mb is None and self.max_p90_ms is None
 
 

@@ -34,8 +34,39 @@ class AugmentSection(Section):
     )
 
 
+class TransferSection(Section):
+    """Texts without labels, which the teacher labels and the student learns from besides the labelled rows.
+
+    Labels in the files are not read. Rows that also occur in the evaluation or the training rows are left out.
+    """
+
+    sources: list[DataSource] = Field(min_length=1, description="Where the texts come from; labels are not read.")
+    pairs: PositiveInt | None = Field(
+        None,
+        description="Pairs to draw from single texts, for tasks on pairs; default one for each text. Sources with "
+        "text_pair give their own pairs.",
+    )
+    near: Fraction = Field(
+        0.5, description="Share of the drawn pairs whose two texts have a rare word in common; the others are random."
+    )
+
+
+class MixSection(Section):
+    """How many rows of each kind a training step has, as weights.
+
+    With the weights 1, 2 and 2, a fifth of the rows is labelled and two fifths are of each other kind. A pass
+    (`epochs`) sees each labelled row once, and as many rows of the other kinds as the weights say.
+    """
+
+    labelled: float = Field(1.0, gt=0, le=1000, description="Rows of data.train.")
+    augmented: float = Field(2.0, gt=0, le=1000, description="Their copies, in stages with augmented: true.")
+    transfer: float = Field(
+        2.0, gt=0, le=1000, description="Texts of data.transfer, and training rows without a label."
+    )
+
+
 class CorpusSettings(PlainNumbers):
-    """How text becomes rows; the defaults are DistilBERT's (Sanh et al. 2019, arXiv 1910.01108, and its code)."""
+    """How plain text is cut into rows; the defaults are those of DistilBERT (Sanh et al. 2019, arXiv 1910.01108)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -62,7 +93,7 @@ class CorpusSettings(PlainNumbers):
 class CorpusSource(DataSource):
     """Plain text for general distillation: a file, a data set, or a corpus that `pocketbert data prepare` wrote.
 
-    Of the columns only `text` is read; `path` may name a prepared corpus, a folder.
+    Only the column `text` is read. A prepared corpus is named by its folder in `path`.
     """
 
     share: float = Field(
@@ -78,7 +109,7 @@ class CorpusSource(DataSource):
 
 
 class CorpusSection(CorpusSettings):
-    """Plain text for general distillation, tokenized once."""
+    """Plain text for general distillation, which is tokenized once."""
 
     sources: list[CorpusSource] = Field(min_length=1, description="Where the text comes from.")
     rows: PositiveInt | None = Field(
@@ -94,15 +125,29 @@ def _check_label_names(names: list[str]) -> list[str]:
 
 
 class DataSection(Section):
-    """What to learn from and what to judge by; empty where a ready model is only exported."""
+    """The rows to train on and the rows to evaluate on; empty if a ready model is only exported."""
 
     train: DataSource | None = Field(None, description="Training rows; not needed when nothing is trained.")
     eval: EvalSource | None = Field(
         None, description="Rows that decide the score; never trained on. Without them, golden rows decide."
     )
+    validation: EvalSource | None = Field(
+        None,
+        description="Rows that choose checkpoints and seeds, and are neither trained on nor reported: a file or data set, or "
+        "{fraction: 0.1} of the training rows. Default: 10 % of the training rows, at most 500, where a training of at least "
+        "1,000 rows passes over them twice or more.",
+    )
     corpus: CorpusSection | None = Field(None, description="Plain text for general stages.")
     augment: AugmentSection | None = Field(
         None, description="Multiply the training rows by replacing words, for stages with augmented: true."
+    )
+    transfer: TransferSection | None = Field(
+        None, description="Texts without labels for stages on the task's text, labelled by the teacher."
+    )
+    mix: MixSection | None = Field(
+        None,
+        description="Shares of labelled, augmented and transfer rows; default 1, 2, 2 where there are transfer rows, else "
+        "all rows alike.",
     )
     holdout: int = Field(
         0,
@@ -127,15 +172,27 @@ class DataSection(Section):
         description="Longest input in tokens; default 128 with data, else the model's own.",
     )
 
-    @field_validator("eval", mode="before")
+    @field_validator("eval", "validation", mode="before")
     @classmethod
     def _as_eval(cls, source: object) -> object:
-        """Accept a `DataSource` object in place of an `EvalSource`."""
+        """Convert a `DataSource` object to an `EvalSource`; return other values unchanged."""
         if isinstance(source, DataSource) and not isinstance(source, EvalSource):
             return source.model_dump(exclude_unset=True)
         return source
 
     @property
     def eval_source(self) -> DataSource | None:
-        """The source of the evaluation rows: that of the training rows if a fraction of them is used."""
-        return self.train if self.eval is not None and self.eval.fraction is not None else self.eval
+        """The source of the evaluation rows; None without any.
+
+        If a fraction of the training rows is used, that is the source of the training rows, or of the texts without
+        labels.
+        """
+        if self.eval is None or self.eval.fraction is None:
+            return self.eval
+        return self.train or (self.transfer.sources[0] if self.transfer else None)
+
+    @property
+    def validation_source(self) -> DataSource | None:
+        """The source of the validation rows: a source of their own, else that of the training rows."""
+        own = self.validation
+        return self.train if own is None or own.fraction is not None else own

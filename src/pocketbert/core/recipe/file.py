@@ -45,11 +45,11 @@ class _Document:
     """A parsed YAML document: plain values, with the line of every key for error messages.
 
     Attributes:
-        title: File or option that errors name.
-        value: The values.
+        title: Name of the file or option in errors.
+        value: The plain values.
         lines: Line of each key; 0 for keys that an override set.
         problems: Problems found while parsing.
-        nodes: Number of values.
+        nodes: Number of values so far, which is limited.
     """
 
     title: str
@@ -59,7 +59,7 @@ class _Document:
     nodes: int = 0
 
     def where(self, keys: _Keys) -> str:
-        """Return the file, line and name of a key for an error message; the line may be that of a parent key."""
+        """Return file, line and name of a key for an error message; a key without a line has that of a parent."""
         for end in range(len(keys), -1, -1):
             line = self.lines.get(keys[:end])
             if line is not None:
@@ -72,8 +72,9 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read and validate a recipe file.
 
     Args:
-        path: The YAML file. Relative paths inside it count from its folder.
-        overrides: ``key.sub=value`` texts; relative paths inside them count from the working folder.
+        path: The YAML file. Relative paths in it start from its folder.
+        overrides: Texts ``key.sub=value`` that replace values of the file. Relative paths in them start from the
+            working folder.
 
     Returns:
         The recipe.
@@ -95,11 +96,11 @@ def parse_recipe(text: str, path: Path, overrides: Sequence[str] = ()) -> Recipe
 
     Args:
         text: The recipe's YAML text.
-        path: Path of the recipe for error messages; relative paths in the text count from its folder.
-        overrides: See `load_recipe`.
+        path: Path of the recipe for error messages; relative paths in the text start from its folder.
+        overrides: Texts ``key.sub=value`` that replace values of the text; see `load_recipe`.
 
     Raises:
-        InputError: See `load_recipe`.
+        InputError: Listing every problem with file, line, nearest valid key and the fix.
     """
     document = _parse_yaml(text, str(path))
     if document is None:
@@ -130,10 +131,12 @@ def recipe_from_values(content: dict[str, Any], title: str) -> Recipe:
 
 
 def parse_option_values(texts: Sequence[str], option: str) -> dict[str, Any]:
-    """Parse ``key=value`` texts of a command's option to a nested dictionary, in the syntax of recipe overrides.
+    """Parse the ``key=value`` texts of a command-line option, such as ``labels.0=ham``, to a nested dictionary.
+
+    The syntax is that of recipe overrides: dots separate nested keys, and values are YAML.
 
     Raises:
-        InputError: Listing every problem.
+        InputError: Listing every text that cannot be parsed.
     """
     document = _Document(option, {})
     problems = [
@@ -183,7 +186,10 @@ def _parse_yaml(text: str, title: str) -> _Document | None:
 
 
 def _convert_node(node: yaml.Node, keys: _Keys, document: _Document, depth: int) -> Any:
-    """Convert a YAML node to plain values; record lines, repeated keys and invalid values in the document."""
+    """Convert a YAML node to plain values; record lines, repeated keys and invalid values in the document.
+
+    `keys` is the path of keys to the node, `depth` how deep it is nested.
+    """
     document.lines.setdefault(keys, node.start_mark.line + 1)
     if depth > _MAX_DEPTH:
         raise InputError(_too_deep(f"{document.title}:{node.start_mark.line + 1}"))
@@ -220,10 +226,10 @@ def _too_deep(where: str) -> Problem:
 
 
 def _make_paths_absolute(value: Any, base: Path, keys: _Keys = ()) -> list[tuple[_Keys, str]]:
-    """Make relative paths to local files absolute, in place, at any depth of a value; Hub names stay as they are.
+    """Make relative paths of local files absolute, in place and at any depth of a value; Hub names stay as they are.
 
     Returns:
-        The keys and the problem of each path that cannot be used.
+        For each path that cannot be used, its keys and what is wrong.
     """
     problems: list[tuple[_Keys, str]] = []
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -293,7 +299,7 @@ def _apply_override(document: _Document, override: str) -> list[Problem]:
 
 
 def _override_value(keys: _Keys, text: str, where: str) -> tuple[Any, list[Problem]]:
-    """Parse the value of an override as YAML; return it, with absolute paths, and its problems."""
+    """Parse the value of an override as YAML and make its paths absolute; return the value and its problems."""
     try:
         document = _parse_yaml(text, where)
         holder = {keys[-1]: document.value if document else None}
@@ -308,7 +314,7 @@ def _override_value(keys: _Keys, text: str, where: str) -> tuple[Any, list[Probl
 
 
 def _validate(document: _Document) -> tuple[Recipe | None, list[Problem]]:
-    """Validate a parsed document; return (recipe, []), or (None, problems)."""
+    """Validate a parsed document as a recipe; return (recipe, []), or (None, its problems)."""
     load_plugins()  # a recipe may use the names that they register
     problems = [
         Problem(document.where(keys), "holds half of a surrogate pair, which is not Unicode text.", "Remove it.")
@@ -329,7 +335,7 @@ def _validate(document: _Document) -> tuple[Recipe | None, list[Problem]]:
 
 
 def _contradiction_problem(text: str, document: _Document) -> Problem:
-    """Convert a contradiction between sections to a `Problem` with the line of the key that its text begins with."""
+    """Build the `Problem` for sections that contradict each other, with the line of the key that `text` begins with."""
     match = _LEADING_KEY.match(text)
     keys = tuple(int(k) if k.isdecimal() else k for k in match[1].split(".")) if match else ()
     return Problem(document.where(keys), f"{text[match.end() :] if match else text}.")
@@ -364,13 +370,13 @@ def _validation_problem(error: Any, document: _Document) -> Problem:
 
 
 def _split_location(location: _Keys) -> tuple[_Keys, set[str]]:
-    """Split a pydantic error's location into the file's keys and the method names that pydantic inserts."""
+    """Split a pydantic error's location into the file's keys, and the method names that pydantic adds between them."""
     added = {i for i in range(2, len(location)) if location[i - 2] == "distill" and location[i] in stage_sections()}
     return tuple(k for i, k in enumerate(location) if i not in added), {str(location[i]) for i in added}
 
 
 def _allowed_keys(keys: _Keys, methods: set[str]) -> list[str]:
-    """Return the keys that are allowed in the section at `keys`; for a stage, those of its method."""
+    """Return the keys that are allowed in the section at `keys`; in a stage, the keys of its method."""
     model: Any = Recipe
     for key in keys:
         if isinstance(key, int):

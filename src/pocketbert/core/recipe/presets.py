@@ -30,13 +30,15 @@ class PresetSettings:
 
     Attributes:
         runs: Timed inferences of each file in each repeat.
-        repeats: Times that the whole measurement is repeated.
-        lengths: Lengths in tokens to measure besides real text.
-        gaps_ms: Idle times before single inferences, which are made at every length if the budget allows.
+        repeats: How often the whole measurement is repeated.
+        lengths: Lengths in tokens that are measured besides real texts.
+        gaps_ms: Idle times before single inferences, in milliseconds; measured at every length if the time budget
+            allows.
         budget_s: Longest duration of the whole benchmark in seconds.
-        least_s: Shortest time in seconds that inferences are timed for a figure, whatever the budget; 0 for none.
+        least_s: Shortest time in seconds for which inferences are timed for one result, whatever the budget; 0 for
+            none.
         profile: Whether time per operator is measured.
-        fresh: Whether every repeat is made by a new process, if the device can.
+        fresh: Whether every repeat runs in a new process, if the device can start one.
     """
 
     runs: int

@@ -1,6 +1,6 @@
 """The section `quantize` of a recipe: the smaller files of each format, with their schemes, runtimes and roles.
 
-`choice_problems` and `calibration_problems` list what is wrong with a choice; `list_quantized_files` builds the files of a
+`list_choice_problems` and `list_calibration_problems` list what is wrong with a choice; `list_quantized_files` builds the files of a
 command's options.
 """
 
@@ -36,7 +36,7 @@ _Choice = Annotated[
 
 
 class QuantizedFile(Section):
-    """One smaller file of each format that has the scheme."""
+    """One quantized file to write: by default in each format that has its scheme."""
 
     scheme: Scheme = Field(description="How its numbers are stored and computed.")
     runtime: Runtime | None = Field(None, description="The runtime it is made for; default any.")
@@ -57,11 +57,11 @@ class QuantizedFile(Section):
         return f"'{self.scheme}'{f' for {self.runtime}' if self.runtime else ''}{only}"
 
     def concerns(self, format: Format) -> bool:
-        """Return whether the file may be made in this format."""
+        """Return whether the entry allows a file in this format."""
         return self.format in (None, format)
 
     def collides(self, other: QuantizedFile) -> bool:
-        """Return whether two entries describe the same file of some format."""
+        """Return whether two entries would write the same file in at least one format."""
         same = (self.scheme, self.runtime) == (other.scheme, other.runtime)
         return same and (self.format is other.format or None in (self.format, other.format))
 
@@ -86,12 +86,12 @@ _Entry = Annotated[
 
 
 class QuantizeSection(Section):
-    """How to make the files small."""
+    """Which quantized files are written, and how."""
 
     scheme: Scheme = Field(
         Scheme.INT8,
         description="Short form of files with one entry: int8 (in Core ML: w8), small, w4, a8w8 and others, see "
-        "docs/quantization.md; fp32 leaves the files as they are exported.",
+        "docs/lab/quantization.md; fp32 leaves the files as they are exported.",
     )
     files: list[_Entry] | None = Field(
         None,
@@ -127,16 +127,16 @@ class QuantizeSection(Section):
 
     @property
     def chosen(self) -> dict[str, str]:
-        """Schemes chosen for single roles (kinds of weights) and names, as text; empty if there are none."""
+        """Schemes chosen for single roles (kinds of weights) and for named modules, as text; empty if none are."""
         return {**{r.value: str(c) for r, c in self.roles.items()}, **{n: str(c) for n, c in self.names.items()}}
 
     def of(self, format: Format, scheme: Scheme, runtime: Runtime | None = None) -> QuantizeSection:
-        """Return a copy with the `roles` and `names` of one file: the section's, overridden by the file's own.
+        """Return a copy of the section for one file, in which the file's own `roles` and `names` override the section's.
 
         Args:
             format: Format of the file.
             scheme: Quantization scheme of the file, as the format stores it.
-            runtime: The runtime that it is made for.
+            runtime: The runtime that the file is made for; None for any.
         """
         info, roles, names = FORMATS[format], dict(self.roles), dict(self.names)
         for file in self.files or ():
@@ -148,7 +148,10 @@ class QuantizeSection(Section):
         return self.model_copy(update={"roles": roles, "names": names})
 
     def choosing(self, files: Sequence[QuantizedFile]) -> QuantizeSection:
-        """Return a new section that makes other files, with this one's calibration method if one of them is static."""
+        """Return a new section that makes the given files.
+
+        If one of them is static, it has this section's calibration method.
+        """
         static = any(f.scheme.static for f in files)
         return QuantizeSection(files=[*files], calibration=self.calibration if static else Calibration.MINMAX)
 
@@ -177,7 +180,7 @@ class QuantizeSection(Section):
 
     @model_validator(mode="after")
     def _check_budget(self) -> QuantizeSection:
-        """Raise ValueError for settings that a budget chooses itself, such as a scheme or roles."""
+        """Raise ValueError for settings that the search within a budget decides itself, such as a scheme or roles."""
         if self.budget is None:
             return self
         if self.chosen or any(f.roles or f.names for f in self.files or ()):
@@ -196,7 +199,7 @@ class QuantizeSection(Section):
 
     @model_validator(mode="after")
     def _check_files(self) -> QuantizeSection:
-        """Raise ValueError for `scheme` beside `files`, repeated files, or two choices of roles for one file."""
+        """Raise ValueError if `scheme` and `files` are both set, or a file occurs twice or has two choices of roles."""
         if self.files is None:
             return self
         if "scheme" in self.model_fields_set:
@@ -230,9 +233,9 @@ class QuantizeSection(Section):
 
 
 def list_calibration_problems(section: QuantizeSection) -> list[str]:
-    """Return a problem if a calibration method is set that no quantized file uses; empty if there is none.
+    """Return a problem in a list if a calibration method is set that no listed quantized file uses; else an empty list.
 
-    Without any smaller file it is no problem: a search for files adds them later.
+    A recipe without any quantized file has no problem: a budget search adds files later.
     """
     files = section.files or [] if section.budget is not None else section.wanted
     schemes = list(dict.fromkeys(f.scheme for f in files if f.scheme is not Scheme.FP32))
@@ -243,15 +246,16 @@ def list_calibration_problems(section: QuantizeSection) -> list[str]:
 
 
 def list_choice_problems(wanted: Sequence[QuantizedFile], formats: Sequence[Format], calibration: bool) -> list[str]:
-    """List the problems of the chosen quantized files, such as schemes that no exported format has, with fixes.
+    """List the problems of the chosen quantized files, such as schemes that no exported format has, each with the fix.
 
-    A file for any runtime belongs to the formats that have its scheme, and each format must have one such file; a file
-    for one runtime belongs to the format that has it.
+    A file that names no runtime is made in each format that has its scheme, and each format must get at least one such
+    file. A file for one runtime is made in the format of that runtime.
 
     Args:
-        wanted: The smaller files.
+        wanted: The quantized files that the recipe asks for.
         formats: The formats that are exported.
-        calibration: Whether there are training texts, on which static schemes measure ranges.
+        calibration: Whether there are training texts on which activation ranges can be measured, as static schemes need
+            them.
     """
     forms = [(format, scheme, runtime) for format, info in FORMATS.items() for scheme, runtime in info.forms]
     problems: list[str] = []
@@ -276,7 +280,7 @@ def list_choice_problems(wanted: Sequence[QuantizedFile], formats: Sequence[Form
 
 
 def _alternatives(file: QuantizedFile, forms: Sequence[tuple[Format, Scheme, Runtime]], calibration: bool) -> str:
-    """Describe the alternatives to a file that does not exist: runtimes with its scheme, or the runtime's schemes."""
+    """Return the alternatives to an impossible file: runtimes that have its scheme, or schemes that its runtime has."""
     if file.runtime is None:
         runtimes = [f"{r} ({f})" for f, s, r in forms if s is file.scheme]
         return f", only for {', '.join(runtimes)}; choose {'this runtime' if len(runtimes) == 1 else 'one of these'}"
@@ -293,7 +297,7 @@ def _is_possible(file: QuantizedFile, format: Format) -> bool:
 
 
 def _coverage_problems(files: Sequence[QuantizedFile], formats: Sequence[Format]) -> list[str]:
-    """List formats without any of the files, and schemes that no exported format supports."""
+    """List the formats in which none of the files is possible, and the schemes that no exported format has."""
     names, problems = " or ".join(f"'{f.scheme}'" for f in files), []
     without = [f for f in formats if files and not any(_is_possible(file, f) for file in files)]
     for format in without:
@@ -311,10 +315,10 @@ def list_quantized_files(schemes: Sequence[Scheme], runtimes: Sequence[Runtime])
     """Combine the schemes and runtimes that a command was given into the list of quantized files to make.
 
     Args:
-        schemes: Each gives a file for any runtime, if there is such a file; one that is given for an accelerator
-            gives only the accelerator's file.
-        runtimes: Each gives a further file, in those of the schemes that it has. A runtime that has none of them
-            gets a file of the first scheme, which `list_choice_problems` reports.
+        schemes: Each scheme gives a file for any runtime, unless it exists for listed runtimes only, or a listed
+            accelerator has it.
+        runtimes: Each runtime gives a further file for each of the schemes that exist for it. If none does, it gets a
+            file of the first scheme, which `list_choice_problems` then reports.
     """
     forms = [form for info in FORMATS.values() for form in info.forms]
     pairs = [(s, r) for r in runtimes for s in schemes if (s, r) in forms]

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PositiveInt, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, PositiveInt, model_validator
 
+from pocketbert.core.data.source import TeacherColumn
 from pocketbert.core.devices import LOCAL, MAX_GAP_MS, check_device
 from pocketbert.core.families import TEXT_ONLY
-from pocketbert.core.heads.head import AnswerSettings
+from pocketbert.core.heads.settings import AnswerSettings
 from pocketbert.core.recipe import stages as _stages  # noqa: F401 - it registers the methods of the package
+from pocketbert.core.recipe.column import fill_column_recipe, list_column_problems
 from pocketbert.core.recipe.data import DataSection
+from pocketbert.core.recipe.planned import PlannedSection
 from pocketbert.core.recipe.presets import MLPERF_RUNS, MLPERF_S, PRESETS, Preset
 from pocketbert.core.recipe.quantize import QuantizeSection, list_calibration_problems, list_choice_problems
 from pocketbert.core.recipe.sections import (
+    NO_TRANSFER,
     AnyStage,
     Fraction,
     Optimisation,
@@ -28,7 +32,13 @@ from pocketbert.core.recipe.sections import (
     method_names,
     on_registration,
 )
-from pocketbert.core.recipe.student import StudentSection, list_smaller_student_problems, list_vocabulary_problems
+from pocketbert.core.recipe.student import (
+    StudentSection,
+    list_auto_problems,
+    list_smaller_student_problems,
+    list_static_problems,
+    list_vocabulary_problems,
+)
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
 from pocketbert.core.types import Attention, Client, Format, Layout, Scheme, Shapes
 
@@ -62,7 +72,7 @@ class CoremlSection(Section):
 
     @property
     def lengths(self) -> Shapes:
-        """The kind of input lengths that the package accepts: as set, else by the oldest iOS version."""
+        """The input lengths that the package accepts: as set, else by the oldest iOS version that it must run on."""
         return self.shapes or (Shapes.ENUMERATED if self.ios >= 18 else Shapes.FIXED)
 
     @model_validator(mode="after")
@@ -82,7 +92,7 @@ class CoremlSection(Section):
 
 
 class ExportSection(Section):
-    """Which files to write."""
+    """Which files to write, and for which inputs."""
 
     formats: list[Format] = Field(
         [Format.ONNX, Format.TFLITE, Format.COREML],
@@ -166,7 +176,8 @@ class ContradictionError(ValueError):
     """Raised for recipe sections that contradict each other.
 
     Attributes:
-        problems: One sentence each; if one key is to blame, the sentence begins with it and a colon.
+        problems: One sentence for each contradiction; if one key is wrong, the sentence begins with the key and a
+            colon.
     """
 
     def __init__(self, problems: list[str]) -> None:
@@ -175,10 +186,16 @@ class ContradictionError(ValueError):
 
 
 class TeacherSection(Section):
-    """The model to learn from, or to export as it is."""
+    """The model to learn from or to export as it is; with a column of answers, the one that the student starts from."""
 
     model: str = Field(min_length=1, description="Folder, Hub name, or 'minilm-l6' (the demo teacher).")
     revision: str | None = Field(None, description="Hub revision.")
+    adapters: list[Annotated[str, Field(min_length=1)]] = Field(
+        default_factory=list,
+        max_length=64,
+        description="Folders or Hub names of LoRA adapters of peft that are merged into the model, one after another; an "
+        "adapter that names its base can be the model itself.",
+    )
     family: str | None = Field(
         None,
         min_length=1,
@@ -191,8 +208,34 @@ class TeacherSection(Section):
     finetune: Optimisation | None = Field(None, description="Train a head (and the encoder) on the data first.")
 
 
+class TrainingSection(Section):
+    """How often a training is scored on validation rows, when it stops, its seeds, and where its losses are logged."""
+
+    evaluate_every: int | None = Field(
+        None,
+        ge=0,
+        description="Steps between two scores on validation rows, while the teacher is fine-tuned and in stages that train the "
+        "student's answers; the weights of the best score are kept. 0: never, the last weights are kept. Default: up to 10 times, "
+        "as often as 5 % of the training's time allows.",
+    )
+    patience: int = Field(
+        5, ge=0, description="Scores in a row that may fail to improve before a training stops; 0: never stop early."
+    )
+    metric: str | None = Field(None, description="Metric that chooses; default the task's own.")
+    seeds: PositiveInt = Field(
+        1,
+        le=20,
+        description="Trainings of the student, with seeds from `seed` on: the one with the best score on validation rows is "
+        "shipped, mean and spread of all are reported.",
+    )
+    trackers: list[Literal["tensorboard", "mlflow", "wandb"]] = Field(
+        default_factory=list,
+        description="Trackers that get losses, rates and scores, as files in the folder `trackers` of the run.",
+    )
+
+
 class VerifySection(Section):
-    """What a file must keep."""
+    """What an exported file must not lose against the model that it is made from."""
 
     max_drop: Fraction = Field(
         0.01, description="Largest loss of the deciding metric between fp32 and quantized, as a fraction."
@@ -202,8 +245,20 @@ class VerifySection(Section):
     )
 
 
+def _allow_no_teacher(schema: dict[str, Any]) -> None:
+    """Remove `teacher` from the required keys of the JSON Schema, since a column of answers can replace it."""
+    schema["required"] = [key for key in schema["required"] if key != "teacher"]
+
+
+def _allow_auto(schema: dict[str, Any]) -> None:
+    """Add the word auto to what the JSON Schema allows for the section student."""
+    schema["anyOf"] = [*schema["anyOf"], {"const": "auto"}]
+
+
 class Recipe(Section):
     """The settings of one run, from teacher to artefact folder."""
+
+    model_config = ConfigDict(json_schema_extra=_allow_no_teacher)
 
     schema_version: Literal[1] = Field(alias="schema", description="Version of the recipe format.")
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="Short name of the run.")
@@ -212,19 +267,38 @@ class Recipe(Section):
     seed: int = Field(0, ge=0, lt=1 << 63, description="Seed of every random choice.")
     data: DataSection = Field(default_factory=lambda: DataSection())
     answer: AnswerSettings = Field(default_factory=lambda: AnswerSettings(), description="How outputs become answers.")
-    teacher: TeacherSection
-    student: StudentSection | None = Field(None, description="Leave out to export the teacher itself.")
+    teacher: TeacherSection = Field(description="Left out if data.train.teacher names a column of answers.")
+    student: StudentSection | None = Field(
+        None,
+        description="Leave out to export the teacher itself; auto for the smallest student that keeps 97 % of the teacher.",
+        json_schema_extra=_allow_auto,
+    )
     distill: list[AnyStage] = Field(
         default_factory=list, description="Distillation stages, in order: general ones first."
+    )
+    training: TrainingSection = Field(
+        default_factory=lambda: TrainingSection(), description="How trainings are watched and repeated."
     )
     export: ExportSection = Field(default_factory=lambda: ExportSection())
     quantize: QuantizeSection = Field(default_factory=lambda: QuantizeSection())
     verify: VerifySection = Field(default_factory=lambda: VerifySection())
     benchmark: BenchmarkSection | None = Field(None, description="Leave out to measure nothing.")
+    planned: PlannedSection | None = Field(None, description="Written by `pocketbert plan`.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_for_column(cls, values: object) -> object:
+        """Fill in what a recipe may leave out if its teacher is a column of answers, see `fill_column_recipe`."""
+        return fill_column_recipe(values)
 
     @model_validator(mode="after")
     def _check_sections(self) -> Recipe:
-        """Raise ContradictionError with all settings of different sections that contradict each other."""
+        """Check that the recipe's settings fit together, and return the recipe unchanged.
+
+        Raises:
+            ContradictionError: Listing every contradiction, most of them between two sections, and every
+                setting that is missing although another one needs it.
+        """
         problems = []
         if self.student is not None and not self.distill:
             problems.append(
@@ -233,7 +307,7 @@ class Recipe(Section):
             )
         key = "quantize.scheme" if self.quantize.files is None else "quantize.files"
         wanted = self.quantize.wanted if self.quantize.budget is None else self.quantize.files or ()
-        choice = list_choice_problems(wanted, self.export.formats, self.data.train is not None)
+        choice = list_choice_problems(wanted, self.export.formats, bool(self.data.train or self.data.transfer))
         problems += [*(f"{key}: {problem}" for problem in choice), *self._budget_problems()]
         problems += list_calibration_problems(self.quantize)
         if len(set(self.export.formats)) < len(self.export.formats):
@@ -244,14 +318,22 @@ class Recipe(Section):
         if self.teacher.finetune or not all(general):
             needed = {"train": "{path: rows.csv}", "eval": "{path: dev.csv}, or {fraction: 0.1} of the training rows"}
             missing = [k for k in needed if getattr(self.data, k) is None]
+            if self.data.transfer is not None and not self.teacher.finetune:
+                missing = [k for k in missing if k != "train"]  # a ready teacher labels the texts
             problems += [f"data: training needs data.{k}: add {k}: {needed[k]}" for k in missing]
-        if self.data.eval is not None and self.data.eval.fraction is not None and self.data.train is None:
+        if self.data.eval is not None and self.data.eval.fraction is not None and self.data.eval_source is None:
             problems.append("data.eval.fraction: is taken from the training rows; add train: {path: rows.csv}")
-        problems += self._general_problems(general) + self._task_problems()
+        problems += self._transfer_problems()
+        problems += self._general_problems(general) + self._task_problems() + self._training_problems()
         problems += self._form_problems()
+        finetunes, has_student = self.teacher.finetune is not None, self.student is not None
+        problems += list_column_problems(self.data.train, self.task, self.distill, finetunes, has_student)
         if self.student is not None and self.student.vocabulary is not None:
             rows = self.data.train is not None and self.data.eval is not None
             problems += list_vocabulary_problems(self.student.vocabulary, self.task, self.distill, rows)
+        if self.student is not None:
+            problems += list_static_problems(self.student, self.task, self.distill)
+            problems += list_auto_problems(self.student, self.task, self.distill, has_model=self.column is None)
         depth = self.student.layers if self.student else None
         files = self.quantize.written(self.export.formats)
         for i, stage in enumerate(self.distill):
@@ -260,8 +342,59 @@ class Recipe(Section):
             raise ContradictionError(problems)
         return self
 
+    @property
+    def column(self) -> TeacherColumn | None:
+        """The column of a teacher's answers that the student learns from; None if a model is the teacher."""
+        return self.data.train.teacher if self.data.train is not None else None
+
+    @property
+    def prunes_vocabulary(self) -> bool:
+        """Whether the student keeps only a part of its vocabulary."""
+        return self.student is not None and self.student.vocabulary is not None
+
+    def _transfer_problems(self) -> list[str]:
+        """List settings of unlabelled texts that no stage can use, or that do not fit the task."""
+        transfer, problems = self.data.transfer, []
+        if transfer is None:
+            if self.data.mix is not None and self.data.train is None:
+                problems.append("data.mix: there are no rows to mix: add data.train or data.transfer")
+            return problems
+        if self.task in NO_TRANSFER:
+            return [f"data.transfer: has no use for {self.task}: {NO_TRANSFER[self.task]}; leave it out"]
+        if self.column is not None:
+            return [
+                "data.transfer: its texts have no answers in the column data.train.teacher: answer them with `pocketbert teach` "
+                "and add them to data.train, or leave it out"
+            ]
+        if not any(stage.is_taught(self.task) for stage in self.distill):
+            problems.append(
+                "data.transfer: is read by stages that learn from the teacher on the task's text: add {method: task, epochs: 4}, "
+                "or leave it out"
+            )
+        if self.data.train is None:
+            problems += [
+                f"distill.{i}: learns gold labels, and only data.transfer is there: add data.train, or weigh labels with 0"
+                for i, stage in enumerate(self.distill)
+                if stage.needs_labels(self.task)
+            ]
+        for i, source in enumerate(transfer.sources):
+            key = f"data.transfer.sources.{i}.text_pair"
+            if TASKS[self.task].labels is LabelKind.ANSWERS and source.text_pair is None:
+                problems.append(
+                    f"{key}: question-answering needs the column of the context; pairs are not drawn for it"
+                )
+            if TASKS[self.task].labels is LabelKind.SPANS and source.text_pair is not None:
+                problems.append(f"{key}: {self.task} takes one text")
+        section = self.student.vocabulary if self.student is not None else None
+        if section is not None and section.reads_otherwise:
+            problems.append(
+                "data.transfer: a student whose vocabulary is split otherwise (student.vocabulary.at_least, resplit) learns on "
+                "labelled rows only: leave one of both out"
+            )
+        return problems
+
     def _budget_problems(self) -> list[str]:
-        """List what a budget needs and the recipe lacks: training rows, evaluation rows, and a gate no stricter."""
+        """List what a recipe with a budget lacks: training rows, evaluation rows, a large enough `verify.max_drop`."""
         budget = self.quantize.budget
         if budget is None:
             return []
@@ -276,7 +409,7 @@ class Recipe(Section):
         return problems + list_smaller_student_problems(budget.students, self.task, self.student)
 
     def _form_problems(self) -> list[str]:
-        """List settings that contradict an export form with additional inputs, such as a student or training data."""
+        """List settings that an export form with additional inputs does not allow: a student, or data."""
         form, sources = self.export.form, (self.data.train, self.data.eval, self.data.corpus)
         if self.export.entities is not None and form in (None, TEXT_ONLY):
             return ["export.entities: is read with a form that has entities: set export.form"]
@@ -287,8 +420,35 @@ class Recipe(Section):
             "first, then export the trained folder in the form"
         ]
 
+    def _training_problems(self) -> list[str]:
+        """List settings of the section `training` and of validation rows that have no effect in this recipe."""
+        section, task, problems = self.training, TASKS[self.task], list[str]()
+        known = [m.name for m in (task.metric, *task.others)]
+        if section.metric is not None and section.metric not in known:
+            problems.append(
+                f"training.metric: '{section.metric}' is not measured for {self.task}; allowed: {', '.join(known)}"
+            )
+        if section.seeds > 1 and self.student is None:
+            problems.append(
+                "training.seeds: trains the student several times, and there is none: add student, or leave it out"
+            )
+        if section.seeds > 1 and task.labels is LabelKind.NONE:
+            problems.append(f"training.seeds: students of {self.task} are not scored on validation rows: leave it out")
+        if self.data.validation is None:
+            return problems
+        if self.data.train is None and self.data.transfer is None:
+            problems.append(
+                "data.validation: chooses among checkpoints, and nothing is trained on the task's rows: leave it out"
+            )
+        if task.labels is LabelKind.NONE:
+            problems.append(f"data.validation: checkpoints of {self.task} are not scored while it trains: leave it out")
+        return problems
+
     def _general_problems(self, general: list[bool]) -> list[str]:
-        """List problems of the stages on general text (true in `general`): their order and their data."""
+        """List problems of stages that train on plain text: their order, and the data and head that they need.
+
+        `general` has, for each stage of `distill`, whether it is such a stage.
+        """
         problems, methods = [], ", ".join(method_names(lambda s: s.general))
         if any(general) and self.student is not None and self.student.init == "pruned":
             problems.append(
@@ -322,7 +482,7 @@ class Recipe(Section):
         return problems
 
     def _task_problems(self) -> list[str]:
-        """List settings of data, teacher and answers that do not fit the recipe's task."""
+        """List settings of the recipe's sections `data`, `teacher` and `answer` that the recipe's task does not allow."""
         task, problems = TASKS[self.task], []
         own = {"train": self.data.train, "eval": self.data.eval if self.data.eval_source is self.data.eval else None}
         sources = [(k, s) for k, s in own.items() if s is not None]
@@ -332,6 +492,13 @@ class Recipe(Section):
                 for k, s in sources
                 if s.text_pair is None
             ]
+        is_choice = task.labels is LabelKind.CHOICE
+        what = (
+            "needs the column with the choices, or a list of the columns of the choices"
+            if is_choice
+            else "has no choices"
+        )
+        problems += [f"data.{k}.choices: {self.task} {what}" for k, s in sources if (s.choices is None) is is_choice]
         if task.labels in (LabelKind.SPANS, LabelKind.NONE):
             problems += [
                 f"data.{k}.text_pair: {self.task} takes one text" for k, s in sources if s.text_pair is not None

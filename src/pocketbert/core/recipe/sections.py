@@ -29,6 +29,7 @@ from pocketbert.core.data.source import PlainNumbers
 from pocketbert.core.errors import suggest_allowed
 from pocketbert.core.families import all_families
 from pocketbert.core.plugins import load_plugins, record_registration
+from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format, MaskingKind, Runtime, Schedule, Scheme, SecondSegment
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -36,7 +37,7 @@ Rate = Annotated[float, Field(gt=0, le=1)]
 
 
 class Section(PlainNumbers):
-    """Base of all parts: unknown keys are errors, values do not change."""
+    """Base of all parts of a recipe: unknown keys are errors, and values cannot be changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -59,12 +60,12 @@ StudentFamily = Annotated[str, AfterValidator(_check_student_family)]
 
 
 def _delete_default(schema: dict[str, Any]) -> None:
-    """Delete the default from a field's JSON schema, where it only stands for a missing value."""
+    """Delete the default of a field from the JSON Schema, because it only means that the value is missing."""
     del schema["default"]
 
 
 class Updates(Section):
-    """How a model is changed, whatever it learns."""
+    """How a model's weights are updated in training, whatever the model learns."""
 
     steps: int = Field(0, gt=0, description="Optimiser steps; or give epochs.", json_schema_extra=_delete_default)
     epochs: float | None = Field(
@@ -75,7 +76,8 @@ class Updates(Section):
     )
     batch: PositiveInt = Field(64, description="Rows per step.")
     micro_batch: PositiveInt | None = Field(
-        None, description="Rows per forward pass in each process; gradients are summed. Default all at once."
+        None,
+        description="Rows per forward pass in each process; gradients are summed. Default all at once, or what fits into memory.",
     )
     lr: Rate = Field(1e-4, description="Peak learning rate.")
     weight_decay: float = Field(0.01, ge=0, le=1, description="The optimiser's weight decay, not on biases and norms.")
@@ -95,7 +97,7 @@ class Updates(Section):
 
     @model_serializer(mode="wrap")
     def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Serialize only the one of steps and epochs that is set."""
+        """Serialize the section with only that one of `steps` and `epochs` that is set."""
         unset = "steps" if self.epochs is not None else "epochs"
         return {key: value for key, value in handler(self).items() if key != unset}
 
@@ -113,7 +115,7 @@ class Updates(Section):
 
 
 class Optimisation(Updates):
-    """Steps and rates that finetune and most distil stages share: AdamW, with one learning rate for all weights."""
+    """Steps and learning rates of fine-tuning and of most distillation stages: AdamW with one rate for all weights."""
 
     warmup: Fraction = Field(0.06, description="Share of the steps with rising learning rate.")
     schedule: Schedule = Field(
@@ -122,6 +124,12 @@ class Optimisation(Updates):
 
 
 # --- stages ------------------------------------------------------------
+
+NO_TRANSFER = {
+    TaskName.FILL_MASK: "its rows need no labels as it is, so that they are training rows (data.train) or plain text (data.corpus)",
+    TaskName.MULTIPLE_CHOICE: "a text alone has no choices; questions with choices but no answer are none that a teacher is sure of",
+}
+"""Why texts without labels are not taken for a task."""
 
 
 WrittenFile = tuple[Format, Scheme, Runtime | None]
@@ -133,9 +141,9 @@ class StagePlace:
     """The position of a distillation stage in a recipe, and the other sections that its checks need.
 
     Attributes:
-        number: Its index in `distill`.
+        number: Index of the stage in `distill`.
         stages: All entries of `distill`.
-        depth: Layers of the student, if the recipe names them.
+        depth: Number of the student's layers, if the recipe names it; else None.
         files: The quantized files that are written; None if they are not chosen yet.
     """
 
@@ -151,11 +159,12 @@ class StagePlace:
 
 
 class Stage(Updates):
-    """Base of all sections that an entry of `distill` may be; a subclass has a field `method` with its name as Literal.
+    """Base of all sections that an entry of `distill` can be; the Literal of a subclass's field `method` is its name.
 
     Attributes:
-        general: Whether it learns from a pre-trained teacher on plain text; else it learns on the task's own text.
-        teaches_words: Whether it teaches the head of fill-mask, which guesses hidden words.
+        general: Whether the stage learns from a pre-trained teacher on plain text; if not, it learns on the task's own
+            text.
+        teaches_words: Whether the stage trains the fill-mask head, which predicts masked tokens.
     """
 
     general: ClassVar[bool] = False
@@ -174,21 +183,34 @@ class Stage(Updates):
         """Whether the stage trains on augmented rows."""
         return bool(getattr(self, "augmented", False))
 
+    def is_taught(self, task: TaskName) -> bool:
+        """Return whether the stage learns the teacher's outputs for unlabelled rows, and so reads data.transfer."""
+        return False
+
+    def needs_labels(self, task: TaskName) -> bool:
+        """Return whether the stage learns gold labels of the rows."""
+        return False
+
+    @property
+    def predicts(self) -> bool:
+        """Whether the stage trains the student's head, so that scores on validation rows can choose its checkpoint."""
+        return False
+
     @property
     def by_text(self) -> bool:
-        """Whether teacher and student are compared by outputs for whole texts only, not by single tokens."""
+        """Whether the stage compares teacher and student by outputs for whole texts only, not for single tokens."""
         return False
 
     @property
     def exported_format(self) -> Format | None:
-        """The file format that the stage trains for, whose export settings affect its result; None for any."""
+        """The file format that the stage trains for, whose export settings change its result; None for any."""
         return None
 
     def problems(self, place: StagePlace) -> list[str]:
         """List settings of the stage that contradict the rest of the recipe.
 
         Returns:
-            One sentence each; if one key is to blame, the sentence begins with it and a colon.
+            One sentence for each; if one key is wrong, the sentence begins with the key and a colon.
         """
         return []
 
@@ -221,7 +243,7 @@ def register_stage(section: _S) -> _S:
 
 
 def on_registration(listener: Callable[[], object]) -> None:
-    """Register a function to call after every further registration of a method, to rebuild dependent models."""
+    """Add a function that is called after each later registration of a method, to rebuild models that depend on it."""
     _LISTENERS.append(listener)
 
 
@@ -250,7 +272,7 @@ AnyStage = Annotated[Stage, _RegisteredStage()]
 
 
 class GeneralText(Stage):
-    """How a general stage reads its plain text."""
+    """How a general stage masks and pairs the plain text that it reads."""
 
     general: ClassVar[bool] = True
 

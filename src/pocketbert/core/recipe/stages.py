@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, PositiveInt, model_validator
 
 from pocketbert.core.recipe.sections import (
+    NO_TRANSFER,
     Fraction,
     GeneralText,
     Optimisation,
@@ -17,11 +18,12 @@ from pocketbert.core.recipe.sections import (
     Updates,
     register_stage,
 )
+from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format, MaskingKind, Projection, Runtime, Schedule, Scheme, Signal, Transfer
 
 
 class TermWeights(Section):
-    """Weight of each term of a loss; 0 leaves it out."""
+    """Weight of each term of a loss; a term of weight 0 is left out."""
 
     @model_validator(mode="after")
     def _check_some_weight(self) -> TermWeights:
@@ -36,7 +38,7 @@ class TermWeights(Section):
 
 
 class SignalWeights(TermWeights):
-    """Weight of each term of the loss; 0 leaves it out."""
+    """Weight of each term of the loss of method `task`; a term of weight 0 is left out."""
 
     logits: float = Field(1.0, ge=0, description="KL of the temperature-softened class distributions, times T^2.")
     hidden: float = Field(1.0, ge=0, description="Squared error of the hidden states of mapped layers.")
@@ -50,7 +52,7 @@ class SignalWeights(TermWeights):
 
 @register_stage
 class TaskStage(Stage, Optimisation):
-    """Method `task`: the student learns a fine-tuned teacher's behaviour on the task's own text."""
+    """Method `task`: the student learns a fine-tuned teacher's outputs and layers on the task's own text."""
 
     teaches_words: ClassVar[bool] = True
 
@@ -68,17 +70,30 @@ class TaskStage(Stage, Optimisation):
     augmented: bool = Field(False, description="Learn on the augmented rows; needs data.augment.")
 
     @property
+    def predicts(self) -> bool:
+        """Whether the stage learns logits or gold labels."""
+        return bool(self.signals.logits or self.signals.labels)
+
+    @property
     def by_text(self) -> bool:
-        """Whether neither hidden states nor attention are compared, so that only outputs for whole texts are."""
+        """Whether the stage compares neither hidden states nor attention, and so only outputs for whole texts."""
         return not (self.signals.hidden or self.signals.attention)
 
+    def is_taught(self, task: TaskName) -> bool:
+        """Return whether a signal of the teacher has a weight, and the task can use texts without labels."""
+        return bool(self.signals.active()) and task not in NO_TRANSFER
+
+    def needs_labels(self, task: TaskName) -> bool:
+        """Return whether the loss on gold labels has a weight."""
+        return self.signals.labels > 0
+
     def problems(self, place: StagePlace) -> list[str]:
-        """Return a problem if the layer map has another length than the student has layers."""
+        """List a problem if the layer map has more or fewer entries than the student has layers."""
         return _layer_map_problems(self.layers, place)
 
 
 class TripleWeights(TermWeights):
-    """Weight of each term of DistilBERT's loss; 0 leaves it out. The defaults are those of the original training command."""
+    """Weight of each term of DistilBERT's loss; 0 leaves a term out. The defaults are those of the original command."""
 
     logits: float = Field(5.0, ge=0, description="KL of the softened vocabulary distributions, times T^2.")
     mlm: float = Field(2.0, ge=0, description="Cross-entropy of the hidden tokens.")
@@ -86,7 +101,7 @@ class TripleWeights(TermWeights):
 
 
 class SparseCache(Section):
-    """How much of a teacher's distribution over the vocabulary is kept at each hidden token."""
+    """How much of a teacher's distribution over the vocabulary is stored for each masked token."""
 
     top: PositiveInt = Field(32, description="Most probable tokens, kept exactly.")
     samples: int = Field(
@@ -99,7 +114,10 @@ class SparseCache(Section):
 
 @register_stage
 class DistilBertStage(GeneralText, Optimisation):
-    """Method `distilbert`: the student learns a pre-trained teacher's guesses and last hidden states on plain text."""
+    """Method `distilbert`: the student learns a pre-trained teacher's masked-token predictions and last hidden states.
+
+    It reads plain text.
+    """
 
     teaches_words: ClassVar[bool] = True
 
@@ -124,7 +142,11 @@ class DistilBertStage(GeneralText, Optimisation):
     )
 
     def problems(self, place: StagePlace) -> list[str]:
-        """List problems of masking (none although hidden tokens are learnt) and of a cache that lacks needed data."""
+        """List settings of the stage that contradict each other.
+
+        These are ``masking: none`` although masked tokens are to be learnt, and a cache of predictions that does not
+        fit the loss.
+        """
         problems = []
         if self.masking is MaskingKind.NONE and (self.weights.mlm or self.masked_only):
             fix = "set weights.mlm: 0 and masked_only: false, or name another"
@@ -144,7 +166,7 @@ class DistilBertStage(GeneralText, Optimisation):
 
 
 class LayerWeights(TermWeights):
-    """Weight of each term of TinyBERT's loss; 0 leaves it out. The original has 1 everywhere."""
+    """Weight of each term of TinyBERT's loss; a term of weight 0 is left out. The original has 1 everywhere."""
 
     attention: float = Field(1.0, ge=0, description="Squared error of the attention scores of mapped layers.")
     hidden: float = Field(1.0, ge=0, description="Squared error of the hidden states of mapped layers.")
@@ -152,7 +174,7 @@ class LayerWeights(TermWeights):
 
 
 class LayerStage(Stage, Optimisation):
-    """What TinyBERT's general and intermediate stages share."""
+    """Settings that TinyBERT's general and intermediate stages have in common."""
 
     weights: LayerWeights = Field(default_factory=lambda: LayerWeights(), description="Terms of the loss.")
     projection: Projection = Field(
@@ -168,7 +190,7 @@ class LayerStage(Stage, Optimisation):
     )
 
     def problems(self, place: StagePlace) -> list[str]:
-        """Return problems of the layer map's length, and of a projection unlike that of earlier stages."""
+        """List problems: a layer map of the wrong length, or another projection than that of an earlier stage."""
         earlier = [s.projection for s in place.stages[: place.number] if isinstance(s, LayerStage)]
         problems = _layer_map_problems(self.layers, place)
         if earlier and self.projection is not earlier[0] and len(set(earlier)) == 1:
@@ -207,6 +229,10 @@ class TinyBertIntermediateStage(LayerStage):
     )
     augmented: bool = Field(False, description="Learn on the augmented rows; needs data.augment.")
 
+    def is_taught(self, task: TaskName) -> bool:
+        """Return whether the task can use texts without labels, since the stage learns the teacher's layers only."""
+        return task not in NO_TRANSFER
+
 
 @register_stage
 class TinyBertPredictionStage(Stage, Optimisation):
@@ -223,13 +249,29 @@ class TinyBertPredictionStage(Stage, Optimisation):
     augmented: bool = Field(False, description="Learn on the augmented rows; needs data.augment.")
 
     @property
+    def predicts(self) -> bool:
+        """Always true, since the stage learns outputs."""
+        return True
+
+    @property
     def by_text(self) -> bool:
         """Always true, since the stage compares outputs only."""
         return True
 
+    def is_taught(self, task: TaskName) -> bool:
+        """Return whether the task can use texts without labels; not for regression, which learns gold scores."""
+        return task is not TaskName.REGRESSION and task not in NO_TRANSFER
+
+    def needs_labels(self, task: TaskName) -> bool:
+        """Return whether the stage learns gold scores, as it does for regression."""
+        return task is TaskName.REGRESSION
+
 
 class RelationWeights(TermWeights):
-    """Weight of each term of MiniLM's loss; 0 leaves it out. The defaults are version 2's; version 1 is attention and value."""
+    """Weight of each term of MiniLM's loss; 0 leaves a term out.
+
+    The defaults are those of version 2; version 1 has the terms attention and value.
+    """
 
     attention: float = Field(0.0, ge=0, description="KL of the attention distributions; as many heads as the teacher.")
     query: float = Field(1.0, ge=0, description="KL of the relations between queries.")
@@ -239,7 +281,7 @@ class RelationWeights(TermWeights):
 
 @register_stage
 class MiniLmStage(GeneralText, Optimisation):
-    """Method `minilm`: the student's last layer learns how a teacher's layer relates the tokens of plain text."""
+    """Method `minilm`: the student's last layer learns a teacher layer's relations between the tokens of plain text."""
 
     method: Literal["minilm"] = Field(description="Distillation method.")
     batch: PositiveInt = Field(256, description="Rows per step.")
@@ -257,7 +299,7 @@ class MiniLmStage(GeneralText, Optimisation):
 
 
 class TransferWeights(TermWeights):
-    """Weight of each term of MobileBERT's losses; 0 leaves it out. The defaults are those of the original training command."""
+    """Weight of each term of MobileBERT's losses; 0 leaves a term out. The defaults are the original command's."""
 
     maps: float = Field(100.0, ge=0, description="Squared error of the normalised states of each layer.")
     means: float = Field(5000.0, ge=0, description="Squared error of the states' means over channels.")
@@ -277,9 +319,10 @@ class TransferWeights(TermWeights):
 
 @register_stage
 class MobileBertStage(GeneralText, Updates):
-    """Method `mobilebert`: the student's blocks learn a pre-trained teacher's, then its guesses, on plain text.
+    """Method `mobilebert`: the student learns a pre-trained teacher's blocks, then its masked-token predictions.
 
-    The optimiser is LAMB; how the learning rate of each layer runs is the strategy's.
+    The text is plain text, and the optimiser is LAMB. `strategy` decides the order, and how the learning rate of each
+    layer changes.
     """
 
     teaches_words: ClassVar[bool] = True
@@ -332,26 +375,26 @@ class MobileBertStage(GeneralText, Updates):
         return self
 
     def problems(self, place: StagePlace) -> list[str]:
-        """Return a problem if the layer map has another length than the student has layers."""
+        """List a problem if the layer map has more or fewer entries than the student has layers."""
         return _layer_map_problems(self.layers, place)
 
 
 def _layer_map_problems(layers: list[int] | None, place: StagePlace) -> list[str]:
-    """Return a problem if a layer map does not have one entry per student layer; None is the default map."""
+    """List a problem if a layer map has not one entry for each student layer; None, the default map, has no problem."""
     if layers is None or place.depth is None or len(layers) == place.depth:
         return []
     return [f"{place.where}.layers: lists {len(layers)} layers, the student has {place.depth}"]
 
 
 class GeneratorSection(Section):
-    """The model that draws the tokens which take the place of others."""
+    """The model that draws the tokens by which others are replaced."""
 
     model: str = Field(description="Folder or Hub name of a masked-language model with the teacher's vocabulary.")
     revision: str | None = Field(None, description="Hub revision.")
 
 
 class ReplacedWeights(TermWeights):
-    """Weight of each term; 0 leaves it out. The defaults of the first two are ELECTRA's."""
+    """Weight of each term of the loss; 0 leaves a term out. The defaults of the first two are ELECTRA's."""
 
     generator: float = Field(
         1.0, ge=0, description="Cross-entropy of the generator's guesses of hidden tokens; 0 leaves it as it is."
@@ -364,7 +407,7 @@ class ReplacedWeights(TermWeights):
 
 @register_stage
 class ReplacedTokensStage(GeneralText, Optimisation):
-    """Method `replaced-tokens`: the student learns to tell which tokens of plain text a generator replaced, as ELECTRA does."""
+    """Method `replaced-tokens`: the student learns to find the tokens of plain text that a generator replaced."""
 
     method: Literal["replaced-tokens"] = Field(description="Distillation method.")
     generator: GeneratorSection = Field(description="The generator, which is trained too.")
@@ -388,7 +431,7 @@ class ReplacedTokensStage(GeneralText, Optimisation):
         return self
 
     def problems(self, place: StagePlace) -> list[str]:
-        """List other stages that train a masked-LM head, which an ELECTRA-like student does not have."""
+        """List the other stages that train a fill-mask head, which a student of this method does not have."""
         others = [n for n, s in enumerate(place.stages) if s.general and getattr(s, "teaches_words", False)]
         return [
             f"{place.where}: the student judges tokens and guesses none, distill.{n} trains guesses: leave one of both "
@@ -399,7 +442,7 @@ class ReplacedTokensStage(GeneralText, Optimisation):
 
 @register_stage
 class QatStage(Stage, Optimisation):
-    """Method `qat`: the student learns its own fp32 answers while its numbers are rounded as in a quantized file."""
+    """Method `qat`: the student learns its own fp32 outputs while its numbers are rounded as in a quantized file."""
 
     method: Literal["qat"] = Field(description="Distillation method.")
     scheme: Literal[Scheme.A8W8, Scheme.W4] = Field(

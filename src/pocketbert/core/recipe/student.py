@@ -1,4 +1,4 @@
-"""The student sections of a recipe: size, initial weights, vocabulary, and smaller students for a budget."""
+"""The student sections of a recipe: size, initial weights, vocabulary, limits of `student: auto`, smaller students for a budget."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from pocketbert.core.recipe.budget import BudgetSection
+from pocketbert.core.recipe.budget import LARGEST_MB, LARGEST_MS, SMALLEST_MS, BudgetSection
 from pocketbert.core.recipe.sections import Fraction, Section, Stage, StudentFamily
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import MobileBertSize
@@ -21,7 +21,7 @@ _TEXT_TASKS = (TaskName.TEXT_CLASSIFICATION, TaskName.MULTI_LABEL, TaskName.REGR
 
 
 class VocabularySection(Section):
-    """Which pieces of the vocabulary the student keeps: those of the training rows, and what all words are spelt with."""
+    """Which tokens of the vocabulary the student keeps: those of the training rows, and those that spell all words."""
 
     at_least: PositiveInt = Field(1, description="Keep the pieces that occur at least this often in the training rows.")
     top: int = Field(
@@ -41,14 +41,14 @@ class VocabularySection(Section):
 
     @property
     def reads_otherwise(self) -> bool:
-        """Whether student and teacher tokenize training rows differently."""
+        """Whether student and teacher may split training rows into different tokens."""
         return self.resplit > 0 or self.at_least > 1
 
 
 def list_vocabulary_problems(
     section: VocabularySection, task: TaskName, stages: Sequence[Stage], has_rows: bool
 ) -> list[str]:
-    """List recipe settings that contradict a pruned vocabulary, one sentence each."""
+    """List recipe settings that contradict a reduced vocabulary, one sentence each."""
     problems = []
     if not has_rows:
         problems.append(
@@ -70,7 +70,7 @@ def list_vocabulary_problems(
 
 
 def _token_problems(section: VocabularySection, task: TaskName, stages: Sequence[Stage]) -> list[str]:
-    """List what cannot be learnt because student and teacher tokenize texts differently; empty if they do not."""
+    """List settings that need the student to read the teacher's tokens, if its vocabulary makes it read others."""
     defaults = {key: default for key, default in (("at_least", 1), ("resplit", 0)) if getattr(section, key) > default}
     if not defaults:
         return []
@@ -81,7 +81,7 @@ def _token_problems(section: VocabularySection, task: TaskName, stages: Sequence
     if task not in _TEXT_TASKS and task is not TaskName.FILL_MASK:
         allowed = ", ".join(_TEXT_TASKS)
         problems.append(
-            f"student.vocabulary: {task} is learnt token by token, and {why}; allowed: {allowed}; set {reset}"
+            f"student.vocabulary: {task} is not learnt text by text, and {why}; allowed: {allowed}; set {reset}"
         )
     for number, stage in enumerate(stages):
         if not stage.general and not stage.by_text:
@@ -93,10 +93,53 @@ def _token_problems(section: VocabularySection, task: TaskName, stages: Sequence
     return problems
 
 
-class StudentSection(Section):
-    """The small model; whatever is not given is the teacher's own."""
+class AutoStudent(Section):
+    """What the student that a run chooses by itself must keep, and how large and slow its file may be."""
 
-    layers: PositiveInt | None = Field(None, description="Encoder layers; needed without model or size.")
+    keep: float = Field(
+        0.97,
+        gt=0,
+        le=1,
+        description="Share of the teacher's score on validation rows that the student keeps, with 90 % confidence.",
+    )
+    max_size_mb: float | None = Field(
+        None,
+        gt=0,
+        lt=LARGEST_MB,
+        description="Largest file in MB (1,000,000 bytes), in ONNX and the scheme of the default file.",
+    )
+    max_latency_ms: float | None = Field(
+        None,
+        ge=SMALLEST_MS,
+        lt=LARGEST_MS,
+        description="Largest median latency of that file on this machine in milliseconds: one thread, real texts.",
+    )
+
+    @property
+    def text(self) -> str:
+        """The limits in words, e.g. ``97 % of the teacher's score kept, at most 8 MB``."""
+        limits = [f"{100 * self.keep:g} % of the teacher's score kept"]
+        limits += [f"at most {self.max_size_mb:g} MB"] if self.max_size_mb is not None else []
+        return ", ".join(limits + ([f"at most {self.max_latency_ms:g} ms"] if self.max_latency_ms is not None else []))
+
+
+class StudentSection(Section):
+    """The small model; a size that is not given is that of the teacher."""
+
+    auto: AutoStudent | None = Field(
+        None,
+        description="Instead of sizes: train several students, and take the smallest that keeps enough of the teacher. "
+        "`student: auto` for {auto: {}}.",
+    )
+    layers: int | None = Field(
+        None,
+        ge=0,
+        description="Encoder layers; needed without model or size. 0: a static student, a table of token vectors that "
+        "the teacher makes, their mean, and a small head.",
+    )
+    dimensions: PositiveInt | None = Field(
+        None, description="With layers: 0, the numbers of a token vector; default 256."
+    )
     model: str | None = Field(
         None,
         min_length=1,
@@ -134,17 +177,37 @@ class StudentSection(Section):
         None, description="Keep only some pieces of the vocabulary; {} for those of the training rows. Default all."
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_auto(cls, values: object) -> object:
+        """Read the word ``auto`` as a section with the default limits."""
+        return {"auto": {}} if values == "auto" else values
+
     @model_validator(mode="after")
     def _check_sizes(self) -> StudentSection:
-        """Raise ValueError for sizes of the student and origins of its weights that contradict each other."""
-        problems = self._pruning_problems() if self.init == "pruned" else []
+        """Raise ValueError for student sizes, or sources of its first weights, that contradict each other."""
+        if self.auto is not None:
+            fields = type(self).model_fields.items()
+            others = [
+                key
+                for key, field in fields
+                if getattr(self, key) != field.default and key not in ("auto", "vocabulary")
+            ]
+            if others:
+                raise ValueError(
+                    f"{', '.join(others)}: auto chooses the student's size; leave auto or the other keys out"
+                )
+            return self
+        problems = self._static_problems()
+        if self.init == "pruned" and self.layers != 0:
+            problems += self._pruning_problems()
         if problems:
             raise ValueError("; ".join(problems))
         sizes = ["layers", "teacher_layers", "hidden", "heads", "intermediate", "family"]
         if self.init == "pruned" and self.model is not None:
             sizes = ["family"]
         if self.model is None and self.size is None and self.layers is None:
-            raise ValueError("give layers: N, or model: FOLDER to go on with a student, or size: mobilebert")
+            raise ValueError("give layers: N, auto: {}, model: FOLDER to go on with a student, or size: mobilebert")
         given = [k for k in sizes if getattr(self, k) is not None]
         if self.model is not None and self.size is not None:
             given.append("size")
@@ -166,6 +229,17 @@ class StudentSection(Section):
             raise ValueError("fold_segments is for a student of another family that starts from teacher layers")
         return self
 
+    def _static_problems(self) -> list[str]:
+        """List settings that contradict ``layers: 0`` (a student without layers), or `dimensions` with layers."""
+        if self.layers != 0:
+            only = "dimensions is for a student without layers: set layers: 0, or leave it out"
+            return [only] if self.dimensions is not None else []
+        others = ("hidden", "heads", "intermediate", "teacher_layers", "family", "model", "size")
+        given = [key for key in others if getattr(self, key) is not None]
+        given += [f"init: {self.init}"] if self.init != "teacher-layers" else []
+        what = "a student without layers has a table of the teacher's token vectors (dimensions) and a head only"
+        return [f"{', '.join(given)}: {what}; leave out what else is given"] if given else []
+
     def _pruning_problems(self) -> list[str]:
         """List settings that contradict ``init: pruned``."""
         problems = []
@@ -183,11 +257,66 @@ class StudentSection(Section):
         return problems
 
 
+def list_static_problems(student: StudentSection, task: TaskName, stages: Sequence[Stage]) -> list[str]:
+    """List the task and stages that a student without layers cannot have, each with the fix.
+
+    Students with layers have no such problems.
+    """
+    if student.layers != 0:
+        return []
+    problems, tasks = [], (*_TEXT_TASKS, TaskName.FEATURE_EXTRACTION)
+    if task not in tasks:
+        problems.append(
+            f"student.layers: 0 is for tasks with one answer for a text ({', '.join(tasks)}), not for {task}: give the "
+            "student layers"
+        )
+    return problems + [
+        f"distill.{number}: a student without layers learns outputs for whole texts only: set method: task with "
+        "signals: {logits: 1, hidden: 0, attention: 0}"
+        for number, stage in enumerate(stages)
+        if stage.method_name() != "task" or not stage.by_text
+    ]
+
+
+def list_auto_problems(
+    student: StudentSection, task: TaskName, stages: Sequence[Stage], *, has_model: bool
+) -> list[str]:
+    """List the settings with which a run cannot choose its student by itself, each with the fix; empty for other students.
+
+    Args:
+        student: The section `student`.
+        task: The recipe's task.
+        stages: The entries of `distill`.
+        has_model: Whether a model teaches, not a column of answers.
+    """
+    if student.auto is None:
+        return []
+    fix, problems = "or give student: {layers: 3}", []
+    if task is TaskName.FILL_MASK:
+        problems.append(
+            f"student.auto: students of {task} are not scored on validation rows: give student: {{layers: 3}}"
+        )
+    if not has_model:
+        problems.append(
+            "student.auto: compares students with a teacher model, and a column teaches: give student: {layers: 3}"
+        )
+    if [stage.method_name() for stage in stages] != ["task"]:
+        problems.append(
+            f"distill: student: auto trains each student in one stage of method task: leave others out, {fix}"
+        )
+    problems += [
+        f"distill.{number}.layers: is a map for one number of layers, and student: auto tries several: leave it out, {fix}"
+        for number, stage in enumerate(stages)
+        if getattr(stage, "layers", None) is not None
+    ]
+    return problems
+
+
 # --- smaller students of a budget ------------------------------------------------------------
 
 
 class SmallerStudent(Section):
-    """A student that is pruned from the recipe's own."""
+    """A smaller student that is made by pruning the recipe's own student."""
 
     intermediate: PositiveInt | None = Field(
         None, description="Feed-forward neurons that stay in each layer, the most important ones."
@@ -198,7 +327,7 @@ class SmallerStudent(Section):
 
     @model_validator(mode="after")
     def _check_smaller(self) -> SmallerStudent:
-        """Raise ValueError for a student that is not smaller than the recipe's own in any way."""
+        """Raise ValueError if the student would not be smaller than the recipe's own."""
         if self.intermediate is None and self.vocabulary is None:
             raise ValueError("nothing is smaller: give intermediate: N, vocabulary: {}, or both")
         return self
@@ -215,7 +344,7 @@ class SmallerStudent(Section):
 
 
 class RecipeBudget(BudgetSection):
-    """Limits of the files that a run chooses, and the students that it chooses among."""
+    """Limits within which a run chooses its files, and the students that it chooses among."""
 
     students: list[SmallerStudent] = Field(
         default_factory=list,
@@ -226,7 +355,7 @@ class RecipeBudget(BudgetSection):
 
     @model_validator(mode="after")
     def _check_students(self) -> RecipeBudget:
-        """Raise ValueError for a student that is listed twice, or steps without students."""
+        """Raise ValueError if a student is listed twice, or if `student_steps` is set without students."""
         names = [s.name for s in self.students]
         twice = dict.fromkeys(name for i, name in enumerate(names) if name in names[:i])
         if twice:
@@ -239,13 +368,17 @@ class RecipeBudget(BudgetSection):
 def list_smaller_student_problems(
     students: Sequence[SmallerStudent], task: TaskName, own: StudentSection | None
 ) -> list[str]:
-    """List recipe settings that contradict smaller students, each with the fix."""
+    """List the recipe settings that contradict the smaller students of a budget, each with the fix."""
     key = "quantize.budget.students"
     if not students:
         return []
     if own is None:
         return [f"{key}: there is no student to prune: add a student and a distill stage, or leave students out"]
     problems = []
+    if own.auto is not None:
+        problems.append(
+            f"{key}: are pruned from a student that is named, and student.auto chooses one: leave one of both out"
+        )
     if own.vocabulary is not None:
         problems.append(
             f"{key}: the recipe's own student has a pruned vocabulary, which cannot be pruned again: leave "
@@ -255,6 +388,10 @@ def list_smaller_student_problems(
         if student.vocabulary is not None:
             of_vocabulary = list_vocabulary_problems(student.vocabulary, task, (), has_rows=True)
             problems += [p.replace("student.vocabulary", f"{key}.{number}.vocabulary") for p in of_vocabulary]
+        if own.layers == 0 and student.intermediate is not None:
+            problems.append(
+                f"{key}.{number}.intermediate: the recipe's own student has no layers, and no neurons in them"
+            )
         if own.intermediate is not None and student.intermediate is not None:
             of_width = width_problem(student.intermediate, own.intermediate)
             problems += [f"{key}.{number}.intermediate: {of_width}"] if of_width else []
@@ -265,8 +402,8 @@ def width_problem(wanted: int, width: int) -> str:
     """Return why a smaller student would not be narrower than the recipe's own; empty if it is.
 
     Args:
-        wanted: Feed-forward neurons that are to stay in each layer.
-        width: Feed-forward neurons in each layer of the recipe's own student.
+        wanted: Number of feed-forward neurons that each layer of the smaller student keeps.
+        width: Number of feed-forward neurons in each layer of the recipe's own student.
     """
     if wanted < width:
         return ""

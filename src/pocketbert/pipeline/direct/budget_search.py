@@ -70,15 +70,15 @@ _NO_NUMBERS = "its answers are no finite numbers, or of another shape than those
 
 @dataclass(frozen=True)
 class SearchInputs(CandidateInputs):
-    """The exported model and the rows of a budget search; rows that score files did not rank or choose any.
+    """The exported model and the rows of a budget search. Rows that score files did not rank or choose any.
 
     Attributes:
         choosing: Rows whose score decides whether a candidate file is inside the budget.
         scoring: Data of the run that writes the folder, with the choosing rows to fit confidences on.
         kept_apart: Number of rows that are scored and took no part in the choice.
         student: Name of the student, if several are considered.
-        against: The inputs of the recipe's own student, whose exported files smaller students are compared with; None
-            for the own student.
+        against: The inputs of the recipe's own student, with whose exported files those of a smaller student are
+            compared; None for the own student.
     """
 
     choosing: EvalSet
@@ -100,22 +100,23 @@ class SearchInputs(CandidateInputs):
 
     @cached_property
     def texts(self) -> list[Text]:
-        """Texts of some of the rows that choose files, on which latency is measured."""
+        """Texts of some of the rows that choose files. Latency is measured on them."""
         chosen = sorted(self.choosing.rows.examples, key=lambda e: e.digest)[:_TIMED_TEXTS]
         return [e.input for e in chosen]
 
 
 def read_search_inputs(model: RunModel, bases: Mapping[Format, Path]) -> SearchInputs:
-    """Read the rows of a recipe, and split the evaluation rows into those that choose files and those that score.
+    """Read a recipe's rows, and split its evaluation rows into rows that choose files and rows that score them.
 
-    The hash of a row's text decides where it goes.
+    The hash of a row's text decides in which part the row is.
 
     Args:
-        model: The exported model, with a recipe that names both files of rows.
+        model: The exported model, whose recipe names the calibration rows and the evaluation rows.
         bases: Path of the exported file of each format.
 
     Raises:
-        InputError: If a file cannot be read, every calibration row is an evaluation row too, or a part has no rows.
+        InputError: If a file cannot be read, if every calibration row is an evaluation row too, or if a part has no
+            rows or no labels.
     """
     data, tokenizer = load_data(model.recipe, model.folder), model.tokenizer
     assert model.recipe.data.eval_source is not None
@@ -148,13 +149,13 @@ def search_files(
     folder: Path,
     errors: Mapping[str, float] | None = None,
 ) -> list[FormatResult]:
-    """Find the best quantized file of each format inside a budget; return the result of each format.
+    """Find the best quantized file of each format inside a budget, and return the result of each format.
 
     Args:
         inputs: Exported files and rows.
         budget: Limits on size, loss of accuracy and latency.
         schemes: Schemes of the quantized files to consider; empty for all.
-        folder: Workspace that this process has locked. Candidates are written below it and removed; measured figures
+        folder: Workspace that this process has locked. Candidates are written below it and removed; measured numbers
             stay.
         errors: RMS differences of the files of the recipe's own student, by name, from which the errors of a smaller
             student's files are predicted. None for the own student.
@@ -174,7 +175,7 @@ def exported_file_error(inputs: SearchInputs, folder: Path) -> float:
 
     Args:
         inputs: Exported model and rows of the smaller student.
-        folder: Workspace folder that keeps measured figures.
+        folder: Workspace folder that keeps measured numbers.
 
     Returns:
         RMS difference of their answers on the calibration rows, relative to their spread.
@@ -193,7 +194,7 @@ class _FormatSearch:
         errors: RMS differences of the own student's files by name; empty unless a smaller student is searched.
 
     Attributes:
-        candidates: Record of each candidate by its name, filled in as it is measured.
+        candidates: Record of each candidate by its name. What is measured is added to it.
     """
 
     def __init__(
@@ -222,11 +223,10 @@ class _FormatSearch:
         return FormatResult(self.files.format, self.files.metric, every, chosen, nearest)
 
     def _write_and_rank(self, spec: CandidateSpec, is_smallest: bool) -> Candidate:
-        """Write a candidate file and compare it with the exported one; return its record with the figures.
+        """Write a candidate file and compare it with the exported file; return its record with size and error.
 
-        A file that is surely too large or surely worse than another one is not written; its record has the reason.
-
-        The candidate that should be the smallest is written in any case.
+        A file that is surely too large, or surely worse than another candidate, is not written; its record has the
+        reason. The candidate that should be the smallest is never left out for its size.
         """
         candidate = self._new_record(spec)
         limit, expected = self.budget.max_size_mb, self.expected[spec.name] / 1e6
@@ -249,10 +249,10 @@ class _FormatSearch:
         return candidate.model_copy(update={"inside": choosing.is_inside(candidate, self.budget)})
 
     def _predicted_worse(self, spec: CandidateSpec) -> str:
-        """Return why a smaller student's candidate file need not be written; empty if it has to be.
+        """Predict whether a smaller student's candidate file is worse than another one; return why, else "".
 
-        The errors of a student and of a scheme are independent, so their squares add. If latency is limited, every
-        file has to be timed.
+        The errors of a student and of a scheme are independent, so that their squares add up to the square of the
+        predicted one. If latency is limited, nothing is predicted, because every file has to be timed.
         """
         if self.errors.get(spec.name) is None or self.budget.max_p90_ms is not None:
             return ""
@@ -268,15 +268,15 @@ class _FormatSearch:
         return ""
 
     def _best_of_small_enough(self) -> Candidate | None:
-        """Measure the sound candidate files inside the size limit, and return the best of all."""
+        """Measure the sound candidate files inside the size limit; return the best of all, None if none is inside."""
         sound = [c for c in self.candidates.values() if c.sound]
         self._measure([c.name for c in sound if choosing.is_within(c, self.budget, "max_size_mb")])
         return choosing.best_candidate(list(self.candidates.values()), self.budget)
 
     def _measure(self, names: Sequence[str]) -> None:
-        """Time candidate files if latency is limited, then check and score the fast ones on the Pareto front.
+        """Time candidate files if the budget limits latency, then check and score the files on the Pareto front.
 
-        A candidate that fails leaves the front, so that others come forward; this goes on until all on the front are
+        A file that fails its check leaves the front, and others take its place, until all files on the front are
         scored.
         """
         if self.budget.max_p90_ms is not None and names:
@@ -292,7 +292,7 @@ class _FormatSearch:
                 self._check_and_score(name)
 
     def _check_and_score(self, name: str) -> None:
-        """Check the numbers stored in a candidate file and measure its loss; record both, or the failure."""
+        """Check the numbers stored in a candidate file, measure its loss, and record the loss or the failure."""
         failure = self.files.check(self.specs[name]).failure
         drop = math.nan if failure else self.files.score_drop(self.specs[name])
         if failure or math.isnan(drop):
@@ -304,11 +304,13 @@ class _FormatSearch:
         print_note(f"  {choosing.describe_candidate(self.candidates[name], self.files.metric)}")
 
     def _add_mixed_candidates(self, chosen: Candidate | None) -> bool:
-        """Write files with the most sensitive roles left float, where one may beat the best file.
+        """Write further candidates in which the most sensitive roles stay float, if one may be better than the best.
 
-        Roles are places of weights in a layer, such as query.
+        A role is the place of weights in a layer, such as query. Smaller students get none: their files are compared
+        with those of another student, which hides the effect of single roles.
 
-        Smaller students get none: their files are compared with those of another student, which hides single roles.
+        Args:
+            chosen: The best file so far; None if none is inside the budget.
 
         Returns:
             Whether any file was written.
@@ -331,7 +333,7 @@ class _FormatSearch:
         return any_written
 
     def _mixed_predicted_worse(self, mixed: MixedCandidate, chosen: Candidate | None) -> str:
-        """Return why a file with some roles left float need not be written; empty if it has to be."""
+        """Predict whether a candidate with some float roles is worse than another file; return why, else ""."""
         note = f"not written: about {mixed.bytes / 1e6:.1f} MB and an RMS difference of about {mixed.rel:.3g} are predicted"
         if chosen is not None and chosen.rel is not None and not self.budget.smallest_wins and chosen.rel <= mixed.rel:
             return f"{note}, and {chosen.name} is closer"
@@ -341,7 +343,7 @@ class _FormatSearch:
         return ""
 
     def _new_record(self, spec: CandidateSpec) -> Candidate:
-        """Return the record of a candidate file without figures."""
+        """Return the record of a candidate file before anything is measured."""
         file = spec.file
         return Candidate(
             path=file.path,
@@ -354,7 +356,7 @@ class _FormatSearch:
         )
 
     def _update(self, name: str, **figures: object) -> None:
-        """Add figures to a candidate's record, and decide anew whether it is inside the budget."""
+        """Add measured numbers to a candidate's record, and decide anew whether it is inside the budget."""
         candidate = self.candidates[name].model_copy(update=figures)
         self.candidates[name] = candidate.model_copy(update={"inside": choosing.is_inside(candidate, self.budget)})
 
@@ -377,7 +379,7 @@ class Scored(Figure):
 
     Attributes:
         metric: Name of the metric that decides on files.
-        value: Its value.
+        value: Value of the metric.
     """
 
     metric: str
@@ -400,8 +402,8 @@ class SearchFiles(CandidateFiles):
     Args:
         inputs: Exported files and rows.
         format: The format.
-        folder: Workspace that this process has locked; candidate files are written below it.
-        cache: Cache of measured figures.
+        folder: Workspace that this process has locked. Candidate files are written below it.
+        cache: Cache of measured numbers.
     """
 
     inputs: SearchInputs
@@ -413,7 +415,7 @@ class SearchFiles(CandidateFiles):
         self.reference = self if other is None else SearchFiles(other, format, folder, cache)
 
     def check(self, spec: CandidateSpec) -> Checked:
-        """Compare the numbers stored in a candidate file with those of the torch model; return what is wrong."""
+        """Compare the numbers stored in a candidate file with the torch model's, and return which are wrong."""
 
         def compare() -> Checked:
             subject = open_model_file(self.inputs.model, spec.file, self.ensure_written(spec))
@@ -423,9 +425,9 @@ class SearchFiles(CandidateFiles):
         return self.recall_figure(Checked, spec, [], compare)
 
     def score_drop(self, spec: CandidateSpec) -> float:
-        """Return how much of the metric a file loses against the exported one, as a fraction; NaN if undefined.
+        """Return how much of the metric a file loses against the exported one, as a fraction; NaN if that is undefined.
 
-        Both are scored on the rows that choose files.
+        Both files are scored on the rows that choose files.
         """
         before, after = self.reference._score(self.reference.base), self._score(spec)
         return METRICS[before.metric].drop(before.value, after.value)
@@ -449,7 +451,7 @@ class SearchFiles(CandidateFiles):
         return self.recall_figure(Scored, spec, [self.inputs.choosing_digest], score)
 
     def time(self, specs: Sequence[CandidateSpec]) -> dict[str, float]:
-        """Time candidate files in turns; return the 90th percentile of each in ms, by its name."""
+        """Time candidate files in turns, and return the 90th percentile of each in ms, by its name."""
         from pocketbert.benchmarks.measurement import BenchmarkOptions, Variant
 
         model = self.inputs.model
@@ -482,15 +484,16 @@ class SearchFiles(CandidateFiles):
 
 
 def require_chosen_files(results: Sequence[FormatResult], budget: BudgetSection, option: str) -> None:
-    """Raise an error if a format has no file inside the budget.
+    """Check that each format has a file inside the budget.
 
     Args:
         results: The result of each format.
         budget: Limits on size, loss of accuracy and latency.
-        option: What a user writes in front of the names of formats to choose them.
+        option: The setting that chooses formats, as a user writes it before their names, such as ``--format ``; it is
+            part of the error message.
 
     Raises:
-        GateError: With the nearest file of each such format, and the limits that would take it.
+        GateError: With the nearest file of each format that has none, and the limits that would take it.
     """
     outside = [line for r in results if r.chosen is None for line in choosing.describe_failure(r, budget)]
     if outside:

@@ -65,10 +65,10 @@ _STUDENTS_KEY = "quantize.budget.students"
 
 
 class ChoosingRun(Run):
-    """A run that chooses its files inside the budget of its recipe; without a budget an ordinary run.
+    """A run that chooses its files inside the budget of its recipe. Without a budget it is an ordinary run.
 
     Args:
-        recipe: A recipe, or its file.
+        recipe: A recipe, or the recipe made for a data file.
         folder: The run folder.
         allowed: Which existing files of the folder may be replaced.
     """
@@ -86,12 +86,14 @@ class ChoosingRun(Run):
             self.inputs = Inputs(self.recipe)
 
     def execute(self, until: str | None = None) -> None:
-        """Run the steps; with a budget export, search for the best files, and continue with these.
+        """Run the steps. If the recipe has a budget, export, search for the best quantized files, and go on with these.
 
-        See `Run.execute`.
+        Args:
+            until: Name of the last step to run, without a search; None to run all.
 
         Raises:
-            GateError: Also if a format has no file inside the budget; the exported files and the figures stay.
+            GateError: As `Run.execute`, and if a format has no file inside the budget. The exported files and the
+                measured numbers are kept then.
         """
         budget = self.recipe.quantize.budget
         if until is not None or budget is None:
@@ -115,7 +117,7 @@ class ChoosingRun(Run):
             print_note(f"  {line}")
 
     def plan(self, until: str | None = None) -> list[tuple[str, str, str, str]]:
-        """List the steps of the run, as `Run.plan` does, with the files that an earlier search chose, if any."""
+        """Return the state of each step as `Run.plan` does, with the files that an earlier search chose, if any."""
         path, budget = self.path / SEARCH_FILE, self.recipe.quantize.budget
         if budget is None or until is not None:
             return super().plan(until)
@@ -133,7 +135,7 @@ class ChoosingRun(Run):
         return [*first, *((f"{own}: {name}", f"{own}/{output}", state, why) for name, output, state, why in then)]
 
     def finish(self) -> RunResult:
-        """Return the run's result, after copying the report of a chosen smaller student's run; see `Run.finish`."""
+        """Write the report and return the run's result; the report of a chosen smaller student is copied."""
         if self.followed is None:
             return super().finish()
         result = self.followed.finish()
@@ -141,7 +143,7 @@ class ChoosingRun(Run):
         return replace(result, folder=self.path, phone=self.path / "phone", report=self.path / REPORT_FILE)
 
     def _continue_with(self, record: BudgetSearch) -> None:
-        """Replace the budget in the recipe by the files that the search chose."""
+        """Replace the budget in the recipe by the files that a search chose."""
         section = self.recipe.quantize.choosing(chosen_files(record.chosen))
         self.recipe = self.recipe.model_copy(update={"quantize": section})
         self.inputs = Inputs(self.recipe, self.ready, None, record)
@@ -151,7 +153,7 @@ class ChoosingRun(Run):
 
 
 def _check_budget(run: Run, limits: RecipeBudget) -> None:
-    """Check before the training that a search inside the budget can run with this recipe on this machine.
+    """Check before training that a budget search can run with this recipe on this machine.
 
     Raises:
         InputError: Listing every problem.
@@ -169,18 +171,18 @@ def _check_budget(run: Run, limits: RecipeBudget) -> None:
 
 
 def _pruning_problems(run: Run, students: Sequence[SmallerStudent]) -> list[Problem]:
-    """List the smaller students whose word pieces or neurons cannot be removed from the recipe's student."""
+    """Return a problem for each smaller student that cannot be made by pruning the recipe's student."""
     own, problems = run.recipe.student, list[Problem]()
     if own is None or not students:
         return []
     source = run.inputs.start or run.model
     name = own.size.family if own.size is not None else own.family
     family = next((f for f in all_families() if f.name == name), source.family)
-    width = source.config.get(family.config_names.get("intermediate_size", "intermediate_size"))
+    width = family.read_size(source.config, "intermediate_size")
     for number, student in enumerate(students):
         if student.intermediate is not None:
             where = f"{_STUDENTS_KEY}.{number}.intermediate"
-            if own.intermediate is None and own.size is None and isinstance(width, int):
+            if own.intermediate is None and own.size is None and width is not None:
                 what = width_problem(student.intermediate, width)
                 problems += [Problem(where, f"{what}.")] if what else []
             try:
@@ -200,7 +202,7 @@ def _exporting_run(run: Run) -> Run:
     exporting = Run(run.start or run.recipe, run.path, run.folder.allowed)
     section = QuantizeSection(scheme=Scheme.FP32, calibration=run.recipe.quantize.calibration)
     exporting.recipe = run.recipe.model_copy(update={"quantize": section})
-    exporting.inputs = Inputs(exporting.recipe, run.ready)
+    exporting.inputs, exporting.trained = Inputs(exporting.recipe, run.ready), run.trained
     return exporting
 
 
@@ -216,6 +218,9 @@ def _export_and_search(run: Run, budget: RecipeBudget, schemes: Sequence[Scheme]
         run: The run that only exports.
         budget: Limits on size, loss and latency, and the smaller students to train.
         schemes: Schemes of the quantized files to consider; empty for all.
+
+    Returns:
+        The record of the search, with the chosen files.
     """
     run.execute(until=run.recipe.export.formats[-1].value)
     folder, students = run.path / _SEARCH_FOLDER, list[ConsideredStudent]()
@@ -241,7 +246,7 @@ def _search_inputs(run: Run) -> SearchInputs:
     """Return the exported model and rows of a run as inputs of a budget search.
 
     Raises:
-        InputError: If no row that chooses has a label, or a part of the eval rows is empty.
+        InputError: If no row for choosing files has a label, or a part of the evaluation rows is empty.
     """
     choosing = run.labelled.named(SELECTION, run.weights)
     if choosing is None:
@@ -260,14 +265,14 @@ def _search_inputs(run: Run) -> SearchInputs:
 
 @dataclass(frozen=True)
 class _StudentSearch:
-    """The search among the files of smaller students, after that among the files of the recipe's own student.
+    """The search among the files of smaller students, which follows the search among those of the recipe's own student.
 
     Attributes:
         run_of_own: The run of the own student, which only exports.
-        inputs: Its exported files and the rows.
+        inputs: Exported files of the own student, and the rows.
         budget: Limits on size, loss and latency, and the smaller students to train.
         schemes: Schemes of the quantized files to consider; empty for all.
-        figures: Workspace folder that keeps measured figures.
+        figures: Workspace folder that keeps measured numbers.
     """
 
     run_of_own: Run
@@ -286,7 +291,7 @@ class _StudentSearch:
             All results, with the files of one student as the chosen ones, and the records of all students.
 
         Raises:
-            GateError: If no student has a file inside in every format.
+            GateError: If no student has a file inside the budget in every format.
         """
         parameters = read_training(self.run_of_own.weights).parameters
         students = [StudentResult(ConsideredStudent(name=OWN_STUDENT, parameters=parameters, lost=0.0), own)]
@@ -303,7 +308,10 @@ class _StudentSearch:
         return merge_student_results(students, best), records
 
     def _train_and_search(self, smaller: SmallerStudent, before: Sequence[StudentResult]) -> StudentResult:
-        """Train a smaller student; search its files if one could still be inside and be the best."""
+        """Train a smaller student, and search its quantized files unless none of them could be the best one.
+
+        `before` are the results of the students searched so far, the recipe's own first.
+        """
         run = _run_of_student(self.run_of_own, smaller, self.budget.student_steps, self.run_of_own.data)
         record = ConsideredStudent(name=smaller.name)
         try:
@@ -330,9 +338,9 @@ class _StudentSearch:
         return StudentResult(record, search_files(inputs, self.budget, self.schemes, self.figures, errors))
 
     def _score(self, run: Run, record: ConsideredStudent) -> ConsideredStudent:
-        """Add a trained student's score to its record, and a note if none of its files could be inside.
+        """Score a trained student on the rows that choose files, and return its record with the score.
 
-        It is scored on the rows that choose files.
+        If none of its files can be inside the budget, the record has a note that says why.
         """
         parameters = read_training(run.weights).parameters
         record = record.model_copy(update={"parameters": parameters})
@@ -380,7 +388,7 @@ def _run_of_student(run: Run, student: SmallerStudent, steps: int, data: RunData
     Args:
         run: The run of the own student, which has its weights.
         student: The smaller student.
-        steps: Steps that it is trained for.
+        steps: Number of steps that the smaller student is trained for.
         data: The rows, if they were read already.
     """
     recipe = smaller_recipe(run.recipe, student, steps, run.path.absolute(), run.model.licence)
@@ -388,7 +396,7 @@ def _run_of_student(run: Run, student: SmallerStudent, steps: int, data: RunData
 
 
 def _run_of_chosen_student(exporting: Run, budget: RecipeBudget, record: BudgetSearch) -> Run:
-    """Return the run of the smaller student that a search chose, with the chosen files in its recipe.
+    """Return the run of the smaller student that a search chose, with the chosen quantized files in its recipe.
 
     Raises:
         InputError: If the recipe does not name that student any more.
@@ -408,7 +416,7 @@ def _publish(finished: Run, folder: RunFolder) -> None:
     """Copy the artefact folder of a smaller student's finished run into the folder of the run with the budget.
 
     Raises:
-        InputError: If another artefact folder is there, and it may not be replaced.
+        InputError: If another artefact folder is there and may not be replaced.
     """
     source = finished.path / "phone"
 

@@ -56,7 +56,7 @@ def candidate_files(format: Format) -> list[ModelFile]:
 
 
 class Figure(BaseModel):
-    """A measured figure that `FigureCache` keeps; the name of its class is part of its key there."""
+    """A measured value or record that `FigureCache` keeps. The name of its class is part of its key there."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
@@ -65,7 +65,9 @@ FigureT = TypeVar("FigureT", bound=Figure)
 
 
 class FigureCache:
-    """Measured figures in a JSON file, keyed by a digest of everything that decides them; saved after each new figure.
+    """Measured values in a JSON file, each found by a digest of everything that it depends on.
+
+    The file is saved after each new value.
 
     Args:
         path: The file; read if it exists.
@@ -82,12 +84,12 @@ class FigureCache:
             self._figures = dict(content) if isinstance(content, dict) else {}
 
     def recall(self, kind: type[FigureT], decides: object, measure: Callable[[], FigureT]) -> FigureT:
-        """Return a figure from the cache; if it has none, call `measure`, save the result and return it.
+        """Return a measured value from the cache; if it is not there, call `measure`, save the result and return it.
 
         Args:
-            kind: Class of the figure.
-            decides: Everything that decides it, such as digests of files and rows; plain values.
-            measure: Function that measures the figure.
+            kind: Class of the value.
+            decides: Everything that the value depends on, such as digests of files and rows, as plain values.
+            measure: Function that measures the value.
         """
         key = sha256_json([kind.__name__, decides])
         if key in self._figures:
@@ -106,7 +108,7 @@ class CandidateSpec:
     """A quantized file that may be made: its format, its scheme, and the roles that stay float.
 
     Attributes:
-        file: Format and scheme.
+        file: Format and scheme of the file.
         left: Roles (places of weights, such as query) that stay as they were exported, in the order of `Role`.
     """
 
@@ -115,7 +117,7 @@ class CandidateSpec:
 
     @property
     def name(self) -> str:
-        """Name in figures and messages: the path in the artefact folder and the roles that stay float."""
+        """Name in records and messages: the path in the artefact folder and the roles that stay float."""
         return candidate_name(self.file.path, self.left)
 
     @property
@@ -150,8 +152,8 @@ class Written(Figure):
     """The outcome of writing a candidate file.
 
     Attributes:
-        sha256: Its digest; empty if it failed.
-        bytes: Its size.
+        sha256: Digest of the file; empty if it could not be written.
+        bytes: Size of the file.
         failure: Why it could not be written, or why its content is wrong; empty for a sound one.
     """
 
@@ -178,13 +180,13 @@ class CandidateFiles:
     Args:
         inputs: The model, its exported files and the calibration rows.
         format: The format.
-        folder: Workspace that this process has locked; candidate files are written below it.
-        cache: Cache of measured figures.
+        folder: Workspace that this process has locked. Candidate files are written below it.
+        cache: Cache of measured values.
 
     Attributes:
         base: The exported file as a candidate.
-        reference: The files whose exported file candidates are compared with; those of another student in
-            `SearchFiles`.
+        reference: The candidate files of the model with whose exported file candidates are compared: this object
+            itself, or in `SearchFiles` those of another student.
     """
 
     def __init__(self, inputs: CandidateInputs, format: Format, folder: Path, cache: FigureCache) -> None:
@@ -211,7 +213,7 @@ class CandidateFiles:
         return list({use.name: use for use in read_weight_types(self.source, self.format).uses}.values())
 
     def expected_bytes(self, spec: CandidateSpec) -> int:
-        """Estimate the size of a candidate file in bytes from the types that its scheme stores."""
+        """Estimate the size of a candidate file in bytes from the number types that its scheme stores."""
         from pocketbert.quantize.weights import Use, bits_per_number
 
         stored_types = spec.row.weights
@@ -232,7 +234,7 @@ class CandidateFiles:
         return self.folder / "-".join(["all", *spec.left]) / Path(spec.file.path).name
 
     def write(self, spec: CandidateSpec) -> Written:
-        """Write a candidate file and return digest and size, or the failure; an earlier outcome is reused."""
+        """Write a candidate file, unless that was done before; return its digest and size, or why it failed."""
         file, recipe = spec.file, self.inputs.model.recipe
         rows = self.inputs.calibration_digest if file.scheme.static else ""
         decides: list[object] = [self.source_digest, file.format, file.scheme, file.runtime, rows, installed_versions()]
@@ -243,7 +245,7 @@ class CandidateFiles:
         return self.cache.recall(Written, decides, lambda: self._quantize(spec))
 
     def _quantize(self, spec: CandidateSpec) -> Written:
-        """Quantize the exported file to a candidate's path; return digest and size, or the failure."""
+        """Quantize the exported file to a candidate's path; return the new file's digest and size, or why it failed."""
         from pocketbert.quantize import quantize
 
         path = self.path_of(spec)
@@ -271,7 +273,8 @@ class CandidateFiles:
         """Return the path of a candidate file, which is written again if it was removed or changed.
 
         Raises:
-            MachineError: If the file differs from the first time. Core ML packages contain random ids and may differ.
+            MachineError: If the file written again differs from the first one. Core ML packages contain random ids and may
+                differ.
         """
         path, known = self.path_of(spec), self.write(spec)
         if not path.exists() or sha256_path(path) != known.sha256:
@@ -283,9 +286,9 @@ class CandidateFiles:
         return path
 
     def rank(self, spec: CandidateSpec) -> Ranked:
-        """Measure how far a candidate's answers on the calibration rows are from the exported file's.
+        """Measure how far a candidate's outputs on the calibration rows are from those of the exported file.
 
-        The exported file is that of `reference`.
+        For a smaller student's files, the exported file is that of the recipe's own student, in `reference`.
         """
 
         def compare() -> Ranked:
@@ -317,13 +320,13 @@ class CandidateFiles:
     def recall_figure(
         self, kind: type[FigureT], spec: CandidateSpec, rows: Sequence[str], measure: Callable[[], FigureT]
     ) -> FigureT:
-        """Return a figure of a candidate file from the cache, measuring it if it is not there.
+        """Return a value measured on a candidate file from the cache, or measure it if it is not there.
 
         Args:
-            kind: Class of the figure.
+            kind: Class of the value.
             spec: The candidate file.
-            rows: Digests of the rows that it is measured on.
-            measure: Function that measures the figure.
+            rows: Digests of the rows on which it is measured.
+            measure: Function that measures the value.
         """
         digest = self.source_digest if spec == self.base else self.write(spec).sha256
         model = self.inputs.model.folder.digest

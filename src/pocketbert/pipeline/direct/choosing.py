@@ -36,9 +36,9 @@ class FormatResult:
     Attributes:
         format: The format.
         metric: Name of the metric that decides on files.
-        candidates: Every candidate with its figures, smallest expected size first.
+        candidates: Every candidate with what was measured, smallest expected size first.
         chosen: The file to keep; None if none is inside the budget.
-        nearest: If none is inside: the file that exceeds the limits least; None if no file has all figures.
+        nearest: If none is inside: the file that exceeds the limits least; None if no file was measured completely.
     """
 
     format: Format
@@ -75,7 +75,11 @@ class StudentResult:
 
 
 def is_inside(candidate: Candidate, budget: BudgetSection) -> bool | None:
-    """Return whether a candidate file is inside every limit; None if a figure that decides it was not measured yet."""
+    """Return whether a candidate file keeps every limit of the budget; None if that is not known yet.
+
+    A broken file keeps none. It is not known yet if the file keeps all limits on what was measured, but something was
+    not measured.
+    """
     if not candidate.sound:
         return False
     values = {limit: _measured_value(candidate, limit) for limit in budget.set_limits}
@@ -86,13 +90,16 @@ def is_inside(candidate: Candidate, budget: BudgetSection) -> bool | None:
 
 
 def is_within(candidate: Candidate, budget: BudgetSection, limit: str) -> bool:
-    """Return whether a candidate file keeps one limit; True as well if the limit is not set or not measured."""
+    """Return whether a candidate file keeps one limit. It is true, too, if the limit is not set or not measured."""
     value, bound = _measured_value(candidate, limit), budget.set_limits.get(limit)
     return bound is None or value is None or value <= bound
 
 
 def pareto_front(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the sound candidate files that no other one beats in both size and error, smallest first."""
+    """Return the candidate files that no other one beats in both size and error, smallest first.
+
+    Broken candidates are left out.
+    """
     front: list[Candidate] = []
     for candidate in sorted((c for c in candidates if c.sound), key=lambda c: (c.bytes or 0, _error(c))):
         if not front or _error(candidate) < _error(front[-1]):
@@ -106,13 +113,13 @@ def best_candidate(candidates: Sequence[Candidate], budget: BudgetSection) -> Ca
 
 
 def nearest_candidate(candidates: Sequence[Candidate], budget: BudgetSection) -> Candidate | None:
-    """Return the candidate file that exceeds the limits by the smallest factor; None if none has all figures."""
+    """Return the file that exceeds the limits by the smallest factor; None if no file was measured completely."""
     known = [c for c in candidates if c.sound and not math.isinf(_excess_factor(c, budget))]
     return min(known, key=lambda c: (_excess_factor(c, budget), *_preference(c, budget)), default=None)
 
 
 def widened_budget(candidate: Candidate, budget: BudgetSection) -> BudgetSection:
-    """Return the budget with each limit raised as far as a candidate file needs it, rounded up."""
+    """Return the budget with each limit that a candidate file exceeds raised to its value, rounded up."""
     limits = {}
     for name, limit in budget.set_limits.items():
         value, step = _measured_value(candidate, name), _LIMIT_STEPS[name]
@@ -122,14 +129,17 @@ def widened_budget(candidate: Candidate, budget: BudgetSection) -> BudgetSection
 
 
 def _measured_value(candidate: Candidate, limit: str) -> float | None:
-    """Return a candidate's size, loss or latency, whichever the limit bounds, in its unit; None if not measured."""
+    """Return the size, loss or latency of a candidate that a limit bounds, in its unit; None if it was not measured."""
     if limit == "max_size_mb":
         return None if candidate.bytes is None else candidate.bytes / 1e6
     return candidate.drop if limit == "max_drop" else candidate.p90_ms
 
 
 def _excess_factor(candidate: Candidate, budget: BudgetSection) -> float:
-    """Return the factor by which a candidate exceeds its limits: 1 inside them, infinity if a figure is missing."""
+    """Return by which factor a candidate exceeds the budget's limits, at its worst limit.
+
+    The factor is 1 if the candidate keeps all limits, and infinite if something was not measured.
+    """
     ratios = [1.0]
     for name, limit in budget.set_limits.items():
         value = _measured_value(candidate, name)
@@ -140,7 +150,7 @@ def _excess_factor(candidate: Candidate, budget: BudgetSection) -> float:
 
 
 def _preference(candidate: Candidate, budget: BudgetSection) -> tuple[float, float]:
-    """Return a candidate's sort key, (size, error) or (error, size) by the budget; the smallest key is the best."""
+    """Return a candidate's sort key, (size, error) or (error, size) as the budget says; the smallest is the best."""
     size, error = candidate.bytes or 0, _error(candidate)
     return (size, error) if budget.smallest_wins else (error, size)
 
@@ -154,9 +164,9 @@ def _error(candidate: Candidate) -> float:
 
 
 def best_student(considered: Sequence[StudentResult], budget: BudgetSection) -> StudentResult | None:
-    """Return the student whose files are kept; None if none has a file inside the budget in every format.
+    """Return the student whose files are kept; None if no student has a file inside the budget in every format.
 
-    One student makes all files of a folder. Students are ordered as files are, by sums over the formats.
+    All files of a folder come from one student. Students are ranked as files are, by sums over the formats.
     """
 
     def order(student: StudentResult) -> tuple[float, float]:
@@ -172,9 +182,9 @@ def cannot_win(error: float, best: StudentResult | None, budget: BudgetSection) 
     """Return whether every file of a student would be less accurate than the files of the best student so far.
 
     Args:
-        error: RMS difference of the student's exported file; no scheme makes it smaller, because errors add in
-            quadrature.
-        best: The best student so far.
+        error: RMS difference of the student's exported file. No scheme makes it smaller, because the squares of errors
+            add up.
+        best: The best student so far; None if there is none.
         budget: Limits on the files. If the smallest file wins, a less accurate student may still be chosen.
     """
     if best is None or budget.smallest_wins:
@@ -183,7 +193,10 @@ def cannot_win(error: float, best: StudentResult | None, budget: BudgetSection) 
 
 
 def merge_student_results(considered: Sequence[StudentResult], best: StudentResult) -> list[FormatResult]:
-    """Join all students' results: only the best student's choices stay chosen; each format gets one Pareto front."""
+    """Merge the search results of all students, so that only the best student's files stay chosen.
+
+    Of the files of all students, each format gets one Pareto front.
+    """
     findings = [(f, c is best) for c in considered for f in c.findings]
     scored = [x for f, _ in findings for x in f.candidates if x.drop is not None]
     formats = dict.fromkeys(x.format for x in scored)
@@ -197,7 +210,7 @@ def merge_student_results(considered: Sequence[StudentResult], best: StudentResu
 
 
 def no_student_error(considered: Sequence[StudentResult], budget: BudgetSection) -> GateError:
-    """Return the error that no student has a file inside in every format, with the nearest student's failures."""
+    """Return the error for a budget that no student keeps in every format, with the nearest student's failures."""
 
     def distance(student: StudentResult) -> tuple[int, float]:
         """Count the formats without a file inside, and find the worst factor among their nearest files."""
@@ -216,7 +229,7 @@ def no_student_error(considered: Sequence[StudentResult], budget: BudgetSection)
 
 
 def describe_candidate(candidate: Candidate, metric: str = "") -> str:
-    """Return one line with a candidate's name, size, error, loss and latency, as far as measured."""
+    """Return a line with a candidate's name and size, and its error, loss and latency as far as they were measured."""
     parts = [f"{(candidate.bytes or 0) / 1e6:.2f} MB"]
     if candidate.rel is not None:
         parts.append(f"RMS difference {candidate.rel:.3g} of the spread")
@@ -230,7 +243,10 @@ def describe_candidate(candidate: Candidate, metric: str = "") -> str:
 
 
 def describe_failure(result: FormatResult, budget: BudgetSection) -> list[str]:
-    """Return lines on why a format has no file inside: its nearest file, limits that take it, broken files."""
+    """Return lines on why a format has no file inside the budget.
+
+    They name the nearest file, the limits that would accept it, and the candidates that are broken.
+    """
     lines = [f"{result.format}: no file is inside {budget.text}."]
     if result.nearest is not None:
         lines.append(f"The nearest is {describe_candidate(result.nearest, result.metric)}.")
@@ -240,7 +256,7 @@ def describe_failure(result: FormatResult, budget: BudgetSection) -> list[str]:
 
 
 def chosen_files(chosen: Sequence[Candidate]) -> list[QuantizedFile]:
-    """Return the entries of ``quantize.files`` in a recipe that make exactly the chosen files, one per format."""
+    """Return the entries for ``quantize.files`` of a recipe that make exactly the chosen files, one per format."""
     schemes = {c.format: c.scheme for c in chosen}
     for scheme in Scheme:
         made = {f: FORMATS[f].smaller(scheme) if FORMATS[f].takes(scheme) else None for f in schemes}
@@ -254,7 +270,7 @@ def recipe_lines(files: Sequence[QuantizedFile], calibration: Calibration = Cali
 
     Args:
         files: The chosen files.
-        calibration: How the ranges of static files were chosen.
+        calibration: Method by which activation ranges of static files are chosen.
     """
 
     def entry(file: QuantizedFile) -> str:

@@ -87,7 +87,8 @@ def export_model(
         output: The new artefact folder.
         options: Options of the export, such as formats and schemes.
         overwrite: Whether an existing artefact folder may be replaced.
-        ready: Exported files of the same model to use instead of exporting again, by path in the artefact folder.
+        ready: Files that were exported from the same model before, by path in the artefact folder; they are used
+            instead of exporting again.
 
     Returns:
         The folder.
@@ -107,7 +108,7 @@ def export_model(
         check_file_sizes(recipe, folder)
     require_for(recipe)
     if ready is None and not has_interrupted(output, _WORK):
-        _check_room(forecast_export(recipe.export.formats, folder), output, len(recipe.export.formats))
+        _check_room(forecast_export(recipe.export.formats, folder), output, options)
     with remove_new_folders_on_error(output), open_workspace(output, resume=_WORK) as work:
         if work.resumed:
             print_note(f"continuing the interrupted work in {work.path}")
@@ -120,7 +121,7 @@ def export_model(
 
 
 def plan_export(model: str, output: Path, options: ExportOptions, *, overwrite: bool) -> list[tuple[str, str]]:
-    """List the steps of an export as (title, state), without executing any; see `pocketbert.api.plan_export`."""
+    """Return title and state of each step of an export, without running any; see `pocketbert.api.plan_export`."""
     if problems := unread_calibration(options):
         raise InputError(problems)
     recipe, folder = export_recipe(model, options)
@@ -140,7 +141,7 @@ def is_finished(output: Path, run: Run, overwrite: bool) -> bool:
     """Return whether `output` was written from the recipe, model and versions of `run`, and is undamaged.
 
     Raises:
-        InputError: If it holds something else, which may not be replaced.
+        InputError: If the folder holds something else, which may not be replaced.
     """
     is_same = False
     if (output / ARTEFACTS_FILE).is_file():
@@ -150,15 +151,15 @@ def is_finished(output: Path, run: Run, overwrite: bool) -> bool:
 
 
 def skip_finished(output: Path, is_same: bool, overwrite: bool) -> bool:
-    """Return whether the work on `output` can be skipped; otherwise check that the folder may be written.
+    """Return whether the folder `output` is finished already; if it is not, check that it may be written.
 
     Args:
         output: The folder that would be written.
-        is_same: Whether its ``artifacts.json`` names the same inputs; files may still be damaged.
-        overwrite: Whether another artefact folder may be replaced.
+        is_same: Whether the folder's ``artifacts.json`` names the same inputs. Its files may still be damaged.
+        overwrite: Whether an artefact folder made from other inputs may be replaced.
 
     Raises:
-        InputError: If it holds something else, which may not be replaced.
+        InputError: If the folder holds something that may not be replaced.
     """
     damage = list_integrity_problems(output, read_artefacts(output)) if is_same else []
     if is_same and not damage:
@@ -200,10 +201,10 @@ class Forecast(NamedTuple):
 
 
 def forecast_export(formats: Sequence[Format], model: ModelFolder) -> Forecast:
-    """Forecast what an export of a model with the default files takes, from the number and the layers of its weights."""
+    """Estimate the time, memory and disk space of a model's export from the size of its weights and its layers."""
     costs = [FORMATS[format].cost for format in formats]
-    named = (model.config.get(key) for key in ("num_hidden_layers", "n_layers", "n_layer"))
-    layers, size = next((n for n in named if isinstance(n, int)), 12), model.fp32_bytes
+    layers, size = model.family.read_size(model.config, "num_hidden_layers"), model.fp32_bytes
+    layers = 12 if layers is None else layers
     seconds = sum(cost.fixed_s + cost.layer_s * layers + cost.gb_s * size / 1e9 for cost in costs)
     copies = 2 + 2 * sum(cost.disk for cost in costs)  # of the model, in the run and in the folder, and of all files
     return Forecast(_START_S + seconds, _LEAST_MEMORY + size * max(c.memory for c in costs), size * copies)
@@ -213,17 +214,22 @@ _SURELY = 0.7
 """Share of the forecast below which the machine is refused: options such as fewer schemes take less."""
 
 
-def _check_room(forecast: Forecast, output: Path, formats: int) -> None:
-    """Print what an export will take; raise MachineError if the machine has far less memory, or room on its disk."""
+def _check_room(forecast: Forecast, output: Path, options: ExportOptions) -> None:
+    """Print what an export will take, and check that the machine does not have far too little memory or disk space.
+
+    Raises:
+        MachineError: If it has less than 70 % of what is expected.
+    """
     folder = next(p for p in (output, *output.absolute().parents) if p.is_dir())
     memory, disk = usable_memory(), shutil.disk_usage(folder).free
     time_text = f"{forecast.seconds:.0f} s" if forecast.seconds < 100 else f"{forecast.seconds / 60:.0f} minutes"
     needs = f"{forecast.memory / 1e9:.1f} GB of memory and {forecast.disk / 1e9:.1f} GB of disk"
-    print_note(f"this will take about {time_text} on two quiet cores, up to {needs}")
+    also = ", and the benchmark its own time" if options.benchmark else ""
+    print_note(f"this will take about {time_text} on two quiet cores{also}, up to {needs}")
     lacking = [f"this machine has {memory / 1e9:.1f} GB of memory"] if memory < _SURELY * forecast.memory else []
     lacking += [f"{folder} has {disk / 1e9:.1f} GB of room"] if disk < _SURELY * forecast.disk else []
     if lacking:
-        fewer = "export one format at a time (--format onnx), " if formats > 1 else ""
+        fewer = "export one format at a time (--format onnx), " if len(options.formats) != 1 else ""
         fix = f"Fix: {fewer}choose another -o/--output, or distil a smaller student first."
         raise MachineError(f"the export would take up to {needs}; {' and '.join(lacking)}. Nothing was written. {fix}")
 
@@ -232,28 +238,28 @@ def _check_room(forecast: Forecast, output: Path, formats: int) -> None:
 
 
 def export_recipe(model: str, options: ExportOptions) -> tuple[Recipe, ModelFolder]:
-    """Open a model, and make the recipe that exports it from the options of the command line.
+    """Open a model, and make the recipe that exports it from command-line options.
 
-    Options that are not set are taken from the model: attention in blocks, task, form, longest input, columns of the
-    rows.
+    Settings without an option are taken from the model: task, attention in blocks, export form, longest input. Columns
+    of the rows that are not named are guessed.
 
     Args:
         model: Hugging Face folder, or Hub name.
         options: Options of the export, such as formats and schemes.
 
     Returns:
-        The recipe, and the model that it names.
+        The recipe, and the opened model.
 
     Raises:
-        InputError: Listing every problem of model and options, by the names of the flags.
+        InputError: Listing every problem of the model and the options; problems name the command-line flags.
         MissingBackendError: If the library that loads models from the Hub is not installed.
     """
     with naming_flags():
-        local = expand_home(model, _MODEL)
-        name = str(local.resolve()) if local.is_dir() else model
+        name = _resolve_model(model, _MODEL)
+        options = replace(options, adapters=tuple(_resolve_model(a, "teacher.adapters") for a in options.adapters))
         try:
             attention = Attention(options.attention) if options.attention in set(Attention) else None
-            folder = open_model_folder(name, options.revision, _MODEL, options.family, attention)
+            folder = open_model_folder(name, options.revision, _MODEL, options.family, attention, options.adapters)
             if options.attention is None and folder.family.in_blocks:
                 options = replace(options, attention=Attention.BLOCKS.value)
             check_exportable(folder.family, _MODEL)
@@ -279,10 +285,16 @@ def export_recipe(model: str, options: ExportOptions) -> tuple[Recipe, ModelFold
         return recipe, replace(folder, licence=licence, used_for=TaskName(task))
 
 
-def option_problems(model: str, options: ExportOptions) -> list[Problem]:
-    """List problems of command-line options that do not depend on the model, by the names of the flags.
+def _resolve_model(name: str, where: str) -> str:
+    """Return the absolute path of a local model folder; other names are returned unchanged."""
+    local = expand_home(name, where)
+    return str(local.resolve()) if local.is_dir() else name
 
-    Options that depend on the task are left out if no task is named, because their problems could be wrong.
+
+def option_problems(model: str, options: ExportOptions) -> list[Problem]:
+    """List problems of command-line options that do not depend on the model; each problem names the flag.
+
+    Options that depend on the task are not checked if no task is named, because their problems could be wrong.
     """
     checked = options if options.task else replace(options, labels=None, answer={})
     try:
@@ -295,7 +307,7 @@ def option_problems(model: str, options: ExportOptions) -> list[Problem]:
 def unread_calibration(options: ExportOptions) -> list[Problem]:
     """Return a problem if calibration rows are given but no scheme reads them, else an empty list.
 
-    Most likely a static scheme was forgotten.
+    Most likely the user has forgotten to name a static scheme.
     """
     if options.calibrate is None or any(Scheme(s).static for s in options.schemes if s in set(Scheme)):
         return []
@@ -307,7 +319,7 @@ def _task_of_model(folder: ModelFolder) -> str:
     """Return the task that a model's ``config.json`` names.
 
     Raises:
-        InputError: If it names none.
+        InputError: If config.json names no task.
     """
     if folder.task is not None:
         return folder.task.value
@@ -320,7 +332,7 @@ def _task_of_model(folder: ModelFolder) -> str:
 
 
 def _recipe_name(folder: ModelFolder) -> str:
-    """Return the recipe's name, made from the model's: at most 64 letters, digits, dots, dashes, underscores."""
+    """Return a name for the recipe, made from the model's: at most 64 letters, digits, dots, dashes, underscores."""
     local = Path(folder.title)  # the copy of a model from the Hub lies in a folder that is named after a commit
     title = local.name if local.is_dir() else folder.title.rsplit("/", 1)[-1]
     cleaned = "".join(c if c.isalnum() or c in "._-" else "-" for c in title).lstrip("._-")
@@ -328,11 +340,11 @@ def _recipe_name(folder: ModelFolder) -> str:
 
 
 def _recipe_content(model: str, name: str, options: ExportOptions, task: str) -> dict[str, Any]:
-    """Return the content of a recipe, as nested dicts, that has the values of the command-line options."""
+    """Return the content of a recipe, as nested dictionaries, with the values of the command-line options."""
     content: dict[str, Any] = {"schema": 1, "name": name, "teacher": {"model": model}}
     for option, key in OPTION_RECIPE_KEYS.items():
         value = getattr(options, option)
-        if value in (None, False) or option in ("schemes", "runtimes", "roles"):
+        if value in (None, False, ()) or option in ("schemes", "runtimes", "roles"):
             continue
         *sections, last = key.split(".")
         place = content
@@ -347,7 +359,7 @@ def _recipe_content(model: str, name: str, options: ExportOptions, task: str) ->
 
 
 def _recipe_value(value: object) -> object:
-    """Return the value of an option as a recipe in YAML has it: plain strings, numbers, lists and dicts."""
+    """Convert an option's value to plain strings, numbers, lists and dictionaries, as YAML has them."""
     match value:
         case True:  # a section with its defaults
             return {}
@@ -363,7 +375,10 @@ def _recipe_value(value: object) -> object:
 
 
 def _quantize_files(schemes: Sequence[str], runtimes: Sequence[str]) -> dict[str, Any]:
-    """Return a recipe's ``quantize`` section for schemes and runtimes; unknown names stay, to be refused later."""
+    """Return the ``quantize`` section of a recipe for schemes and runtimes.
+
+    Unknown names are kept in it, and are refused when the recipe is read.
+    """
     if len(schemes) == 1 and not runtimes:
         return {"scheme": schemes[0]}
     if schemes and set(schemes) <= set(Scheme) and set(runtimes) <= set(Runtime):
@@ -379,14 +394,14 @@ def options_of_folder(
     schemes: Sequence[str],
     runtimes: Sequence[str],
 ) -> ExportOptions:
-    """Return the options that export an artefact folder's files again, with schemes for smaller files.
+    """Return the export options that make an artefact folder's files again, with schemes for quantized files.
 
     Args:
         model: The folder.
         artefacts: Content of the folder's ``artifacts.json``.
-        exported: The records of its exported files.
-        schemes: Schemes of the smaller files.
-        runtimes: Runtimes of further files.
+        exported: The records of the folder's exported files.
+        schemes: Schemes of the quantized files to make.
+        runtimes: Runtimes that get a further file.
     """
     resolved = model / RECIPE_FILE
     packages = load_recipe(resolved).export.coreml if resolved.is_file() else CoremlSection()
@@ -422,7 +437,7 @@ _KEY = re.compile(r"(?<![\w.])[a-z_]+(?:\.[a-z_]+)+")
 
 @contextmanager
 def naming_flags() -> Iterator[None]:
-    """Replace recipe keys by command-line flags in the problems of an `InputError` that this context raises."""
+    """Replace recipe keys by command-line flags in the problems of an `InputError` that the `with` block raises."""
     try:
         yield
     except InputError as error:
@@ -430,7 +445,7 @@ def naming_flags() -> Iterator[None]:
 
 
 def _with_flags(problem: Problem) -> Problem:
-    """Return a problem with the flags that set recipe keys in place of these keys."""
+    """Return a copy of a problem that names command-line flags instead of the recipe keys that they set."""
 
     def replace_keys(text: str) -> str:
         """Return a text with each recipe key in it replaced by the flag that sets it."""
@@ -441,7 +456,7 @@ def _with_flags(problem: Problem) -> Problem:
 
 
 def _flag_of(key: str) -> str:
-    """Return the flag that sets a recipe key, or all flags of a section; empty if there is none."""
+    """Return the flag that sets a recipe key, or all flags that set keys of a section; empty if there is none."""
     parts = [part for part in key.split(".") if not part.isdecimal()]
     for end in range(len(parts), 0, -1):
         if flag := RECIPE_KEY_FLAGS.get(".".join(parts[:end])):

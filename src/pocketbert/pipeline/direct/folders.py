@@ -49,12 +49,13 @@ def verify_folder(model: Path, source: DataSource | None, max_drop: float, recor
 
     Args:
         model: The folder.
-        source: Labelled rows to score an artefact folder's files on; a run folder has the rows of its recipe.
-        max_drop: Largest loss of a smaller file, as a fraction of the metric.
+        source: Labelled rows to score an artefact folder's files on; None to score nothing. A run folder is scored on
+            the rows of its recipe.
+        max_drop: Largest allowed loss of a quantized file against its fp32 file, as a fraction of the metric.
         record: Whether to write the scores into the artefact folder.
 
     Raises:
-        InputError: If the folder is neither, or a run is not finished, or an option does not apply.
+        InputError: If the folder is neither kind, if its run is not finished, or if an option does not apply.
     """
     if is_marked(model, RUN_FOLDER_KIND):
         if record:
@@ -100,10 +101,12 @@ def _verify_run(folder: Path) -> Verification:
 
 
 def _open_run(folder: Path) -> Run:
-    """Open a run folder with its recipe; if a budget chose a smaller student, the folder of that student's run.
+    """Open a run folder with its recipe.
+
+    If a budget search chose a smaller student, the folder of that student's run is opened instead.
 
     Raises:
-        InputError: If it is no run folder.
+        InputError: If the folder is no run folder.
     """
     if not (folder / RECIPE_FILE).is_file() or not is_marked(folder, RUN_FOLDER_KIND):
         what = f"is not a run folder: it has no {RECIPE_FILE} of a run."
@@ -128,14 +131,14 @@ def measure_folders(
 
     Args:
         models: Run folders or artefact folders.
-        options: What to measure; None to import only.
+        options: What to measure; None for the default options of folders.
         texts: Texts to measure on.
-        imports: Results of tools on other machines.
-        record: Whether to write the figures into the one artefact folder.
-        facts: Texts saved on other machines.
+        imports: Result files of measuring tools on other machines.
+        record: Whether to write the results into the artefact folder, which must be the only folder then.
+        facts: What the user states about saved outputs, such as the device.
 
     Raises:
-        InputError: If there is nothing to record, or more than one folder to record in.
+        InputError: If there is nothing to measure or to record, or more than one folder to record in.
     """
     if record and (len(models) != 1 or is_marked(models[0], RUN_FOLDER_KIND)):
         what = "writes into one artefact folder" + ("." if len(models) != 1 else f", and {models[0]} is a run folder.")
@@ -155,13 +158,13 @@ def measure_folders(
 
 
 def write_report(folder: Path, output: Path, overwrite: bool, baseline: Path | None = None) -> Path:
-    """Write the HTML report of a folder, or one that compares it with an earlier result; see `pocketbert.api.report`.
+    """Write the HTML report of a folder, or its comparison with an earlier result; see `pocketbert.api.report`.
 
     Args:
-        folder: A run folder or an artefact folder; with a baseline also the result of a benchmark.
+        folder: A run folder or an artefact folder; for a comparison with `baseline` also a result file of a benchmark.
         output: Path of the HTML page.
         overwrite: Whether an existing file may be replaced.
-        baseline: An earlier result; the page then compares both.
+        baseline: An earlier result, with which the page compares the folder; None for the report of the folder.
 
     Returns:
         The path of the page.
@@ -199,13 +202,14 @@ def pack_run(run_folder: Path, output: Path, overwrite: bool, platform: str | No
     """Write the artefact folder of a run, or the files of a folder for one platform; see `pocketbert.api.pack`.
 
     Args:
-        run_folder: The run folder; with a platform also an artefact folder.
+        run_folder: The run folder. If a platform is given, it may also be an artefact folder.
         output: The folder to write.
         overwrite: Whether existing files may be replaced.
-        platform: The platform of the app; None for the artefact folder.
+        platform: The platform of the app; None to write the artefact folder.
 
     Raises:
-        GateError: If a step failed, or the packed folder answers otherwise than the library of the checkpoint.
+        GateError: If a step failed, or the packed folder gives other answers than the library that the checkpoint was
+            made for.
     """
     if platform is not None:
         return _pack_for_platform(run_folder, output, platform, overwrite)
@@ -223,7 +227,7 @@ def pack_run(run_folder: Path, output: Path, overwrite: bool, platform: str | No
 
 
 def _pack_for_platform(model: Path, output: Path, name: str, overwrite: bool) -> Path:
-    """Write the files of a folder that apps on one platform need, unless `output` has these already."""
+    """Copy the files that apps on one platform need from an artefact folder to `output`, unless it has them already."""
     platform = platform_named(name)
     output = resolve_output_folder(output, model)
     finish_interrupted(output)
@@ -245,7 +249,7 @@ def _pack_for_platform(model: Path, output: Path, name: str, overwrite: bool) ->
 
 @contextlib.contextmanager
 def _artefact_folder(model: Path) -> Iterator[Path]:
-    """Yield the artefact folder `model`, or for a run folder a temporary artefact folder made of it."""
+    """Yield the artefact folder `model`. If it is a run folder, a temporary artefact folder is packed from it."""
     if not is_marked(model, RUN_FOLDER_KIND):
         yield model
         return
@@ -258,7 +262,7 @@ def _artefact_folder(model: Path) -> Iterator[Path]:
 
 
 def _check_steps(run: Run) -> None:
-    """Raise an error for a run with a failed step, or with files that failed or changed.
+    """Check that no step of a run has failed, and that its files passed and did not change since.
 
     Raises:
         GateError: If a step failed, or a file did not pass or changed since.
@@ -274,7 +278,7 @@ def _write_artefacts(run: Run, destination: Path) -> None:
     """Write the artefact folder of a run into an empty folder.
 
     Raises:
-        GateError: If the packed folder answers otherwise than the library of the checkpoint.
+        GateError: If the packed folder gives other answers than the library of the checkpoint.
     """
     failures = make_pack(run.exported, run.data.pair, run.origin, destination, run.confusions)
     if failures:

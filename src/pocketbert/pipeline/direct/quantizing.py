@@ -68,21 +68,21 @@ def quantize_folder(
     overwrite: bool,
     roles: Mapping[str, str],
 ) -> Path:
-    """Write an artefact folder with smaller files of another folder's model; see `pocketbert.api.quantize`.
+    """Write the exported files of an artefact folder and new quantized ones; see `pocketbert.api.quantize`.
 
     Args:
-        model: The existing artefact folder; it is not changed.
-        output: The new folder.
-        schemes: Schemes of the smaller files; None for int8, or with a budget for all.
-        runtimes: Runtimes of further files.
-        calibration: Rows on which static schemes measure ranges.
-        budget: Limits inside which the files are chosen; None to make the files of `schemes`.
+        model: The existing artefact folder, which is not changed.
+        output: The folder to write, which is returned. Quantized files that `model` has already are left out.
+        schemes: Schemes of the quantized files; None for int8, or with a budget for all as candidates.
+        runtimes: Runtimes for each of which one more file is made, e.g. ``openvino``. A budget allows none.
+        calibration: Rows on which static schemes measure activation ranges, and a budget ranks candidates.
+        budget: Limits within which the best file of each format is chosen; None to make all `schemes`.
         overwrite: Whether an existing artefact folder may be replaced.
-        roles: Schemes of single roles or weights.
+        roles: Schemes of single roles or weights, which replace `schemes` there. A budget allows none.
 
     Raises:
         InputError: Listing every problem of folder and options.
-        GateError: If no file is inside the budget, or a written file fails a gate.
+        GateError: If a format has no file inside the budget, or a written file fails a gate.
     """
     model = find_artefact_folder(model)
     artefacts = read_artefacts(model)
@@ -125,12 +125,12 @@ def quantize_folder(
         bases = {Format(f): plain[Format(f)] for f in options.formats if f in plain}
         request = _BudgetRequest(budget.limits, [Scheme(s) for s in schemes or ()], options, bases, ready)
         return _quantize_inside_budget(str(model), output, request, overwrite=overwrite)
-    _say_lost_fits(model, artefacts, exported)
+    _note_lost_fits(model, artefacts, exported)
     return export_model(str(model), output, options, overwrite=overwrite, ready=ready)
 
 
-def _say_lost_fits(model: Path, artefacts: Artefacts, exported: Sequence[ModelRecord]) -> None:
-    """Print that the new files have no fitted temperatures and thresholds, if the folder's files have some."""
+def _note_lost_fits(model: Path, artefacts: Artefacts, exported: Sequence[ModelRecord]) -> None:
+    """Print a note if temperatures or thresholds were fitted in the old folder, since the new folder has none."""
     has_temperatures = any(r.confidence is not None and r.confidence.fitted_rows for r in exported)
     lost = ["temperatures"] if has_temperatures else []
     lost += ["thresholds for unknown answers"] if artefacts.processing.unknown_accuracy is not None else []
@@ -155,7 +155,7 @@ class _BudgetRequest:
     Attributes:
         limits: Limits on size, loss of accuracy and latency.
         schemes: Schemes of the quantized files to consider; empty for all.
-        options: How the folder's files were exported, with both files of rows.
+        options: Options with which the folder's files were exported, with the evaluation and the calibration rows.
         bases: Path of the exported file of each format.
         ready: All exported files, by their path in the folder.
     """
@@ -174,7 +174,17 @@ def _budget_problems(
     runtimes: Sequence[str],
     calibrate: DataSource | None,
 ) -> list[Problem]:
-    """List problems of a budget search's options, by the names of the flags, before any file is read."""
+    """Return the problems of command-line options that a budget search cannot use; each names the flag.
+
+    A budget search chooses quantized files within limits on size, loss and latency. No data file is read here.
+
+    Args:
+        budget: Options of the search.
+        exported: Records of the folder's exported files.
+        schemes: Schemes that the user named; None for all.
+        runtimes: Runtimes that the user named; a budget allows none.
+        calibrate: Calibration rows, which a budget needs.
+    """
     problems, existing = [], list(dict.fromkeys(r.format.value for r in exported if r.plain))
     if budget.data is None:
         what = "a budget needs labelled rows to score candidates on."
@@ -199,7 +209,7 @@ def _budget_problems(
 
 
 def _scheme_problems(schemes: Sequence[str] | None, formats: Sequence[Format]) -> list[Problem]:
-    """List schemes that no format can store, and formats that can store none of the schemes."""
+    """Return a problem for each scheme that no format can store, else for each format that can store none of them."""
     if schemes is None:
         return []
     names = {f: [s.value for s in Scheme if FORMATS[f].takes(s) and FORMATS[f].smaller(s)] for f in formats}
@@ -218,8 +228,8 @@ def _quantize_inside_budget(model: str, output: Path, request: _BudgetRequest, *
     """Choose the best quantized file of each format inside a budget, and write an artefact folder with them.
 
     Raises:
-        GateError: If a format has no file inside, or a chosen file fails on the rows that had no part in the choice.
-            No folder is written; the figures stay in the workspace.
+        GateError: If a format has no file inside the budget, or a chosen file fails on rows that were not used to
+            choose it. No folder is written then; what was measured stays in the workspace.
     """
     limits = request.limits
     recipe, folder = export_recipe(model, request.options)
@@ -257,7 +267,7 @@ def _quantize_inside_budget(model: str, output: Path, request: _BudgetRequest, *
 
 
 def _was_made_from(output: Path, made_from: str) -> bool:
-    """Return whether `output` is the artefact folder of a search with the same inputs, by its digest."""
+    """Return whether `output` is an artefact folder that a search with the same digest of inputs has written."""
     with suppress(InputError):
         if (output / ARTEFACTS_FILE).is_file():
             search = read_artefacts(output).search
@@ -266,7 +276,7 @@ def _was_made_from(output: Path, made_from: str) -> bool:
 
 
 def _search_digest(search_inputs: SearchInputs, request: _BudgetRequest, inputs: Inputs) -> str:
-    """Return the digest of all inputs of a budget search: limits, options, files, rows, library versions."""
+    """Return a digest of everything that a budget search depends on: limits, options, files, rows and versions."""
     return sha256_json(
         [
             request.limits.set_limits,
@@ -284,10 +294,10 @@ def _search_digest(search_inputs: SearchInputs, request: _BudgetRequest, inputs:
 
 
 def _execute(run: Run, search_inputs: SearchInputs) -> None:
-    """Run the steps that write the artefact folder; a failed gate's error explains on which rows it is measured.
+    """Run the steps that write the artefact folder.
 
     Raises:
-        GateError: If a gate failed, with a sentence on the rows that the gates are measured on.
+        GateError: If a gate failed, with a sentence on the rows on which the gates are measured.
     """
     try:
         run.execute()

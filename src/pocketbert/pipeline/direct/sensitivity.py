@@ -52,9 +52,9 @@ def measure_sensitivity(
 
     Args:
         model: The artefact folder.
-        calibration: Rows that files are compared on.
-        schemes: Schemes to measure; None for those of the folder's smaller files.
-        record: Whether to add the figures to the folder.
+        calibration: Rows on which quantized files are compared with the exported one.
+        schemes: Schemes to measure; None for the schemes of the folder's quantized files.
+        record: Whether to write the measured errors into the folder.
 
     Raises:
         InputError: If rows, exported files or schemes are missing.
@@ -99,7 +99,13 @@ def measure_sensitivity(
 def _files_to_measure(
     formats: Sequence[Format], schemes: Sequence[str] | None, existing: set[tuple[Format, Scheme]]
 ) -> list[ModelFile]:
-    """List the planned files of the schemes in each format; by default those in the folder, else int8."""
+    """List the quantized files to measure, for each format and scheme.
+
+    Args:
+        formats: The formats.
+        schemes: Names of the schemes; None for those that the folder has, or int8 if it has none.
+        existing: The formats and schemes of the folder's files.
+    """
     every = [f for format in formats for f in candidate_files(format)]
     if schemes is None:
         own = [f for f in every if (f.format, f.scheme) in existing]
@@ -111,14 +117,17 @@ def _files_to_measure(
 
 
 def measure_role_sensitivity(candidates: CandidateFiles, file: ModelFile) -> Sensitivity:
-    """Quantize one role of the weights at a time; return each file's error against the exported one.
+    """Quantize one role of the weights at a time, and measure each file's distance from the exported file.
 
-    The opposite, leaving one role out at a time, would show little: a file with one role less is hardly closer while
-    another role dominates the error.
+    A role is a place of weights in a layer, such as query or ffn_down. Quantizing all roles but one instead would show
+    little: as long as another role dominates the error, leaving out one role hardly lowers it.
 
     Args:
-        candidates: Object that writes files and compares them with the exported one.
-        file: Format and scheme.
+        candidates: Object that writes candidate files and compares them with the exported file.
+        file: Format and scheme of the files.
+
+    Returns:
+        The error of each role and of all roles together. If such files cannot be written, there is a note instead.
     """
     whole = CandidateSpec(file)
     row, record = whole.row, Sensitivity(format=file.format, scheme=file.scheme)
@@ -157,7 +166,7 @@ class MixedCandidate:
     """A quantized file that leaves some roles float, with its predicted size and error.
 
     Attributes:
-        spec: Scheme and roles.
+        spec: Scheme of the file, and the roles that stay float.
         bytes: Predicted size.
         rel: Predicted RMS difference from the exported file.
     """
@@ -167,7 +176,7 @@ class MixedCandidate:
     rel: float
 
     def beats(self, other: MixedCandidate) -> bool:
-        """Return whether this file is predicted to be better in size or error and worse in neither."""
+        """Return whether this file is predicted to be better than another in size or error, and worse in neither."""
         mine, theirs = (self.bytes, self.rel), (other.bytes, other.rel)
         return mine != theirs and self.bytes <= other.bytes and self.rel <= other.rel
 
@@ -175,14 +184,14 @@ class MixedCandidate:
 def mixed_candidates(
     candidates: CandidateFiles, whole: Sequence[CandidateSpec], limit: float
 ) -> Iterator[MixedCandidate]:
-    """Yield planned files in which the 1, 2, 3 ... most sensitive roles stay float, the smallest first.
+    """Yield files to try in which the 1, 2, 3 ... most sensitive roles stay float, the smallest file first.
 
-    The sensitivities of a scheme are measured only if one of its files can be small enough. A file that another one,
-    of any scheme, is predicted to beat is left out.
+    The sensitivities of a scheme are measured only if one of its files can be small enough. A file is left out if
+    another one, of any scheme, is predicted to be better.
 
     Args:
-        candidates: Object that writes files and compares them with the exported one.
-        whole: The schemes, with all roles quantized.
+        candidates: Object that writes candidate files and compares them with the exported file.
+        whole: Candidate files of the schemes, with all roles quantized.
         limit: Largest size in bytes.
     """
     mixed = list[MixedCandidate]()

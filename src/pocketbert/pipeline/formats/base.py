@@ -46,12 +46,12 @@ class ModelFile(ModelFilePurpose):
     """A model file that a run makes: format, scheme, client or runtime, and its paths.
 
     Attributes:
-        source: Path in the run folder; its first part is the output of the step that writes it.
+        source: Path in the run folder. Its first part is the output of the step that writes the file.
         path: Path in the artefact folder.
         format: File format.
-        scheme: How its numbers are stored.
-        client: The client it is made for, if it is for one only.
-        runtime: The runtime it is made for, if it is for one.
+        scheme: How numbers are stored.
+        client: The client that the file is made for, if it is for one only.
+        runtime: The runtime that the file is made for, if it is for one only.
     """
 
     source: str
@@ -68,22 +68,22 @@ class ModelFile(ModelFilePurpose):
 
     @property
     def exported(self) -> bool:
-        """Whether an exporter writes the file; quantizers make the others from such a file."""
+        """Whether an exporter writes the file. Quantizers make the other files from such a file."""
         return self.step == self.format.value
 
     @property
     def title(self) -> str:
-        """Name of the file in tables, e.g. ``ONNX int8``."""
+        """Name of the file in tables, such as ``ONNX int8``."""
         extra = self.client or self.runtime
         return f"{FORMATS[self.format].title} {self.scheme}{f' for {extra}' if extra else ''}"
 
 
 def list_model_files(recipe: Recipe, weights: Path) -> list[ModelFile]:
-    """List the model files that a recipe makes, each exported file before the smaller files made from it.
+    """List the model files that a recipe makes. Each exported file comes before the quantized files made from it.
 
     Args:
         recipe: The recipe.
-        weights: Folder of the exported model, whose tokenizer decides whether a client can run it.
+        weights: Folder of the exported model. Its tokenizer decides whether MediaPipe can run the model.
     """
     files = []
     for format in recipe.export.formats:
@@ -95,7 +95,7 @@ def list_model_files(recipe: Recipe, weights: Path) -> list[ModelFile]:
 
 
 def exported_file(format: Format, scheme: Scheme, client: Client | None = None) -> ModelFile:
-    """Return the planned file of a format that an exporter writes; with `client` the one for that client only."""
+    """Return the planned file of a format that an exporter writes, for any client or for the given one only."""
     return _model_file(format.value, format, scheme, client)
 
 
@@ -105,14 +105,14 @@ def quantized_file(format: Format, scheme: Scheme) -> ModelFile:
 
 
 def quantized_step(format: Format, scheme: Scheme) -> str:
-    """Return the name of the step, and of its folder, that makes a format's files of one scheme: ``onnx-int8``."""
+    """Return the name of the step (and of its folder) that makes a format's files of one scheme, as ``onnx-int8``."""
     return f"{format}-{scheme}"
 
 
 def _model_file(
     step: str, format: Format, scheme: Scheme, client: Client | None = None, runtime: Runtime | None = None
 ) -> ModelFile:
-    """Return a planned file, named after client, scheme and runtime; the base scheme is left out of the name."""
+    """Return a planned file, named after client, scheme and runtime. The name leaves out the format's base scheme."""
     stem = client.value if client else FORMATS[format].stem
     is_base = scheme is FORMATS[format].base
     name = stem + ("" if is_base else f"_{scheme}") + (f"_{runtime}" if runtime else "") + FORMATS[format].suffix
@@ -120,7 +120,10 @@ def _model_file(
 
 
 def quantized_files(recipe: Recipe, bases: Sequence[ModelFile]) -> list[ModelFile]:
-    """List the quantized files made from one format's exported files, by scheme; in each, those for a runtime last."""
+    """List the quantized files that a recipe makes of one format's exported files, by scheme.
+
+    Among the files of a scheme, those for one runtime only come last.
+    """
     format, files = bases[0].format, []
     for scheme, runtimes in quantized_schemes(recipe, format).items():
         step = quantized_step(format, scheme)
@@ -143,21 +146,21 @@ def quantized_schemes(recipe: Recipe, format: Format) -> dict[Scheme, list[Runti
 
 
 def exported_source(file: ModelFile, files: Sequence[ModelFile]) -> ModelFile:
-    """Return the exported file, of the same format and client, from which a file is made."""
+    """Return the exported file, of the same format and client, from which a quantized file is made."""
     return next(f for f in files if f.format is file.format and f.client is file.client and f.exported)
 
 
 def choose_default_file(files: Sequence[ModelFile]) -> ModelFile:
-    """Return the file that `pocketbert.load` opens: the first format's quantized file, else its exported one.
+    """Return the file that `pocketbert.load` opens: the first format's quantized file, or else its exported one.
 
-    Files for one client or runtime only are left out.
+    Files for one client or runtime only are never chosen.
     """
     plain = [f for f in files if f.plain and f.format is files[0].format]
     return next((f for f in plain if not f.exported), plain[0])
 
 
 def explain_absent_files(recipe: Recipe, weights: Path) -> dict[str, str]:
-    """Map the path of each file that readers of the folder may miss to the reason why it is absent."""
+    """Map the path of each file that users may look for and not find in the folder to the reason why it is absent."""
     return {k: v for format in recipe.export.formats for k, v in format_place(format).absent(recipe, weights).items()}
 
 
@@ -171,9 +174,9 @@ class RunModel:
     Attributes:
         recipe: The recipe.
         run: The run folder.
-        folder: The model, opened.
+        folder: The opened folder of the model.
         length: Longest input in tokens.
-        files: The files that are made of it.
+        files: The files that are made of the model.
     """
 
     recipe: Recipe
@@ -199,7 +202,7 @@ class RunModel:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Label names of tasks that have labels; other models' config.json may still name those of a classifier."""
+        """Label names, for tasks that have labels; empty for other tasks, even if config.json names labels."""
         return tuple(self.folder.labels or ()) if self.task.names_labels else ()
 
     def source(self, file: ModelFile) -> Path:
@@ -234,8 +237,8 @@ class Extras:
     """Files that a format adds to an artefact folder beside the model files.
 
     Attributes:
-        kinds: Kind of every further file, by its path.
-        aliases: Path of the model file that a further name stands for, by that name.
+        kinds: Kind of each added file, by its path.
+        aliases: Paths of model files that also get another name, by that name.
     """
 
     kinds: Mapping[str, Kind] = field(default_factory=dict)
@@ -246,8 +249,8 @@ class FormatPlace(ABC):
     """A file format in the pipeline: its settings, how files are written and checked, and its texts on the card.
 
     Attributes:
-        format: Its name.
-        timing: Command that measures the latency of its files, for a card without latencies.
+        format: Name of the format.
+        timing: Command that measures the latency of the format's files, for a card without latencies.
     """
 
     format: ClassVar[Format]
@@ -261,11 +264,11 @@ class FormatPlace(ABC):
     # settings
 
     def exported_scheme(self, recipe: Recipe) -> Scheme:
-        """Return the scheme of the exported files, which is fp32 unless the format has a choice."""
+        """Return the scheme of the exported files. It is fp32 unless the format offers a choice."""
         return Scheme.FP32
 
     def layout(self, recipe: Recipe) -> Layout:
-        """Return the memory layout of activations in the exported files, plain unless the format has a choice."""
+        """Return the memory layout of activations in exported files, plain unless the format offers a choice."""
         return Layout.PLAIN
 
     def settings(self, recipe: Recipe) -> dict[str, object]:
@@ -277,11 +280,14 @@ class FormatPlace(ABC):
         return []
 
     def absent(self, recipe: Recipe, weights: Path) -> dict[str, str]:
-        """Map the path of each file that readers of the folder may miss to the reason why it is absent."""
+        """Map the path of each file that users may look for and not find to the reason why it is absent."""
         return {}
 
     def lengths(self, recipe: Recipe, file: ModelFile, length: int) -> list[int]:
-        """Return the input lengths in tokens that a file takes: the recipe's, and the longest input `length`."""
+        """Return the input lengths in tokens that a file takes: those of the recipe and the longest input `length`.
+
+        Files for an accelerator take `length` only.
+        """
         if file.runtime is not None and file.runtime.accelerator:
             return [length]
         return sorted({*cut_lengths(recipe, length), length})
@@ -293,12 +299,12 @@ class FormatPlace(ABC):
         """Export the prepared torch module to a model file at `destination`."""
 
     def finish(self, model: RunModel, file: ModelFile, path: Path) -> None:  # noqa: B027 (nothing to do by default)
-        """Restore in a quantized file what the quantizer drops of the exported one, such as metadata."""
+        """Put back into a quantized file what the quantizer drops of the exported one, such as metadata."""
 
     # gates
 
     def gates(self, subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
-        """Return the gates (checks of a file) that only this format has; `rows` are inputs with expected outputs."""
+        """Return the gates (checks of a file) that only this format has. `rows` are golden rows."""
         return []
 
     def constants(self, path: Path) -> list[list[Constant]] | None:
@@ -316,11 +322,11 @@ class FormatPlace(ABC):
         return []
 
     def file_notes(self, model: RunModel) -> dict[str, str]:
-        """Map finished files by path to a sentence of the card, for files that have one."""
+        """Return sentences of the card on finished files, by the file's path; files without one are left out."""
         return {}
 
     def minimum(self, file: ModelFile, path: Path) -> Requirements | None:
-        """Return what a written file needs, such as an operator set or iOS version; None if that is not known."""
+        """Return what is needed to open a written file, such as an iOS version; None if that is not known."""
         return None
 
     def offers(self, artefacts: Artefacts) -> list[Offer]:
@@ -333,12 +339,12 @@ class FormatPlace(ABC):
 
     @abstractmethod
     def snippets(self, artefacts: Artefacts) -> list[str]:
-        """Return code for clients without a row in the card's first table: a sentence with a colon, then code."""
+        """Return code for clients that have no row in the card's first table: each time a sentence, then code."""
 
     # pack
 
     def pack(self, files: Sequence[ModelFile], folder: ModelFolder, destination: Path) -> Extras:
-        """Add files that clients of this format look for to an artefact folder; return their kinds and aliases.
+        """Add files that clients of this format look for to an artefact folder, and return their kinds and aliases.
 
         Args:
             files: The format's files.
@@ -349,12 +355,12 @@ class FormatPlace(ABC):
 
 
 def cut_lengths(recipe: Recipe, length: int) -> list[int]:
-    """Return the recipe's input lengths in tokens in ascending order, none above `length`."""
+    """Return the recipe's input lengths in tokens in ascending order; those above `length` become `length`."""
     return sorted({min(n, length) for n in recipe.export.lengths})
 
 
 def describe_model(recipe: Recipe, folder: ModelFolder, task: Task) -> str:
-    """Return the recipe's description of a model, or without one its family and task."""
+    """Return the recipe's description of a model; if it has none, the model's family and task."""
     return recipe.description or f"{folder.family.title} for {task.name}"
 
 
@@ -369,7 +375,7 @@ _FORMATS: dict[Format, FormatPlace] = {}
 def register_format_place(place: FormatPlace) -> None:
     """Add a format to the pipeline.
 
-    Its row is registered with `pocketbert.core.formats.register_format` before.
+    Its row must have been registered with `pocketbert.core.formats.register_format`.
 
     Raises:
         ValueError: If the format has no row, or has a place already.
@@ -415,7 +421,9 @@ def bounds_of(file: ModelFile | Subject) -> Bounds:
 
 
 def check_file_sizes(recipe: Recipe, model: ModelFolder) -> None:
-    """Check before the first step of a run without a student that files of its formats can hold the model's weights.
+    """Check before the first step that files of the recipe's formats can hold the model's weights.
+
+    A run that trains a student is not checked.
 
     Raises:
         InputError: Naming every format whose files cannot.
@@ -438,7 +446,7 @@ def check_file_sizes(recipe: Recipe, model: ModelFolder) -> None:
 
 
 def check_bounds(recipe: Recipe) -> None:
-    """Check before the first step of a run that largest errors are defined for every file of its recipe.
+    """Check before the first step of a run that bounds of the allowed error are defined for every file of a recipe.
 
     Raises:
         InputError: Naming every format, scheme and runtime without bounds.
@@ -461,14 +469,14 @@ def check_bounds(recipe: Recipe) -> None:
 
 
 def form_title(form: Form) -> str:
-    """Return the name of a scheme and a runtime, e.g. ``int8 for openvino``."""
+    """Return the name of a scheme and a runtime, such as ``int8 for openvino``."""
     scheme, runtime = form
     return f"{scheme} for {runtime}" if runtime else str(scheme)
 
 
 # --- oldest engines ---------------------------------------------------------------------------------------------------
 #
-# Measured with the packages of PyPI on x86-64 by `lab/runtimes/oldest_engines.py`; docs/quantization.md has the table.
+# Measured with the packages of PyPI on x86-64 by `lab/runtimes/oldest_engines.py`; docs/lab/quantization.md has the table.
 # Files for one runtime or client were not tried.
 
 _ENGINE_NAMES = {"onnxruntime": "ONNX Runtime", "ai-edge-litert": "LiteRT"}
@@ -491,7 +499,7 @@ _SILENT = {(Format.TFLITE, s) for s in (Scheme.INT8, Scheme.A8W8, Scheme.SMALL, 
 
 
 def oldest_engine(format: Format, scheme: Scheme) -> OldestEngine | None:
-    """Return the oldest engine that was measured to compute files of a scheme right; None if none was measured."""
+    """Return the oldest engine that was measured to compute files of a scheme correctly; None if none was measured."""
     engine, versions = _OLDEST.get(format, ("", {}))
     if scheme not in versions:
         return None
@@ -499,13 +507,13 @@ def oldest_engine(format: Format, scheme: Scheme) -> OldestEngine | None:
 
 
 def required_engine(record: ModelRecord) -> str:
-    """Return the engine that a file needs, e.g. ``ONNX Runtime 1.23.0 or newer``; empty if none was measured."""
+    """Return the engine that a file needs, such as ``ONNX Runtime 1.23.0 or newer``; empty if none was measured."""
     engine = record.minimum.engine if record.minimum is not None else None
     return "" if engine is None else f"{_ENGINE_NAMES.get(engine.engine, engine.engine)} {engine.version} or newer"
 
 
 def describe_required_engines(records: Sequence[ModelRecord]) -> list[str]:
-    """Return the card's lines on which engine the files need, one line for all that need the same."""
+    """Return lines for the model card on the engines that files need. Files that need the same engine share a line."""
     files: dict[str, list[str]] = {}
     for record in records:
         minimum = record.minimum

@@ -1,8 +1,7 @@
 """The constants of a graph, in one form whatever the file format: input of the comparison of stored numbers.
 
-An exporter may write the same model in several ways. It may transpose a matrix, keep scales and zero points in
-operators of their own, multiply a factor into a matrix, or add two offsets in advance. Here all of these give the
-same result:
+An exporter may transpose a matrix, keep scales and zero points in operators of their own, multiply a factor
+into a matrix, or add two offsets in advance. Here all of these give the same result:
 
 - `StoredTensor` is a dequantized value together with its precision: quantization step, bits, fp16 factors.
   `read_tensor`, `read_quantized_tensor`, `read_palettized_tensor` and `dequantize` make one from arrays of a file,
@@ -42,13 +41,12 @@ class StoredTensor:
         name: Name in the file.
         step: Distance between neighbouring numbers that can be stored, with as many axes as `value` and broadcastable
             to it; None for floats.
-        fp16_factors: Number of its factors that are stored as fp16, scales among them.
+        fp16_factors: Number of factors of the value that are stored as fp16, scales among them.
         has_zero_point: Whether a zero point other than 0 was subtracted.
         magnitude_sum: Sum of the magnitudes that were added up; None if nothing was added.
         bits: Bits of a quantized number.
         had_one_step: Whether all numbers had one step before each was multiplied by a factor of another constant.
-        palette_ends: Smallest and largest number of a palette, shaped like `step`; they stand for all numbers beyond
-            them.
+        palette_ends: Smallest and largest number of a palette, shaped like `step`; numbers beyond are clipped.
     """
 
     value: NDArray[Any]
@@ -63,7 +61,7 @@ class StoredTensor:
 
     @property
     def magnitude(self) -> Floats:
-        """Magnitudes that rounding errors are relative to."""
+        """Magnitudes of the numbers, to which rounding errors are relative."""
         return np.abs(self.value) if self.magnitude_sum is None else self.magnitude_sum
 
     @property
@@ -72,7 +70,7 @@ class StoredTensor:
         return bool(self.value.dtype.kind == "f")
 
     def transform(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> StoredTensor:
-        """Return the tensor with its numbers moved by `change`, such as a transposition, and their steps alike."""
+        """Return the tensor with its numbers and their steps rearranged by `change`, as by a transposition."""
         value = change(self.value)
 
         def moved(step: Floats) -> Floats:
@@ -111,7 +109,7 @@ class StoredTensor:
         return replace(product, step=step, magnitude_sum=magnitudes, palette_ends=ends)
 
     def add(self, other: StoredTensor) -> StoredTensor:
-        """Return the sum with a tensor of the same shape; quantization steps add up."""
+        """Return the sum with a tensor of the same shape. The quantization steps are added too."""
         total = replace(
             self,
             value=self.value + other.value,
@@ -133,12 +131,12 @@ class StoredTensor:
 
 
 def read_tensor(value: NDArray[Any], name: str) -> StoredTensor:
-    """Read a stored array; 8-bit integers count as quantized, in steps of 1 until their scale is known."""
+    """Read a stored array. 8-bit integers count as quantized, in steps of 1 until their scale is known."""
     if value.dtype in _QUANTIZED_TYPES:
         return StoredTensor(value.astype(np.float32), name, np.ones((1,) * value.ndim, np.float32))
     if value.dtype == np.float16:
         return StoredTensor(value.astype(np.float32), name, fp16_factors=1)
-    return StoredTensor(value.astype(np.float32) if value.dtype.kind == "f" else value, name)
+    return StoredTensor(value.astype(np.float32, copy=False) if value.dtype.kind == "f" else value, name)
 
 
 def read_quantized_tensor(value: NDArray[Any], name: str) -> StoredTensor:
@@ -150,7 +148,9 @@ def read_quantized_tensor(value: NDArray[Any], name: str) -> StoredTensor:
 
 
 def read_palettized_tensor(indices: NDArray[Any], palette: NDArray[Any], name: str) -> StoredTensor:
-    """Read a tensor whose numbers are entries of a palette. A number's step is the larger gap to its neighbours there.
+    """Return the tensor whose elements are entries of a palette (lookup table), with the precision of each element.
+
+    An element's precision is the larger gap between its palette entry and the neighbouring entries.
 
     Args:
         indices: Integers of any shape.
@@ -175,13 +175,13 @@ def read_palettized_tensor(indices: NDArray[Any], palette: NDArray[Any], name: s
 def dequantize(
     tensor: StoredTensor, scale: NDArray[Any], zero: NDArray[Any] | None, axis: int = 0, half: bool = False
 ) -> StoredTensor:
-    """Return (number - zero) * scale for each number of a tensor of integers.
+    """Return the dequantized tensor (number - zero) * scale of a tensor of integers.
 
     Args:
         tensor: The integers.
-        scale: One for all, or one for each index of `axis`, or as many axes as the integers and broadcastable to them.
-        zero: As `scale`; None for zero.
-        axis: The axis of scales with one axis.
+        scale: Scales: one number, one for each index of `axis`, or an array that broadcasts to the integers.
+        zero: Zero points, shaped as the scales; None if all are zero.
+        axis: The axis that a vector of scales belongs to.
         half: Whether the scales are stored as fp16.
     """
 
@@ -205,10 +205,10 @@ class StoredRange(NamedTuple):
 
     Attributes:
         low: Smallest number that the integers can express.
-        high: Largest number.
+        high: Largest number that they can express.
         bits: Bits of the integers.
-        step: Distance between neighbours.
-        of_table: Whether the activation is rows of a quantized table, so that it is the range of the table.
+        step: Distance between neighbouring numbers.
+        of_table: Whether the activation is rows of a quantized table, and the range is that of the table.
     """
 
     low: float
@@ -222,7 +222,7 @@ def integer_range(scale: NDArray[Any], zero: NDArray[Any] | int, ends: tuple[int
     """Return the range of numbers that integers with one scale and one zero point can express.
 
     Args:
-        scale: Distance between neighbours.
+        scale: Distance between neighbouring numbers.
         zero: The integer that means 0.
         ends: Smallest and largest integer.
     """
@@ -254,12 +254,14 @@ class StoredRanges:
     """The ranges that a file stores for the input and the output of a product with a matrix.
 
     Attributes:
-        inputs: Range of its input; None if the file holds none.
-        outputs: Range of its result.
+        inputs: Range of the product's input; None if the file holds none.
+        outputs: Range of the product's result with the offset.
+        before_offset: Range of the result before an offset is added, or if the offset is 0.
     """
 
     inputs: StoredRange | None = None
     outputs: StoredRange | None = None
+    before_offset: StoredRange | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,12 +271,12 @@ class Constant:
     Sets of constants are bit masks: bit i stands for the constant at place i of the list.
 
     Attributes:
-        role: How the graph uses it.
-        tensor: Its value in the form of the role.
-        upstream: Constants from which the data that it is combined with was computed.
-        group: Number of the affine operation (matrix, factor, offset) that it belongs to.
-        covers: Constants that a file need not hold if it holds this one; 0 if it is needed itself.
-        used: Whether an output of the graph depends on it.
+        role: How the graph uses the constant.
+        tensor: Value of the constant, in the form of the role.
+        upstream: Constants from which the data that meets this constant was computed.
+        group: Number of the affine operation (matrix, factor, offset) that the constant belongs to.
+        covers: Constants that a file need not hold if it holds this one; 0 if a file must hold this one.
+        used: Whether an output of the graph depends on the constant.
         ranges: For a matrix, the ranges that the file holds for its product.
     """
 
@@ -288,7 +290,7 @@ class Constant:
 
     @property
     def names(self) -> set[str]:
-        """Names of the stored tensors that it was computed from."""
+        """Names of the stored tensors from which the constant was computed."""
         return set(self.tensor.name.split(", ")) - {""}
 
 
@@ -309,7 +311,7 @@ class _Rows:
 
 @dataclass(frozen=True, eq=False)
 class _Affine:
-    """Data times a matrix, times a factor, plus an offset, of which any may be missing. `source` computed the data."""
+    """An operation of a graph: data times a matrix, times a factor, plus an offset. Any of them may be missing."""
 
     upstream: int
     matrix: StoredTensor | None = None
@@ -324,7 +326,7 @@ class _Affine:
         return tensor.value.size > 1 if width is None else tensor.value.size == width
 
     def multiply(self, by: StoredTensor) -> _Affine:
-        """Return the operation with channel i multiplied by number i of `by`, in matrix or factor, and in offset."""
+        """Return the operation with channel i of its output multiplied by number i of `by`."""
         offset = self.offset and self.offset.multiply(by)
         if self.matrix is not None:
             return replace(self, matrix=self.matrix.multiply(by.transform(lambda v: v[:, None])), offset=offset)
@@ -343,13 +345,13 @@ _Value = StoredTensor | _Data | _Rows | _Affine
 
 
 class ConstantTracker:
-    """Collects the constants of one graph. A reader calls one method for each operator, in the order in which they run.
+    """Lists the constants that a graph computes with, from calls of a reader: one method for each operator, in order.
 
     Values are named by any hashable key.
 
     Args:
-        lists_folds: Whether to list what exporters may store instead: an offset between two products may be added to
-            the offset of the second one.
+        lists_folds: Whether to list also an offset that exporters may store instead of two: the offset between two
+            products may be added to the offset of the second one.
 
     Attributes:
         constants: Constants found so far.
@@ -368,28 +370,53 @@ class ConstantTracker:
         self._values[key] = tensor
 
     def stored(self, key: Hashable) -> StoredTensor | None:
-        """Return the constant named `key` if it was at most moved or dequantized; None for any other value."""
+        """Return the constant named `key`, which may have been moved or dequantized; None for any other value."""
         value = self._values.get(key)
         return value if isinstance(value, StoredTensor) else None
 
     def set_range(self, key: Hashable, stored: StoredRange) -> None:
-        """Note the range of a quantized activation; after product and offset it is also that of the result."""
+        """Record the range that the integers of a quantized activation cover.
+
+        If a matrix product with a stored matrix computes the activation, it is also the range of the product's result.
+        """
         value = self._values.get(key)
         if isinstance(value, _Rows) and value.table.step is not None:
             numbers, step = value.table.value, stored.step
             is_inside = stored.low - step <= numbers.min() and numbers.max() <= stored.high + step
             stored = stored._replace(of_table=bool(is_inside and np.allclose(value.table.step, step, rtol=1e-3)))
         self._ranges[key] = stored
-        if isinstance(value, _Affine) and value.matrix is not None and value.offset is not None:
+        self.set_result_range(key, stored)
+
+    def set_result_range(self, key: Hashable, stored: StoredRange) -> None:
+        """Record a range as that of a product's result, if `key` is the result of a product with a stored matrix."""
+        value = self._values.get(key)
+        if not isinstance(value, _Affine) or value.matrix is None:
+            return
+        if value.offset is not None:
             value.ranges.outputs = value.ranges.outputs or stored
+        if value.offset is None or not np.any(value.offset.value):
+            value.ranges.before_offset = value.ranges.before_offset or stored
+
+    def clip(self, out: Hashable, key: Hashable, low: float, high: float) -> None:
+        """Record that `out` is `key` clipped to an interval, as by relu6.
+
+        If the range recorded for `key` is that interval, it is dropped: it loses nothing that the clipping keeps.
+        """
+        value = self._values.get(key)
+        if isinstance(value, _Affine):
+            for name in ("outputs", "before_offset"):
+                stored = getattr(value.ranges, name)
+                if stored is not None and max(abs(stored.low - low), abs(stored.high - high)) <= stored.step:
+                    setattr(value.ranges, name, None)
+        self.other([out], [key])
 
     def copy_range(self, out: Hashable, key: Hashable) -> None:
-        """Copy the range noted for `key` to `out`, which holds the same numbers in other places."""
+        """Copy the range recorded for value `key` to value `out`, which has the same numbers in other places."""
         if key in self._ranges:
             self._ranges[out] = self._ranges[key]
 
     def keep(self, out: Hashable, key: Hashable, change: Callable[[NDArray[Any]], NDArray[Any]] | None = None) -> None:
-        """Note that `out` is `key` with every channel in its place; if `key` is a constant, `change` is applied."""
+        """Record that value `out` is value `key` with all channels in place; a constant is changed by `change`."""
         value = self._values.get(key)
         if isinstance(value, StoredTensor) and change is not None:
             value = value.transform(change)
@@ -397,7 +424,7 @@ class ConstantTracker:
         self.copy_range(out, key)
 
     def rearrange(self, out: Hashable, key: Hashable, change: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
-        """Note that `out` is `key` with channels moved: a constant is changed, computed data counts as used."""
+        """Record `out` as constant `key` moved by `change`, else as the result of an unknown operator."""
         if isinstance(self._values.get(key), StoredTensor):
             self.keep(out, key, change)
         else:
@@ -405,7 +432,7 @@ class ConstantTracker:
             self.copy_range(out, key)
 
     def dequantize(self, out: Hashable, key: Hashable, change: Callable[[StoredTensor], StoredTensor]) -> None:
-        """Note that `out` is a stored tensor, or rows looked up in one, dequantized by `change`."""
+        """Record that value `out` is a stored tensor, or rows looked up in one, dequantized by `change`."""
         value = self._values.get(key)
         if isinstance(value, StoredTensor):
             self._values[out] = change(value)
@@ -416,7 +443,7 @@ class ConstantTracker:
             self.copy_range(out, key)
 
     def lookup(self, out: Hashable, table: Hashable, index: Hashable) -> None:
-        """Note that `out` is rows of a stored float table, picked by `index`; any other table counts as used here."""
+        """Record `out` as rows `index` of a stored float table, else as the result of an unknown operator."""
         tensor = self.stored(table)
         if tensor is None or not tensor.is_float or tensor.value.ndim > 2:
             self.other([out], [table, index])
@@ -427,9 +454,10 @@ class ConstantTracker:
     def product(
         self, out: Hashable, data: Hashable, matrix: Hashable, offset: Hashable | None = None, transposed: bool = False
     ) -> None:
-        """Note that `out` is `data` times a stored matrix, plus an optional `offset`.
+        """Record that `out` is the matrix product of `data` with a stored matrix, plus an optional `offset`.
 
-        The matrix is [out, in], or [in, out] if it is `transposed`. Any other operand counts as used here.
+        The matrix is [out, in], or [in, out] if it is `transposed`. If it is no stored float matrix, `out` is
+        recorded as the result of an unknown operator.
         """
         tensor = self.stored(matrix)
         if tensor is None or not tensor.is_float or sum(n > 1 for n in tensor.value.shape) > 2:
@@ -447,13 +475,14 @@ class ConstantTracker:
             self.add(out, out, offset)
 
     def add(self, out: Hashable, left: Hashable, right: Hashable) -> None:
-        """Note that `out` is the sum of two values; a constant with one number per channel becomes an offset."""
+        """Record that value `out` is the sum of two; a constant with one number per channel becomes an offset."""
         self._combine(out, left, right, _Affine.add)
 
     def multiply(self, out: Hashable, left: Hashable, right: Hashable) -> None:
-        """Note that `out` is the elementwise product of two values.
+        """Record that `out` is the elementwise product of two values.
 
-        A constant with one number per channel becomes a factor; scales looked up like their rows dequantize these.
+        A constant with one number per channel is recorded as a factor. Scales that were gathered with the same index as rows of a
+        table dequantize these rows.
         """
         one, other = self._values.get(left), self._values.get(right)
         if isinstance(one, _Rows) and isinstance(other, _Rows) and one.index == other.index:
@@ -463,7 +492,12 @@ class ConstantTracker:
             self._combine(out, left, right, _Affine.multiply)
 
     def scale(self, out: Hashable, key: Hashable, factor: Hashable) -> None:
-        """Note that `out` is `key` times stored scales, one or one per channel; the scale of data is left out."""
+        """Record that value `out` is an integer matrix product times the stored scales of its weight.
+
+        `key` names the product, `factor` the scales: one number, or one for each output channel. The scale of
+        the activation, known only at run time, is left out. If `key` is no recorded operation, or the scales do
+        not fit it, `out` is recorded as the result of an unknown operator.
+        """
         tensor = self.stored(factor)
         assert tensor is not None
         value, flat = self._values.get(key), tensor.transform(np.ravel)
@@ -476,7 +510,11 @@ class ConstantTracker:
     def _combine(
         self, out: Hashable, left: Hashable, right: Hashable, change: Callable[[_Affine, StoredTensor], _Affine]
     ) -> None:
-        """Apply `change` to data and a constant with one number per channel; other values count as used."""
+        """Apply `change` to an operation and a constant with one number per channel, and record the result as `out`.
+
+        `left` and `right` may come in either order. Other pairs are recorded as an unknown operator that uses the
+        constants of both.
+        """
         for data, constant in ((left, right), (right, left)):
             value, tensor = self._values.get(data), self._values.get(constant)
             if isinstance(tensor, StoredTensor) and tensor.is_float and isinstance(value, _Affine | _Data):
@@ -488,7 +526,7 @@ class ConstantTracker:
         self.other([out], [left, right])
 
     def other(self, outs: Sequence[Hashable], keys: Iterable[Hashable]) -> None:
-        """Note that an unknown operator computes `outs`; list the constants in the values `keys` that it reads."""
+        """Record that an unknown operator computes `outs`, and list the constants behind its inputs `keys` as used."""
         upstream = 0
         for key in keys:
             upstream |= self._use(key)
@@ -496,7 +534,7 @@ class ConstantTracker:
             self._values[out] = _Data(upstream)
 
     def finish(self, keys: Iterable[Hashable]) -> list[Constant]:
-        """Return all constants, marked as unused where no output of the graph (`keys`) depends on them."""
+        """Return all constants. Those on which no output of the graph (`keys`) depends are marked as unused."""
         used = 0
         for key in keys:
             used |= self._use(key)
@@ -504,7 +542,7 @@ class ConstantTracker:
         return [c if c.group in groups else replace(c, used=False) for c in self.constants]
 
     def _use(self, key: Hashable) -> int:
-        """List a value's constants at its first use; return the bit mask of all that it was computed from."""
+        """List the constants of a value when it is first used; return a bit mask of all constants behind it."""
         value = self._values.get(key)
         if value is None:
             return 0
@@ -515,7 +553,7 @@ class ConstantTracker:
         return self._used[id(value)][1]
 
     def _list_constants(self, value: StoredTensor | _Rows | _Affine) -> int:
-        """List a value's constants as one group; return the bit mask of all that it was computed from."""
+        """List the constants of a value as one group; return a bit mask of all constants behind it."""
         self._groups += 1
         if isinstance(value, _Rows):
             return self._list(ConstantRole.TABLE, value.table, 0)
@@ -536,11 +574,10 @@ class ConstantTracker:
         return value.upstream | own
 
     def _list_folded_offset(self, value: _Affine, own: int) -> None:
-        """List an offset that exporters may store instead of two: the earlier one folded into this one.
+        """List the offset that an exporter may store in place of the offsets of two matrix products in sequence.
 
-        It is the earlier product's offset times this product's matrix, plus this product's offset.
-
-        It is the earlier product's offset times this matrix, plus this product's offset.
+        It is the first product's offset times the second product's matrix, plus the second product's offset. `own` is
+        the bit mask of the second product's constants.
         """
         first, matrix = value.source.offset if value.source is not None else None, value.matrix
         places = [i for i, c in enumerate(self.constants) if c.tensor is first]
@@ -554,16 +591,9 @@ class ConstantTracker:
             offsets = [i for i, c in enumerate(self.constants) if c.role is ConstantRole.OFFSET]
             covers |= sum(1 << i for i in offsets if own >> i & 1)
         folded = replace(folded, name=f"{matrix.name} times {first.name}")
-        self._list(ConstantRole.OFFSET, folded, value.upstream, covers)
+        self._list(ConstantRole.OFFSET, folded, value.upstream, covers=covers)
 
-    def _list(
-        self,
-        role: ConstantRole,
-        tensor: StoredTensor,
-        upstream: int,
-        covers: int = 0,
-        ranges: StoredRanges | None = None,
-    ) -> int:
-        """Append a constant to the list, and return its bit in masks of constants."""
-        self.constants.append(Constant(role, tensor, upstream, self._groups, covers, ranges=ranges or StoredRanges()))
+    def _list(self, role: ConstantRole, tensor: StoredTensor, upstream: int, **more: Any) -> int:
+        """Append a constant of the present group to the list, and return its bit in masks of constants."""
+        self.constants.append(Constant(role, tensor, upstream, self._groups, **more))
         return 1 << (len(self.constants) - 1)

@@ -71,7 +71,9 @@ _MAC_SCRIPT = f"{Format.COREML}/{MAC_SCRIPT_NAME}"
 _LAYOUT_NOTE = "pocketbert.layout"
 """Entry of a package's metadata with its layout."""
 _SCANNED_ROWS = 6
-"""Golden rows on which every intermediate result is checked for overflow."""
+"""Golden rows, from the shortest to the longest, on which every intermediate result is checked for overflow."""
+_SCANNED_AGAIN = 3
+"""The first of these, for a quantized package, whose results are those of the exported one but for rounding."""
 _OLDEST = 16
 """Oldest iOS version that packages can be exported for."""
 _PROBABILITY_ERROR = 2e-3
@@ -98,7 +100,7 @@ class CoremlPlace(FormatPlace):
         return {"export": {"coreml": section}, "name": recipe.name, "description": recipe.description}
 
     def lengths(self, recipe: Recipe, file: ModelFile, length: int) -> list[int]:
-        """Return a package's input lengths: only the recipe's longest for fixed shapes, which pad every text."""
+        """Return a package's input lengths. Fixed shapes have the recipe's longest only, to which texts are padded."""
         if recipe.export.coreml.lengths is Shapes.FIXED:
             return cut_lengths(recipe, length)[-1:]
         return super().lengths(recipe, file, length)
@@ -128,7 +130,7 @@ class CoremlPlace(FormatPlace):
         coreml.export(module, folder.family, model.task, lengths, destination, form, info)
 
     def gates(self, subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
-        """Return the gates on a package: overflow, and for a classifier the labels inside and the predicted label."""
+        """Return the gates on a package: overflow in fp16 and, for a classifier, label names and predicted label."""
         unread = skipped_gate_without_reader(subject, "overflow")
         if unread is not None:
             return [unread]
@@ -136,8 +138,10 @@ class CoremlPlace(FormatPlace):
 
         names = subject.predictor.inputs
         encoded = subject.tokenizer.encode([r.input for r in rows])
-        longest_first = sorted(encoded, key=len, reverse=True)[:_SCANNED_ROWS]
-        batches = [feed(subject.predictor, subject.tokenizer, [e]) for e in longest_first]
+        by_length = sorted(encoded, key=len)
+        places = np.linspace(0, len(encoded) - 1, _SCANNED_ROWS)[: None if subject.exported else _SCANNED_AGAIN]
+        chosen = [by_length[i] for i in dict.fromkeys(places.round().astype(int))]
+        batches = [feed(subject.predictor, subject.tokenizer, [e]) for e in chosen]
         inputs = [{n: b[n].astype(np.float32 if b[n].dtype.kind == "f" else np.int32) for n in names} for b in batches]
         scan = overflow_scan(subject.path, inputs)
         gates = [_check_overflow(subject, scan)]
@@ -155,7 +159,7 @@ class CoremlPlace(FormatPlace):
         return Layout(notes[_LAYOUT_NOTE]) if _LAYOUT_NOTE in notes else Layout.PLAIN
 
     def notes(self, recipe: Recipe) -> list[str]:
-        """Return sentences for card and report: limits of checks without a Mac, and that one layout was not timed."""
+        """Return notes for card and report on what was not checked without a Mac and which layout was not timed."""
         notes = []
         if not self.info.timed:
             from pocketbert.runtime.coreml import EVALUATOR_LIMITS
@@ -171,7 +175,7 @@ class CoremlPlace(FormatPlace):
         return notes
 
     def processing(self, artefacts: Artefacts) -> list[str]:
-        """Return the card's line on Core ML: inputs, the lengths that packages take, and outputs."""
+        """Return the model card's line on Core ML: inputs, the lengths that the packages take, and outputs."""
         record = offered_file(artefacts, self.format)
         if record is None or not record.signature:
             return []
@@ -192,7 +196,7 @@ class CoremlPlace(FormatPlace):
         return Requirements(ios=opset + 10 if opset < max(OPSETS.values()) else 26)
 
     def offers(self, artefacts: Artefacts) -> list[Offer]:
-        """Return what an iOS app needs to run the folder's package: files, iOS version, Swift code, notes."""
+        """Return what an iOS app needs to run the folder's package: files, iOS version, Swift code and notes."""
         record = offered_file(artefacts, self.format)
         if record is None:
             return []
@@ -215,11 +219,11 @@ class CoremlPlace(FormatPlace):
         ]
 
     def snippets(self, artefacts: Artefacts) -> list[str]:
-        """Return an empty list: the table of the card has a row for iOS."""
+        """Return an empty list, since the table of the card has a row for iOS."""
         return []
 
     def pack(self, files: Sequence[ModelFile], folder: ModelFolder, destination: Path) -> Extras:
-        """Write the Python script into the folder that checks and times the packages on a Mac."""
+        """Write a Python script into the folder; run on a Mac, it checks and times the packages."""
         (destination / _MAC_SCRIPT).write_text(mac_script(), encoding="utf-8")
         return Extras(kinds={_MAC_SCRIPT: Kind.TOOL})
 
@@ -228,7 +232,7 @@ class CoremlPlace(FormatPlace):
 
 
 def _check_labels(subject: Subject) -> Gate:
-    """Return the gate that compares the label names inside a package with those of the folder."""
+    """Check that the label names inside a package are those of the folder."""
     from pocketbert.runtime.coreml.stored import StoredTensors
 
     inside = StoredTensors(subject.path).labels()
@@ -248,9 +252,10 @@ def _check_labels(subject: Subject) -> Gate:
 
 
 def _check_classifier(subject: Subject, scan: Scan) -> Gate:
-    """Return the gate that compares a package's label and probabilities with those of its logits.
+    """Check that a package's predicted label and probabilities are those that its logits give.
 
-    Apps read label and probabilities; all other gates read the logits.
+    Apps read label and probabilities, and all other gates read the logits. `scan` holds the package's outputs on golden
+    rows.
     """
     differences, wrong = list[float](), 0
     for out in scan.outputs:
@@ -273,7 +278,7 @@ def _check_classifier(subject: Subject, scan: Scan) -> Gate:
 
 
 def _check_overflow(subject: Subject, scan: Scan) -> Gate:
-    """Return the gate that fails if an intermediate result on golden rows is too large for its declared type."""
+    """Check that no intermediate result on golden rows is too large for its number type, such as fp16."""
     largest = scan.largest.largest if scan.largest else 0.0
     return Gate(
         name="overflow",
@@ -294,7 +299,9 @@ _AFFINE = f"{CONSTEXPR_PREFIX}affine_dequantize"
 
 
 class _ConstantReader:
-    """Reader of a Core ML program's constants: a method ``on_type`` passes operations of one type to the tracker.
+    """Lists the constants of a Core ML program with a `ConstantTracker`.
+
+    The method ``on_matmul`` reports operations of type ``matmul`` to it, and so on.
 
     Args:
         path: The package.
@@ -308,7 +315,7 @@ class _ConstantReader:
         self.types: dict[str, Any] = {}
 
     def run(self) -> list[Constant]:
-        """Pass every operation to the `ConstantTracker`, and return the constants in the order of their use."""
+        """Report every operation of the program to the tracker, and return the constants in the order of their use."""
         for op in self.block.operations:
             handler = getattr(self, f"on_{op.type}", None)
             if op.type == "const":
@@ -326,19 +333,22 @@ class _ConstantReader:
         return self.tracker.finish(self.block.outputs)
 
     def _follow_shape_operation(self, op: pb.Operation) -> None:
-        """Report a ``cast``, ``expand_dims`` or ``squeeze`` to the constant tracker, with its effect on a constant."""
+        """Report a ``cast``, ``expand_dims`` or ``squeeze`` to the tracker. A constant is stored with its new shape."""
         source, axes = self._name(op, "x"), self._value(op, "axes")
         self.tracker.keep(op.outputs[0].name, source, lambda v: _reshape(v, op.type, axes))
 
     def _store(self, name: str, constant: Stored) -> None:
-        """Store the value and type of a constant under a name; arrays are passed to the tracker too."""
+        """Store the value and type of a constant under a name, and pass an array to the tracker too."""
         value = self.raw[name] = constant.value
         self.types[name] = constant.type
         if isinstance(value, np.ndarray):
             self.tracker.store(name, read_tensor(value, name))
 
     def _name(self, op: pb.Operation, parameter: str) -> str | None:
-        """Return the name of an operand, or None if it is missing; a value in place is stored under a new name."""
+        """Return the name of an operation's operand; None if the operand is missing.
+
+        If the value stands in the operation itself, it is stored as a constant under a new name.
+        """
         if parameter not in op.inputs:
             return None
         [binding] = op.inputs[parameter].arguments
@@ -349,19 +359,22 @@ class _ConstantReader:
         return name
 
     def _value(self, op: pb.Operation, parameter: str) -> Any:
-        """Return the value of a constant operand; None for a computed or a missing one."""
+        """Return the value of a constant operand; None if the operand is computed or missing."""
         if parameter in op.attributes:
             return self.reader.read(op.attributes[parameter]).value
         name = self._name(op, parameter)
         return None if name is None else self.raw.get(name)
 
     def _other(self, op: pb.Operation) -> None:
-        """Report an operation to the constant tracker as one whose effect on constants is unknown."""
+        """Report an operation as unknown: the constants that it reads count as used, its result as computed data."""
         names = [b.name for a in op.inputs.values() for b in a.arguments if b.name]
         self.tracker.other([o.name for o in op.outputs], names)
 
     def _store_dequantized(self, op: pb.Operation) -> None:
-        """Dequantize integers and store the result: scales are per block (iOS 18) or axis (iOS 16)."""
+        """Dequantize a tensor of integers and store the result as a constant.
+
+        Scales are per block in packages for iOS 18, and per axis in those for iOS 16.
+        """
         in_blocks, out = op.type == _SHIFT_SCALE, op.outputs[0].name
         data = self._value(op, "data" if in_blocks else "quantized_data")
         scale = np.asarray(self._value(op, "scale"))
@@ -376,7 +389,7 @@ class _ConstantReader:
         self.tracker.store(out, dequantize(tensor, scale, zero, axis, half=scale.dtype == np.float16))
 
     def _store_palettized(self, op: pb.Operation) -> None:
-        """Replace a tensor's indices by the entries of its one palette, and store the result.
+        """Replace a tensor's palette indices by the entries of its palette, and store the result as a constant.
 
         Raises:
             ValueError: If there are several palettes, or palettes of vectors.
@@ -393,16 +406,19 @@ class _ConstantReader:
         self.tracker.store(op.outputs[0].name, read_palettized_tensor(indices, palette, op.outputs[0].name))
 
     def on_transpose(self, op: pb.Operation) -> None:
-        """Report a ``transpose`` to the constant tracker, with its order of axes."""
+        """Report a ``transpose`` to the tracker, with its order of axes."""
         order = self._value(op, "perm")
         self.tracker.rearrange(op.outputs[0].name, self._name(op, "x"), lambda v: v.transpose(order))
 
     def on_dequantize(self, op: pb.Operation) -> None:
-        """Report a ``dequantize`` of an activation to the constant tracker as its input, unchanged."""
+        """Report a ``dequantize`` of an activation to the tracker. Its result counts as its input, unchanged."""
         self.tracker.keep(op.outputs[0].name, self._name(op, "input"))
 
     def on_quantize(self, op: pb.Operation) -> None:
-        """Report an activation's quantization to the tracker and, for a single scale, the range of numbers it can hold."""
+        """Report the quantization of an activation to the tracker, with the range that its integers cover.
+
+        The range is reported only if there is a single scale.
+        """
         self.on_dequantize(op)
         scale, zero = (self._value(op, name) for name in ("scale", "zero_point"))
         if scale is not None and np.size(scale) == 1:
@@ -410,22 +426,27 @@ class _ConstantReader:
             stored = integer_range(np.asarray(scale), 0 if zero is None else zero, ends)
             self.tracker.set_range(op.outputs[0].name, stored)
 
+    def on_clip(self, op: pb.Operation) -> None:
+        """Report a ``clip`` to the tracker, with the ends of its interval."""
+        low, high = (float(self._value(op, name)) for name in ("alpha", "beta"))
+        self.tracker.clip(op.outputs[0].name, self._name(op, "x"), low, high)
+
     def on_gather(self, op: pb.Operation) -> None:
-        """Report a ``gather`` to the constant tracker: along axis 0 as a lookup of rows, else as unknown."""
+        """Report a ``gather`` to the tracker: along axis 0 as a lookup of rows, else as an unknown operation."""
         if np.asarray(self._value(op, "axis")).any():
             self._other(op)
         else:
             self.tracker.lookup(op.outputs[0].name, self._name(op, "x"), self._name(op, "indices"))
 
     def on_linear(self, op: pb.Operation) -> None:
-        """Report a ``linear`` or ``conv`` to the constant tracker: data times a matrix, plus an offset."""
+        """Report a ``linear`` or ``conv`` to the tracker as data times a matrix plus an offset."""
         out = op.outputs[0].name
         self.tracker.product(out, self._name(op, "x"), self._name(op, "weight"), self._name(op, "bias"))
 
     on_conv = on_linear
 
     def on_matmul(self, op: pb.Operation) -> None:
-        """Report a product with a stored right operand to the constant tracker; any other one counts as unknown."""
+        """Report a ``matmul`` to the tracker: with a stored right operand as a product, else as unknown."""
         right = self._name(op, "y")
         if right is None or self.tracker.stored(right) is None or self._is_set(op, "transpose_x"):
             self._other(op)
@@ -439,15 +460,18 @@ class _ConstantReader:
         return value is not None and bool(np.asarray(value).any())
 
     def on_add(self, op: pb.Operation) -> None:
-        """Report an ``add`` to the constant tracker as a sum of two values."""
+        """Report an ``add`` to the tracker as a sum of two values."""
         self.tracker.add(op.outputs[0].name, self._name(op, "x"), self._name(op, "y"))
 
     def on_mul(self, op: pb.Operation) -> None:
-        """Report a ``mul`` to the constant tracker as an elementwise product of two values."""
+        """Report a ``mul`` to the tracker as an elementwise product of two values."""
         self.tracker.multiply(op.outputs[0].name, self._name(op, "x"), self._name(op, "y"))
 
     def on_layer_norm(self, op: pb.Operation) -> None:
-        """Report a layer norm to the constant tracker: an unknown operation, a factor and an offset per channel."""
+        """Report a layer norm to the tracker as three operations: the normalization, then gamma and beta.
+
+        The normalization counts as unknown, gamma as a factor and beta as an offset per channel.
+        """
         out = op.outputs[0].name
         self.tracker.other([out], [self._name(op, "x")])
         for parameter, follow in (("gamma", self.tracker.multiply), ("beta", self.tracker.add)):
@@ -457,7 +481,7 @@ class _ConstantReader:
 
 
 def _repeat_blocks(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Repeat each block's scale or zero point for every number of the block; axes of size 1 stay, to broadcast."""
+    """Repeat each block's scale or zero point for every number of the block. Axes of size 1 stay, to broadcast."""
     for axis, (have, want) in enumerate(zip(values.shape, shape, strict=True)):
         if 1 < have < want:
             values = np.repeat(values, want // have, axis)

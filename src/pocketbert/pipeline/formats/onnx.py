@@ -66,7 +66,7 @@ class OnnxPlace(FormatPlace):
     format = Format.ONNX
 
     def settings(self, recipe: Recipe) -> dict[str, object]:
-        """Return the only recipe setting that decides ONNX files alone: the operator set, as ``export.opset``."""
+        """Return the recipe setting that decides ONNX files only: the operator set, as ``export.opset``."""
         return {"export": {"opset": recipe.export.opset}}
 
     def write(self, model: RunModel, module: nn.Module, file: ModelFile, destination: Path) -> None:
@@ -78,7 +78,7 @@ class OnnxPlace(FormatPlace):
         onnx.export(module, model.folder.family, model.task, example, destination, model.recipe.export.opset)
 
     def finish(self, model: RunModel, file: ModelFile, path: Path) -> None:
-        """Fix the input shapes of a file for an accelerator to the longest input; leave other files as they are."""
+        """Fix the input shapes of a file for an accelerator to the longest input. Other files are left as they are."""
         if file.runtime is not None and file.runtime.accelerator:
             from pocketbert.quantize.onnx.qnn import fix_shape
 
@@ -91,7 +91,7 @@ class OnnxPlace(FormatPlace):
         return [_ConstantReader(onnx.load(path).graph).run()]
 
     def processing(self, artefacts: Artefacts) -> list[str]:
-        """Return the card's lines on ONNX files: inputs of any batch and length, and the engines that they need."""
+        """Return the model card's lines on ONNX files: their inputs, of any size, and the engines that they need."""
         own = [r for r in artefacts.models() if r.format is self.format]
         if not own:
             return []
@@ -114,7 +114,11 @@ class OnnxPlace(FormatPlace):
         return Requirements(opset=opset, ir_version=int(model.ir_version), operators=foreign, engine=engine)
 
     def offers(self, artefacts: Artefacts) -> list[Offer]:
-        """Return the card's ONNX rows: Android, Python, the web (text inputs), iOS if there is no Core ML package."""
+        """Return the ONNX rows of the card's table of platforms: Android, Python, web and iOS.
+
+        There is no row for iOS if the folder has a Core ML package, and none for web if its files have inputs besides
+        the text.
+        """
         record = offered_file(artefacts, self.format)
         if record is None:
             return []
@@ -126,7 +130,10 @@ class OnnxPlace(FormatPlace):
         return offers
 
     def snippets(self, artefacts: Artefacts) -> list[str]:
-        """Return further code: sentence-transformers for vectors, and Swift if the folder has a Core ML package."""
+        """Return more code for the model card: sentence-transformers for embedding models, and Swift.
+
+        Swift is left out if the card's table has a row for it, as in folders without a Core ML package.
+        """
         record = offered_file(artefacts, self.format)
         if record is None:
             return []
@@ -138,7 +145,7 @@ class OnnxPlace(FormatPlace):
         ]
 
     def pack(self, files: Sequence[ModelFile], folder: ModelFolder, destination: Path) -> Extras:
-        """Add what transformers.js looks for: the int8 file under its name, or without one fp32 in config.json."""
+        """Add what transformers.js looks for: an alias of the int8 file, else the dtype fp32 in config.json."""
         int8 = next((f for f in files if f.plain and f.scheme is Scheme.INT8), None)
         if int8 is None:
             content = {**read_json(folder.path / "config.json"), "transformers.js_config": {"dtype": "fp32"}}
@@ -160,7 +167,7 @@ def _has_packages(artefacts: Artefacts) -> bool:
 
 
 def _requirements(library: str, record: ModelRecord) -> str:
-    """Return a library's name with what a file needs of it in parentheses: operator set, IR version, engine."""
+    """Return a library's name and in parentheses what a file needs of it: operator set, IR version, engine."""
     minimum = record.minimum
     opset = f"opset {minimum.opset}, IR {minimum.ir_version}" if minimum and minimum.opset else ""
     needs = ", ".join(filter(None, [opset, required_engine(record)]))
@@ -168,7 +175,7 @@ def _requirements(library: str, record: ModelRecord) -> str:
 
 
 def _android_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
-    """Return what an Android app needs to run a file with ONNX Runtime: files, Gradle lines, Kotlin code, notes."""
+    """Return what an Android app needs to run a file with ONNX Runtime: files, Gradle lines, Kotlin code and notes."""
     version = kotlin.ORT.rpartition(":")[2]
     return Offer(
         platform=Platform.ANDROID_ONNX,
@@ -186,7 +193,7 @@ def _android_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
 
 
 def _ios_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
-    """Return what an iOS app needs to run a file with ONNX Runtime: files, Swift package, Swift code."""
+    """Return what an iOS app needs to run a file with ONNX Runtime: files, Swift package and Swift code."""
     return Offer(
         platform=Platform.IOS_ONNX,
         record=record,
@@ -199,7 +206,7 @@ def _ios_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
 
 
 def _web_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
-    """Return what a web app needs to run a file with transformers.js: files, npm line, JavaScript code, notes."""
+    """Return what a web app needs to run a file with transformers.js: files, npm line, JavaScript code and notes."""
     return Offer(
         platform=Platform.WEB,
         record=record,
@@ -207,7 +214,7 @@ def _web_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
         needs=_requirements(f"transformers.js {javascript.VERSION}", record),
         tokenizer=f"built in, reads `{TOKENIZER_FILE}`",
         dependencies=(f"npm install {javascript.PACKAGE}@{javascript.VERSION}",),
-        snippet=javascript.transformers_js(artefacts, record),
+        snippet=javascript.web_code(artefacts, record),
         notes=(
             "JavaScript was run with Node.js 20, never in a browser"
             + ("." if record.scheme in CHECKED_SCHEMES else ", and with fp32 and int8 files, not with this one."),
@@ -216,7 +223,7 @@ def _web_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
 
 
 def _python_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
-    """Return what a Python program needs to run a file with ONNX Runtime: files, pip line, Python code."""
+    """Return what a Python program needs to run a file with ONNX Runtime: files, pip line and Python code."""
     engine, tokenizers = (pip_requirement(artefacts, name) for name in ("onnxruntime", "tokenizers"))
     return Offer(
         platform=Platform.PYTHON,
@@ -235,7 +242,9 @@ _SHAPE_OPERATORS = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 
 
 class _ConstantReader:
-    """Reader of an ONNX graph's constants: a method ``on_type`` passes operators of one type to the tracker.
+    """Lists the constants of an ONNX graph with a `ConstantTracker`.
+
+    The method ``on_matmul`` reports operators of type ``MatMul`` to it, and so on.
 
     Args:
         graph: The graph of an ONNX model.
@@ -266,7 +275,7 @@ class _ConstantReader:
         self.inside_packed = frozenset[str]().union(*(p.inside for p in self.packed.values()))
 
     def run(self) -> list[Constant]:
-        """Pass every operator to the `ConstantTracker`, and return the graph's constants in the order of their use."""
+        """Report every operator of the graph to the tracker, and return the constants in the order of their use."""
         for node in self.graph.node:
             handler = getattr(self, f"on_{node.op_type.lower()}", None)
             if node.output[0] in self.inside_packed:
@@ -282,13 +291,13 @@ class _ConstantReader:
         return self.tracker.finish(o.name for o in self.graph.output)
 
     def _other(self, node: Any) -> None:
-        """Report an operator to the constant tracker as one whose effect on constants is unknown."""
+        """Report an operator as unknown: the constants that it reads count as used, its results as computed data."""
         self.tracker.other(node.output, [name for name in node.input if name])
 
     def _follow_shape_operator(self, node: Any) -> None:
-        """Report a Cast, Reshape or Squeeze to the constant tracker, with its effect on a constant.
+        """Report a Cast, Reshape or Squeeze to the tracker. A constant is recorded with its new shape.
 
-        The effect of a reshape of computed data counts as unknown, since it may split channels into heads.
+        A Reshape of computed data counts as an unknown operator, since it may split channels into attention heads.
         """
         source, out = node.input[0], node.output[0]
         tensor = self.tracker.stored(source)
@@ -300,7 +309,7 @@ class _ConstantReader:
             self.tracker.keep(out, source, None if shape is None else lambda v: v.reshape(shape))
 
     def _shape_after(self, node: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-        """Return the shape of a constant after a shape operator; None if it is computed at run time."""
+        """Return the shape that a constant has after a Cast, Reshape or Squeeze; None if it is computed at run time."""
         if node.op_type in ("Cast", "Identity"):
             return shape
         operand = self.raw.get(node.input[1]) if len(node.input) > 1 else np.array([], np.int64)
@@ -317,7 +326,7 @@ class _ConstantReader:
         return tuple(widened)
 
     def on_constant(self, node: Any) -> None:
-        """Store the tensor of a Constant operator under the name of the operator's output."""
+        """Store the tensor of a Constant operator under the name of its output."""
         from onnx import numpy_helper
 
         [value] = [a.t for a in node.attribute if a.name == "value"] or [None]
@@ -329,28 +338,29 @@ class _ConstantReader:
         self.tracker.store(name, read_tensor(self.raw[name], name))
 
     def on_transpose(self, node: Any) -> None:
-        """Report a Transpose to the constant tracker, with its order of axes."""
+        """Report a Transpose to the tracker, with its order of axes."""
         order = [int(i) for a in node.attribute for i in a.ints] or None
         self.tracker.rearrange(node.output[0], node.input[0], lambda v: v.transpose(order))
 
     def on_gather(self, node: Any) -> None:
-        """Report a Gather to the constant tracker: along axis 0 as a lookup of table rows, else as unknown."""
+        """Report a Gather to the tracker: along axis 0 as a lookup of table rows, else as an unknown operator."""
         if any(a.name == "axis" and a.i for a in node.attribute):
             self._other(node)
         else:
             self.tracker.lookup(node.output[0], node.input[0], node.input[1])
 
     def _follow_packed_lookup(self, lookup: PackedLookup) -> None:
-        """Report the operators that look up rows of a 4-bit table to the constant tracker as one lookup."""
+        """Report the operators that together look up rows of a 4-bit table to the tracker as one lookup."""
         codes, scales = lookup.values(self.raw)
         table = StoredTensor(codes, lookup.table, np.ones_like(codes), bits=4)
         self.tracker.store((lookup.table, "rows"), table.multiply(StoredTensor(scales, fp16_factors=1)))
         self.tracker.lookup(lookup.output, (lookup.table, "rows"), lookup.indices)
 
     def on_matmulnbits(self, node: Any) -> None:
-        """Report a product with a block-quantized matrix to the constant tracker, with dequantized numbers.
+        """Report a MatMulNBits, a product with a matrix quantized in blocks, with the matrix dequantized.
 
-        With zero points, which are not read, its effect counts as unknown.
+        The operator is reported as unknown instead if its matrix or its scales are not constants, or if it has zero
+        points.
         """
         data, weight, scales = node.input[:3]
         flags = {a.name: a.i for a in node.attribute}
@@ -363,9 +373,10 @@ class _ConstantReader:
         self.tracker.product(node.output[0], data, (weight, "matrix"))
 
     def on_gatherblockquantized(self, node: Any) -> None:
-        """Report a lookup in a block-quantized table to the constant tracker, with dequantized numbers.
+        """Report a GatherBlockQuantized, a lookup in a table quantized in blocks, with the table dequantized.
 
-        With zero points, which are not read, its effect counts as unknown.
+        The operator is reported as unknown instead if its table or its scales are not constants, if it has zero points,
+        or if it gathers along another axis than 0.
         """
         table, indices, scales = node.input[:3]
         flags = {a.name: a.i for a in node.attribute}
@@ -380,9 +391,9 @@ class _ConstantReader:
     def _store_blocks(
         self, key: object, codes: NDArray[Any], scales: NDArray[Any], flags: dict[str, int], name: str
     ) -> None:
-        """Dequantize rows whose blocks share scales, and store them under `key`.
+        """Dequantize rows whose blocks share scales, and store them as a constant under `key`.
 
-        Codes [rows, padded width] have their zero in the middle of their range.
+        Codes are [rows, padded width], and the code in the middle of their range means 0.
         """
         width = flags.get("K", codes.shape[1])
         values = codes[:, :width].astype(np.float32) - 2.0 ** (flags["bits"] - 1)
@@ -391,7 +402,7 @@ class _ConstantReader:
         self.tracker.store(key, integers.multiply(StoredTensor(steps)))
 
     def on_quantizelinear(self, node: Any) -> None:
-        """Report the quantization of an activation to the constant tracker, with the range of its integers."""
+        """Report the quantization of an activation to the tracker, with the range that its integers cover."""
         if node.domain:  # a whole graph in integers: later operators dequantize the result
             self.tracker.keep(node.output[0], node.input[0])
             self.quantized.add(node.output[0])
@@ -403,10 +414,12 @@ class _ConstantReader:
             integers = np.iinfo(zero.dtype)
             # integers with zero in the middle have as many steps on both sides
             low = -integers.max if integers.min < 0 and not zero.any() else integers.min
-            self.tracker.set_range(node.output[0], integer_range(scale, zero, (low, integers.max)))
+            stored = integer_range(scale, zero, (low, integers.max))
+            self.tracker.set_range(node.output[0], stored)
+            self.tracker.set_result_range(node.input[0], stored)
 
     def on_dequantizelinear(self, node: Any) -> None:
-        """Report the dequantized numbers of a stored tensor; an activation quantized before stays unchanged."""
+        """Report a stored tensor to the tracker with its dequantized numbers; a quantized activation is unchanged."""
         if node.input[0] in self.quantized:
             self.tracker.keep(node.output[0], node.input[0])
             return
@@ -419,7 +432,7 @@ class _ConstantReader:
             self.tracker.dequantize(node.output[0], names[0], lambda t: dequantize(t, scale, zero, axis))
 
     def on_matmul(self, node: Any) -> None:
-        """Report a MatMul to the constant tracker, with the stored matrix on the right or on the left."""
+        """Report a MatMul to the tracker, as a product with the stored matrix on its right or on its left."""
         left, right = node.input
         if self.tracker.stored(right) is not None:
             self.tracker.product(node.output[0], left, right, transposed=True)
@@ -427,7 +440,10 @@ class _ConstantReader:
             self.tracker.product(node.output[0], right, left)
 
     def on_gemm(self, node: Any) -> None:
-        """Report a Gemm to the constant tracker: data times a stored matrix, plus an optional offset."""
+        """Report a Gemm to the tracker as data times a stored matrix, plus an offset if it has one.
+
+        If the data are transposed, the operator is reported as unknown.
+        """
         flags = {a.name: a.i for a in node.attribute}
         names = [*node.input, ""]
         if flags.get("transA"):
@@ -436,9 +452,9 @@ class _ConstantReader:
             self.tracker.product(node.output[0], names[0], names[1], names[2] or None, not flags.get("transB"))
 
     def on_matmulinteger(self, node: Any) -> None:
-        """Report a product with a stored integer matrix minus its zero point to the constant tracker.
+        """Report a MatMulInteger to the tracker as a product with the stored integer matrix minus its zero point.
 
-        The scales follow in `on_mul`.
+        A Mul that multiplies the product by its scales follows in the graph; see `on_mul`.
         """
         names = [*node.input, "", ""]
         zero, (data, weight) = self.raw.get(names[3]), names[:2]
@@ -451,14 +467,15 @@ class _ConstantReader:
         self.tracker.product(node.output[0], data, (weight, "centred"), transposed=True)
 
     def on_dynamicquantizelinear(self, node: Any) -> None:
-        """Report an operator of unknown effect, and remember its output 1 as an activation's scale."""
+        """Report an unknown operator to the tracker, and remember its second output as an activation's scale."""
         self._other(node)
         self.activation_scales.add(node.output[1])
 
     def on_mul(self, node: Any) -> None:
-        """Report a Mul to the constant tracker: an integer product times its scales, or a product of other values.
+        """Report a Mul to the tracker: as an integer product times its scales, or as a product of any two values.
 
-        A product of an activation's scale and a weight's is remembered until the integers are multiplied by it.
+        If the operands are the scales of an activation and of a weight, nothing is reported yet: their product is
+        remembered until the integer product is multiplied by it.
         """
         left, right = node.input
         for one, other in ((left, right), (right, left)):
@@ -471,11 +488,11 @@ class _ConstantReader:
         self.tracker.multiply(node.output[0], left, right)
 
     def on_add(self, node: Any) -> None:
-        """Report an Add to the constant tracker as a sum of two values."""
+        """Report an Add to the tracker as a sum of two values."""
         self.tracker.add(node.output[0], *node.input)
 
     def on_layernormalization(self, node: Any) -> None:
-        """Report a layer norm to the constant tracker: an unknown operator, a factor and an offset per channel."""
+        """Report a layer norm to the tracker: an unknown operator, then a factor and an offset per channel."""
         out, (data, *parts) = node.output[0], node.input
         self.tracker.other([out], [data])
         self.tracker.multiply(out, out, parts[0])

@@ -92,7 +92,7 @@ class TflitePlace(FormatPlace):
         return [Client.MEDIAPIPE] if is_asked_for and _mediapipe_refusal(recipe, weights) is None else []
 
     def absent(self, recipe: Recipe, weights: Path) -> dict[str, str]:
-        """Map the path of MediaPipe's file to the reason why there is none; empty if there is one."""
+        """Map the path of MediaPipe's file to the reason why there is none; empty if the folder has the file."""
         if Client.MEDIAPIPE not in recipe.export.clients:
             return {MEDIAPIPE_FILE: "The recipe asked for no file for MediaPipe (export.clients)."}
         reason = _mediapipe_refusal(recipe, weights)
@@ -105,7 +105,10 @@ class TflitePlace(FormatPlace):
         return super().lengths(recipe, file, length)
 
     def write(self, model: RunModel, module: nn.Module, file: ModelFile, destination: Path) -> None:
-        """Export a signature for each length; MediaPipe's file has one length, and tokenizer and labels inside."""
+        """Export a module to a TFLite file with a signature for each length.
+
+        MediaPipe's file has one length, and holds tokenizer and labels.
+        """
         from pocketbert.export import tflite
 
         family, task = model.folder.family, model.task
@@ -117,12 +120,12 @@ class TflitePlace(FormatPlace):
             tflite.export(module, family, task, lengths, destination)
 
     def finish(self, model: RunModel, file: ModelFile, path: Path) -> None:
-        """Write tokenizer and labels into MediaPipe's quantized file: the quantizer keeps the graph only."""
+        """Write tokenizer and labels into MediaPipe's quantized file, since the quantizer keeps the graph only."""
         if file.client is Client.MEDIAPIPE:
             _write_mediapipe_data(model, path)
 
     def gates(self, subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
-        """Return the gate on the metadata inside MediaPipe's file, or on an accelerator's operators left on the CPU."""
+        """Return the gate on the metadata in MediaPipe's file, or on the operators that an accelerator does not run."""
         if subject.runtime is not None and subject.runtime.accelerator:
             return [skipped_gate_without_reader(subject, "placement") or _check_placement(subject)]
         return [_check_metadata(subject)] if subject.client is Client.MEDIAPIPE else []
@@ -132,7 +135,7 @@ class TflitePlace(FormatPlace):
         return _FileReader(load_model(path.read_bytes())).run()
 
     def file_notes(self, model: RunModel) -> dict[str, str]:
-        """Map MediaPipe's files by path to a sentence on how often MediaPipe's tokenizer gives other tokens."""
+        """Return a sentence on how often MediaPipe's tokenizer gives other tokens, by the path of MediaPipe's files."""
         files = [f for f in model.files if f.client is Client.MEDIAPIPE]
         if not files:
             return {}
@@ -140,7 +143,7 @@ class TflitePlace(FormatPlace):
         return {f.path: effect for f in files}
 
     def processing(self, artefacts: Artefacts) -> list[str]:
-        """Return the card's lines on TFLite files: the lengths of their signatures, and the engines they need."""
+        """Return the model card's lines on TFLite files: the lengths of signatures and the engines that they need."""
         record = offered_file(artefacts, self.format)
         if record is None or not record.signature:
             return []
@@ -153,12 +156,12 @@ class TflitePlace(FormatPlace):
         ]
 
     def minimum(self, file: ModelFile, path: Path) -> Requirements | None:
-        """Return the oldest LiteRT that was measured to compute files of this scheme right; None if none was."""
+        """Return the oldest LiteRT that was measured to compute files of this scheme correctly; None if none was."""
         engine = oldest_engine(self.format, file.scheme) if file.plain else None
         return Requirements(engine=engine) if engine is not None else None
 
     def offers(self, artefacts: Artefacts) -> list[Offer]:
-        """Return the card's TFLite rows: MediaPipe's file and LiteRT's for Android, LiteRT's for Python."""
+        """Return the TFLite rows of the card's table of platforms: MediaPipe and LiteRT on Android, and Python."""
         offers, record = [], offered_file(artefacts, self.format)
         mediapipe = offered_file(artefacts, self.format, Client.MEDIAPIPE, CHECKED_SCHEMES)
         if mediapipe is not None:
@@ -168,7 +171,7 @@ class TflitePlace(FormatPlace):
         return offers
 
     def snippets(self, artefacts: Artefacts) -> list[str]:
-        """Return an empty list: every client that opens a TFLite file has a row in the table of the card."""
+        """Return an empty list, since every client that opens a TFLite file has a row in the table of the card."""
         return []
 
 
@@ -182,9 +185,9 @@ class TokenizerEffect(BaseModel):
 
     Attributes:
         sentences: Number of sentences with accents, other scripts and emoji that were tried.
-        ids: Share of them with other ids.
-        scores: Share of them whose probabilities (of embedders: vectors) differ by more than 1e-5.
-        labels: Share of them with another label; None for embedders.
+        ids: Share of these sentences with other ids.
+        scores: Share of these sentences whose probabilities (of embedders: vectors) differ by more than 1e-5.
+        labels: Share of these sentences with another label; None for embedders.
         ascii: Share of plain ASCII sentences with other ids; 0 if all is well.
     """
 
@@ -196,7 +199,7 @@ class TokenizerEffect(BaseModel):
 
     @property
     def summary(self) -> str:
-        """One sentence for the card."""
+        """Sentence for the model card on how often MediaPipe's tokenizer gives other tokens and other answers."""
         answers = (
             f"{self.scores:.0%} other vectors"
             if self.labels is None
@@ -210,10 +213,10 @@ class TokenizerEffect(BaseModel):
 
 
 def measure_tokenizer_effect(file: Path, weights: Path, task: Task) -> TokenizerEffect:
-    """Measure how often MediaPipe's tokenizer (emulated) changes the token ids and answers of its file.
+    """Measure, by an emulation of MediaPipe's tokenizer, how often it changes the token ids and answers of a file.
 
     Args:
-        file: ``mediapipe.tflite``.
+        file: The file ``mediapipe.tflite``.
         weights: Folder with tokenizer.json and vocab.txt.
         task: The task of the model.
     """
@@ -222,29 +225,34 @@ def measure_tokenizer_effect(file: Path, weights: Path, task: Task) -> Tokenizer
     predictor = open_file(file, Format.TFLITE)
     length = max(predictor.lengths)
     own, mediapipe = TextTokenizer(weights, length), MediaPipeTokenizer(weights, length)
+
     # an app puts the default prompt in front itself, as the card's code does
-    own_rows = own.encode(UNICODE_SENTENCES)
-    mediapipe_rows = mediapipe.encode(own.prompts.put_before(UNICODE_SENTENCES))
-    # each tokenizer pads on its own side: MediaPipe always on the right
-    before, after = (
-        join_texts(run_rows(predictor, tokenizer, rows, task)).astype(np.float64)
-        for tokenizer, rows in ((own, own_rows), (mediapipe, mediapipe_rows))
-    )
-    own_ascii, mediapipe_ascii = (
-        own.encode(ASCII_SENTENCES),
-        mediapipe.encode(own.prompts.put_before(ASCII_SENTENCES)),
-    )
+    def tokenize(sentences: Sequence[str]) -> list[tuple[Encoded, Encoded]]:
+        """Return the rows of both tokenizers for each sentence."""
+        return list(zip(own.encode(sentences), mediapipe.encode(own.prompts.put_before(sentences)), strict=True))
 
-    def share_of_other_ids(ours: Sequence[Encoded], theirs: Sequence[Encoded]) -> float:
-        """Return the share of sentences to which the two tokenizers give different token ids."""
-        return float(np.mean([not np.array_equal(a.ids, b.ids) for a, b in zip(ours, theirs, strict=True)]))
+    def differ(rows: Sequence[tuple[Encoded, Encoded]]) -> list[tuple[Encoded, Encoded]]:
+        """Return the rows in which the two tokenizers give different token ids."""
+        return [(ours, theirs) for ours, theirs in rows if not np.array_equal(ours.ids, theirs.ids)]
 
+    pairs = tokenize(UNICODE_SENTENCES)
+    other, count = differ(pairs), len(pairs)
+    # each tokenizer pads on its own side, MediaPipe always on the right: only there equal ids have equal answers
+    run = pairs if own.padding_side == "left" else other
+    changed, relabelled = 0, 0
+    if run:
+        before, after = (
+            join_texts(run_rows(predictor, tokenizer, [pair[i] for pair in run], task)).astype(np.float64)
+            for i, tokenizer in enumerate((own, mediapipe))
+        )
+        changed = int((np.abs(before - after).max(-1) > _SAME).sum())
+        relabelled = int((before.argmax(-1) != after.argmax(-1)).sum())
     return TokenizerEffect(
-        sentences=len(own_rows),
-        ids=share_of_other_ids(own_rows, mediapipe_rows),
-        scores=float(np.mean(np.abs(before - after).max(-1) > _SAME)),
-        labels=float(np.mean(before.argmax(-1) != after.argmax(-1))) if task.names_labels else None,
-        ascii=share_of_other_ids(own_ascii, mediapipe_ascii),
+        sentences=count,
+        ids=len(other) / count,
+        scores=changed / count,
+        labels=relabelled / count if task.names_labels else None,
+        ascii=len(differ(tokenize(ASCII_SENTENCES))) / len(ASCII_SENTENCES),
     )
 
 
@@ -270,7 +278,7 @@ def _write_mediapipe_data(model: RunModel, path: Path) -> None:
 
 
 def _mediapipe_refusal(recipe: Recipe, weights: Path) -> str | None:
-    """Return why MediaPipe Tasks cannot run a model, in one sentence; None if they can."""
+    """Return a sentence on why MediaPipe Tasks cannot run a model; None if they can."""
     from pocketbert.export.mediapipe import explain_refusal
 
     if recipe.export.form not in (None, TEXT_ONLY):
@@ -287,7 +295,7 @@ def _mediapipe_refusal(recipe: Recipe, weights: Path) -> str | None:
 
 
 def _check_metadata(subject: Subject) -> Gate:
-    """Return the gate that compares vocabulary and labels inside MediaPipe's file with those of the folder."""
+    """Check that the vocabulary and the labels inside MediaPipe's file are those of the folder."""
     if version_of("flatbuffers") is None or version_of("ai-edge-litert") is None:
         detail = "not checked: ai-edge-litert and flatbuffers are not installed here."
         return Gate(name="metadata", file=subject.name, passed=True, skipped=True, detail=detail)
@@ -300,9 +308,9 @@ def _check_metadata(subject: Subject) -> Gate:
 
 
 def _check_placement(subject: Subject) -> Gate:
-    """Return the gate on a file for a GPU or NPU: it fails if matrix products stay on the CPU.
+    """Check that a file made for a GPU or NPU leaves no matrix products to the CPU.
 
-    Its detail lists all operators that stay on the CPU.
+    The gate's detail lists all operators that would be left to the CPU.
     """
     from pocketbert.quantize.tflite import gpu, npu
 
@@ -330,7 +338,7 @@ def _check_placement(subject: Subject) -> Gate:
 
 
 def _mediapipe_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
-    """Return what an Android app needs to run MediaPipe's file: Gradle lines, Kotlin code, notes."""
+    """Return what an Android app needs to run MediaPipe's file: Gradle lines, Kotlin code and notes."""
     return Offer(
         platform=Platform.ANDROID_SIMPLE,
         record=record,
@@ -347,7 +355,7 @@ def _mediapipe_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
 
 
 def _android_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
-    """Return what an Android app needs to run a file with LiteRT: files, Gradle lines, Kotlin code, notes."""
+    """Return what an Android app needs to run a file with LiteRT: files, Gradle lines, Kotlin code and notes."""
     tried = f"`{pip_requirement(artefacts, 'ai-edge-litert')}` of Python was."
     return Offer(
         platform=Platform.ANDROID_LITERT,
@@ -365,7 +373,7 @@ def _android_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
 
 
 def _python_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
-    """Return what a Python program needs to run a file with LiteRT: files, pip line, Python code."""
+    """Return what a Python program needs to run a file with LiteRT: files, pip line and Python code."""
     engine, tokenizers = (pip_requirement(artefacts, name) for name in ("ai-edge-litert", "tokenizers"))
     return Offer(
         platform=Platform.PYTHON,
@@ -389,7 +397,7 @@ _ACTIVATION_ENDS = {"int8": (-128, 127), "int16": (-32767, 32767)}
 
 
 class _FileReader:
-    """Reader of the constants in a TFLite file, one graph (signature) after the other.
+    """Reads the constants of a TFLite file, one graph (signature) after the other.
 
     Args:
         model: The parsed flatbuffer.
@@ -406,12 +414,12 @@ class _FileReader:
         return [_GraphReader(self, graph).run() for graph in self.model.subgraphs]
 
     def operator_name(self, op: Any) -> str:
-        """Return the name of an operator's type, e.g. ``FULLY_CONNECTED``; empty for an unknown one."""
+        """Return the name of an operator's type, such as ``FULLY_CONNECTED``; empty if the type is unknown."""
         code = self.model.operatorCodes[op.opcodeIndex]
         return str(self.operators.get(max(int(code.builtinCode), int(code.deprecatedBuiltinCode)), ""))
 
     def stored_tensor(self, graph: Any, tensor: Any) -> StoredTensor | None:
-        """Return the dequantized numbers of a stored tensor; None for a computed one, and for texts."""
+        """Return the dequantized numbers of a stored tensor; None if the tensor is computed or holds no numbers."""
         data = self.model.buffers[tensor.buffer].data
         kind = self.types.get(tensor.type, "")
         if data is None or not len(data) or kind not in _NUMBER_TYPES:
@@ -442,7 +450,7 @@ class _FileReader:
         return stored
 
     def _multiply_block_scales(self, graph: Any, stored: StoredTensor, details: Any) -> StoredTensor:
-        """Multiply the integers of a tensor by their scales, one for each block of the last axis.
+        """Multiply the integers of a tensor by their scales; each block along the last axis has its own scale.
 
         Raises:
             ValueError: If blocks have zero points.
@@ -457,7 +465,7 @@ class _FileReader:
 
 
 def _read_buffer(data: NDArray[np.uint8], kind: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return the bytes of a buffer as an array [shape] of type `kind`; bytes behind the tensor are left out."""
+    """Return the bytes of a buffer as an array of a shape and type. Bytes after the tensor are left out."""
     count = int(np.prod(shape))
     if kind == "int4":
         return unpack_int4(data, count).reshape(shape)
@@ -465,7 +473,9 @@ def _read_buffer(data: NDArray[np.uint8], kind: str, shape: tuple[int, ...]) -> 
 
 
 class _GraphReader:
-    """Reader of one graph's constants: a method ``on_type`` passes operators of one type to the tracker.
+    """Lists the constants of one TFLite graph with a `ConstantTracker`.
+
+    The method ``on_cast`` reports operators of type ``CAST`` to it, and so on.
 
     Args:
         file: Reader of the file.
@@ -480,7 +490,7 @@ class _GraphReader:
                 self.tracker.store(number, stored)
 
     def run(self) -> list[Constant]:
-        """Pass every operator to the `ConstantTracker`, and return the graph's constants in the order of their use."""
+        """Report every operator of the graph to the tracker, and return the constants in the order of their use."""
         for op in self.graph.operators:
             inputs = [int(i) for i in op.inputs if i >= 0]
             outputs = [int(i) for i in op.outputs]
@@ -492,11 +502,11 @@ class _GraphReader:
                 if getattr(op.builtinOptions, "fusedActivationFunction", 0):
                     self.tracker.other(outputs, outputs)
             for out in outputs:
-                self._note_range(out)
+                self._report_range(out)
         return self.tracker.finish(int(i) for i in self.graph.outputs)
 
-    def _note_range(self, number: int) -> None:
-        """Note the range that the integers of a quantized activation can express, if it has one scale."""
+    def _report_range(self, number: int) -> None:
+        """Report to the tracker the range that the integers of a quantized activation cover, if it has one scale."""
         tensor = self.graph.tensors[number]
         ends, quantization = _ACTIVATION_ENDS.get(self.file.types.get(tensor.type, "")), tensor.quantization
         has_scale = quantization is not None and quantization.scale is not None and len(quantization.scale) == 1
@@ -510,7 +520,10 @@ class _GraphReader:
         return () if shape is None else tuple(int(n) for n in shape)
 
     def on_reshape(self, _: Any, inputs: list[int], out: int) -> None:
-        """Report a reshape to the constant tracker; of computed data only one that keeps the last axis is known."""
+        """Report a RESHAPE to the tracker. A constant gets its new shape.
+
+        If the data is computed and the last axis changes, the operator is reported as unknown.
+        """
         shape = self._shape(out)
         if self.tracker.stored(inputs[0]) is not None or self._shape(inputs[0])[-1:] == shape[-1:]:
             self.tracker.keep(out, inputs[0], lambda v: v.reshape(shape))
@@ -518,44 +531,44 @@ class _GraphReader:
             self.tracker.other([out], inputs)
 
     def on_transpose(self, _: Any, inputs: list[int], out: int) -> None:
-        """Report a TRANSPOSE to the constant tracker, with its order of axes."""
+        """Report a TRANSPOSE to the tracker, with its order of axes."""
         stored = self.tracker.stored(inputs[1])
         order = None if stored is None else stored.value
         self.tracker.rearrange(out, inputs[0], lambda v: v.transpose(order))
 
     def on_cast(self, _: Any, inputs: list[int], out: int) -> None:
-        """Report an operator that changes only the type of numbers to the constant tracker."""
+        """Report an operator that changes only the type of numbers to the tracker: its result counts as its input."""
         self.tracker.keep(out, inputs[0])
 
     on_dequantize = on_cast  # stored tensors are read with their scales
     on_quantize = on_cast
 
     def on_embedding_lookup(self, _: Any, inputs: list[int], out: int) -> None:
-        """Report an EMBEDDING_LOOKUP to the constant tracker as a lookup of table rows."""
+        """Report an EMBEDDING_LOOKUP to the tracker as a lookup of table rows."""
         self.tracker.lookup(out, inputs[1], inputs[0])
 
     def on_gather(self, op: Any, inputs: list[int], out: int) -> None:
-        """Report a GATHER to the constant tracker: along axis 0 as a lookup of table rows, else as unknown."""
+        """Report a GATHER to the tracker: along axis 0 as a lookup of table rows, else as an unknown operator."""
         if op.builtinOptions.axis:
             self.tracker.other([out], inputs)
         else:
             self.tracker.lookup(out, inputs[0], inputs[1])
 
     def on_fully_connected(self, _: Any, inputs: list[int], out: int) -> None:
-        """Report a FULLY_CONNECTED to the constant tracker: data times a matrix, plus an optional offset."""
+        """Report a FULLY_CONNECTED to the tracker as data times a matrix, plus an offset if it has one."""
         self.tracker.product(out, inputs[0], inputs[1], inputs[2] if len(inputs) > 2 else None)
 
     def on_batch_matmul(self, op: Any, inputs: list[int], out: int) -> None:
-        """Report a product with a stored right operand to the constant tracker; any other one is unknown."""
+        """Report a BATCH_MATMUL to the tracker: with a stored right operand as a product, else as unknown."""
         if op.builtinOptions.adjX or self.tracker.stored(inputs[1]) is None:
             self.tracker.other([out], inputs)
         else:
             self.tracker.product(out, inputs[0], inputs[1], transposed=not op.builtinOptions.adjY)
 
     def on_mul(self, _: Any, inputs: list[int], out: int) -> None:
-        """Report a MUL to the constant tracker as an elementwise product of two values."""
+        """Report a MUL to the tracker as an elementwise product of two values."""
         self.tracker.multiply(out, *inputs)
 
     def on_add(self, _: Any, inputs: list[int], out: int) -> None:
-        """Report an ADD to the constant tracker as a sum of two values."""
+        """Report an ADD to the tracker as a sum of two values."""
         self.tracker.add(out, *inputs)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,14 +56,14 @@ _SMALL_NOTE = "too small to be compressed"
 
 
 def list_weights(module: nn.Module, scheme: Scheme = Scheme.FP32) -> list[WeightRole]:
-    """List the matrices of a prepared module with their roles: places in a layer such as query or ffn_down.
+    """List the matrices of a prepared module with their roles, which are places in a layer such as query or ffn_down.
 
     Args:
         module: The module that files are exported from.
-        scheme: The scheme of the exported files: digests are those of numbers in fp32 or fp16.
+        scheme: Scheme of the exported files, fp32 or fp16. The digest of a matrix is that of its numbers in this type.
 
     Returns:
-        One entry for each matrix, in the module's order; a matrix with two uses has the role of the first.
+        One entry for each matrix, in the module's order. A matrix that is used twice has the role of its first use.
     """
     weights = []
     for name, parameter in module.named_parameters():
@@ -78,33 +77,38 @@ def list_weights(module: nn.Module, scheme: Scheme = Scheme.FP32) -> list[Weight
 
 
 def record_weights(folder: Path, weights: Sequence[WeightRole], files: Sequence[Path], format: Format) -> None:
-    """Write ``weights.json``: the weights of a module, with roles and digests, that all exported files hold.
+    """Write ``weights.json`` with the weights of a module, their roles and digests, that all exported files hold.
 
-    Exporters fold some of them: in a graph for one length a lookup of positions becomes a sum with a constant.
+    Weights that an exporter has changed are left out: in a graph for one length a lookup of positions becomes a sum
+    with a constant.
 
     Args:
         folder: Folder of the format's files.
-        weights: As `list_weights` lists them.
+        weights: The weights, as `list_weights` returns them.
         files: The exported files.
-        format: Their format.
+        format: Format of the files.
     """
     stored = [set(digest_float_weights(file, format).values()) for file in files]
     kept = [w for w in weights if all(w.digest in digests for digests in stored)]
     write_json(folder / FILE_NAME, _LIST.dump_python(kept, mode="json"))
 
 
+_KNOWN_FILES = 64
+_DIGESTS: dict[tuple[Format, str], dict[str, str]] = {}
+"""Digests of the float matrices of files, by format and sha256 of the file; the latest 64."""
+
+
 def digest_float_weights(path: Path, format: Format) -> dict[str, str]:
-    """Map the name of every float matrix in a file to the digest of its numbers; no content is read twice."""
-    return dict(_digest_float_weights(path, format, sha256_path(path)))
-
-
-@lru_cache(maxsize=64)
-def _digest_float_weights(path: Path, format: Format, _content: str) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of `digest_float_weights`; the digest of the file makes a changed one another call."""
+    """Compute the digest of every float matrix in a file, and return the digests by the names of the matrices."""
     from pocketbert.quantize import read_stored_numbers
 
-    floats = ((name, numbers) for name, numbers in read_stored_numbers(path, format) if numbers.dtype.kind == "f")
-    return tuple((name, digest) for name, numbers in floats if (digest := matrix_digest(numbers)) is not None)
+    key = format, sha256_path(path)  # a run moves its files
+    if key not in _DIGESTS:
+        floats = ((name, numbers) for name, numbers in read_stored_numbers(path, format) if numbers.dtype.kind == "f")
+        _DIGESTS[key] = {name: found for name, numbers in floats if (found := matrix_digest(numbers)) is not None}
+        if len(_DIGESTS) > _KNOWN_FILES:
+            del _DIGESTS[next(iter(_DIGESTS))]
+    return dict(_DIGESTS[key])
 
 
 def _recorded_weights(run: Path, format: Format) -> list[WeightRole]:
@@ -114,17 +118,17 @@ def _recorded_weights(run: Path, format: Format) -> list[WeightRole]:
 
 
 def weights_in_file(model: RunModel, format: Format, path: Path) -> list[WeightRole]:
-    """List the weights of an exported file with their roles, for a file in a run or an artefact folder.
+    """List the weights of an exported file with their roles, which are places in a layer such as query.
 
-    In an artefact folder nothing is recorded: the model is prepared again as an export does.
+    An artefact folder does not record them, so that the model is prepared again as for an export.
 
     Args:
-        model: The model that it was exported from.
-        format: Its format.
-        path: The file.
+        model: The model that the file was exported from.
+        format: Format of the file.
+        path: Path of the exported file.
 
     Raises:
-        InputError: If the file has large weights that are not those of the model as it is prepared now.
+        InputError: If the file has large weights that the model, prepared as now, does not have.
     """
     from pocketbert.quantize import read_weight_types, weights
 
@@ -157,11 +161,11 @@ def weights_in_file(model: RunModel, format: Format, path: Path) -> list[WeightR
 
 
 def resolve_file_weights(model: RunModel, file: ModelFile) -> list[WeightRole]:
-    """Return a file's weights, each with the scheme that it gets; empty if all have the file's scheme.
+    """Return the weights of a quantized file, each with its scheme; empty if every weight has the file's scheme.
 
     Raises:
-        InputError: If an earlier version exported the model, or a name gives a scheme to a weight whose role cannot
-            have it.
+        InputError: If an earlier version of PocketBERT exported the model, or a weight's role cannot have the chosen
+            scheme.
     """
     if file.exported:
         return []
@@ -185,12 +189,15 @@ def resolve_file_weights(model: RunModel, file: ModelFile) -> list[WeightRole]:
 def resolve_schemes(
     section: QuantizeSection, weights: Sequence[WeightRole], scheme_of: Callable[[Role], Scheme]
 ) -> list[WeightRole]:
-    """Return the weights, each with its scheme: by the last matching name, else by role, else the default.
+    """Return the weights of a file, each with its scheme.
+
+    The last name in the recipe that matches a weight decides, else what the recipe says of its role, else the role's
+    default.
 
     Args:
-        section: The choices for one file, see `QuantizeSection.of`.
+        section: The recipe's choices for this file; see `QuantizeSection.of`.
         weights: The weights in the file.
-        scheme_of: Returns the default scheme of a role: `SchemeRow.scheme_of` of the file's row.
+        scheme_of: Function that returns the default scheme of a role in this file, as `SchemeRow.scheme_of` does.
     """
 
     def scheme(weight: WeightRole) -> Scheme | None:
@@ -211,14 +218,14 @@ def simulation_of_file(row: SchemeRow, weights: Sequence[WeightRole], base: Sche
     """Return the torch simulation of a quantized file: it rounds each weight by the scheme of that weight.
 
     Args:
-        row: The file's scheme, which has a simulation.
+        row: What the file's scheme stores and computes, with its simulation.
         weights: The scheme of each weight; empty if all have the file's scheme.
         base: Scheme of the exported file.
     """
     assert row.simulation is not None
 
     def names_with(scheme: Scheme | None) -> frozenset[str]:
-        """Return the names of the weights that have a scheme; with None of those left unchanged."""
+        """Return the names of the weights that have a scheme, or for None of those that the recipe leaves unchanged."""
         return frozenset(w.name for w in weights if w.scheme is scheme)
 
     seconds = tuple(
@@ -231,9 +238,9 @@ def check_weight_choices(section: QuantizeSection, weights: Sequence[WeightRole]
     """Check that a recipe's names and roles match weights of the model, and that some weight is quantized.
 
     Args:
-        section: The choices of the recipe.
+        section: The section `quantize` of the recipe.
         weights: The weights of the exported module.
-        format: The format that is exported; None for any.
+        format: Format whose choices are checked; None for all formats.
 
     Raises:
         InputError: Listing all problems.
@@ -259,13 +266,13 @@ def check_weight_choices(section: QuantizeSection, weights: Sequence[WeightRole]
 
 
 def find_role_problems(recipe: Recipe) -> list[Problem]:
-    """List the schemes that a recipe chooses for roles which cannot have them, each with the reason."""
+    """Return a problem, with the reason, for each role that cannot have the scheme that a recipe chooses for it."""
     section, problems = recipe.quantize, list[Problem]()
     if not section.chosen and not any(f.roles or f.names for f in section.files or ()):
         return []
     from pocketbert.quantize.table import explain_refused_role, find_row
 
-    fix = "Leave the role or this file out; docs/quantization.md has a table."
+    fix = "Leave the role or this file out; docs/lab/quantization.md has a table."
     for format in recipe.export.formats:
         base = exported_file(format, format_place(format).exported_scheme(recipe))
         for file in quantized_files(recipe, [base]):
@@ -285,17 +292,17 @@ def find_role_problems(recipe: Recipe) -> list[Problem]:
 
 
 def build_role_table(model: RunModel, file: ModelFile) -> list[RoleRow]:
-    """List how a quantized file stores the weights of each role, and why operators without weights stay as they are.
+    """List how a quantized file stores the weights of each role, and why operators without weights are not changed.
 
-    A weight whose exported numbers are in the file stays float, whatever the scheme is.
+    A weight counts as float if the file has its exported numbers, whatever its scheme is.
 
     Args:
         model: The exported model, with its files.
         file: A file that a quantizer wrote.
 
     Returns:
-        A row for each role and each way in which its weights are stored; empty for exported files, for files that one
-        client has, and if an earlier version exported the model.
+        A row for each role and each way in which its weights are stored. Empty for exported files, for files made for
+        one client, and if an earlier version of PocketBERT exported the model.
     """
     weights = _recorded_weights(model.run, file.format)
     if file.exported or file.client is not None or not weights or not all(w.numbers for w in weights):
@@ -335,14 +342,14 @@ def build_role_table(model: RunModel, file: ModelFile) -> list[RoleRow]:
 def _role_row(
     row: SchemeRow, role: Role, name: str, dtype: str, members: Sequence[tuple[WeightRole, int]], is_listed: bool
 ) -> RoleRow:
-    """Return the row of the card's table for weights that have the same role, scheme and stored type.
+    """Return one row of the model card's table of roles: the weights of the same role, scheme and stored type.
 
     Args:
-        row: The file's scheme.
+        row: What the file's scheme stores and computes.
         role: The role.
-        name: The pattern that chose the scheme; empty if none did.
+        name: The name pattern of the recipe that chose the scheme; empty if none did.
         dtype: Type of the stored numbers.
-        members: The weights with their sizes in bytes.
+        members: The weights, each with its size in bytes.
         is_listed: Whether the recipe chooses a scheme for the role.
     """
     scheme, chosen = members[0][0].scheme, bool(name) or is_listed
@@ -363,7 +370,7 @@ def _role_row(
 
 
 def _policy_note(row: SchemeRow, role: Role) -> str:
-    """Return why a role cannot have another scheme in such a file, without the role's name; empty if it can."""
+    """Return the reason why a role cannot have another scheme in a file of this kind; empty if it can have one."""
     from pocketbert.quantize.table import explain_refused_role
 
     why = explain_refused_role(row, role, None) or (

@@ -28,7 +28,7 @@ from pocketbert.core.compare.evaluate import (
     worst_difference,
 )
 from pocketbert.core.compare.golden import GoldenRow, read_golden_tokens
-from pocketbert.core.compare.parity import measure_padding_effect
+from pocketbert.core.compare.parity import count_padded_tokens, measure_padding_effect
 from pocketbert.core.host.hardware import describe_machine
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.metrics import CHANCE, METRICS, confusion_counts, most_confused_labels
@@ -54,7 +54,7 @@ def _count_gate(name: str, file: str, wrong: Sequence[object], detail: str) -> G
 
 
 def _error_gate(name: str, file: str, error: float, bound: float, detail: str) -> Gate:
-    """Return a gate (one recorded check of a file) that passes if `error` is at most `bound`; NaN fails."""
+    """Return a gate (one recorded check of a file) that passes if `error` is at most `bound`. NaN does not pass."""
     return Gate(name=name, file=file, passed=bool(error <= bound), value=error, bound=bound, detail=detail)
 
 
@@ -66,7 +66,7 @@ def check_tokenizer(tokenizer: TextTokenizer, golden_tokens: Path, vocabulary: i
 
     Args:
         tokenizer: The folder's tokenizer.
-        golden_tokens: File of texts with their recorded token ids.
+        golden_tokens: File of texts with the token ids that were recorded for them.
         vocabulary: Rows of the model's embedding table; None if unknown.
     """
     name, file, largest = "tokenizer", "tokenizer.json", tokenizer.largest_id
@@ -118,10 +118,12 @@ def check_finite_weights(subject: Subject) -> Gate:
 
 
 def check_golden_rows(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
-    """Run a file on golden rows (recorded inputs and outputs) and check its outputs and label names; return the gates.
+    """Run a file on golden rows (recorded inputs and outputs), and check its outputs and its label names.
 
-    Outputs are compared with the file's recorded ones and the torch model's; non-finite or misshapen ones give one
-    failed gate.
+    Outputs are compared with the file's recorded ones and with the torch model's.
+
+    Returns:
+        The gates. If outputs are not finite or have another shape, one failed gate.
     """
     rows = subject.rows(rows)
     answers, references = subject.answers(rows), subject.reference(rows)
@@ -148,7 +150,11 @@ def check_golden_rows(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]
 
 
 def _check_fidelity(subject: Subject, logits: Matrix, reference: Matrix) -> Gate:
-    """Check a file's logits against the torch model's: fp32 files by the largest difference, others by the RMS."""
+    """Check how far a file's logits [N, labels] are from the torch model's (`reference`) on the same rows.
+
+    For fp32 files the largest difference counts, for all others the RMS difference, both as a share of the logits'
+    spread (standard deviation).
+    """
     same_labels = ""
     if subject.task.labels in (LabelKind.NAME, LabelKind.SPANS):
         same_labels = f", same label on {label_agreement(logits, reference):.1%} of the rows"
@@ -165,7 +171,7 @@ def _check_fidelity(subject: Subject, logits: Matrix, reference: Matrix) -> Gate
 
 
 def _check_label_names(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
-    """Check that the torch model's recorded outputs still map to the recorded label names under the file's labels."""
+    """Check that the file's own label names turn the torch model's recorded outputs into the recorded label names."""
     names = [answer_label_names(r.shaped(r.reference), subject.task, r.names(subject.labels)) for r in rows]
     wrong = [(r.label, n) for r, n in zip(rows, names, strict=True) if r.label != n]
     missing = unreached_labels(rows, subject.task, subject.labels)
@@ -178,7 +184,7 @@ def _check_label_names(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
 
 
 def check_padding(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
-    """Check that padding changes a file's logits no more than the torch model's: it proves that the mask is used."""
+    """Check that padding changes a file's logits no more than the torch model's, as the mask should ensure."""
     bound = bounds_of(subject).padding
     rows = subject.rows(rows)
     encoded = subject.tokenizer.encode([r.input for r in rows], places=True)
@@ -190,7 +196,9 @@ def check_padding(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
     else:
         # a lost mask moves the answers of every row, and each length has a graph and a mask of its own
         spread = logit_scale(join_texts(subject.answers([rows[i] for i in short])))
-        padded = choose_spread_rows({i: len(encoded[i]) for i in short}, subject.predictor.lengths)
+        wide = {i: count_padded_tokens(subject.predictor, subject.tokenizer, encoded[i]) for i in short}
+        # the shortest row of a graph first: one that nearly fills it has next to no padding
+        padded = choose_spread_rows(wide, subject.predictor.lengths, {i: -len(encoded[i]) for i in short})
         inputs, chosen = [encoded[i] for i in padded], [rows[i] for i in padded]
         alone = subject.answers(chosen)
 
@@ -225,7 +233,10 @@ def check_weight_types(subject: Subject) -> Gate | None:
 
 
 def record_engine(predictor: Predictor) -> PassedEngine:
-    """Return the record of an engine that passed the checks here: its name, version, CPU features, and if emulated."""
+    """Return a record of the engine that ran a file in the checks.
+
+    It has the engine's name and version, the CPU features, and whether the engine only emulates the target.
+    """
     emulated = predictor.engine == REFERENCE_ENGINE
     return PassedEngine(
         engine=predictor.engine,
@@ -242,7 +253,7 @@ def check_chance(name: str, score: Score, rows: str) -> Gate:
     """Check that a score beats chance level: the best score of a model that does not read its input.
 
     Args:
-        name: File, or model, that the score is of.
+        name: Name of the file or model that has the score.
         score: The score.
         rows: Name of the rows.
     """
@@ -256,14 +267,14 @@ def check_chance(name: str, score: Score, rows: str) -> Gate:
 
 
 def check_drop(name: str, score: Score, reference: Score, bound: float, what: str) -> Gate:
-    """Check that a file's score is at most `bound` below a reference's score on the same rows.
+    """Check that a file's score is at most `bound` below the score of a reference on the same rows.
 
     Args:
-        name: The file.
-        score: Its score.
+        name: Name of the file.
+        score: Score of the file.
         reference: Score of the reference.
         bound: Largest loss, as a fraction of the metric.
-        what: The reference in words.
+        what: Name of the reference in the message, such as "the fp32 file".
     """
     metric, uncertainty = METRICS[score.metric], ""
     drop = metric.drop(reference.value, score.value)
@@ -309,13 +320,13 @@ def open_torch_model(folder: Path, task: Task, changed: Sequence[str]) -> tuple[
 
 
 class TorchScores:
-    """Compares scores of exported files with the torch model's, which is scored once per set of rows and input length.
+    """Compares scores of exported files with the torch model's, which is computed once per set of rows and length.
 
     Args:
-        tokenizer: Pads the rows.
+        tokenizer: Tokenizer that pads the rows.
         known: Score of the torch model on ``eval``, if a run recorded it.
         model: The torch model, if it can be run.
-        absent: Why it cannot be run; empty if it can, or if nothing requires it.
+        absent: Reason why it cannot be run; empty if it can, or if no score of it is required.
     """
 
     def __init__(self, tokenizer: TextTokenizer, known: Score | None, model: Predictor | None, absent: str) -> None:
@@ -323,7 +334,7 @@ class TorchScores:
         self._scores: dict[tuple[str, int], Score] = {}
 
     def gates(self, subject: Subject, rows: EvalSet, score: Score) -> list[Gate]:
-        """Check an exported file's score against the torch model's on the same rows; no gate for files made from it."""
+        """Check an exported file's score against the torch model's on the same rows. Quantized files get no gate."""
         if not subject.exported:
             return []
         if self.absent:
@@ -337,7 +348,10 @@ class TorchScores:
         return [check_drop(subject.name, score, reference, bound, "the torch model")]
 
     def _reference(self, rows: EvalSet, subject: Subject) -> Score | None:
-        """Return the torch model's score on rows truncated to the file's length; None without a score or model."""
+        """Return the torch model's score on rows cut to a file's longest input; None without a score or a model.
+
+        A score on ``eval`` that is known already is returned as it is.
+        """
         if rows.name == "eval" and self.known is not None:
             return self.known
         if self.model is None:
@@ -360,13 +374,14 @@ _USUAL_RATES = (1e-5, 1e-3)
 def check_student(
     student: Score | None, teacher: Score | None, min_kept: float | None, rows: str = "eval"
 ) -> list[Gate]:
-    """Check that teacher and student beat chance and the student keeps `min_kept` of the teacher's score.
+    """Check that teacher and student score above chance, and that the student keeps enough of the teacher's score.
 
     Args:
-        student: Its score; None if there are no rows to score.
-        teacher: The teacher's score.
-        min_kept: `verify.min_kept` of the recipe.
-        rows: Name of the rows that both scores are of.
+        student: The student's score; None if there are no rows to score.
+        teacher: The teacher's score; None if it has none.
+        min_kept: Smallest fraction of the teacher's score to keep (`verify.min_kept` of the recipe); None to check
+            none.
+        rows: Name of the rows on which both scores were measured.
     """
     gates = [check_chance("teacher", teacher, rows)] if teacher is not None else []
     if student is not None:
@@ -381,12 +396,12 @@ def judge_student(recipe: Recipe, rows: Callable[[], int], student: Training, te
 
     Args:
         recipe: The recipe of the run.
-        rows: Counts the training rows, for the advice.
-        student: How the student was trained, with its score.
-        teacher: The same of the teacher.
+        rows: Function that counts the training rows, for the advice.
+        student: The student's training record, with its score.
+        teacher: The teacher's training record, with its score.
 
     Returns:
-        The failures and the advice, a line each; empty if the student is good enough.
+        The failures and the advice, one line each; empty if all checks pass.
     """
     gates = check_student(student.score, teacher.score, recipe.verify.min_kept)
     failed = [g.failure for g in gates if not g.passed]
@@ -400,9 +415,12 @@ def judge_student(recipe: Recipe, rows: Callable[[], int], student: Training, te
         if training is student and teacher.score:
             kept = f", keeps {metric.kept(teacher.score.value, score.value):.1%}"
         size = f"{training.parameters / 1e6:5.1f} M parameters"
+        if recipe.column is not None and training is teacher:
+            size = " of the column "
         print_note(f"  {name:8} {size}  {metric.name} {metric.format(score.value)}{kept}")
     if teacher.score is not None and not gates[0].passed:
         where = "teacher.finetune.epochs" if recipe.teacher.finetune else "teacher.model"
+        where = where if recipe.column is None else "data.train.teacher"
         reason = f"the teacher itself does no better than chance: look at the labels of the data, then at {where}"
         return [*failed, f"Advice: {reason}."]
     return [*failed, f"Advice: {'; '.join(_advise(recipe, student, rows()))}."]
@@ -431,12 +449,15 @@ def _advise(recipe: Recipe, student: Training, rows: int) -> list[str]:
 
 
 def count_confusions(subject: Subject, rows: EvalSet, names: Sequence[str]) -> list[tuple[str, str, int]]:
-    """Run a file on labelled rows; return the most confused label pairs as (gold, predicted, number of rows).
+    """Run a file on labelled rows and return the label pairs that it confuses most.
 
     Args:
         subject: The file.
         rows: Labelled rows of a classification task.
         names: Labels in the order of the logits.
+
+    Returns:
+        For each pair the gold label, the predicted label and the number of rows.
     """
     _, logits = evaluate(subject.predictor, subject.tokenizer, rows, batch=32)
     gold = np.asarray(rows.rows.truth, np.int64)

@@ -53,12 +53,12 @@ _Gold = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class KnownConfidence:
-    """Temperature and "unknown" threshold of a file that a recipe or artefact list sets; what is not set is fitted.
+    """Temperature and "unknown" threshold of a file that a recipe or artifacts.json sets; what is not set is fitted.
 
     Attributes:
-        temperature: Its temperature; None to fit one.
-        unknown: Its "unknown" threshold; None for none.
-        accuracy: The accuracy to fit a threshold for instead; None to fit none.
+        temperature: Temperature of the file; None to fit one.
+        unknown: "Unknown" threshold of the file; None if none is set.
+        accuracy: Accuracy of the answers above the threshold, for which a threshold is fitted; None to fit none.
     """
 
     temperature: float | None = None
@@ -78,16 +78,19 @@ def confidence_of_recipe(answer: AnswerSettings) -> KnownConfidence:
 def fit_confidence(
     subject: Subject, outputs: Sequence[tuple[EvalSet, Sequence[Matrix]]], known: KnownConfidence = FIT_TEMPERATURE
 ) -> Confidence | None:
-    """Fit a file's temperature and "unknown" threshold on held-out rows, and measure the calibration on other rows.
+    """Fit a classifier file's softmax temperature and "unknown" threshold, and measure its calibration.
+
+    Temperature and threshold are fitted on held-out rows. The calibration error is measured on other rows if there are
+    any.
 
     Args:
-        subject: The file.
-        outputs: Its outputs on each set, one row at a time.
-        known: The parts that the recipe or the folder's list sets.
+        subject: The file, opened for verification.
+        outputs: For each set of rows, the set and the file's outputs, one matrix per row.
+        known: Temperature or threshold that the recipe or artifacts.json sets already. These are not fitted.
 
     Returns:
-        None for other tasks than text-classification, and if there are neither rows nor a temperature other than 1
-        nor a threshold.
+        Temperature, threshold and calibration error of the file. None if the task is not text-classification, or if
+        there is nothing to fit or to measure: no rows, no threshold, and no temperature other than 1.
     """
     if subject.task.name is not TaskName.TEXT_CLASSIFICATION:
         return None
@@ -115,7 +118,15 @@ def fit_confidence(
 def _with_fitted_threshold(
     confidence: Confidence, held_out: tuple[_Logits, _Gold] | None, accuracy: float
 ) -> Confidence:
-    """Return a copy with an "unknown" threshold fitted on held-out logits for an accuracy, or with why none is."""
+    """Fit the "unknown" threshold for an accuracy on held-out rows, and return a copy of `confidence` with it.
+
+    If none can be fitted, the copy has the reason.
+
+    Args:
+        confidence: The fitted temperature and what is known of the file.
+        held_out: Logits [N, labels] and gold labels [N] of the held-out rows; None if there are none.
+        accuracy: Accuracy that the answers above the threshold must have.
+    """
     if held_out is None:
         fit = ThresholdFit(why_not=_NO_ROWS)
     else:
@@ -125,7 +136,17 @@ def _with_fitted_threshold(
 
 
 def _with_measurements(confidence: Confidence, name: str, logits: _Logits, gold: _Gold) -> Confidence:
-    """Return a copy with the calibration error, and coverage and accuracy at the threshold, measured on a set."""
+    """Measure the calibration error, and share and accuracy of answers above the threshold, on one set of rows.
+
+    Args:
+        confidence: The fitted temperature and threshold, which are used.
+        name: Name of the rows.
+        logits: Logits of the rows, [N, labels].
+        gold: Gold labels of the rows, [N].
+
+    Returns:
+        A copy of `confidence` with the measured numbers.
+    """
 
     def error(divided: _Logits) -> float | None:
         if not np.isfinite(divided).all():
@@ -153,11 +174,11 @@ def check_unknown_threshold(file: str, confidence: Confidence | None, known: Kno
 
     Args:
         file: Path of the file.
-        confidence: Its confidence.
-        known: The parts that were set, with the accuracy.
+        confidence: Fitted temperature and threshold of the file.
+        known: What the recipe sets, with the accuracy that it asks for.
 
     Returns:
-        One gate; none if no threshold was to be fitted.
+        A list with one gate; empty if no threshold was to be fitted.
     """
     accuracy = known.accuracy
     if confidence is None or accuracy is None:
@@ -184,8 +205,8 @@ class Expected(BaseModel):
     """The expected output of a file for one text, with a tolerance.
 
     Attributes:
-        values: Numbers, in the order of ``id2label`` or of ``columns``.
-        tolerance: Largest difference of a number that a right engine may have.
+        values: The expected numbers, in the order of ``id2label`` or of ``columns``.
+        tolerance: Largest difference from a number that an engine may have if it computes the file correctly.
     """
 
     values: list[float]
@@ -198,10 +219,10 @@ class AppRow(BaseModel):
     Attributes:
         text: The text, or the two texts of a pair.
         ids: Token ids with special tokens, without padding.
-        label: The label of all files; None for tasks without one label per text.
-        places: Rows of the output that are recorded (tokens); empty if the output has one row.
+        label: Label that all files predict; None for tasks without one label per text.
+        places: Rows of the output (tokens) that are recorded; empty if the output has one row.
         columns: Columns that are recorded; empty for all.
-        answers: Expected answer of each file, by its path.
+        answers: Expected output of each file, by its path.
     """
 
     text: str | tuple[str, str]
@@ -216,7 +237,7 @@ class AppSelfTest(BaseModel):
     """The content of ``selftest.json``: texts with expected outputs, with which an app checks its inference.
 
     Attributes:
-        schema_version: Major part equal means readable.
+        schema_version: Version of the file's form. Files with the same major version can be read.
         task: Hub task name.
         values: Kind of the numbers: probabilities, or outputs of the file as they are, row by row.
         rows: The texts.
@@ -231,11 +252,11 @@ class AppSelfTest(BaseModel):
 
 
 def write_selftest(folder: Path, artefacts: Artefacts) -> None:
-    """Choose golden rows of a folder and write them to ``selftest.json``, with which an app checks its inference.
+    """Choose some golden rows and write them to ``selftest.json``, with which an app checks its own inference.
 
     Args:
         folder: The folder, with its golden rows.
-        artefacts: Its list; answers of its model files are written.
+        artefacts: Content of the folder's ``artifacts.json``. The expected outputs of its model files are written.
     """
     golden, tokens = read_golden(folder / GOLDEN_FILE), read_golden_tokens(folder / GOLDEN_TOKENS_FILE, 1)
     by_text = {_text_key(t.input): t for t in tokens}
@@ -272,12 +293,15 @@ def write_selftest(folder: Path, artefacts: Artefacts) -> None:
 
 
 def _text_key(text: object) -> tuple[str, ...]:
-    """Return a text as a 1-tuple and a text pair as a 2-tuple, for lookups; an empty tuple for other inputs."""
+    """Return a text as a tuple of one and a pair as a tuple of two, to look them up; empty for other inputs."""
     return (text,) if isinstance(text, str) else tuple(text) if isinstance(text, tuple) else ()
 
 
 def _choose_rows(artefacts: Artefacts, rows: Sequence[GoldenRow]) -> list[GoldenRow]:
-    """Return `_ROWS` golden rows for the self-test: short texts, clear for every file, with many different labels."""
+    """Choose `_ROWS` golden rows for the self-test, of as many labels as possible.
+
+    Rows with a clear answer in every file are preferred, then ASCII texts, then short ones.
+    """
     paths = [r.path for r in artefacts.models()]
     answered_by_all = [r for r in rows if not r.drawn and all(p in r.outputs for p in paths)] or list(rows)
     fitting = [r for r in answered_by_all if isinstance(r.text, str) != artefacts.pair] or answered_by_all
@@ -293,7 +317,10 @@ def _choose_rows(artefacts: Artefacts, rows: Sequence[GoldenRow]) -> list[Golden
 
 
 def _is_clear(artefacts: Artefacts, row: GoldenRow) -> bool:
-    """Return whether each file's top label is the row's by more than twice the tolerance; True for other tasks."""
+    """Return whether the recorded label leads in the outputs of every file by more than twice the tolerance.
+
+    It is true for tasks other than text-classification.
+    """
     if artefacts.task is not TaskName.TEXT_CLASSIFICATION:
         return True
     names = row.names(artefacts.labels)
@@ -309,7 +336,7 @@ def _is_clear(artefacts: Artefacts, row: GoldenRow) -> bool:
 
 
 def _expected_answer(artefacts: Artefacts, record: ModelRecord, row: GoldenRow, as_probabilities: bool) -> Expected:
-    """Return a file's recorded outputs for a row, or their probabilities, with the difference allowed to engines."""
+    """Return what an app must compute for a row: a file's recorded outputs or probabilities, with the allowed difference."""
     values, tolerance = np.asarray(row.outputs[record.path], np.float64), row.tolerance[record.path]
     if as_probabilities:
         score = artefacts.processing.score
@@ -325,13 +352,13 @@ def _expected_answer(artefacts: Artefacts, record: ModelRecord, row: GoldenRow, 
 def _tolerance_at_temperature(values: NDArray[np.float64], tolerance: float, temperature: float) -> float:
     """Return the tolerance of probabilities after temperature scaling, given that of a file's probabilities.
 
-    Of p^(1/T) / S, where S is the sum over K labels, the numerator moves by at most e: tolerance^(1/T) for T above 1,
-    and tolerance / T below. The fraction then moves by at most e (K + 1) / S.
+    The scaled probability is p^(1/T) / S, where S is the sum of p^(1/T) over K labels. Its numerator moves by at most
+    e: tolerance^(1/T) for T above 1, and tolerance / T below. The fraction then moves by at most e (K + 1) / S.
 
     Args:
         values: Probabilities of a file, [K].
         tolerance: Largest difference of one of them.
-        temperature: T.
+        temperature: The temperature T.
     """
     if temperature == 1:
         return tolerance
@@ -355,17 +382,17 @@ def _read_selftest(folder: Path) -> AppSelfTest:
 
 
 def check_temperatures(folder: Path, artefacts: Artefacts) -> list[Gate]:
-    """Check each file's probabilities in ``selftest.json`` against its recorded outputs at its listed temperature.
+    """Compare the probabilities in ``selftest.json`` with those that each file's outputs and listed temperature give.
 
-    An app checks its answers with these probabilities: with the temperature of another file they would be wrong,
+    An app checks its answers with these probabilities. With the temperature of another file they would be wrong,
     although every output is right.
 
     Args:
         folder: An artefact folder.
-        artefacts: Its list.
+        artefacts: Content of the folder's ``artifacts.json``.
 
     Returns:
-        A gate for each file with a temperature; none if the folder has no ``selftest.json``.
+        A gate for each file with a temperature; empty if the folder has no ``selftest.json``.
     """
     if artefacts.task is not TaskName.TEXT_CLASSIFICATION or not (folder / SELFTEST_FILE).is_file():
         return []
@@ -399,7 +426,15 @@ def check_temperatures(folder: Path, artefacts: Artefacts) -> list[Gate]:
 
 
 def _worst_probability_difference(pairs: Sequence[tuple[list[float], list[float]]], record: ModelRecord) -> float:
-    """Return the largest difference of self-test probabilities from the recorded outputs'; inf if not finite."""
+    """Return the largest difference between the self-test's probabilities and those of recorded outputs.
+
+    Args:
+        pairs: For each row the probabilities in ``selftest.json`` and the recorded outputs.
+        record: The file, with its temperature.
+
+    Returns:
+        The difference; infinite if a number is not finite.
+    """
     inside = record.client is Client.MEDIAPIPE
     worst = 0.0
     for written, outputs in pairs:

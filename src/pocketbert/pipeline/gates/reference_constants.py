@@ -1,7 +1,7 @@
-"""The constants of a torch module, in which those read from a file are looked up by their numbers.
+"""The constants of a torch module, among which the constants read from a file are found by their numbers.
 
-`ReferenceConstants` finds which constants of the module a stored one may be: equal up to the rounding of fp32, of fp16 and of its
-scheme, whatever its name, since exporters rename tensors.
+`ReferenceConstants` finds which constants of the module a stored one may be: equal up to the rounding of fp32, of fp16
+and of its scheme, whatever its name, since exporters rename tensors.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pocketbert.pipeline.formats.constants import Constant, ConstantRole, Floats
 
 
 class ReferenceConstants:
-    """The constants of a prepared torch module, in which the constants read from an exported file are looked up.
+    """The constants of a prepared torch module, among which the constants read from an exported file are found.
 
     Args:
-        constants: As `trace_constants` returns them.
+        constants: The constants, as `trace_constants` returns them.
         multiples: Whether the exporter may have multiplied some of them by a power of two, see
             `pocketbert.export.adapters.half_range`. Which power depends on texts that are not known here.
-        of_length: Returns what the module computes from its own constants alone for inputs of a length, since files
-            that take one length store the result. None if there is nothing of the kind.
-        needed: Names of the constants from which that is computed.
+        of_length: Function that returns the tensors that the module computes from its constants alone for inputs of a
+            given length; files that take one length store these. None if there are no such tensors.
+        needed: Names of the constants from which these tensors are computed.
     """
 
     def __init__(
@@ -49,7 +49,10 @@ class ReferenceConstants:
         self._looked_up: list[StoredTensor] = []  # kept alive as long as they are known by their id
 
     def add_lengths(self, lengths: Sequence[int]) -> None:
-        """Add the results of fixed length that exporters may precompute for these input lengths; all are optional."""
+        """Add the tensors that an exporter may precompute for inputs of these lengths, such as position embeddings.
+
+        Files may store them or not.
+        """
         for length in set(lengths) - self._known_lengths:
             self._known_lengths.add(length)
             for constant in self._of_length(length) if self._of_length else ():
@@ -59,13 +62,16 @@ class ReferenceConstants:
                 self._matches.clear()
 
     def forget_file(self) -> None:
-        """Forget which constants those of a file are, and let go of the numbers of the file."""
+        """Forget which constants of the module those of a file are, and free the memory of the file's numbers."""
         self._matches.clear()
         self._largest.clear()
         self._looked_up.clear()
 
     def matches(self, constant: Constant) -> list[int]:
-        """Return indices of the constants a stored one may be: equal within bounds, or tables that begin with it."""
+        """Return the indices of the module's constants that a file's constant can be.
+
+        They are equal to it within rounding, or are tables whose first rows are equal to it.
+        """
         key = constant.role, id(constant.tensor)
         if key not in self._matches:
             self._looked_up.append(constant.tensor)
@@ -77,7 +83,10 @@ class ReferenceConstants:
         return self._matches[key]
 
     def _is_same(self, stored: StoredTensor, expected: StoredTensor) -> bool:
-        """Return whether a file's tensor equals the module's within rounding, or with `multiples` a 2^k times it."""
+        """Return whether a tensor of a file equals one of the module within rounding.
+
+        If the exporter may have multiplied tensors, it may also be 2^k times the module's tensor.
+        """
         if _is_equal(stored, expected):
             return True
         if not self.multiples or not expected.is_float:
@@ -88,16 +97,17 @@ class ReferenceConstants:
         return _is_equal(stored, expected, 2.0 ** np.round(np.log2(largest[0] / largest[1])))
 
     def _largest_magnitude(self, tensor: StoredTensor) -> float:
-        """Return the largest magnitude of a tensor, which is looked for once."""
+        """Return the largest magnitude of a tensor. It is computed once per tensor."""
         if id(tensor) not in self._largest:
             self._looked_up.append(tensor)
             self._largest[id(tensor)] = float(np.abs(tensor.value).max())
         return self._largest[id(tensor)]
 
     def _tables_with_first_rows(self, stored: StoredTensor) -> list[int]:
-        """Return indices of the module's tables that begin with an array: exporters look up known positions in advance.
+        """Return the indices of the module's tables whose first rows equal an array of a file.
 
-        `add_lengths` adds other parts that an exporter cuts out of tables for a length.
+        Exporters replace the lookup of known positions by its result. Other parts of tables, for one length, come from
+        `add_lengths`.
         """
         if not stored.is_float:
             flat = stored.value.reshape(-1)
@@ -117,7 +127,7 @@ class ReferenceConstants:
         return found
 
     def describe_mismatch(self, constant: Constant) -> str:
-        """Return a phrase on how a file's constant differs from the module's nearest one of the same role and shape."""
+        """Return a phrase on how a file's constant differs from the nearest one of the same role and shape."""
         candidates = self._by_shape.get((constant.role, constant.tensor.value.shape), [])
         if not candidates:
             return "the model has no tensor of that shape in such a place"
@@ -148,12 +158,15 @@ _LEAST_HALF = 2.0**-24
 """Smallest number of fp16; coremltools writes it for smaller ones, so that none becomes zero."""
 _SAMPLED = 64
 """Numbers of a tensor that are compared first, because most pairs of tensors differ everywhere."""
+_BLOCK = 1 << 18
+"""Numbers that are compared at a time, so that the bounds of a large table stay in the processor's cache."""
 
 
 def _is_equal(stored: StoredTensor, expected: StoredTensor, factor: float = 1.0) -> bool:
-    """Return whether a file's tensor times a factor equals the module's within quantization rounding.
+    """Return whether a file's tensor, times a factor, equals the module's tensor within quantization rounding.
 
-    A sample is compared first: each tensor of a file meets all of its shape in the model, and most differ everywhere.
+    A few elements are compared first, because each tensor of a file is compared with all tensors of its shape, and most
+    of these differ everywhere.
     """
     value = expected.value
     if not expected.is_float or not stored.is_float:
@@ -167,16 +180,45 @@ def _is_equal(stored: StoredTensor, expected: StoredTensor, factor: float = 1.0)
     whole = stored if factor == 1.0 else stored.multiply(scale)
     if whole.step is None and np.array_equal(whole.value, value):
         return True
-    return bool(_is_within_bounds(whole, expected).all())
+    return _is_near_in_blocks(whole, expected) and bool(np.all(_is_fine(whole, value)))
+
+
+def _is_near_in_blocks(stored: StoredTensor, expected: StoredTensor) -> bool:
+    """Return whether all numbers are near the expected ones, comparing blocks until one has a number that is not."""
+    count = len(expected.value) if expected.value.ndim else 0
+    rows = max(1, _BLOCK * count // max(expected.value.size, 1))
+    if rows >= count:
+        return bool(_is_near(stored, expected).all())
+    return all(
+        _is_near(_take_rows(stored, start, start + rows), _take_rows(expected, start, start + rows)).all()
+        for start in range(0, count, rows)
+    )
+
+
+def _take_rows(tensor: StoredTensor, start: int, end: int) -> StoredTensor:
+    """Return rows `start` to `end` of a tensor, with their quantization steps, magnitudes and palette ends."""
+
+    def take(values: Floats) -> Floats:
+        """Return the rows of values, or the values where all rows have the same."""
+        return values if len(values) == 1 else values[start:end]
+
+    step, sums, ends = tensor.step, tensor.magnitude_sum, tensor.palette_ends
+    return replace(
+        tensor,
+        value=tensor.value[start:end],
+        step=None if step is None else take(step),
+        magnitude_sum=None if sums is None else take(sums),
+        palette_ends=None if ends is None else (take(ends[0]), take(ends[1])),
+    )
 
 
 def _is_within_bounds(stored: StoredTensor, expected: StoredTensor) -> NDArray[np.bool_]:
-    """Return for each number whether it is near the expected one, by a quantization step that is not too coarse."""
+    """Return for each number whether it is near the expected one and its quantization step is not too coarse."""
     return _is_near(stored, expected) & _is_fine(stored, expected.value)
 
 
 def _is_near(stored: StoredTensor, expected: StoredTensor) -> NDArray[np.bool_]:
-    """Return for each number whether fp32, fp16 and quantization rounding explain its distance from the expected."""
+    """Return for each number whether rounding to fp32, fp16 or a scheme explains its distance from the expected one."""
     # quantized numbers were rounded to fp16 before, and their zero point afterwards
     roundings = stored.fp16_factors + (2 if stored.fp16_factors and stored.step is not None else 0)
     relative = _ROUNDING + roundings * _HALF * (1 + 2 * _HALF)
@@ -192,13 +234,15 @@ def _is_near(stored: StoredTensor, expected: StoredTensor) -> NDArray[np.bool_]:
 
 
 def _is_fine(stored: StoredTensor, value: Floats) -> NDArray[np.bool_] | bool:
-    """Return for each number whether its quantization step is as small as the bits allow for the numbers that share it.
+    """Return for each number whether its quantization step is as small as possible with the given bits.
 
-    Numbers with equal steps count as sharing one, because the file does not always show which were quantized together.
+    The smallest possible step follows from the largest number that shares it. Numbers with equal steps count as sharing
+    one, because the file does not always show which were quantized together. Of a palette, the RMS error of all numbers
+    is judged.
 
     Args:
-        stored: The stored tensor.
-        value: The exact numbers.
+        stored: The tensor that the file stores, with its steps.
+        value: The exact numbers of the torch model.
     """
     if stored.step is None or stored.bits > 16:
         return True

@@ -10,7 +10,9 @@ every row of the vocabulary. Faults that stay below its bounds, or that no golde
 - Each length of a TFLite file has its own graph. Rotations of positions, windows and rows of position tables of a
   length that no golden row has are compared as well.
 - A range of activations that was measured on other texts clips only inputs larger than those of the golden rows
-  (`_compare_ranges`).
+  (`_compare_ranges`). Ranges of what products with stored weights read and give are compared, as torch measures them.
+  Those of other operators are not, such as the parts of a norm in files that compute in integers as a whole: a wrong one
+  shows in parity alone.
 - A weight in 8 bits where 4 were chosen, and one in 4 where 8 were chosen, have similar answers and, if they changed
   places, the same size (`_compare_schemes`).
 
@@ -60,14 +62,17 @@ _LISTED_PROBLEMS = 3
 
 
 def check_stored_numbers(subject: Subject, models: PreparedModels) -> Gate:
-    """Check that every constant stored in a file equals a tensor of the torch model, used alike, and none is missing.
+    """Check that a file holds the torch model's numbers: each constant equals a tensor of its role, none is missing.
 
-    Quantized numbers may be off by the rounding of their scheme, channel by channel. The ranges of a static file must
-    be those that torch measured on the calibration texts, and each weight must have the bits of its scheme.
+    Quantized numbers may differ by the rounding of their scheme, channel by channel. The activation ranges of a static
+    file must be those that torch measured on the calibration texts, and each weight must have the bits of its scheme.
 
     Args:
-        subject: The file.
-        models: The model that it was made of.
+        subject: The opened file.
+        models: The torch model's constants, prepared for each format.
+
+    Returns:
+        The gate; skipped if nothing can read the file's constants here, or if there is no torch model.
     """
     from pocketbert.quantize import find_row
 
@@ -118,7 +123,7 @@ class PreparedModels:
         folder: A folder that may have ``model.safetensors``.
         task: The task of the model.
         length: Longest input in tokens.
-        model: The folder's torch model, if it is loaded already; it is not changed.
+        model: The folder's torch model, if it is loaded already. It is not changed.
     """
 
     def __init__(self, folder: Path, task: Task, length: int, model: torch.nn.Module | None = None) -> None:
@@ -135,16 +140,25 @@ class PreparedModels:
         return f"the folder has no {missing[0]}" if missing else None
 
     def reference(self, format: Format, layout: Layout) -> ReferenceConstants:
-        """Return the traced constants (weights, buffers) of the torch module exported to a format and layout."""
+        """Return the constants (weights, buffers) of the torch module as prepared for a format and layout."""
         return self._reference(format, layout, divided=True)
 
     def undivided(self, format: Format, layout: Layout) -> ReferenceConstants | None:
-        """Return the constants with outlier channels left undivided, as in old files; None if there are none."""
+        """Return the constants if no outlier channel is divided, as in files of earlier versions.
+
+        The result is None if the module has no outlier channels, so that `reference` returns the same.
+        """
         self.reference(format, layout)
         return self._reference(format, layout, divided=False) if (format, layout) in self._with_outliers else None
 
     def _reference(self, format: Format, layout: Layout, divided: bool) -> ReferenceConstants:
-        """Prepare the torch model as the exporter does, trace its constants, and cache them by format and layout."""
+        """Prepare the torch model for export and return its constants, which are kept for the next call.
+
+        Args:
+            format: Format of the file.
+            layout: Memory layout of activations in the file.
+            divided: Whether outlier channels are divided, as the exporter does today.
+        """
         from pocketbert.export.prepare import (
             is_rescaled_to_fp16,
             list_divided_outliers,
@@ -191,10 +205,11 @@ class _Comparison:
     """The result of comparing the constants of a file with those of the torch module.
 
     Attributes:
-        count: Tensors of the model.
-        problems: Sentences without a full stop.
+        count: Number of the model's tensors.
+        problems: What differs, as sentences without a full stop.
         products: The ranges that the file holds for products, by the paths of their weights in the module.
-        weights: Matrices and tables of the file that are one tensor of the module, by its path there.
+        weights: Matrices and tables of the file that match exactly one tensor of the module, by the tensor's path
+            there.
     """
 
     count: int
@@ -209,9 +224,9 @@ def compare_constants(
     """Compare the constants of all graphs of a file with the module's; return problems, matched weights and ranges.
 
     Args:
-        graphs: Constants of the file, of each signature.
+        graphs: Constants of each graph of the file; a TFLite file has one graph per length.
         reference: Constants of the module.
-        lengths: Tokens of the inputs of each graph that takes one length; empty if graphs take any.
+        lengths: Input length of each graph that takes one length; empty if the graphs take any.
     """
     problems: dict[str, None] = {}  # the same in several graphs count once
     weights = list[tuple[str, Constant]]()
@@ -242,7 +257,10 @@ def compare_constants(
 def _find_missing(
     constants: Sequence[Constant], matches: Sequence[Sequence[int]], reference: ReferenceConstants
 ) -> list[str]:
-    """Return a sentence for each module tensor that a graph lacks, unless it stores a sum that includes the tensor."""
+    """Return a sentence for each tensor of the module that the file lacks.
+
+    A tensor is also there if the file stores its sums with other tensors.
+    """
     held = {i for constant, found in zip(constants, matches, strict=True) if constant.used for i in found}
     problems = []
     for i, constant in enumerate(reference.constants):
@@ -258,7 +276,10 @@ def _find_missing(
 def _find_misplaced(
     constants: Sequence[Constant], matches: Sequence[Sequence[int]], reference: ReferenceConstants
 ) -> list[str]:
-    """Return a sentence for each tensor that the file uses in another order, or in another group, than the module."""
+    """Return a sentence for each tensor that the file uses in another place than the module.
+
+    The file may use it after tensors that come later in the module, or in one operator with other tensors.
+    """
     places = [found[0] if len(found) == 1 else None for found in matches]
     problems, groups = [], dict[int, int]()
     for constant, place in zip(constants, places, strict=True):
@@ -277,9 +298,9 @@ def _find_misplaced(
 def _find_misused(
     constants: Sequence[Constant], matches: Sequence[Sequence[int]], reference: ReferenceConstants
 ) -> list[str]:
-    """Return a sentence for each buffer, e.g. rotary factors, that a file lacks or uses in another part of the model.
+    """Return a sentence for each buffer (such as rotary factors) that the file lacks or uses elsewhere in the model.
 
-    Exporters compute with them in advance, so that only the tensors that the module uses after them count.
+    Exporters store results computed from buffers, so only the weights that the module uses after a buffer are compared.
     """
     used = [found for constant, found in zip(constants, matches, strict=True) if constant.used]
     held = {name for found in used for i in found for name in reference.constants[i].names}
@@ -300,7 +321,7 @@ def _find_misused(
 def _find_short_tables(
     graphs: Sequence[Sequence[Constant]], reference: ReferenceConstants, lengths: Sequence[int]
 ) -> list[str]:
-    """Return a sentence for each embedding table that was cut to fewer rows than the file's longest input reads."""
+    """Return a sentence for each embedding table that was cut to fewer rows than the file's longest input needs."""
     rows: dict[int, int] = {}
     for constant in (c for constants in graphs for c in constants if c.role is ConstantRole.ARRAY):
         for i in reference.matches(constant):
@@ -330,14 +351,15 @@ _FIXED_RANGES = ((0.0, 1.0), (-1.0, 1.0))
 def _compare_ranges(
     products: Sequence[tuple[str, StoredRanges]], measured: Mapping[str, Sequence[ProductRanges]], whole: bool = False
 ) -> tuple[list[str], int]:
-    """Compare the activation ranges of a static file with those that torch measured on the calibration texts.
+    """Compare the activation ranges in a static file with those that torch measured on the calibration texts.
 
-    Products without a range in the file are left out: the types gate checks whether there must be one. A range in 16
-    bits may have the room that quantizers add.
+    Matrix products without a range in the file are not compared, since another gate checks whether there must be one. A
+    range of 16-bit integers may be wider, since quantizers add room.
 
     Args:
-        products: The ranges in the file, by the paths of weights in the torch module.
-        measured: The measured ranges by the same paths, any of several being right. Empty if nothing was recorded.
+        products: The ranges in the file, by the paths of the product's weights in the torch module.
+        measured: The measured ranges by the same paths. If a path has several, any of them is right. Empty if none were
+            recorded.
         whole: Whether the whole file computes in integers, so that results of softmax and tanh have fixed ranges.
 
     Returns:
@@ -346,13 +368,17 @@ def _compare_ranges(
     problems, count = dict[str, None](), 0
     for name, ranges in products:
         own = measured.get(name, ())
-        inputs, outputs = [r.inputs for r in own if r.inputs], [r.outputs for r in own if r.outputs]
-        pairs = ("is multiplied with numbers", ranges.inputs, inputs), ("gives results", ranges.outputs, outputs)
-        for what, stored, expected in pairs:
+        compared = (
+            ("is multiplied with numbers", ranges.inputs, [r.inputs for r in own]),
+            ("gives results", ranges.outputs, [r.outputs for r in own]),
+            ("gives results without offset", ranges.before_offset, [r.before_offset for r in own]),
+        )
+        for what, stored, known in compared:
+            expected = [r for r in known if r]
             if stored is None or not expected or stored.of_table:
                 continue
             count += 1
-            right = [*expected, *(_FIXED_RANGES if whole else ())]
+            right = [*expected, *(_fixed_ranges(expected) if whole else ())]
             right += [(ROOM * low, ROOM * high) for low, high in expected if stored.bits > 8]
             if not any(_is_same_range(stored, r) for r in right):
                 low, high = expected[0]
@@ -363,8 +389,25 @@ def _compare_ranges(
     return list(problems), count
 
 
+def _fixed_ranges(measured: Sequence[Range]) -> list[Range]:
+    """Return the ranges that NPU compilers prescribe for softmax, sigmoid and tanh, if a measured range lies inside.
+
+    A measured range may reach a little further, because learned ranges reach further than the results of softmax and
+    tanh.
+    """
+
+    def is_around(fixed: Range) -> bool:
+        room = 0.25 * (fixed[1] - fixed[0])
+        return any(fixed[0] - room <= low and high <= fixed[1] + room for low, high in measured)
+
+    return [fixed for fixed in _FIXED_RANGES if is_around(fixed)]
+
+
 def _is_same_range(stored: StoredRange, measured: Range) -> bool:
-    """Return whether a stored activation range equals a measured one, which is made symmetric if the stored one is."""
+    """Return whether a stored activation range equals a measured one within 5 % of its width.
+
+    If the stored range is symmetric around 0, the measured one is made symmetric first.
+    """
     low, high = measured
     if stored.low == -stored.high:
         low, high = -max(-low, high), max(-low, high)
@@ -375,16 +418,16 @@ def _is_same_range(stored: StoredRange, measured: Range) -> bool:
 def _compare_schemes(
     stored: Sequence[tuple[str, Constant]], weights: Sequence[WeightRole], row: SchemeRow
 ) -> list[str]:
-    """Return a sentence for each weight whose bits, or whose static or dynamic product, differ from its chosen scheme.
+    """Return a sentence for each weight that is stored or multiplied in another way than its scheme says.
 
-    The types gate counts the weights of each size and type, since quantizers rename them. Here weights are identified
-    by their numbers, so that one of 8 bits in the place of one of 4 is found, and a static product in the place of a
-    dynamic one.
+    The weight may have other bits, or a static product although its scheme makes it dynamic. Another gate only counts
+    the weights of each size and type, since quantizers rename them. Here weights are identified by their numbers, so
+    that two weights which have changed places are found.
 
     Args:
         stored: Matrices and tables of a file, by the paths of the tensors in the torch module.
         weights: The scheme chosen for each weight; empty if all have the scheme of the file.
-        row: The file's scheme.
+        row: What the file's scheme stores and computes.
     """
     from pocketbert.quantize.weights import Use
 

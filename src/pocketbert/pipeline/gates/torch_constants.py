@@ -1,8 +1,8 @@
 """The constants of a torch module, in the order in which its graph uses them: what a file made of it has to hold.
 
-`trace_constants` runs a prepared module once and follows its operators with a `ConstantTracker`. `ModuleConstants`
-traces it with two lengths, to tell apart what depends on the length of the input. This module imports torch; the gate
-that uses it works without.
+`trace_constants` runs a prepared module once and follows its operators with a `ConstantTracker`. `ModuleConstants` runs
+it with two lengths, to tell apart what depends on the length of the input. Only this module imports torch; the gate
+that uses it can be imported without.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from pocketbert.core.families import GraphInput
 from pocketbert.pipeline.formats.constants import (
@@ -41,26 +42,28 @@ _SHAPE_OPERATORS = (
     "detach",
 )
 """Operators that leave channels where they are if the last axis stays as it was."""
+_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "linear", "convolution")
+"""Operators that take most of the time of a model."""
 
 
 class ModuleConstants:
     """The constants of a torch module, traced with two input lengths to separate those that depend on the length.
 
-    A module computes rotations of positions or windows from nothing but its own constants. An exporter stores the
-    result if it knows the length of the input, and the computation if it does not.
+    A module may compute some tensors, such as position embeddings or window masks, from its constants and the input's
+    length alone. An exporter stores the result if it knows the length of the input, and the computation if it does not.
 
     Args:
         module: A prepared module, in eval mode.
-        inputs: Names of its inputs.
+        inputs: Names of the module's inputs.
         extra: Inputs among them that a text alone does not give.
 
     Attributes:
-        constants: As `trace_constants` lists them. Those that depend on the length count as not used, since a file
-            need not hold them.
-        needed: Names of the constants from which these are computed; a file holds their numbers or a result.
+        constants: The constants, as `trace_constants` lists them. Those that depend on the length count as not used,
+            since a file need not hold them.
+        needed: Names of the buffers from which these are computed. A file holds their numbers or a result.
 
     Raises:
-        ValueError: If the graph has other constants with another length.
+        ValueError: If the number of constants depends on the length.
     """
 
     def __init__(self, module: nn.Module, inputs: Sequence[str], extra: Sequence[GraphInput] = ()) -> None:
@@ -76,9 +79,10 @@ class ModuleConstants:
         self.needed = tuple(sorted(names & buffers))
 
     def of_length(self, length: int) -> list[Constant]:
-        """Return all tensors that the module computes from constants alone and whose shape depends on the input length.
+        """Return the tensors that the module computes from its constants alone for inputs of a length.
 
-        Exporters differ in how many of the steps they compute in advance.
+        Position embeddings are such tensors. Exporters differ in how many of the steps they compute in advance, so the
+        results of all steps are returned.
         """
         computed, other = (
             _trace(self._module, example_inputs(self._inputs, n, self._extra))[1]
@@ -92,10 +96,10 @@ class ModuleConstants:
 
 
 def trace_constants(module: nn.Module, inputs: Sequence[Tensor]) -> list[Constant]:
-    """Run a module and return the constants that its operators use, in order of use, then its buffers as unused.
+    """Run a module and list the constants that its operators use, in order of use, and then the module's buffers.
 
-    A file may keep the buffers although the module looks them up or computes with them in advance, such as position
-    ids and rotations; they count as not used.
+    Buffers are listed as not used, even if an operator uses them: a file may keep a buffer, such as position ids,
+    although the module uses only results computed from it.
 
     Args:
         module: A prepared module, in eval mode.
@@ -114,7 +118,13 @@ def trace_constants(module: nn.Module, inputs: Sequence[Tensor]) -> list[Constan
 
 
 def example_inputs(inputs: Sequence[str], length: int, extra: Sequence[GraphInput] = ()) -> list[Tensor]:
-    """Return example input tensors of a module: ids, mask and types [1, L] without padding, then the extra inputs."""
+    """Return example inputs of a module for one row without padding, in the order of `inputs`.
+
+    Args:
+        inputs: Names of the inputs: token ids, mask and segment ids, [1, L] each, or inputs in `extra`.
+        length: Number of tokens.
+        extra: Inputs that a text alone does not give, with their shapes and sample values.
+    """
     values: dict[str, float] = {"input_ids": 5, "attention_mask": 1, "token_type_ids": 0}
     values |= {i.name: i.sample for i in extra}
     shapes, dtypes = {i.name: i.shape(1, length) for i in extra}, {i.name: i.dtype for i in extra}
@@ -138,7 +148,7 @@ def _trace(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[list[Constant],
 
 
 class _TracingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records which constants each operator of a running torch module uses; tensors are identified by their `id`.
+    """Records which constants each operator of a running torch module uses. Tensors are identified by their `id`.
 
     Args:
         names: Names of parameters and buffers, by the `id` of the tensor.
@@ -158,15 +168,21 @@ class _TracingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.tracker.other(list(self._known), [])
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        inputs, outputs = _tensors_in(args), _tensors_in((result,))
+        inputs, operator = _tensors_in(args), func.overloadpacket.__name__.removesuffix("_")
         for tensor in inputs:
             self._store_parameter(tensor)
+        stored = [self.tracker.stored(id(t)) for t in inputs]
+        is_constant = operator != "embedding" and all(s is not None for s in stored)
+        if operator in _PRODUCTS and not is_constant:
+            # only which constants are used is wanted, so that any numbers do for what depends on the inputs
+            kind = func(*tree_map_only(Tensor, lambda t: t.to("meta"), args), **(kwargs or {}))
+            result = torch.zeros(kind.shape, dtype=kind.dtype)
+        else:
+            result = func(*args, **(kwargs or {}))
+        outputs = _tensors_in((result,))
         self._kept += outputs
         self._known |= {id(o) for o in outputs}
-        operator = func.overloadpacket.__name__.removesuffix("_")
-        stored = [self.tracker.stored(id(t)) for t in inputs]
-        if operator != "embedding" and all(s is not None for s in stored):
+        if is_constant:
             name = ", ".join(dict.fromkeys(s.name for s in stored if s is not None and s.name))
             for out in outputs:
                 self.computed.append(StoredTensor(out.detach().numpy(), name))
@@ -176,7 +192,7 @@ class _TracingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _store_parameter(self, tensor: Tensor) -> None:
-        """Register a parameter or buffer as a constant with the tracker when the first operator reads it."""
+        """Register a parameter or buffer as a constant with the tracker, when an operator first reads it."""
         if id(tensor) not in self._known:
             self._known.add(id(tensor))
             self._kept.append(tensor)
@@ -184,7 +200,7 @@ class _TracingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.tracker.store(id(tensor), StoredTensor(tensor.detach().numpy(), name))
 
     def _follow(self, operator: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
-        """Record one torch operator in the tracker as a lookup, matmul, sum, product, reshape or other operation."""
+        """Report one torch operator to the constant tracker: as lookup, product, sum, reshape, or as unknown."""
         tracker, keys, out = self.tracker, [id(t) for t in inputs], id(outputs[0])
         if operator == "embedding":
             tracker.lookup(out, keys[0], keys[1])

@@ -43,6 +43,7 @@ from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.families.config import CONFIG_FILE, label_names, read_config
 from pocketbert.core.heads import Head
 from pocketbert.core.host.progress import print_note, report_parts
+from pocketbert.core.host.system import leave_out_of_collection
 from pocketbert.core.predict.predictor import Matrix, Predictor, TorchPredictor, check_outputs
 from pocketbert.core.predict.scores import Confidence, Score
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -73,10 +74,11 @@ from pocketbert.pipeline.gates.confidence import (
     check_unknown_threshold,
     fit_confidence,
 )
+from pocketbert.pipeline.gates.library import check_library_answers, check_library_texts
 from pocketbert.pipeline.gates.stored import PreparedModels, check_stored_numbers
-from pocketbert.pipeline.make.library import check_library_answers, check_library_texts
-from pocketbert.pipeline.results import Gate, Subject, Verification
-from pocketbert.runtime.engines import FileOnDemand, open_file
+from pocketbert.pipeline.results import Gate, Subject, Verification, choose_recorded_rows
+from pocketbert.runtime.coreml import REFERENCE_ENGINE
+from pocketbert.runtime.engines import FileOnDemand, describe_file, open_file
 
 log = logging.getLogger("pocketbert")
 
@@ -87,19 +89,19 @@ class Evidence:
 
     Attributes:
         golden: Golden rows.
-        golden_tokens: File of the tokenizer's golden rows.
+        golden_tokens: File of texts with the token ids that were recorded for them.
         vocabulary: Rows of the model's embedding table; None if config.json does not name them.
-        tokenizer: The folder's tokenizer, which cuts where the folder does.
+        tokenizer: The folder's tokenizer, which cuts texts at the folder's longest input.
         sets: Labelled rows; empty without data.
         teacher: The teacher's score on ``eval``.
         reference: The torch model's score on ``eval``.
-        torch: The torch model, to score on the sets too if `reference` is not known.
-        no_torch: Why there is none to compare scores with; empty if there is, or if none is needed.
-        labels: Label names of another source, to compare the files' with.
-        settled: Temperature and threshold that are known, by file; the rest is fitted on the held-out rows.
+        torch: The torch model, to score on the sets if `reference` is not known.
+        no_torch: Reason why there is no torch model to compare scores with; empty if there is, or if none is needed.
+        labels: Label names of another source, with which those of the files are compared.
+        settled: Temperature and threshold that are known, by file. What is not known is fitted on the held-out rows.
         selection: Held-out rows that are fitted on and not scored; empty if a held-out set is among `sets`.
         library: Recorded answers of the library that the checkpoint was published for; None if there are none.
-        head: Makes answers of outputs, to compare with the library's; None if these are not compared.
+        head: Task head that turns outputs into answers, to compare these with the library's; None to compare none.
     """
 
     golden: Sequence[GoldenRow]
@@ -119,11 +121,11 @@ class Evidence:
 
 
 def read_evidence(recorded: Path, weights: Path, length: int) -> Evidence:
-    """Read what files of a folder are verified with: golden rows, tokenizer, embedding rows, library answers.
+    """Read the data that a folder's files are checked against: golden rows, vocabulary size and library answers.
 
     Args:
-        recorded: Folder of the golden rows.
-        weights: Folder with config.json and tokenizer.
+        recorded: Folder with the golden rows.
+        weights: Folder with config.json and the tokenizer.
         length: Longest input in tokens.
     """
     config = weights / CONFIG_FILE
@@ -140,6 +142,7 @@ def read_evidence(recorded: Path, weights: Path, length: int) -> Evidence:
 # --- every gate on every file -----------------------------------------------------------------------------------------
 
 
+@leave_out_of_collection()
 def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: VerifySection) -> Verification:
     """Run all checks on all model files and return the verification: gates, scores, confidences and status.
 
@@ -147,9 +150,9 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
     process inside an engine.
 
     Args:
-        subjects: Opened files, each exported one before what was made from it.
-        evidence: The data that they are compared with.
-        settings: Bounds.
+        subjects: Opened files. Each exported file comes before the quantized files made from it.
+        evidence: The data that the files are compared with.
+        settings: Largest allowed losses; the section `verify` of a recipe.
     """
     gates = [check_tokenizer(evidence.tokenizer, evidence.golden_tokens, evidence.vocabulary)]
     if evidence.labels is not None:
@@ -168,17 +171,18 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
     if evidence.head is not None:
         gates.append(check_library_texts(evidence.library, evidence.tokenizer, subjects))
     scores: dict[str, dict[str, Score]] = {}
-    engines, confidences = {}, dict[str, Confidence]()
+    engines, confidences, asked_all = {}, dict[str, Confidence](), _choose_fully_asked(subjects)
     torch_model = evidence.torch.model if evidence.torch is not None else None
     models = PreparedModels(subjects[0].folder, subjects[0].task, evidence.tokenizer.max_length, torch_model)
     torch_scores = TorchScores(evidence.tokenizer, evidence.reference, evidence.torch, evidence.no_torch)
     for subject in report_parts("files verified", subjects):
         if evidence.head is not None:
-            gates += check_library_answers(evidence.library, evidence.head, len(evidence.labels or ()), subject)
-        own = [*check_file(subject, evidence.golden), check_stored_numbers(subject, models)]
-        if all(g.passed for g in own if g.name in ("finite", "golden", "reference")):
+            labels, is_asked_all = len(evidence.labels or ()), subject.name == asked_all
+            gates += check_library_answers(evidence.library, evidence.head, labels, subject, is_asked_all)
+        answered = check_answers(subject, evidence.golden)
+        if all(g.passed for g in answered if g.name in ("finite", "golden", "reference")):
             engines[subject.name] = record_engine(subject.predictor)
-        gates += own
+        gates += answered
         scores[subject.name] = {}
         outputs = list[tuple[EvalSet, list[Matrix]]]()
         for rows in evidence.sets:
@@ -194,27 +198,43 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
         if confidence is not None:
             confidences[subject.name] = confidence
         gates += check_unknown_threshold(subject.name, confidence, known)
-        subject.close()
+        subject.close()  # before the numbers of the file are read, which take as much memory
+        gates += [*check_content(subject, evidence.golden), check_stored_numbers(subject, models)]
     status = Status.PASSED if all(g.passed for g in gates) else Status.FAILED
     return result.model_copy(
         update={"status": status, "gates": gates, "scores": scores, "seen_right": engines, "confidence": confidences}
     )
 
 
-def check_file(subject: Subject, golden: Sequence[GoldenRow]) -> list[Gate]:
-    """Run the checks of one file that need no labelled rows, the general ones and then those of its format."""
+def _choose_fully_asked(subjects: Sequence[Subject]) -> str | None:
+    """Return the name of the file that is run on all texts of the library: the first that an engine runs.
+
+    The result is None if there is no such file. What the texts differ in, their tokens, is the same for all files; how
+    outputs become answers shows in a few of them. The reference evaluator of Core ML takes seconds for a text and gets
+    few anyhow.
+    """
+    return next((s.name for s in subjects if s.predictor.engine != REFERENCE_ENGINE), None)
+
+
+def check_answers(subject: Subject, golden: Sequence[GoldenRow]) -> list[Gate]:
+    """Run the checks of one file's outputs on golden rows: as they are, and with padding."""
+    return [*check_golden_rows(subject, golden), check_padding(subject, golden)]
+
+
+def check_content(subject: Subject, golden: Sequence[GoldenRow]) -> list[Gate]:
+    """Run the checks of what one file holds: those of all formats, then those of its own format."""
     types = check_weight_types(subject)
-    return [
-        check_finite_weights(subject),
-        *check_golden_rows(subject, golden),
-        check_padding(subject, golden),
-        *([types] if types else []),
-        *format_place(subject.format).gates(subject, golden),
-    ]
+    own = format_place(subject.format).gates(subject, golden)
+    return [check_finite_weights(subject), *([types] if types else []), *own]
+
+
+def check_file(subject: Subject, golden: Sequence[GoldenRow]) -> list[Gate]:
+    """Run the checks of one file that need neither labelled rows nor the torch model."""
+    return [*check_answers(subject, golden), *check_content(subject, golden)]
 
 
 def _score(subject: Subject, rows: EvalSet) -> tuple[Score, list[Matrix]]:
-    """Score a file on labelled rows truncated to its longest input; return the score and the outputs of each row."""
+    """Score a file on labelled rows cut to its longest input; return the score and the outputs of each row."""
     cut, label = rows.within(subject.tokenizer.max_length), f"{subject.name} on {rows.name}"
     return evaluate(subject.predictor, subject.tokenizer, cut, label=label)
 
@@ -227,15 +247,15 @@ def _compare_scores(
     evidence: Evidence,
     settings: VerifySection,
 ) -> list[Gate]:
-    """Check a file's score on rows: a quantized file against the file it was made from, any file against the teacher.
+    """Compare a quantized file's score with the exported file's, and on ``eval`` any file's score with the teacher's.
 
     Args:
-        subject: The file.
+        subject: The opened file whose score is checked.
         rows: Name of the rows.
         scores: Scores by file, then by rows.
-        subjects: All files.
-        evidence: The evidence, with the teacher's score on ``eval``.
-        settings: Bounds.
+        subjects: All opened files.
+        evidence: The data of the verification, with the teacher's score on ``eval``.
+        settings: Largest allowed losses.
     """
     gates, score = [], scores[subject.name][rows]
     if not subject.exported:
@@ -255,9 +275,10 @@ def open_run_files(model: RunModel, files: Sequence[ModelFile], recorded: Sequen
     """Open model files of a run for verification, each with the error and activation ranges simulated in torch.
 
     Args:
-        model: The model that they were exported from.
-        files: The files.
-        recorded: Golden rows that were recorded from them; most are not run again, see `Subject.take_recorded`.
+        model: The model that the files were exported from.
+        files: The files to open.
+        recorded: Golden rows with outputs that were recorded from these files. Most of these rows are then not run
+            again, see `Subject.take_recorded`.
     """
     simulated, subjects = read_simulated(model.run / "golden"), []
     for file in files:
@@ -272,11 +293,12 @@ def open_model_file(model: RunModel, file: ModelFile, path: Path) -> Subject:
     """Open one model file of a run for verification, with the tokenizer, labels and task of the model.
 
     Args:
-        model: The model that it was exported from.
+        model: The model that the file was exported from.
         file: Format, scheme and purpose of the file.
-        path: Its path, which need not be in the run folder.
+        path: Path of the file, which need not be in the run folder.
     """
-    predictor = FileOnDemand(partial(open_file, path, file.format, runtime=file.runtime))
+    opener = partial(open_file, path, file.format, runtime=file.runtime)
+    predictor = FileOnDemand(opener, describe_file(path, file.format, file.runtime))
     return Subject(
         name=file.path,
         path=path,
@@ -294,7 +316,7 @@ def open_model_file(model: RunModel, file: ModelFile, path: Path) -> Subject:
 
 
 def _file_tokenizer(folder: Path, length: int, predictor: Predictor) -> TextTokenizer:
-    """Return the folder's tokenizer, truncating at `length` or at the file's longest input, whichever is shorter."""
+    """Return the folder's tokenizer, which cuts at `length` or at the file's longest input, whichever is shorter."""
     return TextTokenizer(folder, min(length, max(predictor.lengths, default=length)))
 
 
@@ -302,14 +324,14 @@ def _file_tokenizer(folder: Path, length: int, predictor: Predictor) -> TextToke
 
 
 def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: VerifySection | None = None) -> Verification:
-    """Verify an artefact folder: checksums, golden rows, stored numbers, and with `sets` its scores; change nothing.
+    """Verify an artefact folder: its checksums, golden rows and stored numbers, and its scores on labelled rows.
 
-    Damaged files are not opened, because they may end the process inside their engines.
+    The folder is not changed. Damaged files are not opened, because they may end the process inside their engines.
 
     Args:
         folder: The folder.
-        sets: Labelled rows, tokenized with the folder's tokenizer.
-        settings: Bounds; default the recipe's.
+        sets: Labelled rows to score on, tokenized with the folder's tokenizer; empty to score nothing.
+        settings: Largest allowed losses; None for those of a recipe that sets none.
 
     Raises:
         MissingBackendError: If no engine is installed for any of its files.
@@ -344,14 +366,19 @@ def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: Verif
         settled={r.path: KnownConfidence(r.temperature, artefacts.unknown_below(r)) for r in models},
     )
     result = verify_files(subjects, evidence, settings or VerifySection())
-    gates = [integrity, *result.gates, *unopened, *_check_recorded(subjects, evidence.golden)]
+    gates = [integrity, *result.gates, *unopened, *_check_recorded(subjects, evidence)]
     gates += check_temperatures(folder, artefacts) if SELFTEST_FILE not in changed else []
     status = Status.PASSED if all(g.passed for g in gates) else Status.FAILED
     return result.model_copy(update={"gates": gates, "notes": notes, "status": status})
 
 
 def _check_complete(models: Sequence[ModelRecord], lost: Sequence[str]) -> Gate | None:
-    """Return a failed gate if files are missing, none is a model, or one is marked failed; None otherwise."""
+    """Check that an artefact folder can be verified; return a failed gate if not, else None.
+
+    Args:
+        models: Records of the folder's model files, none of which may be marked failed.
+        lost: Needed files that are missing.
+    """
     if lost or not models:
         detail = f"cannot be verified without {', '.join(lost) or 'a model file'}."
         return Gate(name="complete", file="", passed=False, value=float(len(lost)), bound=0.0, detail=detail)
@@ -363,7 +390,10 @@ def _check_complete(models: Sequence[ModelRecord], lost: Sequence[str]) -> Gate 
 
 
 def _open_artefact_files(folder: Path, artefacts: Artefacts) -> tuple[list[Subject], list[Gate]]:
-    """Open the model files of an artefact folder; return them, and a skipped gate per file that no engine can run.
+    """Open the model files of an artefact folder.
+
+    Returns:
+        The opened files, and a skipped gate for each file that no installed engine can run.
 
     Raises:
         MissingBackendError: If no file can be opened.
@@ -392,9 +422,9 @@ def open_artefact_file(
 
     Args:
         folder: The folder.
-        artefacts: Its list.
-        record: The file in the list.
-        config: Content of config.json, whose label names are used; None for those of the list.
+        artefacts: Content of the folder's ``artifacts.json``.
+        record: The file's record in ``artifacts.json``.
+        config: Content of config.json, whose label names are used; None to use the names in ``artifacts.json``.
         simulated: Errors and ranges that were simulated in torch.
     """
     task = task_of(artefacts.task)
@@ -418,25 +448,22 @@ def open_artefact_file(
     )
 
 
-def _check_recorded(subjects: Sequence[Subject], golden: Sequence[GoldenRow]) -> list[Gate]:
-    """Return a failed gate for each file that lacks recorded outputs for a golden row short enough for it."""
-    gates = []
+def _check_recorded(subjects: Sequence[Subject], evidence: Evidence) -> list[Gate]:
+    """Return a failed gate for each file that lacks recorded outputs for a golden row that is chosen for it."""
+    gates, golden = [], evidence.golden
+    tokens = [len(row) for row in evidence.tokenizer.encode([row.input for row in golden])]
     for subject in subjects:
-        lengths = [len(e) for e in subject.tokenizer.encode([r.input for r in golden])]
-        longest = max(subject.predictor.lengths, default=None)
-        lost = sum(
-            subject.name not in row.outputs and (longest is None or tokens < longest)
-            for row, tokens in zip(golden, lengths, strict=True)
-        )
+        chosen = choose_recorded_rows(golden, tokens, subject.predictor.lengths)
+        lost = sum(subject.name not in golden[i].outputs for i in chosen)
         if lost:
-            detail = f"{lost} of {len(golden)} golden rows record no answer of this file."
+            detail = f"{lost} of {len(chosen)} golden rows record no answer of this file."
             gate = Gate(name="recorded", file=subject.name, passed=False, value=float(lost), bound=0.0, detail=detail)
             gates.append(gate)
     return gates
 
 
 def report_gates(result: Verification) -> None:
-    """Print a line for each file and each failed or skipped check; log all checks, which `-v` shows."""
+    """Print a line for each file and each failed or skipped check, and log all checks, which `-v` shows."""
     for gate in result.gates:
         verdict = "skipped" if gate.skipped else "passed" if gate.passed else "FAILED"
         line = f"{verdict}  {gate.file or 'folder'} {gate.name}: {gate.detail}"

@@ -32,12 +32,12 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.data import AugmentSection
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.pipeline.learn.data import RunData, is_labelled, load_data
+from pocketbert.pipeline.learn.data import RunData, load_data
 from pocketbert.pipeline.reference import open_teacher
 
 if TYPE_CHECKING:
     from pocketbert.distill.augment import Augmenter, CopyStore
-    from pocketbert.distill.training.data import TrainData
+    from pocketbert.distill.training.data import PackedSet
 
 _TASKS_AUGMENTED = (
     TaskName.TEXT_CLASSIFICATION,
@@ -49,6 +49,7 @@ _TASKS_AUGMENTED = (
 _WHY_NOT = {
     TaskName.TOKEN_CLASSIFICATION: "its labels belong to words, and another word may have another label",
     TaskName.QUESTION_ANSWERING: "its labels are words of the context, which would be replaced",
+    TaskName.MULTIPLE_CHOICE: "a replaced word may make another choice right, or two",
     TaskName.FILL_MASK: "its text hides other words at every step as it is",
 }
 _VERSION = 1
@@ -63,9 +64,9 @@ class AugmentCounts:
     """The numbers of training rows, of their augmented copies, and of copies left out.
 
     Attributes:
-        rows: The rows themselves, each of them kept.
-        copies: Copies of them.
-        left_out: Copies left out because they are rows of the evaluation or held-out data.
+        rows: Number of training rows, all of which are kept.
+        copies: Number of copies that were added.
+        left_out: Number of copies left out because they equal rows of the evaluation or held-out data.
     """
 
     rows: int = 0
@@ -80,11 +81,15 @@ class AugmentCounts:
 
 
 def check_augmentable(recipe: Recipe, model: ModelFolder) -> None:
-    """Raise if the training rows of a recipe cannot be augmented with word replacements from a model.
+    """Check that a recipe's training rows can be augmented by replacing words.
+
+    Args:
+        recipe: The recipe.
+        model: The model that it starts from: its masked-language-model head proposes words if the recipe asks for that.
 
     Raises:
-        InputError: If the labels would not fit the changed text, there are no training rows, or a setting needs something
-            that is missing; listing every problem.
+        InputError: If the labels would not fit the changed text, there are no training rows, or a setting needs
+            something that is missing; listing every problem.
     """
     section, problems = recipe.data.augment or AugmentSection(), []
     if recipe.task not in _TASKS_AUGMENTED:
@@ -121,15 +126,16 @@ def check_augmentable(recipe: Recipe, model: ModelFolder) -> None:
 
 
 def augment_file(recipe: Recipe, destination: Path, overwrite: bool = False) -> AugmentCounts:
-    """Write a recipe's training rows, each followed by its copies with replaced words, to a JSONL file.
+    """Write the training rows of a recipe to a JSON Lines file, each followed by its copies with replaced words.
 
-    The rows are those that a run trains on, without held-out rows and rows that also occur in the evaluation data.
-    So the file is read with ``data.holdout: 0``: a row held out of it would have copies in training.
+    The rows are those that a run trains on: held-out rows and rows that also occur in the evaluation data are left out.
+    So train on the file with ``data.holdout: 0``, because a row held out of it would have copies in training.
 
-    A call that was stopped continues when it is made again, and writes the same bytes as without the stop.
+    If a call was stopped, the next one continues it and writes the same bytes as without the stop.
 
     Args:
-        recipe: The recipe: its data, teacher and seed, and `data.augment` or the section's defaults.
+        recipe: The recipe, of which data, teacher, seed and `data.augment` are used. If it has no `data.augment`, the
+            defaults of that section are used.
         destination: The file, ``.jsonl`` or ``.jsonl.gz``.
         overwrite: Whether `destination` may be replaced.
 
@@ -163,7 +169,9 @@ def augment_file(recipe: Recipe, destination: Path, overwrite: bool = False) -> 
         store = _make_copies(recipe, model, examples, place.path / "copies")
         groups = _add_copies(examples, store, data, counts)
         group = next(groups, None)
-        for number, row in read_rows(source, BadRows(source.title)):
+        # the default column counts as named, as where the rows were read to train on
+        named = source.model_copy(update={"text": source.text})
+        for number, row in read_rows(named, BadRows(source.title)):
             if group is None or number != group[0].row:
                 continue  # a row that is not trained on
             for example in group:
@@ -177,7 +185,10 @@ def augment_file(recipe: Recipe, destination: Path, overwrite: bool = False) -> 
 
 @contextmanager
 def _open_jsonl(destination: Path) -> Iterator[IO[bytes]]:
-    """Open a byte stream, gzipped for ``.gz``; its file appears at `destination` if the block ends without an error."""
+    """Open a byte stream to a new file, gzipped if its name ends in ``.gz``.
+
+    The file appears at `destination` only if the `with` block ends without an error.
+    """
     with open_atomic(destination) as raw:
         if destination.suffix == ".gz":
             with gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
@@ -187,10 +198,15 @@ def _open_jsonl(destination: Path) -> Iterator[IO[bytes]]:
 
 
 def _format_json_line(title: str, number: int, row: dict[str, Any]) -> bytes:
-    """Return a row as a UTF-8 line of JSON; `title` and `number` name the row in errors.
+    """Return a row as a UTF-8 line of JSON.
+
+    Args:
+        title: Name of the row's file in errors.
+        number: Number of the row in errors.
+        row: The row's cells by column.
 
     Raises:
-        InputError: If a column holds something else, such as dates and bytes of a Parquet file.
+        InputError: If a column holds what JSON cannot, such as dates and bytes of a Parquet file.
     """
     try:
         return (json.dumps(row, ensure_ascii=False) + "\n").encode()
@@ -206,7 +222,7 @@ def write_copies(recipe: Recipe, model: ModelFolder, data: RunData, work: Path, 
         recipe: The recipe.
         model: The model that it starts from: its embeddings and its masked-language-model head propose words.
         data: The run's rows.
-        work: A folder whose copies are not made again after a kill.
+        work: Folder for unfinished work. Copies that it holds already, from a run that was stopped, are not made again.
         destination: An existing folder to fill.
     """
     check_augmentable(recipe, model)
@@ -216,33 +232,42 @@ def write_copies(recipe: Recipe, model: ModelFolder, data: RunData, work: Path, 
 
 
 def augmented_set(
-    recipe: Recipe, model: ModelFolder, data: RunData, length: int, work: Path, written: Path | None = None
-) -> TrainData:
+    recipe: Recipe,
+    model: ModelFolder,
+    data: RunData,
+    length: int,
+    work: Path,
+    written: Path | None = None,
+    copies_only: bool = False,
+) -> PackedSet:
     """Return the tokenized training rows, each followed by its copies with replaced words, for augmented stages.
 
-    Copies are made of ``data.splits["train"]`` only, and a copy that equals a held-out or evaluation row is left out. Of several
-    processes one makes the copies and the others read them.
+    Copies are made of ``data.splits["train"]`` only, and a copy that equals a held-out or evaluation row is left out.
+    If there are several processes, one makes the copies and the others read them.
 
     Args:
         recipe: The recipe.
         model: The model that it starts from: its embeddings and its masked-language-model head propose words.
         data: The run's rows.
         length: Longest input in tokens.
-        work: A folder for the copies; those that it holds are not made again.
-        written: Folder that `write_copies` filled; without it the copies are made in `work`.
+        work: A folder for the copies. Those that it holds are not made again.
+        written: Folder that `write_copies` filled; None to make the copies in `work`.
+        copies_only: Whether the rows themselves are left out.
     """
     from pocketbert.distill.augment import CopyStore
     from pocketbert.distill.training.data import PackedSet
 
     check_augmentable(recipe, model)
     assert recipe.data.train is not None
-    title, labelled = recipe.data.train.title, is_labelled(data.head.task, "train")
+    title, labelled = recipe.data.train.title, data.needs_labels("train")
     examples, counts = data.splits["train"].examples, AugmentCounts()
     store = CopyStore(written, "", len(examples)) if written else _make_copies(recipe, model, examples, work)
     tokenizer = TextTokenizer(model.tokenizer_folder, length)
     portions = (
         data.head.prepare(portion, tokenizer, title, labelled)
-        for portion in _group_portions(_add_copies(examples, store, data, counts))
+        for portion in _group_portions(
+            group[1:] if copies_only else group for group in _add_copies(examples, store, data, counts)
+        )
     )
     rows = PackedSet(portions, tokenizer)
     print_note(f"  augmented: {counts.line}")
@@ -250,7 +275,7 @@ def augmented_set(
 
 
 def _group_portions(groups: Iterable[list[Example]]) -> Iterator[list[Example]]:
-    """Yield the rows of the groups (a row with its copies) in lists of about `_AT_ONCE`, never dividing a group."""
+    """Join groups of rows (a row with its copies) to lists of about `_AT_ONCE` rows. A group is never divided."""
     portion: list[Example] = []
     for group in groups:
         portion += group
@@ -264,7 +289,10 @@ def _group_portions(groups: Iterable[list[Example]]) -> Iterator[list[Example]]:
 def _add_copies(
     examples: Sequence[Example], store: CopyStore, data: RunData, counts: AugmentCounts
 ) -> Iterator[list[Example]]:
-    """Yield lists of a row and its copies, without copies that equal evaluation or held-out rows; update `counts`."""
+    """Yield each row together with its copies as a list, and count rows and copies in `counts`.
+
+    Copies that equal an evaluation or held-out row are left out.
+    """
     held_out = {e.digest for name, rows in data.splits.items() if name != "train" for e in rows.examples}
     for example, copies in zip(examples, store.read(), strict=True):
         group = [example]
@@ -281,7 +309,14 @@ def _add_copies(
 
 
 def _make_copies(recipe: Recipe, model: ModelFolder, examples: Sequence[Example], work: Path) -> CopyStore:
-    """Return the store of copies in folder `work`, filled first unless it holds those of the same rows and settings."""
+    """Open the store of copies in a folder, fill it with copies of the rows if it lacks them, and return it.
+
+    Args:
+        recipe: The recipe.
+        model: The model that it starts from, which proposes words.
+        examples: The rows.
+        work: The folder. Copies in it are used if they were made of the same rows with the same settings.
+    """
     from pocketbert.distill.augment import CopyStore, SourceRow
     from pocketbert.distill.text.tokenizer import tokenizer_digest
 
@@ -309,7 +344,14 @@ def _make_copies(recipe: Recipe, model: ModelFolder, examples: Sequence[Example]
 
 
 def _load_augmenter(section: AugmentSection, seed: int, model: ModelFolder, guesses: bool) -> Augmenter:
-    """Return the augmenter that replaces words by near word vectors and, with `guesses`, by masked-LM predictions."""
+    """Return an augmenter, which replaces words by words with near vectors or by the predictions of a masked-LM.
+
+    Args:
+        section: The recipe's settings: how many words are replaced, and the file of word vectors, if it names one.
+        seed: Seed of the random choices.
+        model: The model whose embeddings are the word vectors if no file is named.
+        guesses: Whether the model's masked-language-model head predicts words too.
+    """
     import torch
 
     from pocketbert.distill.augment import Augmenter, MaskedWords

@@ -53,17 +53,24 @@ def is_prepared(source: CorpusSource) -> bool:
 
 
 def source_digest(source: CorpusSource) -> str | None:
-    """Return the SHA-256 of a tokenized corpus's description or of a text file; None for no file and Hub data."""
+    """Return the SHA-256 of a text source: of a tokenized corpus's description, or of a text file.
+
+    It is None for a file that does not exist and for data of the Hub.
+    """
     if is_prepared(source):
         return sha256_json(read_json(Path(str(source.path)) / CORPUS_FILE))
     return data_digest(source)
 
 
 def prepare_corpora(recipe: Recipe, output: Path) -> list[Path]:
-    """Tokenize the plain-text sources of a recipe into folders below `output`, to be used by several runs; return them.
+    """Tokenize the plain-text sources of a recipe into folders below `output`, for use by several runs.
+
+    Returns:
+        A folder for each source; a source that is tokenized already is returned as it is.
 
     Raises:
-        InputError: If the recipe has no corpus, the folder cannot be used, or a text cannot be read; no new files stay then.
+        InputError: If the recipe has no corpus, the folder cannot be used, or a text cannot be read. No new files are
+            left then.
     """
     from pocketbert.distill.text.writer import CORPUS_CONTENTS
 
@@ -113,10 +120,10 @@ def write_corpora(section: CorpusSection, tokenizer: Path, destination: Path) ->
 
 
 def _read_texts(source: DataSource) -> Iterator[str]:
-    """Yield the texts in a source's text column one by one, without holding the source in memory.
+    """Yield the texts in a source's text column one by one, without holding the whole source in memory.
 
     Raises:
-        InputError: At the end, or as soon as there are too many, listing rows without text.
+        InputError: Listing the rows without text, at the end or after 1,000 of them.
     """
     bad = BadRows(source.title)
     for number, row in read_rows(source, bad, [source.text]):
@@ -134,16 +141,16 @@ def _read_texts(source: DataSource) -> Iterator[str]:
 
 
 def open_corpora(section: CorpusSection, tokenizer: Path, written: Path, seed: int) -> TokenRows:
-    """Open the tokenized corpora of a section as one sequence of rows, mixed by share if several or limited.
+    """Open the tokenized corpora of a recipe as one sequence of rows. Several corpora are mixed by their shares.
 
     Args:
-        section: Sources and settings.
-        tokenizer: Folder of the model whose tokenizer the corpora must be made with.
+        section: The recipe's section `data.corpus`: sources and settings.
+        tokenizer: Folder of the model whose tokenizer the corpora must have been made with.
         written: Folder that `write_corpora` filled.
-        seed: Seed of the run.
+        seed: Seed of the run, which decides the mixture.
 
     Raises:
-        InputError: If a corpus is damaged, of another tokenizer, or has longer rows than the section.
+        InputError: If a corpus is damaged, was made with another tokenizer, or has longer rows than the section allows.
     """
     from pocketbert.distill.text.corpus import mix_corpora, open_corpus
     from pocketbert.distill.text.tokenizer import tokenizer_digest
@@ -174,7 +181,7 @@ def _list_needs(recipe: Recipe) -> list[Needs]:
 
 
 def general_head_task(recipe: Recipe) -> Task:
-    """Return the task that decides the heads of teacher and student in general stages (those on plain text)."""
+    """Return the task whose heads teacher and student get in the stages that train on plain text (general stages)."""
     from pocketbert.distill.methods.method import Heads
 
     masked_lm = TASKS[TaskName.FILL_MASK]
@@ -188,12 +195,13 @@ def general_head_task(recipe: Recipe) -> Task:
 
 
 def general_teacher(recipe: Recipe, source: ModelFolder) -> Any:
-    """Load the pre-trained torch teacher of the general stages, with as many of the needed heads as its folder has.
+    """Load the pre-trained torch teacher of the stages that train on plain text, with the heads that they need.
 
-    It is loaded without any head only if no stage learns from its predictions of words.
+    If no stage learns from the teacher's predictions of words, a folder without a masked-LM head is enough. A
+    next-sentence head may always be missing.
 
     Raises:
-        InputError: If the folder lacks a head that a stage learns from.
+        InputError: If the folder lacks a head whose predictions a stage learns from.
     """
     from pocketbert.distill.methods.method import Heads
 
@@ -215,17 +223,19 @@ def general_teacher(recipe: Recipe, source: ModelFolder) -> Any:
 
 
 def general_rows(recipe: Recipe, source: ModelFolder, number: int, corpora: Path, teacher: Any) -> GeneralSet:
-    """Return a general stage's training rows: tokenized plain text with random masking and, if set, segment pairs.
+    """Return the training rows of a stage on plain text, with the masking that the stage sets.
+
+    If the stage asks for pairs, the rows are pairs of segments.
 
     Args:
         recipe: The recipe.
         source: The pre-trained teacher's folder, for the tokenizer.
-        number: Number of the stage in `distill`.
+        number: Index of the stage in `distill`.
         corpora: Folder of the run's corpora.
-        teacher: The loaded teacher; its embeddings decide which words are similar if no file does.
+        teacher: The loaded teacher, whose embeddings give similar words if the stage names no file of word vectors.
 
     Raises:
-        InputError: If the teacher's family was not trained on such text.
+        InputError: If the teacher's family was not pre-trained with such masking or pairs.
     """
     from pocketbert.distill.text.masking import masking_of
     from pocketbert.distill.text.pairs import GeneralSet, pairs_of
@@ -244,10 +254,10 @@ def general_rows(recipe: Recipe, source: ModelFolder, number: int, corpora: Path
 
 
 def _check_objectives(stage: GeneralText, family: Family, key: str) -> None:
-    """Raise if a stage's masking or sentence pairs are of a kind that the teacher's model family was not trained with.
+    """Check that the teacher's family was pre-trained with the masking and the sentence pairs of a stage.
 
     Raises:
-        InputError: Listing every setting that does not fit.
+        InputError: Listing every setting of the stage that does not fit.
     """
     chosen = list[tuple[str, str, Objective, str]]()
     if stage.masking is MaskingKind.SIMILAR:
@@ -270,9 +280,14 @@ def _check_objectives(stage: GeneralText, family: Family, key: str) -> None:
 def _make_similar_words(
     stage: GeneralText, source: ModelFolder, teacher: Any, vocabulary: int, key: str
 ) -> NearestWords:
-    """Return an index of each word's nearest words, by the stage's word-vector file or by the teacher's embeddings.
+    """Build an index of each word's nearest words, by word vectors from a file or else by the teacher's embeddings.
 
-    `source` is the teacher's folder, `vocabulary` the number of its tokens, `key` the stage's recipe key for errors.
+    Args:
+        stage: The stage, which may name a file of word vectors.
+        source: Folder of the teacher, for the tokenizer.
+        teacher: The loaded teacher.
+        vocabulary: Number of token ids.
+        key: Recipe key of the stage, for errors.
     """
     from pocketbert.distill.word_vectors import (
         EmbeddingVectors,
@@ -293,12 +308,15 @@ def _make_similar_words(
 
 
 def copy_general_weights(student: Any, trained: Any, masked_lm: bool) -> None:
-    """Copy the encoder of `trained`, the student of the general stages, into the task's `student`.
+    """Copy the encoder that the stages on plain text have trained into a student with the task's head.
 
-    With `masked_lm` the masked-language-model head is copied, too.
+    Args:
+        student: The student with the task's head, changed in place.
+        trained: The student after the stages on plain text.
+        masked_lm: Whether the masked-LM head is copied too.
 
     Raises:
-        RuntimeError: If the weights of the models differ in more than the heads that one of them lacks.
+        RuntimeError: If the weights of the two models differ in more than heads that one of them lacks.
     """
     may_differ: tuple[str, ...] = ("cls.seq_relationship.", f"{student.base_model_prefix}.pooler.")
     if not masked_lm:

@@ -1,6 +1,6 @@
 """Read the rows of a run: labelled, tokenized and reported on before anything is trained.
 
-`load_data` returns `RunData` with the splits train, eval and holdout. `check_files`, `check_head`, `check_threshold` and `check_before_run` find
+`load_data` returns `RunData` with the splits train, eval, holdout and validation. `check_files`, `check_head`, `check_threshold` and `check_before_run` find
 mistakes of a recipe before that, without reading all rows. `max_length` returns the longest input of a run, `calibration_rows` the rows
 on which static schemes measure ranges.
 """
@@ -8,16 +8,24 @@ on which static schemes measure ranges.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from pocketbert.core.compare.evaluate import EvalSet
-from pocketbert.core.data.cells import iob2_tags
-from pocketbert.core.data.examples import Example, drop_duplicates_of, hold_out, hold_out_share, read_examples
+from pocketbert.core.data.cells import Span, iob2_tags, label_of_tag
+from pocketbert.core.data.examples import (
+    Example,
+    drop_duplicates_of,
+    hold_out,
+    hold_out_share,
+    read_labelled_examples,
+)
 from pocketbert.core.data.files import check_source, guess_table_form, read_class_names
 from pocketbert.core.data.labels import Labels, are_placeholder_names, resolve_labels
 from pocketbert.core.data.source import DataSource
+from pocketbert.core.data.unlabelled import PairDrawing, TransferCounts, read_transfer_rows
 from pocketbert.core.data_report import (
     LANGUAGE_ROWS,
     DataReport,
@@ -30,7 +38,7 @@ from pocketbert.core.data_report import (
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.heads import Head, Prepared, make_head
 from pocketbert.core.host.progress import print_note
-from pocketbert.core.models.folder import DEMO_TEACHER, ModelFolder, list_weight_names
+from pocketbert.core.models.folder import DEMO_TEACHER, NEXT_SENTENCE_HEAD, ModelFolder, list_weight_names
 from pocketbert.core.predict.inputs import Encoded, Text
 from pocketbert.core.predict.scores import LEAST_FIT_ROWS
 from pocketbert.core.predict.sentence_settings import read_similarity
@@ -38,8 +46,10 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.data import CorpusSource, DataSection
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, Task, TaskName, task_of
+from pocketbert.pipeline.learn.answers import name_rows
 from pocketbert.pipeline.learn.corpora import is_prepared
-from pocketbert.pipeline.reference import open_teacher, task_text
+from pocketbert.pipeline.learn.validation import VALIDATION, add_validation, divide_by_own_label, with_column
+from pocketbert.pipeline.reference import label_by_model, open_teacher, task_text
 
 CALIBRATION_ROWS = 300
 """Rows on which ranges of static int8 are measured."""
@@ -57,12 +67,15 @@ class RunData:
     """The tokenized rows of a run by split, with its labels, its task head and the report on the data.
 
     Attributes:
-        head: The task, with the label order of data, teacher, student and files.
+        head: The task's head, with the label order of data, teacher, student and files.
         labels: The labels in that order.
         splits: Tokenized rows by name of the split; empty without data.
         report: Report on the rows; None without data.
-        pair: Whether rows are pairs.
-        selection: Rows that chose the files inside a budget: confidence is fitted on them, scores are not measured.
+        pair: Whether the model reads pairs of texts.
+        selection: Rows by which files inside a budget were chosen. Confidence is fitted on them, no score is measured.
+        unlabelled: Training rows without a label that the teacher labels for the student.
+        labelled: Whether the rows of the split ``train`` have gold labels.
+        scores_agreement: Whether the labels of the evaluation rows are the teacher's answers.
     """
 
     head: Head
@@ -71,32 +84,43 @@ class RunData:
     report: DataReport | None
     pair: bool = False
     selection: Sequence[EvalSet] = ()
+    unlabelled: Sequence[Example] = ()
+    labelled: bool = True
+    scores_agreement: bool = False
+
+    def needs_labels(self, split: str) -> bool:
+        """Return whether labels are read from the rows of a split."""
+        return is_labelled(self.head.task, split) and (self.labelled or split != "train")
 
     def read_by(self, tokenizer: TextTokenizer, *names: str) -> RunData:
-        """Return a copy with the splits in `names` (default all) tokenized by another tokenizer; others are dropped."""
-        task = self.head.task
+        """Return a copy in which the rows of some splits are tokenized by another tokenizer.
+
+        Args:
+            tokenizer: The other tokenizer.
+            names: Names of the splits to keep; the others are dropped. Without names all are kept.
+        """
         splits = {
-            name: self.head.prepare(split.examples, tokenizer, name, labelled=is_labelled(task, name))
+            name: self.head.prepare(split.examples, tokenizer, name, labelled=self.needs_labels(name))
             for name, split in self.splits.items()
             if not names or name in names
         }
         return replace(self, splits=splits)
 
     def texts(self, rows: int, tokenizer: TextTokenizer) -> list[Text]:
-        """Return up to `rows` eval texts or text pairs as the task's input; an empty list without eval data."""
+        """Return up to `rows` texts or text pairs of eval as inputs of the task; an empty list without eval data."""
         return self._texts("eval", rows, tokenizer) if "eval" in self.splits else []
 
     def calibration(self, tokenizer: TextTokenizer) -> list[Encoded]:
-        """Return up to `CALIBRATION_ROWS` tokenized training rows on which activation ranges are measured."""
+        """Return up to `CALIBRATION_ROWS` tokenized training rows, on which activation ranges are measured."""
         if self.head.task.name is TaskName.FILL_MASK:
             return tokenizer.encode(self._texts("train", CALIBRATION_ROWS, tokenizer))
         split = self.splits["train"]
         rows = split.rows_of()  # several for one example: windows of a context, both texts of a scored pair
-        chosen = sorted(range(len(split.examples)), key=lambda i: split.examples[i].digest)
-        return [split.encoded[r] for i in chosen[:CALIBRATION_ROWS] for r in rows[i]][:CALIBRATION_ROWS]
+        chosen = split.first_by_hash(CALIBRATION_ROWS)
+        return [split.encoded[r] for i in chosen for r in rows[i]][:CALIBRATION_ROWS]
 
     def _texts(self, split: str, rows: int, tokenizer: TextTokenizer) -> list[Text]:
-        """Return up to `rows` texts of a split, those with the smallest hashes, so that file order does not matter."""
+        """Return up to `rows` texts of a split: those with the smallest hashes, so that file order does not matter."""
         chosen = sorted(self.splits[split].examples, key=lambda e: e.digest)[:rows]
         return [task_text(self.head.task, e.input, tokenizer) for e in chosen]
 
@@ -104,14 +128,19 @@ class RunData:
 def calibration_rows(recipe: Recipe, data: RunData, tokenizer: TextTokenizer) -> list[Encoded]:
     """Return the training rows on which activation ranges are measured, tokenized as the exported model reads them.
 
-    `data` is tokenized by the teacher's tokenizer; `tokenizer` is used only if the student's vocabulary is pruned.
+    Args:
+        recipe: The recipe.
+        data: The run's rows, tokenized by the teacher's tokenizer.
+        tokenizer: The exported model's tokenizer. It is used only if the student's vocabulary is pruned.
     """
-    own_vocabulary = recipe.student is not None and recipe.student.vocabulary is not None
-    return (data.read_by(tokenizer, "train") if own_vocabulary else data).calibration(tokenizer)
+    return (data.read_by(tokenizer, "train") if recipe.prunes_vocabulary else data).calibration(tokenizer)
 
 
 def max_length(section: DataSection, model: ModelFolder, task: Task) -> int:
-    """Return the maximum input length of a run in tokens: the recipe's, else a default within the model's limits.
+    """Return the maximum input length of a run in tokens.
+
+    It is what the recipe sets. Else it is 128 (384 for question answering) if there are rows, and without rows what the
+    model's position table has, in both cases cut to what model and tokenizer take.
 
     Raises:
         InputError: If the recipe sets more than the model's position table has.
@@ -132,24 +161,32 @@ def max_length(section: DataSection, model: ModelFolder, task: Task) -> int:
 
 
 def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
-    """Read and tokenize all rows of a recipe, resolve the label order, and return both with a report on the data.
+    """Read and tokenize all rows of a recipe, fix the order of its labels, and make a report on the data.
+
+    If no row of eval, holdout or validation has a label, the teacher labels the rows of that split.
 
     Args:
         recipe: The recipe.
-        model: The teacher, for the tokenizer and, if it has a trained head, for its labels.
+        model: The teacher. Its tokenizer is used and, if it has a trained head, its labels are.
 
     Raises:
         InputError: Listing the problems of all files.
     """
     section, task = recipe.data, _resolve_task(recipe, model)
-    head_labels = None if recipe.teacher.finetune or not task.names_labels else model.labels
-    if section.train is None and section.eval is None:
+    trains_head = recipe.teacher.finetune or recipe.column
+    head_labels = None if trains_head or not task.names_labels else model.labels
+    if section.train is None and section.eval is None and section.transfer is None:
         return _make_data_without_rows(recipe, model, head_labels)
-    parts, leaked = _read_parts(section, recipe.task)
-    notes = _note_missing_headers(section)
-    named_source = section.train or section.eval
-    declared = section.labels or (read_class_names(named_source) if named_source is not None else None)
-    labels = resolve_labels(declared, head_labels, parts.get("train") or parts["eval"], task.labels)
+    parts, leaked, unlabelled = _read_parts(recipe)
+    notes, length = [*_note_missing_headers(section), *add_validation(parts, recipe)], max_length(section, model, task)
+    has_labels = task.labels not in (LabelKind.NONE, LabelKind.SCORE_OR_NONE)
+    lacking = [name for name, rows in parts.items() if has_labels and all(row.label is None for row in rows)]
+    answered = [name for name in lacking if name != "train"]
+    for name in answered:
+        parts[name] = label_by_model(recipe, model, task, parts[name], length)
+    if "eval" in answered:
+        notes.append(AGREEMENT)
+    labels = _choose_labels(recipe, model, head_labels, {n: rows for n, rows in parts.items() if n not in lacking})
     if labels.note:
         notes.append(labels.note)
     _check_thresholds(recipe, labels)
@@ -158,73 +195,201 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
     answer = recipe.answer
     if recipe.task is TaskName.FEATURE_EXTRACTION and answer.similarity is None:
         answer = answer.model_copy(update={"similarity": read_similarity(model.path)})
-    head = make_head(task, labels, answer)
-    tokenizer = TextTokenizer(model.tokenizer_folder, max_length(section, model, task))
-    splits, reports = {}, []
-    for name, rows in parts.items():
-        source = section.eval_source if name == "eval" else section.train
-        assert source is not None
-        splits[name] = head.prepare(rows, tokenizer, source.title, labelled=is_labelled(task, name))
-        reports.append(split_report(name, Path(source.title).name, splits[name], labels, task.labels))
+    data = RunData(make_head(task, labels, answer), labels, {}, None, labelled="train" not in lacking)
+    tokenizer = TextTokenizer(model.tokenizer_folder, length)
+    reports = _prepare_splits(data, section, parts, tokenizer)
     _check_classes(reports, recipe)
     some = sorted(next(iter(parts.values())), key=lambda row: row.digest)[:LANGUAGE_ROWS]
     if note := warn_about_language([row.text for row in some], tokenizer):
         notes.append(note)
     notes += [n for r in reports if (n := warn_about_majority(r, task.labels))] + note_similar_labels(reports[0])
-    report = DataReport(max_length=tokenizer.max_length, splits=reports, train_in_eval=leaked, notes=notes)
-    pair = any(e.pair is not None for e in parts["eval"]) if "eval" in parts else False
-    return RunData(head, labels, splits, report, pair and task.labels is not LabelKind.SCORE_OR_NONE)
+    names = {name: Path(source.title).name for name, source in _named_sources(section)}
+    taught = unlabelled.get("train", []) if _learns_without_labels(recipe) else []
+    report = DataReport(
+        max_length=tokenizer.max_length,
+        splits=reports,
+        train_in_eval=leaked,
+        unlabelled={names[name]: len(rows) for name, rows in unlabelled.items()},
+        taught=[names["train"]] if taught else [],
+        notes=notes,
+    )
+    pair = task.pairs_only or any(e.pair is not None for e in parts.get("eval", ()))
+    new, _ = drop_duplicates_of(taught, [row for rows in parts.values() for row in rows])
+    is_pair = pair and task.labels is not LabelKind.SCORE_OR_NONE
+    return replace(data, report=report, pair=is_pair, unlabelled=new, scores_agreement="eval" in answered)
 
 
-def _read_parts(section: DataSection, task: TaskName) -> tuple[dict[str, list[Example]], int]:
-    """Read the labelled rows and divide them into train, eval and holdout, without rows in common.
+def _prepare_splits(
+    data: RunData, section: DataSection, parts: Mapping[str, list[Example]], tokenizer: TextTokenizer
+) -> list[SplitReport]:
+    """Tokenize the rows of each part, store them in `data.splits`, and return a report on each part."""
+    reports = []
+    for name, rows in parts.items():
+        source = {"eval": section.eval_source, VALIDATION: section.validation_source}.get(name, section.train)
+        title = source.title if source is not None else "data.transfer"
+        data.splits[name] = data.head.prepare(rows, tokenizer, title, labelled=data.needs_labels(name))
+        kind = data.head.task.labels if data.labelled or name != "train" else LabelKind.NONE
+        reports.append(split_report(name, Path(title).name, data.splits[name], data.labels, kind))
+    return reports
+
+
+AGREEMENT = (
+    "the evaluation rows have no labels: every score is the agreement with the teacher's answers, not with the truth"
+)
+"""Note of runs without labelled rows."""
+
+
+def _choose_labels(
+    recipe: Recipe, model: ModelFolder, head_labels: list[str] | None, parts: Mapping[str, list[Example]]
+) -> Labels:
+    """Return the labels of a run: those in the rows, in the order that the recipe, the data set or the model gives.
+
+    Args:
+        recipe: The recipe.
+        model: The teacher.
+        head_labels: Labels of the teacher's trained head; None if its labels are not used.
+        parts: The rows with labels, by split. If there are none, the labels are those that the recipe or the model
+            names.
+    """
+    section, task = recipe.data, _resolve_task(recipe, model)
+    if not parts:
+        return _labels_without_rows(recipe, model, head_labels)
+    named_source = section.train or section.eval
+    declared = section.labels or (read_class_names(named_source) if named_source is not None else None)
+    label_rows: Sequence[Example] = parts.get("train") or parts.get("eval") or next(iter(parts.values()))
+    if recipe.column is not None and section.train is not None and task.names_labels:
+        label_rows = [*label_rows, *_named_by_answers(label_rows, declared, section.train.title, task)]
+    return resolve_labels(declared, head_labels, label_rows, task.labels)
+
+
+def _named_by_answers(
+    rows: Sequence[Example], declared: Sequence[str] | None, title: str, task: Task
+) -> Sequence[Example]:
+    """Return one row for each label that the answers in a column name, so that the label set gets these labels too.
+
+    Args:
+        rows: Rows with answers.
+        declared: The labels in order, if the recipe or the data set gives them; answers may then be lists in that
+            order.
+        title: Name of the file in errors.
+        task: The task, which decides the form of a row's label.
+    """
+    named = name_rows(rows, bool(declared), title)
+    if task.labels is not LabelKind.SPANS:
+        is_single = task.labels is LabelKind.NAME
+        return named if is_single else [replace(row, label=(cast("str", row.label),)) for row in named]
+    names = [row.label for row in named if isinstance(row.label, str)]
+    tags = [label for name in names if (label := label_of_tag(name)) is not None]
+    return [Example("", None, (Span(0, 1, label),), 1) for label in dict.fromkeys(tags)]
+
+
+def _learns_without_labels(recipe: Recipe) -> bool:
+    """Return whether a stage learns from the teacher about rows without labels.
+
+    It is false if a column of answers is the teacher, which says nothing about rows that have no answer, and if the
+    student splits words into other pieces than the teacher.
+    """
+    if recipe.column is not None:
+        return False
+    vocabulary = recipe.student.vocabulary if recipe.student is not None else None
+    is_taught = any(stage.is_taught(recipe.task) for stage in recipe.distill)
+    return is_taught and (vocabulary is None or not vocabulary.reads_otherwise)
+
+
+def _read_parts(recipe: Recipe) -> tuple[dict[str, list[Example]], int, dict[str, list[Example]]]:
+    """Read the rows and divide them into train, eval and holdout, so that no row is in two of them.
 
     Returns:
-        The rows of each part that has any, and the number of training rows that were dropped because they are in eval.
+        The rows of each part that has any, the number of training rows that were dropped because they are in eval, and,
+        for files in which only some rows have a label, the rows without one, by part.
 
     Raises:
         InputError: If no row is left to train on or to score on.
     """
-    raw = _read_sources(section, task)
+    section = recipe.data
+    raw, unlabelled = _read_sources(recipe)
+    if section.train is None and section.transfer is not None:
+        raw["train"] = _read_texts(recipe, raw.get("eval", []))
     if section.eval is not None and section.eval.fraction is not None:
         raw["train"], raw["eval"] = _divide(raw["train"], section.eval.fraction)
+        judging, others = divide_by_own_label(raw["eval"])
+        raw["train"] += others
+        raw["eval"] = judging
+    elif "eval" in raw:  # rows of a file of their own are not trained on
+        raw["eval"], _ = divide_by_own_label(raw["eval"])
     train, held = hold_out(raw.get("train", []), section.holdout)
     train, leaked = drop_duplicates_of(train, raw.get("eval", []))
     held, _ = drop_duplicates_of(held, raw.get("eval", []))
-    if section.train is not None and not train:
+    if "train" in raw and not train:
         what = f"no training row is left: {leaked:,} also occur in eval and {len(held):,} are held out."
         fix = "Give other rows to data.train or data.eval, or a smaller data.holdout."
         raise InputError(Problem("data.train", what, fix))
     parts = {"train": train, "eval": raw.get("eval", []), "holdout": held}
-    return {name: rows for name, rows in parts.items() if rows}, leaked
+    return {name: rows for name, rows in parts.items() if rows}, leaked, unlabelled
 
 
-def _read_sources(section: DataSection, task: TaskName) -> dict[str, list[Example]]:
-    """Read the rows of `data.train` and `data.eval`, by name; a source with neither file nor data set is left out.
+def _read_texts(recipe: Recipe, held_out: Sequence[Example]) -> list[Example]:
+    """Read the texts of `data.transfer` as training rows, for a recipe without `data.train`; print how many were read.
+
+    Args:
+        recipe: The recipe.
+        held_out: Rows whose texts are left out.
+    """
+    section, counts, task = recipe.data.transfer, TransferCounts(), task_of(recipe.task)
+    assert section is not None
+    is_pair = any(source.text_pair for source in section.sources)
+    pair = (task.pairs_only or is_pair) and task.labels is not LabelKind.SCORE_OR_NONE
+    drawing = PairDrawing(section.pairs, section.near, recipe.seed) if pair else None
+    texts = list(read_transfer_rows(section.sources, task.labels, counts, drawing, held_out=held_out))
+    print_note(f"  {counts.line}")
+    return texts
+
+
+def _named_sources(section: DataSection) -> list[tuple[str, DataSource]]:
+    """Return `data.train` and `data.eval` by name, without a source that names neither file nor data set."""
+    sources: Sequence[tuple[str, DataSource | None]] = (("train", section.train), ("eval", section.eval))
+    return [(name, s) for name, s in sources if s is not None and (s.path is not None or s.dataset is not None)]
+
+
+def _read_sources(recipe: Recipe) -> tuple[dict[str, list[Example]], dict[str, list[Example]]]:
+    """Read the rows of `data.train` and `data.eval`, by name. A source with neither file nor data set is left out.
+
+    A file of which no row has a label is allowed only if the teacher can label its rows and no training reads gold
+    labels.
+
+    Returns:
+        The rows, and, for files in which only some rows have a label, the rows without one.
 
     Raises:
         InputError: Listing the problems of both.
     """
-    rows: dict[str, list[Example]] = {}
-    problems: list[Problem] = []
-    sources: Sequence[tuple[str, DataSource | None]] = (("train", section.train), ("eval", section.eval))
-    for name, source in sources:
-        if source is None or (source.path is None and source.dataset is None):
-            continue
+    rows, unlabelled = dict[str, list[Example]](), dict[str, list[Example]]()
+    problems, kind = list[Problem](), task_of(recipe.task).labels
+    needs_labels = recipe.teacher.finetune is not None or any(s.needs_labels(recipe.task) for s in recipe.distill)
+    may_lack = _learns_without_labels(recipe) and not needs_labels
+    for name, source in _named_sources(recipe.data):
         try:
-            rows[name] = read_examples(source, kind=task_of(task).labels)
+            labelled, empty = read_labelled_examples(with_column(source, recipe), kind=kind, without_labels=may_lack)
         except InputError as error:
             problems += error.problems
+        else:
+            rows[name] = labelled or empty
+            if labelled and empty:
+                unlabelled[name] = empty
     if problems:
         raise InputError(problems)
-    return rows
+    return rows, unlabelled
 
 
 def _divide(rows: list[Example], fraction: float) -> tuple[list[Example], list[Example]]:
-    """Divide rows into training rows and a fraction of evaluation rows; return both lists.
+    """Divide rows into training rows and evaluation rows, and return both lists.
+
+    Args:
+        rows: The rows.
+        fraction: Share of the rows that become evaluation rows.
 
     Raises:
-        InputError: If no row is left to score on.
+        InputError: If the evaluation rows would be empty.
     """
     train, held = hold_out_share(rows, fraction)
     if not held:
@@ -235,7 +400,7 @@ def _divide(rows: list[Example], fraction: float) -> tuple[list[Example], list[E
 
 
 def _note_missing_headers(section: DataSection) -> list[str]:
-    """Return a note for each table in which no header was found and whose source does not set `header`."""
+    """Return a note for each table in which no header row was found although its source does not set `header`."""
     sources = [s for s in (section.train, section.eval) if s is not None and s.path is not None and s.header is None]
     forms = [(Path(source.title).name, guess_table_form(source)) for source in sources]
     return [
@@ -246,7 +411,14 @@ def _note_missing_headers(section: DataSection) -> list[str]:
 
 
 def _make_data_without_rows(recipe: Recipe, model: ModelFolder, head_labels: list[str] | None) -> RunData:
-    """Return the run data of a recipe without rows: no splits, and the labels that the recipe or the model names.
+    """Return the run data of a recipe without rows: no splits, and the labels that the recipe or the model names."""
+    task, labels = _resolve_task(recipe, model), _labels_without_rows(recipe, model, head_labels)
+    is_pair = task.pairs_only or (model.has_head(NEXT_SENTENCE_HEAD) and task.name is TaskName.TEXT_CLASSIFICATION)
+    return RunData(make_head(task, labels, recipe.answer), labels, {}, None, is_pair)
+
+
+def _labels_without_rows(recipe: Recipe, model: ModelFolder, head_labels: list[str] | None) -> Labels:
+    """Return the labels that the recipe or the model names. They are empty for tasks without labels.
 
     Raises:
         InputError: If the task has labels and neither names them.
@@ -264,13 +436,12 @@ def _make_data_without_rows(recipe: Recipe, model: ModelFolder, head_labels: lis
     as_tags = task.labels is LabelKind.SPANS and set(names) != set(
         head_labels or ()
     )  # a model's labels are tags already
-    labels = Labels(iob2_tags(names) if as_tags else names)
-    return RunData(make_head(task, labels, recipe.answer), labels, {}, None, task.labels is LabelKind.ANSWERS)
+    return Labels(iob2_tags(names) if as_tags else names)
 
 
 def _resolve_task(recipe: Recipe, model: ModelFolder) -> Task:
     """Return the recipe's task; unless a new head is fine-tuned, its score function is that of the teacher's head."""
-    return task_of(recipe.task) if recipe.teacher.finetune else model.task_row(recipe.task)
+    return task_of(recipe.task) if recipe.teacher.finetune or recipe.column else model.task_row(recipe.task)
 
 
 def is_labelled(task: Task, split: str) -> bool:
@@ -279,7 +450,11 @@ def is_labelled(task: Task, split: str) -> bool:
 
 
 def _check_thresholds(recipe: Recipe, labels: Labels) -> None:
-    """Raise if the recipe lists another number of thresholds than there are labels."""
+    """Check that the recipe lists as many thresholds as there are labels, if it lists any.
+
+    Raises:
+        InputError: If it lists more or fewer.
+    """
     thresholds = recipe.answer.thresholds
     if isinstance(thresholds, list) and len(thresholds) != len(labels):
         what = f"lists {len(thresholds)} thresholds for {len(labels)} labels."
@@ -288,7 +463,11 @@ def _check_thresholds(recipe: Recipe, labels: Labels) -> None:
 
 
 def _check_classes(reports: Sequence[SplitReport], recipe: Recipe) -> None:
-    """Raise if a teacher is to be fine-tuned and a label has no training row."""
+    """Check that each label has a training row, if the teacher is to be fine-tuned.
+
+    Raises:
+        InputError: Naming the labels without one.
+    """
     train = next((r for r in reports if r.name == "train"), None)
     if train is None or not recipe.teacher.finetune:
         return
@@ -302,7 +481,12 @@ def _check_classes(reports: Sequence[SplitReport], recipe: Recipe) -> None:
 
 
 def check_threshold(recipe: Recipe, data: RunData | None) -> None:
-    """Raise if an "unknown" threshold is to be fitted on too few held-out rows; `data` are the rows, if already read.
+    """Check that there are enough rows to fit an "unknown" threshold on, if the recipe asks for that.
+
+    Args:
+        recipe: The recipe.
+        data: The rows, if they have been read. If some of them chose files, the threshold is fitted on those, else on
+            held-out rows.
 
     Raises:
         InputError: If there are fewer than `LEAST_FIT_ROWS`.
@@ -315,7 +499,16 @@ def check_threshold(recipe: Recipe, data: RunData | None) -> None:
 
 
 def _check_threshold_rows(recipe: Recipe, rows: int, fix: str) -> None:
-    """Raise if an "unknown" threshold is to be fitted on fewer than `LEAST_FIT_ROWS` rows, with `fix` as advice."""
+    """Check that there are enough rows to fit an "unknown" threshold on, if the recipe asks for that.
+
+    Args:
+        recipe: The recipe.
+        rows: Number of rows.
+        fix: First part of the advice in the error.
+
+    Raises:
+        InputError: If there are fewer than `LEAST_FIT_ROWS`.
+    """
     if recipe.answer.unknown_accuracy is None or rows >= LEAST_FIT_ROWS:
         return
     what = f"a threshold is fitted on held-out rows, of which there are {rows}; at least {LEAST_FIT_ROWS} are needed."
@@ -324,13 +517,15 @@ def _check_threshold_rows(recipe: Recipe, rows: int, fix: str) -> None:
 
 
 def check_files(section: DataSection) -> None:
-    """Raise if a data or corpus file does not exist, is no regular file or has an unknown format; no file is read.
+    """Check that the data and corpus files exist, are regular files and have a known suffix. Their content is not read.
 
     Raises:
-        InputError: Naming every one.
+        InputError: Naming every file that fails.
     """
     sources: dict[str, DataSource | None] = {"train": section.train, "eval": section.eval}
+    sources["validation"] = section.validation
     sources |= {f"corpus.sources.{i}": s for i, s in enumerate(section.corpus.sources if section.corpus else [])}
+    sources |= {f"transfer.sources.{i}": s for i, s in enumerate(section.transfer.sources if section.transfer else [])}
     problems = []
     for key, source in sources.items():
         if source is None or (isinstance(source, CorpusSource) and is_prepared(source)):
@@ -344,12 +539,17 @@ def check_files(section: DataSection) -> None:
 
 
 def check_head(recipe: Recipe, model: ModelFolder) -> None:
-    """Raise if the teacher's weights have no trained head for the task and the recipe does not fine-tune one.
+    """Raise InputError if the recipe needs a teacher with a trained head, and its teacher is a bare encoder.
+
+    No head is needed if `teacher.finetune` trains one, if a column of answers is the teacher, for feature
+    extraction, or if all stages distill on plain text. The teacher counts as an encoder without a head if its
+    architecture's name ends with ``Model`` and no weight is named like one of a head. Whether a head fits the
+    task is not checked.
 
     Raises:
-        InputError: If it is one.
+        InputError: If a head is needed and the teacher has none.
     """
-    if recipe.teacher.finetune is not None or recipe.task is TaskName.FEATURE_EXTRACTION:
+    if recipe.teacher.finetune is not None or recipe.column is not None or recipe.task is TaskName.FEATURE_EXTRACTION:
         return
     if recipe.distill and all(stage.general for stage in recipe.distill):
         return
@@ -361,13 +561,14 @@ def check_head(recipe: Recipe, model: ModelFolder) -> None:
 
 
 def has_local_rows(section: DataSection) -> bool:
-    """Return whether the recipe names train or eval rows and all are in local files, not on the Hub."""
-    sources: list[DataSource] = [s for s in (section.train, section.eval_source) if s is not None]
+    """Return whether the recipe names train or eval rows, and none of its rows have to be read from the Hub."""
+    named = (section.train, section.eval_source, section.validation_source)
+    sources: list[DataSource] = [s for s in named if s is not None]
     return bool(sources) and all(s.path is not None for s in sources)
 
 
 def check_before_run(recipe: Recipe) -> None:
-    """Check the local files, teacher and rows of a recipe as a run does before training; download nothing.
+    """Check the local files, teacher and rows of a recipe as a run does before training. Nothing is downloaded.
 
     Raises:
         InputError: Listing the problems.
@@ -379,13 +580,13 @@ def check_before_run(recipe: Recipe) -> None:
     if not has_local_rows(recipe.data):
         return
     if model is None:
-        _read_sources(recipe.data, recipe.task)
+        _read_sources(recipe)
     else:
         load_data(recipe, model)
 
 
 def _local_teacher(recipe: Recipe) -> ModelFolder | None:
-    """Open the model that a recipe starts from, if it is a local folder or an installed package; None otherwise."""
+    """Open the model that a recipe starts from; None if it is on the Hub or its package is not installed."""
     name = recipe.teacher.model
     if name != DEMO_TEACHER and name.count("/") == 1 and not name.startswith((".", "~", "/")):
         return None  # a name on the Hub: a path of a folder is absolute in a loaded recipe

@@ -10,33 +10,52 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import BaseModel
 
+from pocketbert.core.compare.answers import RowAnswer, answer_rows
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
 from pocketbert.core.data.examples import Example, hold_out_share
 from pocketbert.core.disk.files import write_json
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import TEXT_ONLY, family_of
-from pocketbert.core.heads import Head, make_head
+from pocketbert.core.heads import Head, Prepared, make_head
 from pocketbert.core.heads.sequence_classification import fit_label_thresholds
 from pocketbert.core.host.processes import current_process
 from pocketbert.core.host.progress import print_note
-from pocketbert.core.metrics import METRICS
-from pocketbert.core.models.checkpoints import apply_form, save_model
+from pocketbert.core.metrics import METRICS, Direction
+from pocketbert.core.models.checkpoints import apply_form, read_hidden_size, save_model
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.inputs import ENTITIES_FILE
 from pocketbert.core.predict.predictor import Batching, Matrix, TorchPredictor, join_texts, run_rows
 from pocketbert.core.predict.scores import Score
-from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling, read_pooling, write_modules
+from pocketbert.core.predict.sentence_settings import (
+    DEFAULT_POOLING,
+    Pooling,
+    check_width,
+    read_pooling,
+    write_modules,
+)
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.tasks import LabelKind, Task, TaskName
+from pocketbert.core.tasks import SENTENCE_EMBEDDING, LabelKind, Task, TaskName
+from pocketbert.pipeline.learn.answers import (
+    ColumnSettings,
+    column_outputs,
+    fit_width,
+    score_answers,
+    vector_width,
+)
 from pocketbert.pipeline.learn.data import RunData
+from pocketbert.pipeline.learn.validation import VALIDATION, metric_value
 from pocketbert.pipeline.reference import load_reference_model
+
+if TYPE_CHECKING:
+    from pocketbert.distill.training.loop import Outcome
 
 EVAL, SELECTION, HOLDOUT = "eval", "selection", "holdout"
 """Names of labelled rows; see `LabelledRows.named`."""
@@ -55,9 +74,13 @@ class Curve(BaseModel):
         stage: ``finetune``, ``distill.0``, ...
         steps: Steps done at each record.
         loss: Mean weighted loss since the record before.
-        terms: Mean of each unweighted term; None at records in which it was off.
+        terms: Mean of each unweighted term of the loss; None at records where the term was off.
         dtype: Number type of the matrix products.
         threads: Threads used.
+        rates: Learning rate at each record.
+        scores: Steps and scores on validation rows, if the model was scored while it was trained.
+        metric: Name of the metric of `scores`.
+        best_step: Step whose weights were kept, because their score is the best; 0 if those of the last step were kept.
     """
 
     stage: str
@@ -66,6 +89,45 @@ class Curve(BaseModel):
     terms: dict[str, list[float | None]]
     dtype: str
     threads: int
+    rates: list[float] = []
+    scores: list[tuple[int, float]] = []
+    metric: str = ""
+    best_step: int = 0
+
+
+def make_curve(stage: str, outcome: Outcome) -> Curve:
+    """Return a stage's training history as the `Curve` stored in ``stage.json`` and ``training.json``."""
+    history = outcome.history
+    return Curve(
+        stage=stage,
+        steps=[r.step for r in history],
+        loss=[r.loss for r in history],
+        terms={k: [r.terms.get(k) for r in history] for k in dict.fromkeys(k for r in history for k in r.terms)},
+        dtype=outcome.dtype,
+        threads=outcome.threads,
+        rates=[r.lr for r in history],
+        scores=[(r.step, r.score) for r in history if r.score is not None and isfinite(r.score)],
+        metric=outcome.metric,
+        best_step=outcome.best_step,
+    )
+
+
+class SeedScore(BaseModel):
+    """The scores of the student that was trained with one of several seeds.
+
+    Attributes:
+        seed: The seed.
+        validation: Score on validation rows, by which one of the students was chosen.
+        value: Score on eval, in the task's deciding metric.
+        metric: Name of that metric.
+        chosen: Whether this student was chosen.
+    """
+
+    seed: int
+    validation: float
+    value: float
+    metric: str
+    chosen: bool = False
 
 
 class Training(BaseModel):
@@ -77,6 +139,7 @@ class Training(BaseModel):
         score: Score of the torch model on eval, in batches of rows of similar length.
         notes: What was done to labels, and other remarks for readers of the score.
         thresholds: For multi-label: probability from which each label is given, found on training rows.
+        seeds: Scores of the students of several seeds; empty for one seed.
     """
 
     parameters: int
@@ -84,6 +147,7 @@ class Training(BaseModel):
     score: Score | None = None
     notes: list[str] = []
     thresholds: list[float] | None = None
+    seeds: list[SeedScore] = []
 
 
 def read_training(folder: Path) -> Training:
@@ -101,12 +165,13 @@ class TrainedModel:
     Attributes:
         model: The torch model.
         recipe: The recipe.
-        source: Folder of its tokenizer.
+        source: Folder with the model's tokenizer.
         data: The run's rows.
         length: Longest input in tokens.
         pooling: How token states become a vector.
         curves: Losses per stage.
         notes: What was done to labels, and other remarks for readers of the score.
+        seeds: Scores of the students of several seeds, of which this is one.
     """
 
     model: Any
@@ -117,13 +182,70 @@ class TrainedModel:
     pooling: Pooling
     curves: tuple[Curve, ...] = ()
     notes: tuple[str, ...] = ()
+    seeds: tuple[SeedScore, ...] = ()
+
+
+def score_seed(trained: TrainedModel, seed: int) -> SeedScore:
+    """Score the student that was trained with one seed, on all validation rows and on eval."""
+    data, task, family = trained.data, trained.data.head.task, family_of(trained.model.config.model_type)
+    tokenizer = TextTokenizer(trained.source.tokenizer_folder, trained.length, padding_side=family.padding_side)
+    predictor = TorchPredictor(trained.model, task, family.inputs, trained.pooling)
+    sets = [EvalSet(name, data.head, data.splits[name]) for name in (VALIDATION, EVAL)]
+    validation, reported = (evaluate(predictor, tokenizer, rows, _choose_scoring_batch(task))[0] for rows in sets)
+    name = trained.recipe.training.metric or validation.metric
+    return SeedScore(seed=seed, validation=metric_value(validation, name), value=reported.value, metric=reported.metric)
+
+
+def answer_validation(trained: TrainedModel, most: int, thresholds: Sequence[float] | None = None) -> list[RowAnswer]:
+    """Return a trained model's answers to up to `most` validation rows, those with the smallest hashes, for `compare_scores`.
+
+    Args:
+        trained: The model.
+        most: Most rows.
+        thresholds: For multi-label: probability from which each label is given; None to find them on training rows.
+    """
+    data, task, family = trained.data, trained.data.head.task, family_of(trained.model.config.model_type)
+    tokenizer = TextTokenizer(trained.source.tokenizer_folder, trained.length, padding_side=family.padding_side)
+    predictor = TorchPredictor(trained.model, task, family.inputs, trained.pooling)
+    if task.labels is LabelKind.NAMES and thresholds is None:
+        thresholds = _tune_thresholds(trained, predictor, tokenizer)
+    head = head_with(trained.recipe, data, [*thresholds] if thresholds is not None else None)
+    rows = data.splits[VALIDATION]
+    chosen = rows.only(sorted(rows.first_by_hash(most)))
+    labelled = bool(len(chosen.truth))
+    batching = Batching(_choose_scoring_batch(task), _BATCHING.slack)
+    return answer_rows(
+        predictor, tokenizer, head, chosen, labelled=labelled, label="validation rows", batching=batching
+    )
+
+
+def choose_seed(scores: Sequence[SeedScore], recipe: Recipe) -> list[SeedScore]:
+    """Mark the score of the best student on validation rows as chosen, and print the scores of all.
+
+    If several are equally good, the first is chosen. A score that is not a finite number is never chosen if another is
+    finite.
+    """
+    metric = METRICS.get(recipe.training.metric or scores[0].metric)
+    sign = -1 if metric is not None and metric.direction is Direction.LOWER else 1
+    finite = [s for s in scores if isfinite(s.validation)]
+    best = max(finite or scores, key=lambda s: sign * s.validation if isfinite(s.validation) else 0.0)
+    for score in scores:
+        kept = "; kept" if score is best else ""
+        value = METRICS[score.metric].format(score.value)
+        print_note(
+            f"  seed {score.seed}: {score.validation:.4f} on validation rows, {score.metric} {value} on eval{kept}"
+        )
+    return [s.model_copy(update={"chosen": s is best}) for s in scores]
 
 
 def score_and_save(trained: TrainedModel, destination: Path, teacher: Path | None = None) -> None:
-    """Score a trained model on eval and write its folder with ``training.json``; processes other than 0 do nothing.
+    """Score a trained model on the evaluation rows, and write its folder with ``training.json``, in process 0 only.
 
-    `teacher` is the folder of a student's teacher, whose recorded vectors score feature extraction without labels;
-    None for the teacher itself.
+    Args:
+        trained: The model.
+        destination: The folder to fill.
+        teacher: Folder of the student's teacher; None if the trained model is the teacher itself. For feature
+            extraction without labels, the student's vectors are compared with those that this folder records.
     """
     if not current_process().main:
         return
@@ -133,11 +255,16 @@ def score_and_save(trained: TrainedModel, destination: Path, teacher: Path | Non
     predictor = TorchPredictor(model, task, family.inputs, trained.pooling)
     thresholds = _tune_thresholds(trained, predictor, tokenizer) if task.labels is LabelKind.NAMES else None
     score = None
-    if EVAL in data.splits:
+    if teacher is None and recipe.column is not None:  # the model is only what the student starts from
+        score = _score_column(recipe, data)
+    elif EVAL in data.splits:
         head, rows = head_with(recipe, data, thresholds), data.splits[EVAL]
         if not len(rows.truth):  # vectors without scores are compared with the teacher's
             if teacher is None:
                 vectors = join_texts(run_rows(predictor, tokenizer, rows.encoded, task, _BATCHING))
+                np.save(destination / _VECTORS_FILE, vectors)
+            elif recipe.column is not None:
+                vectors = _read_column_vectors(trained)
                 np.save(destination / _VECTORS_FILE, vectors)
             else:
                 vectors = _read_teacher_vectors(teacher)
@@ -158,18 +285,47 @@ def score_and_save(trained: TrainedModel, destination: Path, teacher: Path | Non
         score=score,
         notes=[*trained.notes],
         thresholds=thresholds,
+        seeds=[*trained.seeds],
     )
     write_json(destination / _TRAINING_FILE, json.loads(training.model_dump_json()))
 
 
-def _tune_thresholds(trained: TrainedModel, predictor: TorchPredictor, tokenizer: TextTokenizer) -> list[float] | None:
-    """Return the best probability threshold of each label, found on held-out or else training rows.
+def column_settings(recipe: Recipe, data: RunData) -> ColumnSettings:
+    """Return the settings with which the answers in a recipe's column are read."""
+    train, column = recipe.data.train, recipe.column
+    assert train is not None
+    assert column is not None
+    return ColumnSettings(column, data.labels, data.head.task, train.title, data.splits["train"].examples)
 
-    Returns None if the recipe sets thresholds, there are no such rows, or nothing was trained.
+
+def _score_column(recipe: Recipe, data: RunData, rows: Prepared | None = None) -> Score | None:
+    """Score the answers in a recipe's column against the labels of the rows.
+
+    Args:
+        recipe: The recipe.
+        data: The run's rows.
+        rows: The rows to score; None for eval.
+
+    Returns:
+        The score; None if a row has no answer or no label of its own, or if there are no rows.
+    """
+    rows = data.splits.get(EVAL) if rows is None else rows
+    score = score_answers(data.head, rows, column_settings(recipe, data)) if rows is not None else None
+    if score is not None:
+        metric = METRICS[score.metric]
+        print_note(f"  {metric.name} of the answers in the column on eval: {metric.format(score.value)}")
+    return score
+
+
+def _tune_thresholds(trained: TrainedModel, predictor: TorchPredictor, tokenizer: TextTokenizer) -> list[float] | None:
+    """Find the best probability threshold of each label on held-out rows or, without those, on training rows.
+
+    Returns:
+        The thresholds; None if the recipe sets them, there are no such rows with labels, or nothing was trained.
     """
     data = trained.data
     split = data.splits.get(HOLDOUT) or data.splits.get("train")
-    if trained.recipe.answer.thresholds is not None or split is None or not trained.curves:
+    if trained.recipe.answer.thresholds is not None or split is None or not trained.curves or not len(split.truth):
         return None
     count = min(_TUNING_ROWS, len(split.encoded))
     logits = run_rows(predictor, tokenizer, split.encoded[:count], data.head.task, _BATCHING)
@@ -177,19 +333,40 @@ def _tune_thresholds(trained: TrainedModel, predictor: TorchPredictor, tokenizer
 
 
 def head_with(recipe: Recipe, data: RunData, thresholds: list[float] | None) -> Head:
-    """Return the run's task head, which turns logits into answers, with `thresholds` per label unless None."""
+    """Return the run's task head, which turns logits into answers.
+
+    Args:
+        recipe: The recipe.
+        data: The run's rows.
+        thresholds: Probability from which each label is given, in place of the recipe's; None to keep those.
+    """
     if thresholds is None:
         return data.head
     return make_head(data.head.task, data.labels, recipe.answer.model_copy(update={"thresholds": thresholds}))
 
 
 def pooling_for(recipe: Recipe, folder: ModelFolder) -> Pooling:
-    """Return the pooling of token states to a text vector: the recipe's, else the model folder's, else the default."""
+    """Return how a model's token states become a text vector.
+
+    What the recipe says counts, else what the model folder says, else the default.
+    """
     own = (
         read_pooling(folder.path) or DEFAULT_POOLING if recipe.task is TaskName.FEATURE_EXTRACTION else DEFAULT_POOLING
     )
     kind, unit = recipe.answer.pooling, recipe.answer.normalize
-    return Pooling(own.kind if kind is None else kind, own.normalize if unit is None else unit)
+    if kind is not None and own.kinds != (kind,):
+        own = replace(own, kind=kind, further=())
+    pooling = own if unit is None else replace(own, normalize=unit)
+    if pooling.layers:
+        check_width(pooling, read_hidden_size(folder), "answer.pooling" if kind is not None else str(folder.path))
+    return pooling
+
+
+def _read_column_vectors(trained: TrainedModel) -> Matrix:
+    """Return the vectors that a column of answers holds for the eval rows, mapped to the student's width: [N, H]."""
+    splits, settings = trained.data.splits, column_settings(trained.recipe, trained.data)
+    own, training = (column_outputs(splits[name], settings)[SENTENCE_EMBEDDING] for name in (EVAL, "train"))
+    return np.stack(fit_width(own, vector_width(trained.pooling, trained.model.config.hidden_size), training))
 
 
 def _choose_scoring_batch(task: Task) -> int:
@@ -205,10 +382,11 @@ def _read_teacher_vectors(teacher: Path) -> Matrix:
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """The labelled rows of a run that no weight was trained on: those for scores, for file selection, and held out.
+    """The labelled rows of a run that no weight was trained on: for scores, for the choice of files, and held out.
 
     Attributes:
-        recipe: The recipe; `data.selection` divides the eval rows.
+        recipe: The recipe. Its `data.selection` divides the eval rows into those for scores and those that choose
+            files.
         data: The run's rows.
         run: The run folder, with the teacher.
         length: Longest input in tokens.
@@ -220,18 +398,18 @@ class LabelledRows:
     length: int
 
     def named(self, name: str, weights: Path) -> EvalSet | None:
-        """Return the rows of a name, tokenized by a model's tokenizer, with the model's head and thresholds.
+        """Return the labelled rows of one purpose, tokenized for a model, with the model's head and thresholds.
 
         Args:
-            name: ``eval`` for the rows that decide the score and choose nothing; ``selection`` for the eval rows that choose files
-                inside a budget; ``holdout``.
+            name: ``eval`` for rows that decide the score and are used for no choice; ``selection`` for the evaluation
+                rows that choose files inside a budget; ``holdout`` for rows held out of training.
             weights: Folder of the model, with its tokenizer.
 
         Returns:
-            The rows; None if the recipe has none, or none with labels.
+            The rows; None if the recipe has no such rows, or none with labels.
 
         Raises:
-            InputError: If a part of the eval rows is empty.
+            InputError: If `data.selection` leaves no row for one of the two parts of the evaluation rows.
         """
         split = self.data.splits.get(HOLDOUT if name == HOLDOUT else EVAL)
         chosen = self._row_numbers(name, split.examples if split is not None else ())
@@ -242,18 +420,29 @@ class LabelledRows:
         if not len(rows.truth):  # vectors without scores are compared with the teacher's, which has those of eval only
             if name == HOLDOUT:
                 return None
-            rows = replace(rows, truth=_read_teacher_vectors(self.run / "teacher")[chosen])
+            folder = weights if self.recipe.column is not None else self.run / "teacher"
+            rows = replace(rows, truth=_read_teacher_vectors(folder)[chosen])
         return EvalSet(name, head, rows)
 
     def count(self, name: str) -> int:
-        """Return the number of rows that `named` would return for a name, without tokenizing; 0 if it returns None."""
+        """Return the number of rows that `named` returns for a name, without tokenizing them; 0 if it returns None."""
         split = self.data.splits.get(HOLDOUT if name == HOLDOUT else EVAL)
         if split is None or (name == HOLDOUT and not len(split.truth)):
             return 0
         return len(self._row_numbers(name, split.examples))
 
     def _row_numbers(self, name: str, examples: Sequence[Example]) -> list[int]:
-        """Return indices in their split of the rows that `name` stands for; `data.selection` divides eval in two."""
+        """Return the indices of the rows of a split that belong to one purpose.
+
+        `data.selection` is the share of the evaluation rows that are for ``selection``; if it is not set, none are.
+
+        Args:
+            name: ``eval``, ``selection`` or ``holdout``.
+            examples: Rows of the split: of holdout, or of eval for both other names.
+
+        Raises:
+            InputError: If there would be no row for ``eval`` or none for ``selection``.
+        """
         share = self.recipe.data.selection
         if name == HOLDOUT or share is None:
             return [] if name == SELECTION else [*range(len(examples))]
@@ -266,13 +455,16 @@ class LabelledRows:
         return [i for i, e in enumerate(examples) if e.digest in digests]
 
     def torch_score(self, name: str, weights: Path) -> Score | None:
-        """Score a torch model of the run on the rows that `named` returns for a name; None if there are none.
+        """Score a torch model of the run on the rows called `name` (see `named`); None if there are no such rows.
 
-        The score that ``training.json`` records is that of all eval rows; files of a run that divides them are compared with this one.
+        If the evaluation rows are divided, the files of the run are compared with this score, since ``training.json``
+        has the score on all of them.
         """
         rows = self.named(name, weights)
         if rows is None:
             return None
+        if self.recipe.column is not None and weights.name == "teacher":
+            return _score_column(self.recipe, self.data, rows.rows)
         task = self.data.head.task
         predictor = load_reference_model(open_model_folder(str(weights)), task)
         tokenizer = TextTokenizer(weights, self.length)

@@ -1,6 +1,6 @@
 """Connect training for a scheme (method `qat`) with the export of the run.
 
-`exported_form` returns what the method needs: the module as the exporter prepares it, how the scheme rounds, and the judge that decides
+`make_export_functions` returns what the method needs: functions that prepare a student as the exporter does, simulate the scheme's rounding, and decide
 whether the trained student is kept. `check_clipping` refuses a wrong activation before anything is trained; `write_carried` stores the
 learned ranges next to the finished student.
 """
@@ -47,7 +47,7 @@ _Feed = Mapping[str, NDArray[np.int64]]
 """Input arrays of one row, by name."""
 
 
-def exported_form(
+def make_export_functions(
     stage: QatStage,
     recipe: Recipe,
     task: Task,
@@ -56,16 +56,16 @@ def exported_form(
     key: str,
     metrics: Path,
 ) -> ExportFunctions:
-    """Return the functions with which a `qat` stage prepares a student, simulates its scheme and judges the result.
+    """Return the functions with which a `qat` stage prepares a student for export, simulates its scheme and judges it.
 
     Args:
         stage: The stage.
         recipe: The recipe.
         task: The task of the model.
-        pooling: How token states become a vector.
+        pooling: How token states become a text vector.
         tokenizer: The student's tokenizer.
         key: Recipe key of the stage.
-        metrics: The .jsonl file of losses.
+        metrics: The .jsonl file that the losses are written to.
     """
     from pocketbert.distill.methods.method import CandidateDecision, ExportFunctions
 
@@ -99,10 +99,10 @@ class _Choice:
     """The output differences that decide whether the student before or after a `qat` stage is kept.
 
     Attributes:
-        former: Of the student before the stage, quantized after training.
-        trained: Of the student that the stage trained, quantized.
-        exact: Of the trained student without rounding.
-        rows: Number of rows, on which nothing was trained.
+        former: Difference of the student before the stage, quantized after training.
+        trained: Difference of the student that the stage trained, quantized.
+        exact: Difference of the trained student without rounding.
+        rows: Number of rows that were compared. Nothing was trained on them.
     """
 
     former: _Difference
@@ -120,7 +120,7 @@ class _Choice:
 class _QuantizedForm:
     """The file format and scheme that a `qat` stage trains for: prepares students for it and simulates its rounding.
 
-    Fields are the arguments of `exported_form`.
+    The fields are the arguments of `make_export_functions`.
     """
 
     stage: QatStage
@@ -130,7 +130,12 @@ class _QuantizedForm:
     tokenizer: TextTokenizer
 
     def prepare(self, student: Any, divide: bool = True) -> nn.Module:
-        """Return a copy of a student rewritten for export to the stage's format; `divide` divides outlier channels."""
+        """Return a copy of a student rewritten for export to the stage's format.
+
+        Args:
+            student: The student.
+            divide: Whether outlier channels are divided by a factor, as before quantization.
+        """
         from pocketbert.export.prepare import prepare
 
         family, format = family_of(student.config.model_type), self.stage.format
@@ -140,7 +145,7 @@ class _QuantizedForm:
         return prepare(student, family, self.task, format, layout, self.pooling, samples, sentences)
 
     def simulation(self, module: nn.Module) -> Simulation:
-        """Return the simulation of the stage's scheme: how it rounds weights and activations of a prepared module."""
+        """Return how the stage's scheme rounds the weights and activations of a prepared module."""
         from pocketbert.quantize import find_row
 
         stage, base = self.stage, format_place(self.stage.format).exported_scheme(self.recipe)
@@ -151,7 +156,10 @@ class _QuantizedForm:
         return simulation_of_file(row, weights, base).of_lengths(len(self.recipe.export.lengths))
 
     def compare(self, rival: TrainedCandidate) -> _Choice:
-        """Compare simulated quantized outputs of the student before and after the stage with fp32, on unseen rows."""
+        """Simulate the quantized students before and after the stage in torch, and return how far both are from fp32.
+
+        The outputs on rows that nothing was trained on are compared with those of the fp32 student before the stage.
+        """
         former, student = rival.former, rival.student
         family = family_of(student.config.model_type)
         calibration, selection = _to_numpy(rival.calibration), _to_numpy(rival.selection)
@@ -172,9 +180,14 @@ class _QuantizedForm:
         calibration: Sequence[_Feed] | None = None,
         learned: LearnedRanges | None = None,
     ) -> NDArray[np.float32]:
-        """Run a prepared module on rows; return its outputs [N, values], quantized if calibration rows are given.
+        """Run a prepared module on rows and return its outputs [N, values].
 
-        `learned` are activation ranges from training, which replace those measured on the calibration rows.
+        Args:
+            module: The module.
+            family: Model family of the module.
+            rows: The rows.
+            calibration: Rows on which a static scheme measures ranges; None to compute without quantization.
+            learned: Activation ranges from training, which replace those measured on the calibration rows.
         """
         from pocketbert.export.prepare import PreparedPredictor
         from pocketbert.quantize.simulated import SimulatedPredictor
@@ -193,7 +206,7 @@ def _to_numpy(feeds: Sequence[Mapping[str, Any]]) -> list[dict[str, NDArray[np.i
 
 
 def _join_outputs(outputs: Mapping[str, NDArray[np.generic]]) -> NDArray[np.float32]:
-    """Join the widest outputs of one row to one array, [positions, values]; narrower outputs are left out."""
+    """Join the outputs of one row to one array [positions, values]; outputs narrower than the widest are left out."""
     parts = [np.asarray(o, np.float32).reshape(-1, o.shape[-1]) for o in outputs.values()]
     widest = max(p.shape[1] for p in parts)
     return np.concatenate([p for p in parts if p.shape[1] == widest])
@@ -204,9 +217,16 @@ def _measure_difference(outputs: NDArray[np.float32], expected: NDArray[np.float
 
 
 def _record_choice(choice: _Choice, stage: QatStage, key: str, metrics: Path) -> str:
-    """Print, log and append to the metrics file which student is kept; return the sentence for the report.
+    """Print, log and append to the metrics file whether the student before or after a `qat` stage is kept.
 
-    `key` is the recipe key of the `qat` stage, `metrics` the .jsonl file of losses.
+    Args:
+        choice: The differences of both students from fp32.
+        stage: The stage.
+        key: Recipe key of the stage.
+        metrics: The .jsonl file of losses. A record of an earlier choice of this stage is replaced.
+
+    Returns:
+        The sentence for the report.
     """
     made_for = f" for {stage.runtime}" if stage.runtime else ""
     what = f"{stage.scheme} in {stage.format}{made_for}, simulated on {choice.rows} training rows that nothing was trained on"
@@ -235,10 +255,14 @@ def _record_choice(choice: _Choice, stage: QatStage, key: str, metrics: Path) ->
 
 
 def check_clipping(recipe: Recipe, teacher: ModelFolder) -> None:
-    """Raise if a `qat` stage is to clip activations to relu6 but the student's activation is not relu.
+    """Check that a student's activation is relu, if a `qat` stage is to clip it to relu6.
+
+    Args:
+        recipe: The recipe.
+        teacher: The model that the student is made from, unless the recipe names another.
 
     Raises:
-        InputError: If the student, made from `teacher` or from the model that the recipe names, will have another activation.
+        InputError: If the student will have another activation.
     """
     keys = [f"distill.{n}.activation" for n, s in enumerate(recipe.distill) if getattr(s, "activation", None)]
     student = recipe.student
@@ -251,7 +275,12 @@ def check_clipping(recipe: Recipe, teacher: ModelFolder) -> None:
 
 
 def write_carried(carried: CarriedParts, folder: Path) -> None:
-    """Write the activation ranges that a `qat` stage learned to the finished student's folder, if there are any."""
+    """Write the activation ranges that a `qat` stage has learned to the finished student's folder, if there are any.
+
+    Args:
+        carried: Tensors and facts that the methods of all stages have passed on.
+        folder: The student's folder.
+    """
     from pocketbert.distill.methods.qat import LEARNED_RANGES_PART
 
     if LEARNED_RANGES_PART in carried:

@@ -8,27 +8,29 @@ stage before wrote to a folder for the stage after; between two stages the stude
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cache, cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel
 
-from pocketbert.core.data.labels import Labels, are_placeholder_names
+from pocketbert.core.data.labels import Labels
 from pocketbert.core.disk.files import read_json, write_json
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families.weight_records import copy_learned_ranges
+from pocketbert.core.heads.multiple_choice import even_choices
 from pocketbert.core.host.processes import current_process
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.models.checkpoints import load_model, save_model
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
-from pocketbert.core.predict.sentence_settings import Pooling
+from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.tasks import Task, TaskName
+from pocketbert.core.tasks import SENTENCE_EMBEDDING, Level, Task, TaskName
 from pocketbert.pipeline.formats.base import LICENCE_FILE
+from pocketbert.pipeline.learn.answers import column_outputs, fit_width, vector_width
 from pocketbert.pipeline.learn.augmenting import augmented_set
 from pocketbert.pipeline.learn.corpora import (
     copy_general_weights,
@@ -36,17 +38,31 @@ from pocketbert.pipeline.learn.corpora import (
     general_rows,
     general_teacher,
 )
-from pocketbert.pipeline.learn.data import RunData
-from pocketbert.pipeline.learn.finishing import Curve, TrainedModel, pooling_for, score_and_save
-from pocketbert.pipeline.learn.quantized import exported_form, write_carried
+from pocketbert.pipeline.learn.data import AGREEMENT, RunData
+from pocketbert.pipeline.learn.finishing import (
+    Curve,
+    SeedScore,
+    TrainedModel,
+    choose_seed,
+    column_settings,
+    make_curve,
+    pooling_for,
+    score_and_save,
+    score_seed,
+)
+from pocketbert.pipeline.learn.label_order import order_head_labels
+from pocketbert.pipeline.learn.quantized import make_export_functions, write_carried
+from pocketbert.pipeline.learn.transfer import mix_rows, note_transfer
+from pocketbert.pipeline.learn.validation import make_validation
 from pocketbert.pipeline.learn.vocabulary import resplit_rows, with_vocabulary
 from pocketbert.pipeline.run_folder import StepPaths
 
 if TYPE_CHECKING:
     from pocketbert.core.recipe.stages import QatStage
-    from pocketbert.distill.methods.method import CarriedParts, ExportFunctions
-    from pocketbert.distill.training.data import TrainData
-    from pocketbert.distill.training.loop import Outcome
+    from pocketbert.distill.methods.method import CarriedParts, ExportFunctions, TeacherStudent
+    from pocketbert.distill.teacher.signals import TeacherSignals
+    from pocketbert.distill.training.data import TrainData, TrainSet
+    from pocketbert.distill.training.monitor import Monitor, Validation
 
 CARD_FILE = "model_card.json"
 """File in the teacher's folder with the card of the model that the teacher was made from."""
@@ -58,26 +74,33 @@ _CARRIED_FILE = "carried.safetensors"
 
 
 def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int, at: StepPaths) -> Sequence[str]:
-    """Fine-tune or copy the model that a recipe starts from, in the data's label order; write the teacher's folder.
+    """Make a run's teacher: fine-tune or copy the model that the recipe starts from, and write its folder.
 
-    `model` is the model that the recipe starts from, `length` the longest input in tokens.
+    Its labels get the order of the data's labels. The result is empty, since the step has no gates.
+
+    Args:
+        recipe: The recipe.
+        model: The model to start from.
+        data: The run's rows.
+        length: Longest input in tokens.
+        at: Paths of the step: where the teacher, its checkpoints and its losses go.
     """
     task, finetune = data.head.task, recipe.teacher.finetune
-    teacher = load_model(model, task, data.labels, new_head=finetune is not None)
-    notes, curves = list[str](), list[Curve]()
+    teacher = load_model(model, task, data.labels, new_head=finetune is not None or recipe.column is not None)
+    notes, curves, pooling = list[str](), list[Curve](), pooling_for(recipe, model)
     if finetune is not None:
         from pocketbert.distill.methods.task import Finetune
         from pocketbert.distill.training.loop import train
 
-        objective = Finetune(model.family, task)
-        rows = _prepare_task_rows(recipe, model, data, length, "finetune")
+        rows = prepare_task_rows(recipe, model, data, length, "finetune")
         settings = finetune.for_rows(len(rows.lengths))
-        outcome = train(teacher, objective, rows, settings, recipe.seed, "finetune", at.work, at.metrics)
-        curves.append(_make_curve("finetune", outcome))
-    elif task.names_labels:
-        note = _permute_head(teacher, _resolve_head_labels(model, recipe, data.labels), data.labels)
-        notes += [note] if note else []
-    pooling = pooling_for(recipe, model)
+        tokenizer = TextTokenizer(model.tokenizer_folder, length, padding_side=model.family.padding_side)
+        validation = make_validation(recipe, data.head, data.splits, settings, model.family, tokenizer, pooling)
+        monitor, objective = _make_monitor(recipe, at, validation), Finetune(model.family, task)
+        outcome = train(teacher, objective, rows, settings, recipe.seed, "finetune", at.work, monitor)
+        curves.append(make_curve("finetune", outcome))
+    elif task.names_labels and recipe.column is None:
+        notes += order_head_labels(teacher, model, recipe, data.labels)
     score_and_save(TrainedModel(teacher, recipe, model, data, length, pooling, tuple(curves), tuple(notes)), at.output)
     (at.output / LICENCE_FILE).write_text(model.licence + "\n", encoding="utf-8")
     model.card.write(at.output / CARD_FILE)
@@ -86,10 +109,17 @@ def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int,
     return ()
 
 
-def _prepare_task_rows(recipe: Recipe, source: ModelFolder, data: RunData, length: int, purpose: str) -> TrainData:
-    """Return the tokenized training rows of the task; for fill-mask, words are masked anew at every step.
+def _make_monitor(recipe: Recipe, at: StepPaths, validation: Validation | None) -> Monitor:
+    """Return the object that records the losses of a training step and scores its model on validation rows."""
+    from pocketbert.distill.training.monitor import Monitor
 
-    `purpose` names the stage; it is part of the key of each random choice.
+    return Monitor(at.metrics, validation, recipe.training.trackers, at.metrics.parent / "trackers")
+
+
+def prepare_task_rows(recipe: Recipe, source: ModelFolder, data: RunData, length: int, purpose: str) -> TrainData:
+    """Return the tokenized training rows of the recipe's task; for fill-mask, tokens are masked anew at every step.
+
+    `source` is the model whose tokenizer is used. `purpose` names the stage, and all random choices depend on it.
     """
     from pocketbert.distill.text.corpus import EncodedRows
     from pocketbert.distill.text.masking import Masking
@@ -98,6 +128,9 @@ def _prepare_task_rows(recipe: Recipe, source: ModelFolder, data: RunData, lengt
 
     rows = data.splits["train"]
     tokenizer = TextTokenizer(source.tokenizer_folder, length)
+    if data.head.task.name is TaskName.MULTIPLE_CHOICE:
+        rows = even_choices(rows)
+        return TrainSet(rows, tokenizer, together=len(rows.encoded) // len(rows.examples))
     if data.head.task.name is not TaskName.FILL_MASK:
         return TrainSet(rows, tokenizer)
     assert tokenizer.mask_id is not None
@@ -106,58 +139,12 @@ def _prepare_task_rows(recipe: Recipe, source: ModelFolder, data: RunData, lengt
     return GeneralSet(encoded, tokenizer, masking)
 
 
-def _resolve_head_labels(model: ModelFolder, recipe: Recipe, data_labels: Labels) -> Labels:
-    """Return the labels of a trained head in the order of its outputs.
-
-    LABEL_0, LABEL_1, ... are no names: names that the user declares belong to them in order, and so do those that the data's
-    numbers gave to them, see `resolve_labels`.
-    """
-    names = tuple(model.labels or data_labels.names)
-    named = recipe.data.labels or data_labels.numbers
-    if named and are_placeholder_names(names) and len(names) == len(data_labels):
-        return data_labels
-    return Labels(names)
-
-
-def _permute_head(model: Any, head_labels: Labels, data_labels: Labels) -> str | None:
-    """Reorder the rows of the classifier's last linear layer so that its outputs follow the data's label order.
-
-    Returns:
-        A sentence for the user; None if the order is the same.
-
-    Raises:
-        InputError: If the label sets differ, or the head cannot be found.
-    """
-    import torch
-
-    order = data_labels.permutation_from(head_labels, "teacher")
-    if order is None:
-        return None
-    rows = len(head_labels)
-    last = [
-        m
-        for n, m in model.named_modules()
-        if isinstance(m, torch.nn.Linear) and m.out_features == rows and not n.startswith(model.base_model_prefix)
-    ]
-    if not last:
-        what = "its classifier has no last linear layer to reorder."
-        fix = f"Set data.labels to the teacher's own order: {list(head_labels.names)}."
-        raise InputError(Problem("teacher", what, fix))
-    with torch.no_grad():
-        last[-1].weight.copy_(last[-1].weight[order])
-        if last[-1].bias is not None:
-            last[-1].bias.copy_(last[-1].bias[order])
-    note = f"labels permuted: the model's order {list(head_labels.names)} became the data's order {list(data_labels.names)}"
-    print_note(f"  {note}")
-    return note
-
-
 # --- the stages of distill ---
 
 
 @dataclass(frozen=True)
 class Learning:
-    """The recipe, rows, teachers and folders that all training stages share; teachers are loaded when first needed.
+    """The recipe, rows, teachers and folders that all training stages share. Teachers are loaded when first needed.
 
     Attributes:
         recipe: The recipe.
@@ -167,7 +154,8 @@ class Learning:
         length: Longest input in tokens.
         corpora: Folder of the run's corpora.
         augmented: Folder of the copies of training rows; None to make them in each stage that learns from them.
-        vocabulary: Folder of the pieces that the student keeps, for recipes that prune its vocabulary.
+        vocabulary: Folder of the word pieces that the student keeps, for recipes that prune its vocabulary.
+        transfer: Folder of the texts without labels that the teacher labels; None without them.
     """
 
     recipe: Recipe
@@ -178,6 +166,7 @@ class Learning:
     corpora: Path
     augmented: Path | None = None
     vocabulary: Path | None = None
+    transfer: Path | None = None
 
     @property
     def task(self) -> Task:
@@ -210,10 +199,10 @@ class _StudentState:
     """The student between two stages, with its losses, notes and the tensors that methods pass on.
 
     Attributes:
-        student: The model: of the task's class, or as general stages train it.
-        general: Whether it is as general stages train it.
+        student: The torch model.
+        general: Whether the model has the heads of general stages (on plain text) and not that of the task.
         carried: Tensors and facts that methods hand to later stages.
-        captured: Whether its attention is the implementation that records attention, which rounds in another way.
+        captured: Whether the model computes attention in the way that can record it, which rounds differently.
         curves: Losses of each stage so far.
         notes: Remarks for readers of the student's scores.
     """
@@ -230,8 +219,8 @@ def make_stage(learning: Learning, number: int, before: Path | None, at: StepPat
     """Train the student in one stage of `distill`: read it from the previous stage's folder, write it to `at.output`.
 
     Args:
-        learning: What all stages share.
-        number: Number of the stage in `distill`.
+        learning: Recipe, rows, teachers and folders that all stages share.
+        number: Index of the stage in `distill`.
         before: Output of the stage before; None for the first stage.
         at: Where the student, its checkpoints, its caches and its losses go.
     """
@@ -241,13 +230,15 @@ def make_stage(learning: Learning, number: int, before: Path | None, at: StepPat
 
 
 def _train_stage(learning: Learning, number: int, before: _StudentState | None, at: StepPaths) -> _StudentState:
-    """Train the student in one stage and return its new state; checkpoints go to ``distill.N`` in the work folder.
+    """Train the student in one stage of `distill` and return its new state.
 
-    The student of `before` is changed; None builds a new one for the first stage.
+    Checkpoints go to ``distill.N`` in the work folder. `number` is the stage's index. `before` is the state after the
+    stage before, whose student is changed in place; None builds a new student for the first stage.
     """
     from pocketbert.distill.capture.record import record_attention, records_attention
     from pocketbert.distill.methods.method import StageJob, TeacherStudent
     from pocketbert.distill.methods.table import find_method
+    from pocketbert.distill.training.data import rows_per_pass
     from pocketbert.distill.training.loop import frozen
 
     recipe, key = learning.recipe, f"distill.{number}"
@@ -256,23 +247,20 @@ def _train_stage(learning: Learning, number: int, before: _StudentState | None, 
     teacher = learning.general_teacher if stage.general else learning.task_teacher
     family = (learning.model if stage.general else learning.source).family
     student, captured = _make_stage_student(learning, stage.general, before)
+    notes = list[str]()
 
     @cache
     def rows() -> TrainData:
-        return _prepare_stage_rows(learning, number, at)
+        prepared, mixed = _prepare_stage_rows(learning, number, at)
+        notes.extend(mixed)
+        return prepared
 
     if stage.epochs is not None:
-        stage = stage.for_rows(len(rows().lengths))
+        stage = stage.for_rows(rows_per_pass(rows()))
     pair = TeacherStudent(teacher, student, family, stage, key)
     if captured:
         for model, row in ((teacher, family), (student, pair.student_family)):
             record_attention(model, row, ())
-
-    def exported() -> ExportFunctions:
-        tokenizer = TextTokenizer(learning.source.tokenizer_folder, learning.length)
-        return exported_form(
-            cast("QatStage", stage), recipe, learning.task, learning.pooling, tokenizer, key, at.metrics
-        )
 
     job = StageJob(
         pair=pair,
@@ -280,11 +268,12 @@ def _train_stage(learning: Learning, number: int, before: _StudentState | None, 
         seed=recipe.seed,
         work=at.work / key,
         task=learning.task,
-        metrics=at.metrics,
+        monitor=_make_stage_monitor(learning, pair, at),
         carried=before.carried if before else {},
         pooling=learning.pooling,
         untrained=before is None and section.model is None,
-        exported=exported,
+        exported=partial(_make_export_functions, learning, cast("QatStage", stage), key, at.metrics),
+        answers=_read_answers(learning, student) if recipe.column is not None and stage.method == "task" else None,
     )
     with frozen(teacher):
         result = find_method(stage).train(job)
@@ -294,15 +283,58 @@ def _train_stage(learning: Learning, number: int, before: _StudentState | None, 
         stage.general,
         {**job.carried, **result.carried},
         records_attention(student),
-        (*(before.curves if before else ()), _make_curve(key, result.outcome)),
-        (*(before.notes if before else ()), *result.notes),
+        (*(before.curves if before else ()), make_curve(key, result.outcome)),
+        tuple(dict.fromkeys((*(before.notes if before else ()), *notes, *result.notes))),
     )
 
 
-def _make_stage_student(learning: Learning, general: bool, before: _StudentState | None) -> tuple[Any, bool]:
-    """Return a stage's student, that of the stage before or a new one, and whether its attention already records.
+def _make_export_functions(learning: Learning, stage: QatStage, key: str, metrics: Path) -> ExportFunctions:
+    """Return the functions that export the student of a stage of method `qat`."""
+    tokenizer = TextTokenizer(learning.source.tokenizer_folder, learning.length)
+    return make_export_functions(stage, learning.recipe, learning.task, learning.pooling, tokenizer, key, metrics)
 
-    `general` tells whether the stage trains on plain text; `before` is the student of the stage before, if any.
+
+def _read_answers(learning: Learning, student: Any) -> TeacherSignals:
+    """Return a source of teacher signals that reads the teacher's answers from a column of the training rows.
+
+    The source takes the place of a teacher model that is run. Sentence vectors of another width than the
+    student's are padded with zeros, or projected on their principal directions; see `fit_width`.
+
+    Args:
+        learning: The recipe, which names the column, and the training rows.
+        student: The student, whose width the vectors get.
+
+    Raises:
+        InputError: Naming the rows whose answers cannot be read or do not fit the task.
+    """
+    from pocketbert.distill.teacher.column import ColumnTeacher
+
+    rows, task = learning.data.splits["train"], learning.task
+    rows = even_choices(rows) if task.name is TaskName.MULTIPLE_CHOICE else rows
+    outputs = dict(column_outputs(rows, column_settings(learning.recipe, learning.data)))
+    if (vectors := outputs.get(SENTENCE_EMBEDDING)) is not None:
+        width = vector_width(learning.pooling, student.config.hidden_size)
+        outputs[SENTENCE_EMBEDDING] = fit_width(vectors, width, vectors)
+        if len(vectors[0]) != width:
+            print_note(f"  the teacher's vectors of {len(vectors[0])} numbers are mapped to the student's {width}")
+    return ColumnTeacher(outputs, task.level is Level.TOKEN)
+
+
+def _make_stage_monitor(learning: Learning, pair: TeacherStudent[Any], at: StepPaths) -> Monitor:
+    """Return the object that records a stage's losses and, if the stage trains the head, student scores."""
+    if not pair.stage.predicts:
+        return _make_monitor(learning.recipe, at, None)
+    own, family = learning.data, pair.student_family
+    tokenizer = TextTokenizer(learning.source.tokenizer_folder, learning.length, padding_side=family.padding_side)
+    validation = make_validation(learning.recipe, own.head, own.splits, pair.stage, family, tokenizer, learning.pooling)
+    return _make_monitor(learning.recipe, at, validation)
+
+
+def _make_stage_student(learning: Learning, general: bool, before: _StudentState | None) -> tuple[Any, bool]:
+    """Return the student that a stage trains (a new one for the first), and whether it can record attention.
+
+    `general` says whether the stage trains on plain text; `before` is the state after the stage before, if there was
+    one.
     """
     if general:
         if before is not None:
@@ -315,13 +347,13 @@ def _make_stage_student(learning: Learning, general: bool, before: _StudentState
 
 
 def _make_start_student(learning: Learning, source: ModelFolder, teacher: Any, task: Task) -> Any:
-    """Return an untrained student: built from its teacher's weights, or loaded from the model that the recipe names.
+    """Return the student before its first stage, built from the teacher's weights or loaded from the recipe's model.
 
     Args:
-        learning: What all stages share.
+        learning: The recipe, rows and folders that all stages share.
         source: Folder of the teacher.
-        teacher: The teacher.
-        task: Decides the head.
+        teacher: The loaded teacher.
+        task: Task that decides the student's head.
 
     Raises:
         InputError: If the student has another vocabulary than its teacher.
@@ -334,7 +366,9 @@ def _make_start_student(learning: Learning, source: ModelFolder, teacher: Any, t
     if section.size is not None:
         from pocketbert.distill.students.mobilebert import transfer_student
 
-        return transfer_student(teacher, section.size, seed, task.head)
+        return transfer_student(teacher, section.size, seed, task.class_suffix)
+    if section.layers == 0:
+        return _make_static_student(learning, source, teacher, task)
     if section.model is None:
         if section.init == "pruned":
             teacher = _prune_neurons(learning, source, teacher)
@@ -356,8 +390,26 @@ def _make_start_student(learning: Learning, source: ModelFolder, teacher: Any, t
     return student.train()
 
 
+def _make_static_student(learning: Learning, source: ModelFolder, teacher: Any, task: Task) -> Any:
+    """Return an untrained student without layers; the teacher in folder `source` computes its embedding table."""
+    from pocketbert.distill.students.static import build_static_student
+
+    recipe, pooling = learning.recipe, learning.pooling
+    section = recipe.student
+    assert section is not None
+    if task.name is TaskName.FEATURE_EXTRACTION and pooling.kinds != (PoolingKind.MEAN,):
+        what = f"a student without layers has no other vector of a text than the mean; this is {pooling.kind}."
+        raise InputError(Problem("answer.pooling", what, "Set pooling: mean, or give the student layers."))
+    tokenizer = TextTokenizer(source.tokenizer_folder, learning.length)
+    pairs = any(e.pair is not None for split in learning.data.splits.values() for e in split.examples)
+    return build_static_student(teacher, source.family, tokenizer, task, section.dimensions, pairs, recipe.seed)
+
+
 def _prune_neurons(learning: Learning, source: ModelFolder, model: Any) -> Any:
-    """Return a copy of a model pruned to `student.intermediate` feed-forward neurons per layer, by training rows."""
+    """Return a copy of a model that keeps only the feed-forward neurons of each layer most active on training rows.
+
+    The recipe's `student.intermediate` says how many are kept.
+    """
     import torch
 
     from pocketbert.distill.students.pruning import pruned
@@ -374,7 +426,7 @@ def _prune_neurons(learning: Learning, source: ModelFolder, model: Any) -> Any:
 
 
 def _make_task_student(learning: Learning, state: _StudentState) -> Any:
-    """Return the student with the task's head: as it is, or a new one with the encoder trained by general stages."""
+    """Return the student with the task's head; after stages on plain text it is a new one with the trained encoder."""
     if not state.general:
         return state.student
     student = _make_start_student(learning, learning.source, learning.task_teacher, learning.task)
@@ -383,44 +435,48 @@ def _make_task_student(learning: Learning, state: _StudentState) -> Any:
     return student
 
 
-def _prepare_stage_rows(learning: Learning, number: int, at: StepPaths) -> TrainData:
-    """Return the rows that stage `number` trains on: masked plain text, augmented, re-split or plain training rows."""
-    recipe, key = learning.recipe, f"distill.{number}"
+def _prepare_stage_rows(learning: Learning, number: int, at: StepPaths) -> tuple[TrainData, list[str]]:
+    """Return the rows that a stage trains on and, if several kinds are mixed, notes on what they are made of.
+
+    They are masked plain text for general stages, else training rows: as they are, split into other word pieces, or
+    with augmented copies and rows that the teacher labels. `number` is the stage's index in `distill`.
+    """
+    recipe, data, key = learning.recipe, learning.data, f"distill.{number}"
     stage, section = recipe.distill[number], recipe.student
     if stage.general:
-        return general_rows(recipe, learning.model, number, learning.corpora, learning.general_teacher)
+        return general_rows(recipe, learning.model, number, learning.corpora, learning.general_teacher), []
+    resplits = section is not None and section.vocabulary is not None and section.vocabulary.reads_otherwise
+    has_more = not resplits and (learning.transfer is not None or bool(data.unlabelled))
+    is_taught = stage.is_taught(recipe.task) and has_more
+    is_mixed = is_taught or (stage.on_augmented and recipe.data.mix is not None)
+    copies = None
     if stage.on_augmented:
-        work = at.work / "augmented"
-        return augmented_set(recipe, learning.model, learning.data, learning.length, work, learning.augmented)
-    rows = _prepare_task_rows(recipe, learning.source, learning.data, learning.length, key)
-    if section is not None and section.vocabulary is not None and section.vocabulary.reads_otherwise:
+        work, folder = at.work / "augmented", learning.augmented
+        copies = augmented_set(recipe, learning.model, data, learning.length, work, folder, copies_only=is_mixed)
+        if not is_mixed:
+            return copies, []
+    rows = prepare_task_rows(recipe, learning.source, data, learning.length, key)
+    if is_mixed:
+        tokenizer = TextTokenizer(learning.source.tokenizer_folder, learning.length)
+        texts = learning.transfer if is_taught else None
+        mixed, note = mix_rows(recipe, data, tokenizer, cast("TrainSet", rows), copies, texts, is_taught)
+        print_note(f"  {key}: {note}")
+        return mixed, [*note_transfer(texts), f"{key}: {note}"]
+    if resplits:
         assert learning.vocabulary is not None
-        return resplit_rows(rows, recipe, learning.source, learning.length, learning.vocabulary, at.work, key)
-    return rows
-
-
-def _make_curve(stage: str, outcome: Outcome) -> Curve:
-    """Return a stage's training history as the `Curve` stored in ``stage.json`` and ``training.json``."""
-    history = outcome.history
-    return Curve(
-        stage=stage,
-        steps=[r.step for r in history],
-        loss=[r.loss for r in history],
-        terms={k: [r.terms.get(k) for r in history] for k in dict.fromkeys(k for r in history for k in r.terms)},
-        dtype=outcome.dtype,
-        threads=outcome.threads,
-    )
+        return resplit_rows(rows, recipe, learning.source, learning.length, learning.vocabulary, at.work, key), []
+    return rows, []
 
 
 # --- the student between two stages, as a folder ---
 
 
 class _StageFile(BaseModel):
-    """Content of ``stage.json``, next to the student's weights; fields as in `_StudentState`.
+    """Content of ``stage.json``, next to the student's weights; the fields are those of `_StudentState`.
 
     Attributes:
-        general: Whether the student is as general stages train it.
-        captured: Whether its attention is the implementation that records attention.
+        general: Whether the student has the heads of general stages (on plain text).
+        captured: Whether it computes attention in the way that can record it.
         curves: Losses of each stage so far.
         notes: Remarks for readers of the student's scores.
         carried: Facts that methods hand on, by name; their tensors are in ``carried.safetensors``.
@@ -434,7 +490,10 @@ class _StageFile(BaseModel):
 
 
 def _write_state(learning: Learning, state: _StudentState, destination: Path) -> None:
-    """Write the student's model, ``stage.json`` and carried tensors to an existing folder, in process 0 only."""
+    """Write the student after a stage to a folder: model, ``stage.json`` and tensors for later stages.
+
+    Only process 0 writes.
+    """
     from safetensors.torch import save_file
 
     if not current_process().main:
@@ -460,7 +519,7 @@ def _write_state(learning: Learning, state: _StudentState, destination: Path) ->
 
 
 def _read_state(learning: Learning, folder: Path) -> _StudentState:
-    """Read the student that a stage wrote to a folder, with its losses, notes and carried tensors."""
+    """Read the student that a stage wrote to a folder, with its losses, notes and the tensors for later stages."""
     from safetensors.torch import load_file
 
     from pocketbert.distill.methods.method import CarriedPart
@@ -487,26 +546,34 @@ def _read_state(learning: Learning, folder: Path) -> _StudentState:
 # --- the finished student ---
 
 
-def make_student(learning: Learning, last: Path, at: StepPaths) -> Sequence[str]:
-    """Read the last stage's student from folder `last`, give it the task's head, score it, and write its folder."""
-    _finish_student(learning, _read_state(learning, last), at)
+def compare_seeds(trained: Mapping[int, tuple[Learning, Path]]) -> list[SeedScore]:
+    """Score the students of several seeds on validation rows and on eval, and mark the best on validation rows.
+
+    Args:
+        trained: For each seed the `Learning` that its stages share, and the folder of its last stage.
+    """
+    models = ((seed, open_trained(own, last)) for seed, (own, last) in trained.items())
+    return choose_seed([score_seed(model, seed) for seed, model in models], next(iter(trained.values()))[0].recipe)
+
+
+def open_trained(learning: Learning, last: Path) -> TrainedModel:
+    """Return the student that a stage wrote to folder `last`, as it is scored and shipped."""
+    return _open_student(learning, _read_state(learning, last))
+
+
+def make_student(learning: Learning, last: Path, at: StepPaths, seeds: Sequence[SeedScore] = ()) -> Sequence[str]:
+    """Read the last stage's student from a folder, give it the task's head, score it, and write the student's folder.
+
+    `last` is the folder of the last stage. `seeds` are the scores of the students of all seeds, which are recorded with
+    it.
+    """
+    _finish_student(learning, _read_state(learning, last), at, seeds)
     return ()
 
 
-def _finish_student(learning: Learning, state: _StudentState, at: StepPaths) -> None:
-    """Prune the trained student's vocabulary if the recipe says so, score it on eval, and write its folder."""
-    student = _make_task_student(learning, state)
-    student.set_attn_implementation("sdpa" if student._supports_sdpa else "eager")
-    trained = TrainedModel(
-        student,
-        learning.recipe,
-        learning.source,
-        learning.data,
-        learning.length,
-        learning.pooling,
-        state.curves,
-        state.notes,
-    )
+def _finish_student(learning: Learning, state: _StudentState, at: StepPaths, seeds: Sequence[SeedScore] = ()) -> None:
+    """Prune the trained student's vocabulary if the recipe asks for that, score it on eval, and write its folder."""
+    trained = replace(_open_student(learning, state), seeds=tuple(seeds))
     section = learning.recipe.student
     if section is not None and section.vocabulary is not None and current_process().main:
         assert learning.vocabulary is not None
@@ -514,3 +581,19 @@ def _finish_student(learning: Learning, state: _StudentState, at: StepPaths) -> 
     score_and_save(trained, at.output, learning.teacher_folder)
     if current_process().main:
         write_carried(state.carried, at.output)
+
+
+def _open_student(learning: Learning, state: _StudentState) -> TrainedModel:
+    """Return the trained student with the task's head; it computes attention with sdpa where it can."""
+    student = _make_task_student(learning, state)
+    student.set_attn_implementation("sdpa" if student._supports_sdpa else "eager")
+    return TrainedModel(
+        student,
+        learning.recipe,
+        learning.source,
+        learning.data,
+        learning.length,
+        learning.pooling,
+        state.curves,
+        (*state.notes, *([AGREEMENT] if learning.data.scores_agreement else [])),
+    )

@@ -1,13 +1,13 @@
 """Prune the student's vocabulary in a run.
 
-`make_vocabulary`, a step of its own, chooses the pieces that the student keeps on the training rows, writes its tokenizer, and judges both
+`vocabulary_step` returns the step that chooses the pieces that the student keeps on the training rows, writes its tokenizer, and judges both
 on rows that took no part in the choice. Stages train with the whole vocabulary on `resplit_rows`, and `with_vocabulary` removes the
 other pieces from the finished student.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,16 +20,18 @@ from pocketbert.core.host.progress import print_note
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.recipe.student import VocabularySection
+from pocketbert.core.recipe.student import VOCABULARY_LIMITS, VocabularySection
 from pocketbert.core.tasks import LabelKind
 from pocketbert.pipeline.learn.data import RunData
 from pocketbert.pipeline.learn.finishing import TrainedModel
-from pocketbert.pipeline.run_folder import StepPaths
+from pocketbert.pipeline.run_folder import Step
 
 if TYPE_CHECKING:
     from pocketbert.distill.training.data import TrainData
     from pocketbert.distill.vocabulary import Coverage, PieceSelection
 
+VOCABULARY = "vocabulary"
+"""Name of the step, and of its folder in the run folder."""
 _KEPT_FILE = "kept.json"
 _SMALLER = 8
 """Smaller vocabularies that rows are split by; see `pocketbert.distill.vocabulary.sample_rows`."""
@@ -42,11 +44,12 @@ class _KeptFile(BaseModel):
 
     Attributes:
         before: Size of the teacher's vocabulary.
-        ids: Ids of the kept pieces in it, ascending; the new id of a piece is its index in this list.
+        ids: Ids of the kept pieces in the teacher's vocabulary, ascending. The new id of a piece is its index in this
+            list.
         rows: Number of held-out rows that the choice was judged on.
-        changed: Fraction of them that are split into other pieces.
-        unseen: Fraction of their pieces that are not kept.
-        growth: Increase of their number of tokens, as a fraction.
+        changed: Fraction of these rows that are split into other pieces.
+        unseen: Fraction of the pieces of these rows that are not kept.
+        growth: Increase of the number of tokens of these rows, as a fraction.
     """
 
     before: int
@@ -57,8 +60,8 @@ class _KeptFile(BaseModel):
     growth: float
 
 
-def _read_kept(folder: Path) -> tuple[_KeptFile, PieceSelection]:
-    """Read ``kept.json`` from the output folder of `make_vocabulary`; return its content and the kept pieces."""
+def read_kept(folder: Path) -> tuple[_KeptFile, PieceSelection]:
+    """Read ``kept.json``, which the step that prunes the vocabulary wrote; return its content and the kept pieces."""
     from pocketbert.distill.vocabulary import PieceSelection
 
     file = _KeptFile.model_validate(read_json(folder / _KEPT_FILE))
@@ -66,24 +69,46 @@ def _read_kept(folder: Path) -> tuple[_KeptFile, PieceSelection]:
 
 
 def check_vocabulary(model: ModelFolder) -> None:
-    """Raise if the model's tokenizer is of a kind from which pieces (subword tokens) cannot be removed.
+    """Check that pieces (subword tokens) can be removed from the model's tokenizer.
 
     Raises:
-        InputError: With the reason.
+        InputError: If its kind does not allow it, with the reason.
     """
     from pocketbert.distill.vocabulary import read_tokenizer_json
 
     read_tokenizer_json(model.tokenizer_folder)
 
 
-def make_vocabulary(recipe: Recipe, model: ModelFolder, data: RunData, at: StepPaths) -> Sequence[str]:
-    """Choose the subword pieces to keep by training rows, write the pruned tokenizer, and measure it on other rows.
+def vocabulary_step(recipe: Recipe, model: ModelFolder, read_data: Callable[[], RunData]) -> Step:
+    """Return the step that prunes the student's vocabulary: it chooses the subword pieces to keep.
+
+    `model` is the teacher; `read_data` is a function that returns the run's rows.
+    """
+    assert recipe.student is not None
+    assert recipe.student.vocabulary is not None
+    pruned = recipe.student.vocabulary
+    section = pruned.model_dump(mode="json")
+    return Step(
+        name=VOCABULARY,
+        title="the student's vocabulary",
+        output=VOCABULARY,
+        settings={"student": {"vocabulary": {k: v for k, v in section.items() if k in ("at_least", "top")}}},
+        contents={"teacher.model": model.digest},
+        gates={"student": {"vocabulary": {k: v for k, v in section.items() if k in VOCABULARY_LIMITS}}},
+        needs=("data",),
+        make=lambda at: make_vocabulary(pruned, model, read_data(), at.output),
+        libraries=("tokenizers",),
+    )
+
+
+def make_vocabulary(section: VocabularySection, model: ModelFolder, data: RunData, output: Path) -> Sequence[str]:
+    """Choose the subword pieces to keep by training rows, write the pruned tokenizer, and judge it on other rows.
 
     Args:
-        recipe: The recipe, with `student.vocabulary`.
+        section: The recipe's `student.vocabulary`.
         model: The teacher, whose vocabulary is pruned.
         data: The run's rows.
-        at: Where the tokenizer goes.
+        output: Folder of the tokenizer.
 
     Returns:
         A line for each limit that is exceeded.
@@ -97,21 +122,18 @@ def make_vocabulary(recipe: Recipe, model: ModelFolder, data: RunData, at: StepP
         write_pruned_tokenizer,
     )
 
-    assert recipe.student is not None
-    section = recipe.student.vocabulary
-    assert section is not None
     source, side = model.tokenizer_folder, model.family.padding_side
-    training = [e.input for e in data.splits["train"].examples] if "train" in data.splits else []
-    held_out = [e.input for name, split in data.splits.items() if name != "train" for e in split.examples]
+    training = [text for e in data.splits["train"].examples for text in e.inputs] if "train" in data.splits else []
+    held_out = [t for name, split in data.splits.items() if name != "train" for e in split.examples for t in e.inputs]
     original = TextTokenizer(source, _WHOLE_TEXT, padding_side=side)
     counts = count_pieces(original.encode(training))
     kept = select_pieces(read_tokenizer_json(source), model.config, counts, section.at_least, section.top)
     size_key = model.family.config_names.get("vocab_size", "vocab_size")
-    write_pruned_tokenizer(source, prune_config(model.config, kept, size_key), kept, at.output)
-    pruned = TextTokenizer(at.output, _WHOLE_TEXT, padding_side=side)
+    write_pruned_tokenizer(source, prune_config(model.config, kept, size_key), kept, output)
+    pruned = TextTokenizer(output, _WHOLE_TEXT, padding_side=side)
     result = measure_coverage(original.encode(held_out), pruned.encode(held_out), kept, original.special_ids)
     write_json(
-        at.output / _KEPT_FILE, _KeptFile(before=kept.original_size, ids=[*kept.kept_ids], **vars(result)).model_dump()
+        output / _KEPT_FILE, _KeptFile(before=kept.original_size, ids=[*kept.kept_ids], **vars(result)).model_dump()
     )
     print_note(
         f"  {len(kept.kept_ids):,} of {kept.original_size:,} pieces are kept ({len(counts):,} are in the training rows)"
@@ -121,7 +143,7 @@ def make_vocabulary(recipe: Recipe, model: ModelFolder, data: RunData, at: StepP
 
 
 def _list_exceeded_limits(result: Coverage, section: VocabularySection) -> list[str]:
-    """Return a sentence for each limit of the section that the measured coverage exceeds, and one with advice."""
+    """Return a sentence for each limit of `student.vocabulary` that is exceeded, and then one with advice."""
     checks = {
         "max_unseen": (result.unseen, section.max_unseen, "of the pieces of held-out rows are not kept"),
         "max_changed": (result.changed, section.max_changed, "of the held-out rows are split into other pieces"),
@@ -143,16 +165,19 @@ def _list_exceeded_limits(result: Coverage, section: VocabularySection) -> list[
 def resplit_rows(
     rows: TrainData, recipe: Recipe, source: ModelFolder, length: int, folder: Path, work: Path, purpose: str
 ) -> TrainData:
-    """Return training rows that the student reads in its kept pieces, and a share split by still smaller vocabularies.
+    """Return training rows that are split into the student's pieces, and a share of them by smaller vocabularies.
+
+    Words that the training rows do not have will reach the student in smaller pieces. The smaller vocabularies, which
+    split rare training words in the same way, teach it to read these.
 
     Args:
-        rows: The rows as the teacher reads them.
+        rows: The rows, split by the teacher's tokenizer.
         recipe: The recipe, with `student.vocabulary`.
         source: The task's teacher, for its tokenizer.
         length: Longest input in tokens.
-        folder: Output of `make_vocabulary`.
+        folder: Output folder of the step that prunes the vocabulary.
         work: Folder for the smaller tokenizers.
-        purpose: Name of the stage; part of the key of each random choice.
+        purpose: Name of the stage. Each random choice depends on it.
     """
     from pocketbert.distill.training.data import TrainSet
     from pocketbert.distill.vocabulary import (
@@ -171,7 +196,7 @@ def resplit_rows(
     assert isinstance(rows, TrainSet), "tasks that are learnt token by token are refused"
     side = source.family.padding_side
     tokenizer_json, encoded = read_tokenizer_json(source.tokenizer_folder), rows.rows.encoded
-    _, student_pieces = _read_kept(folder)
+    _, student_pieces = read_kept(folder)
     student = PrunedTokenizer(TextTokenizer(folder, length, padding_side=side), student_pieces)
     smaller = list[PrunedTokenizer]()
     for number in range(_SMALLER if section.resplit else 0):
@@ -188,13 +213,13 @@ def resplit_rows(
 
 
 def with_vocabulary(trained: TrainedModel, folder: Path) -> TrainedModel:
-    """Return the trained student without the embeddings of dropped pieces, its rows tokenized by the pruned tokenizer.
+    """Return the trained student without the embeddings of dropped pieces, with rows split by the pruned tokenizer.
 
-    `folder` is the output of `make_vocabulary`.
+    `folder` is the output folder of the step that prunes the vocabulary.
     """
     from pocketbert.distill.vocabulary import prune_embeddings
 
-    file, pieces = _read_kept(folder)
+    file, pieces = read_kept(folder)
     family = family_of(trained.model.config.model_type)
     model = prune_embeddings(trained.model, family, pieces)
     tokenizer = TextTokenizer(folder, trained.length, padding_side=family.padding_side)

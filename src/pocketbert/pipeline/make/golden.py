@@ -20,6 +20,7 @@ from pocketbert.core.compare.golden import GOLDEN_FILE, GOLDEN_TOKENS_FILE, Gold
 from pocketbert.core.compare.parity import drawable_ids, remove_unprintable, run_padded_rows
 from pocketbert.core.compare.sample_texts import sample_pairs
 from pocketbert.core.host.progress import print_note, report_parts
+from pocketbert.core.host.system import release_memory
 from pocketbert.core.predict.inputs import Encoded, Text, columns_of
 from pocketbert.core.predict.predictor import (
     PROBABILITIES,
@@ -45,6 +46,7 @@ from pocketbert.pipeline.reference import (
     takes_texts_and_pairs,
     word_table,
 )
+from pocketbert.pipeline.results import choose_recorded_rows
 from pocketbert.runtime.engines import open_file
 
 ROWS = 40
@@ -56,6 +58,7 @@ PLACES = 12
 COLUMNS = 256
 """Most columns of an answer that are recorded: vocabularies and vectors are wider."""
 _OWN_ROWS = 12
+_SHORTER_DRAWN = 2
 
 
 def make_golden(
@@ -63,17 +66,17 @@ def make_golden(
 ) -> Sequence[str]:
     """Record golden rows (texts with the outputs of the torch model and of each file) and write them to a folder.
 
-    A file's outputs are left out for texts longer than its longest input (MediaPipe's files have one length).
+    The outputs of a file are recorded on the rows that `choose_recorded_rows` chooses for it.
 
     Args:
         model: The exported model.
-        torch_model: The same in torch.
-        texts: Texts of the data, `SEARCHED` of them; empty without data.
+        torch_model: The exported model in torch.
+        texts: Up to `SEARCHED` texts of the data; empty without data.
         destination: Folder to write into.
         files: Files in the run folder.
 
     Returns:
-        One line for a file whose outputs are NaN or infinite, nothing being written then; empty otherwise.
+        A line for the first file with NaN or infinite outputs, in which case nothing is written. Empty if all are finite.
     """
     tokenizer, task = model.tokenizer, model.task
     real, drawn = _choose_real_texts(model, texts), _draw_longest_texts(model, torch_model, files)
@@ -88,19 +91,21 @@ def make_golden(
     every, labels = range(len(rows)), model.folder.labels or []
     reference = [*first_answers, *run(torch_model, every[len(first) :])]
     padded = run_padded_rows(torch_model, tokenizer, encoded, task)
-    blank = [blank_row(text, matrix, task, labels) for text, matrix in zip(rows, reference, strict=True)]
-    outputs: dict[str, dict[int, Matrix]] = {}
-    tolerance: dict[str, float] = {}
+    blank = [
+        blank_row(text, matrix, task, labels).model_copy(update={"drawn": len(real) <= i < len(real) + len(drawn)})
+        for i, (text, matrix) in enumerate(zip(rows, reference, strict=True))
+    ]
+    outputs, tolerance = dict[str, dict[int, Matrix]](), dict[str, float]()
     for file in report_parts("files run on golden rows", files):
         predictor = open_file(model.source(file), file.format, runtime=file.runtime)
-        longest = max(predictor.lengths, default=model.length)
-        numbers = [i for i in every if len(encoded[i]) <= longest]
+        numbers = choose_recorded_rows(blank, [len(row) for row in encoded], predictor.lengths)
         values = run(predictor, numbers)
         if not all(np.isfinite(v).all() for v in values):
             return [f"{file.path}: NaN or infinite logits on golden rows."]
         outputs[file.path] = dict(zip(numbers, values, strict=True))
         scored = PROBABILITIES in predictor.outputs
         del predictor  # before the next file is opened
+        release_memory()
         expected = [apply_score_function(m, task.score).astype(np.float32) for m in reference] if scored else reference
         picked = join_texts([row.pick(m) for row, m in zip(blank, expected, strict=True)])
         tolerance[file.path] = bounds_of(file).golden * logit_scale(picked)
@@ -111,7 +116,6 @@ def make_golden(
                 "padded": _to_floats(row.pick(padded[i])),
                 "outputs": {path: _to_floats(row.pick(v[i])) for path, v in outputs.items() if i in v},
                 "tolerance": {path: tolerance[path] for path, v in outputs.items() if i in v},
-                "drawn": len(real) <= i < len(real) + len(drawn),
             }
         )
         for i, row in enumerate(blank)
@@ -123,7 +127,11 @@ def make_golden(
 
 
 def _choose_real_texts(model: RunModel, texts: Sequence[Text]) -> list[Text]:
-    """Return `ROWS` texts of the data and the project's samples, or only samples; four pairs are added if useful."""
+    """Return the first golden texts: texts of the data and some of the project's samples, `ROWS` in all.
+
+    Without data they are the project's samples only. Four pairs are added if the model takes single texts as well as
+    pairs.
+    """
     own = project_texts(model.task, model.tokenizer)
     mixed = [*texts[: ROWS - _OWN_ROWS], *own[-_OWN_ROWS:]] if texts else own
     pairs = model.folder.family.uses_segments and takes_texts_and_pairs(model.task)
@@ -131,20 +139,33 @@ def _choose_real_texts(model: RunModel, texts: Sequence[Text]) -> list[Text]:
 
 
 def _draw_longest_texts(model: RunModel, reference: TorchPredictor, files: Sequence[ModelFile]) -> list[Text]:
-    """Return texts of random vocabulary words, as long as the longest input of each file, to reach all positions."""
+    """Return texts of random vocabulary words, as long as the longest input of each file, to reach all positions.
+
+    If files have different longest inputs, only two texts are as long as each smaller one. They reach the positions of
+    that file, and the texts of the largest length have all words already.
+    """
     longest = {max(format_place(f.format).lengths(model.recipe, f, model.length)) for f in files}
     segments = model.folder.family.uses_segments
     return [
         text
         for length in sorted(longest, reverse=True)
-        for text in draw_reference_texts(reference, model.tokenizer, segments, model.task, length)
+        for text in draw_reference_texts(reference, model.tokenizer, segments, model.task, length)[
+            : None if length == max(longest) else _SHORTER_DRAWN
+        ]
     ]
 
 
 def blank_row(text: Text, matrix: Matrix, task: Task, labels: Sequence[str]) -> GoldenRow:
-    """Return a golden row for a text, with its label and the tokens and columns of the output to record, yet no values.
+    """Return a golden row for a text without output values: with its label, and the places in the output to record.
 
-    A small output is recorded whole; of a long text spread tokens, of a wide output the largest and spread columns.
+    A small output is recorded whole. Of a long text some tokens are recorded, evenly spread. Of a wide output the
+    largest columns are recorded and some others.
+
+    Args:
+        text: The text.
+        matrix: The torch model's output for the text.
+        task: The task.
+        labels: Label names in order of their ids.
     """
     places = _spread_numbers(len(matrix), PLACES) if has_token_outputs(task) else []
     columns: list[int] = []
@@ -172,7 +193,7 @@ def _spread_numbers(count: int, most: int) -> list[int]:
 
 
 def _select_recorded_rows(matrix: Matrix, task: Task) -> Matrix:
-    """Return the rows of an output [L, K] that golden rows record: `PLACES` spread tokens, or all for text tasks."""
+    """Return the rows of an output [L, K] that golden rows record: `PLACES` tokens, or all rows for tasks on texts."""
     return matrix[_spread_numbers(len(matrix), PLACES)] if has_token_outputs(task) else matrix
 
 
@@ -213,8 +234,8 @@ class _LabelTexts:
     """The result of a search for texts for which the model predicts given labels.
 
     Attributes:
-        texts: Texts to add, each of which reaches at least one more label.
-        missing: Numbers of the labels that none reaches.
+        texts: Texts to add. For each of them the model predicts at least one more label.
+        missing: Ids of the labels that the model predicts for no text.
         timed_out: Whether the wall time ended the search.
     """
 
@@ -230,11 +251,11 @@ def _find_texts_of_missing_labels(
     answers: Sequence[Matrix],
     data: Sequence[Text],
 ) -> list[Text]:
-    """Return further texts for labels that the model predicts for no present text: from the data, else composed.
+    """Find texts for labels that the model predicts for no golden text so far: in the data, or else composed of words.
 
     Args:
         model: The exported model.
-        reference: The same in torch.
+        reference: The exported model in torch.
         present: Texts of the golden rows so far.
         answers: The torch model's outputs for them.
         data: Texts of the data to search.
@@ -258,9 +279,13 @@ def _find_texts_of_missing_labels(
 def _find_label_texts(
     reference: TorchPredictor, tokenizer: TextTokenizer, labels: Sequence[int], texts: Sequence[Text]
 ) -> _LabelTexts:
-    """Find texts for which a model predicts given labels: among `texts`, else composed of vocabulary words.
+    """Find texts for which a model predicts given labels, among the texts of the data or else composed of words.
 
-    At most `_MOST_LABELS` labels, given by number, are searched for.
+    Args:
+        reference: The torch model.
+        tokenizer: The model's tokenizer.
+        labels: Ids of the labels; at most `_MOST_LABELS` are searched for.
+        texts: Texts of the data.
     """
     search = _LabelSearch(reference, tokenizer, labels[:_MOST_LABELS])
     for start in range(0, len(texts), _TEXTS_AT_ONCE):
@@ -279,11 +304,12 @@ def _find_label_texts(
 
 
 class _LabelSearch:
-    """A search for texts with given predicted labels; given and composed texts each have a budget of tokens.
+    """A search for texts with given predicted labels. Given texts and composed texts each have a budget of tokens.
 
     Attributes:
-        labels: Numbers of the labels.
-        best: For each label the best margin so far, its text, and the margins of this text for all labels.
+        labels: Ids of the labels.
+        best: For each label the largest margin so far, the text that has it, and the margins of this text for all
+            labels.
         timed_out: Whether the wall time has ended the search.
     """
 
@@ -310,7 +336,18 @@ class _LabelSearch:
         return self._left <= 0 or self.timed_out or not self.missing
 
     def try_texts(self, texts: Sequence[Text]) -> list[_Numbers]:
-        """Run the model on texts, update each label's best text, and return each text's label margins, [labels]."""
+        """Run the model on texts, and remember for each label the text with the clearest prediction of it so far.
+
+        A label's margin is its logit minus the largest of the other labels' logits, or the logit itself if a text can
+        have several labels; above 0 the label is predicted. A text replaces the remembered one of a label (in `best`)
+        if its margin is larger. The tokens of the texts are subtracted from the search's budget.
+
+        Args:
+            texts: Texts to try.
+
+        Returns:
+            For each text an array with the margin of each label, [labels].
+        """
         task = self.reference.task
         rows = self.tokenizer.encode(list(texts))
         self._left -= _CALL_TOKENS + sum(map(len, rows))
@@ -330,7 +367,7 @@ class _LabelSearch:
         return margins
 
     def compose(self) -> None:
-        """Compose texts for labels that have none: single vocabulary words, then words chosen by the gradient."""
+        """Compose texts for labels that have none: first single vocabulary words, then texts changed word by word."""
         self._left = self._budget
         if self.is_over():
             return
@@ -348,12 +385,18 @@ class _LabelSearch:
                 return
             if label in self.missing:
                 order = np.argsort([-margin[label] for margin in single], kind="stable")
-                self._climb(label, order[:_TEXT_WORDS].tolist(), words, ids)
+                self._improve_text(label, order[:_TEXT_WORDS].tolist(), words, ids)
 
-    def _climb(self, label: int, start: list[int], words: Sequence[str], ids: NDArray[np.int64]) -> None:
-        """Improve a text of the words numbered in `start`: replace one word at a time while a label's margin grows.
+    def _improve_text(self, label: int, start: list[int], words: Sequence[str], ids: NDArray[np.int64]) -> None:
+        """Improve a text by replacing one word at a time, as long as the margin of a label grows.
 
-        `words` are the one-token words to use, `ids` their token ids. `best` of the search keeps the texts found.
+        The best texts are kept in the search's `best`.
+
+        Args:
+            label: Id of the label; its margin is how far its logit is above the others'.
+            start: Indices in `words` of the words to start with.
+            words: Words of one token each to use.
+            ids: Token ids of these words.
         """
 
         def margins(texts: Sequence[Sequence[int]]) -> list[np.float32]:
@@ -375,9 +418,16 @@ class _LabelSearch:
             value, current = max(values), texts[int(np.argmax(values))]
 
     def _best_changes(self, label: int, text: str, places: int, ids: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """Return (position, word number) of the word replacements that promise the largest margin by the gradient.
+        """Return the replacements of a word that promise the largest margin of a label, judged by the gradient.
 
-        `places` is the number of words in the text, `ids` are the token ids of the words that may be put in.
+        Args:
+            label: Id of the label.
+            text: The text to change.
+            places: Number of words in the text.
+            ids: Token ids of the words that may be put in.
+
+        Returns:
+            For each replacement the index of the word in the text and the index of the new word.
         """
         [row] = self.tokenizer.encode([text])
         self._left -= _CALL_TOKENS + 3 * len(row)  # forward and backward
@@ -388,7 +438,11 @@ class _LabelSearch:
         return [(int(i) // len(ids), int(i) % len(ids)) for i in order]
 
     def _gradient(self, row: Encoded, label: int) -> _Numbers:
-        """Return the gradient of a label's margin with respect to the embedding of each token, [L, H]."""
+        """Return the gradient of a label's margin with respect to the embedding of each token, [L, H].
+
+        The margin is how far the label's logit is above the others', or the logit itself if a text can have several
+        labels.
+        """
         import torch
 
         embeddings: list[torch.Tensor] = []
@@ -416,10 +470,10 @@ class _LabelSearch:
 
 
 def _compute_label_margins(matrix: Matrix, task: Task) -> _Numbers:
-    """Return each label's margin over the others, [labels]; labels above 0 are predicted.
+    """Return the margin of each label in an output, [labels]; a label is predicted if its margin is above 0.
 
-    With one label per text the margin is the logit minus the largest other one, with several it is the logit; with labels of tokens
-    it is that of the best token.
+    The margin is the label's logit minus the largest other one, or the logit itself if a text can have several labels.
+    If tokens have labels, it is that of the token with the largest margin.
     """
     if task.labels is LabelKind.NAMES or matrix.shape[1] < 2:
         return np.asarray(matrix.max(0), np.float32)
@@ -429,7 +483,7 @@ def _compute_label_margins(matrix: Matrix, task: Task) -> _Numbers:
 
 
 def _draw_one_token_words(tokenizer: TextTokenizer, vocabulary: int) -> tuple[list[str], NDArray[np.int64]]:
-    """Draw random words that are a single token inside a text; return the words and their token ids."""
+    """Draw random words from the vocabulary that are one token each inside a text; return the words and their token ids."""
     pool = generator(_SEED, "words").permutation(drawable_ids(tokenizer, vocabulary))[:_WORD_POOL]
     words = list(dict.fromkeys(remove_unprintable(tokenizer.decode([int(i)])).strip() for i in pool))
     words = [w for w in words if w and " " not in w]

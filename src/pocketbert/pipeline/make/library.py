@@ -2,7 +2,7 @@
 
 Golden rows compare a file with the torch model on equal token ids. The rows here begin with the text, so they also depend on the
 checkpoint's own settings of token ids, segments, pooling and activation. `make_library` asks the library and writes ``library.json``;
-`check_library_texts` and `check_library_answers` compare the tokenizer and the files of a folder with it.
+`pocketbert.pipeline.gates.library` compares the tokenizer and the files of a folder with it.
 """
 
 from __future__ import annotations
@@ -20,23 +20,30 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Tokenizer, normalizers
 
 from pocketbert.core.compare.golden import LIBRARY_FILE, LibraryAnswers, LibraryRow
 from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
-from pocketbert.core.data.examples import unlabelled_example
 from pocketbert.core.data.labels import are_placeholder_names
 from pocketbert.core.disk.files import write_json
+from pocketbert.core.errors import first_line
 from pocketbert.core.families.config import label_names
-from pocketbert.core.heads import Head
+from pocketbert.core.families.table import checkpoint_code
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.host.system import version_of
 from pocketbert.core.models.checkpoints import register_with_transformers
-from pocketbert.core.models.folder import ModelFolder
-from pocketbert.core.models.tokenizers import SEGMENT_INPUT, SENTENCE_FILE, read_added_tokens, read_tokenizer_settings
+from pocketbert.core.models.folder import NEXT_SENTENCE_HEAD, ModelFolder
+from pocketbert.core.models.tokenizer_conversion import convert_tokenizer
+from pocketbert.core.models.tokenizers import (
+    SEGMENT_INPUT,
+    SENTENCE_FILE,
+    cut_pairs_as_tokenizer_json,
+    read_added_tokens,
+    read_tokenizer_settings,
+)
 from pocketbert.core.models.weights import GENERATED_WEIGHTS
-from pocketbert.core.predict.answers import Answer, Embedding, Labelling, Prediction, Value
 from pocketbert.core.predict.inputs import Text
-from pocketbert.core.predict.predictor import PROBABILITIES, Batching, Matrix, pool_embeddings, run_rows
+from pocketbert.core.predict.predictor import pool_embeddings
 from pocketbert.core.predict.scores import apply_score_function
 from pocketbert.core.predict.sentence_settings import (
     DEFAULT_POOLING,
@@ -46,12 +53,10 @@ from pocketbert.core.predict.sentence_settings import (
     is_cross_encoder,
     read_pooling,
 )
-from pocketbert.core.predict.tokenization import USUAL_SPECIAL_TOKENS, TextTokenizer
+from pocketbert.core.predict.tokenization import USUAL_SPECIAL_TOKENS
 from pocketbert.core.tasks import LabelKind, ScoreFunction, Task, TaskName
-from pocketbert.pipeline.formats.base import RunModel, bounds_of
+from pocketbert.pipeline.formats.base import RunModel
 from pocketbert.pipeline.reference import takes_texts_and_pairs, task_text
-from pocketbert.pipeline.results import Gate, Subject
-from pocketbert.runtime.coreml import REFERENCE_ENGINE
 
 _ODD_TEXTS = (
     "",
@@ -68,7 +73,7 @@ _ODD_TEXTS = (
     "My order number is 48-2291-C, it costs 1,000.50 or 80%. Don't!",
 )
 """Texts on which settings of tokenizers differ: case, accents, scripts, joined emoji, blanks, control characters, long words."""
-VERSION = 1
+VERSION = 2
 """To be raised when other texts are asked, so that results of earlier versions are made again."""
 _PLAIN_TEXTS = 6
 _GUESSES = 8
@@ -82,7 +87,7 @@ _PIPELINES = {
 }
 """The pipeline of each task; transformers 5 has none for question answering, its model class is asked."""
 _COMPUTED = {
-    TaskName.FEATURE_EXTRACTION: "states pooled as sentence-transformers does",
+    TaskName.FEATURE_EXTRACTION: "states pooled by code of this project, not independent of it: sentence-transformers was not run",
     TaskName.REGRESSION: "activation as in CrossEncoder.predict of sentence-transformers",
 }
 """What is computed here where sentence-transformers is not installed, as the record names it."""
@@ -100,10 +105,10 @@ class _Checkpoint:
     """A published checkpoint with the task, length, pooling and prompts with which its own library runs it.
 
     Attributes:
-        source: The checkpoint.
-        task: Its task.
+        source: Folder of the checkpoint.
+        task: Task of the model.
         length: Longest input in tokens that the user chose; None for the checkpoint's own.
-        pooling: How its vectors are made.
+        pooling: How token states become a vector.
         prompts: The prompts by name.
     """
 
@@ -127,11 +132,24 @@ class _Checkpoint:
         return self.is_cross_encoder
 
     @property
+    def predicts_next_sentence(self) -> bool:
+        """Whether the checkpoint's head predicts if the second text of a pair follows the first."""
+        return self.source.has_head(NEXT_SENTENCE_HEAD) and self.task.name is TaskName.TEXT_CLASSIFICATION
+
+    @property
+    def auto_class(self) -> str:
+        """Name of the class of transformers that opens the checkpoint as it was published."""
+        if self.predicts_next_sentence:
+            return "AutoModelForNextSentencePrediction"
+        chooses = self.task.name is TaskName.MULTIPLE_CHOICE and self.source.has_head(self.task.head)
+        return "AutoModelForMultipleChoice" if chooses else self.task.auto_class
+
+    @property
     def input_names(self) -> list[str] | None:
         """Names of the inputs to give the model; None if the tokenizer's own settings name them.
 
-        If they name none, versions of transformers differ (5 feeds no segments with most classes, 4 did); then the segments
-        of tokenizer.json are fed, which the checkpoint was trained with.
+        If the settings name none, versions of transformers differ: 5 feeds no segments with most classes, 4 did. The
+        segments of tokenizer.json are fed then, since the checkpoint was trained with them.
         """
         if isinstance(read_tokenizer_settings(self.source.path).get("model_input_names"), list):
             return None
@@ -139,13 +157,16 @@ class _Checkpoint:
 
 
 def make_library(model: RunModel, source: ModelFolder, length: int | None, module: Any, destination: Path) -> None:
-    """Run a checkpoint in transformers or sentence-transformers; write its token ids and outputs to ``library.json``.
+    """Run a checkpoint in its own library, and write token ids and outputs on test texts to ``library.json``.
+
+    The library is the one that the checkpoint was made for: transformers or sentence-transformers. The packed folder is
+    compared with these answers.
 
     Args:
         model: The model that is exported.
-        source: The checkpoint as its user has it; the run's own folder if the run trained it.
-        length: Longest input in tokens if the user chose it; None for the checkpoint's own.
-        module: The model in torch, for families whose folders transformers does not open itself.
+        source: Folder of the checkpoint as its user has it, or the run's own folder if the run trained the model.
+        length: Longest input in tokens, if the user chose it; None for the checkpoint's own.
+        module: The model in torch. It is run if transformers itself cannot open the checkpoint.
         destination: Folder to write into.
     """
     pooling, changed_pooling = DEFAULT_POOLING, False
@@ -162,26 +183,27 @@ def make_library(model: RunModel, source: ModelFolder, length: int | None, modul
         library = _ask_transformers(checkpoint, questions, module)
     if library.missing:
         print_note(f"  not compared with the checkpoint's library: {library.missing}")
-    names = label_names(source.config) or list(model.folder.labels or [])
-    if are_placeholder_names(names) and len(names) == len(model.labels):
+    follows = checkpoint.predicts_next_sentence
+    names = list(source.labels or []) if follows else label_names(source.config) or list(model.folder.labels or [])
+    if (follows or are_placeholder_names(names)) and len(names) == len(model.labels):
         chosen_names = dict(zip(names, model.labels, strict=True))
-        rows = [_rename_labels(row, chosen_names) for row in library.rows]
-        library = library.model_copy(update={"rows": rows})
+        library = library.model_copy(update={"rows": [_rename_labels(row, chosen_names) for row in library.rows]})
     write_json(destination / LIBRARY_FILE, library.model_dump(mode="json"))
 
 
 def _rename_labels(row: LibraryRow, chosen_names: dict[str, str]) -> LibraryRow:
-    """Return a row with LABEL_i replaced by the user's names; labels of tokens are written ``position:label``."""
-    names = []
-    for name in row.names:
-        place, _, label = name.partition(":")
-        tag = f"{place}:{chosen_names[label]}" if label in chosen_names else name
-        names.append(chosen_names.get(name, tag))
+    """Return a row in which the placeholder names LABEL_i are replaced by the user's names.
+
+    Labels of tokens, which are written ``position:label``, are replaced too.
+    """
+    parts = [(name, *name.partition(":")) for name in row.names]
+    tags = [f"{place}:{chosen_names[label]}" if label in chosen_names else name for name, place, _, label in parts]
+    names = [chosen_names.get(name, tag) for name, tag in zip(row.names, tags, strict=True)]
     return row.model_copy(update={"names": names})
 
 
 def _list_questions(model: RunModel, source: ModelFolder) -> list[_Question]:
-    """Return test inputs for the library: (text or pair, prompt name) of plain, odd, long and paired texts."""
+    """List the test inputs for the library, as (text or pair, prompt name): plain, odd, long and paired texts."""
     task, tokenizer = model.task, model.tokenizer
     words = " ".join(SENTENCES).split()
     # longer than any text may be, and another text at each end
@@ -195,6 +217,7 @@ def _list_questions(model: RunModel, source: ModelFolder) -> list[_Question]:
         ("short", long),
         (long, "Short"),
     ]
+    single = [] if task.labels is LabelKind.CHOICE else single
     if task.labels is LabelKind.ANSWERS:
         return [(pair, None) for pair in [*sample_pairs()[:8], ("Who?", _ODD_TEXTS[3]), ("", _ODD_TEXTS[5])]]
     if task.name is TaskName.FILL_MASK:  # the end of the long one, with a mask in the middle, would be cut off
@@ -203,7 +226,7 @@ def _list_questions(model: RunModel, source: ModelFolder) -> list[_Question]:
     texts: list[Text] = [task_text(task, text, tokenizer) for text in single]
     if task.name is TaskName.FILL_MASK:
         texts.append(f"{long} {texts[-1]}" if tokenizer.keeps_end else f"{texts[-1]} {long}")
-    if takes_texts_and_pairs(task):
+    if takes_texts_and_pairs(task) or not single:
         texts += [*pairs, *zip(_ODD_TEXTS[2:8], reversed(_ODD_TEXTS[2:]), strict=False)]
     prompted = [
         (text, name) for name in [*tokenizer.prompts.named][:_GUESSES] for text in (*SENTENCES[:2], _ODD_TEXTS[3], "")
@@ -212,7 +235,7 @@ def _list_questions(model: RunModel, source: ModelFolder) -> list[_Question]:
 
 
 def _ask_sentence_transformers(checkpoint: _Checkpoint, questions: Sequence[_Question]) -> LibraryAnswers:
-    """Run the questions in sentence-transformers, in a separate process; return its token ids and outputs."""
+    """Run the test inputs in sentence-transformers, in a separate process; return the token ids and outputs."""
     asked = [(t, p) for t, p in questions if isinstance(t, str) != checkpoint.is_cross_encoder]
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "answers.json"
@@ -237,31 +260,39 @@ def _ask_sentence_transformers(checkpoint: _Checkpoint, questions: Sequence[_Que
 
 
 def _ask_transformers(checkpoint: _Checkpoint, questions: Sequence[_Question], module: Any) -> LibraryAnswers:
-    """Run the questions in transformers; return its token ids and outputs, or the reason why there are none.
+    """Run the test inputs in transformers; return the token ids and outputs, or the reason why there are none.
 
-    `module` is run instead if transformers cannot open the checkpoint.
+    If transformers cannot open the checkpoint's weights, `module` is run with the checkpoint's tokenizer.
     """
     try:
-        tokenizer = _open_tokenizer(checkpoint)
+        tokenizer, corrected = _open_tokenizer(checkpoint)
     except Exception as error:  # many kinds: of classes, of settings, of converters
-        return LibraryAnswers(missing=f"transformers does not open the tokenizer: {_first_line(error)}")
+        return LibraryAnswers(missing=f"transformers does not open the tokenizer: {first_line(error):.200}")
     opened = _open_module(checkpoint)
     try:
         rows, title = _collect_transformers_rows(checkpoint, questions, tokenizer, module if opened is None else opened)
     except Exception as error:  # a pipeline that does not take the checkpoint
-        return LibraryAnswers(missing=f"transformers does not answer: {_first_line(error)}")
+        return LibraryAnswers(missing=f"transformers does not answer: {first_line(error):.200}")
     whose = "" if opened is not None else ", on the module of this project"
-    return LibraryAnswers(library=f"transformers {version_of('transformers')}, {title}{whose}", rows=rows)
+    parts = f", with the {' and '.join(corrected)} of the converted tokenizer" if corrected else ""
+    return LibraryAnswers(library=f"transformers {version_of('transformers')}, {title}{whose}{parts}", rows=rows)
 
 
-def _open_tokenizer(checkpoint: _Checkpoint) -> Any:
-    """Open the checkpoint's tokenizer in transformers, with its own maximum length, lowercasing and input names."""
+def _open_tokenizer(checkpoint: _Checkpoint) -> tuple[Any, list[str]]:
+    """Open the checkpoint's tokenizer in transformers, with the checkpoint's maximum length, lower-casing and inputs.
+
+    Pairs are truncated as tokenizer.json does it, since clients of the artefact folder use that file.
+
+    Returns:
+        The tokenizer, and the names of its parts that transformers converts wrongly and that were corrected.
+    """
     import transformers
 
     source = checkpoint.source
     register_with_transformers(source.family)
     path = str(source.path)
     tokenizer = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    corrected = _correct_conversion(tokenizer, source)  # before lower case is added to the right normalizer
     if checkpoint.is_sentence_model and (source.path / SENTENCE_FILE).is_file():
         settings = json.loads((source.path / SENTENCE_FILE).read_text(encoding="utf-8"))
         tokenizer.model_max_length = settings.get("max_seq_length") or tokenizer.model_max_length
@@ -271,13 +302,29 @@ def _open_tokenizer(checkpoint: _Checkpoint) -> Any:
     tokenizer.model_max_length = int(min(tokenizer.model_max_length, longest))
     if checkpoint.input_names is not None:
         tokenizer.model_input_names = checkpoint.input_names
-    return tokenizer
+    cut_pairs_as_tokenizer_json(tokenizer)
+    return tokenizer, corrected
+
+
+def _correct_conversion(tokenizer: Any, source: ModelFolder) -> list[str]:
+    """Replace, in place, the parts of a tokenizer that transformers has converted wrongly; return their names.
+
+    The right parts come from `convert_tokenizer`, which compares with the library that defines the format. transformers
+    5 loses the normalizations of SentencePiece models and DeBERTa's separators.
+    """
+    if (source.path / "tokenizer.json").is_file() or not tokenizer.is_fast:
+        return []
+    backend = tokenizer.backend_tokenizer
+    right = Tokenizer.from_str(convert_tokenizer(source.path, checkpoint_code(source.family), quiet=True))
+    contents = json.loads(backend.to_str()), json.loads(right.to_str())
+    corrected = [part for part in ("normalizer", "post_processor") if contents[0][part] != contents[1][part]]
+    for part in corrected:
+        setattr(backend, part, getattr(right, part))
+    return [part.replace("_", "-") for part in corrected]
 
 
 def _lower_first(tokenizer: Any) -> None:
     """Add lowercasing before the tokenizer's own normalizer, as sentence-transformers does for `do_lower_case`."""
-    from tokenizers import normalizers
-
     own = tokenizer.backend_tokenizer.normalizer
     if "lowercase" not in str(own).lower() or "lowercase=False" in str(own):
         first = [normalizers.Lowercase(), *([] if own is None else [own])]
@@ -289,7 +336,7 @@ def _open_module(checkpoint: _Checkpoint) -> Any:
     import torch
     import transformers
 
-    auto_class = getattr(transformers, checkpoint.task.auto_class)
+    auto_class = getattr(transformers, checkpoint.auto_class)
     try:
         with torch.random.fork_rng(devices=[]):
             model, report = auto_class.from_pretrained(
@@ -308,13 +355,16 @@ def _open_module(checkpoint: _Checkpoint) -> Any:
 def _collect_transformers_rows(
     checkpoint: _Checkpoint, questions: Sequence[_Question], tokenizer: Any, module: Any
 ) -> tuple[list[LibraryRow], str]:
-    """Run a transformers pipeline, or `module` for tasks without one; return its rows and the name of what was run."""
+    """Run the test inputs in transformers and return the rows with their answers, and a text that names what was run.
+
+    A pipeline of transformers is run if the task has one, else `module`.
+    """
     import torch
     import transformers
 
     task, pipe = checkpoint.task, None
     title = _COMPUTED.get(task.name, type(module).__name__)
-    if not checkpoint.is_sentence_model and task.labels is not LabelKind.ANSWERS:
+    if task.name in _PIPELINES and not (checkpoint.is_sentence_model or checkpoint.predicts_next_sentence):
         title = f"pipeline {_PIPELINES[task.name]}"
         pipe = transformers.pipeline(_PIPELINES[task.name], model=module, tokenizer=tokenizer, device="cpu")
     rows = []
@@ -334,14 +384,22 @@ def _collect_transformers_rows(
                     names, values = _ask_pipeline(checkpoint, pipe, prompted)
                 else:
                     values = _compute_values(checkpoint, module, encoded)
+                    names = list(checkpoint.source.labels or []) if checkpoint.predicts_next_sentence else names
                 row = row.model_copy(update={"names": names, "values": [float(f"{v:.7g}") for v in values]})
             rows.append(row)
     return rows, title
 
 
 def _compute_values(checkpoint: _Checkpoint, module: Any, encoded: Any) -> list[float]:
-    """Return a model's output values for tasks without a pipeline: answer logits, a pooled vector or a score."""
+    """Run a model on one input and return its values, for tasks without a pipeline.
+
+    They are a choice's logit, next-sentence probabilities, start and end logits, a pooled vector, or a score.
+    """
+    if type(module).__name__.endswith("ForMultipleChoice"):  # takes [1, choices, L], here of one choice
+        return [float(module(**{name: value[:, None] for name, value in encoded.items()}).logits[0, 0])]
     output = module(**encoded)
+    if checkpoint.predicts_next_sentence:
+        return [*map(float, apply_score_function(output.logits[0].float().numpy(), ScoreFunction.SOFTMAX))]
     if checkpoint.task.labels is LabelKind.ANSWERS:
         return [*output.start_logits[0].tolist(), *output.end_logits[0].tolist()]
     if checkpoint.task.name is TaskName.FEATURE_EXTRACTION:
@@ -350,7 +408,11 @@ def _compute_values(checkpoint: _Checkpoint, module: Any, encoded: Any) -> list[
 
 
 def _ask_pipeline(checkpoint: _Checkpoint, pipe: Any, text: Text) -> tuple[list[str], list[float]]:
-    """Run a pipeline on one text; return the names of its values (labels, or ``position:label``) and the values."""
+    """Run a transformers pipeline on one text; return the names of its values and the values.
+
+    Names are labels, or ``position:label`` for tokens and ``mask:token id`` for masks. A vector or a score has no
+    names.
+    """
     match checkpoint.task.name:
         case TaskName.TOKEN_CLASSIFICATION:
             tags = pipe(text, aggregation_strategy="none", ignore_labels=[])
@@ -370,196 +432,5 @@ def _ask_pipeline(checkpoint: _Checkpoint, pipe: Any, text: Text) -> tuple[list[
 
 
 def _pool_states(states: NDArray[np.float32], pooling: Pooling) -> list[float]:
-    """Return the vector pooled from the token states of one unpadded text, [1, L, H]."""
+    """Pool the token states [1, L, H] of one unpadded text, and return the vector."""
     return list(pool_embeddings(states, np.ones(states.shape[:2], np.int64), pooling)[0].tolist())
-
-
-def _first_line(error: Exception) -> str:
-    """Return the first line of an error's message, cut to 200 characters."""
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
-
-
-# --- gates ---
-
-LIBRARY_TEXT_GATE, _ANSWER_GATE = "text", "answer"
-_PADDED = Batching(rows=8, slack=0.5)
-"""Texts of all lengths together: an answer must not depend on the padding next to it."""
-_EXPORTED = 2e-3
-"""Largest difference of an exported file's answers, as a share of their range; the rounding of fp32 makes about 1e-6."""
-_RELAXED = 2.0
-"""Factor on the bound of its logits for the answers of a quantized file: odd texts are among them."""
-_EVALUATED_ROWS = 8
-"""Texts for a file that is computed by the reference evaluator, which takes seconds for each."""
-
-
-def check_library_texts(library: LibraryAnswers | None, tokenizer: TextTokenizer, subjects: Sequence[Subject]) -> Gate:
-    """Check that a folder's tokenizer gives the token ids, and if a file reads them the segment ids, of the library.
-
-    Args:
-        library: The answers recorded from the checkpoint's library; None for a folder that was made before they were.
-        tokenizer: The folder's tokenizer, with its prompts, cutting at its longest input.
-        subjects: The folder's model files.
-
-    Returns:
-        The gate; skipped if no library answered.
-    """
-    if library is None or library.missing:
-        why = library.missing if library else "the folder is of an earlier version and records no library's answers."
-        detail = f"not compared with the checkpoint's library: {why}"
-        return Gate(name=LIBRARY_TEXT_GATE, file="tokenizer.json", passed=True, skipped=True, detail=detail)
-    # MediaPipe's files always have an input for segments, and read no pairs
-    segments = any(SEGMENT_INPUT in s.predictor.inputs for s in subjects if s.client is None)
-    wrong = [(row, what) for row in library.rows if (what := _describe_input_difference(row, tokenizer, segments))]
-    detail = f"{len(library.rows)} texts give the ids of {library.library}."
-    if wrong:
-        row, what = wrong[0]
-        detail = (
-            f"{len(wrong)} of {len(library.rows)} texts give other inputs than {library.library}, e.g. {row.called}: {what}. "
-            "Do prompt, letter case, segments, longest input and side of the cut agree with the checkpoint's files?"
-        )
-    return Gate(
-        name=LIBRARY_TEXT_GATE,
-        file="tokenizer.json",
-        passed=not wrong,
-        value=float(len(wrong)),
-        bound=0.0,
-        detail=detail,
-    )
-
-
-def _describe_input_difference(row: LibraryRow, tokenizer: TextTokenizer, segments: bool) -> str:
-    """Return a phrase on how the token or segment ids of a text differ from the library's; empty if they are equal."""
-    if row.prompt is not None and row.prompt not in tokenizer.prompts.named:
-        return f"there is no prompt '{row.prompt}'"
-    [encoded] = tokenizer.with_prompt(row.prompt).encode([row.text])
-    ids, types = encoded.ids.tolist(), encoded.type_ids.tolist()
-    if ids != row.ids:
-        if len(ids) != len(row.ids):
-            return f"{len(ids)} tokens instead of {len(row.ids)}"
-        at = next(i for i, (a, b) in enumerate(zip(ids, row.ids, strict=True)) if a != b)
-        return f"token {at + 1} is {tokenizer.token(ids[at])!r} instead of {tokenizer.token(row.ids[at])!r}"
-    if types != row.type_ids and segments:
-        return f"segments {sorted(set(types))} instead of {sorted(set(row.type_ids))}"
-    return ""
-
-
-def check_library_answers(library: LibraryAnswers | None, head: Head, labels: int, subject: Subject) -> list[Gate]:
-    """Run a file on the library's texts in padded batches and check its outputs against the library's values.
-
-    Args:
-        library: The answers recorded from the checkpoint's library.
-        head: Makes answers of outputs, with the settings of the folder.
-        labels: Number of labels of the folder.
-        subject: The file.
-
-    Returns:
-        The gate; an empty list if no library answered.
-    """
-    return [] if library is None or library.missing else [_check_answers(library, head, labels, subject)]
-
-
-def _check_answers(library: LibraryAnswers, head: Head, labels: int, subject: Subject) -> Gate:
-    """Return the gate of `check_library_answers`."""
-    longest = subject.tokenizer.max_length
-    rows = [row for row in library.rows if row.values and len(row.ids) <= longest]
-    if head.task.name is TaskName.QUESTION_ANSWERING:  # a pair that is too long is read in windows, which no row has
-        rows = [row for row in rows if not subject.tokenizer.encode([row.text])[0].truncated]
-    if subject.predictor.engine == REFERENCE_ENGINE:
-        rows = rows[:: max(1, len(rows) // _EVALUATED_ROWS)][:_EVALUATED_ROWS]
-    file_values, library_values = [], []
-    for name in dict.fromkeys(row.prompt for row in rows):
-        prompted = [row for row in rows if row.prompt == name]
-        for row, values in zip(prompted, _run_file(subject, head, labels, prompted, name), strict=True):
-            if values is None:
-                detail = f"{row.called}: its labels are not those of {library.library}."
-                return Gate(name=_ANSWER_GATE, file=subject.name, passed=False, detail=detail)
-            file_values.append(values)
-            library_values.append(np.asarray(row.values, np.float64))
-    if not rows:
-        detail = "the library answered no text that the file takes."
-        return Gate(name=_ANSWER_GATE, file=subject.name, passed=True, skipped=True, detail=detail)
-    unlike = next((r for r, a, b in zip(rows, file_values, library_values, strict=True) if a.shape != b.shape), None)
-    if unlike is not None:
-        detail = f"{unlike.called}: another number of values than {library.library} gives."
-        return Gate(name=_ANSWER_GATE, file=subject.name, passed=False, detail=detail)
-    spread = _measure_value_range(library_values)
-    differences = [np.abs(a - b) / spread for a, b in zip(file_values, library_values, strict=True)]
-    if subject.exported and subject.predictor.engine != REFERENCE_ENGINE:
-        by_row, bound = [float(d.max()) for d in differences], _EXPORTED
-        found = max(by_row)
-    else:
-        by_row = [float(np.sqrt((d**2).mean())) for d in differences]
-        found = float(np.sqrt(np.concatenate([d.ravel() ** 2 for d in differences]).mean()))
-        bound = _RELAXED * bounds_of(subject).allowed(subject.simulated) + _EXPORTED
-    worst = rows[int(np.argmax(by_row))]
-    detail = f"{len(rows)} texts are answered as by {library.library}, up to {found:.2g} of the answers' spread, allowed {bound:.2g}."
-    if not found <= bound:
-        detail = (
-            f"its answers differ from those of {library.library} by {found:.3g} of their spread, allowed {bound:.2g}; most for "
-            f"{worst.called}. Do pooling, normalization, activation, padding side and label order agree with the checkpoint's files?"
-        )
-    return Gate(name=_ANSWER_GATE, file=subject.name, passed=found <= bound, value=found, bound=bound, detail=detail)
-
-
-def _measure_value_range(values: Sequence[NDArray[np.float64]]) -> float:
-    """Return the unit for differences of outputs: the values' range, or 1 % of the largest magnitude if more."""
-    every = np.concatenate([v.ravel() for v in values])
-    return max(float(np.ptp(every)), 1e-2 * float(np.abs(every).max()), 1e-9)
-
-
-def _run_file(
-    subject: Subject, head: Head, labels: int, rows: Sequence[LibraryRow], prompt: str | None
-) -> list[NDArray[np.float64] | None]:
-    """Run a file on texts with one prompt; return for each row the values that the library recorded.
-
-    A row whose label names the file does not have gives None.
-    """
-    tokenizer = subject.tokenizer.with_prompt(prompt if prompt in subject.tokenizer.prompts.named else None)
-    texts = [unlabelled_example(row.text, i) for i, row in enumerate(rows, 1)]
-    prepared = head.prepare(texts, tokenizer, "texts", labelled=False)
-    scored = PROBABILITIES in subject.predictor.outputs
-    outputs = run_rows(subject.predictor, tokenizer, prepared.encoded, head.task, _PADDED)
-    if head.task.names_labels and outputs[0].shape[-1] != labels:
-        return [None] * len(rows)
-    if head.task.name in (TaskName.TOKEN_CLASSIFICATION, TaskName.FILL_MASK, TaskName.QUESTION_ANSWERING):
-        owned = [[outputs[i] for i in own] for own in prepared.rows_of()]
-        return [_select_token_values(head.task, subject.labels, row, own) for row, own in zip(rows, owned, strict=True)]
-    answers = head.answers(outputs, prepared, scored)
-    return [_select_text_values(answer, row) for answer, row in zip(answers, rows, strict=True)]
-
-
-def _select_text_values(answer: Answer, row: LibraryRow) -> NDArray[np.float64] | None:
-    """Return the scores, value or vector of a text's answer in the library's order; None if a label is missing."""
-    match answer:
-        case Prediction() | Labelling():
-            known = all(name in answer.scores for name in row.names)
-            return np.array([answer.scores[name] for name in row.names]) if known else None
-        case Value():
-            return np.array([answer.value])
-        case Embedding():
-            return np.asarray(answer.vector, np.float64)
-    return None
-
-
-def _select_token_values(
-    task: Task, labels: Sequence[str], row: LibraryRow, outputs: Sequence[Matrix]
-) -> NDArray[np.float64] | None:
-    """Return the token probabilities (question answering: logits) that the library's row names, of a file's outputs.
-
-    Returns None if the row names a token or label that is not there; an empty array for a text read in several windows.
-    """
-    if len(outputs) != 1:
-        return np.empty(0)
-    matrix = outputs[0]
-    if task.name is TaskName.QUESTION_ANSWERING:
-        return np.asarray(matrix.T.ravel(), np.float64)
-    scores, values = apply_score_function(matrix, ScoreFunction.SOFTMAX), list[float]()
-    for name in row.names:
-        place, _, label = name.partition(":")
-        if not place.isdecimal() or (task.name is TaskName.FILL_MASK and not label.isdecimal()):
-            return None
-        column = int(label) if task.name is TaskName.FILL_MASK else labels.index(label) if label in labels else -1
-        if not 0 <= column < scores.shape[1] or int(place) >= len(scores):
-            return None
-        values.append(float(scores[int(place), column]))
-    return np.array(values)

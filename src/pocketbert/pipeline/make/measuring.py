@@ -58,8 +58,9 @@ def is_benchmarked(recipe: Recipe) -> bool:
 def is_measured(file: ModelFile, recipe: Recipe) -> bool:
     """Return whether the run's benchmark measures a model file on one of the recipe's devices.
 
-    Files for one client or one older runtime are left out: they are the same graph, opened by something else than is measured
-    here. Files that no device of the recipe takes are left out as well. Files for an NPU are taken by devices that compile.
+    Files for one client or one older runtime are not measured: they hold the same graph, and what opens them is not run
+    here. Files that none of the recipe's devices can run or compile are not measured either. For a file for an NPU, a
+    device that compiles it is enough.
     """
     for_accelerator = file.runtime is not None and file.runtime.accelerator
     return (file.for_toolkit or for_accelerator) and _is_taken(recipe, file.format, file.runtime)
@@ -74,7 +75,7 @@ def _is_taken(recipe: Recipe, format: Format, runtime: Runtime | None) -> bool:
 
 
 def teacher_file(recipe: Recipe) -> ModelFile:
-    """Return the description of the teacher's exported file, in the first measured format, for comparison."""
+    """Return the description of the teacher's exported file, in the first format that a device can run."""
     formats = recipe.export.formats
     format = next((f for f in formats if _is_taken(recipe, f, None)), formats[0])
     path = f"{format}-teacher/{FORMATS[format].stem}{FORMATS[format].suffix}"
@@ -82,16 +83,21 @@ def teacher_file(recipe: Recipe) -> ModelFile:
 
 
 def file_row_name(file: ModelFile, recipe: Recipe) -> str:
-    """Return the name of a model file in tables, such as ``student ONNX int8``, or ``model ...`` without distilling."""
+    """Return the name of a model file in tables: ``student ONNX int8``, or ``model ONNX int8`` without a student."""
     return f"{'student' if recipe.student is not None else 'model'} {file.title}"
 
 
 def list_run_variants(
     recipe: Recipe, run: Path, files: Sequence[ModelFile], weights: Path, length: int
 ) -> list[Variant]:
-    """Return the files of a run to benchmark, named as in tables, the teacher's first if it was exported.
+    """Return the files of a run to benchmark, with their names in tables; the teacher's file, if exported, is first.
 
-    `weights` is the folder of the exported model and its tokenizer, `length` the longest input in tokens.
+    Args:
+        recipe: The recipe.
+        run: The run folder.
+        files: The model files of the run; those that are not measured are left out.
+        weights: Folder of the exported model and its tokenizer.
+        length: Longest input in tokens.
     """
     from pocketbert.benchmarks.measurement import Variant
 
@@ -107,7 +113,10 @@ def list_run_variants(
 
 
 def section_options(section: BenchmarkSection, lengths: Sequence[int]) -> BenchmarkOptions:
-    """Return a recipe's benchmark options; the standard preset measures real text and the export's lengths."""
+    """Return the benchmark options that a recipe's section `benchmark` sets.
+
+    With the preset `standard`, real texts are measured and the lengths of the export.
+    """
     from pocketbert.benchmarks.measurement import preset_options
 
     options = replace(
@@ -135,6 +144,13 @@ def benchmark_folders(
     facts: Sequence[Fact] = (),
 ) -> BenchmarkResult:
     """Measure latencies of artefact folders' model files on each device, and add results imported from elsewhere.
+
+    Args:
+        models: The artefact folders.
+        options: Devices, threads, lengths, runs and the like; None for the defaults of folders.
+        texts: Real texts to measure on; empty for the project's own sentences.
+        imports: Files with results that were measured elsewhere.
+        facts: What the user states about imported outputs, such as the device, since these do not name it.
 
     Raises:
         InputError: If the options do not fit the folders, or there is nothing to measure or to import.
@@ -173,10 +189,10 @@ def benchmark_folders(
 
 
 def _measure_by_app(name: str, models: Sequence[Path], options: BenchmarkOptions, destination: Path) -> Path:
-    """Measure a folder's files with the demo app on a phone over adb; return the JSON file of the results.
+    """Measure a folder's files with the Android demo app on a phone over adb; return the JSON file with the results.
 
     Raises:
-        InputError: If there are several folders.
+        InputError: If several folders are given.
     """
     from pocketbert.benchmarks.imported.android_app import AppPlan, measure_by_app
 
@@ -193,7 +209,7 @@ def _measure_by_app(name: str, models: Sequence[Path], options: BenchmarkOptions
 
 
 def _list_folder_variants(folders: Sequence[Path], devices: Sequence[str] = (LOCAL,)) -> list[Variant]:
-    """Return the model files of artefact folders that one of the devices can run; print why others are left out."""
+    """Return the model files of artefact folders that one of the devices can run; print why other files are left out."""
     from pocketbert.benchmarks.devices.table import refusals
     from pocketbert.benchmarks.measurement import Variant
     from pocketbert.benchmarks.wording import short_names
@@ -215,7 +231,7 @@ def _list_folder_variants(folders: Sequence[Path], devices: Sequence[str] = (LOC
 
 
 def _collect_post_processing(folders: Sequence[Path]) -> dict[Path, PostProcessing]:
-    """Map the path of each model file to its post-processing: the task head and the temperature."""
+    """Return, by the path of each model file, how its outputs become answers: task head and temperature."""
     from pocketbert.benchmarks.text_steps import PostProcessing
 
     post_processing = dict[Path, PostProcessing]()
@@ -227,10 +243,10 @@ def _collect_post_processing(folders: Sequence[Path]) -> dict[Path, PostProcessi
 
 
 def _read_scored_rows(models: Sequence[Path], options: BenchmarkOptions) -> EvalSet | None:
-    """Read the labelled rows on which emulated files are scored (`options.data`); None if there are none.
+    """Read the labelled rows (`options.data`) on which files are scored in an emulator; None if none are named.
 
     Raises:
-        InputError: If no device scores them, or they cannot belong to the files of several folders.
+        InputError: If no device can score rows, several folders are given, or the rows do not fit the folder's task.
     """
     from pocketbert.benchmarks.devices.table import device
 
@@ -246,14 +262,14 @@ def _read_scored_rows(models: Sequence[Path], options: BenchmarkOptions) -> Eval
 
 
 def labelled_rows(folder: Path, source: DataSource) -> EvalSet:
-    """Read labelled rows and tokenize them for scoring the files of an artefact folder.
+    """Read labelled rows and tokenize them, to score the files of an artefact folder on them.
 
     Args:
         folder: The artefact folder.
-        source: The rows; columns that are not named are found.
+        source: The rows. Columns that are not named are guessed.
 
     Raises:
-        InputError: If the rows cannot be read or scored.
+        InputError: If the rows cannot be read, or do not fit the folder's task.
     """
     artefacts = read_artefacts(folder)
     head, name = artefacts.head(), Path(source.title).name
@@ -277,7 +293,7 @@ def labelled_rows(folder: Path, source: DataSource) -> EvalSet:
 
 
 def only_compile(devices: Sequence[str]) -> bool:
-    """Return whether all devices compile files without running them; False for none and for unknown names."""
+    """Return whether all devices compile files without running them; False for no devices and for unknown names."""
     from pocketbert.benchmarks.devices.table import device
 
     with contextlib.suppress(ValueError):
@@ -300,11 +316,11 @@ def measure(
 
     Args:
         variants: The files.
-        texts: Real texts; the project's own sentences are used without any.
+        texts: Real texts to measure on; empty for the project's own sentences.
         options: Devices, threads, lengths, runs and the like.
-        root: Folder that the paths in the result are relative to.
-        labelled: Rows on which emulated files are scored.
-        post_processing: How the outputs of a file become answers, by its path.
+        root: Folder that the paths in the result are relative to; None to leave paths as they are.
+        labelled: Rows on which files are scored in an emulator.
+        post_processing: How the outputs of a file become answers, by the file's path, to measure the time of that too.
     """
     from pocketbert.benchmarks.latency import benchmark
 
@@ -313,7 +329,7 @@ def measure(
 
 
 def with_relative_paths(result: BenchmarkResult, root: Path) -> BenchmarkResult:
-    """Return a copy of a benchmark result with file paths relative to a folder; paths outside keep their name only."""
+    """Return a copy of a benchmark result with file paths relative to a folder; others are cut to the file name."""
 
     def relative(path: Path) -> Path:
         return path.relative_to(root) if path.is_relative_to(root) else Path(path.name)

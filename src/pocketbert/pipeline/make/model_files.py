@@ -26,6 +26,7 @@ from pocketbert.core.errors import GateError
 from pocketbert.core.families.weight_records import ProductRanges, Range, read_learned_ranges
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.progress import print_note, report_waiting
+from pocketbert.core.host.system import release_memory
 from pocketbert.core.predict.inputs import Text
 from pocketbert.core.predict.predictor import (
     PROBABILITIES,
@@ -37,7 +38,7 @@ from pocketbert.core.predict.predictor import (
     run_rows,
 )
 from pocketbert.core.predict.scores import apply_score_function
-from pocketbert.core.predict.tokenization import read_padding_side
+from pocketbert.core.predict.tokenization import TextTokenizer, read_padding_side
 from pocketbert.core.types import Calibration, Format, Runtime, Scheme
 from pocketbert.pipeline.formats.base import ModelFile, RunModel, bounds_of, exported_file, format_place
 from pocketbert.pipeline.formats.weight_roles import (
@@ -57,9 +58,10 @@ from pocketbert.pipeline.reference import (
     task_text,
     tokenize_batches,
 )
-from pocketbert.runtime.engines import open_file
+from pocketbert.runtime.engines import describe_file, open_file
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import nn
 
     from pocketbert.quantize import Plan
@@ -68,10 +70,14 @@ if TYPE_CHECKING:
 
 TEXTS = 64
 """Texts on which the error of a simulated scheme is measured, golden rows among them."""
+_DRAWN_TOKENS = 256
 PARITY_FILE = "parity.json"
 _OUTLIERS_FILE = "outliers.json"
 _REFERENCE = "transformers"
 """Name of the untouched torch model in the comparisons."""
+_FEW_TOKENS = 64
+"""Longest input of the prepared module, which is compared before a file is written to refuse early what is wrong anyway;
+the file, which is what users get, is compared at every length."""
 _SHOWN_OUTLIERS = 6
 """Tensors that a note names."""
 
@@ -90,34 +96,28 @@ def make_export(
     """Export the torch model to files of one format, and compare their outputs with those of the original model.
 
     Args:
-        model: The model.
-        reference: The same in torch.
+        model: The model to export.
+        reference: The exported model in torch.
         files: The files to write, all of one format.
         texts: Texts of the data.
         destination: Folder to write into.
-        ready: Files of the same model to copy instead of exporting anew, by path in the artefact folder.
+        ready: Files that were exported from the same model before, by path in the artefact folder; they are copied
+            instead of exported again.
 
     Returns:
         One line for each comparison that failed.
 
     Raises:
-        InputError: If the model answers every text alike.
+        InputError: If the model gives the same answer to every text, or a weight cannot get the scheme chosen for it.
     """
-    from pocketbert.export.prepare import PreparedPredictor, prepare_with_shared_weights
+    from pocketbert.export.prepare import PreparedPredictor
 
     place, family = format_place(files[0].format), model.folder.family
     pairs = sample_pairs()[:8] if family.uses_segments and takes_texts_and_pairs(model.task) else ()
     probe_texts = [*texts[:16], *project_texts(model.task, model.tokenizer), *pairs]
     name = "student" if model.recipe.student else model.recipe.teacher.model
     check_spread(reference, model.tokenizer, probe_texts, name)
-    samples, sentences = (
-        tokenize_batches(model.tokenizer, probe_texts),
-        project_text_batches(model.task, model.tokenizer),
-    )
-    layout = place.layout(model.recipe)
-    module = prepare_with_shared_weights(
-        reference.model, family, model.task, place.format, layout, reference.pooling, samples, sentences
-    )
+    module = prepare_module(model, reference, place.format, tokenize_batches(model.tokenizer, probe_texts))
     outliers = _write_outliers(destination, module)
     weights = list_weights(module, place.exported_scheme(model.recipe))
     check_weight_choices(model.recipe.quantize, weights, place.format)
@@ -126,7 +126,7 @@ def make_export(
         if outliers:
             print_note(f"  {_summarize_outliers(outliers)}")
         prepared = PreparedPredictor(module, family, model.task)
-        results.append(_compare_outputs(model, reference, probe_texts, prepared, "prepared module"))
+        results.append(_compare_outputs(model, reference, probe_texts, prepared, "prepared module", most=_FEW_TOKENS))
     for file in files:
         path = destination / Path(file.source).name
         if file.path in ready:
@@ -141,6 +141,8 @@ def make_export(
             f"  {file.path}: differs from {result.reference} by {result.worst:.1e} of the logits' spread, "
             f"allowed {result.bound:.0e}; {len(result.shapes)} input shapes"
         )
+        del written
+        release_memory()  # the engine holds the weights a second time, in its own order
     record_weights(destination, weights, [destination / Path(f.source).name for f in files], place.format)
     write_json(destination / PARITY_FILE, [json.loads(r.model_dump_json()) for r in results])
     return [_describe_parity_failure(result) for result in results if not result.passed]
@@ -153,29 +155,36 @@ def _compare_outputs(
     subject: Predictor,
     name: str,
     loss: float = 1.0,
+    most: int | None = None,
 ) -> Parity:
-    """Compare `subject`, a prepared module or exported file, with the original torch model; return the worst result.
+    """Compare the outputs of a prepared module or exported file with the original torch model's; return the worst.
 
-    `loss` multiplies the bound, for formats that compute with fewer digits.
+    Args:
+        model: The model that is exported.
+        reference: The original torch model.
+        texts: Texts to compare on, besides drawn tokens.
+        subject: The prepared module or the exported file.
+        name: Name of the subject in messages.
+        loss: Factor on the allowed difference, for formats that compute with fewer digits.
+        most: Longest input in tokens to compare; None for the model's own.
     """
     task, recipe = model.task, model.recipe
     bound = (recipe.export.atol or model.folder.family.parity_atol) * loss
     scored = PROBABILITIES in subject.outputs
     expected: Predictor = ScoredPredictor(reference, task.score) if scored else reference
     groups = [(PROBABILITIES,)] if scored else [g for g in task.compared if g[0] in subject.outputs]
-    longest = max(subject.lengths, default=model.tokenizer.max_length)
-    drawn = draw_inputs(reference, model.tokenizer, model.folder.family.uses_segments, task, longest)
+    tokenizer = model.tokenizer if most is None else TextTokenizer(model.weights, min(most, model.length))
+    longest = max(subject.lengths, default=tokenizer.max_length)
+    drawn = draw_inputs(reference, tokenizer, model.folder.family.uses_segments, task, longest)
     results = []
     for names in groups:
-        probe = build_probe(
-            expected, model.tokenizer, texts, recipe.export.lengths, task, names, subject.lengths, drawn
-        )
+        probe = build_probe(expected, tokenizer, texts, recipe.export.lengths, task, names, subject.lengths, drawn)
         results.append(compare_with_probe(subject, name, _REFERENCE, probe, names, bound))
     return worst_parity(results)
 
 
 def _describe_parity_failure(result: Parity) -> str:
-    """Return the message for an export whose outputs differ from the original model by more than the bound."""
+    """Return the message for an export whose outputs differ from the original model's by more than is allowed."""
     hint = " The mask seems to be ignored." if result.worst > 0.3 * result.mask_effect else ""
     return (
         f"parity of {result.subject}: differs from {result.reference} by {result.worst:.3g} of the logits' spread, "
@@ -184,13 +193,13 @@ def _describe_parity_failure(result: Parity) -> str:
 
 
 def read_parity(folder: Path) -> list[Parity]:
-    """Read the output comparisons that an export step wrote to its folder; an empty list if there are none."""
+    """Read the output comparisons that an export step wrote to its folder; an empty list if there is no file."""
     path = folder / PARITY_FILE
     return [Parity.model_validate(p) for p in json.loads(path.read_text())] if path.is_file() else []
 
 
 def export_libraries(format: Format) -> tuple[str, ...]:
-    """Return the Python packages whose versions affect exported files of a format."""
+    """Return the Python packages whose versions can change exported files of a format."""
     return ("torch", "transformers", *FORMATS[format].libraries)
 
 
@@ -201,7 +210,7 @@ class Outliers(BaseModel):
         name: Path of the module that writes the tensor.
         channels: Number of channels that were divided.
         of: Number of all channels.
-        ratio: The largest magnitude of the largest channel over that of the median channel, before the division.
+        ratio: Largest magnitude in the largest channel, divided by that in the median channel, before the division.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -216,7 +225,12 @@ _OUTLIER_LIST = TypeAdapter(list[Outliers])
 
 
 def _write_outliers(folder: Path, module: nn.Module) -> list[Outliers]:
-    """Write the divided outlier channels of a prepared module to its export folder, and return them."""
+    """Write the outlier channels that were divided in a module prepared for export to a JSON file, and return them.
+
+    Channels of unusually large activations are divided by a power of two before quantization, and the weights that read
+    them are multiplied by it. There is an entry for each tensor: its name, how many channels were divided, of how many,
+    and how much the largest one stood out.
+    """
     from pocketbert.export.prepare import list_divided_outliers
 
     outliers = [
@@ -227,7 +241,7 @@ def _write_outliers(folder: Path, module: nn.Module) -> list[Outliers]:
 
 
 def outlier_notes(folders: Sequence[Path]) -> list[str]:
-    """Return a distinct sentence on the divided outlier channels of each export folder; empty without outliers."""
+    """Return a sentence on the divided outlier channels of each export folder; equal sentences are not repeated."""
     notes = []
     for folder in folders:
         path = folder / _OUTLIERS_FILE  # earlier versions wrote none
@@ -238,7 +252,7 @@ def outlier_notes(folders: Sequence[Path]) -> list[str]:
 
 
 def _summarize_outliers(outliers: Sequence[Outliers]) -> str:
-    """Return the short line on divided outlier channels that an export prints: their number and largest ratio."""
+    """Return the line on divided outlier channels that an export prints: number of tensors and largest ratio."""
     tensors = "1 tensor" if len(outliers) == 1 else f"{len(outliers)} tensors"
     return (
         f"outlier channels of {tensors}, up to {max(o.ratio for o in outliers):.0f} times the median channel, divided for "
@@ -247,7 +261,7 @@ def _summarize_outliers(outliers: Sequence[Outliers]) -> str:
 
 
 def _describe_outliers(outliers: Sequence[Outliers]) -> str:
-    """Return the sentence on divided outlier channels for card and report, naming up to `_SHOWN_OUTLIERS` tensors."""
+    """Return a sentence on divided outlier channels for card and report, naming up to `_SHOWN_OUTLIERS` tensors."""
     shown = [
         f"{o.name} ({o.channels} of {o.of}, up to {o.ratio:.0f} times the median channel)"
         for o in outliers[:_SHOWN_OUTLIERS]
@@ -272,15 +286,15 @@ def make_quantized(
 
     Args:
         model: The exported model.
-        pairs: Exported file and the file to make of it.
+        pairs: Pairs of an exported file and the quantized file to make of it.
         destination: Folder to write into.
-        calibration: Returns the rows on which static schemes measure ranges.
+        calibration: Function that returns the rows on which static schemes measure activation ranges.
 
     Returns:
         One line for each file whose number types are wrong.
 
     Raises:
-        InputError: If the quantizer has no scheme for one of the files; nothing was written.
+        InputError: If the quantizer has no scheme for one of the files. Nothing was written then.
     """
     from pocketbert.quantize import quantize
     from pocketbert.quantize.table import find_row_for_plan
@@ -312,10 +326,15 @@ def make_quantized(
 def quantization_plan(
     file: ModelFile, calibration: Callable[[], Rows], weights: Path, method: Calibration = Calibration.MINMAX
 ) -> Plan:
-    """Return the plan (format, scheme, calibration) by which the quantizer makes a file, without per-weight schemes.
+    """Return the plan by which a quantizer makes a file: format, scheme, runtime and, for static schemes, calibration.
 
-    `calibration` returns the rows on which static schemes measure ranges, and `method` chooses ranges from them; `weights` is the
-    model's folder, which may hold ranges that were learned in training.
+    Schemes that the recipe sets for single weights are not in it.
+
+    Args:
+        file: The file to make.
+        calibration: Function that returns the rows on which static schemes measure activation ranges.
+        weights: Folder of the model, which may hold ranges that were learned in training.
+        method: How ranges are chosen from what the rows have.
     """
     from pocketbert.quantize import Plan
 
@@ -337,33 +356,36 @@ def make_simulated(
     files: Sequence[ModelFile],
     calibration: Callable[[], Rows],
 ) -> Sequence[str]:
-    """Simulate each quantized file's scheme in torch; write its RMS error, and the activation ranges of static files.
+    """Compute each quantized file's scheme in torch, and write its RMS error and the activation ranges of static files.
 
     Args:
         model: The exported model.
-        reference: The same in torch.
+        reference: The exported model in torch.
         texts: Texts of the data; empty without data.
         destination: Folder with the golden rows, to write into.
         files: All files of the run.
-        calibration: Returns the rows on which static schemes measure ranges.
+        calibration: Function that returns the rows on which static schemes measure activation ranges.
 
     Returns:
-        One line for each file whose simulation answers NaN or infinity.
+        One line for each file whose simulated outputs are NaN or infinite.
     """
     simulations = _plan_simulations(model, files)
     if not simulations:
         write_simulated(destination, SimulatedErrors())
         return ()
+    from pocketbert.export.prepare import PreparedPredictor
     from pocketbert.quantize.simulated import SimulatedPredictor
 
-    golden = read_golden(destination / GOLDEN_FILE)
-    rows = [*golden, *_make_further_rows(model, reference, texts, golden)]
-    encoded = model.tokenizer.encode([row.input for row in rows])
+    recorded = read_golden(destination / GOLDEN_FILE)
+    golden = _drop_long_drawn_rows(recorded, model.tokenizer)
+    rows = [*golden, *_make_further_rows(model, reference, texts, recorded)]
+    inputs = [row.input for row in rows]
+    encoded, samples = model.tokenizer.encode(inputs), tokenize_batches(model.tokenizer, inputs)
     errors: dict[str, float] = {}
     ranges: dict[str, dict[str, list[ProductRanges]]] = {}
     for format in dict.fromkeys(file.format for file in simulations):  # one prepared module in memory at a time
         own = {file: simulation for file, simulation in simulations.items() if file.format is format}
-        module = _prepare_module(model, reference, format, rows)
+        module = PreparedPredictor(prepare_module(model, reference, format, samples), model.folder.family, model.task)
         answers: dict[tuple[Simulation, Runtime | None], list[Matrix]] = {}
         for file, simulation in own.items():
             key = simulation, file.runtime if simulation.static else None  # each has its own learned ranges
@@ -373,7 +395,12 @@ def make_simulated(
                 predictor = SimulatedPredictor(module, simulation, static_rows, plan.learned, plan.calibration)
                 # one unpadded row at a time, as files are verified
                 answers[key] = run_rows(
-                    predictor, model.tokenizer, encoded, model.task, reduce=lambda i, matrix: rows[i].pick(matrix)
+                    predictor,
+                    model.tokenizer,
+                    encoded,
+                    model.task,
+                    label=f"{file.path}, its scheme simulated in torch",
+                    reduce=lambda i, matrix: rows[i].pick(matrix),
                 )
                 del predictor
             errors[file.path] = _measure_simulated_error(model, file, answers[key], rows, len(golden))
@@ -385,15 +412,15 @@ def make_simulated(
         return [f"{path}: its scheme, simulated in torch, gives NaN or infinite logits." for path in broken]
     write_simulated(destination, SimulatedErrors(texts=len(rows), errors=errors, ranges=ranges))
     for file in simulations:
-        error = errors[file.path]
+        error, allowed = errors[file.path], bounds_of(file).allowed(errors[file.path])
         print_note(
-            f"  {file.path}: simulated in torch, off by {error:.3g} of the logits' spread; allowed {bounds_of(file).allowed(error):.3g}"
+            f"  {file.path}: simulated in torch, off by {error:.3g} of the logits' spread; allowed {allowed:.3g}"
         )
     return ()
 
 
 def _plan_simulations(model: RunModel, files: Sequence[ModelFile]) -> dict[ModelFile, Simulation]:
-    """Map each quantized file to the torch simulation of its scheme; files without a simulation are left out."""
+    """Return the torch simulation of each quantized file's scheme, by file; files without a simulation are left out."""
     from pocketbert.quantize import find_row
 
     scheme_rows = {f: find_row(f.format, f.scheme, f.runtime) for f in files if f.scheme is not Scheme.FP32}
@@ -407,10 +434,30 @@ def _plan_simulations(model: RunModel, files: Sequence[ModelFile]) -> dict[Model
     return simulations
 
 
+def _drop_long_drawn_rows(golden: Sequence[GoldenRow], tokenizer: TextTokenizer) -> list[GoldenRow]:
+    """Return golden rows with fewer rows of drawn words: the shortest of these, up to `_DRAWN_TOKENS` tokens in all.
+
+    Drawn words are there to reach all positions and words, which rounding does not depend on. A few of them show
+    whether drawn words are rounded worse than sentences. The first is always kept.
+    """
+    tokens = {i: len(row) for i, row in enumerate(tokenizer.encode([row.input for row in golden]))}
+    drawn = sorted((i for i, row in enumerate(golden) if row.drawn), key=lambda i: tokens[i])
+    ends = np.cumsum([tokens[i] for i in drawn])
+    dropped = {i for i, end in zip(drawn[1:], ends[1:], strict=True) if end > _DRAWN_TOKENS}
+    return [row for i, row in enumerate(golden) if i not in dropped]
+
+
 def _make_further_rows(
     model: RunModel, reference: TorchPredictor, texts: Sequence[Text], golden: Sequence[GoldenRow]
 ) -> list[GoldenRow]:
-    """Return rows of further texts, with the torch model's outputs, that with the golden rows make `TEXTS` rows."""
+    """Run the torch model on more texts and return golden rows of them, to get `TEXTS` rows in all.
+
+    Args:
+        model: The exported model.
+        reference: The exported model in torch.
+        texts: Texts of the data, which are taken first.
+        golden: Golden rows that are there already.
+    """
     tokenizer, task = model.tokenizer, model.task
     own = project_texts(task, tokenizer)
     if not own or isinstance(own[0], str):
@@ -425,31 +472,45 @@ def _make_further_rows(
     return rows
 
 
-def _prepare_module(
-    model: RunModel, reference: TorchPredictor, format: Format, rows: Sequence[GoldenRow]
-) -> ModulePredictor:
-    """Rewrite the torch model as for export to a format, so that its weights are those that were quantized."""
-    from pocketbert.export.prepare import PreparedPredictor, prepare_with_shared_weights
+def prepare_module(
+    model: RunModel, reference: TorchPredictor, format: Format, samples: Sequence[Mapping[str, NDArray[np.int64]]]
+) -> nn.Module:
+    """Rewrite the torch model as for export to a format, and return it.
 
-    family, layout = model.folder.family, format_place(format).layout(model.recipe)
-    samples = tokenize_batches(model.tokenizer, [row.input for row in rows])
-    sentences = project_text_batches(model.task, model.tokenizer)
-    module = prepare_with_shared_weights(
-        reference.model, family, model.task, format, layout, reference.pooling, samples, sentences
+    Its weights are then those that a quantizer gets.
+
+    Args:
+        model: The model that is exported.
+        reference: The same model in torch.
+        format: The format.
+        samples: Batches of the model's inputs, on which rewritten layers are checked.
+    """
+    from pocketbert.export.prepare import prepare_with_shared_weights
+
+    layout, sentences = format_place(format).layout(model.recipe), project_text_batches(model.task, model.tokenizer)
+    return prepare_with_shared_weights(
+        reference.model, model.folder.family, model.task, format, layout, reference.pooling, samples, sentences
     )
-    return PreparedPredictor(module, family, model.task)
 
 
 def _measure_simulated_error(
     model: RunModel, file: ModelFile, answers: Sequence[Matrix], rows: Sequence[GoldenRow], golden: int
 ) -> float:
-    """Return the RMS error of simulated outputs: the larger of that on all rows and that on the first `golden` ones.
+    """Return the RMS error of a file's simulated outputs against the torch model's, as a share of the outputs' spread.
 
-    Files for one client may compute probabilities themselves; their error is measured on these.
+    It is the larger one of the errors on all rows and on golden rows only. If the file computes probabilities itself,
+    which files for one client may do, it is the error of the probabilities.
+
+    Args:
+        model: The exported model.
+        file: The file.
+        answers: Simulated outputs for each row.
+        rows: The rows, with the torch model's outputs; golden rows come first.
+        golden: Number of golden rows among them.
     """
     expected = [row.shaped(row.reference) for row in rows]
     if file.client is not None:
-        outputs = open_file(model.source(file), file.format, runtime=file.runtime).outputs
+        outputs = describe_file(model.source(file), file.format, file.runtime).outputs
         if PROBABILITIES in outputs:
             score = model.task.score
             answers, expected = (
@@ -465,9 +526,16 @@ def _measure_static_ranges(
     module: ModulePredictor,
     calibration: Callable[[], Rows],
 ) -> dict[str, dict[str, list[ProductRanges]]]:
-    """Measure the activation ranges that static files must hold, on calibration rows; by file path and weight name.
+    """Measure on calibration rows the activation ranges that static files must hold.
 
-    `simulations` maps the static files of one format to their schemes' rounding, `module` is the torch module prepared for it.
+    Args:
+        model: The exported model.
+        simulations: The static files of one format, with their simulated rounding.
+        module: The torch module prepared for that format.
+        calibration: Function that returns the calibration rows.
+
+    Returns:
+        The ranges of each product, by the path of the file and the name of the product's weight.
     """
     from pocketbert.quantize.simulated import measure_product_ranges
     from pocketbert.quantize.table import repeat_tokens
@@ -481,18 +549,16 @@ def _measure_static_ranges(
         if key not in measured:
             rows: Rows = (row for row in calibration() if row["input_ids"].shape[1] <= longest)
             base = exported_file(file.format, place.exported_scheme(model.recipe))
-            one_length = len(place.lengths(model.recipe, base, model.length)) == 1
-            rows = repeat_tokens(rows, longest) if simulation.fills and one_length else rows
+            lengths = place.lengths(model.recipe, base, model.length)
+            rows = repeat_tokens(rows, longest) if simulation.fills and len(lengths) == 1 else rows
             plan = quantization_plan(file, calibration, model.weights, model.recipe.quantize.calibration)
-            products = measure_product_ranges(module, rows, plan.learned, plan.calibration, plan.steps)
-            measured[key] = {
-                name: [ProductRanges(inputs=_round_range(r.inputs), outputs=_round_range(r.outputs)) for r in own]
-                for name, own in products.items()
-            }
+            products = measure_product_ranges(module, rows, plan.learned, plan.calibration, plan.steps, lengths)
+            measured[key] = {name: [_round_ranges(r) for r in own] for name, own in products.items()}
         ranges[file.path] = measured[key]
     return ranges
 
 
-def _round_range(ends: Range | None) -> Range | None:
-    """Return the two ends of a range rounded to six significant digits; None for None."""
-    return None if ends is None else (float(f"{ends[0]:.6g}"), float(f"{ends[1]:.6g}"))
+def _round_ranges(ranges: ProductRanges) -> ProductRanges:
+    """Return the ranges of a product with both ends of each rounded to six significant digits."""
+    known: dict[str, Range] = {name: ends for name, ends in ranges if ends is not None}
+    return ProductRanges(**{name: (float(f"{low:.6g}"), float(f"{high:.6g}")) for name, (low, high) in known.items()})

@@ -10,16 +10,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pocketbert.core.models.tokenizers import cut_pairs_as_tokenizer_json
+
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Run texts through a checkpoint in sentence-transformers; return its token ids, segment ids and output values.
+    """Run texts through a checkpoint in sentence-transformers; return token ids, segment ids and output values of each.
 
     Args:
-        request: ``folder``, ``cross`` (whether it is a CrossEncoder), ``length`` (None for the model's own), ``names`` (the
-            inputs to feed, None for the tokenizer's own) and ``rows``: pairs of a text, or two texts, and a prompt's name.
+        request: ``folder`` of the checkpoint; ``cross``, whether it is a CrossEncoder; ``length``, the longest input
+            (None for the checkpoint's own); ``names`` of the inputs to feed (None for the tokenizer's own); and
+            ``rows``, a list of (text, prompt name), where the text of a CrossEncoder is a list of two texts.
 
     Returns:
-        ``library`` and ``rows``: ids, type_ids and values of each.
+        ``library``, the library's name, version and function; and ``rows``, a dictionary with ``ids``, ``type_ids`` and
+        ``values`` for each text.
     """
     import sentence_transformers
     import torch
@@ -29,6 +33,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     model = kind(request["folder"], device="cpu", local_files_only=True, processor_kwargs=settings)
     if request["length"] is not None:
         model.max_seq_length = request["length"]
+    cut_pairs_as_tokenizer_json(model.tokenizer)
     rows = []
     for text, prompt in request["rows"]:
         text = tuple(text) if request["cross"] else text

@@ -1,7 +1,7 @@
 """The model card: README.md of an artefact folder, with every figure from the run that made the folder.
 
-`render_card` writes it in the order in which an app developer asks: what the model is, which file to take on which platform,
-the code, then figures, weights, processing, lineage and limits.
+`render_card` writes it in the order in which an app developer asks: which file to take on which platform, what the model is, what an app
+needs, the code, then figures, weights, processing, lineage and limits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pocketbert.core.types import Scheme
 from pocketbert.pipeline.formats.base import format_places
 from pocketbert.pipeline.formats.snippets import python
 from pocketbert.pipeline.formats.snippets.parts import Offer, Platform, applies_sigmoid, output_width
-from pocketbert.pipeline.phone.card_figures import CardFigures, formats_of, plain, render_figures
+from pocketbert.pipeline.phone.card_figures import CardFigures, formats_of, plain, render_figures, render_headline
 from pocketbert.pipeline.phone.card_processing import LABELS_SHOWN, render_processing
 
 _HUB_TASKS = {TaskName.MULTI_LABEL: "text-classification", TaskName.REGRESSION: "text-classification"}
@@ -73,6 +73,7 @@ def render_card(artefacts: Artefacts, facts: CardFacts) -> str:
     parts = [
         _render_front_matter(artefacts, facts),
         f"# {plain(artefacts.name)}",
+        render_headline(artefacts, facts.figures),
         f"{facts.family.title} for {artefacts.task}, converted for phones by PocketBERT. {_describe_output(artefacts)}",
         _render_platforms(artefacts, facts),
         _render_code(artefacts),
@@ -85,7 +86,7 @@ def render_card(artefacts: Artefacts, facts: CardFacts) -> str:
 
 
 def _render_front_matter(artefacts: Artefacts, facts: CardFacts) -> str:
-    """Return the YAML block at the card's top that the Hugging Face Hub reads: licence, task, tags and more."""
+    """Return the YAML block at the top of the model card, which the Hugging Face Hub reads: licence, task, tags and more."""
     formats = [str(format) for format in formats_of(artefacts)]
     schemes = ["int8"] if any(r.scheme is Scheme.INT8 for r in artefacts.models()) else []
     entries = {
@@ -102,26 +103,36 @@ def _render_front_matter(artefacts: Artefacts, facts: CardFacts) -> str:
 
 
 def _licence_entries(licence: str) -> dict[str, str]:
-    """Return the entries of the card's YAML block for a licence.
+    """Return the entries of the model card's YAML block that state a licence.
 
     Args:
-        licence: As the folder's lineage words it, e.g. ``Apache-2.0 (model card of X)``.
+        licence: The licence as the folder's lineage words it, e.g. ``Apache-2.0 (model card of X)`` or ``mit (base X),
+            cc-by-nc-4.0 (adapter Y)``.
 
     Returns:
-        ``license`` for a licence that the Hub knows; ``license: other`` with a name for another one; nothing where it is unknown.
+        ``license`` with a licence that the Hub knows; ``license: other`` with a name for another licence, or for several; empty
+        if the licence is unknown.
     """
+    several = dict.fromkeys(re.findall(r"(?:^|\), )([^()]+?) \(", licence))
+    if len(several) > 1:
+        return {"license": "other", "license_name": _slug(" and ".join(several))}
     words = licence.strip().lower().split()
     first = words[0].strip("(),;:.") if words else "unknown"
     if first in _HUB_LICENCES:
         return {"license": first}
     if first == "unknown":
         return {}
-    name = re.sub(r"[^a-z0-9.]+", "-", licence.partition("(")[0].strip().lower()).strip("-")[:60]
+    name = _slug(licence.partition("(")[0])
     return {"license": "other", "license_name": name} if name else {}
 
 
+def _slug(text: str) -> str:
+    """Return a name of at most 60 lower-case letters, digits, dots and hyphens for a text."""
+    return re.sub(r"[^a-z0-9.]+", "-", text.strip().lower()).strip("-")[:60]
+
+
 def _describe_output(artefacts: Artefacts) -> str:
-    """Return one sentence on what the model answers."""
+    """Return one sentence for the model card on what the model answers."""
     match artefacts.task:
         case TaskName.REGRESSION:
             units = " from 0 to 1" if applies_sigmoid(artefacts) else ", in the units of the training data"
@@ -130,6 +141,8 @@ def _describe_output(artefacts: Artefacts) -> str:
             return "It answers with a piece of the text that a question is asked about" + (
                 ", or with none." if artefacts.processing.null_answers else "."
             )
+        case TaskName.MULTIPLE_CHOICE:
+            return "It answers with the most probable of several choices, each of which it reads by itself behind the question."
         case TaskName.FILL_MASK:
             return "It answers with tokens for the masked places of a text."
         case TaskName.FEATURE_EXTRACTION:
@@ -145,14 +158,14 @@ def _describe_output(artefacts: Artefacts) -> str:
 
 
 def _render_platforms(artefacts: Artefacts, facts: CardFacts) -> str:
-    """Return the table of which file to take on which platform, and the notes on these files, as Markdown."""
+    """Return the model card's table of what an app needs on each platform, with notes on the files, as Markdown."""
     rows, _ = _choose_offers(artefacts)
     if not rows:
         return ""
     lines = [
-        "## Which file",
+        "## What an app needs",
         "",
-        "| platform | file to take | MB in the app | needs at least | tokenizer | dependency |",
+        "| platform | file in the code | MB in the app | needs at least | tokenizer | dependency |",
         "|---|---|---:|---|---|---|",
     ]
     for offer in rows:
@@ -170,7 +183,7 @@ def _render_platforms(artefacts: Artefacts, facts: CardFacts) -> str:
 
 
 def _render_code(artefacts: Artefacts) -> str:
-    """Return the card's code as Markdown: for each platform of the table, for PocketBERT, and for more clients."""
+    """Return the model card's example code as Markdown: for each platform of its table, for PocketBERT and for other clients."""
     rows, others = _choose_offers(artefacts)
     more = [offer.snippet for offer in others] + [
         code for place in format_places() for code in place.snippets(artefacts)
@@ -195,12 +208,12 @@ def _choose_offers(artefacts: Artefacts) -> tuple[list[Offer], list[Offer]]:
 
 
 def _render_roles(tables: Mapping[str, Sequence[RoleRow]]) -> str:
-    """Return a Markdown table per quantized file of how the weights of each role (such as query) are stored.
+    """Return a Markdown table for each quantized file: how it stores the weights of each role (place in a layer, such as query).
 
     Tables of files for which the recipe set no roles are folded away.
 
     Args:
-        tables: Rows by path of the file; nothing is written without any.
+        tables: Rows of each table, by path of the file; empty if there are none.
     """
     if not tables:
         return ""
@@ -229,7 +242,7 @@ def _role_row(row: RoleRow) -> str:
 
 
 def _render_lineage(artefacts: Artefacts, facts: CardFacts) -> str:
-    """Return the card's section on lineage, limits and library versions as Markdown."""
+    """Return the model card's section on lineage, limits and library versions as Markdown."""
     lines = ["## Lineage and limits", "", f"- Licence of the weights: {facts.licence}."]
     lines += [f"- {key}: {plain(value)}" for key, value in artefacts.lineage.items() if key != "licence"]
     lines += [f"- {facts.family.title}: {limit}." for limit in facts.family.limits]

@@ -1,13 +1,13 @@
-"""The figures of a model card: files with sizes and scores, parity, latencies.
+"""The figures of a model card: the file to take on each platform, files with sizes and scores, parity, latencies.
 
-`measured_figures` reads what was measured from an artefact folder, `render_figures` writes the sections between two comment
-lines, and `replace_figures` puts new ones into a card that a user may have edited.
+`measured_figures` reads what was measured from an artefact folder, `render_headline` and `render_figures` write the parts of the card that
+stand between two comment lines, and `replace_figures` puts new ones into a card that a user may have edited.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,20 +16,32 @@ from pocketbert.core.compare.parity import Parity
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.metrics import METRICS, Direction
 from pocketbert.core.tasks import TASKS
-from pocketbert.core.types import Format
-from pocketbert.pipeline.formats.base import FormatPlace, format_place
+from pocketbert.core.types import Client, Format, Provenance
+from pocketbert.pipeline.formats.base import FormatPlace, ModelFile, format_place
+from pocketbert.pipeline.formats.snippets.parts import CHECKED_SCHEMES, Platform
 from pocketbert.pipeline.make.model_files import read_parity
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkResult
+    from pocketbert.benchmarks.report.figures import ModelRow
 
 TEACHER_SCORE = "teacher score"
 """Entry of `Artefacts.lineage` with the teacher's score in words."""
 BENCHMARK_FILE = "benchmark.json"
 _BEGIN = "<!-- pocketbert figures: begin -->"
 _END = "<!-- pocketbert figures: end -->"
+_HEADLINE_BEGIN = "<!-- pocketbert headline: begin -->"
+_HEADLINE_END = "<!-- pocketbert headline: end -->"
 _REAL_TEXT = "real text"
 """Length of texts as they are, in the latency table."""
+
+_OPENED_BY = {
+    (Format.ONNX, None): (Platform.ANDROID_ONNX, Platform.IOS_ONNX, Platform.WEB, Platform.PYTHON),
+    (Format.TFLITE, None): (Platform.ANDROID_LITERT, Platform.PYTHON),
+    (Format.TFLITE, Client.MEDIAPIPE): (Platform.ANDROID_SIMPLE,),
+    (Format.COREML, None): (Platform.IOS,),
+}
+"""Platforms that open a format's files; of several formats the first one has the platform's row in the card."""
 
 
 @dataclass(frozen=True)
@@ -62,27 +74,31 @@ class CardFigures:
         condition: How latency was measured, in one sentence.
         teacher_score: The teacher's score in words; empty where there is none.
         parity: Comparisons of the files with the original model.
+        medians: Median latencies in ms by device, then by path of the file, as `collect_times` of the report returns them.
     """
 
     latency: Sequence[LatencyRow] = ()
     condition: str = ""
     teacher_score: str = ""
     parity: Sequence[Parity] = ()
+    medians: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 def measured_figures(folder: Path, artefacts: Artefacts) -> CardFigures:
-    """Read latencies and differences from the original model of a folder's files, as far as measured.
+    """Read the measured latencies of a folder's files, and their differences from the original model.
 
-    They are in its ``benchmark.json`` and ``parity.json``.
+    They are in ``benchmark.json`` and ``parity.json``, as far as they were measured.
 
     Args:
         folder: The artefact folder.
         artefacts: Content of the folder's ``artifacts.json``.
     """
     from pocketbert.benchmarks.measurement import BenchmarkResult
+    from pocketbert.benchmarks.report.choice import collect_times
 
     benchmark = folder / BENCHMARK_FILE
-    session = BenchmarkResult.read(benchmark).headline if benchmark.is_file() else None
+    result = BenchmarkResult.read(benchmark) if benchmark.is_file() else None
+    session = result.headline if result is not None else None
     timed = session if session is not None and session.timed else None
     paths = {r.path for r in artefacts.models()}
     score = artefacts.lineage.get(TEACHER_SCORE)
@@ -91,7 +107,73 @@ def measured_figures(folder: Path, artefacts: Artefacts) -> CardFigures:
         condition=_describe_conditions(timed) if timed else "",
         teacher_score=f"Teacher: {score}." if score else "",
         parity=[p for p in read_parity(folder) if p.subject in paths],
+        medians=collect_times(_report_rows(artefacts), result),
     )
+
+
+def render_headline(artefacts: Artefacts, figures: CardFigures) -> str:
+    """Return the first lines of the card as Markdown: the file to take on each platform, with score, size and latency.
+
+    They are chosen by the rule of the report, and stand between two comment lines. Empty for a folder whose files no platform opens.
+
+    Args:
+        artefacts: Content of the folder's ``artifacts.json``.
+        figures: Measured latencies.
+    """
+    from pocketbert.benchmarks.report.choice import RULE, choose_files, describe_choice, list_files
+
+    rows = [row for row in _report_rows(artefacts) if row.platforms]
+    choices = choose_files(rows, figures.medians)
+    if not rows:
+        return ""
+    scored = next((row.eval_score for row in rows if row.eval_score is not None), None)
+    metric = f" {scored.metric} ({plain(_last_set(artefacts))}) |" if scored is not None else ""
+    takes = " ".join(f"Take `{row.path}` on {'; '.join(places)}." for row, places in list_files(choices))
+    lines = [
+        _HEADLINE_BEGIN,
+        "",
+        f"**{takes}**",
+        "",
+        f"| platform | file |{metric} size | p50 ms |",
+        f"|---|---|{'---:|' * bool(metric)}---:|---:|",
+    ]
+    for choice in choices:
+        score, size, time = describe_choice(choice, None)
+        assert choice.row is not None
+        emulated = " (emulated)" if choice.row.provenance is Provenance.EMULATED and choice.row.eval_score else ""
+        reason = f" ({choice.reason})" if choice.reason else ""
+        device = f" ({plain(choice.device)})" if choice.device not in ("", "local") else ""
+        shown = f" {score}{emulated} |" if metric else ""
+        lines.append(f"| {choice.place} | `{choice.row.path}`{reason} |{shown} {size} | {time}{device} |")
+    teacher = [figures.teacher_score] if figures.teacher_score else []
+    sources = "Where the figures come from stands below, with all files and latencies; times on another device differ."
+    return "\n".join([*lines, "", " ".join([RULE, *teacher, sources]), "", _HEADLINE_END])
+
+
+def _report_rows(artefacts: Artefacts) -> list[ModelRow]:
+    """Return the model files of a folder as rows of the report, with their path as name and the scores that were recorded last."""
+    from pocketbert.benchmarks.report.figures import ModelRow
+
+    platforms, rows = list_platforms(artefacts.models(), text_only=artefacts.form is None), _last_set(artefacts)
+    return [
+        ModelRow(
+            name=record.path,
+            scheme=record.scheme,
+            bytes=record.bytes,
+            eval_score=record.scores.get(rows),
+            is_default=bool(record.default),
+            path=record.path,
+            sha256=record.sha256,
+            provenance=Provenance.EMULATED if record.emulated else Provenance.MEASURED,
+            platforms=platforms.get(record.path, []),
+        )
+        for record in artefacts.models()
+    ]
+
+
+def _last_set(artefacts: Artefacts) -> str:
+    """Return the name of the rows on which the files were scored last; empty if none was scored."""
+    return next((list(record.scores)[-1] for record in artefacts.models() if record.scores), "")
 
 
 def render_figures(artefacts: Artefacts, figures: CardFigures) -> str:
@@ -109,14 +191,35 @@ def replace_figures(card: str, figures: str) -> str | None:
 
     Args:
         card: The card, which a user may have edited.
-        figures: What `render_figures` returned.
+        figures: What `render_figures` or `render_headline` returned.
 
     Returns:
         The card with the new figures; None where the two comment lines are gone.
     """
-    before, begin, rest = card.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
+    first, *_, last = figures.splitlines()
+    before, begin, rest = card.partition(first)
+    _, end, after = rest.partition(last)
     return f"{before}{figures}{after}" if begin and end else None
+
+
+def list_platforms(files: Sequence[ModelRecord | ModelFile], text_only: bool) -> dict[str, list[str]]:
+    """List the platforms of the card's table whose apps open each file, by the file's path.
+
+    Args:
+        files: Model files of a folder or a run; those for one runtime only have no platform.
+        text_only: Whether the model takes texts only; transformers.js makes no other inputs.
+    """
+    opened = [f for f in files if f.runtime is None and (f.client is None or f.scheme in CHECKED_SCHEMES)]
+    there = {(f.format, f.client) for f in opened}
+    kind_by_platform: dict[Platform, tuple[Format, Client | None]] = {}
+    for kind, platforms in _OPENED_BY.items():
+        for platform in platforms if kind in there else ():
+            kind_by_platform.setdefault(platform, kind)
+    if Platform.IOS in kind_by_platform:
+        kind_by_platform.pop(Platform.IOS_ONNX, None)
+    if not text_only:
+        kind_by_platform.pop(Platform.WEB, None)
+    return {f.path: [p.value for p, kind in kind_by_platform.items() if kind == (f.format, f.client)] for f in opened}
 
 
 def formats_of(artefacts: Artefacts) -> list[Format]:
@@ -163,7 +266,7 @@ def _render_files(artefacts: Artefacts, figures: CardFigures) -> str:
 
 
 def _file_remark(record: ModelRecord) -> str:
-    """Return the words behind a file's name in the table: default, or the only client or runtime that takes it."""
+    """Return the words after a file's name in the table: default, or the only client or runtime that takes it."""
     if record.default:
         return " (default of `pocketbert.load`)"
     only = record.client or record.runtime
@@ -171,7 +274,10 @@ def _file_remark(record: ModelRecord) -> str:
 
 
 def _parity_lines(parity: Sequence[Parity]) -> list[str]:
-    """Return a line on how far the files' outputs are from the original model's; none if nothing was compared."""
+    """Return a list of one line on how far each file's outputs are from the original model's; empty if nothing was compared.
+
+    The largest difference is given as a share of the outputs' spread (standard deviation).
+    """
     if not parity:
         return []
     each = ", ".join(f"`{p.subject}` {p.worst:.0e} (allowed {p.bound:.0e})" for p in parity)
@@ -182,7 +288,7 @@ def _parity_lines(parity: Sequence[Parity]) -> list[str]:
 
 
 def _render_latency(artefacts: Artefacts, figures: CardFigures) -> str:
-    """Return the card's section on latency, or if nothing was measured the command that measures it."""
+    """Return the model card's section on latency; if nothing was measured, it gives the command that measures."""
     if not figures.latency:
         ways = [format_place(format).timing for format in formats_of(artefacts)]
         return f"## Latency\n\nNot measured. {FormatPlace.timing if FormatPlace.timing in ways else ways[0]}."
@@ -195,7 +301,7 @@ def _render_latency(artefacts: Artefacts, figures: CardFigures) -> str:
 
 
 def _summary_rows(rows: Sequence[LatencyRow]) -> list[LatencyRow]:
-    """Return the latency rows to show unfolded: fewest threads, real text and the middle one of the fixed lengths."""
+    """Select the latency rows that are shown first: fewest threads, real text and the middle one of the fixed lengths."""
     threads = min(row.threads for row in rows)
     fixed = sorted({row.length for row in rows if row.length.isdecimal()}, key=int)
     middle = fixed[len(fixed) // 2] if fixed else ""
@@ -215,7 +321,7 @@ def _latency_table(rows: Sequence[LatencyRow]) -> str:
 
 
 def _latency_rows(artefacts: Artefacts, session: BenchmarkResult) -> Sequence[LatencyRow]:
-    """Return the latency table's rows for one session; files of the folder are recognised by digest.
+    """Return the latency table's rows for one device; files of the folder are recognized by their digest.
 
     Args:
         artefacts: Content of the folder's ``artifacts.json``.
@@ -237,7 +343,7 @@ def _latency_rows(artefacts: Artefacts, session: BenchmarkResult) -> Sequence[La
 
 
 def _describe_conditions(session: BenchmarkResult) -> str:
-    """Return sentences on how latency was measured: engine, machine, runs."""
+    """Return sentences on how one device's latencies were measured: engine, machine, runs."""
     engines = ", ".join(dict.fromkeys(f"{m.engine} {m.engine_version}" for m in session.measurements))
     return (
         f"Provenance {session.measurements[0].provenance}, batch 1, {engines} on {session.machine.summary}; "

@@ -31,7 +31,7 @@ _SIMILARITY_WORDS = {
 
 
 def render_processing(artefacts: Artefacts) -> str:
-    """Return the card's section on how texts become inputs, and outputs become answers, as Markdown."""
+    """Return the model card's section on how texts become inputs and outputs become answers, as Markdown."""
     p = artefacts.processing
     cut = (
         "longer texts are read in windows"
@@ -51,7 +51,7 @@ def render_processing(artefacts: Artefacts) -> str:
 
 
 def _prompt_lines(artefacts: Artefacts) -> list[str]:
-    """Return a line on the prompts that are put in front of texts; an empty list if the folder has none."""
+    """Return a list of one line on the prompts that are put in front of texts; empty if the folder has none."""
     p = artefacts.processing
     if not takes_prompts(artefacts):
         return []
@@ -108,12 +108,21 @@ def _describe_answer(artefacts: Artefacts) -> str:
                 f"that leaves no room). The answer is the start and end inside the context with the highest sum of `start_logits` and "
                 f"`end_logits`, at most {p.answer_length} tokens long, the best of all windows. {none} Offsets count Unicode code points."
             )
+        case TaskName.MULTIPLE_CHOICE:
+            return (
+                "Each choice is a row of the input by itself: the question first, then the choice. `logits` is one number for each row; the "
+                "softmax over the numbers of all choices of a question gives their probabilities, and the largest is the answer "
+                "(`processing.score` of `artifacts.json`). Apply no softmax or sigmoid to a single row, and switch off those of a client library."
+            )
         case TaskName.FILL_MASK:
             return "Softmax over the logits of a masked token gives each vocabulary entry's probability there."
         case TaskName.FEATURE_EXTRACTION:
-            pooling = Pooling(PoolingKind(p.pooling or PoolingKind.MEAN), bool(p.normalize))
+            first, *further = (PoolingKind(kind) for kind in (p.pooling or PoolingKind.MEAN).split("+"))
+            pooled = Pooling(first, bool(p.normalize and not p.vector_layers), tuple(further)).title
+            layers = "".join(f", then {plain(layer)}" for layer in p.vector_layers)
+            unit = ", of length 1" if p.normalize and p.vector_layers else ""
             return (
-                f"`sentence_embedding` is the {pooling.title}, padding left out, computed inside the files; `last_hidden_state` has the "
+                f"`sentence_embedding` is the {pooled}{layers}{unit}, padding left out, computed inside the files; `last_hidden_state` has the "
                 "token states, for clients that pool themselves."
                 f"{f' Two vectors are compared by {_SIMILARITY_WORDS[p.similarity]}.' if p.similarity else ''}"
             )
@@ -124,7 +133,7 @@ _WHO_MARKS_UNKNOWN = "`pocketbert.load` and the app core mark it, the code in th
 
 
 def _describe_unknown(artefacts: Artefacts) -> str:
-    """Return the sentence on answers that count as unknown, with a space in front; empty without a threshold."""
+    """Return the sentence on answers that count as unknown, with a leading space; empty if no file has a threshold."""
     p = artefacts.processing
     if p.unknown_accuracy is None:
         limit = f"{p.unknown:g} (`processing.unknown` of `artifacts.json`)" if p.unknown is not None else ""
@@ -170,7 +179,7 @@ def _describe_probabilities(artefacts: Artefacts) -> str:
 
 
 def _calibration_note(record: ModelRecord) -> str:
-    """Return in brackets the calibration error with and without a file's temperature; empty if not measured."""
+    """Return the calibration error with and without a file's temperature, in brackets; empty if it was not measured."""
     measured = record.confidence
     if measured is None or measured.error is None or measured.error_before is None:
         return ""

@@ -33,6 +33,7 @@ from pocketbert.core.models.tokenizers import SENTENCE_FILE, TOKENIZER_FILES
 from pocketbert.core.predict.inputs import ENTITIES_FILE
 from pocketbert.core.predict.sentence_settings import (
     DEFAULT_POOLING,
+    LAYER_FOLDERS,
     MODULES_FILE,
     POOLING_FILE,
     SETTINGS_FILE,
@@ -52,9 +53,10 @@ from pocketbert.pipeline.formats.base import (
 )
 from pocketbert.pipeline.formats.weight_roles import resolve_file_weights
 from pocketbert.pipeline.gates.confidence import SELFTEST_FILE, write_selftest
+from pocketbert.pipeline.gates.library import check_library_answers, check_library_texts
 from pocketbert.pipeline.gates.verify import open_artefact_file
+from pocketbert.pipeline.learn.answers import describe_column
 from pocketbert.pipeline.learn.finishing import read_training
-from pocketbert.pipeline.make.library import check_library_answers, check_library_texts
 from pocketbert.pipeline.make.measuring import is_measured
 from pocketbert.pipeline.make.model_files import PARITY_FILE, read_parity
 from pocketbert.pipeline.phone.card import render_card
@@ -62,7 +64,7 @@ from pocketbert.pipeline.phone.card_figures import TEACHER_SCORE, measured_figur
 from pocketbert.pipeline.phone.recording import FACTS_FILE, write_facts
 from pocketbert.pipeline.phone.tokenizers.sources import java_gates, pack_sources
 from pocketbert.pipeline.results import Gate, Verification, read_verification
-from pocketbert.runtime.engines import open_file
+from pocketbert.runtime.engines import describe_file
 
 if TYPE_CHECKING:
     pass
@@ -98,8 +100,10 @@ class Origin:
 
     Attributes:
         weights: sha256 of the weights that the run started from.
-        everything: Digest of recipe, model, data and library versions; with an equal digest the same folder would be written.
-        accepted: Steps whose results were made with other library versions and kept (--resume-anyway), each with the versions.
+        everything: Digest of recipe, model, data and library versions. If it is equal, the same folder would be
+            written.
+        accepted: Steps whose results were made with other library versions and kept (--resume-anyway), each with the
+            versions.
     """
 
     weights: str
@@ -108,7 +112,7 @@ class Origin:
 
 
 def check_packable(model: RunModel) -> Verification:
-    """Return a run's verification, after a check that all files passed and have not changed since.
+    """Check that all files of a run passed verification and have not changed since; return the verification.
 
     Raises:
         GateError: Naming each file that did not pass or has changed, and the command to run.
@@ -134,22 +138,23 @@ def check_packable(model: RunModel) -> Verification:
 def make_pack(
     model: RunModel, pair: bool, origin: Origin, destination: Path, confusions: Sequence[tuple[str, str, int]] = ()
 ) -> Sequence[str]:
-    """Write the artefact folder of a run; return the failures of its comparison with the checkpoint's library.
+    """Write the artefact folder of a run, and compare it with the library that the checkpoint was made for.
 
     ``artifacts.json`` is written last.
 
     Args:
         model: The exported model with its files.
-        pair: Whether inputs are pairs.
-        origin: Digests of what the folder is made from.
+        pair: Whether the model's inputs are pairs of texts.
+        origin: Digests of the inputs that the folder is made from.
         destination: The folder to write.
-        confusions: Pairs of labels that the default file confuses most on eval: gold, predicted, rows.
+        confusions: Pairs of labels that the default file confuses most on the evaluation rows, as (gold, predicted,
+            number of rows); they are shown in the report.
 
     Returns:
-        One line for each gate that found the packed folder to answer otherwise than the library of the checkpoint.
+        One line for each check in which the packed folder gave other answers than the library.
 
     Raises:
-        GateError: If a file did not pass, or has changed since.
+        GateError: If a file did not pass verification, or has changed since.
     """
     result, recipe, run = check_packable(model), model.recipe, model.run
     for name, path in sources(model).items():
@@ -159,7 +164,9 @@ def make_pack(
         destination / PARITY_FILE,
         [json.loads(p.model_dump_json()) for f in recipe.export.formats for p in read_parity(run / f)],
     )
-    kinds, aliases = dict(_KINDS), dict[str, str]()
+    of_layers = [name for name in sources(model) if name.startswith(tuple(f"{folder}/" for folder in LAYER_FOLDERS))]
+    kinds = {**_KINDS, **{n: Kind.WEIGHTS if n.endswith(".safetensors") else Kind.CONFIG for n in of_layers}}
+    aliases = dict[str, str]()
     for format in recipe.export.formats:
         own = [f for f in model.files if f.format is format]
         extras = format_place(format).pack(own, model.folder, destination)
@@ -185,19 +192,21 @@ def make_pack(
 
 
 def sources(model: RunModel) -> dict[str, Path]:
-    """Map paths in the artefact folder to the files of the run that are copied there unchanged."""
+    """Return the run's files that are copied unchanged into the artefact folder, by their paths there."""
     paths = {file.path: model.source(file) for file in model.files}
     names = ("config.json", "model.safetensors", ENTITIES_FILE, *_TOKENIZER_FILES, *_VECTOR_FILES)
-    paths |= {name: model.weights / name for name in names}
+    layers = [f"{folder}/{name}" for folder in LAYER_FOLDERS for name in ("config.json", "model.safetensors")]
+    paths |= {name: model.weights / name for name in (*names, *layers)}
     recorded = ("golden.jsonl", "golden_tokens.jsonl", LIBRARY_FILE, SIMULATED_FILE)
     paths |= {name: model.run / "golden" / name for name in recorded}
     return {name: path for name, path in paths.items() if path.exists()}
 
 
 def _library_gates_of_pack(folder: Path, artefacts: Artefacts) -> list[Gate]:
-    """Return the gates that compare a packed folder's token ids and answers with the checkpoint's library.
+    """Compare the token ids and answers of a packed folder with the checkpoint's library, and return the gates.
 
-    The folder is read as an app reads it.
+    The folder is read as an app reads it. Ids are compared on all texts, answers on a few: the file was verified
+    before, and wrong settings of the folder are wrong for every text.
     """
     subject = open_artefact_file(
         folder, artefacts, artefacts.default_model(), read_checked_config(folder, artefacts), read_simulated(folder)
@@ -205,7 +214,7 @@ def _library_gates_of_pack(folder: Path, artefacts: Artefacts) -> list[Gate]:
     tokenizer, library = TextTokenizer(folder, artefacts.processing.max_length), read_library(folder)
     return [
         check_library_texts(library, tokenizer, [subject]),
-        *check_library_answers(library, artefacts.head(), len(artefacts.labels), subject),
+        *check_library_answers(library, artefacts.head(), len(artefacts.labels), subject, all_rows=False),
         *java_gates(folder, artefacts, library),
     ]
 
@@ -213,13 +222,24 @@ def _library_gates_of_pack(folder: Path, artefacts: Artefacts) -> list[Gate]:
 def _with_files(
     artefacts: Artefacts, destination: Path, kinds: Mapping[str, Kind], aliases: Mapping[str, str]
 ) -> Artefacts:
-    """Return the content of ``artifacts.json`` with a record of every file in the folder."""
+    """Return the content of ``artifacts.json`` with a record of every file in the folder.
+
+    Args:
+        artefacts: Content with records of the model files.
+        destination: The folder.
+        kinds: Kind of each other file, by its path.
+        aliases: Paths of model files that also have another name, by that name.
+    """
     records = [*artefacts.models(), *_file_records(destination, artefacts.models(), kinds, aliases)]
     return artefacts.model_copy(update={"files": sorted(records, key=lambda r: r.path)})
 
 
 def _check_measured(run: Path, result: Verification, files: Sequence[str]) -> None:
-    """Raise GateError if ``benchmark.json`` has no measurement of a file that is packed."""
+    """Check that ``benchmark.json`` has a measurement of each packed file.
+
+    Raises:
+        GateError: Naming the files without one.
+    """
     benchmark = read_benchmark(run)
     measured = {v.sha256 for s in (benchmark, *benchmark.others) for v in s.variants} if benchmark else set()
     unmeasured = [name for name in files if result.files[name] not in measured]
@@ -228,7 +248,7 @@ def _check_measured(run: Path, result: Verification, files: Sequence[str]) -> No
 
 
 def _artefacts(model: RunModel, pair: bool, result: Verification, origin: Origin) -> Artefacts:
-    """Return the content of ``artifacts.json`` with the records of the model files only."""
+    """Return the content of ``artifacts.json`` with records of the model files only; other files are added later."""
     recipe, folder = model.recipe, model.folder
     return Artefacts(
         name=recipe.name,
@@ -261,7 +281,7 @@ def _model_records(model: RunModel, result: Verification) -> list[ModelRecord]:
             client=f.client,
             runtime=f.runtime,
             default=f is default,
-            signature=open_file(model.source(f), f.format, runtime=f.runtime).signature,
+            signature=describe_file(model.source(f), f.format, f.runtime).signature,
             minimum=format_place(f.format).minimum(f, model.source(f)),
             status=Status.PASSED,
             lineage=model.folder.sha256,
@@ -275,14 +295,25 @@ def _model_records(model: RunModel, result: Verification) -> list[ModelRecord]:
 
 
 def _lineage(model: RunModel, licence: str, origin: Origin, score: str = "") -> dict[str, str]:
-    """Return where the weights come from, as entries of the card: teacher, digests, licence, training data.
+    """Return the model card's entries on where the weights come from: teacher, digests, licence, training data.
 
     Local folders and files are named without their paths.
+
+    Args:
+        model: The exported model.
+        licence: Licence of the weights.
+        origin: Digests of the inputs of the run.
+        score: The teacher's score in words; empty to leave it out.
     """
     teacher, train = model.recipe.teacher, model.recipe.data.train
+    start = Path(teacher.model).name if Path(teacher.model).is_absolute() else teacher.model
+    taught = {"teacher": start}
+    if train is not None and train.teacher is not None:
+        taught = {"teacher": describe_column(train.teacher, train.path), "student's start": start}
     lineage = {
-        "teacher": Path(teacher.model).name if Path(teacher.model).is_absolute() else teacher.model,
+        **taught,
         **({"revision": teacher.revision} if teacher.revision else {}),
+        **({"adapters": ", ".join(Path(name).name for name in teacher.adapters)} if teacher.adapters else {}),
         "source_sha256": origin.weights,
         "weights_sha256": model.folder.sha256,
         "licence": licence,
@@ -296,7 +327,7 @@ def _lineage(model: RunModel, licence: str, origin: Origin, score: str = "") -> 
 
 
 def _processing(model: RunModel) -> Processing:
-    """Return how a client makes inputs of texts and answers of outputs: lengths, padding, thresholds, prompts."""
+    """Return how clients turn texts into inputs, and outputs into answers: lengths, padding, thresholds, prompts."""
     task, folder, answer = model.task, model.folder, model.recipe.answer
     own: dict[str, object] = {}
     if task.labels is LabelKind.NAMES:
@@ -312,10 +343,13 @@ def _processing(model: RunModel) -> Processing:
             "null_answers": answer.null_answers,
             "pair_order": ["question", "context"],
         }
+    if task.labels is LabelKind.CHOICE:
+        own["pair_order"] = ["question", "choice"]
     if task.name is TaskName.FEATURE_EXTRACTION:
         pooling = read_pooling(folder.path) or DEFAULT_POOLING
         own |= {
-            "pooling": pooling.kind.value,
+            "pooling": pooling.name,
+            "vector_layers": [layer.title for layer in pooling.layers],
             "normalize": pooling.normalize,
             "similarity": answer.similarity or read_similarity(folder.path),
         }
@@ -334,7 +368,7 @@ def _processing(model: RunModel) -> Processing:
 def _file_records(
     destination: Path, models: Sequence[ModelRecord], kinds: Mapping[str, Kind], aliases: Mapping[str, str]
 ) -> list[FileRecord]:
-    """Return records of all files in a folder but the model files, and of further names (aliases) of model files."""
+    """Return records of all files in a folder except model files, and of the second names (aliases) of model files."""
     known = {r.path: r for r in models}
     packages = [destination / name for name in known if (destination / name).is_dir()]
     out: list[FileRecord] = []
@@ -351,10 +385,16 @@ def _file_records(
 
 
 def portable(recipe: Recipe) -> Recipe:
-    """Return a copy of the recipe in which local files are named without their paths on this machine."""
-    content = recipe.model_dump(mode="json", by_alias=True)
+    """Return a copy of the recipe without a plan, in which local files are named without their folders on this machine."""
+    content = recipe.model_dump(mode="json", by_alias=True, exclude={"planned"})
     data, student = content["data"], content["student"] or {}
-    sources = [data["train"], data["eval"], *(data["corpus"] or {}).get("sources", [])]
+    sources = [
+        data["train"],
+        data["eval"],
+        data["validation"],
+        *(data["corpus"] or {}).get("sources", []),
+        *(data["transfer"] or {}).get("sources", []),
+    ]
     for part, key in (
         *((s, "path") for s in sources),
         (data["augment"], "vectors"),

@@ -1,4 +1,4 @@
-"""Pack what an app of one platform needs of an artefact folder: `pocketbert pack --for android|ios|web|server`.
+"""Pack what an app of one platform needs of an artefact folder: `pocketbert pack --for android|ios|web|web-demo|server`.
 
 A class per platform chooses the files (`AppPlatform.choose`), and `write_pack` writes them into a folder that verifies without
 the one it was made from. `earlier_pack` and `is_packed` find out what an earlier command left there.
@@ -36,17 +36,18 @@ from pocketbert.core.compare.golden import (
 )
 from pocketbert.core.disk.files import copy_path
 from pocketbert.core.disk.ownership import temporary_folder
-from pocketbert.core.errors import InputError, Problem, suggest_allowed
+from pocketbert.core.errors import InputError, Problem, first_line, suggest_allowed
 from pocketbert.core.families.config import CONFIG_FILE
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.system import version_of
 from pocketbert.core.models.tokenizers import TOKENIZER_FILES
 from pocketbert.core.predict.inputs import ENTITIES_FILE
-from pocketbert.core.predict.sentence_settings import MODULES_FILE, POOLING_FILE
+from pocketbert.core.predict.sentence_settings import LAYER_FOLDERS, MODULES_FILE, POOLING_FILE
 from pocketbert.core.types import Format, Runtime, Scheme, Status
 from pocketbert.pipeline.formats.onnx import TRANSFORMERS_JS_FILE
 from pocketbert.pipeline.formats.snippets.parts import CHECKED_SCHEMES
 from pocketbert.pipeline.gates.confidence import SELFTEST_FILE, write_selftest
+from pocketbert.pipeline.phone.web_demo import write_page
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Choice:
     Attributes:
         models: Model files, those of the folder's default format first.
         others: The other files.
-        absent: Files that an app could use and that are not packed, each with the reason.
+        absent: Reasons why files that an app could use are not packed, by file.
     """
 
     models: list[ModelRecord]
@@ -70,16 +71,16 @@ class Choice:
 
 
 class AppPlatform(ABC):
-    """A platform: names the files of an artefact folder that its apps need. One subclass per platform.
+    """A platform: names the files of an artefact folder that its apps need. There is one subclass per platform.
 
     Attributes:
-        name: What ``pocketbert pack --for`` takes.
-        title: Its name in messages, with the article: ``an iOS app``.
+        name: Name that ``pocketbert pack --for`` takes.
+        title: Name in messages, with the article: ``an iOS app``.
         lacks: Message for a folder without a model file for the platform, and the fix.
         needed: Files that must be there in addition to the model files.
         useful: Files that are packed if the folder has them.
         folders: Folders whose files are packed if the artefact folder has them.
-        takes_forms: Whether it can run files with more inputs than the text gives.
+        takes_forms: Whether the platform can run files with inputs besides the text.
         has_selftest: Whether ``selftest.json`` is written.
     """
 
@@ -94,22 +95,22 @@ class AppPlatform(ABC):
 
     @abstractmethod
     def models(self, artefacts: Artefacts) -> Choice:
-        """Choose the model files for this platform (none if the folder has none), and list those that are absent."""
+        """Choose the model files for this platform, and name those that an app could use and the folder lacks."""
 
     def path(self, artefacts: Artefacts, record: ModelRecord) -> str:
         """Return the path that a model file gets in the packed folder."""
         return record.path
 
-    def add(self, models: list[Path], destination: Path) -> dict[str, Kind]:
-        """Write files for this platform that the artefact folder does not have; return their kinds by name."""
+    def add(self, models: list[Path], destination: Path, artefacts: Artefacts) -> dict[str, Kind]:
+        """Write files for this platform that the artefact folder does not have, and return their kinds by name."""
         return {}
 
     def choose(self, folder: Path, artefacts: Artefacts) -> Choice:
-        """Choose the files of an artefact folder that an app needs, after a check that they are there and unchanged.
+        """Choose the files of an artefact folder that an app needs, and check that they exist and are unchanged.
 
         Raises:
-            InputError: If there is no such model file, a file is missing or changed, the golden rows are too few, or the files
-                take more inputs than the app makes.
+            InputError: If the folder has no such model file, a file is missing or changed, there are too few golden
+                rows, or the files take more inputs than the app makes.
         """
         if artefacts.form is not None and not self.takes_forms:
             what = f"its files have the form '{artefacts.form}', with inputs that {self.title} does not make."
@@ -132,7 +133,7 @@ class AppPlatform(ABC):
         return choice
 
     def _find_damage(self, folder: Path, artefacts: Artefacts, choice: Choice) -> Iterator[tuple[str, str]]:
-        """Yield the path of each needed file that is missing, not listed or changed, with the reason."""
+        """Yield the path and the fault of each needed file that is missing, not listed or changed."""
         listed = {r.path for r in choice.others}
         yield from ((name, "is missing; an app needs it.") for name in self.needed if name not in listed)
         yield from ((r.path, "listed, but not there.") for r in choice.files if not (folder / r.path).exists())
@@ -151,7 +152,7 @@ _HEADER = (
 
 
 def _missing_reader() -> str | None:
-    """Return why the operators of ONNX files cannot be listed on this machine; None if they can."""
+    """Return why the operators of ONNX files cannot be listed on this machine; None if they can be."""
     return None if version_of("onnx") else "onnx is not installed here; pip install 'pocketbert[onnx]', then pack again"
 
 
@@ -180,7 +181,7 @@ def _write_required_operators(files: Sequence[Path], destination: Path) -> None:
 
 
 def _optimized(file: Path, folder: Path) -> Iterator[Any]:
-    """Yield an ONNX file's model as it is stored, and as ONNX Runtime rewrites it at each level of optimization."""
+    """Yield an ONNX model as it is in its file, and as ONNX Runtime rewrites it at each optimization level."""
     import onnx
     import onnxruntime
 
@@ -193,13 +194,13 @@ def _optimized(file: Path, folder: Path) -> Iterator[Any]:
         try:
             onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # the library's own exception classes are private
-            first = (str(error).splitlines() or [type(error).__name__])[0]
+            first = first_line(error)
             raise InputError(Problem(str(file), f"ONNX Runtime refuses the file: {first}")) from error
         yield onnx.load(str(folder / "optimized.onnx"), load_external_data=False)
 
 
 def _operators(model: Any) -> Iterator[tuple[str, int, str]]:
-    """Yield domain, operator set and name of every operator in a model, also inside subgraphs and functions."""
+    """Yield domain, operator set and name of every operator in a model, those in subgraphs and functions too."""
     sets = {entry.domain or "ai.onnx": int(entry.version) for entry in model.opset_import}
     functions = {(f.domain or "ai.onnx", f.name) for f in model.functions}
     for node in _nodes([*model.graph.node, *(n for f in model.functions for n in f.node)]):
@@ -238,7 +239,10 @@ class Android(AppPlatform):
     has_selftest = False
 
     def models(self, artefacts: Artefacts) -> Choice:
-        """Choose an ONNX and a TFLite file of the default file's scheme; with TFLite int8 also that for TFLite 2.16."""
+        """Choose an ONNX and a TFLite file of the default file's scheme.
+
+        If the TFLite file is int8, the file made for TFLite 2.16 is added.
+        """
         wanted = requested_scheme(artefacts.default_model()) if artefacts.models() else Scheme.FP32
         absent, models = dict[str, str](), list[ModelRecord]()
         for format in _FORMATS:
@@ -259,8 +263,8 @@ class Android(AppPlatform):
         why = _missing_reader() if any(r.format is Format.ONNX for r in models) else None
         return Choice(models, absent={**absent, **({OPERATORS_FILE: why} if why else {})})
 
-    def add(self, models: list[Path], destination: Path) -> dict[str, Kind]:
-        """Write the config of operators for ONNX Runtime's reduced build, if the `onnx` package is installed."""
+    def add(self, models: list[Path], destination: Path, artefacts: Artefacts) -> dict[str, Kind]:
+        """Write the list of operators for ONNX Runtime's reduced build, if the package `onnx` is installed."""
         onnx = [path for path in models if path.suffix == FORMATS[Format.ONNX].suffix]
         if not onnx or _missing_reader():
             return {}
@@ -296,10 +300,11 @@ class Server(AppPlatform):
         "Export again with --format onnx.",
     )
     useful = (*AppPlatform.useful, MODULES_FILE, POOLING_FILE, ENTITIES_FILE)
+    folders = LAYER_FOLDERS
     takes_forms = True
 
     def models(self, artefacts: Artefacts) -> Choice:
-        """Choose the default file; if that is a Core ML package, the ONNX or TFLite file of its scheme."""
+        """Choose the default file; if that is a Core ML package, choose the ONNX or TFLite file of its scheme."""
         if not artefacts.models():
             return Choice([])
         default = artefacts.default_model()
@@ -319,25 +324,47 @@ class Web(AppPlatform):
         "Export again with --format onnx.",
     )
     useful = (*AppPlatform.useful, MODULES_FILE, POOLING_FILE)
+    folders = LAYER_FOLDERS
 
     def models(self, artefacts: Artefacts) -> Choice:
-        """Choose the ONNX file in int8, else the one in fp32: browsers ask for no other scheme by default."""
+        """Choose the ONNX file in int8, else the one in fp32, since browsers ask for no other scheme by default."""
         files = [r for r in artefacts.models() if r.format is Format.ONNX and r.plain and r.scheme in CHECKED_SCHEMES]
         return Choice([choose_file(files, Scheme.INT8)] if files else [])
 
     def path(self, artefacts: Artefacts, record: ModelRecord) -> str:
-        """Return the path in the packed folder, which for the int8 file is the one that transformers.js asks for."""
+        """Return the path in the packed folder. For the int8 file it is the one that transformers.js asks for."""
         return TRANSFORMERS_JS_FILE if record.scheme is Scheme.INT8 else record.path
 
 
-PLATFORMS: dict[str, AppPlatform] = {p.name: p for p in (Android(), Ios(), Web(), Server())}
+class WebDemo(AppPlatform):
+    """A static page in which every ONNX and TFLite file of the folder answers what is typed."""
+
+    name = "web-demo"
+    title = "a web page"
+    lacks = (
+        "has neither an ONNX nor a TFLite file that passed its gates; browsers run these.",
+        "Export again with --format onnx,tflite.",
+    )
+    useful = (SIMULATED_FILE,)
+
+    def models(self, artefacts: Artefacts) -> Choice:
+        """Choose all ONNX and TFLite files that any client can open."""
+        plain = [r for format in _FORMATS for r in artefacts.models() if r.format is format and r.plain]
+        return Choice(sorted(plain, key=lambda r: r is not artefacts.default_model()))
+
+    def add(self, models: list[Path], destination: Path, artefacts: Artefacts) -> dict[str, Kind]:
+        """Write the page, the JavaScript runtime and the engines."""
+        return write_page(models, destination, artefacts)
+
+
+PLATFORMS: dict[str, AppPlatform] = {p.name: p for p in (Android(), Ios(), Web(), WebDemo(), Server())}
 
 
 def platform_named(name: str) -> AppPlatform:
-    """Return the platform called `name`, such as ``android``.
+    """Return the platform with a name such as ``android``.
 
     Raises:
-        InputError: If there is none of this name.
+        InputError: If there is no platform of this name.
     """
     if name not in PLATFORMS:
         raise InputError(Problem("--for", f"'{name}' is not a platform; {suggest_allowed(name, [*PLATFORMS])}."))
@@ -349,10 +376,10 @@ _REWRITTEN = (GOLDEN_FILE, SIMULATED_FILE)
 
 
 def earlier_pack(platform: AppPlatform, output: Path) -> Artefacts | None:
-    """Read the list of files that an earlier pack for this platform left in `output`; None if there is none.
+    """Read the artifacts.json that an earlier pack for this platform left in `output`; None if there is none.
 
     Raises:
-        InputError: If the folder's list was not written by a pack for this platform.
+        InputError: If something else wrote the artifacts.json there.
     """
     path = output / ARTEFACTS_FILE
     if not path.exists() and not path.is_symlink():
@@ -370,7 +397,7 @@ def earlier_pack(platform: AppPlatform, output: Path) -> Artefacts | None:
 
 
 def is_packed(platform: AppPlatform, output: Path, earlier: Artefacts, artefacts: Artefacts, choice: Choice) -> bool:
-    """Return whether `output` holds a pack of the same files as `choice`, none of which has changed."""
+    """Return whether `output` holds a pack with the same files as `choice`, none of which has changed."""
     same = earlier.made_from == artefacts.made_from and earlier.absent == choice.absent
     packed = [(r.path, r.sha256) for r in earlier.models()]
     if not same or sorted(packed) != sorted((platform.path(artefacts, r), r.sha256) for r in choice.models):
@@ -379,12 +406,12 @@ def is_packed(platform: AppPlatform, output: Path, earlier: Artefacts, artefacts
 
 
 def write_pack(platform: AppPlatform, folder: Path, artefacts: Artefacts, choice: Choice, destination: Path) -> None:
-    """Write a platform's pack: the chosen files, their golden rows, files of the platform, and ``artifacts.json``.
+    """Write a platform's pack: the chosen files, golden rows, the platform's own files, and ``artifacts.json``.
 
     Golden rows are recorded inputs with the outputs that each model file must give.
 
     Args:
-        platform: The platform whose apps carry the files.
+        platform: The platform of the app.
         folder: The artefact folder.
         artefacts: Content of the folder's ``artifacts.json``.
         choice: The files to pack.
@@ -406,7 +433,7 @@ def write_pack(platform: AppPlatform, folder: Path, artefacts: Artefacts, choice
     if platform.has_selftest:
         write_selftest(destination, artefacts.model_copy(update={"files": models}))
         kinds[SELFTEST_FILE] = Kind.GOLDEN
-    kinds |= platform.add([destination / r.path for r in models], destination)
+    kinds |= platform.add([destination / r.path for r in models], destination, artefacts)
     others = [r for r in choice.others if r.path not in _REWRITTEN]
     written = [FileRecord.of(destination, name, kind) for name, kind in kinds.items()]
     files = sorted([*models, *others, *written], key=lambda r: r.path)
@@ -415,7 +442,10 @@ def write_pack(platform: AppPlatform, folder: Path, artefacts: Artefacts, choice
 
 
 def _write_golden(folder: Path, names: dict[str, str], destination: Path) -> None:
-    """Copy the folder's golden rows with only the packed model files' outputs and tolerances, by their new names."""
+    """Copy the folder's golden rows, with outputs and tolerances of the packed model files only.
+
+    `names` maps the paths of the packed files to their new paths.
+    """
     rows = [
         row.model_copy(
             update={
@@ -429,7 +459,10 @@ def _write_golden(folder: Path, names: dict[str, str], destination: Path) -> Non
 
 
 def _write_simulated(folder: Path, names: dict[str, str], destination: Path) -> None:
-    """Copy the folder's simulated errors and ranges of only the packed model files, by their new names."""
+    """Copy the folder's simulated errors and ranges of the packed model files only.
+
+    `names` maps the paths of the packed files to their new paths.
+    """
     simulated = read_simulated(folder)
     errors = {names[p]: e for p, e in simulated.errors.items() if p in names}
     ranges = {names[p]: r for p, r in simulated.ranges.items() if p in names}

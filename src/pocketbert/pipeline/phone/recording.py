@@ -36,11 +36,17 @@ from pocketbert.core.host.progress import print_note
 from pocketbert.pipeline.doctor import missing
 from pocketbert.pipeline.make.measuring import with_relative_paths
 from pocketbert.pipeline.make.model_files import PARITY_FILE
-from pocketbert.pipeline.phone.card_figures import BENCHMARK_FILE, measured_figures, render_figures, replace_figures
+from pocketbert.pipeline.phone.card_figures import (
+    BENCHMARK_FILE,
+    measured_figures,
+    render_figures,
+    render_headline,
+    replace_figures,
+)
 from pocketbert.pipeline.results import Verification
 
 if TYPE_CHECKING:
-    from pocketbert.benchmarks.measurement import BenchmarkResult
+    from pocketbert.benchmarks.measurement import BenchmarkResult, Variant
     from pocketbert.benchmarks.report.figures import ReportData
 
 
@@ -88,7 +94,7 @@ _KINDS = {CARD_FILE: Kind.DOCUMENT, _PAGE_FILE: Kind.DOCUMENT}
 
 
 def record_verification(folder: Path, result: Verification) -> None:
-    """Write the scores of a verification into the verified artefact folder: its list, card and report.
+    """Write the scores of a verification into the verified artefact folder: artifacts.json, model card and report.
 
     Args:
         folder: The artefact folder.
@@ -96,7 +102,7 @@ def record_verification(folder: Path, result: Verification) -> None:
 
     Raises:
         GateError: If a gate failed.
-        InputError: If nothing was scored, or a model file has changed since it was verified.
+        InputError: If no file was scored, or a model file has changed since it was verified.
     """
     if result.failures:
         raise GateError([*result.failures, "Nothing was recorded."])
@@ -120,17 +126,19 @@ def record_verification(folder: Path, result: Verification) -> None:
 
 
 def record_benchmark(folder: Path, result: BenchmarkResult) -> None:
-    """Write the latencies of a benchmark into the artefact folder of the measured files: list, card and report.
+    """Write the latencies of a benchmark into an artefact folder: artifacts.json, model card and report.
 
     Args:
-        folder: The artefact folder.
+        folder: The artefact folder of the measured files.
         result: The measurements of this folder's files only.
 
     Raises:
         InputError: If a model file has changed since it was measured.
     """
     with _change_figures(folder) as change:
-        _check_digests(change.artefacts, {v.name: v.sha256 for s in result.sessions for v in s.variants})
+        # a variant of a browser is a file with an accelerator behind its name
+        digests = {_listed_path(folder, v): v.sha256 for s in result.sessions for v in s.variants}
+        _check_digests(change.artefacts, digests)
         result = with_relative_paths(result, folder)
         result.write(change.target / BENCHMARK_FILE)
         rows = [row if row.is_teacher else row.model_copy(update={"name": row.path}) for row in change.facts.rows]
@@ -138,8 +146,14 @@ def record_benchmark(folder: Path, result: BenchmarkResult) -> None:
     print_note(f"recorded in {folder}: {', '.join(change.written)}")
 
 
+def _listed_path(folder: Path, variant: Variant) -> str:
+    """Return a measured file's path in the artefact folder; the variant's name if it was measured elsewhere."""
+    path = variant.path
+    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else variant.name
+
+
 def record_sensitivities(folder: Path, sensitivities: Sensitivities) -> None:
-    """Write a measurement of how much the quantization of each role costs into an artefact folder's report."""
+    """Write how much the quantization of each role costs into an artefact folder's report."""
     with _change_figures(folder) as change:
         change.facts = change.facts.model_copy(update={"sensitivity": sensitivities})
     print_note(f"recorded in {folder}: {', '.join(change.written)}")
@@ -155,11 +169,11 @@ def write_page(folder: Path) -> None:
 
 @dataclass
 class _Change:
-    """Figures of an artefact folder that are being changed, and the folder for its new files.
+    """Content of an artefact folder that is being changed, and the folder for its new files.
 
     Attributes:
-        artefacts: Content of ``artifacts.json``; to be replaced by the changed one.
-        facts: What the report shows; to be replaced likewise.
+        artefacts: Content of ``artifacts.json``; the caller replaces it by the changed one.
+        facts: Content of the report; the caller replaces it by the changed one.
         target: Temporary folder with the new files.
         written: Names of the files that changed; set at the end.
     """
@@ -172,11 +186,10 @@ class _Change:
 
 @contextlib.contextmanager
 def _change_figures(folder: Path) -> Iterator[_Change]:
-    """Lock a folder and yield its figures to be changed; then write list, card and report anew.
+    """Lock an artefact folder and yield its content to be changed; then write artifacts.json, card and report anew.
 
-    Nothing is replaced if the block raises an error.
-
-    The new files replace the old ones one by one: if the process is killed meanwhile, the next command finishes the work.
+    Nothing is written if the `with` block raises an error. The new files replace the old ones one by one: if the
+    process is killed meanwhile, the next command on the folder finishes the work.
     """
     with lock_folder(folder):
         finish_interrupted(folder)
@@ -204,16 +217,17 @@ def _change_figures(folder: Path) -> Iterator[_Change]:
 
 
 def _update_card(target: Path, artefacts: Artefacts) -> None:
-    """Replace the section of figures in the model card of a folder, and leave the rest of the card as it is."""
+    """Replace the headline and the measured numbers in a folder's model card. The rest of the card stays as it is."""
     card = target / CARD_FILE
     if not card.is_file():
         return
-    figures = render_figures(artefacts, measured_figures(target, artefacts))
-    text = replace_figures(card.read_text(encoding="utf-8"), figures)
+    measured = measured_figures(target, artefacts)
+    text = replace_figures(card.read_text(encoding="utf-8"), render_figures(artefacts, measured))
     if text is None:
         print_note(f"{CARD_FILE}: the comment lines around its figures are gone; the card stays as it is")
         return
-    card.write_text(text, encoding="utf-8")
+    headline = render_headline(artefacts, measured)
+    card.write_text((headline and replace_figures(text, headline)) or text, encoding="utf-8")
 
 
 def _with_records(artefacts: Artefacts, folder: Path, names: Sequence[str]) -> Artefacts:
@@ -224,7 +238,15 @@ def _with_records(artefacts: Artefacts, folder: Path, names: Sequence[str]) -> A
 
 
 def _check_digests(artefacts: Artefacts, digests: Mapping[str, str]) -> None:
-    """Raise InputError if a measured file's sha256 (in `digests`, by path) is not the listed one."""
+    """Check that the measured files are those that artifacts.json lists.
+
+    Args:
+        artefacts: Content of ``artifacts.json``.
+        digests: sha256 of each measured file, by its path.
+
+    Raises:
+        InputError: Naming the files that differ.
+    """
     listed = {r.path: r.sha256 for r in artefacts.models()}
     differing = [name for name, digest in digests.items() if listed.get(name) != digest]
     if differing:
@@ -235,7 +257,7 @@ def _check_digests(artefacts: Artefacts, digests: Mapping[str, str]) -> None:
 
 
 def _add_scores(artefacts: Artefacts, result: Verification) -> Artefacts:
-    """Return the content of ``artifacts.json`` with a verification's scores added to the model files' records."""
+    """Return the content of ``artifacts.json`` with the scores of a verification in the model files' records."""
     files = [
         r.model_copy(update={"scores": {**r.scores, **result.scores.get(r.path, {})}})
         if isinstance(r, ModelRecord) and r.alias_of is None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import mean, stdev
 from typing import TYPE_CHECKING
 
 from pocketbert.core.artefacts import (
@@ -15,6 +16,7 @@ from pocketbert.core.artefacts import (
     BudgetSearch,
     RoleRow,
 )
+from pocketbert.core.artefacts.search import TRIED_FILE, TriedStudents
 from pocketbert.core.compare.golden import GOLDEN_FILE, read_golden
 from pocketbert.core.data_report import DataReport
 from pocketbert.core.disk.files import path_bytes, read_json, sha256_path
@@ -24,6 +26,7 @@ from pocketbert.core.host.system import installed_versions
 from pocketbert.core.metrics import METRICS
 from pocketbert.core.models.folder import ModelCard, open_model_folder
 from pocketbert.core.recipe.file import dump_recipe
+from pocketbert.core.recipe.planned import PlannedFile, name_student
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Provenance, Scheme, Status
 from pocketbert.pipeline.formats.base import (
@@ -37,18 +40,20 @@ from pocketbert.pipeline.formats.base import (
 from pocketbert.pipeline.formats.weight_roles import build_role_table
 from pocketbert.pipeline.gates.checks import STUDENT, check_student
 from pocketbert.pipeline.gates.stored import UNDIVIDED_NOTE
+from pocketbert.pipeline.learn.answers import describe_column
+from pocketbert.pipeline.learn.diagnosing import read_diagnosis
 from pocketbert.pipeline.learn.finishing import read_training
 from pocketbert.pipeline.learn.training import CARD_FILE
 from pocketbert.pipeline.make.measuring import TEACHER_ROW_NAME, file_row_name, teacher_file
 from pocketbert.pipeline.make.model_files import outlier_notes, read_parity
 from pocketbert.pipeline.phone.card import CardFacts
-from pocketbert.pipeline.phone.card_figures import CardFigures
+from pocketbert.pipeline.phone.card_figures import CardFigures, list_platforms
 from pocketbert.pipeline.reference import unreached_labels
 from pocketbert.pipeline.results import Verification, read_verification
 
 if TYPE_CHECKING:
     from pocketbert.benchmarks.measurement import BenchmarkResult
-    from pocketbert.benchmarks.report.figures import ModelRow, ReportData
+    from pocketbert.benchmarks.report.figures import ModelRow, ReportData, TrainingCourse
 
 
 def report_data(recipe: Recipe, run: Path, command: str, confusion: list[tuple[str, str, int]]) -> ReportData:
@@ -58,7 +63,8 @@ def report_data(recipe: Recipe, run: Path, command: str, confusion: list[tuple[s
         recipe: The resolved recipe.
         run: The run folder.
         command: The command line that the report quotes; empty to leave it out.
-        confusion: Pairs of labels that the default file confuses most on eval: gold, predicted, rows.
+        confusion: Pairs of labels that the default file confuses most on the evaluation rows, as (gold, predicted, number of
+            rows).
     """
     from pocketbert.benchmarks.report.figures import GateRow, ParityRow, ReportData
 
@@ -91,12 +97,16 @@ def report_data(recipe: Recipe, run: Path, command: str, confusion: list[tuple[s
         gates=[GateRow(**g.model_dump()) for g in result.gates],
         data=DataReport.model_validate(read_json(data)) if data.is_file() and recipe.data.eval else None,
         curves=_loss_curves(run),
+        courses=_training_courses(run),
+        diagnosis=read_diagnosis(run) if recipe.student else None,
         search=read_search(run, files),
+        planned=_find_planned(recipe),
+        tried=read_tried(recipe, run),
         confusion=confusion,
         confusion_of=f"{file_row_name(choose_default_file(files), recipe)} on eval" if confusion else "",
         notes=[
             result.protocol,
-            *_limits_of_figures(recipe, family),
+            *_limits_of_figures(recipe, run, family),
             *_outlier_notes(recipe, run),
             *_learning_notes(recipe, run),
             *(f"{family.title}: {x}" for x in family.limits),
@@ -106,18 +116,20 @@ def report_data(recipe: Recipe, run: Path, command: str, confusion: list[tuple[s
     )
 
 
-def early_report_data(recipe: Recipe, run: Path, command: str) -> ReportData:
-    """Collect what the HTML report shows of a run that ended after the student's training, without an exported file.
+def early_report_data(recipe: Recipe, run: Path, command: str, tried: TriedStudents | None = None) -> ReportData:
+    """Collect what the HTML report shows of a run that ended after training, before a file was exported.
 
     Args:
         recipe: The resolved recipe.
         run: The run folder.
         command: The command line that the report quotes.
+        tried: The students of which none kept enough, if the run ended with that.
     """
     from pocketbert.benchmarks.report.figures import GateRow, ModelRow, ReportData
 
     teacher, student = (read_training(run / name) for name in ("teacher", STUDENT))
-    gates = check_student(student.score, teacher.score, recipe.verify.min_kept)
+    # a student of an earlier choice may still be there
+    gates = check_student(student.score, teacher.score, recipe.verify.min_kept) if tried is None else []
     failed = any(g.file == STUDENT and not g.passed for g in gates)
     judged = [g for g in gates if g.name == "kept"]
     rows = [
@@ -136,6 +148,7 @@ def early_report_data(recipe: Recipe, run: Path, command: str) -> ReportData:
             (TEACHER_ROW_NAME, "teacher", teacher, 1.0),
             ("student torch fp32", STUDENT, student, judged[0].value if judged else None),
         )
+        if (recipe.column is None if folder == "teacher" else tried is None)
     ]
     return ReportData(
         title=recipe.name,
@@ -147,25 +160,33 @@ def early_report_data(recipe: Recipe, run: Path, command: str) -> ReportData:
         gates=[GateRow(**g.model_dump()) for g in gates],
         data=DataReport.model_validate(read_json(run / "data.json")) if recipe.data.eval else None,
         curves=_loss_curves(run),
-        notes=["The run ended after the training of the student, which failed a gate: no file was exported."],
+        courses=_training_courses(run),
+        diagnosis=read_diagnosis(run) if recipe.student and tried is None else None,
+        tried=tried if tried is not None else read_tried(recipe, run),
+        notes=[
+            "The run ended after the training of the student, which failed a gate: no file was exported."
+            if tried is None
+            else "No student kept enough of the teacher within the limits: no file was exported."
+        ],
         recipe=dump_recipe(recipe),
         command=command,
     )
 
 
 def card_facts(model: RunModel, figures: CardFigures, roles: Mapping[str, Sequence[RoleRow]]) -> CardFacts:
-    """Collect what the model card shows beside ``artifacts.json``: licence, figures, notes, weights by role.
+    """Collect what the model card shows beside the content of ``artifacts.json``: licence, figures, notes, weights by role.
 
     Args:
         model: The exported model with its files.
         figures: Measured sizes, scores and latencies.
-        roles: Rows of the table of weights by role, by path of the file.
+        roles: Rows of the table of weights by role (place in a layer), by path of the file.
     """
     recipe, run, family = model.recipe, model.run, model.folder.family
     card = ModelCard.read(run / "teacher" / CARD_FILE)
-    sources = [*(recipe.data.corpus.sources if recipe.data.corpus else ()), recipe.data.train, recipe.data.eval]
+    unlabelled = [part.sources for part in (recipe.data.corpus, recipe.data.transfer) if part is not None]
+    sources = [*(source for part in unlabelled for source in part), recipe.data.train, recipe.data.eval]
     datasets = [s.dataset for s in sources if s is not None and s.dataset is not None and not Path(s.dataset).exists()]
-    notes = [*_limits_of_figures(recipe, family), *_outlier_notes(recipe, run), *_learning_notes(recipe, run)]
+    notes = [*_limits_of_figures(recipe, run, family), *_outlier_notes(recipe, run), *_learning_notes(recipe, run)]
     file_notes = [format_place(format).file_notes(model) for format in recipe.export.formats]
     return CardFacts(
         family=family,
@@ -181,8 +202,8 @@ def card_facts(model: RunModel, figures: CardFigures, roles: Mapping[str, Sequen
     )
 
 
-def _limits_of_figures(recipe: Recipe, family: Family) -> list[str]:
-    """Return sentences on how far a run's figures can be trusted, such as that one seed was trained."""
+def _limits_of_figures(recipe: Recipe, run: Path, family: Family) -> list[str]:
+    """Return sentences on how far a run's figures can be trusted, for example that one seed only was trained."""
     notes = []
     if recipe.data.eval is None:
         notes.append(
@@ -190,7 +211,7 @@ def _limits_of_figures(recipe: Recipe, family: Family) -> list[str]:
             "score was measured."
         )
     elif recipe.teacher.finetune is not None or recipe.student is not None:
-        notes.append("Trained with one seed; the last checkpoint was used, not the best one.")
+        notes.append(_seed_note(run))
     notes += [note for format in recipe.export.formats for note in format_place(format).notes(recipe)]
     rows = recipe.data.eval_source
     if recipe.student is not None and not family.uses_segments and rows and rows.text_pair:
@@ -207,7 +228,10 @@ def _outlier_notes(recipe: Recipe, run: Path) -> list[str]:
 
 def _learning_notes(recipe: Recipe, run: Path) -> list[str]:
     """Return notes on the student's training, such as that a published schedule was shortened."""
-    return [f"{note}." for note in read_training(run / "student").notes] if recipe.student else []
+    train, notes = recipe.data.train, list[str]()
+    if train is not None and train.teacher is not None:
+        notes.append(f"The student learned the {describe_column(train.teacher, train.path)}; no teacher was run.")
+    return notes + ([f"{note}." for note in read_training(run / "student").notes] if recipe.student else [])
 
 
 def teacher_score(recipe: Recipe, result: Verification) -> str:
@@ -226,12 +250,20 @@ def read_benchmark(run: Path) -> BenchmarkResult | None:
     return BenchmarkResult.read(path) if path.is_file() else None
 
 
+def _find_planned(recipe: Recipe) -> list[PlannedFile]:
+    """Return the files that the recipe's plan expected of its student; none without a plan."""
+    if recipe.planned is None or recipe.student is None:
+        return []
+    name = name_student(recipe.student)
+    return [file for file in recipe.planned.files if file.student == name]
+
+
 def read_search(run: Path, files: Sequence[ModelFile]) -> BudgetSearch | None:
     """Read the budget search that chose a run's files; None if there was none, or it chose other files.
 
     Args:
         run: The run folder.
-        files: Its model files.
+        files: The run's model files.
     """
     path = run / SEARCH_FILE
     if not path.is_file():
@@ -241,6 +273,17 @@ def read_search(run: Path, files: Sequence[ModelFile]) -> BudgetSearch | None:
     if {c.path for c in search.chosen} != set(smaller_files):
         return None
     return search.as_written({name: sha256_path(file) for name, file in smaller_files.items()})
+
+
+def read_tried(recipe: Recipe, run: Path) -> TriedStudents | None:
+    """Read the students among which a run chose that of its recipe; None if it chose none, or another one than is there now."""
+    path = run / TRIED_FILE
+    if not path.is_file():
+        return None
+    tried = TriedStudents.model_validate(read_json(path))
+    chosen, own = tried.chosen, recipe.student
+    is_same = chosen is not None and own is not None and (own.layers, own.intermediate) == (chosen.layers, chosen.width)
+    return tried if is_same else None
 
 
 def _model_rows(recipe: Recipe, run: Path, weights: Path, result: Verification) -> list[ModelRow]:
@@ -264,6 +307,7 @@ def _model_rows(recipe: Recipe, run: Path, weights: Path, result: Verification) 
         )
     model = open_run_model(recipe, run, weights, 0)
     files = model.files
+    platforms = list_platforms(files, text_only=model.folder.family.form is None)
     for file in files:
         scores = result.scores.get(file.path, {})
         score = scores.get("eval")
@@ -288,18 +332,18 @@ def _model_rows(recipe: Recipe, run: Path, weights: Path, result: Verification) 
                 sha256=result.files[file.path],
                 provenance=right.provenance if (right := result.seen_right.get(file.path)) else Provenance.MEASURED,
                 roles=build_role_table(model, file),
+                platforms=platforms.get(file.path, []),
             )
         )
     return rows
 
 
 def _loss_curves(run: Path) -> dict[str, list[tuple[int, float]]]:
-    """Map each training stage, and each term of its loss if there are several, to (step, loss) pairs."""
+    """Return the losses of each training stage as (step, loss) pairs, by the stage's name; several terms have a curve each."""
     curves: dict[str, list[tuple[int, float]]] = {}
     for folder, name in (("teacher", "teacher"), ("student", "student")):
         for curve in read_training(run / folder).curves:
-            stage = curve.stage.removeprefix("distill.")
-            base = name if stage in ("finetune", "0") else f"{name} {stage}"
+            base = _course_name(name, curve.stage)
             curves[base] = list(zip(curve.steps, curve.loss, strict=True))
             if len(curve.terms) > 1:
                 curves |= {
@@ -307,3 +351,44 @@ def _loss_curves(run: Path) -> dict[str, list[tuple[int, float]]]:
                     for term, values in curve.terms.items()
                 }
     return curves
+
+
+def _course_name(model: str, stage: str) -> str:
+    """Return how plots call a training: the model, with the number of its stage from the second one on."""
+    number = stage.removeprefix("distill.")
+    return model if number in ("finetune", "0") else f"{model} {number}"
+
+
+def _training_courses(run: Path) -> list[TrainingCourse]:
+    """Return learning rates and scores of each training of a run."""
+    from pocketbert.benchmarks.report.figures import TrainingCourse
+
+    return [
+        TrainingCourse(
+            name=_course_name(name, curve.stage),
+            metric=curve.metric,
+            rates=list(zip(curve.steps, curve.rates, strict=False)),
+            scores=curve.scores,
+            best_step=curve.best_step,
+        )
+        for name in ("teacher", STUDENT)
+        for curve in read_training(run / name).curves
+    ]
+
+
+def _seed_note(run: Path) -> str:
+    """Return a sentence on the seeds of the student's trainings and on which of its weights were kept."""
+    made = [read_training(run / name) for name in (STUDENT, "teacher")]
+    seeds = made[0].seeds
+    chosen = any(curve.best_step for training in made for curve in training.curves)
+    weights = "the weights with the best score on validation rows" if chosen else "the weights of the last step"
+    if len(seeds) < 2:
+        return f"Trained with one seed; {weights} were kept."
+    metric, values = METRICS[seeds[0].metric], [s.value for s in seeds]
+    kept = next(s for s in seeds if s.chosen)
+    low, high = (metric.format(v) for v in (min(values), max(values)))
+    return (
+        f"The student was trained with {len(seeds)} seeds, and {weights} were kept: {metric.name} on eval "
+        f"{metric.format(mean(values))} on average, {low} to {high} (standard deviation {metric.format(stdev(values))}). The one with the "
+        f"best score on validation rows, seed {kept.seed} with {metric.format(kept.value)}, is shipped."
+    )

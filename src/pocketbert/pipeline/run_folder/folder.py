@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pocketbert.core.artefacts.search import TriedStudents
 from pocketbert.core.disk.destination import remove_new_folders_on_error, resolve_output_folder
 from pocketbert.core.disk.files import check_writable, file_digests, read_json, sync_path, write_json
 from pocketbert.core.disk.ownership import (
@@ -76,10 +77,10 @@ class RunFolder:
 
     Attributes:
         path: The folder.
-        allowed: What may be replaced, and what may be taken as it is.
-        now: What each step of the current recipe is made from, by name.
-        hashes: Hash of its settings and of what it reads, by name of the step.
-        exact: The same with gates and library versions.
+        allowed: Whether old results may be replaced, or kept despite other library versions.
+        now: The current settings and inputs of each step, by name.
+        hashes: Hash of the settings of a step and of what it reads, by name of the step.
+        exact: Hash that also depends on gates and library versions, by name of the step.
     """
 
     path: Path
@@ -95,12 +96,12 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Create and lock the folder while the block runs, so that no other process works in it.
+        """Create the run folder and lock it while the `with` block runs, so that no other process works in it.
 
-        If the input turns out to be wrong, a folder that was new is emptied or removed again, unless training was begun.
+        If the block ends with an input error, a new folder is emptied or removed again, unless training has begun.
 
         Raises:
-            InputError: If the folder holds something else.
+            InputError: If the folder holds anything that is not of a run.
             MachineError: If another process holds it, or the folder cannot be written.
         """
         self.refuse_foreign()
@@ -123,40 +124,41 @@ class RunFolder:
                 raise
 
     def refuse_foreign(self) -> None:
-        """Raise if the path is a file, or a non-empty folder that is not a run folder.
+        """Check that the path is a run folder, an empty folder, or does not exist.
 
         Raises:
-            InputError: Naming it; nothing was written.
+            InputError: Naming the path otherwise. Nothing was written then.
         """
         refuse_unmarked(self.path, RUN_FOLDER_KIND)
 
     def hash(self, steps: Sequence[Step]) -> None:
-        """Fill `now`, `hashes` and `exact`: the current settings and inputs of every step, and their hashes."""
+        """Store in `now`, `hashes` and `exact` the current settings and inputs of every step, and their hashes."""
         for step in steps:
             made_from = step.made_from(self.hashes)
             self.now[step.name], self.hashes[step.name] = made_from, made_from.hash
             self.exact[step.name] = made_from.exact(self.exact)
 
     def recover(self, steps: Sequence[Step]) -> None:
-        """Move outputs to their final names, for steps that were killed after recording their end."""
+        """Move outputs to their final names, for steps whose process was killed after their end was recorded."""
         for step in steps:
             mark, built = self.marks.read(step.name), self._work(step).built
             if mark is not None and built.exists() and file_digests(built) == mark.files:
                 self._install_output(step)
 
     def plan(self, steps: Sequence[Step]) -> Plan:
-        """Return which steps are made again and which are kept; raise if a result must not be replaced.
+        """Return which steps are made again and which are kept.
 
         Raises:
-            InputError: Listing every output and all unfinished work that was made from something else or changed since,
-                and every output that this run did not make; nothing was changed.
+            InputError: If a result must not be replaced. It lists every output and all unfinished work that was made
+                from something else or changed since, and every output that this run did not make. Nothing was changed
+                then.
         """
         self.hash(steps)
         findings = [finding for step in steps if (finding := self._find(step)) is not None]
         return make_plan(findings, self.allowed, str(self.path))
 
     def _find(self, step: Step) -> Finding | None:
-        """Return how a step's output and unfinished work differ from its current settings; None if it has neither."""
+        """Compare a step's result and unfinished work with its current settings; None if it has neither."""
         output, mark, work = self.path / step.output, self.marks.read(step.name), self._work(step)
         if mark is None:
             if os.path.lexists(output):
@@ -187,7 +189,7 @@ class RunFolder:
         )
 
     def carry_out(self, plan: Plan, steps: Sequence[Step]) -> None:
-        """Remove the results of steps that are made again; record which results of older versions were accepted."""
+        """Remove the results of steps that a plan makes again, and record which results of other versions it keeps."""
         for step in reversed(steps):  # the output of a step is removed before that of the steps it reads
             if step.name in plan.anew:
                 self._remove_results(step)
@@ -225,10 +227,15 @@ class RunFolder:
         return "unfinished" if self._work(step).path.exists() else "to do"
 
     def run(self, step: Step, number: int, count: int) -> None:
-        """Run one step, number `number` of `count`, record it and install its output; skip it if it is finished.
+        """Run a step, record it, and put its output into the run folder. A finished step is skipped.
+
+        Args:
+            step: The step.
+            number: Number of the step, for the message.
+            count: Number of all steps.
 
         Raises:
-            GateError: If a gate failed; the output stays, marked failed.
+            GateError: If a gate failed. The output is kept and marked failed.
         """
         state, work, head = self.state(step), self._work(step), f"[{number}/{count}] {step.title}"
         if state == "finished":
@@ -268,7 +275,7 @@ class RunFolder:
             raise GateError([*failures, f"The files stay in {kept}, marked failed; nothing was packed."])
 
     def _install_output(self, step: Step) -> None:
-        """Move a step's built output to its final name in the run folder, replacing an older output."""
+        """Move a step's built output to its final name in the run folder, where it replaces an older output."""
         work, output = self._work(step), self.path / step.output
         output.parent.mkdir(exist_ok=True)
         if step.is_folder:
@@ -278,7 +285,13 @@ class RunFolder:
         sync_path(output.parent)
 
     def take_part(self, steps: Sequence[Step], order: Order) -> None:
-        """Train a step together with process 0, in another process of a launch; write nothing into the run folder.
+        """Train a step together with process 0, in another process of a multi-process launch.
+
+        Nothing is written into the run folder.
+
+        Args:
+            steps: All steps of the run.
+            order: Name and hash of the step that process 0 trains.
 
         Raises:
             InputError: If this process sees another recipe, other data or another folder than process 0.
@@ -319,8 +332,8 @@ class _Work:
     Attributes:
         path: Folder of checkpoints and caches.
         new: Folder in which the output is built.
-        built: The output that is being built; one rename away from its final name.
-        replaced: Where an older output is moved during that rename.
+        built: The output that is being built. One rename moves it to its final name.
+        replaced: Path to which an older output is moved during that rename.
     """
 
     def __init__(self, root: Path, step: Step, now: MadeFrom) -> None:
@@ -331,12 +344,12 @@ class _Work:
         self.replaced = self.new / "old"
 
     def folders(self) -> list[Path]:
-        """Return all work folders of the step, also those begun with other settings."""
+        """Return all work folders of the step, those begun with other settings too."""
         name = self.step.name
         return [p for p in sorted(self.root.glob(f"{name}-*")) if _WORK_HASH.fullmatch(p.name.removeprefix(name))]
 
     def find(self) -> Finding | None:
-        """Return how the step's unfinished work differs from its current settings; None if there is no work."""
+        """Compare the step's unfinished work with its current settings; None if there is no unfinished work."""
         others = [path for path in self.folders() if path != self.path and _holds_work(path)]
         if others:
             made_from = _read_made_from(others[0])
@@ -353,10 +366,11 @@ class _Work:
         return Finding(self.step, work=_describe_progress(self.path), versions=versions)
 
     def begin(self) -> MadeFrom:
-        """Create the work folder and an empty output for the step, and remove work that was begun with other settings.
+        """Create the step's work folder and an empty output, and remove work that was begun with other settings.
 
         Returns:
-            What the result is made from: with the library versions that existing work was begun with.
+            The settings and inputs that decide the result, with the library versions that unfinished work was begun
+            with.
         """
         for path in self.folders():
             if path != self.path:
@@ -395,7 +409,7 @@ def _holds_work(work: Path) -> bool:
 
 
 def _describe_progress(work: Path) -> str:
-    """Return a text of a work folder's path and the training steps done in it."""
+    """Return the path of a work folder and the training steps done in it, as text."""
     done = [f"{name} at step {count:,}" if name else f"step {count:,}" for name, count in read_steps_done(work)]
     return f"{work}{', ' if done else ''}{', '.join(done)}"
 
@@ -409,10 +423,10 @@ def _read_cpu_seconds() -> float:
 
 
 def run_destination(recipe: Recipe, output: Path) -> Path:
-    """Return the absolute run folder for an output path, after checking that it is not a folder that the recipe reads.
+    """Return the absolute run folder for an output path, after checking that the recipe does not read that folder.
 
     Raises:
-        InputError: If it cannot be used, or is a model folder or corpus of the recipe, or lies in one.
+        InputError: If the path cannot be used, or is a model folder or corpus of the recipe, or lies in one.
     """
     student, corpus = recipe.student, recipe.data.corpus
     read = [recipe.teacher.model, student.model if student else None]
@@ -422,15 +436,16 @@ def run_destination(recipe: Recipe, output: Path) -> Path:
 
 @dataclass(frozen=True, repr=False)
 class RunResult:
-    """The files and figures of a finished run.
+    """The files of a finished run, and the sizes, scores and latencies of its models.
 
     Attributes:
         folder: The run folder.
         phone: The artefact folder, if it was packed.
         report: The HTML report, if it was written.
         header: Column titles of the closing table.
-        table: Its rows.
-        models: The figures of the same models as numbers.
+        table: Rows of that table.
+        models: Sizes, scores and latencies of each model as numbers.
+        tried: The students among which the run chose one; None if the recipe named its student.
     """
 
     folder: Path
@@ -439,6 +454,7 @@ class RunResult:
     header: list[str]
     table: list[list[str]]
     models: Sequence[ModelFigures] = ()
+    tried: TriedStudents | None = None
 
     def __repr__(self) -> str:
         return f"<RunResult of {len(self.table)} models, folder={str(self.folder)!r}, phone={str(self.phone)!r}>"
@@ -447,6 +463,7 @@ class RunResult:
         return html_table(self.header, self.table, str(self.phone or self.folder), self.report)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a dictionary of the paths as strings (None if absent) and the figures of each model."""
+        """Return a dictionary of the paths as strings (None if absent), and the numbers of each model and each student that was tried."""
         paths = {name: str(p) if (p := getattr(self, name)) else None for name in ("folder", "phone", "report")}
-        return {**paths, "models": [asdict(m) for m in self.models]}
+        tried = {"students": self.tried.model_dump(mode="json")} if self.tried is not None else {}
+        return {**paths, "models": [asdict(m) for m in self.models], **tried}

@@ -19,14 +19,14 @@ class Finding:
 
     Attributes:
         step: The step.
-        work: Path and progress of its unfinished work; empty without any.
-        failed: Whether its gates failed.
+        work: Path and progress of the unfinished work; empty if there is none.
+        failed: Whether gates of the result failed.
         changes: The step's settings and file contents that have changed, a phrase each.
         gates: Settings of checks on the result that have changed, a phrase each.
         versions: Libraries whose versions have changed.
-        differs: Whether its hash has changed.
+        differs: Whether the step's hash has changed.
         damage: Output files that were changed after the step ended.
-        foreign: Files in the place of its output that this run did not make.
+        foreign: Files in the place of the step's output that this run did not make.
     """
 
     step: Step
@@ -45,8 +45,8 @@ class Plan:
     """Which steps a run makes again, and which results it keeps although library versions have changed.
 
     Attributes:
-        anew: Reason to make a step again, by its name; its output and work are removed first.
-        retried: Reason to make a step again whose gates failed, by its name; its files stay until then.
+        anew: Reasons to make steps again, by name of the step. Output and unfinished work are removed before.
+        retried: Reasons to make steps again whose gates failed, by name of the step. Their files stay until then.
         accepted: Names of steps that are taken as they are although library versions have changed.
     """
 
@@ -70,12 +70,12 @@ class Permission:
 
 @dataclass
 class _Reasons:
-    """Reasons to make a step again; the keys of each dictionary are an ordered set of phrases.
+    """Reasons to make a step again. The keys of each dictionary are an ordered set of phrases.
 
     Attributes:
-        changes: Changes of the recipe and the data; these need permission.
-        versions: Changes of library versions; these need permission.
-        free: Gates that changed or failed; these need none.
+        changes: Changes of the recipe and the data, which need the user's permission.
+        versions: Changes of library versions, which need the user's permission.
+        free: Gates that changed or failed, for which no permission is needed.
     """
 
     changes: dict[str, None] = field(default_factory=dict)
@@ -89,15 +89,17 @@ class _Reasons:
 
 
 def make_plan(findings: Sequence[Finding], allowed: Permission, folder: str) -> Plan:
-    """Decide which steps are made again or kept. A step inherits the reasons of the steps whose output it reads.
+    """Decide which steps of a run are run again and which results are kept.
+
+    A step is run again if its settings have changed, or if it reads the output of such a step.
 
     Args:
-        findings: State of each step that has a result or work, in the order of the run.
-        allowed: What the user has allowed.
+        findings: State of each step that has a result or unfinished work, in the order of the run.
+        allowed: What the user has allowed, such as replacing results.
         folder: The run folder, for messages.
 
     Raises:
-        InputError: Listing everything that is refused; nothing was changed.
+        InputError: Listing everything that the user has not allowed. Nothing was changed then.
     """
     reasons = {finding.step.name: _Reasons() for finding in findings}
     changed, aged = list[Finding](), list[Finding]()
@@ -143,7 +145,7 @@ def make_plan(findings: Sequence[Finding], allowed: Permission, folder: str) -> 
 
 
 def _describe_changed_recipe(changed: Sequence[Finding], reasons: dict[str, _Reasons], folder: str) -> Problem:
-    """Return the problem of a changed recipe: every changed key, and how many steps would be made anew."""
+    """Return the problem of a changed recipe, which names every changed key and how many steps would be run again."""
     texts = dict.fromkeys(text for finding in changed for text in reasons[finding.step.name].changes)
     works = _describe_unfinished_work(changed)
     return Problem(
@@ -155,7 +157,7 @@ def _describe_changed_recipe(changed: Sequence[Finding], reasons: dict[str, _Rea
 
 
 def _describe_changed_versions(aged: Sequence[Finding], folder: str) -> Problem:
-    """Return the problem of changed library versions: every library, and the steps made with the former versions."""
+    """Return the problem of changed library versions: every library, and the steps run with the former versions."""
     texts = dict.fromkeys(text for finding in aged for text in finding.versions)
     names = [finding.step.name for finding in aged]
     works = _describe_unfinished_work(aged)
@@ -172,7 +174,7 @@ def _describe_unfinished_work(findings: Sequence[Finding]) -> str:
 
 
 def _describe_steps(changed: Sequence[Finding]) -> str:
-    """Return text such as ``student and the 10 steps behind it``, for changed steps in the order of the run."""
+    """Return a text on changed steps in the order of the run, such as ``student and the 10 steps behind it``."""
     names = {finding.step.name for finding in changed}
     behind = {finding.step.name for finding in changed if any(n in names for n in finding.step.needs)}
     first = [finding.step.name for finding in changed if finding.step.name not in behind]

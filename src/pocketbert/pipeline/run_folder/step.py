@@ -18,7 +18,7 @@ from pydantic import BaseModel, JsonValue
 
 from pocketbert.core.data.files import check_source
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.disk.files import read_json, sha256_file, sha256_json, write_json
+from pocketbert.core.disk.files import read_json, sha256_json, sha256_path, write_json
 from pocketbert.core.disk.ownership import remove
 from pocketbert.core.host.system import installed_versions
 from pocketbert.core.types import Status
@@ -35,10 +35,10 @@ class MadeFrom(BaseModel):
     Attributes:
         step: Name of the step.
         settings: Values that decide the result, by recipe key (``distill.0.steps``).
-        contents: Digests of files that decide it and that no step wrote, by recipe key (``data.train``).
-        gates: Values that only judge it, by recipe key.
-        needs: Hashes of the steps whose output it reads.
-        versions: Versions of the libraries that decide it.
+        contents: Digests of files that decide the result and that no step wrote, by recipe key (``data.train``).
+        gates: Values that only judge the result, by recipe key.
+        needs: Hashes of the steps whose output the step reads, by name.
+        versions: Versions of the libraries that decide the result.
         accepted: Later library versions with which the user took the result as it is, in order.
     """
 
@@ -56,12 +56,16 @@ class MadeFrom(BaseModel):
         return sha256_json(self.model_dump(mode="json", include={"step", "settings", "contents", "needs"}))
 
     def exact(self, exact_hashes: Mapping[str, str]) -> str:
-        """Return the SHA-256 with settings of checks and library versions, given that of each earlier step by name."""
+        """Return the SHA-256 of this record with settings of checks and library versions.
+
+        Args:
+            exact_hashes: For each earlier step, by name, the hash that this method returned for it.
+        """
         needs = {name: exact_hashes[name] for name in self.needs}
         return sha256_json([self.hash, self.gates, self.versions, needs])
 
     def changes(self, now: MadeFrom) -> list[str]:
-        """Return a phrase for each setting, file content and earlier step that differs in this record and `now`."""
+        """Return a phrase for each setting, file and earlier step that differs from the current state, `now`."""
         keys = self.contents.keys() | now.contents.keys()
         changed = [key for key in sorted(keys) if self.contents.get(key) != now.contents.get(key)]
         texts = [
@@ -79,11 +83,14 @@ class MadeFrom(BaseModel):
         return texts
 
     def gate_changes(self, now: MadeFrom) -> list[str]:
-        """Return a phrase for each setting of checks on the result that differs between this record and `now`."""
+        """Return a phrase for each setting of checks on the result that differs from the current state, `now`."""
         return _describe_differences(self.gates, now.gates)
 
     def version_changes(self, now: MadeFrom) -> list[str]:
-        """Return a phrase for each library whose version differs from `now`; none if those versions were accepted."""
+        """Return a phrase for each library that has another version in the current state, `now`.
+
+        There are none if the user has accepted those versions.
+        """
         if now.versions == self.versions or now.versions in self.accepted:
             return []
         last = self.accepted[-1] if self.accepted else self.versions
@@ -96,7 +103,7 @@ class MadeFrom(BaseModel):
 
     @property
     def history(self) -> str:
-        """Text of the library versions that changed each time the user kept the result."""
+        """Text on the library versions that had changed each time the user kept the result."""
         texts, before = list[str](), self.versions
         for later in self.accepted:
             names = sorted(n for n in before.keys() | later.keys() if before.get(n) != later.get(n))
@@ -105,14 +112,17 @@ class MadeFrom(BaseModel):
         return "; ".join(texts)
 
     def accepting(self, now: MadeFrom) -> MadeFrom:
-        """Return a copy in which the library versions of `now` are recorded as accepted for the result."""
+        """Return a copy that records the library versions of the current state, `now`, as accepted for the result."""
         if not self.version_changes(now):
             return self
         return self.model_copy(update={"accepted": [*self.accepted, now.versions]})
 
 
 def _describe_differences(before: Mapping[str, JsonValue], now: Mapping[str, JsonValue]) -> list[str]:
-    """Return texts such as ``KEY was A, is B`` for each key that differs; a new or removed section is named once."""
+    """Return a text such as ``KEY was A, is B`` for each key that differs.
+
+    If a whole section is in one of the two only, the section is named and not its keys.
+    """
     texts = []
     for key in [*now, *(k for k in before if k not in now)]:
         if key in before and key in now:
@@ -129,7 +139,10 @@ def _describe_differences(before: Mapping[str, JsonValue], now: Mapping[str, Jso
 
 
 def _find_topmost_section(key: str, settings: Mapping[str, JsonValue]) -> str:
-    """Return the shortest prefix section of a dotted key under which `settings` has no key; else the key itself."""
+    """Return the shortest section of a dotted key, such as ``distill.0``, that other settings do not have.
+
+    It is the key itself if they have all sections of it.
+    """
     parts = key.split(".")
     for count in range(1, len(parts)):
         section = ".".join(parts[:count])
@@ -151,7 +164,8 @@ class StepPaths:
     """The paths that a step writes to: its output, its work folder and the file of losses.
 
     Attributes:
-        output: Where its output is built: a folder exists already, a file does not. Renamed when the step has ended.
+        output: Path at which the output is built: a folder exists already, a file does not. It is renamed when the step
+            has ended.
         work: A folder that survives a kill, for checkpoints and caches.
         metrics: A .jsonl file for losses that all steps of a run share.
     """
@@ -166,16 +180,16 @@ class Step:
     """One step of a run, such as ``teacher`` or ``verify``: its inputs, its output and the function that makes it.
 
     Attributes:
-        name: Short name, e.g. ``student``.
-        title: Text that is printed while it runs.
-        output: Folder or file that it writes, relative to the run folder.
-        settings: Recipe sections and other values that decide its result, by recipe key.
-        needs: Names of the steps whose output it reads.
-        make: Writes the output; returns a line for each gate that failed.
-        libraries: Distributions whose versions decide its result.
-        trains: Whether all processes of a launch make it together; process 0 makes the other steps.
-        contents: Digests of the files that it reads and no step wrote, by recipe key.
-        gates: Recipe sections that only judge the result: when they change, the step is made again without permission.
+        name: Short name, such as ``student``.
+        title: Text that is printed while the step runs.
+        output: Folder or file that the step writes, relative to the run folder.
+        settings: Recipe sections and other values that decide the result, by recipe key.
+        needs: Names of the steps whose output the step reads.
+        make: Function that writes the output and returns a line for each gate that failed.
+        libraries: Distributions whose versions decide the result.
+        trains: Whether all processes of a launch make the step together; process 0 alone makes the other steps.
+        contents: Digests of the files that the step reads and no step wrote, by recipe key.
+        gates: Recipe sections that only judge the result. If they change, the step is made again without permission.
     """
 
     name: str
@@ -195,7 +209,11 @@ class Step:
         return "." not in self.output
 
     def made_from(self, hashes: Mapping[str, str]) -> MadeFrom:
-        """Return the current settings, digests and versions that decide the result, given each earlier step's hash."""
+        """Return the current settings, digests and versions that decide the step's result.
+
+        Args:
+            hashes: Hashes of the earlier steps, by name.
+        """
         return MadeFrom(
             step=self.name,
             settings=_flatten(self.settings),
@@ -207,7 +225,7 @@ class Step:
 
 
 def _flatten(sections: Mapping[str, object], prefix: str = "") -> dict[str, JsonValue]:
-    """Flatten nested recipe sections to values by dotted key; a section in a list has its index in the key."""
+    """Flatten nested recipe sections to values by dotted key. A section in a list has its index in the key."""
     values: dict[str, JsonValue] = {}
     for name, value in sections.items():
         key = f"{prefix}{name}"
@@ -221,15 +239,17 @@ def _flatten(sections: Mapping[str, object], prefix: str = "") -> dict[str, Json
 
 
 def data_digest(source: DataSource | None) -> str | None:
-    """Return the SHA-256 of a local data file; None if the file does not exist, and for data sets on the Hub.
+    """Return the SHA-256 of a local data file, or of a folder of classes.
+
+    It is None if there is no such file, and for data sets on the Hub.
 
     Raises:
-        InputError: If it is no regular file or of an unknown kind; it is not read then, since it may have no end.
+        InputError: If it is no regular file or of an unknown kind. It is not read then, since it may have no end.
     """
     if source is None or source.path is None or not os.path.exists(source.path):  # noqa: PTH110  any name is allowed here
         return None
     check_source(source)
-    return sha256_file(Path(source.path))
+    return sha256_path(Path(source.path))
 
 
 class Mark(BaseModel):
@@ -237,11 +257,12 @@ class Mark(BaseModel):
 
     Attributes:
         name: Name of the step.
-        made_from: What its result was made from.
+        made_from: Settings, inputs and versions that the result was made from.
         status: Passed or failed.
-        files: sha256 of each file of its output by its path in it; see `pocketbert.core.disk.files.file_digests`.
+        files: sha256 of each file of the output, by its path in the output; see
+            `pocketbert.core.disk.files.file_digests`.
         failures: A line for each gate that failed.
-        wall_s: Seconds it took, in the process that finished it.
+        wall_s: Seconds that the step took, in the process that finished it.
         cpu_s: CPU seconds of that process and its children.
     """
 

@@ -14,6 +14,7 @@ from pocketbert.core.families.rows import (
     longformer,
     mobilebert,
     modernbert,
+    mpnet,
     roberta,
     xlm,
     xlnet,
@@ -33,4 +34,5 @@ ROWS: tuple[Family, ...] = (
     *longformer.ROWS,
     *ernie_thu.ROWS,
     *modernbert.ROWS,
+    *mpnet.ROWS,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pocketbert.core.families.family import FEED_FORWARD, IDS_MASK_TYPES, TINY, Family, TokenizerKind
+from pocketbert.core.families.family import FEED_FORWARD, IDS_MASK_TYPES, NO_CHOICES, TINY, Family, TokenizerKind
 
 _LEGACY = (
     "its masked-LM head (lm_predictions.*) has other names than the one that config.json asks transformers for "
@@ -47,6 +47,7 @@ ROWS = (
         unread=("lm_predictions.", "embeddings.position_embeddings."),
         noise={"lm_predictions.": _LEGACY},
         tokenizer_settings=_SETTINGS,
+        invalid_tasks={"multiple-choice": NO_CHOICES},
         limits=(*_LIMITS, _FP32),
         trains_in_bf16=False,
         capture="disentangled",

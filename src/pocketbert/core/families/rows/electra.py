@@ -14,6 +14,7 @@ ROWS = (
         inputs=IDS_MASK_TYPES,
         layer_path="electra.encoder.layer",
         feed_forward=FEED_FORWARD,
+        choice_weights={"sequence_summary.summary": "classifier.dense", "classifier": "classifier.out_proj"},
         lm_head="generator_predictions",
         noise={
             "discriminator_predictions.": "the checkpoint is a discriminator, which tells replaced words from the others and "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pocketbert.core.families.family import (
     GAMMA_BETA,
     IDS_MASK_TYPES,
+    NO_CHOICES,
     TINY,
     ExportForm,
     Family,
@@ -65,6 +66,7 @@ ROWS = (
             "LayerNorm_ent.beta": "LayerNorm_ent.bias",
         },
         unread=("cls.predictions_ent.",),
+        invalid_tasks={"multiple-choice": NO_CHOICES},
         objectives=(Objective.MASKED_LM, Objective.NEXT_SENTENCE),
         largest={"entity_size": 1 << 14, "entity_heads": 512, "entity_rows": 1 << 20},
         smallest={"entity_rows": 0},

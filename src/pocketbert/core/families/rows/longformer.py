@@ -21,6 +21,10 @@ ROWS = (
         by_layer=("attention_window",),
         position_offset=2,
         most_tokens=_MAX_TOKENS,
+        invalid_tasks={
+            "multiple-choice": "its class gives global attention to all tokens behind the separator, padding included, so that "
+            "the score of a choice depends on the length of the others"
+        },
         limits=(
             ONE_SEGMENT,
             f"inputs of at most {_MAX_TOKENS:,} tokens: files compute attention over all pairs of tokens and mask what "

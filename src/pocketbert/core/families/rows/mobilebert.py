@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from pocketbert.core.families.family import FEED_FORWARD, IDS_MASK_TYPES, TINY, Family, Objective, TokenizerKind
+from pocketbert.core.families.family import (
+    FEED_FORWARD,
+    IDS_MASK_TYPES,
+    NO_CHOICES,
+    TINY,
+    Family,
+    Objective,
+    TokenizerKind,
+)
 from pocketbert.core.types import Signal
 
 _LARGEST = {
@@ -46,6 +54,7 @@ ROWS = (
         layer_path="mobilebert.encoder.layer",
         lm_head="cls.predictions",
         objectives=(Objective.MASKED_LM, Objective.NEXT_SENTENCE),
+        invalid_tasks={"multiple-choice": NO_CHOICES},
         limits=("a teacher only: transformers has no class for it, and no exporter writes it",),
         checkpoints="ib-bert",
         largest=_LARGEST,

@@ -1,13 +1,13 @@
-"""JavaScript code for the model card: transformers.js, and onnxruntime-node for models that it does not support.
+"""JavaScript code for the model card: transformers.js, onnxruntime-node for models that it does not support, and PocketBERT's runtime.
 
-`transformers_js` chooses among its pipeline, its model class and a session of onnxruntime-node.
+`web_code` returns both: `_transformers_js` chooses among its pipeline, its model class and a session of onnxruntime-node.
 """
 
 from __future__ import annotations
 
 import json
 
-from pocketbert.core.artefacts import Artefacts, ModelRecord
+from pocketbert.core.artefacts import Artefacts, ModelRecord, Processing
 from pocketbert.core.tasks import LabelKind, TaskName
 from pocketbert.core.types import Scheme
 from pocketbert.pipeline.formats.snippets.parts import (
@@ -40,6 +40,7 @@ _KNOWN: dict[TaskName, tuple[str, ...]] = {
     TaskName.REGRESSION: _SEQUENCE,
     TaskName.TOKEN_CLASSIFICATION: (*_ALWAYS, "modernbert", "esm"),
     TaskName.QUESTION_ANSWERING: (*_ALWAYS, "albert", "mobilebert", "squeezebert"),
+    TaskName.MULTIPLE_CHOICE: _SEQUENCE,
     TaskName.FILL_MASK: _SEQUENCE,
     TaskName.FEATURE_EXTRACTION: _SEQUENCE,
 }
@@ -49,14 +50,44 @@ PACKAGE = "@huggingface/transformers"
 _SET_FOLDER = 'env.allowRemoteModels = false; env.localModelPath = "models/";'
 
 
-def transformers_js(artefacts: Artefacts, record: ModelRecord) -> str:
-    """Return a sentence and JavaScript code with transformers.js's pipeline, its model class, or a session.
-
-    The model class serves where the pipeline cannot, and a session of onnxruntime-node where neither can.
-    """
+def web_code(artefacts: Artefacts, record: ModelRecord) -> str:
+    """Return sentences and JavaScript code that runs an ONNX file: with transformers.js, and with PocketBERT's own runtime."""
     file = SnippetFile(artefacts, record)
+    code = _transformers_js(file)
+    return code if artefacts.form is not None else f"{code}\n\n{_own_runtime(file)}"
+
+
+def _own_runtime(file: SnippetFile) -> str:
+    """Return a sentence and JavaScript code that runs the file with @pocketbert/runtime, which answers as PocketBERT does."""
+    text = quote_texts(file.texts[:1])
+    if file.chooses:
+        text = f"[{text}, [{quote_texts(file.choices)}]]"
+    elif file.artefacts.task is TaskName.FILL_MASK:
+        text = "`your text with a ${model.maskToken}`"
+    elif len(file.texts) > 1:
+        text = f"[{quote_texts(file.texts)}]"
+    lead = (
+        "The same answers as PocketBERT's in Python, in Node and in pages, with `@pocketbert/runtime` (`npm pack` in `runtime/javascript` of "
+        "PocketBERT's sources makes it; it is not on npm) and onnxruntime-web or onnxruntime-node"
+    )
+    return _block(
+        lead,
+        'import { load } from "@pocketbert/runtime";\n'
+        f'const model = await load("models/FOLDER", {{ file: {json.dumps(file.record.path)} }});\n'
+        f"const [answer] = await model.predict([{text}]);\nconsole.log(answer);",
+    )
+
+
+def _transformers_js(file: SnippetFile) -> str:
+    """Return a sentence and JavaScript code that runs an ONNX file with a pipeline of transformers.js.
+
+    If its pipelines cannot serve the model, the code uses a model class of transformers.js; if that has no class for
+    the model, a session of onnxruntime-node.
+    """
     if file.artefacts.family not in _KNOWN[file.artefacts.task]:
         return _session_code(file)
+    if file.chooses:
+        return _choice_code(file)
     if file.artefacts.pair and file.artefacts.task is not TaskName.QUESTION_ANSWERING:
         return _model_code(file, "its text-classification pipeline takes no pairs")
     if file.artefacts.task is TaskName.REGRESSION:
@@ -70,7 +101,7 @@ def transformers_js(artefacts: Artefacts, record: ModelRecord) -> str:
 
 
 def _pipeline(file: SnippetFile) -> tuple[str, str, str]:
-    """Return a pipeline's name, JavaScript lines that set ``answer``, and how that differs from PocketBERT's answer."""
+    """Return a pipeline's name, JavaScript lines that set ``answer``, and a remark if PocketBERT answers otherwise."""
     texts, p = _with_prompt(file, quote_texts(file.texts)), file.processing
     match file.artefacts.task:
         case TaskName.MULTI_LABEL:
@@ -109,12 +140,7 @@ def _pipeline(file: SnippetFile) -> tuple[str, str, str]:
                 "; it fills only the first mask",
             )
         case TaskName.FEATURE_EXTRACTION:
-            options = f'{{ pooling: "{p.pooling}", normalize: {str(bool(p.normalize)).lower()} }}'
-            return (
-                "feature-extraction",
-                f"const answer = (await run({texts}, {options})).tolist()[0];",
-                ("; without these options it gives the states of all tokens"),
-            )
+            return _vector_pipeline(p, texts)
     if not file.is_tempered:
         call = f"const answer = await run({texts}, {{ top_k: null }});"
         return "text-classification", _with_threshold(file, call), ""
@@ -127,8 +153,32 @@ def _pipeline(file: SnippetFile) -> tuple[str, str, str]:
     return "text-classification", _with_threshold(file, call), ""
 
 
+def _vector_pipeline(p: Processing, texts: str) -> tuple[str, str, str]:
+    """Return the pipeline's name, JavaScript lines and a remark for sentence vectors.
+
+    transformers.js itself pools by mean or cls only. For other models the lines read the vector that the file computes.
+
+    Args:
+        p: How the model processes texts.
+        texts: The example texts as a JavaScript expression.
+    """
+    if p.pooling not in ("mean", "cls") or p.vector_layers:
+        return (
+            "feature-extraction",
+            f"const inputs = run.tokenizer([{texts}], {{ truncation: true }});\n"
+            "const answer = (await run.model(inputs)).sentence_embedding.tolist()[0];",
+            "; the pipeline itself pools in other ways than the files, which give the vector as `sentence_embedding`",
+        )
+    options = f'{{ pooling: "{p.pooling}", normalize: {str(bool(p.normalize)).lower()} }}'
+    return (
+        "feature-extraction",
+        f"const answer = (await run({texts}, {options})).tolist()[0];",
+        "; without these options it gives the states of all tokens",
+    )
+
+
 def _with_threshold(file: SnippetFile, code: str) -> str:
-    """Change JavaScript lines so that ``answer`` is empty if the best label is below the threshold."""
+    """Change JavaScript lines so that ``answer`` is empty if the best label's score is below the threshold."""
     least = file.unknown_threshold
     if not least:
         return code
@@ -137,7 +187,12 @@ def _with_threshold(file: SnippetFile, code: str) -> str:
 
 
 def _model_code(file: SnippetFile, reason: str) -> str:
-    """Return JavaScript code with the model class of transformers.js; `reason` is why the pipeline cannot serve."""
+    """Return JavaScript code that uses a model class of transformers.js.
+
+    Args:
+        file: The file that the code is for.
+        reason: Why a pipeline of transformers.js cannot run the model; it is part of the text.
+    """
     texts = file.texts
     pair = (
         f", {{ text_pair: {quote_texts(texts[1:])}, truncation: true }}" if len(texts) > 1 else ", { truncation: true }"
@@ -159,8 +214,36 @@ def _model_code(file: SnippetFile, reason: str) -> str:
     )
 
 
+def _choice_code(file: SnippetFile) -> str:
+    """Return JavaScript code for a multiple-choice model, with transformers.js's class for sequence classification."""
+    texts = f"{_with_prompt(file, 'question')}, {{ text_pair: choice, truncation: true }}"
+    lines = [
+        f'import {{ env, AutoModelForSequenceClassification, AutoTokenizer, softmax }} from "{PACKAGE}";',
+        _SET_FOLDER,
+        'const tokenizer = await AutoTokenizer.from_pretrained("FOLDER");',
+        f'const model = await AutoModelForSequenceClassification.from_pretrained("FOLDER", {_file_options(file)});',
+        f"{_prompt_table(file)}const question = {quote_texts(file.texts[:1])}, choices = [{quote_texts(file.choices)}];",
+        "const values = [];",
+        "for (const choice of choices) {   // a row for each, without padding, which moves the ranges of int8 files",
+        f"  const {{ logits }} = await model(tokenizer({texts}));",
+        "  values.push(logits.data[0]);",
+        "}",
+        "const scores = softmax(values);   // softmax over the choices",
+        "const best = scores.indexOf(Math.max(...scores));",
+        "const answer = { choice: choices[best], index: best, score: scores[best] };",
+        "console.log(answer);",
+    ]
+    lead = f"JavaScript, with transformers.js {VERSION} (the folder lies under `models/`); it has no pipeline for multiple choice"
+    return _block(f"{lead}{_cut_note(file)}", "\n".join(lines))
+
+
 def _answer_lines(file: SnippetFile, names: str) -> str:
-    """Return JavaScript lines from ``logits`` to ``answer``; `names` is an expression for the label names by id."""
+    """Return the JavaScript lines that compute ``answer`` from ``logits``.
+
+    Args:
+        file: The file that the code is for.
+        names: JavaScript expression for the label names by id.
+    """
     kind = file.task.labels
     if kind is LabelKind.SCORE:
         return f"const answer = {'1 / (1 + Math.exp(-logits.data[0]))' if file.applies_sigmoid else 'logits.data[0]'};"
@@ -181,7 +264,7 @@ def _answer_lines(file: SnippetFile, names: str) -> str:
 
 
 def _session_code(file: SnippetFile) -> str:
-    """Return JavaScript code that runs the ONNX file with onnxruntime-node, up to its outputs."""
+    """Return JavaScript code that runs the ONNX file with onnxruntime-node and returns its raw outputs."""
     texts = file.texts
     pair = f", {{ text_pair: {quote_texts(texts[1:])} }}" if len(texts) > 1 else ""
     outputs = ", ".join(file.task.answer)
@@ -211,7 +294,7 @@ def _session_code(file: SnippetFile) -> str:
 
 
 def _prompt_table(file: SnippetFile) -> str:
-    """Return JavaScript lines of the prompts and a function that puts one in front of a text; empty without any."""
+    """Return JavaScript lines with the prompts and a function that puts one before a text; empty without prompts."""
     p = file.processing
     if not file.takes_prompts:
         return ""
@@ -220,12 +303,15 @@ def _prompt_table(file: SnippetFile) -> str:
 
 
 def _with_prompt(file: SnippetFile, text: str) -> str:
-    """Return the JavaScript expression of a text with the default prompt in front."""
+    """Return the JavaScript expression of a text with the default prompt in front, if the model has prompts."""
     return f"behind({text})" if file.takes_prompts else text
 
 
 def _cut_note(file: SnippetFile) -> str:
-    """Return what to do with long texts whose end is to be kept, as transformers.js cuts it off; else empty."""
+    """Return what to do with a long text whose end is to be kept, since transformers.js cuts it off.
+
+    The note is empty if the model keeps the beginning.
+    """
     if not file.keeps_end:
         return ""
     most = file.processing.max_length

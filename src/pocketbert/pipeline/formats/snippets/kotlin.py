@@ -42,7 +42,7 @@ def gradle(*coordinates: str) -> tuple[str, ...]:
 
 
 def _tokenizer_source(file: SnippetFile) -> str:
-    """Return the words on where the code's tokenizer comes from: ``android/``, or a tokenizer of the app."""
+    """Return a phrase on where the code's tokenizer comes from: the folder ``android/``, or the app itself."""
     if has_tokenizer_sources(file.artefacts, "Kotlin"):
         return "the tokenizer is in `android/`: copy `android/java` and `android/resources` into `src/main`"
     return (
@@ -199,7 +199,7 @@ class MediapipeModel(context: Context) : AutoCloseable {{
 
 
 def _class_opening(file: SnippetFile, name: str) -> str:
-    """Return the first Kotlin lines of the class `name`: its comment, prompts, tokenizer and labels."""
+    """Return the first Kotlin lines of a class: its comment, its name, prompts, tokenizer and labels."""
     labels = _LABELS if file.task.names_labels and not file.has_token_outputs else ""
     return f"""/** Open it once, off the main thread, and close it when it is not needed any more. */
 class {name}(context: Context) : AutoCloseable {{
@@ -207,23 +207,31 @@ class {name}(context: Context) : AutoCloseable {{
 
 
 def _imports(file: SnippetFile, own: Sequence[str]) -> str:
-    """Return the sorted Kotlin imports: those that every class needs, those of its answer, and `own` of the runtime."""
+    """Return the sorted Kotlin import lines of a class.
+
+    Args:
+        file: The file that the code is for; its task decides what the answer needs.
+        own: Classes of the runtime to import.
+    """
     kind = file.task.labels
     names = ["android.content.Context", "org.pocketbert.tokenizers.Limits", "org.pocketbert.tokenizers.Tokenizer", *own]
     if not file.has_token_outputs and kind in (LabelKind.NAME, LabelKind.NAMES):
         names += ["com.google.gson.JsonParser", "kotlin.math.exp"]
-    if file.applies_sigmoid:
+    if file.applies_sigmoid or file.chooses:
         names.append("kotlin.math.exp")
     return "\n".join(f"import {name}" for name in sorted(names)) + "\n"
 
 
 def _label_pair_type(file: SnippetFile) -> str:
-    """Return the Kotlin type of a label with its probability; with a threshold the label may be null."""
+    """Return the Kotlin type of a label with its probability. With a threshold the label may be null."""
     return f"Pair<String{'?' if file.unknown_threshold else ''}, Float>"
 
 
 def _label_pair(file: SnippetFile, probability: str) -> str:
-    """Return the Kotlin code behind a label that pairs it with its probability; null for a label below a threshold."""
+    """Return the Kotlin code that follows a label and pairs it with its probability.
+
+    With a threshold, the code replaces a label below it by null.
+    """
     least = file.unknown_threshold
     if not least:
         return f" to {probability}"
@@ -235,6 +243,8 @@ def _answer_signature(file: SnippetFile) -> str:
     texts = ["first", "second"] if file.artefacts.pair else ["text"]
     if file.asks_questions:
         texts = ["question", "context"]
+    if file.chooses:
+        return _choice_signatures(file)
     kinds = {LabelKind.NAME: _label_pair_type(file), LabelKind.NAMES: "List<String>", LabelKind.SCORE: "Float"}
     gives = kinds.get(file.task.labels, "FloatArray")
     if file.has_token_outputs:
@@ -243,8 +253,24 @@ def _answer_signature(file: SnippetFile) -> str:
     return f"fun answer({parameters}{_prompt_parameter(file)}): {gives}"
 
 
+def _choice_signatures(file: SnippetFile) -> str:
+    """Return the Kotlin method ``answer`` for multiple choice, and the signature of ``number``, which it calls."""
+    prompt = ", prompt" if file.takes_prompts else ""
+    return f"""fun answer(question: String, choices: List<String>{_prompt_parameter(file)}): Pair<Int, Float> {{
+        val numbers = choices.map {{ number(question, it{prompt}) }}
+        val powers = numbers.map {{ exp(it - numbers.max()) }}   // softmax over the choices
+        val best = powers.indices.maxBy {{ powers[it] }}
+        return best to powers[best] / powers.sum()
+    }}
+
+    private fun number(first: String, second: String{", prompt: String" if file.takes_prompts else ""}): Float"""
+
+
 def _encode_line(file: SnippetFile, longest: int) -> str:
-    """Return the Kotlin line that tokenizes the texts; of a long context it takes the first window."""
+    """Return the Kotlin line that tokenizes the texts, up to `longest` tokens.
+
+    For question answering it takes the first window of the context only.
+    """
     if file.asks_questions:
         return (
             f"val e = tokenizer.windows(question, context, {longest}, {file.processing.stride}).first()   "
@@ -256,7 +282,7 @@ def _encode_line(file: SnippetFile, longest: int) -> str:
 
 
 def _prompts(file: SnippetFile) -> str:
-    """Return Kotlin lines of a constant map of the folder's prompts by name; empty if it has none."""
+    """Return Kotlin lines of a constant map of the folder's prompts by name; empty if the folder has none."""
     if not file.takes_prompts:
         return ""
     named = file.processing.prompts.items()
@@ -265,7 +291,7 @@ def _prompts(file: SnippetFile) -> str:
 
 
 def _prompt_parameter(file: SnippetFile) -> str:
-    """Return the Kotlin parameter for a prompt, by default the folder's default one; empty without prompts."""
+    """Return the Kotlin parameter for a prompt, whose default is the folder's default prompt; empty without prompts."""
     if not file.takes_prompts:
         return ""
     return f", prompt: String = {quote_for_kotlin(file.default_prompt)}"
@@ -277,9 +303,10 @@ def _prompt_in_front(file: SnippetFile) -> str:
 
 
 def _onnx_answer_lines(file: SnippetFile) -> list[str]:
-    """Return the Kotlin lines from ONNX Runtime's outputs to the answer.
+    """Return the Kotlin lines that compute the answer (label, number or vector) from ONNX Runtime's outputs.
 
-    For tasks on tokens these return the outputs; the card describes the rest.
+    For tasks with an output per token, the lines return the raw outputs by name, one row per token, and refer the user
+    to the model card for the rest.
     """
     kind = "Array<Array<FloatArray>>" if _rows_of_numbers(file) else "Array<FloatArray>"
     names = file.task.answer
@@ -294,7 +321,11 @@ def _onnx_answer_lines(file: SnippetFile) -> list[str]:
 
 
 def _litert_answer_lines(file: SnippetFile) -> list[str]:
-    """Return the Kotlin lines from LiteRT's output buffers to the answer; for tasks on tokens the outputs."""
+    """Return the Kotlin lines that compute the answer (label, number or vector) from the arrays that LiteRT has filled.
+
+    For tasks with an output per token, the lines return the raw outputs by name, one row per token, and refer the user
+    to the model card for the rest.
+    """
     names = file.task.answer
     if file.has_token_outputs:
         each = ", ".join(f'"{n}" to {_camel_case(n)}[0]' for n in names)
@@ -305,7 +336,12 @@ def _litert_answer_lines(file: SnippetFile) -> list[str]:
 
 
 def _answer_lines(file: SnippetFile, values: str) -> list[str]:
-    """Return the Kotlin lines that turn one text's output, in the variable `values`, into the answer of the task."""
+    """Return the Kotlin lines that compute the task's answer from one text's output.
+
+    Args:
+        file: The file that the code is for.
+        values: Name of the Kotlin variable with the output.
+    """
     match file.task.labels:
         case LabelKind.NAME:
             power, note = "exp(it - largest)", "softmax"
@@ -325,6 +361,8 @@ def _answer_lines(file: SnippetFile, values: str) -> list[str]:
                 f"val given = {values}.indices.filter {{ 1 / (1 + exp(-{values}[it])) >= thresholds[it] }}   // sigmoid",
                 'return given.map { labels["$it"].asString }',
             ]
+        case LabelKind.CHOICE:
+            return [f"return {values}[0]"]
         case LabelKind.SCORE:
             if file.applies_sigmoid:
                 return [f"return 1 / (1 + exp(-{values}[0]))   // sigmoid"]
@@ -333,27 +371,30 @@ def _answer_lines(file: SnippetFile, values: str) -> list[str]:
 
 
 def _onnx_input(file: SnippetFile, name: str) -> str:
-    """Return the Kotlin expression of the graph input `name` for ONNX Runtime."""
+    """Return the Kotlin expression of a graph input for ONNX Runtime."""
     if file.is_float(name):
         return f"vectors(e.length(), {file.input_width(name)})"
     return f"tensor({_input_values(name)})"
 
 
 def _litert_input(file: SnippetFile, name: str) -> str:
-    """Return the Kotlin expression of the graph input `name` for LiteRT, padded to ``length``."""
+    """Return the Kotlin expression of a graph input for LiteRT, padded to ``length``."""
     if file.is_float(name):
         return f"arrayOf(Array(length) {{ FloatArray({file.input_width(name)}) }})"
     return f"padded({_input_values(name)}, length)"
 
 
 def _input_values(name: str) -> str:
-    """Return the Kotlin expression of an input's numbers for ``e``, a tokenized text; zeros beyond a text's inputs."""
+    """Return the Kotlin expression of an input's numbers for ``e``, a tokenized text.
+
+    Inputs besides the text are filled with zeros.
+    """
     known = {"input_ids": "e.ids()", "attention_mask": "IntArray(e.length()) { 1 }", "token_type_ids": "e.typeIds()"}
     return known.get(name, "IntArray(e.length())")
 
 
 def _output_buffer(file: SnippetFile) -> str:
-    """Return the Kotlin expression of an empty buffer for an output of LiteRT."""
+    """Return the Kotlin expression of an empty array that LiteRT fills with an output."""
     numbers = output_width(file.record) or ""
     if _rows_of_numbers(file):
         return f"Array(1) {{ Array(length) {{ FloatArray({numbers}) }} }}"
@@ -361,7 +402,7 @@ def _output_buffer(file: SnippetFile) -> str:
 
 
 def _rows_of_numbers(file: SnippetFile) -> bool:
-    """Return whether outputs have several numbers per token, unlike start and end scores of answers in a text."""
+    """Return whether outputs have several numbers per token, unlike the start and end scores of question answering."""
     return file.has_token_outputs and len(file.task.answer) == 1
 
 

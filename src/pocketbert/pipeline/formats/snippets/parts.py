@@ -31,6 +31,7 @@ _SOURCES = {"Kotlin": "android", "Swift": "ios"}
 """Folder with the sources of a tokenizer, by the language of the app."""
 _TEXT, _SECOND = "your text", "the second text"
 _QUESTION, _CONTEXT = "your question", "the text that holds the answer"
+_CHOICES = ("one choice", "another choice")
 
 
 # --- offers -----------------------------------------------------------------------------------------------------------
@@ -50,17 +51,17 @@ class Platform(StrEnum):
 
 @dataclass(frozen=True)
 class Offer:
-    """What an app on one platform needs to run a format's file; a row of the card's first table.
+    """What an app on one platform needs to run a format's file. It becomes a row of the card's first table.
 
     Attributes:
         platform: Platform and runtime of the app.
         record: Entry of the model file in ``artifacts.json``.
-        beside: Paths of the folder that the app carries in addition.
-        needs: Oldest system and libraries, in a few words.
-        tokenizer: Where token ids come from.
-        dependencies: Lines for Gradle, SwiftPM, npm or pip; empty if the system has all.
+        beside: Paths of other files of the folder that the app carries.
+        needs: Oldest operating system and libraries, in a few words.
+        tokenizer: Where token ids come from, in a few words.
+        dependencies: Lines for Gradle, SwiftPM, npm or pip; empty if the operating system has all.
         snippet: Complete code: a sentence that ends with a colon, then the code.
-        notes: Sentences on this file that its reader must know.
+        notes: Sentences on limits of this file.
     """
 
     platform: Platform
@@ -81,12 +82,12 @@ class Offer:
 def offered_file(
     artefacts: Artefacts, format: Format, client: Client | None = None, schemes: Sequence[Scheme] = tuple(Scheme)
 ) -> ModelRecord | None:
-    """Return the file of a format that the card recommends, of the default file's scheme if it has one.
+    """Return the file of a format that the model card recommends: if there is one, of the default file's scheme.
 
     Args:
         artefacts: Content of the folder's ``artifacts.json``.
         format: The format.
-        client: The client that the file is made for; None for files for any.
+        client: The client (such as MediaPipe) that the file must be made for; None for files that any client can read.
         schemes: Schemes to choose from.
     """
     files = [
@@ -98,13 +99,16 @@ def offered_file(
 
 
 def pip_requirement(artefacts: Artefacts, distribution: str) -> str:
-    """Return the requirement of a package for pip, with the version that made the folder's files if known."""
+    """Return a requirement for pip: a distribution, with the version that made the folder's files if it is known."""
     version = artefacts.versions.get(distribution)
     return f"{distribution}=={version}" if version else distribution
 
 
 def describe_tokenizer(artefacts: Artefacts, language: str) -> str:
-    """Return the table's words on where an app in `language` (Kotlin or Swift) gets token ids from."""
+    """Return the words of the card's table on where an app gets token ids from.
+
+    `language` is the language of the app: Kotlin or Swift.
+    """
     if has_tokenizer_sources(artefacts, language):
         return f"sources in `{_SOURCES[language]}/`, read `{TOKENIZER_FILE}`"
     return "your own: it must give the ids of `golden_tokens.jsonl`"
@@ -119,22 +123,25 @@ def has_tokenizer_sources(artefacts: Artefacts, language: str) -> bool:
 
 
 def task_row(artefacts: Artefacts) -> Task:
-    """Return the row of the task table for the folder's task."""
+    """Return the entry of the table of tasks for the folder's task."""
     return TASKS[artefacts.task]
 
 
 def takes_prompts(artefacts: Artefacts) -> bool:
-    """Return whether the folder has prompts to put in front of a text; questions get none."""
+    """Return whether the folder has prompts to put in front of a text. Question answering never uses them."""
     return bool(artefacts.processing.prompts) and task_row(artefacts).labels is not LabelKind.ANSWERS
 
 
 def keeps_end(artefacts: Artefacts) -> bool:
-    """Return whether too long texts are cut at their beginning; long contexts of questions are read in windows."""
+    """Return whether too long texts are cut at their beginning.
+
+    It is false for question answering, where a long context is read in windows.
+    """
     return artefacts.processing.truncation_side == "left" and task_row(artefacts).labels is not LabelKind.ANSWERS
 
 
 def applies_sigmoid(artefacts: Artefacts) -> bool:
-    """Return whether the answer is the sigmoid of the files' one logit, as for rerankers."""
+    """Return whether the answer is the sigmoid of the single logit that a file computes, as for rerankers."""
     return artefacts.task is TaskName.REGRESSION and artefacts.processing.score is ScoreFunction.SIGMOID
 
 
@@ -144,7 +151,7 @@ def input_lengths(record: ModelRecord) -> list[int]:
 
 
 def output_width(record: ModelRecord) -> int | None:
-    """Return how many numbers a file's last output has per text or token; None if that is not known."""
+    """Return how many numbers the last output of a file has per text or token; None if that is not known."""
     last = record.signature.outputs[-1].shape[-1] if record.signature else None
     return last if isinstance(last, int) else None
 
@@ -163,13 +170,13 @@ _COLUMNS = {
 
 
 def _extra_inputs(artefacts: Artefacts) -> tuple[GraphInput, ...]:
-    """Return the graph inputs beyond those of a text, such as entities; none if the files take text only."""
+    """Return the graph inputs besides those of a text, such as entities; empty if the files take text only."""
     forms = [f for row in all_families() if row.name == artefacts.family for f in row.forms]
     return next((f.extra for f in forms if f.name == artefacts.form), ())
 
 
 def explain_inputs(artefacts: Artefacts) -> list[str]:
-    """Return one sentence of the card on each graph input beyond those of a text, such as entities."""
+    """Return one sentence for the model card on each additional graph input, such as entities."""
     return [
         f"`{i.name}`, {'float32 [1, length, width]' if i.is_float else 'whole numbers [1, length]'}, from the data column "
         f"`{i.column}`: {_MEANINGS[i.meaning]}. Padding: {i.padding}. `golden.jsonl` has the column of each golden text as "
@@ -195,7 +202,7 @@ class SnippetFile:
 
     @property
     def task(self) -> Task:
-        """The folder's row of the task table."""
+        """The entry of the table of tasks for the folder's task."""
         return task_row(self.artefacts)
 
     @property
@@ -209,13 +216,25 @@ class SnippetFile:
         return self.task.labels is LabelKind.ANSWERS
 
     @property
+    def chooses(self) -> bool:
+        """Whether inputs are a question with each of several choices, and the answer is one of them."""
+        return self.task.labels is LabelKind.CHOICE
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The choices of the example."""
+        return _CHOICES
+
+    @property
     def has_token_outputs(self) -> bool:
         """Whether outputs have a row per token."""
         return self.task.level is Level.TOKEN
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The texts of the example: one, a pair, or question and context."""
+        """The texts of the example: one text, a pair, question and context, or question and choice."""
+        if self.chooses:
+            return _QUESTION, _CHOICES[0]
         if self.asks_questions:
             return _QUESTION, _CONTEXT
         return (_TEXT, _SECOND) if self.artefacts.pair else (_TEXT,)
@@ -227,7 +246,7 @@ class SnippetFile:
 
     @property
     def default_prompt(self) -> str:
-        """The prompt that is put in front of a text if none is named; empty for none."""
+        """The prompt that is put in front of a text if the user names none; empty if there is no default prompt."""
         return self.processing.named_prompts.text_of(None)
 
     @property
@@ -268,7 +287,7 @@ class SnippetFile:
 
     @property
     def sample_values(self) -> dict[str, str]:
-        """Python code of sample values for the inputs beyond those of a text; `e` is the tokenized text."""
+        """Python code of sample values for the inputs besides those of a text, by input; `e` is the tokenized text."""
         return {
             i.name: f"[[0.0] * {self.input_width(i.name)}] * len(e.ids)" if i.is_float else "[0] * len(e.ids)"
             for i in _extra_inputs(self.artefacts)
@@ -276,7 +295,7 @@ class SnippetFile:
 
     @property
     def example_columns(self) -> str:
-        """Python code of the data columns that the example has beside its text; empty for text only."""
+        """Python code of the data columns that the example has beside its text; empty if the model takes text only."""
         extra = _extra_inputs(self.artefacts)
         if not extra:
             return ""
@@ -285,7 +304,8 @@ class SnippetFile:
     def comment_on_inputs(self, mark: str) -> str:
         """Return a comment on what to put in place of the sample values; empty if there are none.
 
-        `mark` begins a comment in the language of the code.
+        Args:
+            mark: The characters that begin a comment in the language of the code.
         """
         meanings = "; ".join(f"{i.name}: {_MEANINGS[i.meaning]}" for i in _extra_inputs(self.artefacts))
         return f"   {mark} {meanings}" if meanings else ""
@@ -303,19 +323,19 @@ class SnippetFile:
 
     @property
     def thresholds(self) -> list[str]:
-        """The probability from which each label of a multi-label file is an answer, as literals."""
+        """The probability from which each label of a multi-label file is given, as literals."""
         return [f"{t:g}" for t in self.processing.thresholds or []]
 
     @property
     def applies_sigmoid(self) -> bool:
-        """Whether the answer is the sigmoid of the one logit."""
+        """Whether the answer is the sigmoid of the single logit."""
         return applies_sigmoid(self.artefacts)
 
     @property
     def can_avoid_saturation(self) -> bool:
         """Whether code may turn on ONNX Runtime's setting that avoids saturation of int8 products.
 
-        With it ONNX Runtime 1.31 opens no file in which layers share weights.
+        With this setting ONNX Runtime 1.31 cannot open files in which layers share weights.
         """
         return not any(row.shares_layers for row in all_families() if row.name == self.artefacts.family)
 
@@ -329,7 +349,7 @@ def quote_texts(texts: tuple[str, ...]) -> str:
 
 
 def quote_for_java(text: str) -> str:
-    """Return a text as a Java string literal in ASCII, whatever encoding the compiler reads."""
+    """Return a text as a Java string literal in ASCII, so that the compiler's encoding does not matter."""
     own = {"\f": "\\u000c", "\x7f": "\\u007f"}
     return f'"{"".join(own.get(c) or json.dumps(c)[1:-1] for c in text)}"'
 

@@ -25,6 +25,7 @@ _SHOWN = {
     TaskName.REGRESSION: "print(answer.value)",
     TaskName.TOKEN_CLASSIFICATION: "for span in answer.spans:\n    print(span.label, span.start, span.end, span.text, span.score)",
     TaskName.QUESTION_ANSWERING: "print(answer.text, answer.start, answer.end, answer.score)",
+    TaskName.MULTIPLE_CHOICE: "print(answer.index, answer.text, answer.score)",
     TaskName.FILL_MASK: "print([guess.text for guess in answer.places[0]])",
     TaskName.FEATURE_EXTRACTION: "print(answer.vector)",
 }
@@ -47,6 +48,8 @@ def pocketbert(artefacts: Artefacts) -> str:
     text = quote_texts(texts) if len(texts) == 1 else f"({quote_texts(texts)})"
     if file.artefacts.task is TaskName.FILL_MASK:
         text = 'f"your text with a {model.tokenizer.mask_token}"'
+    if file.chooses:
+        text = f"({quote_texts(texts[:1])}, [{quote_texts(file.choices)}])"
     if columns := file.example_columns:
         text = f"pocketbert.with_columns({text}, {columns})"
     return f"""Python, with PocketBERT (neither torch nor transformers needed{more}):
@@ -143,7 +146,10 @@ print(answer)
 
 
 def _answer_lines(file: SnippetFile, longest: int) -> str:
-    """Return the Python lines from an example text to ``answer``; they call ``run`` on the tokenized text."""
+    """Return the Python lines that compute ``answer`` from an example text.
+
+    They call a function ``run`` on the tokenized text. `longest` is the longest input in tokens.
+    """
     encode, call = f"e = tokenizer.encode({quote_texts(file.texts)})", "tokenizer.encode"
     if file.takes_prompts:
         encode, call = f"{_encode_function(file)}\ne = encode({quote_texts(file.texts)})", "encode"
@@ -156,6 +162,8 @@ def _answer_lines(file: SnippetFile, longest: int) -> str:
 e = {call}(f"your text with a {{mask}}")
 logits = run(e)["logits"][0, e.tokens.index(mask)]
 answer = [tokenizer.decode([i]) for i in np.argsort(-logits)[:5].tolist()]"""
+    if file.chooses:
+        return _choice_lines(file, call)
     kind = file.task.labels
     if kind is LabelKind.NAME:
         divided = f" / {file.record.temperature:g}   # {TEMPERED}" if file.is_tempered else ""
@@ -196,8 +204,24 @@ answer = [tokenizer.decode([i]) for i in np.argsort(-logits)[:5].tolist()]"""
     return "\n".join([encode, *lines])
 
 
+def _choice_lines(file: SnippetFile, call: str) -> str:
+    """Return the Python lines that choose one of the answers to a question.
+
+    `call` is the name of the Python function that tokenizes.
+    """
+    lead = f"{_encode_function(file)}\n" if file.takes_prompts else ""
+    return f"""{lead}question, choices = {quote_texts(file.texts[:1])}, [{quote_texts(file.choices)}]
+logits = []
+for choice in choices:   # a row for each
+    e = {call}(question, choice)
+    logits.append(run(e)["logits"][0, 0])
+scores = np.exp(np.array(logits) - max(logits))
+scores /= scores.sum()   # softmax over the choices
+answer = choices[scores.argmax()], float(scores.max())"""
+
+
 def _encode_function(file: SnippetFile) -> str:
-    """Return the Python code of a table of prompts and a function that tokenizes texts behind one of them."""
+    """Return Python code: a dictionary of prompts, and a function that tokenizes texts with a prompt in front."""
     p = file.processing
     named = ", ".join(f"{_literal(name)}: {_literal(text)}" for name, text in p.prompts.items())
     default = '""' if p.default_prompt is None else f"prompts[{_literal(p.default_prompt)}]"
@@ -210,7 +234,10 @@ def encode(text{pair}, prompt={default}):
 def _prompt_comment(file: SnippetFile, argument: str, known: str) -> str:
     """Return a Python comment on the default prompt and on how to name another one; empty without prompts.
 
-    `argument` takes a prompt's name, and `known` is an expression for all names.
+    Args:
+        file: The file that the code is for.
+        argument: Argument of the call in the code that takes a prompt's name.
+        known: Python expression for the names of all prompts.
     """
     p = file.processing
     if not file.takes_prompts:
@@ -225,12 +252,12 @@ def _literal(text: str) -> str:
 
 
 def _truncation_argument(file: SnippetFile) -> str:
-    """Return the Python argument that makes the tokenizer cut texts at their beginning; empty by default."""
+    """Return the Python argument that makes the tokenizer cut texts at their beginning; empty if it cuts their end."""
     return ', direction="left"' if file.keeps_end else ""
 
 
 def _span_lines(file: SnippetFile, longest: int) -> str:
-    """Return the Python lines from question and context to the best span of text in all windows of the context."""
+    """Return the Python lines that find the answer to a question: the best span of text in all windows of a context."""
     p = file.processing
     question, context = file.texts
     blank = "\n    nulls.append(start[0] + end[0])" if p.null_answers else ""

@@ -19,6 +19,7 @@ from pocketbert.pipeline.formats.snippets.parts import (
 
 ORT_PACKAGE = "https://github.com/microsoft/onnxruntime-swift-package-manager"
 _NEVER_RUN = "parsed, but never compiled or run by this project: it has no Mac"
+_CHOICE_NUMBER = "the number of one choice: softmax over all choices of the question"
 _VECTORS = """
     private func vectors(_ length: Int, _ width: Int) throws -> MLMultiArray {   // float32 [1, length, width]
         let out = try MLMultiArray(shape: [1, NSNumber(value: length), NSNumber(value: width)], dataType: .float32)
@@ -29,22 +30,22 @@ _VECTORS = """
 
 
 def _tokenizer_source(file: SnippetFile) -> str:
-    """Return the words on where token ids come from: the sources in ``ios/``, or a tokenizer of the app."""
+    """Return a phrase on where token ids come from: the sources in ``ios/``, or a tokenizer of the app."""
     if has_tokenizer_sources(file.artefacts, "Swift"):
         return "the tokenizer is in `ios/`: add its sources, `unicode.bin` and `tokenizer.json` to the app's target"
     return "ids from a tokenizer of yours, which must give those of `golden_tokens.jsonl`"
 
 
 def _tokenizer_parts(file: SnippetFile, longest: int, integers: str, gives: str) -> tuple[str, str, str]:
-    """Return three blocks of Swift: the tokenizer's field, its opening in ``init``, and a method that takes text.
+    """Return three pieces of Swift code for the tokenizer: a field, lines of ``init``, and a method that takes text.
 
-    Without sources in Swift there are none, except for a table of prompts.
+    If the folder has no Swift tokenizer, they are empty, but the first one still has the prompts.
 
     Args:
         file: The model file that the code opens.
         longest: Longest input in tokens.
-        integers: Type of token ids.
-        gives: Type of the answer.
+        integers: Swift type of token ids.
+        gives: Swift type of the answer.
     """
     table = _prompt_table(file)
     if not has_tokenizer_sources(file.artefacts, "Swift"):
@@ -67,6 +68,12 @@ def _tokenizer_parts(file: SnippetFile, longest: int, integers: str, gives: str)
         }
         tokenizer = try Tokenizer(tokenizerJson: data("tokenizer", "json"), unicode: data("unicode", "bin"))
 """
+    if file.chooses:
+        return (
+            field,
+            opened,
+            _choice_method(f"{before}question, second: choice, maxLength: {longest}{end}", more, numbers, gives),
+        )
     method = f"""    func answer({parameters}) throws -> {gives} {{
         let encoding = try tokenizer.{call}
         return try answer(ids: encoding.ids{numbers}, typeIds: encoding.typeIds{numbers})
@@ -74,6 +81,28 @@ def _tokenizer_parts(file: SnippetFile, longest: int, integers: str, gives: str)
 
 """
     return field, opened, method
+
+
+def _choice_method(encoded: str, prompt: str, numbers: str, gives: str) -> str:
+    """Return the Swift method for multiple choice, which takes a question and its choices.
+
+    Args:
+        encoded: Arguments of the call that tokenizes the question with a choice.
+        prompt: Parameter for a prompt; empty without prompts.
+        numbers: Conversion of token ids to the type that the runtime takes.
+        gives: Swift type of a choice's number.
+    """
+    return f"""    func answer(question: String, choices: [String]{prompt}) throws -> (index: Int, probability: {gives}) {{
+        let numbers = try choices.map {{ choice -> {gives} in
+            let encoding = try tokenizer.encode({encoded})
+            return try answer(ids: encoding.ids{numbers}, typeIds: encoding.typeIds{numbers})
+        }}
+        let powers = numbers.map {{ exp($0 - numbers.max()!) }}   // softmax over the choices
+        let best = powers.indices.max {{ powers[$0] < powers[$1] }}!
+        return (best, powers[best] / powers.reduce(0, +))
+    }}
+
+"""
 
 
 def _prompt_table(file: SnippetFile) -> str:
@@ -140,7 +169,7 @@ final class CoreMLModel {{
 
 
 def _coreml_answer(file: SnippetFile) -> tuple[str, str]:
-    """Return the Swift type of a Core ML package's answer, and the Swift lines that read it from the output `out`."""
+    """Return the Swift type of a Core ML package's answer, and the lines that read the answer from ``out``."""
     if file.artefacts.task is TaskName.TEXT_CLASSIFICATION:
         label = '        let label = out.featureValue(for: "classLabel")!.stringValue   // softmax and labels are inside the package'
         values, probability = "", 'out.featureValue(for: "classLabel_probs")!.dictionaryValue[label]!.doubleValue'
@@ -158,15 +187,26 @@ def _coreml_answer(file: SnippetFile) -> tuple[str, str]:
             f'''        let logit = out.featureValue(for: "{file.task.answer[0]}")!.multiArrayValue![0].doubleValue
         return 1 / (1 + exp(-logit))   // sigmoid''',
         )
+    if file.chooses:
+        return (
+            "Double",
+            f'''        return out.featureValue(for: "{file.task.answer[0]}")!.multiArrayValue![0].doubleValue   // {_CHOICE_NUMBER}''',
+        )
     shape = _output_shape(file)
     each = ", ".join(f'"{n}": out.featureValue(for: "{n}")!.multiArrayValue!' for n in file.task.answer)
     return "[String: MLMultiArray]", f"        return [{each}]   // {shape}; from here to an answer: see Processing"
 
 
 def _label_return(file: SnippetFile, label: str, probability: str) -> tuple[str, str]:
-    """Return the Swift type of the predicted label, and the statement that returns it with its probability.
+    """Return the Swift type of the predicted label, and the statement that returns the label with its probability.
 
-    With a threshold the type is optional, and labels below it are nil.
+    If the file has a threshold for unknown answers, the type is optional, and labels below the threshold are returned
+    as nil.
+
+    Args:
+        file: The file that the code is for.
+        label: Swift expression for the label.
+        probability: Swift expression for its probability.
     """
     least = file.unknown_threshold
     if not least:
@@ -249,7 +289,7 @@ _ORT_VECTORS = """
 
 
 def _onnx_answer(file: SnippetFile) -> tuple[str, str]:
-    """Return the Swift type of an ONNX file's answer, and the Swift lines that compute it from `outputs`."""
+    """Return the Swift type of an ONNX file's answer, and the lines that compute the answer from ``outputs``."""
     names = file.task.answer
     if file.task.labels is LabelKind.NAME:
         power, note = "exp($0 - numbers.max()!)", "softmax"
@@ -271,12 +311,14 @@ def _onnx_answer(file: SnippetFile) -> tuple[str, str]:
             f'''        let logit = try floats(outputs["{names[0]}"]!)[0]
         return 1 / (1 + exp(-logit))   // sigmoid''',
         )
+    if file.chooses:
+        return "Float", f'''        return try floats(outputs["{names[0]}"]!)[0]   // {_CHOICE_NUMBER}'''
     each = ", ".join(f'"{n}": try floats(outputs["{n}"]!)' for n in names)
     return "[String: [Float]]", f"        return [{each}]   // row by row; from here to an answer: see Processing"
 
 
 def _output_shape(file: SnippetFile) -> str:
-    """Return the shape of a file's outputs as text for a comment, e.g. ``[1, length, 9]``."""
+    """Return the shape of a file's outputs as text for a comment, such as ``[1, length, 9]``."""
     numbers = output_width(file.record) or "numbers"
     if not file.has_token_outputs:
         return f"[1, {numbers}]"

@@ -30,7 +30,7 @@ from pocketbert.core.models.tokenizers import SEGMENT_INPUT
 from pocketbert.core.predict.sentence_settings import Prompts
 from pocketbert.core.predict.tokenizer_file import MAX_TOKENIZER_MIB
 from pocketbert.pipeline.formats.snippets.parts import quote_for_java, quote_for_swift
-from pocketbert.pipeline.make.library import LIBRARY_TEXT_GATE
+from pocketbert.pipeline.gates.library import LIBRARY_TEXT_GATE
 from pocketbert.pipeline.results import Gate
 
 Content = Mapping[str, Any]
@@ -48,12 +48,12 @@ class Reader:
     """The types of tokenizers, by the parts of tokenizer.json, that the sources in one language support.
 
     Attributes:
-        title: The sources, as the subject of a sentence.
+        title: Name of the sources, as the subject of a sentence.
         normalizers: Supported types of normalizers.
         pre_tokenizers: Supported types of pre-tokenizers.
         post_processors: Supported types of post-processors.
         models: Supported types of models.
-        further: Yields what else of a tokenizer.json is not supported; None if the types decide it all.
+        further: Function that yields what else of a tokenizer.json is not supported; None if the types decide it all.
     """
 
     title: str
@@ -64,13 +64,13 @@ class Reader:
     further: Callable[[Content], Iterator[str]] | None = None
 
     def refusal(self, content: Content) -> str | None:
-        """Return the first reason why the sources do not support a tokenizer; None if they support it.
+        """Return the first reason why the sources do not support a tokenizer.
 
         Args:
             content: Content of tokenizer.json.
 
         Returns:
-            The first reason; None if they support it.
+            The reason; None if they support it.
         """
         return next(self._problems(content), None)
 
@@ -94,7 +94,7 @@ class Reader:
 
 
 def _model_type(content: Content) -> str:
-    """Return the type of a tokenizer's model, such as WordPiece; files from before 2021 do not name it."""
+    """Return the type of a tokenizer's model, such as WordPiece. For files from before 2021 it is guessed."""
     model = content["model"]
     if "type" in model:
         return str(model["type"])
@@ -102,7 +102,7 @@ def _model_type(content: Content) -> str:
 
 
 def _steps(content: Content, part: str) -> Iterator[Content]:
-    """Yield the steps of a part of tokenizer.json, with those of a nested Sequence one by one.
+    """Yield the steps of one part of tokenizer.json. The steps of a nested Sequence are yielded one by one.
 
     Args:
         content: Content of tokenizer.json.
@@ -127,7 +127,7 @@ def _patterns(content: Content) -> Iterator[str]:
 
 
 def _unsupported_by_all(content: Content) -> Iterator[str]:
-    """Yield options of a tokenizer that neither the Java nor the Swift sources support, in words."""
+    """Yield a phrase on each option of a tokenizer that neither the Java nor the Swift sources support."""
     model, kind = content["model"], _model_type(content)
     if model.get("dropout"):
         yield "a BPE model with 'dropout', which gives other tokens each time"
@@ -152,7 +152,7 @@ _SWIFT_PATTERNS = (" {2,}", r"\s{2,}|[\n\r\t]")
 
 
 def _unsupported_in_swift(content: Content) -> Iterator[str]:
-    """Yield options of a tokenizer that only the Java sources support, in words."""
+    """Yield a phrase on each option of a tokenizer that the Java sources support and the Swift sources do not."""
     yield from (f"the regular expression {p[:60]!r}" for p in _patterns(content) if p not in _SWIFT_PATTERNS)
     for step in _steps(content, "pre_tokenizer"):
         if step["type"] == "Punctuation" and str(step.get("behavior")).startswith("MergedWith"):
@@ -191,10 +191,11 @@ class Sources:
     """The source files of a tokenizer for one platform, with their README and the tokenizers that they support.
 
     Attributes:
-        folder: Their folder in the artefact folder.
-        page: File next to this module that describes what they need and how to call them.
-        reader: The tokenizers that they support.
-        origins: Installed files, and folders with everything in them, by their path below `folder`; relative to this module.
+        folder: Folder of the source files in the artefact folder.
+        page: File next to this module that describes what the sources need and how to call them.
+        reader: The tokenizers that the sources support.
+        origins: Installed files, and folders with everything in them, by their path below `folder`; relative to this
+            module.
     """
 
     folder: str
@@ -211,7 +212,7 @@ class Sources:
         return {f"{self.folder}/{name}": content for name, content in sorted(contents)}
 
     def readme(self, processing: Processing, pad_id: int) -> str:
-        """Return the README of the sources with the values of an artefact folder, such as its longest input."""
+        """Return the README of a tokenizer's source files, filled with the settings of an artefact folder."""
         text = (files(_PACKAGE) / self.page).read_text(encoding="utf-8")
         left = str(processing.padding_side == "left").lower()
         values = {
@@ -250,7 +251,7 @@ class PackedSources:
 
     Attributes:
         kinds: Kind of every file, by its path in the artefact folder.
-        absent: Reason by folder whose sources were not copied.
+        absent: Reasons why sources were not copied, by their folder.
     """
 
     kinds: Mapping[str, Kind] = field(default_factory=dict)
@@ -258,11 +259,11 @@ class PackedSources:
 
 
 def pack_sources(destination: Path, processing: Processing, pad_id: int) -> PackedSources:
-    """Copy the Java and Swift sources that support the tokenizer of an artefact folder into it.
+    """Copy the Java and Swift sources that support an artefact folder's tokenizer into that folder.
 
     Args:
-        destination: The folder that is being written; it has tokenizer.json already.
-        processing: How inputs are made from texts; written into the page of each platform.
+        destination: The artefact folder that is being written; it has tokenizer.json already.
+        processing: How inputs are made from texts; it is written into the README of each platform.
         pad_id: Id of the padding token.
     """
     content = read_json(destination / "tokenizer.json", MAX_TOKENIZER_MIB)
@@ -281,7 +282,7 @@ def pack_sources(destination: Path, processing: Processing, pad_id: int) -> Pack
 
 
 def _prompts_in_java(processing: Processing) -> dict[str, str]:
-    """Return the values of java.md's fields for prompts and truncation; empty texts if there are no prompts."""
+    """Return the values for java.md's placeholders for prompts and truncation; empty texts if there are no prompts."""
     values = dict.fromkeys(("imports", "prompts", "default_prompt", "parameter", "prompt", "prompt_note"), "")
     values["limits"] = "keepingEnd" if processing.truncation_side == "left" else "of"
     if not processing.prompts:
@@ -317,7 +318,7 @@ _BEHIND_DEFAULT_PROMPT = """    /** Returns the inputs of a text behind the defa
 
 
 def _read_below(entry: Traversable, name: str) -> list[tuple[str, bytes]]:
-    """Return (path, content) of a packaged file, or of every file in a packaged folder; paths begin with `name`."""
+    """Return path and content of a packaged file, or of every file in a packaged folder. Paths begin with `name`."""
     if entry.is_file():
         return [(name, entry.read_bytes())]
     return [file for inner in entry.iterdir() for file in _read_below(inner, f"{name}/{inner.name}")]
@@ -330,9 +331,10 @@ _MAIN = "AskTokenizer"
 
 
 def java_gates(folder: Path, artefacts: Artefacts, library: LibraryAnswers | None) -> list[Gate]:
-    """Compare the token ids of a folder's Java tokenizer with those of the checkpoint's library; return the gate.
+    """Compile the folder's Java tokenizer, and compare its token ids with those of the checkpoint's library.
 
-    The sources that are compiled and run are those of this installation, never the folder's: a folder with others is not checked.
+    The Java sources that are compiled and run are always those of this installation. A folder with other sources is not
+    checked.
 
     Args:
         folder: The artefact folder.
@@ -340,7 +342,8 @@ def java_gates(folder: Path, artefacts: Artefacts, library: LibraryAnswers | Non
         library: Token ids of the checkpoint's library.
 
     Returns:
-        One gate; none if the folder has no Java sources, no library was there, or this machine has no JDK with Gson.
+        A list with one gate. Empty if the folder has no Java sources, if the library recorded no ids, or if this
+        machine has no JDK with Gson.
     """
     if library is None or library.missing or os.environ.get(SWITCH) == "no":
         return []
@@ -378,7 +381,7 @@ def java_gates(folder: Path, artefacts: Artefacts, library: LibraryAnswers | Non
 
 @cache
 def _compile_java() -> tempfile.TemporaryDirectory[str] | None:
-    """Compile the Java tokenizer once per process into a temporary folder; None without JDK 17 or Gson."""
+    """Compile the Java tokenizer once per process into a temporary folder; None if JDK 17 or Gson is missing."""
     home = home_folder()
     jars = sorted((home / _GSON).glob("*/gson-*.jar")) if home is not None else []
     if shutil.which("javac") is None or shutil.which("java") is None or not jars:
@@ -415,9 +418,18 @@ def _tokenize_in_java(
     rows: Sequence[LibraryRow],
     prompts: Prompts,
 ) -> list[tuple[list[int], list[int]]] | None:
-    """Tokenize texts behind their prompts in one Java process; return the ids and segment ids of each.
+    """Tokenize texts, each after its prompt, in one Java process, and return token and segment ids of each text.
 
-    None if Java does not start; empty lists if the tokenizer fails.
+    Args:
+        classes: Folder of the compiled tokenizer.
+        tokenizer: Path of tokenizer.json.
+        length: Longest input in tokens.
+        side: Side on which long texts are cut.
+        rows: The texts.
+        prompts: The prompts by name.
+
+    Returns:
+        The ids; None if Java does not start, and empty lists if the tokenizer fails.
     """
     root = Path(classes.name)
     path = os.pathsep.join(map(str, (root / "classes", root / "gson.jar", root / "android/resources")))

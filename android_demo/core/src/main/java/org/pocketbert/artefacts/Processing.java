@@ -17,7 +17,7 @@ import java.util.List;
  * @param stride tokens that two windows of a long context share (question answering)
  * @param answerLength longest answer in tokens (question answering)
  * @param nullAnswers whether a question may have no answer (question answering)
- * @param pooling how the file makes one vector of the tokens: {@code mean} or {@code cls}; empty for other tasks
+ * @param pooling how the file makes one vector of the tokens: {@code mean}, {@code cls} or others, several joined by plus signs; empty for other tasks
  * @param normalize whether that vector has length 1
  */
 public record Processing(

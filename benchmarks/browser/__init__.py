@@ -1,0 +1,1 @@
+"""The local server and the page with which a browser measures files: `measuring` starts them."""

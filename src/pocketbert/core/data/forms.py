@@ -1,0 +1,435 @@
+"""The forms of data files: which file holds what is found by its content, its name is a hint.
+
+`FILE_FORMS` is the table of them, each with an example; docs/data-files.md is made of it. `find_form` tells the form of a file from
+its first bytes, `open_text` its encoding. fastText, Rasa NLU, plain lines and folders of classes are read here; CoNLL, JSON and tables
+have modules of their own, and `pocketbert.core.data.files` puts all together.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from pocketbert.core.data.conll import looks_like_conll, read_conll
+from pocketbert.core.data.json_files import SPLITS, Row, read_json_document, read_json_lines
+from pocketbert.core.data.source import DataSource
+from pocketbert.core.data.streams import UTF8, TextFile, find_encoding, guess_encoding, null_byte_error
+from pocketbert.core.data.tables import BadRows, choose_separator
+from pocketbert.core.disk.files import check_regular, open_regular
+from pocketbert.core.errors import InputError, Problem, shorten_list
+from pocketbert.core.host.progress import print_note
+
+_Reader = Callable[[TextFile, BadRows], Iterator[Row]]
+
+
+@dataclass(frozen=True)
+class FileForm:
+    """A form of data file.
+
+    Attributes:
+        title: Name of the form, for notes and docs.
+        files: Usual names of such files.
+        reads: What becomes a row, in words, for docs.
+        example: The content of a small file; for a folder, the contents of small files by name.
+        read: Function that yields the rows; None for tables, whose layout is guessed first, and for binary files.
+    """
+
+    title: str
+    files: str
+    reads: str
+    example: str | Mapping[str, str]
+    read: _Reader | None = None
+
+
+# --- texts whose labels stand in the text or in the name of a folder ---
+
+
+def _read_plain_lines(file: TextFile, bad: BadRows) -> Iterator[Row]:
+    """Yield (line number, {text}) for each line that is not empty."""
+    yield from ((number, {"text": line.strip()}) for number, line in file.lines() if line.strip())
+
+
+# --- fastText ---
+
+_FASTTEXT = "__label__"
+
+
+def _read_fasttext(file: TextFile, bad: BadRows) -> Iterator[Row]:
+    """Yield (line number, {text, label}) for the lines of a fastText file; several labels of a line are a list."""
+    for number, line in file.lines():
+        words = line.split()
+        labels = [word.removeprefix(_FASTTEXT).strip(",") for word in words if word.startswith(_FASTTEXT)]
+        if words:
+            text = " ".join(word for word in words if not word.startswith(_FASTTEXT))
+            label = labels[0] if len(labels) == 1 else labels or None
+            yield number, {"text": text.removeprefix(", "), "label": label}
+
+
+def _looks_like_fasttext(lines: list[str]) -> bool:
+    """Return whether nearly all lines have a label of fastText (``__label__``)."""
+    filled = [line for line in lines if line.strip()]
+    return bool(filled) and sum(line.lstrip().startswith(_FASTTEXT) for line in filled) >= 0.9 * len(filled)
+
+
+# --- Rasa NLU ---
+
+_HEADING = re.compile(r"##\s*(?P<key>\w+)\s*:\s*(?P<name>.*)")
+_SECTION = re.compile(r"(?P<name>\w+)\s*:")
+_INTENT = re.compile(r"\s*(?:-\s+)?intent\s*:\s*(?P<name>\S.*)")
+_EXAMPLES = re.compile(r"\s*(?:-\s+)?(?P<key>examples)\s*:\s*(?P<is_block>[|>])?")
+_EXAMPLE = re.compile(r"\s*[-*+]\s+(?P<text>\S.*)")
+_TEXT = re.compile(r"\s*(?:-\s+)?(?P<key>text)\s*:\s*(?P<text>[^|>\s].*)?")
+"""The text of an example that is an object, behind the key or in the lines below."""
+_OBJECT = re.compile(r"-\s+\w+\s*:")
+_ENTITY = re.compile(r"\[(?P<value>[^\[\]]+)\](?:\((?P<old>[^()]+)\)|(?P<new>\{[^{}]*\}))")
+
+
+def _read_rasa(file: TextFile, bad: BadRows) -> Iterator[Row]:
+    """Yield (line number, {text, intent, entities}) for the examples of Rasa's training data in YAML or Markdown.
+
+    The lines are read as text, so that a file needs no more memory than its longest line.
+    """
+    for number, intent, marked in _list_examples(file):
+        text, entities = _read_entities(marked.strip())
+        yield number, {"text": text, "intent": intent, "entities": entities}
+
+
+def _list_examples(file: TextFile) -> Iterator[tuple[int, str, str]]:
+    """Yield (line number, intent, marked text) of each Rasa example.
+
+    Examples stand below ``nlu:`` in YAML and below ``## intent:`` in Markdown.
+    """
+    section, intent, start, size, text = "", "", 0, 0, list[str]()
+    # indentations: of the key examples, of its list's items, and of a key text whose lines follow
+    parent = items = key = None
+    is_list = False
+    for number, line in chain(file.lines(), [(0, "end:")]):
+        content = line.strip()
+        indent = len(line) - len(line.lstrip())
+        if not content:
+            continue
+        if key is not None and indent > key:
+            text.append(content)
+            size += len(line)
+            if size > file.limits.line:
+                raise file.limits.length_error(file.title, start, "text")
+            continue
+        if text:
+            yield start, intent, " ".join(text)
+        text, key, size = [], None, 0
+        if section != "nlu" and (match := _HEADING.match(line)):
+            intent, parent, is_list = match["name"] if match["key"] == "intent" else "", -1, False
+        elif content.startswith("#"):
+            continue
+        elif parent is not None and (indent > parent or (is_list and indent == parent and content[0] == "-")):
+            items = indent if items is None else items
+            if is_list and (match := _TEXT.match(line)):
+                start, key = number, None if match["text"] else match.start("key")
+            elif not is_list or (indent == items and not _OBJECT.match(content)):
+                match = _EXAMPLE.match(line)
+            if intent and match and match["text"]:
+                yield number, intent, match["text"]
+        elif match := _SECTION.match(line):
+            section, intent, parent = match["name"], "", None
+        elif section == "nlu":
+            parent = None
+            if content[0] == "-":
+                intent = ""
+            if match := _INTENT.match(line):
+                intent = match["name"].split(" #")[0].strip().strip("\"'")
+            elif match := _EXAMPLES.match(line):
+                parent, items, is_list = match.start("key"), None, not match["is_block"]
+
+
+def _read_entities(marked: str) -> tuple[str, list[dict[str, Any]]]:
+    """Split a Rasa example into its text without marks and the marked entities as {start, end, label}."""
+    text, end, entities = "", 0, list[dict[str, Any]]()
+    for match in _ENTITY.finditer(marked):
+        text += marked[end : match.start()]
+        label = (match["old"] or "").split(":")[0]
+        if match["new"]:
+            try:
+                label = str(json.loads(match["new"]).get("entity") or "")
+            except (ValueError, AttributeError):
+                label = ""
+        if label:
+            entities.append({"start": len(text), "end": len(text) + len(match["value"]), "label": label})
+        text, end = text + match["value"], match.end()
+    return text + marked[end:], entities
+
+
+def _looks_like_rasa(text: str) -> bool:
+    """Return whether a text is training data of Rasa: YAML with ``nlu:``, or Markdown with ``## intent:``."""
+    is_yaml = re.search(r"^nlu:", text, re.M) and re.search(r"^[ \t]*(-[ \t]+|[ \t])intent[ \t]*:", text, re.M)
+    return bool(is_yaml or re.search(r"^##[ \t]*intent[ \t]*:", text, re.M))
+
+
+# --- a folder for each class ---
+
+_UNLABELLED = ("unsup", "unlabeled", "unlabelled")
+"""Folders of texts without a label, as in the IMDB data set."""
+
+
+def _check_class_folder(folder: Path, title: str) -> None:
+    """Raise InputError unless a folder holds at least two folders of texts, one for each class.
+
+    Raises:
+        InputError: If there are fewer than two class folders, if they are splits such as ``train`` and ``test``, or if
+            the folder is a model's. The fix says what to give instead.
+    """
+    classes = _class_folders(folder, title)
+    splits = [name for name in classes if name.lower() in SPLITS]
+    if splits:
+        others = [name for name in splits if not name.lower().startswith("train")]
+        first = next((name for name in splits if name.lower().startswith("train")), splits[0])
+        fix = f"Name the folder of a split: {title}/{first}" + (f", with --eval {title}/{others[0]}" if others else "")
+        raise InputError(Problem(title, f"is a folder of the splits {shorten_list(splits, 8)}.", fix))
+    if len(classes) < 2 or (folder / "config.json").exists():
+        files = sorted(entry.name for entry in os.scandir(folder) if entry.is_file() and not entry.name.startswith("."))
+        fix = "Name a file" + (f", such as {title.rstrip('/')}/{files[0]}" if files else "")
+        what = "is a folder, not a file, and has no folder of text files for each class."
+        raise InputError(Problem(title, what, f"{fix}."))
+
+
+def _class_folders(folder: Path, title: str) -> list[str]:
+    """List the names of the folders in a folder, sorted; links and hidden ones are left out."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False) and not e.name.startswith("."))
+    except OSError as error:
+        raise InputError(Problem(title, f"cannot be read: {error.strerror or error}.")) from error
+
+
+def _read_class_folder(file: TextFile, bad: BadRows) -> Iterator[Row]:
+    """Yield (number, {text, label, file}) for each text file in a folder of classes; the subfolder's name is the label.
+
+    Links are not followed. The limit on the size of a file applies to all texts together, the limit on a row to each
+    text.
+    """
+    number = size = 0
+    for name in _class_folders(file.path, file.title):
+        label = None if name.lower() in _UNLABELLED else name
+        with os.scandir(file.path / name) as entries:
+            texts = (e.path for e in entries if e.is_file(follow_symlinks=False) and not e.name.startswith("."))
+            paths = sorted(islice(texts, file.limits.rows + 1))
+        for path in map(Path, paths):
+            number += 1
+            if number > file.limits.rows:
+                raise file.limits.row_count_error(file.title, "files")
+            text = _read_text(path, file)
+            size += len(text)
+            if size > file.limits.total:
+                raise file.limits.size_error(file.title)
+            yield number, {"text": text, "label": label, "file": f"{name}/{path.name}"}
+
+
+def _read_text(path: Path, file: TextFile) -> str:
+    """Read a text file of a class in the encoding that is set for the folder, else in the detected one."""
+    with open_regular(path) as stream:
+        raw = stream.read(file.limits.line + 1) or b""
+    if len(raw) > file.limits.line:
+        raise file.limits.length_error(str(path), 1, "text")
+    if not (encoding := file.encoding) and (encoding := guess_encoding(raw)) != UTF8:
+        note_encoding(file.title, encoding)
+    try:
+        text = raw.decode(encoding).removeprefix("\ufeff").strip()
+    except UnicodeError as error:
+        what = f"not {'UTF-8' if encoding == UTF8 else encoding}: {error}."
+        raise InputError(Problem(str(path), what, "Give the encoding of the texts with --encoding.")) from error
+    if "\0" in text:
+        raise null_byte_error(str(path), 1 + text[: text.index("\0")].count("\n"))
+    return text
+
+
+# --- the table ---
+
+TABLE = FileForm(
+    "table",
+    "`.csv`, `.tsv`, `.txt`",
+    "a row of cells between commas, semicolons, tabs or bars, with a header or without one",
+    "text,label\na fine film,good\nan awful film,bad\n",
+)
+PARQUET = FileForm("Parquet", "`.parquet`", "a row, with lists and objects in its cells", "")
+JSON_LINES = FileForm(
+    "JSON Lines",
+    "`.jsonl`, `.ndjson`, `.json`",
+    "a line with an object",
+    '{"text": "a fine film", "label": "good"}\n{"text": "an awful film", "label": "bad"}\n',
+    read_json_lines,
+)
+JSON_DOCUMENT = FileForm(
+    "JSON",
+    "`.json`",
+    "an object of the array, or of the array in an object (`data`, `examples`, `train`, ...; `test` and other splits only if they are alone)",
+    '{"version": 1, "data": [{"text": "a fine film", "label": "good"},\n {"text": "an awful film", "label": "bad"}]}\n',
+    read_json_document,
+)
+CONLL = FileForm(
+    "CoNLL",
+    "`.conll`, `.conllu`, `.iob`, `.bio`, `.txt`, `.tsv`",
+    "a sentence, one word in each line with its tags beside it; IOB1, IOB2, IOBES and BILOU",
+    "-DOCSTART- -X- O O\n\nAnn NNP B-NP B-PER\nsings VBZ B-VP O\n\nIn IN B-PP O\nRome NNP B-NP B-LOC\n",
+    read_conll,
+)
+FASTTEXT = FileForm(
+    "fastText",
+    "`.txt`, `.ft`",
+    "a line; a line with several labels is multi-label",
+    "__label__good a fine film\n__label__bad an awful film\n",
+    _read_fasttext,
+)
+RASA = FileForm(
+    "Rasa NLU",
+    "`.yml`, `.md`",
+    "an example; the intent is the label, `--label entities` takes the entities instead",
+    'version: "3.1"\nnlu:\n- intent: greet\n  examples: |\n    - hello [Ann](PER)\n- intent: leave\n  examples: |\n    - bye\n',
+    _read_rasa,
+)
+PLAIN_LINES = FileForm(
+    "lines of text",
+    "`.txt`",
+    "a line that is not empty, without a label",
+    "a fine film was shown\nnobody came to see it, alas\n",
+    _read_plain_lines,
+)
+CLASS_FOLDER = FileForm(
+    "a folder for each class",
+    "a folder",
+    "a text file; the name of its folder is the label, none for `unsup`",
+    {"good/1.txt": "a fine film", "bad/1.txt": "an awful film"},
+    _read_class_folder,
+)
+FILE_FORMS = (
+    TABLE, JSON_LINES, JSON_DOCUMENT, PARQUET, CONLL, FASTTEXT, RASA, CLASS_FOLDER, PLAIN_LINES,
+)  # fmt: skip
+
+# --- recognizing ---
+
+_ENDINGS = tuple(
+    ".jsonl .ndjson .json .csv .tsv .txt .parquet .conll .conllu .iob .iob2 .bio .bioes .conllup .ft".split()
+)
+_CONLL_ENDINGS = (".conll", ".conllu", ".iob", ".iob2", ".bio", ".bioes", ".conllup")
+_NOT_READ = {
+    ".xlsx": "Save the sheet as CSV (UTF-8).",
+    ".xls": "Save the sheet as CSV (UTF-8).",
+    ".ods": "Save the sheet as CSV (UTF-8).",
+    ".zip": "Unpack it, and name a file in it.",
+    ".tar.gz": "Unpack it, and name a file in it.",
+    ".tgz": "Unpack it, and name a file in it.",
+    ".bz2": "Unpack it, or pack it with gzip.",
+    ".xz": "Unpack it, or pack it with gzip.",
+    ".zst": "Unpack it, or pack it with gzip.",
+    ".pkl": "A pickle can run any code when it is read. Save the rows with df.to_parquet or df.to_csv.",
+    ".pickle": "A pickle can run any code when it is read. Save the rows with df.to_parquet or df.to_csv.",
+    ".arrow": "Save the data set with Dataset.to_parquet.",
+    ".feather": "Save the rows with df.to_parquet.",
+    ".spacy": "Convert it with spaCy to JSON Lines with text and spans.",
+}
+"""How to convert files of kinds that hold rows and are not read."""
+_ALLOWED = (
+    "tables (.csv, .tsv), JSON and JSON Lines, Parquet, CoNLL, fastText, Rasa NLU, folders of classes; .gz of them"
+)
+_SAMPLE = 1 << 18
+_LINES = 2000
+
+
+def is_data_file(name: str) -> bool:
+    """Return whether a file name has the ending of a data file, such as ``.jsonl`` or ``.csv.gz``."""
+    return name.removesuffix(".gz").endswith(_ENDINGS)
+
+
+def open_text(source: DataSource) -> TextFile:
+    """Return a source's text file, to be decoded with the encoding that the source names, else the detected one."""
+    path = Path(str(source.path))
+    encoding = source.encoding
+    if encoding is None and path.is_file() and not path.name.endswith(".parquet"):
+        encoding = find_encoding(path, source.title, source.limits)
+    # each text of a folder has its own
+    return TextFile(path, source.title, source.limits, encoding or ("" if _is_folder(path) else UTF8))
+
+
+@cache
+def note_encoding(title: str, encoding: str) -> None:
+    """Print the encoding that was detected for a file, only once even if the file is read several times."""
+    print_note(f"{Path(title).name}: read as {encoding} (--encoding, if that is wrong)")
+
+
+def find_form(source: DataSource) -> FileForm:
+    """Find the form of a data file from its name or, if that is not enough, from its first bytes.
+
+    Raises:
+        InputError: If the path is neither a regular file nor a folder of classes, or holds no rows that can be read.
+    """
+    path, title = Path(str(source.path)), source.title
+    if _is_folder(path) and not path.name.endswith(".parquet"):
+        _check_class_folder(path, title)
+        return CLASS_FOLDER
+    check_regular(path, title)
+    name = path.name.lower().removesuffix(".gz")
+    refused = next((fix for end, fix in _NOT_READ.items() if path.name.lower().endswith(end)), None)
+    if refused is not None:
+        raise InputError(Problem(title, f"a kind of file that is not read; allowed: {_ALLOWED}.", refused))
+    if name.endswith(".parquet"):
+        return PARQUET
+    if name.endswith(_CONLL_ENDINGS):
+        return CONLL
+    text = open_text(source).sample(_SAMPLE)
+    if name.endswith(".csv"):
+        return TABLE
+    form = _find_text_form(text, name)
+    if form is None and "\0" in text[:_LINES]:
+        what = f"is not text; allowed: {_ALLOWED}."
+        raise InputError(Problem(title, what, "If it is text, give its encoding with --encoding."))
+    return form or PLAIN_LINES
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def _find_text_form(text: str, name: str) -> FileForm | None:
+    """Guess the form of a text file (JSON, tagged words, fastText, ...) from its beginning and its suffix; None for plain lines."""
+    start = text.lstrip("\ufeff \t\r\n")
+    lines = text.split("\n")[:_LINES]
+    if start.startswith(("{", "[")) and not name.endswith(".tsv") and (form := _find_json_form(start, name)):
+        return form
+    if name.endswith((".jsonl", ".ndjson", ".json")):
+        return JSON_LINES
+    if name.endswith((".yml", ".yaml", ".md", ".txt")) and _looks_like_rasa(text):
+        return RASA
+    if _looks_like_fasttext(lines):
+        return FASTTEXT
+    if looks_like_conll(lines):
+        return CONLL
+    if name.endswith(".tsv") or choose_separator(text, usual=""):
+        return TABLE
+    return None
+
+
+def _find_json_form(start: str, name: str) -> FileForm | None:
+    """Return whether a text is JSON Lines or one JSON document; None if it is neither."""
+    first, _, rest = start.partition("\n")
+    try:
+        value = json.loads(first)
+    except (ValueError, RecursionError):
+        if not re.match(r"\{\s*[\"}]|\[\s*[\[{\"\]]", start):
+            return None
+        # an object that goes on in the next line is a document, one that is cut off a bad line
+        is_open = bool(rest) and first.rstrip().endswith(("{", "[", ",", ":"))
+        is_lines = name.endswith((".jsonl", ".ndjson")) and not is_open
+        return JSON_LINES if is_lines else JSON_DOCUMENT
+    if isinstance(value, list):
+        return JSON_LINES if rest.lstrip().startswith("[") else JSON_DOCUMENT
+    is_single = name.endswith(".json") and not rest.strip()
+    return JSON_DOCUMENT if is_single and any(isinstance(v, list | dict) for v in value.values()) else JSON_LINES

@@ -1,0 +1,183 @@
+"""Profiles of the columns of a data file: what its first rows hold, by which the use of a column is guessed.
+
+`profile_columns` counts over the rows; a `Column` says what its cells look like. `split_cell` parts the labels of one cell.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pocketbert.core.data.cells import are_probabilities, is_visible, number_of, parse_list, read_truth
+from pocketbert.core.data.examples import is_span
+from pocketbert.core.data.teacher_column import find_answer_form
+from pocketbert.core.tasks import LabelKind
+
+PROFILED_ROWS = 20_000
+"""Rows that are profiled. Many files are sorted by label, so that the first hundred rows may hold one label only."""
+_PROFILED_CHARACTERS = 1 << 26
+"""Characters of text after which no further row is profiled."""
+_SEPARATORS = (";", "|", ",")
+"""What may part several labels in one cell."""
+_EXAMPLE = 200
+"""Characters of a cell that are kept as an example."""
+
+
+@dataclass
+class Column:
+    """Counts over the non-empty cells of one column, by which its use is guessed.
+
+    Attributes:
+        name: Name of the column.
+        cells: Cells that are not empty.
+        texts: Cells that are text and no number.
+        numbers: Cells that are a number, written as a number or as text.
+        fractions: Numbers that are not whole.
+        lists: Cells that are lists.
+        spans: Lists whose entries are objects, or lists [start, end, label].
+        probabilities: Objects or lists with a probability for each label.
+        answers: How many cells look like a teacher's answers, by the kind of label that these answer.
+        truths: Cells that are 0, 1, true or false.
+        words: Words in all texts.
+        letters: Letters in all texts.
+        characters: Characters in all texts.
+        example: The first cell that is not empty, as text.
+        values: The distinct cells, as text.
+        parts: The distinct entries of lists.
+        lengths: Number of entries of each list, or of words of each text, by row.
+    """
+
+    name: str
+    cells: int = 0
+    texts: int = 0
+    numbers: int = 0
+    fractions: int = 0
+    lists: int = 0
+    spans: int = 0
+    probabilities: int = 0
+    answers: Counter[LabelKind] = field(default_factory=Counter)
+    truths: int = 0
+    words: int = 0
+    letters: int = 0
+    characters: int = 0
+    example: str = ""
+    values: set[str] = field(default_factory=set)
+    parts: set[str] = field(default_factory=set)
+    lengths: dict[int, int] = field(default_factory=dict)
+
+    def add(self, row: int, cell: Any) -> None:
+        """Add one cell to the counts of the column."""
+        if cell is None or (isinstance(cell, str) and not is_visible(cell)):
+            return
+        self.cells += 1
+        self.example = self.example or str(cell)[:_EXAMPLE]
+        self.probabilities += are_probabilities(cell)
+        if (form := find_answer_form(cell, self.name)) is not None:
+            self.answers[form] += 1
+        cell = parse_list(cell)
+        if isinstance(cell, list | tuple):
+            self.lists += 1
+            self.spans += bool(cell) and all(map(is_span, cell))
+            self.parts.update(str(entry) for entry in cell)
+            self.lengths[row] = len(cell)
+            return
+        self.values.add(str(cell))
+        self.truths += read_truth(cell) is not None
+        number = number_of(cell)
+        if number is not None:
+            self.numbers += 1
+            self.fractions += isinstance(number, float)
+        elif isinstance(cell, str):
+            words = cell.split()
+            self.texts += 1
+            self.words += len(words)
+            self.letters += sum(character.isalpha() for character in cell)
+            self.characters += len(cell)
+            self.lengths[row] = len(words)
+
+    @property
+    def mean_words(self) -> float:
+        """Mean number of words of a text."""
+        return self.words / max(self.texts, 1)
+
+    @property
+    def mean_characters(self) -> float:
+        """Mean number of characters of a text."""
+        return self.characters / max(self.texts, 1)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether more than half of the non-empty cells are text."""
+        return self.texts * 2 > self.cells
+
+    @property
+    def is_words(self) -> bool:
+        """Whether all non-empty cells are lists of words."""
+        return 0 < self.cells == self.lists and not self.spans
+
+    @property
+    def is_numbers(self) -> bool:
+        """Whether all non-empty cells are numbers."""
+        return 0 < self.cells == self.numbers
+
+    @property
+    def is_distinct_text(self) -> bool:
+        """Whether most non-empty cells are text, and more than half of them differ."""
+        return self.is_text and len(self.values) * 2 > self.cells
+
+    @property
+    def is_prose(self) -> bool:
+        """Whether the cells look like running text: long, mostly letters, and mostly different."""
+        is_long = self.mean_words >= 2.5 or self.mean_characters >= 15
+        return self.is_distinct_text and is_long and self.letters * 2 > self.characters
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the cells repeat as label names do: at least two values, each twice on average."""
+        return 2 <= len(self.values) <= self.cells // 2
+
+    @property
+    def is_truth(self) -> bool:
+        """Whether all cells are 0 and 1, or true and false, so that the column may say whether one label applies."""
+        return 0 < self.cells == self.truths
+
+    @property
+    def separator(self) -> str | None:
+        """Return the character that separates several labels in one cell; None if there is no such character.
+
+        A character separates labels if the parts that it splits cells into occur in other cells too.
+        """
+        for sign in _SEPARATORS:
+            parts = Counter(part for value in self.values for part in split_cell(value, sign))
+            is_usual = sign != "," or len(parts) <= len(self.values)  # names have commas inside: "Home, Garden"
+            if is_usual and any(sign in value for value in self.values) and max(parts.values(), default=0) > 1:
+                return sign
+        return None
+
+    def is_parallel_to(self, text: Column | None) -> bool:
+        """Return whether each cell has as many entries as the text in the same row has words, as tags have."""
+        return text is not None and bool(self.lengths) and self.lengths == text.lengths
+
+
+def split_cell(value: str, sign: str) -> set[str]:
+    """Split a cell that holds several labels at a sign, and return the set of their names."""
+    return {part.strip() for part in value.split(sign) if part.strip()}
+
+
+def profile_columns(rows: Iterable[tuple[int, Mapping[str, Any]]]) -> tuple[dict[str, Column], int]:
+    """Count the cells of each column over the first rows of a file, to guess what the columns hold.
+
+    Returns:
+        The columns by name in the order of the file, and how many rows were counted.
+    """
+    columns: dict[str, Column] = {}
+    count = 0
+    for number, row in rows:
+        count += 1
+        for name, cell in row.items():
+            columns.setdefault(name, Column(name)).add(number, cell)
+        if count >= PROFILED_ROWS or sum(c.characters for c in columns.values()) > _PROFILED_CHARACTERS:
+            break
+    return columns, count

@@ -1,0 +1,348 @@
+"""Records of other programs inside JSON files and tables: one record becomes rows with a text and a label.
+
+`RECORD_SHAPES` is the table of them, each with an example. `find_record_shape` tells a shape by the first row of a file,
+`expand_records` turns all rows into rows of plain columns. A file with columns that the user names may be read as it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+from pocketbert.core.data.json_files import Row
+from pocketbert.core.data.tables import LABEL_NAMES, BadRows, plain_name
+from pocketbert.core.tasks import LabelKind
+
+_Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RecordShape:
+    """How the records of a program are recognized, and what rows they become.
+
+    Attributes:
+        title: Name of the program or format, for notes and docs.
+        reads: What becomes of a record, in words, for docs.
+        example: A record as the program writes it.
+        matches: Function that returns whether a row is such a record.
+        expand: Function that returns the rows of a record.
+        columns: The columns of text, second text and label in these rows, if their names or contents do not show them.
+        kind: Kind of label, if the content does not show it.
+    """
+
+    title: str
+    reads: str
+    example: _Record
+    matches: Callable[[_Record], bool]
+    expand: Callable[[_Record], Iterable[dict[str, Any]]]
+    columns: Mapping[str, str] = field(default_factory=dict)
+    kind: LabelKind | None = None
+
+
+def find_record_shape(row: _Record, named: Iterable[str] = ()) -> RecordShape | None:
+    """Return which program's record a row is; None for a row of plain columns.
+
+    Args:
+        row: The first row of a file.
+        named: Columns that the user names. If one of them is in the row, and not in the rows that the record would
+            become, the row is taken as it is.
+    """
+    shape = next((shape for shape in RECORD_SHAPES if shape.matches(row)), None)
+    if shape is not None and (kept := {name for name in named if name in row}):
+        made = {name for expanded in _expand(shape, row) or () for name in expanded}
+        return shape if not made or kept <= made else None
+    return shape
+
+
+def _expand(shape: RecordShape, row: _Record) -> list[dict[str, Any]] | None:
+    """Return the rows of a record; None if the record is broken."""
+    try:
+        return [*shape.expand(row)]
+    except (TypeError, ValueError, KeyError, AttributeError):
+        return None
+
+
+def expand_records(rows: Iterator[Row], bad: BadRows, named: Iterable[str] = ()) -> Iterator[Row]:
+    """Convert records of other programs (SQuAD, Label Studio, Prodigy, spaCy, chats) to rows with plain columns.
+
+    The first row decides which program's records they are; other rows are yielded unchanged. If a record becomes
+    several rows, all of them have the record's number.
+
+    Args:
+        rows: The rows as they stand in the file.
+        bad: Collects broken records.
+        named: Columns that the user named; rows that have them are taken as they are.
+    """
+    first = next(rows, None)
+    if first is None:
+        return
+    shape = find_record_shape(first[1], named)
+    for number, row in chain([first], rows):
+        if shape is None:
+            yield number, row
+        elif (made := _expand(shape, row)) is None:
+            bad.add(number, f"is a broken record of {shape.title}.")
+        else:
+            yield from ((number, expanded) for expanded in made)
+
+
+# --- questions ---
+
+
+def _expand_article(record: _Record) -> Iterator[dict[str, Any]]:
+    """Yield a row for each question of an article in SQuAD's JSON."""
+    for paragraph in record["paragraphs"]:
+        if isinstance(paragraph, dict) and _is_paragraph(paragraph):
+            yield from _expand_paragraph({**paragraph, "title": record.get("title")})
+
+
+def _is_article(record: _Record) -> bool:
+    paragraphs = record.get("paragraphs")
+    has_questions = isinstance(paragraphs, list) and any(isinstance(p, dict) and "qas" in p for p in paragraphs)
+    return has_questions or (paragraphs == [] and {*record} <= {"title", "paragraphs"})
+
+
+def _is_paragraph(record: _Record) -> bool:
+    return isinstance(record.get("qas"), list) and isinstance(record.get("context"), str)
+
+
+def _expand_paragraph(record: _Record) -> Iterator[dict[str, Any]]:
+    """Yield a row for each question of a SQuAD paragraph; questions that cannot be answered (SQuAD 2.0) have no answers."""
+    for question in record["qas"]:
+        if not isinstance(question, dict):
+            continue
+        answers = question.get("answers") or []
+        if question.get("is_impossible"):
+            answers = []
+        yield {
+            "id": question.get("id") or question.get("qid"),
+            "question": question.get("question"),
+            "context": record["context"],
+            "answers": answers,
+        }
+
+
+# --- annotations ---
+
+
+def _is_label_studio(record: _Record) -> bool:
+    return isinstance(record.get("data"), dict) and any(
+        isinstance(record.get(key), list) for key in ("annotations", "completions")
+    )
+
+
+def _expand_label_studio(record: _Record) -> Iterator[dict[str, Any]]:
+    """Yield the row of a Label Studio task: its data, with the spans and choices of the first annotation."""
+    cells = {name: value for name, value in record["data"].items() if isinstance(value, str | int | float)}
+    # a column of the same name as one that is made here stays, with another name
+    row: dict[str, Any] = {f"data.{n}" if n in ("spans", "label") else n: value for n, value in cells.items()}
+    annotations = record.get("annotations") or record.get("completions") or []
+    valid = [a for a in annotations if isinstance(a, dict) and not a.get("was_cancelled")]
+    spans, labels, is_spans = list[dict[str, Any]](), list[Any](), False
+    for result in valid[0].get("result") or [] if valid else []:
+        value = result.get("value") if isinstance(result, dict) else None
+        if not isinstance(value, dict):
+            continue
+        if "start" in value and "end" in value:
+            names = value.get("labels") or value.get("hypertextlabels") or []
+            spans += [{"start": value["start"], "end": value["end"], "label": name} for name in names]
+        labels += value.get("choices") or ([value["rating"]] if "rating" in value else [])
+        is_spans = is_spans or result.get("type") in ("labels", "hypertextlabels")
+    # a task without spans is one whose text has none, if it was annotated
+    if spans or is_spans or (valid and not labels):
+        row["spans"] = spans
+    if labels or not valid:
+        row["label"] = (labels[0] if len(labels) == 1 else labels) if labels else None
+    yield row
+
+
+def _is_prodigy(record: _Record) -> bool:
+    return {"text", "answer"} <= {*record} and bool({"_input_hash", "_task_hash", "accept"} & {*record})
+
+
+def _expand_prodigy(record: _Record) -> Iterator[dict[str, Any]]:
+    """Yield the row of a Prodigy example if the annotator accepted it: its text with spans or chosen labels."""
+    if record.get("answer", "accept") != "accept":
+        return
+    row = {"text": record["text"]}
+    if isinstance(record.get("accept"), list):
+        chosen = record["accept"]
+        row["label"] = chosen[0] if len(chosen) == 1 else chosen
+    elif "label" in record:
+        row["label"] = record["label"]
+    if "spans" in record:
+        row["spans"] = record["spans"]
+    yield row
+
+
+_HOLDS = 0.5
+"""The value from which on a category of spaCy holds."""
+
+
+def _is_spacy(record: _Record) -> bool:
+    marks = record.get("column 2")
+    return isinstance(marks, dict) and isinstance(record.get("column 1"), str) and bool({"entities", "cats"} & {*marks})
+
+
+def _expand_spacy(record: _Record) -> Iterator[dict[str, Any]]:
+    """Yield the row of a spaCy training pair: the text, with its entities or with the categories that are true."""
+    marks = record["column 2"]
+    row: dict[str, Any] = {"text": record["column 1"]}
+    if marks.get("entities") is not None:
+        row["spans"] = marks["entities"]
+    if isinstance(marks.get("cats"), dict):
+        names = [name for name, value in marks["cats"].items() if value >= _HOLDS]
+        row["label"] = names[0] if len(names) == 1 else names
+    yield row
+
+
+def _is_rasa(record: _Record) -> bool:
+    return {"text", "intent", "entities"} <= {*record} and isinstance(record["entities"], list)
+
+
+# --- chats ---
+
+_TURNS = ("messages", "conversations", "conversation")
+
+
+def _list_turns(record: _Record) -> list[tuple[str, str]]:
+    """Return the (speaker, text) pairs of a chat record's messages; an empty list if the record is no chat."""
+    messages: list[Any] = next((record[key] for key in _TURNS if isinstance(record.get(key), list)), [])
+    turns = []
+    for message in messages:
+        if not isinstance(message, dict):
+            return []
+        speaker, content = message.get("role", message.get("from")), message.get("content", message.get("value"))
+        if isinstance(content, list):  # parts of a message, of which some are text
+            content = "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+        if not isinstance(speaker, str) or not isinstance(content, str):
+            return []
+        turns.append((speaker, content))
+    return turns
+
+
+def _expand_chat(record: _Record) -> Iterator[dict[str, Any]]:
+    """Yield the row of a chat: the user's messages are the text, the assistant's last message is the label.
+
+    Columns that are named text or label already keep their content.
+    """
+    turns = _list_turns(record)
+    if not turns:
+        raise ValueError("no chat")
+    said = [text for speaker, text in turns if speaker in ("user", "human")]
+    answers = [text.strip() for speaker, text in turns if speaker in ("assistant", "gpt", "model", "bot")]
+    made = {"text": "\n".join(said), "label": answers[-1] if answers else None}
+    yield {name: record.get(name, value) for name, value in made.items()}
+
+
+# --- triplets ---
+
+_ANCHORS = ("query", "anchor", "question", "sentence", "text", "premise")
+_POSITIVES, _NEGATIVES = (
+    ("pos", "positive", "positives", "positivepassages"),
+    ("neg", "negative", "negatives", "negativepassages"),
+)
+
+
+def _triplet_columns(record: _Record) -> list[str]:
+    """Return the columns of a record's anchor, positive and negative text, as many of the three as it has."""
+    plain = {plain_name(str(name)): str(name) for name in record}
+    found = [next((plain[n] for n in names if n in plain), None) for names in (_ANCHORS, _POSITIVES, _NEGATIVES)]
+    return [name for name in found if name is not None and isinstance(record[name], str | list)]
+
+
+def _is_triplet(record: _Record) -> bool:
+    """Return whether a record has an anchor text and positive or negative texts for it, without a label."""
+    columns = _triplet_columns(record)
+    has_label = any(plain_name(str(name)) in names for name in record for names in LABEL_NAMES[:2])
+    return len(columns) == 3 and not has_label and all(_are_texts(record[name]) for name in columns[1:])
+
+
+def _are_texts(cell: str | list[Any]) -> bool:
+    """Return whether a cell is a list of texts, a text of several words, or a text in Chinese, which has no blanks."""
+    if isinstance(cell, list):
+        return all(isinstance(text.get("text") if isinstance(text, dict) else text, str) for text in cell)
+    return len(cell.split()) > 1 or any(character >= "\u2e80" for character in cell)
+
+
+def _expand_triplet(record: _Record) -> Iterator[dict[str, Any]]:
+    """Yield the pairs of a triplet record: the anchor with each positive text (score 1) and with each negative text (score 0)."""
+    anchor, positive, negative = _triplet_columns(record)
+    for column, score in ((positive, 1.0), (negative, 0.0)):
+        texts = record[column]
+        for text in [texts] if isinstance(texts, str) else texts:
+            text = text.get("text") if isinstance(text, dict) else text
+            yield {"first": record[anchor], "second": text, "score": score}
+
+
+RECORD_SHAPES = (
+    RecordShape(
+        "SQuAD",
+        "a row for each question, with its context and answers; unanswerable questions of 2.0 have none",
+        {"title": "x", "paragraphs": [{"context": "Ann lives in Rome", "qas": [
+            {"id": "1", "question": "who lives there?", "answers": [{"text": "Ann", "answer_start": 0}]},
+            {"id": "2", "question": "who works there?", "answers": [], "is_impossible": True}]}]},
+        _is_article,
+        _expand_article,
+        {"text": "question", "text_pair": "context", "label": "answers"},
+        LabelKind.ANSWERS,
+    ),
+    RecordShape(
+        "SQuAD paragraphs",
+        "the same, with the paragraphs as rows (MRQA)",
+        {"context": "Ann lives in Rome", "qas": [{"qid": "1", "question": "who?", "answers": ["Ann"]}]},
+        _is_paragraph,
+        _expand_paragraph,
+        {"text": "question", "text_pair": "context", "label": "answers"},
+        LabelKind.ANSWERS,
+    ),
+    RecordShape(
+        "Label Studio",
+        "the data of a task, with the spans (`spans`) or choices (`label`) of its first annotation; a `label` of the data is `data.label`",
+        {"data": {"text": "Ann lives in Rome"}, "annotations": [{"result": [
+            {"type": "labels", "value": {"start": 0, "end": 3, "text": "Ann", "labels": ["PER"]}}]}]},
+        _is_label_studio,
+        _expand_label_studio,
+    ),
+    RecordShape(
+        "Prodigy",
+        "what was accepted: its `spans`, or the chosen labels; other answers are left out",
+        {"text": "a fine film", "accept": ["good"], "answer": "accept", "_task_hash": 1},
+        _is_prodigy,
+        _expand_prodigy,
+    ),
+    RecordShape(
+        "spaCy",
+        "pairs of a text and its `entities` (spans) or `cats` (labels)",
+        {"column 1": "Ann lives in Rome", "column 2": {"entities": [[0, 3, "PER"]]}},
+        _is_spacy,
+        _expand_spacy,
+    ),
+    RecordShape(
+        "Rasa NLU",
+        "the examples of its JSON; the intent is the label, `--label entities` takes the entities instead",
+        {"text": "hello Ann", "intent": "greet", "entities": [{"start": 6, "end": 9, "entity": "PER"}]},
+        _is_rasa,
+        lambda record: [dict(record)],
+        {"text": "text", "label": "intent"},
+    ),
+    RecordShape(
+        "chats",
+        "what the user says is the text, the last message of the assistant the label, unless there is a column `label`",
+        {"messages": [{"role": "user", "content": "a fine film"}, {"role": "assistant", "content": "positive"}]},
+        lambda record: bool(_list_turns(record)),
+        _expand_chat,
+        {"text": "text", "label": "label"},
+    ),
+    RecordShape(
+        "triplets",
+        "the pairs (query, similar text) with score 1 and (query, other text) with score 0, for feature-extraction",
+        {"query": "how far is it", "pos": "the distance", "neg": ["a red coat"]},
+        _is_triplet,
+        _expand_triplet,
+        {"text": "first", "text_pair": "second", "label": "score"},
+        LabelKind.SCORE_OR_NONE,
+    ),
+)  # fmt: skip

@@ -1,0 +1,42 @@
+"""Static embeddings: students without layers, a table of token vectors and a small head."""
+
+from __future__ import annotations
+
+from pocketbert.core.families.family import IDS_MASK_TYPES, Family, TokenizerKind
+from pocketbert.core.types import Signal
+
+_NO_LAYERS = "it has no layers: a token's vector does not depend on the tokens beside it"
+_WHOLE_TEXT = "its head reads the mean of all token vectors, and the task asks for an answer at each token"
+
+ROW = Family(
+    name="static-embeddings",
+    title="Static embeddings",
+    model_types=("static_embeddings",),
+    classes="Static",
+    tokenizer=TokenizerKind.WORDPIECE,
+    inputs=IDS_MASK_TYPES,
+    layer_path="static.layers",
+    signals=(Signal.LOGITS,),
+    invalid_signals={signal: _NO_LAYERS for signal in Signal if signal is not Signal.LOGITS},
+    invalid_tasks={
+        "token-classification": _WHOLE_TEXT,
+        "question-answering": _WHOLE_TEXT,
+        "fill-mask": _WHOLE_TEXT,
+        "multiple-choice": "transformers has no class with its head",
+    },
+    objectives=(),
+    smallest={"num_hidden_layers": 0, "type_vocab_size": 0},
+    largest={"embedding_size": 1 << 14},
+    limits=(
+        "a student only (student: {layers: 0}): the teacher's tokenizer pads on the right and, for pairs, marks the "
+        "second text in token_type_ids",
+        "student.init: pruned is refused: it has no feed-forward neurons",
+        "no rewrite for Apple's Neural Engine (export.coreml.layout: ane), and no files for npu and qnn: in "
+        "integers, the mean of its vectors is lost",
+        "transformers has no class for it: a phone folder's model.safetensors opens with PocketBERT only",
+    ),
+    adapter="static",
+    checkpoints="static",
+    tiny={"embedding_size": 16, "hidden_size": 16, "intermediate_size": 24, "type_vocab_size": 2, "pad_token_id": 0},
+)
+"""Row of the family table; its code is in `pocketbert.distill.students.static`."""

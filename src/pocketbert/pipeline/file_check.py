@@ -1,0 +1,259 @@
+"""What a data file holds and what looks wrong in it, without a recipe: `pocketbert data check FILE`.
+
+`check_data_file` finds the form, the columns and the task as a run does, reads the rows, and returns a `FileReport`;
+`is_data_argument` tells a data file from a recipe.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from pocketbert.core.data.cells import Span
+from pocketbert.core.data.columns import Columns, guess_columns
+from pocketbert.core.data.examples import Example, read_labelled_examples
+from pocketbert.core.data.files import guess_table_form, read_rows
+from pocketbert.core.data.forms import RASA, find_form, is_data_file
+from pocketbert.core.data.profile import Column, profile_columns
+from pocketbert.core.data.source import DataSource
+from pocketbert.core.data.tables import BadRows, TableForm
+from pocketbert.core.errors import InputError, Problem, shorten_list, shorten_repr
+from pocketbert.core.tasks import TASKS, LabelKind, TaskName
+from pocketbert.pipeline.options import DataFiles
+from pocketbert.pipeline.recipes import choose_task, find_label_kind, shipped_names, source_of
+
+_EXAMPLES = 3
+_SHOWN = 8
+_WIDTH = 80
+_MAJORITY = 0.8
+_LEAST_MARGIN = 5.5
+"""Margin of the guess below which a header is questioned: headers of unusual names are mostly above it, rows of data below."""
+_RECIPE_ENDINGS = (".yaml", ".yml")
+
+
+class _ColumnReport(BaseModel):
+    """One column of a data file.
+
+    Attributes:
+        name: Name of the column.
+        filled: Number of rows in which it is not empty.
+        values: Number of distinct values.
+        example: The first value, cut to 80 characters.
+    """
+
+    name: str
+    filled: int
+    values: int
+    example: str
+
+
+class FileReport(BaseModel):
+    """What a data file holds, and what looks wrong in it.
+
+    Attributes:
+        file: Name of the file.
+        form: Form in which the file is read, such as table or CoNLL.
+        columns: The columns of the first rows.
+        chosen: A sentence on the columns that are taken as text and label; empty if they are not clear.
+        task: Hub name of the task; empty if it is not clear.
+        rows: Number of rows with a label.
+        unlabelled: Number of rows without a label, which training leaves out.
+        labels: Number of rows (for spans, of spans) by label.
+        examples: The first rows as they are read, a line each.
+        warnings: What looks wrong, a sentence each.
+        problems: Mistakes because of which a run would refuse the file.
+    """
+
+    file: str
+    form: str
+    columns: list[_ColumnReport]
+    chosen: str = ""
+    task: str = ""
+    rows: int = 0
+    unlabelled: int = 0
+    labels: dict[str, int] = {}
+    examples: list[str] = []
+    warnings: list[str] = []
+    problems: list[Problem] = []
+
+    def lines(self) -> list[str]:
+        """Format the report as lines for a terminal; the columns and the problems are printed elsewhere."""
+        lines = [f"{self.file}: {self.chosen or self.form}"]
+        if self.task:
+            lines.append(f"task: {self.task}")
+        if self.rows:
+            left_out = f", {self.unlabelled:,} more without a label are left out" if self.unlabelled else ""
+            lines.append(f"rows: {self.rows:,}{left_out}")
+        if self.labels:
+            counts = [f"{name} {count:,}" for name, count in Counter(self.labels).most_common(_SHOWN)]
+            more = f" and {len(self.labels) - _SHOWN:,} more" if len(self.labels) > _SHOWN else ""
+            lines.append(f"labels: {', '.join(counts)}{more}")
+        lines += [f"read as: {example}" for example in self.examples]
+        lines += [f"warning: {warning}" for warning in self.warnings]
+        if self.task and not self.warnings and not self.problems:
+            lines.append("nothing looks wrong")
+        return lines
+
+
+def is_data_argument(argument: str) -> bool:
+    """Return whether an argument of `data check` is a data file or folder, and not a recipe."""
+    path = Path(argument)
+    if path.name.lower().endswith(_RECIPE_ENDINGS):
+        return path.is_file() and find_form(DataSource(path=argument)) is RASA
+    if argument in shipped_names():
+        return path.is_file()
+    return path.exists() or is_data_file(path.name)
+
+
+def check_data_file(files: DataFiles) -> FileReport:
+    """Read a data file as `pocketbert run --data` does, and report what it holds and what looks wrong.
+
+    Args:
+        files: The data file, with the columns and the task that the user named.
+
+    Returns:
+        The report; its `problems` are those that would end a run.
+
+    Raises:
+        InputError: If the file cannot be read at all.
+    """
+    source = source_of(files)
+    kind = find_label_kind(files.task)
+    bad = BadRows(source.title)
+    profile, _ = profile_columns(read_rows(source, bad))
+    table = guess_table_form(source)
+    report = FileReport(
+        file=Path(source.title).name,
+        form=find_form(source).title,
+        columns=[_report_column(column) for column in profile.values()],
+        warnings=_check_header(profile, table) if table is not None else [],
+    )
+    try:
+        columns = guess_columns(source, kind, fix="")
+        task = TaskName(files.task) if files.task else choose_task(columns)
+        report = report.model_copy(update={"chosen": columns.note, "task": task.value})
+        examples, unlabelled = read_labelled_examples(
+            columns.source, kind=TASKS[task].labels, labelled=TASKS[task].names_labels
+        )
+    except InputError as error:
+        return report.model_copy(update={"problems": error.problems})
+    labels = Counter(name for example in examples for name in _label_names(example))
+    warnings = [
+        *report.warnings,
+        *_check_labels(labels, columns, len(unlabelled), len(examples)),
+        *_check_texts(examples),
+    ]
+    return report.model_copy(
+        update={
+            "rows": len(examples),
+            "unlabelled": len(unlabelled),
+            "labels": dict(labels),
+            "examples": [_show_example(example) for example in examples[:_EXAMPLES]],
+            "warnings": warnings,
+        }
+    )
+
+
+def _report_column(column: Column) -> _ColumnReport:
+    """Return the name, number of filled rows, number of distinct values and first value of a column."""
+    values = len(column.values | column.parts)
+    return _ColumnReport(name=column.name, filled=column.cells, values=values, example=column.example[:_WIDTH])
+
+
+def _check_header(columns: dict[str, Column], table: TableForm) -> list[str]:
+    """Return a warning if it is not certain whether the first row of a table is data or the names of its columns."""
+    if table.header and table.margin < _LEAST_MARGIN:
+        names = shorten_list(list(columns), _SHOWN)
+        return [f"the first row ({names}) is taken as the names of the columns; if it is data, give --no-header"]
+    if not table.header and not table.sure:
+        row = shorten_list([column.example for column in columns.values()], _SHOWN)
+        return [f"the first row ({row}) is taken as data; if it names the columns, give --header"]
+    return []
+
+
+def _label_names(example: Example) -> Iterator[str]:
+    """Yield the label names of a row. A row with a numeric score or with answers to a question yields nothing."""
+    label = example.label
+    for value in label if isinstance(label, tuple) else (label,):
+        if isinstance(value, Span):
+            yield value.label
+        elif isinstance(value, str | int):
+            yield str(value)
+
+
+def _check_labels(labels: Counter[str], columns: Columns, unlabelled: int, rows: int) -> list[str]:
+    """Return warnings on the labels of a data file, a sentence each; an empty list if nothing looks wrong.
+
+    The warnings are: rows without a label, labels that occur once, labels that differ only in case or blanks, and for
+    classification one label on more than 80 % of the rows or on all of them.
+
+    Args:
+        labels: Number of rows (for spans, of spans) by label.
+        columns: Columns of the file, with the kind of its labels.
+        unlabelled: Number of rows without a label.
+        rows: Number of rows with a label.
+    """
+    warnings = []
+    if unlabelled:
+        warnings.append(f"{unlabelled:,} of {unlabelled + rows:,} rows have an empty label and are left out")
+    unit = "span" if columns.kind is LabelKind.SPANS else "row"
+    single = [name for name, count in labels.items() if count == 1]
+    if single:
+        what = "label has" if len(single) == 1 else "labels have"
+        warnings.append(f"{len(single):,} {what} one {unit} only: {shorten_list(single, _SHOWN)}")
+    alike: dict[str, list[str]] = {}
+    for name in labels:
+        alike.setdefault(" ".join(name.casefold().split()), []).append(name)
+    twins = [names for names in alike.values() if len(names) > 1]
+    warnings += [
+        f"labels that differ only in case or blanks: {shorten_list(names, _SHOWN)}" for names in twins[:_SHOWN]
+    ]
+    name, count = max(labels.items(), key=lambda item: item[1], default=("", 0))
+    if columns.kind is LabelKind.NAME and len(labels) > 1 and count > _MAJORITY * rows:
+        warnings.append(f"one label, {shorten_repr(name)}, holds {count / rows:.0%} of the rows")
+    if columns.kind is LabelKind.NAME and len(labels) == 1:
+        warnings.append(f"all rows have the same label, {shorten_repr(name)}")
+    return warnings
+
+
+def _check_texts(examples: Sequence[Example]) -> list[str]:
+    """Return warnings on texts that occur in several rows, counted apart for the same label and for another one."""
+    first: dict[str, tuple[Hashable, int]] = {}
+    repeated, contradicting, shown = 0, 0, ""
+    for example in examples:
+        label, row = first.setdefault(example.digest, (example.label, example.row))
+        if row == example.row:
+            continue
+        repeated += 1
+        if label != example.label:
+            contradicting += 1
+            shown = shown or (
+                f"{shorten_repr(example.text, _WIDTH)} is {shorten_repr(label, 40)} in row {row} and "
+                f"{shorten_repr(example.label, 40)} in row {example.row}"
+            )
+    warnings = []
+    if contradicting:
+        warnings.append(f"{contradicting:,} rows repeat a text with another label: {shown}")
+    if repeated > contradicting:
+        warnings.append(f"{repeated - contradicting:,} rows repeat a text with the same label")
+    return warnings
+
+
+def _show_example(example: Example) -> str:
+    """Return one row as the reader understood it, on one line: its texts, an arrow and its label.
+
+    Spans are shown with the words that they mark; long texts and labels are cut.
+    """
+    texts = [shorten_repr(text, _WIDTH) for text in (example.text, example.pair) if text is not None]
+    label = example.label
+    if isinstance(label, tuple) and label and isinstance(label[0], Span):
+        spans = [span for span in label if isinstance(span, Span)]
+        shown = ", ".join(f"{example.text[s.start : s.end][:40]!r} {s.label}" for s in spans[:_SHOWN])
+    elif isinstance(label, tuple):
+        shown = ", ".join(str(getattr(value, "text", value))[:40] for value in label[:_SHOWN]) or "none"
+    else:
+        shown = "none" if label is None else str(label)[:_WIDTH]
+    return f"{' | '.join(texts)} -> {shown}"

@@ -1,0 +1,242 @@
+"""The gates "text" and "answer": whether a folder's tokenizer and files do what the checkpoint's own library does.
+
+``library.json`` holds the library's token ids and answers (`pocketbert.pipeline.make.library`). `check_library_texts` compares
+the tokenizer with them, `check_library_answers` the answers of a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.core.compare.golden import LibraryAnswers, LibraryRow
+from pocketbert.core.data.examples import unlabelled_example
+from pocketbert.core.heads import Head
+from pocketbert.core.models.tokenizers import SEGMENT_INPUT
+from pocketbert.core.predict.answers import Answer, Embedding, Labelling, Prediction, Value
+from pocketbert.core.predict.predictor import PROBABILITIES, Batching, Matrix, run_rows
+from pocketbert.core.predict.scores import apply_score_function
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.tasks import ScoreFunction, Task, TaskName
+from pocketbert.pipeline.formats.base import bounds_of
+from pocketbert.pipeline.results import Gate, Subject
+from pocketbert.runtime.coreml import REFERENCE_ENGINE
+
+LIBRARY_TEXT_GATE, _ANSWER_GATE = "text", "answer"
+_PADDED = Batching(rows=8, slack=0.5)
+"""Texts of all lengths together: an answer must not depend on the padding next to it."""
+_EXPORTED = 2e-3
+"""Largest difference of an exported file's answers, as a share of their range; the rounding of fp32 makes about 1e-6."""
+_RELAXED = 2.0
+"""Factor on the bound of its logits for the answers of a quantized file: odd texts are among them."""
+_FEW_ROWS = 8
+"""Spread texts for a file that is not asked all, and for one that the reference evaluator computes in seconds for each."""
+
+
+def check_library_texts(library: LibraryAnswers | None, tokenizer: TextTokenizer, subjects: Sequence[Subject]) -> Gate:
+    """Check that a folder's tokenizer gives the same token ids as the library that the checkpoint was made for.
+
+    Segment ids are compared too, if one of the files reads them.
+
+    Args:
+        library: The recorded answers of that library, such as sentence-transformers; None for a folder without a
+            record.
+        tokenizer: The folder's tokenizer, with its prompts. It truncates at the folder's longest input.
+        subjects: The folder's model files.
+
+    Returns:
+        The gate; skipped if there are no recorded answers.
+    """
+    if library is None or library.missing:
+        why = library.missing if library else "the folder is of an earlier version and records no library's answers."
+        detail = f"not compared with the checkpoint's library: {why}"
+        return Gate(name=LIBRARY_TEXT_GATE, file="tokenizer.json", passed=True, skipped=True, detail=detail)
+    # MediaPipe's files always have an input for segments, and read no pairs
+    segments = any(SEGMENT_INPUT in s.predictor.inputs for s in subjects if s.client is None)
+    wrong = [(row, what) for row in library.rows if (what := _describe_input_difference(row, tokenizer, segments))]
+    detail = f"{len(library.rows)} texts give the ids of {library.library}."
+    if wrong:
+        row, what = wrong[0]
+        detail = (
+            f"{len(wrong)} of {len(library.rows)} texts give other inputs than {library.library}, e.g. {row.called}: {what}. "
+            "Do prompt, letter case, segments, longest input and side of the cut agree with the checkpoint's files?"
+        )
+    return Gate(
+        name=LIBRARY_TEXT_GATE,
+        file="tokenizer.json",
+        passed=not wrong,
+        value=float(len(wrong)),
+        bound=0.0,
+        detail=detail,
+    )
+
+
+def _describe_input_difference(row: LibraryRow, tokenizer: TextTokenizer, segments: bool) -> str:
+    """Return a phrase on how a text's token or segment ids differ from the library's; empty if they are equal."""
+    if row.prompt is not None and row.prompt not in tokenizer.prompts.named:
+        return f"there is no prompt '{row.prompt}'"
+    [encoded] = tokenizer.with_prompt(row.prompt).encode([row.text])
+    ids, types = encoded.ids.tolist(), encoded.type_ids.tolist()
+    if ids != row.ids:
+        if len(ids) != len(row.ids):
+            return f"{len(ids)} tokens instead of {len(row.ids)}"
+        at = next(i for i, (a, b) in enumerate(zip(ids, row.ids, strict=True)) if a != b)
+        return f"token {at + 1} is {tokenizer.token(ids[at])!r} instead of {tokenizer.token(row.ids[at])!r}"
+    if types != row.type_ids and segments:
+        return f"segments {sorted(set(types))} instead of {sorted(set(row.type_ids))}"
+    return ""
+
+
+def check_library_answers(
+    library: LibraryAnswers | None, head: Head, labels: int, subject: Subject, all_rows: bool = True
+) -> list[Gate]:
+    """Run a file on the library's texts in padded batches, and check its answers against the library's values.
+
+    Args:
+        library: The answers recorded from the checkpoint's library.
+        head: Task head that turns outputs into answers, with the settings of the folder.
+        labels: Number of labels of the folder.
+        subject: The file.
+        all_rows: Whether the file is run on all texts, as one file of a folder is. The others are run on 8 texts, the
+            longest text and pair, and one text with each prompt: texts differ in their tokens, which are the same for
+            all files, and a wrong way from outputs to answers is wrong for every text.
+
+    Returns:
+        The gate; an empty list if no library answered.
+    """
+    if library is None or library.missing:
+        return []
+    return [_check_answers(library, head, labels, subject, all_rows)]
+
+
+def _check_answers(library: LibraryAnswers, head: Head, labels: int, subject: Subject, all_rows: bool) -> Gate:
+    """Compare one file's answers with the library's recorded values, and return the gate of `check_library_answers`."""
+    longest = subject.tokenizer.max_length
+    rows = [row for row in library.rows if row.values and len(row.ids) <= longest]
+    if head.task.name is TaskName.QUESTION_ANSWERING:  # a pair that is too long is read in windows, which no row has
+        rows = [row for row in rows if not subject.tokenizer.encode([row.text])[0].truncated]
+    is_evaluated = subject.predictor.engine == REFERENCE_ENGINE
+    if rows and (is_evaluated or not all_rows):
+        rows = _choose_few(rows, with_longest=not is_evaluated)
+    file_values, library_values = [], []
+    for name in dict.fromkeys(row.prompt for row in rows):
+        prompted = [row for row in rows if row.prompt == name]
+        for row, values in zip(prompted, _run_file(subject, head, labels, prompted, name), strict=True):
+            if values is None:
+                detail = f"{row.called}: its labels are not those of {library.library}."
+                return Gate(name=_ANSWER_GATE, file=subject.name, passed=False, detail=detail)
+            file_values.append(values)
+            library_values.append(np.asarray(row.values, np.float64))
+    if not rows:
+        detail = "the library answered no text that the file takes."
+        return Gate(name=_ANSWER_GATE, file=subject.name, passed=True, skipped=True, detail=detail)
+    unlike = next((r for r, a, b in zip(rows, file_values, library_values, strict=True) if a.shape != b.shape), None)
+    if unlike is not None:
+        detail = f"{unlike.called}: another number of values than {library.library} gives."
+        return Gate(name=_ANSWER_GATE, file=subject.name, passed=False, detail=detail)
+    spread = _measure_value_range(library_values)
+    differences = [np.abs(a - b) / spread for a, b in zip(file_values, library_values, strict=True)]
+    if subject.exported and subject.predictor.engine != REFERENCE_ENGINE:
+        by_row, bound = [float(d.max()) for d in differences], _EXPORTED
+        found = max(by_row)
+    else:
+        by_row = [float(np.sqrt((d**2).mean())) for d in differences]
+        found = float(np.sqrt(np.concatenate([d.ravel() ** 2 for d in differences]).mean()))
+        bound = _RELAXED * bounds_of(subject).allowed(subject.simulated) + _EXPORTED
+    worst = rows[int(np.argmax(by_row))]
+    detail = f"{len(rows)} texts are answered as by {library.library}, up to {found:.2g} of the answers' spread, allowed {bound:.2g}."
+    if not found <= bound:
+        detail = (
+            f"its answers differ from those of {library.library} by {found:.3g} of their spread, allowed {bound:.2g}; most for "
+            f"{worst.called}. Do pooling, normalization, activation, padding side and label order agree with the checkpoint's files?"
+        )
+    return Gate(name=_ANSWER_GATE, file=subject.name, passed=found <= bound, value=found, bound=bound, detail=detail)
+
+
+def _choose_few(rows: Sequence[LibraryRow], with_longest: bool) -> list[LibraryRow]:
+    """Choose 8 evenly spread rows and one row with each prompt.
+
+    Args:
+        rows: The rows.
+        with_longest: Whether the longest text and the longest pair are added.
+    """
+    chosen = {round(place) for place in np.linspace(0, len(rows) - 1, min(len(rows), _FEW_ROWS))}
+    numbers = sorted(range(len(rows)), key=lambda i: len(rows[i].ids))
+    chosen |= set({rows[i].prompt: i for i in reversed(numbers)}.values())
+    if with_longest:
+        chosen |= set({isinstance(rows[i].text, str): i for i in numbers}.values())
+    return [rows[i] for i in sorted(chosen)]
+
+
+def _measure_value_range(values: Sequence[NDArray[np.float64]]) -> float:
+    """Return the range of values, by which differences are divided; at least 1 % of the largest magnitude."""
+    every = np.concatenate([v.ravel() for v in values])
+    return max(float(np.ptp(every)), 1e-2 * float(np.abs(every).max()), 1e-9)
+
+
+def _run_file(
+    subject: Subject, head: Head, labels: int, rows: Sequence[LibraryRow], prompt: str | None
+) -> list[NDArray[np.float64] | None]:
+    """Run a file on texts with one prompt, and return for each row the values to compare with the library's.
+
+    The entry of a row is None if the file lacks one of the row's label names.
+    """
+    tokenizer = subject.tokenizer.with_prompt(prompt if prompt in subject.tokenizer.prompts.named else None)
+    texts = [unlabelled_example(row.text, i) for i, row in enumerate(rows, 1)]
+    prepared = head.prepare(texts, tokenizer, "texts", labelled=False)
+    scored = PROBABILITIES in subject.predictor.outputs
+    outputs = run_rows(subject.predictor, tokenizer, prepared.encoded, head.task, _PADDED)
+    if head.task.names_labels and outputs[0].shape[-1] != labels:
+        return [None] * len(rows)
+    if head.task.name is TaskName.MULTIPLE_CHOICE:  # a pair is one choice, whose probability among one says nothing
+        return [np.asarray(matrix[0], np.float64) for matrix in outputs]
+    if head.task.name in (TaskName.TOKEN_CLASSIFICATION, TaskName.FILL_MASK, TaskName.QUESTION_ANSWERING):
+        owned = [[outputs[i] for i in own] for own in prepared.rows_of()]
+        return [_select_token_values(head.task, subject.labels, row, own) for row, own in zip(rows, owned, strict=True)]
+    answers = head.answers(outputs, prepared, scored)
+    return [_select_text_values(answer, row) for answer, row in zip(answers, rows, strict=True)]
+
+
+def _select_text_values(answer: Answer, row: LibraryRow) -> NDArray[np.float64] | None:
+    """Return a text's scores, number or vector from the file's answer, in the library's order.
+
+    The result is None if the answer lacks one of the row's labels.
+    """
+    match answer:
+        case Prediction() | Labelling():
+            known = all(name in answer.scores for name in row.names)
+            return np.array([answer.scores[name] for name in row.names]) if known else None
+        case Value():
+            return np.array([answer.value])
+        case Embedding():
+            return np.asarray(answer.vector, np.float64)
+    return None
+
+
+def _select_token_values(
+    task: Task, labels: Sequence[str], row: LibraryRow, outputs: Sequence[Matrix]
+) -> NDArray[np.float64] | None:
+    """Return the numbers of a file's output that a library's row names: probabilities of tokens, or answer logits.
+
+    For question answering they are the start and end logits of all tokens.
+
+    Returns:
+        The numbers; None if the row names a token or label that is not there; empty for a text read in several windows.
+    """
+    if len(outputs) != 1:
+        return np.empty(0)
+    matrix = outputs[0]
+    if task.name is TaskName.QUESTION_ANSWERING:
+        return np.asarray(matrix.T.ravel(), np.float64)
+    scores, values = apply_score_function(matrix, ScoreFunction.SOFTMAX), list[float]()
+    for name in row.names:
+        place, _, label = name.partition(":")
+        if not place.isdecimal() or (task.name is TaskName.FILL_MASK and not label.isdecimal()):
+            return None
+        column = int(label) if task.name is TaskName.FILL_MASK else labels.index(label) if label in labels else -1
+        if not 0 <= column < scores.shape[1] or int(place) >= len(scores):
+            return None
+        values.append(float(scores[int(place), column]))
+    return np.array(values)

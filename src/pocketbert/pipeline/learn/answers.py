@@ -1,0 +1,365 @@
+"""The answers of a teacher in a column of the data, as outputs for the rows of a model.
+
+- `name_rows` lists the labels that the answers name, so that the label set has them all.
+- `column_outputs` turns the answers into logits, scores, token outputs or vectors for each tokenized row, whatever tokenizer made it.
+- `score_answers` scores the answers of labelled rows, as a teacher that runs would be scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pocketbert.core.data.cells import Span
+from pocketbert.core.data.examples import Example
+from pocketbert.core.data.labels import Labels
+from pocketbert.core.data.source import TeacherColumn
+from pocketbert.core.data.tables import BadRows
+from pocketbert.core.data.teacher_column import LEAST_LOG, TeacherAnswer, answer_logits, find_answer_kind
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.heads import Head, Prepared
+from pocketbert.core.heads.head import IGNORED_LABEL
+from pocketbert.core.heads.token_classification import find_words
+from pocketbert.core.predict.inputs import Encoded
+from pocketbert.core.predict.scores import Score
+from pocketbert.core.predict.sentence_settings import Pooling
+from pocketbert.core.tasks import SENTENCE_EMBEDDING, LabelKind, ScoreFunction, Task
+from pocketbert.core.types import AnswerKind
+
+_Array = NDArray[np.float32]
+_CONTEXT = 1
+"""Part of a pair that is the context of a question."""
+
+
+@dataclass(frozen=True)
+class ColumnSettings:
+    """What is needed to turn the answers in a column into outputs of a model.
+
+    Attributes:
+        section: The recipe's settings of the column.
+        labels: The label set.
+        task: The task.
+        title: Name of the file in errors.
+        training: The training rows. Their answers decide whether numbers are logits or probabilities; None for the rows
+            that are read.
+    """
+
+    section: TeacherColumn
+    labels: Labels
+    task: Task
+    title: str
+    training: Sequence[Example] | None = None
+
+    def kind_of(self, examples: Sequence[Example]) -> AnswerKind:
+        """Return what the numbers of the answers are, such as logits or probabilities.
+
+        The recipe decides it. If it does not say, the kind is taken that fits the answers of all rows.
+
+        Args:
+            examples: The rows that are read; they decide only if the settings have no training rows.
+
+        Raises:
+            InputError: If no row has an answer, or not all rows can be of one kind.
+        """
+        answers = [e.answer for e in self.training or examples if e.answer is not None]
+        if not answers:
+            what = f"no row has an answer in column '{self.section.column}'."
+            raise InputError(Problem(self.title, what, "Name the column of the answers: data.train.teacher."))
+        kind = self.section.kind or find_answer_kind(answers)
+        if kind is None and self.task.labels is not LabelKind.SCORE_OR_NONE:
+            what = f"column '{self.section.column}' has labels in some rows and numbers in others."
+            raise InputError(Problem(self.title, what, "Write all answers alike, such as {name: probability}."))
+        return kind or AnswerKind.LOGITS
+
+
+def name_rows(examples: Sequence[Example], declared: bool, title: str) -> list[Example]:
+    """Return one row for each label that the answers of rows name, with the label and without a text.
+
+    Its row number is that of the first row whose answer names the label.
+
+    Args:
+        examples: Rows with answers.
+        declared: Whether the order of the labels is known, so that answers may be lists in that order.
+        title: Name of the file in errors.
+
+    Raises:
+        InputError: If answers are lists, labels are names, and the order of the labels is not known.
+    """
+    rows: dict[object, Example] = {}
+    known: set[object] = set()
+    for example in examples:
+        answer = example.answer
+        if answer is None or answer.names in known:
+            continue
+        known.add(answer.names)
+        for name in answer.names or range(answer.values.shape[1]):
+            rows.setdefault(name, Example("", None, name, example.row))
+        if not answer.names and not declared and any(_has_names(e) for e in examples):
+            what = (
+                "the answers are lists of numbers, one for each label, and nothing tells which number is which label."
+            )
+            fix = "Give the names in the order of the numbers: data.labels, or --labels; or write {name: number}."
+            raise InputError(Problem(title, what, fix))
+    return list(rows.values())
+
+
+def _has_names(example: Example) -> bool:
+    """Return whether the labels of a row are names or spans, so that they cannot be positions in a list."""
+    labels = example.label if isinstance(example.label, tuple) else (example.label,)
+    return any(isinstance(label, str | Span) for label in labels)
+
+
+def column_outputs(rows: Prepared, settings: ColumnSettings) -> Mapping[str, Sequence[_Array]]:
+    """Turn the answers in a column into teacher outputs for tokenized rows: by output name, one array per row.
+
+    For tasks with labels, tags or scores, a row without an answer gets the outputs of its own label.
+
+    Args:
+        rows: The tokenized rows, with their targets.
+        settings: How the answers are read.
+
+    Returns:
+        ``logits`` [C], or [tokens, C] for tags; ``start_logits`` and ``end_logits`` [tokens]; ``sentence_embedding``
+        [W].
+
+    Raises:
+        InputError: Naming the rows whose answers do not fit.
+    """
+    kind, bad = settings.kind_of(rows.examples), BadRows(settings.title)
+    ids = _IdsByNames(settings, rows.examples)
+    outputs: dict[str, list[_Array]] = {}
+    place = dict[int, int]()
+    for i, owner in enumerate(rows.owner.tolist()):
+        example = rows.examples[owner]
+        nth = place[owner] = place.get(owner, -1) + 1
+        try:
+            made = _row_outputs(rows, i, nth, example, kind, ids)
+        except ValueError as error:
+            if nth == 0:
+                bad.add(example.row, f"column '{settings.section.column}': {error}")
+            continue
+        for name, value in made.items():
+            outputs.setdefault(name, []).append(value)
+    if bad.count:
+        raise InputError(bad.close())
+    if len(widths := {len(vector) for vector in outputs.get(SENTENCE_EMBEDDING, ())}) > 1:
+        what = f"the vectors in column '{settings.section.column}' have {min(widths)} to {max(widths)} numbers."
+        raise InputError(Problem(settings.title, what, "Give vectors of one width."))
+    return outputs
+
+
+class _IdsByNames:
+    """Label ids for each list of names that answers give. The answers of a file share few such lists."""
+
+    def __init__(self, settings: ColumnSettings, examples: Sequence[Example]) -> None:
+        self.settings = settings
+        self._known: dict[tuple[object, ...], list[int] | None] = {(): None}
+        labels, is_tags = settings.labels, settings.task.labels is LabelKind.SPANS
+        for example in examples if settings.task.names_labels else ():
+            if example.answer is None or example.answer.names in self._known:
+                continue
+            names = example.answer.names
+            if is_tags:
+                unknown = [name for name in names if str(name) not in labels.names]
+                if unknown:
+                    what = f"tag '{unknown[0]}' of column '{settings.section.column}' is not in the label set, in row {example.row}."
+                    raise InputError(
+                        Problem(settings.title, what, "Write tags as the labels have them, such as B-PER.")
+                    )
+                self._known[names] = [labels.names.index(str(name)) for name in names]
+            else:
+                named = [Example("", None, name, example.row) for name in names]
+                self._known[names] = labels.ids(named, settings.title).tolist()
+
+    def logits(self, answer: TeacherAnswer, kind: AnswerKind) -> _Array:
+        """Return the logits [n, labels] of an answer."""
+        settings = self.settings
+        is_sigmoid = settings.task.score is ScoreFunction.SIGMOID
+        smoothing = settings.section.smoothing
+        return answer_logits(answer, self._known[answer.names], len(settings.labels), kind, smoothing, is_sigmoid)
+
+
+def _row_outputs(
+    rows: Prepared, row: int, nth: int, example: Example, kind: AnswerKind, ids: _IdsByNames
+) -> Mapping[str, _Array]:
+    """Turn the answer of one row into teacher outputs, by output name.
+
+    Args:
+        rows: The tokenized rows.
+        row: Index of the tokenized row.
+        nth: Index of this row among the tokenized rows of the example, such as windows of a context or choices.
+        example: The example that the row was made of.
+        kind: What the numbers of the answers are.
+        ids: The label ids of the names in answers.
+
+    Raises:
+        ValueError: If the answer does not fit; the message is for users.
+    """
+    task, answer = ids.settings.task, example.answer
+    match task.labels:
+        case LabelKind.NAME | LabelKind.NAMES:
+            if answer is None:
+                return {"logits": _one_hot(rows.targets["labels"][row], ids)}
+            return {"logits": ids.logits(answer, kind)[0]}
+        case LabelKind.SCORE:
+            value = answer.values[0] if answer is not None else np.array([example.label])
+            return {"logits": value.astype(np.float32)}
+        case LabelKind.SPANS:
+            return {"logits": _token_logits(rows, row, answer, kind, ids)}
+    if answer is None:
+        raise ValueError("the row has no answer.")
+    if task.labels is LabelKind.ANSWERS:
+        return _span_logits(rows.encoded[row], answer)
+    if task.labels is LabelKind.CHOICE:
+        choices = len(example.choices)
+        if nth >= choices:  # a row that only fills up the question
+            return {"logits": np.zeros(1, np.float32)}
+        flat = replace(answer, names=())
+        return {"logits": answer_logits(flat, None, choices, kind, ids.settings.section.smoothing)[0, nth : nth + 1]}
+    if nth >= len(answer.values):
+        raise ValueError("a pair needs a vector for each of its texts.")
+    return {SENTENCE_EMBEDDING: answer.values[nth].astype(np.float32, copy=False)}
+
+
+def _one_hot(target: object, ids: _IdsByNames) -> _Array:
+    """Return logits for a row's own label.
+
+    Args:
+        target: The label as an id, or as an array with 0 or 1 for each label.
+        ids: The label ids, with the settings of the column.
+    """
+    given = np.asarray(target)
+    labels, is_sigmoid = len(ids.settings.labels), ids.settings.task.score is ScoreFunction.SIGMOID
+    chosen = np.flatnonzero(given).tolist() if given.ndim else [int(given)]
+    answer = TeacherAnswer(tuple(chosen), np.ones((1, len(chosen)), np.float32), frozenset())
+    smoothing = ids.settings.section.smoothing
+    (logits,) = answer_logits(answer, chosen, labels, AnswerKind.LABELS, smoothing, is_sigmoid)
+    return np.asarray(logits, np.float32)
+
+
+def _token_logits(rows: Prepared, row: int, answer: TeacherAnswer | None, kind: AnswerKind, ids: _IdsByNames) -> _Array:
+    """Return the logits [tokens, tags] of one row for tags.
+
+    The first token of a word gets the logits of the answer's unit that holds its first character. If there is no such
+    unit, it gets logits for the row's own tag. All other tokens get zeros.
+
+    Args:
+        rows: The tokenized rows.
+        row: Index of the row.
+        answer: The teacher's answer; None to take all tags from the row.
+        kind: What the numbers of the answer are.
+        ids: The label ids of the names in answers.
+    """
+    encoded, tags = rows.encoded[row], len(ids.settings.labels)
+    logits = np.zeros((len(encoded), tags), np.float32)
+    units = ids.logits(answer, kind) if answer is not None else np.zeros((0, tags), np.float32)
+    places = answer.places if answer is not None and answer.places is not None else np.zeros((0, 2), np.int64)
+    own = np.asarray(rows.targets["labels"][row]) if "labels" in rows.targets else np.full(len(encoded), IGNORED_LABEL)
+    for token, (start, _) in zip(*find_words(encoded), strict=True):
+        holding = np.flatnonzero((places[:, 0] <= start) & (start < places[:, 1]))
+        if len(holding):
+            logits[token] = units[holding[0]]
+        elif own[token] != IGNORED_LABEL:
+            logits[token] = _one_hot(own[token], ids)
+    return logits
+
+
+def _span_logits(window: Encoded, answer: TeacherAnswer) -> dict[str, _Array]:
+    """Turn probabilities of characters into the start and end logits [tokens] of one window of a context.
+
+    The first token gets the probability of no answer, and of characters outside the window. What is missing from 1 is
+    divided evenly among the tokens without a probability.
+
+    Args:
+        window: The tokenized window.
+        answer: Characters of the context with their probabilities of being start and end of the answer.
+    """
+    assert window.places is not None
+    assert answer.places is not None
+    starts, ends = window.places.offsets.T
+    context = window.places.parts == _CONTEXT
+    outputs = {}
+    for column, name in enumerate(("start_logits", "end_logits")):
+        held = np.zeros(len(window), np.float64)
+        is_given = np.zeros(len(window), bool)
+        for (character, _), value in zip(answer.places.tolist(), answer.values[:, column].tolist(), strict=True):
+            tokens = np.flatnonzero(context & (starts <= character) & (character < ends))
+            token = int(tokens[0]) if len(tokens) else 0
+            held[token] += value
+            is_given[token] = is_given[token] or value > 0 or not len(tokens)
+        left = max(0.0, 1 - float(held.sum()))
+        if not is_given.all():
+            held[~is_given] = left / int((~is_given).sum())
+        held /= max(float(held.sum()), np.finfo(np.float64).tiny)
+        outputs[name] = np.log(np.maximum(held, np.exp(LEAST_LOG))).astype(np.float32)
+    return outputs
+
+
+def fit_width(vectors: Sequence[_Array], width: int, training: Sequence[_Array]) -> list[_Array]:
+    """Map vectors of one width to another so that the cosines between them change as little as possible.
+
+    Narrower vectors get zeros behind them, which keeps every cosine. Wider ones are projected on the `width` principal
+    directions (around 0) of the training rows' vectors.
+
+    Args:
+        vectors: The vectors, each [W].
+        width: Width of the results.
+        training: The vectors that decide the directions.
+    """
+    own = len(vectors[0])
+    if own <= width:
+        return [np.pad(vector, (0, width - own)) for vector in vectors]
+    moment = np.zeros((own, own), np.float64)
+    for vector in training:
+        unit = vector.astype(np.float64) / max(float(np.linalg.norm(vector)), np.finfo(np.float64).tiny)
+        moment += np.outer(unit, unit)
+    directions = np.linalg.eigh(moment)[1][:, ::-1][:, :width]
+    return [(vector.astype(np.float64) @ directions).astype(np.float32) for vector in vectors]
+
+
+def vector_width(pooling: Pooling, hidden: int) -> int:
+    """Return how many numbers the text vector of a model has after pooling and the dense layers behind it.
+
+    Args:
+        pooling: How token states become a vector.
+        hidden: Width of the token states.
+    """
+    width = hidden * len(pooling.kinds)
+    for layer in pooling.layers:
+        weight = layer.weights.get("linear.weight")
+        width = width if weight is None else int(weight.shape[0])
+    return width
+
+
+def score_answers(head: Head, rows: Prepared, settings: ColumnSettings) -> Score | None:
+    """Score the answers of labelled rows against their labels.
+
+    Args:
+        head: The task's head.
+        rows: The rows.
+        settings: How the answers are read.
+
+    Returns:
+        The score; None if a row has no answer or no label of its own, or if there are no rows.
+    """
+    if not rows.examples or any(e.answer is None or e.answer.gives_label for e in rows.examples):
+        return None
+    if settings.task.labels is LabelKind.SCORE_OR_NONE and not len(rows.truth):
+        return None
+    outputs = column_outputs(rows, settings)
+    arrays = list(zip(*(outputs[name] for name in outputs), strict=True))
+    if settings.task.labels is LabelKind.ANSWERS:
+        matrices = [np.stack(parts, -1) for parts in arrays]
+    else:
+        matrices = [parts[0] if parts[0].ndim > 1 else parts[0][None] for parts in arrays]
+    return head.score([head.reduce(i, m, rows) for i, m in enumerate(matrices)], rows)
+
+
+def describe_column(section: TeacherColumn, path: str | Path | None) -> str:
+    """Return the name of a column of answers as a teacher, such as ``answers of column 'probs' in rows.jsonl``."""
+    where = f" in {Path(path).name}" if path else ""
+    return f"answers of column '{section.column}'{where}"

@@ -1,0 +1,159 @@
+"""Texts without labels in a run: the rows that the teacher labels, and their share of what the student learns from.
+
+`write_transfer` is a step that reads the texts of `data.transfer` and writes them without rows that are known already; training rows
+without a label join them later. `mix_rows` returns them with the labelled rows and their augmented copies, each with its share of
+every step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pocketbert.core.data.examples import Example
+from pocketbert.core.data.unlabelled import PairDrawing, TransferCounts, read_transfer_rows
+from pocketbert.core.disk.files import open_atomic, read_json, write_json
+from pocketbert.core.host.progress import print_note
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.recipe.data import MixSection
+from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.pipeline.learn.data import RunData
+from pocketbert.pipeline.run_folder import Step, StepPaths, data_digest
+
+if TYPE_CHECKING:
+    from pocketbert.distill.training.data import PackedSet, TrainData, TrainSet
+
+TRANSFER = "transfer"
+"""Name of the step, and of its folder in the run folder."""
+_ROWS_FILE, _COUNTS_FILE = "rows.jsonl", "counts.json"
+_AT_ONCE = 4096
+"""Rows that are tokenized together."""
+
+
+def mixes_transfer(recipe: Recipe) -> bool:
+    """Return whether a student learns from texts without labels beside training rows.
+
+    It is false if the recipe has such texts only: they are the training rows then.
+    """
+    return recipe.student is not None and recipe.data.transfer is not None and recipe.data.train is not None
+
+
+def transfer_contents(recipe: Recipe) -> dict[str, str | None]:
+    """Return the digest of each file of texts without labels, by recipe key."""
+    transfer = recipe.data.transfer
+    sources = transfer.sources if transfer is not None else ()
+    return {f"data.transfer.sources.{i}": data_digest(source) for i, source in enumerate(sources)}
+
+
+def transfer_step(recipe: Recipe, settings: object, read_data: Callable[[], RunData]) -> Step:
+    """Return the step that writes the texts without labels, from which the training stages read them.
+
+    Args:
+        recipe: The recipe.
+        settings: The recipe's section `data.transfer` without keys that change no result.
+        read_data: Function that returns the run's rows.
+    """
+
+    def make(at: StepPaths) -> Sequence[str]:
+        write_transfer(recipe, read_data(), at.output)
+        return ()
+
+    return Step(
+        name=TRANSFER,
+        title="texts that the teacher labels",
+        output=TRANSFER,
+        settings={"seed": recipe.seed, "data": {"transfer": settings}},
+        contents=transfer_contents(recipe),
+        needs=("data",),
+        make=make,
+    )
+
+
+def write_transfer(recipe: Recipe, data: RunData, destination: Path) -> None:
+    """Write the texts of `data.transfer` to an existing folder, without evaluation, held-out and training rows.
+
+    Args:
+        recipe: The recipe.
+        data: The run's rows.
+        destination: The folder, from which `mix_rows` reads the texts again, one portion at a time.
+    """
+    section, counts = recipe.data.transfer, TransferCounts()
+    assert section is not None
+    others = [row for name, split in data.splits.items() if name != "train" for row in split.examples]
+    rows = read_transfer_rows(
+        section.sources,
+        data.head.task.labels,
+        counts,
+        PairDrawing(section.pairs, section.near, recipe.seed) if data.pair else None,
+        held_out=others,
+        trained=[*data.splits["train"].examples, *data.unlabelled],
+    )
+    with open_atomic(destination / _ROWS_FILE) as stream:
+        for row in rows:
+            stream.write((json.dumps([row.text, row.pair], ensure_ascii=False) + "\n").encode(errors="surrogatepass"))
+    print_note(f"  {counts.line}")
+    write_json(destination / _COUNTS_FILE, counts.model_dump(mode="json"))
+
+
+def note_transfer(folder: Path | None) -> list[str]:
+    """Return the counts that `write_transfer` wrote to a folder, as a sentence; an empty list if there is no folder."""
+    return [] if folder is None else [TransferCounts.model_validate(read_json(folder / _COUNTS_FILE)).line]
+
+
+def _read_transfer(folder: Path | None, unlabelled: Sequence[Example]) -> Iterator[list[Example]]:
+    """Yield the rows that `write_transfer` wrote to a folder, then training rows without a label, in lists of rows."""
+    portion = list[Example]()
+    if folder is not None:
+        with (folder / _ROWS_FILE).open(encoding="utf-8", errors="surrogatepass") as stream:
+            for number, line in enumerate(stream, 1):
+                text, pair = json.loads(line)
+                portion.append(Example(text, pair, None, number))
+                if len(portion) == _AT_ONCE:
+                    yield portion
+                    portion = []
+    portion += unlabelled
+    if portion:
+        yield portion
+
+
+def mix_rows(
+    recipe: Recipe,
+    data: RunData,
+    tokenizer: TextTokenizer,
+    labelled: TrainSet,
+    copies: PackedSet | None,
+    folder: Path | None,
+    with_unlabelled: bool = True,
+) -> tuple[TrainData, str]:
+    """Mix the training rows of a stage with augmented copies and rows without labels, in the shares of `data.mix`.
+
+    Args:
+        recipe: The recipe.
+        data: The run's rows.
+        tokenizer: The teacher's tokenizer.
+        labelled: The tokenized training rows.
+        copies: Augmented copies of these rows, without the rows themselves; None to use none.
+        folder: Folder that `write_transfer` filled; None without `data.transfer`.
+        with_unlabelled: Whether training rows without a label are added to the rows without labels.
+
+    Returns:
+        The mixed rows, and a text on what they are made of.
+    """
+    from pocketbert.distill.training.data import MixedPart, MixedSet, PackedSet
+
+    mix, head = recipe.data.mix or MixSection(), data.head
+    texts = _read_transfer(folder, data.unlabelled if with_unlabelled else ())
+    portions = (head.prepare(portion, tokenizer, "data.transfer", labelled=False) for portion in texts)
+    parts = [("labelled" if data.labelled else "training", MixedPart(labelled, mix.labelled, data.labelled))]
+    if copies is not None:
+        parts.append(("augmented", MixedPart(copies, mix.augmented, data.labelled)))
+    first = next(portions, None)
+    if first is not None:
+        packed = PackedSet(chain([first], portions), tokenizer)
+        parts.append(("transfer", MixedPart(packed, mix.transfer, labelled=False)))
+    total = sum(part.weight for _, part in parts)
+    shares = [f"{part.weight / total:.0%} of {len(part.rows.lengths):,} {name} rows" for name, part in parts]
+    return MixedSet([part for _, part in parts]), f"each step has {', '.join(shares)}"

@@ -1,0 +1,130 @@
+"""Open the teachers that `pocketbert teach` names, and let them answer the rows of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from pocketbert.core.data.source import DataSource
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.tasks import TaskName
+from pocketbert.pipeline.doctor import require
+from pocketbert.pipeline.options import TeachOptions
+from pocketbert.pipeline.teach.answering import Teacher
+from pocketbert.pipeline.teach.writing import TeachReport, TeachSettings, teach
+
+_WITHOUT_EFFECT = ("overwrite", "batch", "per_minute", "prices", "key_variable", "weights", "top", "column")
+"""Options that decide no answer, or that are compared by themselves."""
+_FEWEST_LABELS = 2
+
+
+def start_teaching(models: Sequence[str], source: DataSource, output: Path, options: TeachOptions) -> TeachReport:
+    """Open teachers, write their answers for the rows of a file, and return the report.
+
+    Args:
+        models: Models of transformers; empty for a language model.
+        source: The rows.
+        output: The .jsonl file to write.
+        options: How the teachers are asked, and how their answers are written.
+
+    Raises:
+        InputError: If a teacher, a row or the output cannot be used.
+        MissingBackendError: If transformers is not installed.
+    """
+    _check_options(models, options)
+    asked = {key: value for key, value in asdict(options).items() if key not in _WITHOUT_EFFECT}
+    asked["prompt"] = options.prompt.read_text(encoding="utf-8") if options.prompt is not None else None
+    asked["weights"] = [_describe_weights(Path(name)) for name in models]
+    teachers = _open_teachers(models, options, output)
+    weights = [float(weight) for weight in options.weights] or [1.0] * len(teachers)
+    settings = TeachSettings(source, output, options.column, weights, options.top, options.overwrite, asked)
+    return teach(teachers, settings)
+
+
+def _describe_weights(folder: Path) -> list[tuple[str, int, int]]:
+    """Return name, size and time of each file of weights in a folder.
+
+    An interrupted command is continued only if these are the same.
+    """
+    found = [(path.name, path.stat()) for path in sorted(folder.glob("*.safetensors"))] if folder.is_dir() else []
+    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in found]
+
+
+def _check_options(models: Sequence[str], options: TeachOptions) -> None:
+    """Check that teachers are named and that no options contradict each other.
+
+    Raises:
+        InputError: Listing all problems.
+    """
+    problems = []
+    if not models and options.endpoint is None:
+        problems.append(
+            Problem("-m/--model", "names no teacher.", "Give a fine-tuned model, or --endpoint for a language model.")
+        )
+    if models and options.endpoint is not None:
+        problems.append(
+            Problem("--endpoint", "is another teacher than -m.", "Ask one of them, and the other in a second command.")
+        )
+    if options.labels and len(options.labels) < _FEWEST_LABELS:
+        problems.append(
+            Problem("--zero-shot", "names one label.", "Give at least two, each with an option of its own.")
+        )
+    if options.labels and "{}" not in options.template:
+        problems.append(
+            Problem(
+                "--template", f"'{options.template}' has no place for the label.", 'Write {} there: "It is about {}."'
+            )
+        )
+    if options.endpoint is not None and options.prompt is None:
+        problems.append(
+            Problem(
+                "--prompt", "is missing: what is the language model asked?", "Give a file with {text} and {labels}."
+            )
+        )
+    if options.endpoint is not None and len(options.labels) < _FEWEST_LABELS:
+        problems.append(
+            Problem(
+                "--zero-shot",
+                "names the labels that a language model chooses from.",
+                'Give each: --zero-shot "refund: asks for money back"',
+            )
+        )
+    if options.prompt is not None and not options.prompt.is_file():
+        problems.append(
+            Problem("--prompt", f"no file '{options.prompt}'.", "Give a text file with {text} and {labels}.")
+        )
+    if problems:
+        raise InputError(problems)
+
+
+def _open_teachers(models: Sequence[str], options: TeachOptions, output: Path) -> list[Teacher]:
+    """Open the teachers that the options name. The modules for transformers and for HTTP are imported only here."""
+    if options.endpoint is not None:
+        from pocketbert.pipeline.teach.endpoint import open_endpoint
+
+        return [open_endpoint(options, output)]
+    require("train")
+    from pocketbert.pipeline.teach.models import open_teacher_model, open_zero_shot
+
+    length, batch = options.max_length, options.batch
+    if options.labels:
+        several = options.task == TaskName.MULTI_LABEL
+        return [open_zero_shot(name, options.labels, options.template, several, length, batch) for name in models]
+    return [open_teacher_model(name, options.task, length, batch) for name in models]
+
+
+def parse_labels(texts: Sequence[str]) -> dict[str, str]:
+    """Parse texts of the form ``label: description`` to descriptions by label. A label alone is its own description.
+
+    Raises:
+        InputError: If a label is empty or given twice.
+    """
+    labels: dict[str, str] = {}
+    for text in texts:
+        label, _, description = (part.strip() for part in text.partition(":"))
+        if not label or label in labels:
+            what = f"'{text}' has no label." if not label else f"the label '{label}' is given twice."
+            raise InputError(Problem("--zero-shot", what, 'Write "label: what a text of it is about".'))
+        labels[label] = description or label
+    return labels

@@ -1,0 +1,169 @@
+"""A diagnosis finds the groups of rows in which a student loses, and each advice rests on a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from pocketbert.core.compare.diagnosis import ComparedAnswers, StudentDiagnosis, diagnose_answers
+from pocketbert.core.data.cells import Span
+from pocketbert.core.data.examples import Example, GoldAnswer
+from pocketbert.core.data.labels import Labels
+from pocketbert.core.heads import AnswerSettings, Head, make_head
+from pocketbert.core.predict.predictor import Matrix
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.tasks import TaskName, task_of
+from support.tiny_texts import KEYWORDS, LABELS, vocabulary
+from support.tiny_tokenizers import write_wordpiece
+
+WORDS = [word for group in KEYWORDS.values() for word in group]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TextTokenizer:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    write_wordpiece(folder, vocabulary())
+    return TextTokenizer(folder, 64)
+
+
+def logits_of(labels: Sequence[int], sure: float = 3.0) -> list[Matrix]:
+    return [np.eye(3, dtype=np.float32)[[label]] * sure for label in labels]
+
+
+def compare(
+    tokenizer: TextTokenizer, wrong: Callable[[int], bool], count: int = 360, confidence: float = 0.9
+) -> ComparedAnswers:
+    """Rows of three labels, a third of them long and a third with an unusual word; the teacher is right on all."""
+    gold = [i % 3 for i in range(count)]
+    texts = [f"the {'nice old ' * (8 if i % 2 else 1)}{WORDS[i % 15]}" for i in range(count)]
+    examples = [Example(text, None, LABELS[g], i) for i, (text, g) in enumerate(zip(texts, gold, strict=True))]
+    rows = head().prepare(examples, tokenizer, "test")
+    student = [(g + 1) % 3 if wrong(i) else g for i, g in enumerate(gold)]
+    sure = np.linspace(confidence - 0.3, confidence, count)
+    return ComparedAnswers(rows, rows, logits_of(gold), logits_of(student), sure)
+
+
+def head() -> Head:
+    return make_head(task_of(TaskName.TEXT_CLASSIFICATION), Labels(LABELS), AnswerSettings())
+
+
+def diagnose(
+    tokenizer: TextTokenizer,
+    wrong: Callable[[int], bool],
+    wrong_seen: Callable[[int], bool],
+    rare: str = "",
+    **facts: str,
+) -> StudentDiagnosis:
+    """A diagnosis of a student that is wrong on some unseen and some training rows, by number."""
+    pieces = np.full(tokenizer.vocabulary_size, 100)
+    if rare:
+        pieces[tokenizer.encode([rare])[0].ids[1]] = 0
+    unseen, seen = compare(tokenizer, wrong), compare(tokenizer, wrong_seen)
+    return diagnose_answers(head(), LABELS, unseen, seen, pieces, facts)
+
+
+NONE: Callable[[int], bool] = lambda i: False  # noqa: E731
+
+
+@pytest.mark.parametrize(
+    ("wrong", "wrong_seen", "rare", "facts", "wanted"),
+    [
+        (NONE, NONE, "", {}, {"student.layers, or quantize.scheme=small"}),
+        (lambda i: i % 7 == 0, NONE, "", {}, {"--unlabelled"}),
+        (lambda i: i % 7 == 0, lambda i: i % 7 == 1, "", {}, {"distill.1.epochs, distill.1.lr, student.layers"}),
+        (
+            lambda i: i % 6 == 0,
+            lambda i: i % 6 == 0,
+            "",
+            {},
+            {"distill.1.lr", "data.train, data.transfer", "data.max_length"},
+        ),
+        (lambda i: i % 15 == 4, lambda i: i % 15 == 4, WORDS[4], {}, {"data.transfer; data.augment"}),
+        (lambda i: i < 48, lambda i: i < 16, "", {}, {"distill.N.temperature=4", "--unlabelled"}),
+        (
+            NONE,
+            NONE,
+            "",
+            {"rising": "accuracy 0.8 before, 0.9 at the last step"},
+            {"distill.1.epochs or distill.1.steps"},
+        ),
+    ],
+    ids=["kept", "unseen rows", "training rows", "a label, short texts", "a word", "unsure", "still rising"],
+)
+def test_each_weakness_is_found_and_has_its_remedy(
+    wrong: Callable[[int], bool],
+    wrong_seen: Callable[[int], bool],
+    rare: str,
+    facts: dict[str, str],
+    wanted: set[str],
+    tokenizer: TextTokenizer,
+) -> None:
+    found = diagnose(tokenizer, wrong, wrong_seen, rare, stage="distill.1", **facts)
+    keys = " | ".join(advice.key for advice in found.advice)
+    assert [key for key in wanted if key not in keys] == []
+    assert all(any(c.isdigit() for c in advice.figure) for advice in found.advice)
+    right = sum(not wrong(i) for i in range(360)) / 360
+    assert found.overall.student == pytest.approx(right)
+    assert found.overall.agreement == pytest.approx(right), "the teacher is right everywhere"
+    header, rows = found.table()
+    assert {len(row) for row in rows} == {len(header)}
+    assert StudentDiagnosis.model_validate_json(found.model_dump_json()) == found
+    if wrong is not NONE:
+        assert "student.layers, or quantize" not in keys
+
+
+def test_groups_hold_every_row_and_the_worst_labels_come_first(tokenizer: TextTokenizer) -> None:
+    found = diagnose(tokenizer, lambda i: i % 3 == 2 and i % 2 == 0, NONE, WORDS[2])
+    rows = {by: [g.rows for g in found.groups if g.by == by] for by in dict.fromkeys(g.by for g in found.groups)}
+    assert rows.pop("training rows") == [360]
+    assert {by: sum(counts) for by, counts in rows.items()} == dict.fromkeys(rows, 360)
+    assert rows["rare words"] == [24, 336]
+    labels = [g for g in found.groups if g.by == "label"]
+    assert labels[0].name == LABELS[2]
+    assert labels[0].student == 0.5
+    sure = [g.name for g in found.groups if g.by == "teacher confidence"]
+    assert sure == ["least sure third (to 0.70)", "middle third", "surest third (from 0.80)"]
+
+
+def test_a_teacher_that_knows_its_rows_by_heart_is_named(tokenizer: TextTokenizer) -> None:
+    unseen, seen = compare(tokenizer, NONE), compare(tokenizer, NONE)
+    worse = ComparedAnswers(unseen.rows, unseen.rows, logits_of([0] * 360), logits_of([0] * 360), unseen.confidence)
+    found = diagnose_answers(head(), LABELS, worse, seen, np.full(tokenizer.vocabulary_size, 9), {})
+    (advice,) = [a for a in found.advice if "teacher first" in a.what]
+    assert advice.figure == "the teacher's accuracy is 100.00 on training rows and 33.33 on unseen ones"
+
+
+def test_agreement_is_that_of_the_task(tokenizer: TextTokenizer) -> None:
+    names = ("O", "B-place", "I-place")
+    text = "lamp song timer"
+    cases: dict[TaskName, tuple[Labels, object, list[list[Matrix]], float]] = {
+        TaskName.MULTI_LABEL: (
+            Labels(LABELS),
+            ("lamp",),
+            [[np.array([[1.0, 1, -1]])], [np.array([[1.0, -1, -1]])]],
+            0.5,
+        ),
+        TaskName.REGRESSION: (Labels(()), 1.0, [[np.array([[1.0]])], [np.array([[2.0]])]], float("nan")),
+        TaskName.TOKEN_CLASSIFICATION: (
+            Labels(names),
+            (Span(0, 4, "place"),),
+            # the first and last token are no words, whatever is said of them
+            [[np.array([[1.0], [1], [0], [1], [2]])], [np.array([[0.0], [1], [0], [0], [0]])]],
+            0.5,
+        ),
+        TaskName.QUESTION_ANSWERING: (
+            Labels(()),
+            (GoldAnswer(0, "lamp"),),
+            [[np.array([[5.0, 0, 4, 1, 0]])], [np.array([[5.0, 0, 9, 1, 0]])]],
+            0.0,
+        ),
+    }
+    for task, (labels, label, (teacher, student), wanted) in cases.items():
+        own = make_head(task_of(task), labels, AnswerSettings())
+        pair = text if task is TaskName.QUESTION_ANSWERING else None
+        rows = own.prepare([Example(text, pair, label, 1)], tokenizer, "test")  # type: ignore[arg-type]
+        answers = ComparedAnswers(rows, rows, *([m.astype(np.float32) for m in own] for own in (teacher, student)))
+        found = diagnose_answers(own, labels.names, answers, None, np.ones(tokenizer.vocabulary_size), {})
+        assert found.overall.agreement == pytest.approx(wanted, nan_ok=True), task

@@ -1,0 +1,65 @@
+"""The statistics of two models' answers: McNemar's test and the paired bootstrap, compared with scipy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from pocketbert.core.compare.answers import RowAnswer
+from pocketbert.core.compare.differences import Differences, ScoreChange, check_limits, compare_scores, mcnemar
+from pocketbert.core.metrics import ACCURACY, PEARSON
+
+
+@pytest.mark.parametrize(("lost", "gained"), [(0, 0), (1, 0), (9, 3), (3, 9), (25, 25), (80, 50), (500, 430)])
+def test_mcnemar_is_the_binomial_test_of_the_rows_that_one_model_alone_has_right(lost: int, gained: int) -> None:
+    exact = stats.binomtest(lost, lost + gained).pvalue if lost + gained else 1.0
+    assert mcnemar(lost, gained) == pytest.approx(exact)
+    assert mcnemar(lost, gained) == mcnemar(gained, lost)
+    if lost > 200:
+        assert mcnemar(lost, gained, exact=False) == pytest.approx(exact, rel=0.02)
+
+
+@pytest.mark.parametrize(("lost", "gained"), [(700, 600), (5000, 4900)])
+def test_mcnemar_of_large_counts_is_chi_squared(lost: int, gained: int) -> None:
+    statistic = (abs(lost - gained) - 1) ** 2 / (lost + gained)
+    assert mcnemar(lost, gained, exact=False) == pytest.approx(stats.chi2.sf(statistic, 1))
+
+
+def right(flags: np.ndarray) -> list[RowAnswer]:
+    return [RowAnswer("", terms=(float(flag), 1.0), right=bool(flag)) for flag in flags]
+
+
+def test_the_interval_of_a_drop_is_that_of_the_rows_differences() -> None:
+    draw = np.random.default_rng(5)
+    old = draw.random(800) < 0.9
+    new = old & (draw.random(800) < 0.97)
+    change = compare_scores(right(old), right(new), ACCURACY, seed=1)
+    differences = old.astype(float) - new
+    error = differences.std() / np.sqrt(800)
+    assert change.drop == pytest.approx(differences.mean())
+    assert [change.low, change.high] == pytest.approx(
+        [change.drop - 1.96 * error, change.drop + 1.96 * error], abs=error / 4
+    )
+    assert change == compare_scores(right(old), right(new), ACCURACY, seed=1)
+
+
+def test_a_correlation_is_computed_anew_on_each_resample() -> None:
+    draw = np.random.default_rng(6)
+    truth = draw.normal(size=300)
+    columns = [truth + draw.normal(size=300) * noise for noise in (0.3, 0.8)]
+    old, new = ([RowAnswer("", value=v, truth=t) for v, t in zip(c, truth, strict=True)] for c in columns)
+    change = compare_scores(old, new, PEARSON)
+    assert change.old == pytest.approx(stats.pearsonr(truth, columns[0])[0])
+    assert 0 < change.low < change.drop < change.high
+    assert change != compare_scores(old, new, PEARSON, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "limit", "passes"),
+    [(0.91, 0.90, 0.01, True), (0.91, 0.8999, 0.01, False), (0.9, 0.9, 0.0, True), (0.9, float("nan"), 1.0, False)],
+)
+def test_a_drop_as_large_as_the_limit_passes(old: float, new: float, limit: float, passes: bool) -> None:
+    drop = ACCURACY.drop(old, new)
+    found = Differences(100, 0, (), score=ScoreChange("accuracy", old, new, drop, drop, drop))
+    assert (not check_limits(found, limit, None)) == passes

@@ -1,0 +1,199 @@
+"""Static students: the table that the teacher makes, and what an answer must not depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pocketbert.core.errors import InputError
+from pocketbert.core.families import find_family
+from pocketbert.core.models.checkpoints import load_model, save_model
+from pocketbert.core.models.folder import open_model_folder
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.recipe.stages import SignalWeights, TaskStage
+from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.distill.methods.task import TaskDistillation
+from pocketbert.distill.students.static import build_static_student, embed_pieces, reduce_vectors
+
+CLASSIFY, EMBED = TASKS[TaskName.TEXT_CLASSIFICATION], TASKS[TaskName.FEATURE_EXTRACTION]
+CLS, SEP, PAD = 2, 3, 0
+TEXT = [7, 9, 30, 12]
+
+
+@pytest.fixture
+def teacher(open_tiny: Callable[..., Any]) -> Any:
+    return open_tiny("bert", 2)
+
+
+@pytest.fixture
+def student(teacher: Any) -> Any:
+    model, folder, tokenizer = teacher
+    return build_static_student(model, folder.family, tokenizer, CLASSIFY, 16, pairs=False, seed=1).eval()
+
+
+@pytest.fixture
+def pair_student(teacher: Any) -> Any:
+    model, folder, tokenizer = teacher
+    return build_static_student(model, folder.family, tokenizer, CLASSIFY, 16, pairs=True, seed=1).eval()
+
+
+@torch.no_grad()
+def answer(model: Any, *ids: list[int], second: int = 0, padding: int = 0) -> Tensor:
+    """The logits of one row; its last `second` tokens are of the second text."""
+    row = [i for part in ids for i in part]
+    types = [0] * (len(row) - second) + [1] * second
+    mask = [1] * len(row) + [0] * padding
+    feed = (row + [PAD] * padding, mask, types + [0] * padding)
+    made: Tensor = model(*(torch.tensor([values]) for values in feed)).logits
+    return made
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_a_row_is_the_teachers_mean_state_of_its_piece(teacher: Any) -> None:
+    model, folder, tokenizer = teacher
+    vectors = embed_pieces(model, folder.family, tokenizer)
+    for piece in (4, 11, 40):
+        ids = torch.tensor([[CLS, piece, SEP]])
+        states = model.bert(ids, torch.ones_like(ids), torch.zeros_like(ids)).last_hidden_state
+        torch.testing.assert_close(vectors[piece], states[0].mean(0), rtol=1e-4, atol=1e-5)
+    assert len(vectors) == model.config.vocab_size
+
+
+def test_all_components_give_the_centred_states_again_with_less_weight_for_frequent_tokens() -> None:
+    vectors = torch.randn(200, 12, generator=torch.Generator().manual_seed(0))
+    table, components = reduce_vectors(vectors, [0, 2], 12)
+    ordinary = [i for i in range(200) if i not in (0, 2)]
+    centred = vectors - vectors[ordinary].mean(0)
+    given = table @ components.T
+    weights = (given * centred).sum(-1) / centred.pow(2).sum(-1)
+    torch.testing.assert_close(given[ordinary], (centred * weights[:, None])[ordinary], rtol=1e-4, atol=1e-5)
+    assert not table[[0, 2]].any()
+    assert (weights[ordinary].diff() > 0).all(), "vocabularies begin with frequent pieces"
+    kept = reduce_vectors(vectors, [0, 2], 5)[0]
+    torch.testing.assert_close(kept / kept.norm(), table[:, :5] / table[:, :5].norm(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_same_seed_builds_the_same_student(teacher: Any) -> None:
+    model, folder, tokenizer = teacher
+    first, again, other = (
+        build_static_student(model, folder.family, tokenizer, CLASSIFY, seed=seed).state_dict() for seed in (1, 1, 2)
+    )
+    assert all(torch.equal(first[k], again[k]) for k in first)
+    assert not torch.equal(first["dense.weight"], other["dense.weight"])
+
+
+# --- laws -------------------------------------------------------------------------------------------------------------
+
+
+def test_neither_padding_nor_special_tokens_nor_order_move_an_answer(student: Any) -> None:
+    plain = answer(student, TEXT)
+    for row, padding in (([CLS, *TEXT, SEP], 0), ([CLS, *TEXT, SEP], 9), ([CLS, SEP, *TEXT[::-1], SEP, PAD], 0)):
+        torch.testing.assert_close(answer(student, row, padding=padding), plain)
+    assert not torch.allclose(answer(student, TEXT[1:]), plain)
+
+
+def test_an_empty_text_has_a_finite_answer_that_padding_does_not_move(student: Any, pair_student: Any) -> None:
+    for model in (student, pair_student):
+        empty = answer(model, [CLS, SEP])
+        assert empty.isfinite().all()
+        torch.testing.assert_close(answer(model, [CLS, SEP], padding=5), empty)
+
+
+def test_pairs_are_told_apart_by_their_segments(pair_student: Any) -> None:
+    first, second = [CLS, 7, 9, SEP], [30, 12, 8, SEP]
+    pair = answer(pair_student, first, second, second=4)
+    torch.testing.assert_close(answer(pair_student, first, second, second=4, padding=6), pair)
+    torch.testing.assert_close(answer(pair_student, [7, 9], [30, 12, 8], second=3), pair)
+    assert not torch.allclose(answer(pair_student, second, first, second=4), pair)
+    assert not torch.allclose(answer(pair_student, first, second), pair)
+
+
+@torch.no_grad()
+def test_a_pairs_features_are_both_means_their_distance_and_their_product(pair_student: Any) -> None:
+    table = pair_student.get_input_embeddings().weight
+    u, v = (rows / rows.pow(2).mean().sqrt() for rows in (table[[7, 9]].sum(0), table[[30, 12, 8]].sum(0)))
+    features = torch.cat([u, v, (u - v).abs(), u * v])
+    expected = pair_student.classifier(torch.relu(pair_student.dense(features)))
+    torch.testing.assert_close(answer(pair_student, [CLS, 7, 9, SEP], [30, 12, 8, SEP], second=4)[0], expected)
+
+
+def test_training_moves_the_table_but_never_the_rows_of_special_tokens(teacher: Any) -> None:
+    model, folder, tokenizer = teacher
+    student = build_static_student(model, folder.family, tokenizer, CLASSIFY, seed=1)
+    signals = SignalWeights(logits=1, hidden=0, attention=0, labels=1)
+    stage = TaskStage(method="task", steps=2, signals=signals)
+    objective = TaskDistillation(model, student, folder.family, CLASSIFY, stage)
+    optimizer = torch.optim.AdamW(student.parameters(), lr=1e-2)
+    batch = {k: torch.from_numpy(v) for k, v in tokenizer.pad(tokenizer.encode(["good day", "bad"])).items()}
+    before = student.get_input_embeddings().weight.detach().clone()
+    for _ in range(2):
+        terms = objective(student, {**batch, "labels": torch.tensor([2, 0])})
+        assert set(terms) == {"logits", "labels"}
+        sum((term.mean for term in terms.values()), torch.zeros(())).backward()
+        optimizer.step()
+    table = student.get_input_embeddings().weight
+    assert not table[student.config.special_ids].any()
+    assert not torch.equal(table[batch["input_ids"][0, 1]], before[batch["input_ids"][0, 1]])
+
+
+def test_a_folder_whose_special_tokens_have_vectors_is_opened_without_them(
+    student: Any, teacher: Any, tmp_path: Any
+) -> None:
+    expected = answer(student, [CLS, *TEXT, SEP])
+    with torch.no_grad():
+        student.get_input_embeddings().weight[[PAD, CLS, SEP]] = 3.0
+    _, folder, _ = teacher
+    save_model(student, folder, folder.labels and _labels(folder), 40, tmp_path)
+    opened = open_model_folder(str(tmp_path))
+    assert (opened.family.name, opened.family.inputs) == ("static-embeddings", ("input_ids", "attention_mask"))
+    torch.testing.assert_close(answer(load_model(opened, CLASSIFY), [CLS, *TEXT, SEP]), expected)
+
+
+def _labels(folder: Any) -> Any:
+    from pocketbert.core.data.labels import Labels
+
+    return Labels(tuple(folder.labels))
+
+
+# --- embeddings -------------------------------------------------------------------------------------------------------
+
+
+def test_embeddings_are_as_wide_as_the_teachers_and_begin_near_them(teacher: Any) -> None:
+    model, folder, tokenizer = teacher
+    student = build_static_student(model.bert, folder.family, tokenizer, EMBED, pairs=True).eval()
+    assert (student.config.embedding_size, student.config.hidden_size) == (21, 32)
+    vectors = embed_pieces(model, folder.family, tokenizer)
+    with torch.no_grad():
+        states = student(torch.tensor([[CLS, *TEXT, SEP]])).last_hidden_state[0]
+    assert not states[[0, -1]].any()
+    centred = (vectors - vectors.mean(0))[TEXT]
+    assert (torch.cosine_similarity(states[1:-1], centred) > 0.7).all()
+
+
+# --- what cannot be ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("family", "task", "settings", "problem"),
+    [
+        ("bert", TaskName.TOKEN_CLASSIFICATION, {}, "student.layers: 0 is no student for token-classification"),
+        ("bert", TaskName.TEXT_CLASSIFICATION, {"dimensions": 33}, "student.dimensions: 33 is more than the 32"),
+        ("bert", TaskName.FEATURE_EXTRACTION, {"dimensions": 32}, "student.dimensions: 32 is more than the 31"),
+        ("xlnet", TaskName.TEXT_CLASSIFICATION, {}, "XLNet pads on the left"),
+        ("roberta", TaskName.TEXT_CLASSIFICATION, {"pairs": True}, "RoBERTa does not mark the second text of a pair"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(
+    family: str, task: TaskName, settings: dict[str, Any], problem: str, teacher: Any, make_classifier: Any
+) -> None:
+    tokenizer: TextTokenizer = teacher[2]
+    model, row = make_classifier(family, 1, ("a", "b")), find_family(family)
+    with pytest.raises(InputError, match=problem):
+        build_static_student(model, row, tokenizer, TASKS[task], **settings)

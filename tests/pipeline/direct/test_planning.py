@@ -1,0 +1,134 @@
+"""Estimated sizes against really exported files, and plans in which nothing fits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pocketbert.core.errors import GateError
+from pocketbert.core.recipe.file import parse_recipe
+from pocketbert.core.recipe.ladder import rung_recipe
+from pocketbert.core.recipe.planned import PlanLimits, PlannedFile, PlannedStudent, PlannedTime, StudentPlan
+from pocketbert.core.recipe.student import StudentSection
+from pocketbert.core.types import Format, Provenance, Scheme
+from pocketbert.pipeline.direct import plan_probes, planning
+from pocketbert.pipeline.options import DataFiles, PlanOptions
+from support.tiny import task_vocabulary, tiny_classifier, write_wordpiece
+from support.tiny_texts import task_rows, write_lines
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["onnx", "tflite"])
+def test_estimated_sizes_are_within_two_per_cent_of_exported_files(
+    format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every student is exported; only those that a plan would export are used for the estimate."""
+    teacher, tokens = tmp_path / "teacher", task_vocabulary()
+    sizes = {"vocab_size": len(tokens), "num_attention_heads": 2, "hidden_size": 64, "intermediate_size": 128}
+    tiny_classifier("bert", 4, (), 0, "AutoModel", **sizes).save_pretrained(teacher)
+    write_wordpiece(teacher, tokens)
+    data = write_lines(tmp_path / "rows.jsonl", task_rows(60, 1))
+    exported = dict[tuple[str, Scheme], int]()
+    export = plan_probes.export_probes
+
+    def export_all(
+        ground: plan_probes.PlanGround,
+        probes: list[plan_probes.Probe],
+        formats: list[Format],
+        schemes: list[Scheme],
+        work: Path,
+    ) -> None:
+        every = [plan_probes.Probe(name, rung, pieces, timed=False) for name, rung, pieces in ground.wanted]
+        export(ground, every, formats, schemes, work / "every")
+        exported.update({(p.name, s): size for p in every for (_, s), (_, _, size) in p.files.items()})
+        for probe in probes:
+            probe.files.update(next(p for p in every if p.name == probe.name).files)
+
+    monkeypatch.setattr(planning, "export_probes", export_all)
+    monkeypatch.setattr(planning, "time_files", lambda *_: ({}, 0.0))
+    monkeypatch.setattr(planning, "time_training", lambda *_: ({}, None))
+    settings = [f"teacher.model={teacher}", "export.lengths=[16]"]
+    plan = planning.plan_students(
+        DataFiles(data), PlanOptions(formats=[format], schemes=["int8"], max_size_mb=50), settings
+    )
+    estimated = [f for s in plan.students for f in s.files if f.by is Provenance.ESTIMATED]
+    assert {f.student for f in estimated} == {"layers-2", "layers-3", "layers-4-width-64"}
+    for file in estimated:
+        assert file.bytes == pytest.approx(exported[file.student, file.scheme], rel=0.02), file
+
+
+def test_a_plan_in_which_nothing_fits_names_the_nearest_files_and_fails() -> None:
+    file = PlannedFile(
+        student="static",
+        file="onnx/model_int8.onnx",
+        scheme=Scheme.INT8,
+        bytes=700_000,
+        times=[PlannedTime(p50_ms=0.05, p90_ms=0.07)],
+    )
+    student = PlannedStudent(
+        name="static", layers=0, width=None, pieces=9, work=0, student=StudentSection(layers=0), files=[file]
+    )
+    plan = StudentPlan(
+        name="my",
+        task="text-classification",
+        teacher="minilm-l6",
+        machine="here",
+        devices=["local"],
+        threads=1,
+        tokens=9.0,
+        limits=PlanLimits(max_size_mb=0.5),
+        students=[student],
+    )
+    with pytest.raises(GateError) as failed:
+        planning.check_choice(plan)
+    words = str(failed.value)
+    assert "No student is inside the limits (at most 0.5 MB)" in words
+    assert "onnx/model_int8.onnx of static with 0.70 MB, the fastest" in words
+    planning.check_choice(plan.model_copy(update={"chosen": "static", "scheme": Scheme.INT8}))
+
+
+def test_a_limit_that_a_run_cannot_keep_is_noted() -> None:
+    assert planning._list_limit_notes(["local"], 1) == []
+    assert "no limit of the latency" in planning._list_limit_notes(["adb"], 1)[0]
+    other, threads = planning._list_limit_notes(["adb", "local"], 4)
+    assert "not on adb" in other
+    assert "with one thread, and its limit is of times with 4" in threads
+
+
+@pytest.mark.parametrize(("overrides", "first"), [([], "static"), (["answer.pooling=cls"], "layers-1")])
+def test_a_plan_has_the_students_that_a_run_trains(overrides: list[str], first: str, tmp_path: Path) -> None:
+    ground = planning._open(None, PlanOptions(task="feature-extraction"), overrides, tmp_path)
+    assert ground.rungs[0].name == first
+
+
+@pytest.mark.parametrize("task", ["text-classification", "token-classification", "feature-extraction"])
+def test_the_written_recipe_trains_the_chosen_student(task: str, tmp_path: Path) -> None:
+    ground = planning._open(None, PlanOptions(task=task), ["distill.0.epochs=5"], tmp_path)
+    for rung in ground.rungs:
+        name = rung.name
+        file = PlannedFile(student=name, file="onnx/model_w4.onnx", scheme=Scheme.W4, bytes=5)
+        student = PlannedStudent(
+            name=name, layers=rung.layers, width=rung.width, pieces=9, work=1, student=rung.student, files=[file]
+        )
+        plan = StudentPlan(
+            name="my",
+            task=task,
+            teacher="minilm-l6",
+            machine='a "CPU": 4 {cores}',
+            devices=["local"],
+            threads=1,
+            tokens=9.0,
+            limits=PlanLimits(),
+            students=[student],
+            chosen=name,
+            scheme=Scheme.W4,
+        )
+        plain = rung_recipe(ground.recipe, rung)
+        text = planning._recipe_text(plan, ground.start, plain)
+        written = parse_recipe(text, tmp_path / "recipe.yaml")
+        assert (written.student, written.distill) == (plain.student, plain.distill), name
+        assert written.quantize.scheme is Scheme.W4
+        assert written.planned is not None
+        assert (written.planned.machine, written.planned.files) == (plan.machine, [file])
+        assert ("hidden states and attention" in text) == bool(rung.layers)

@@ -1,0 +1,132 @@
+"""A teacher of another vocabulary teaches through a column what it teaches in the loop, and a recipe needs no teacher section."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import Tensor
+
+from pocketbert import api
+from pocketbert.core.compare.evaluate import EvalSet, evaluate
+from pocketbert.core.data.examples import read_examples
+from pocketbert.core.data.labels import Labels
+from pocketbert.core.data.source import DataSource
+from pocketbert.core.heads import AnswerSettings, Prepared, make_head
+from pocketbert.core.models.checkpoints import load_model
+from pocketbert.core.models.folder import open_model_folder
+from pocketbert.core.predict.predictor import TorchPredictor
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.recipe.stages import TaskStage
+from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.distill.methods.task import TaskDistillation
+from pocketbert.distill.training.data import TEACHER_PREFIX, TrainSet
+from pocketbert.distill.training.loop import frozen, train
+from support.tiny import write_bert, write_classifier
+from support.tiny_texts import LABELS, LENGTH, task_rows, write_lines
+
+TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
+STAGE = {"method": "task", "batch": 32, "lr": 3e-3, "dropout": 0.0}
+SIGNALS = {"logits": 1, "hidden": 0, "attention": 0}
+EXPORT = {"export": {"formats": ["onnx"], "lengths": [16]}}
+
+
+def write_recipe(path: Path, content: dict[str, Any]) -> Any:
+    base = {"schema": 1, "name": "taught", "task": "text-classification", "seed": 3, **EXPORT}
+    path.write_text(yaml.safe_dump({**base, **content}))
+    return api.load_recipe(path)
+
+
+def score_of(folder: Path) -> float:
+    return float(json.loads((folder / "training.json").read_text())["score"]["value"])
+
+
+@dataclass(frozen=True)
+class BothTokens:
+    """Training rows as the student reads them, and as a teacher of another vocabulary does."""
+
+    student: TrainSet
+    teacher: TrainSet
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        return self.student.lengths
+
+    def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
+        own, other = self.student.batch(rows, step), self.teacher.batch(rows, step)
+        return {**own, **{f"{TEACHER_PREFIX}{name}": value for name, value in other.items() if value.ndim == 2}}
+
+
+def learn_in_the_loop(teacher: Path, start: Path, at: Path, steps: int) -> float:
+    """Accuracy of a student that asks its teacher at every step; each reads the texts with its own tokenizer."""
+    folders = [open_model_folder(str(folder)) for folder in (start, teacher)]
+    labels, head = Labels(LABELS), make_head(TASK, Labels(LABELS), AnswerSettings())
+    tokenizers = [TextTokenizer(folder.tokenizer_folder, LENGTH) for folder in folders]
+
+    def rows(name: str) -> list[Prepared]:
+        examples = read_examples(DataSource(path=str(at / f"{name}.jsonl")))
+        return [head.prepare(examples, tokenizer, name) for tokenizer in tokenizers]
+
+    student, asked = load_model(folders[0], TASK, labels, new_head=True).train(), load_model(folders[1], TASK)
+    stage = TaskStage.model_validate({**STAGE, "steps": steps, "signals": SIGNALS})
+    objective = TaskDistillation(asked, student, folders[1].family, TASK, stage)
+    both = BothTokens(*(TrainSet(r, t) for r, t in zip(rows("train"), tokenizers, strict=True)))
+    with frozen(asked):
+        train(student, objective, both, stage, 3, "distill.0", at / "work", None)
+    predictor = TorchPredictor(student.eval(), TASK, folders[0].family.inputs)
+    return evaluate(predictor, tokenizers[0], EvalSet("eval", head, rows("eval")[0]), batch=64)[0].value
+
+
+def compare(at: Path, count: int, finetune: int, steps: int) -> dict[str, float]:
+    """Accuracies of a RoBERTa, of a BERT that learned its answers in a column, and of one that asked it at every step."""
+    write_lines(at / "train.jsonl", task_rows(count, 1))
+    write_lines(at / "eval.jsonl", task_rows(600, 2))
+    (at / "roberta").mkdir()
+    write_classifier(at / "roberta", "roberta", 0.0)
+    start = write_bert(at / "start")
+    rows = {"train": {"path": "train.jsonl"}, "eval": {"path": "eval.jsonl"}, "max_length": LENGTH, "labels": [*LABELS]}
+    finetuned = {"model": "./roberta", "finetune": {"steps": finetune, "batch": 32, "lr": 3e-3, "dropout": 0.0}}
+    teacher = api.finetune(write_recipe(at / "teacher.yaml", {"data": rows, "teacher": finetuned}), at / "teacher-run")
+    report = api.teach([str(teacher)], at / "train.jsonl", at / "taught.jsonl")
+    taught = {**rows, "train": {"path": "taught.jsonl", "teacher": "teacher"}}
+    content = {"data": taught, "student": {"model": "./start"}, "distill": [{**STAGE, "steps": steps}]}
+    recipe = write_recipe(at / "student.yaml", content)
+    assert (recipe.teacher.model, recipe.distill[0].signals.model_dump()) == (str(start), {**SIGNALS, "labels": 0})
+    column = score_of(api.distill(recipe, at / "student-run"))
+    assert report.right is not None
+    torch.manual_seed(3)
+    loop = learn_in_the_loop(teacher, start, at, steps)
+    return {"teacher": score_of(teacher), "column": column, "loop": loop}
+
+
+@pytest.mark.slow
+def test_a_teacher_of_another_vocabulary_teaches_as_well_through_a_column_as_in_the_loop(tmp_path: Path) -> None:
+    found = compare(tmp_path, 900, 240, 240)
+    print(found)
+    assert found["teacher"] >= 0.95
+    assert abs(found["column"] - found["loop"]) <= 0.01
+    assert found["column"] >= found["teacher"] - 0.03
+
+
+def test_a_recipe_with_a_column_trains_and_scores_without_a_teacher(tmp_path: Path) -> None:
+    rows = [
+        {"text": row["text"], "probs": {name: 0.9 if name == row["label"] else 0.05 for name in LABELS}}
+        for row in task_rows(60, 1)
+    ]
+    write_lines(tmp_path / "rows.jsonl", rows)
+    start = write_bert(tmp_path / "start")
+    data = {"train": {"path": "rows.jsonl", "teacher": "probs"}, "eval": {"fraction": 0.2}, "max_length": LENGTH}
+    content = {"data": data, "student": {"model": "./start"}, "distill": [{**STAGE, "steps": 6}]}
+    recipe = write_recipe(tmp_path / "recipe.yaml", content)
+    student = api.distill(recipe, tmp_path / "run")
+    training = json.loads((student / "training.json").read_text())
+    assert training["score"] is not None
+    assert json.loads((student.parent / "teacher" / "training.json").read_text())["score"] is None
+    assert recipe.teacher.model == str(start)
+    assert json.loads((student / "config.json").read_text())["id2label"] == dict(zip("012", LABELS, strict=True))

@@ -1,0 +1,231 @@
+"""Validation rows: where they come from, and what they choose in a run: checkpoints, seeds, and where a student loses."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pocketbert.cli.main import app
+from pocketbert.core.data.examples import Example
+from pocketbert.core.errors import InputError
+from pocketbert.core.recipe.file import recipe_from_values
+from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.pipeline.learn.finishing import read_training
+from pocketbert.pipeline.learn.validation import add_validation
+from support.tiny_texts import write_lines
+
+Cli = Callable[..., Any]
+
+
+def recipe_with(
+    training: dict[str, Any] | None = None, data: dict[str, Any] | None = None, steps: int = 100, **more: Any
+) -> Recipe:
+    """A recipe that trains a teacher in batches of 32 and a student in as many steps."""
+    content = {
+        "schema": 1,
+        "name": "a",
+        "task": "text-classification",
+        "data": {"train": {"path": "train.csv"}, "eval": {"path": "eval.csv"}, **(data or {})},
+        "teacher": {"model": "m", "finetune": {"steps": steps, "batch": 32}},
+        "student": {"layers": 1},
+        "distill": [{"method": "task", "steps": 1, "batch": 1}],
+        "training": training or {},
+        **more,
+    }
+    return recipe_from_values(content, "test")
+
+
+def examples(count: int) -> list[Example]:
+    """Rows of three labels; every tenth text occurs twice."""
+    return [Example(f"text {i - (i % 10 == 1)}", None, "abc"[i % 3], i) for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("training", "data", "rows", "steps", "wanted"),
+    [
+        ({}, {}, 2000, 125, 200),  # two passes
+        ({}, {}, 2000, 124, 0),  # fewer: nothing is learnt by heart
+        ({}, {}, 990, 1000, 0),  # a tenth of few rows chooses at random
+        ({}, {}, 9000, 900, 500),
+        ({"evaluate_every": 0}, {}, 2000, 125, 0),
+        ({"evaluate_every": 5}, {}, 300, 1, 30),
+        ({"seeds": 2}, {}, 300, 1, 30),
+        ({}, {"validation": {"fraction": 0.2}}, 300, 1, 60),
+    ],
+    ids=str,
+)
+def test_validation_rows_are_taken_from_the_training_rows_where_they_can_tell_something(
+    training: dict[str, Any], data: dict[str, Any], rows: int, steps: int, wanted: int
+) -> None:
+    parts = {"train": examples(rows), "eval": [Example("other", None, "a", 1)]}
+    notes = add_validation(parts, recipe_with(training, data, steps))
+    taken = parts.get("validation", [])
+    assert abs(len(taken) - wanted) <= 3
+    assert len(notes) == (wanted > 0)
+    assert sorted(e.row for e in (*taken, *parts["train"])) == [*range(rows)]
+    assert not {e.digest for e in taken} & {e.digest for e in parts["train"]}, "equal texts stay together"
+    assert all(abs(count - wanted / 3) <= 3 for count in Counter(e.label for e in taken).values())
+
+
+def test_rare_labels_stay_in_training_and_the_seed_decides_which_rows_go() -> None:
+    rows = [*examples(200), Example("once", None, "rare", 200)]
+    chosen = []
+    for seed in (1, 1, 2):
+        parts = {"train": list(rows)}
+        add_validation(parts, recipe_with({"evaluate_every": 5}, seed=seed))
+        assert "rare" in {e.label for e in parts["train"]}
+        chosen.append([e.row for e in parts["validation"]])
+    assert chosen[0] == chosen[1] != chosen[2]
+
+
+def test_rows_of_a_file_are_neither_trained_on_nor_reported(tmp_path: Path) -> None:
+    rows = [{"text": f"text {i}", "label": "abc"[i % 3]} for i in range(9)]
+    source = write_lines(tmp_path / "validation.jsonl", rows)
+    recipe = recipe_with(data={"validation": {"path": str(source)}})
+    parts = {"train": examples(30), "eval": [Example("Text 8", None, "a", 1)]}
+    (note,) = add_validation(parts, recipe)
+    assert [e.text for e in parts["validation"]] == [f"text {i}" for i in range(8)]
+    assert note.startswith("8 validation rows choose checkpoints; left out because a text is there twice: 1 of them (")
+    assert note.endswith(" and 8 training rows")
+    with pytest.raises(InputError, match="leaves 0 rows to train on and 9 to choose"):
+        add_validation({"train": examples(3)}, recipe)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (
+            {"training": {"metric": "bleu"}},
+            "training.metric: 'bleu' is not measured .* allowed: accuracy, macro_f1, mcc",
+        ),
+        (
+            {"training": {"seeds": 2}, "student": None, "distill": []},
+            "training.seeds: trains the student several times",
+        ),
+        ({"task": "fill-mask", "data": {"validation": {"path": "a.csv"}}}, "data.validation: checkpoints of fill-mask"),
+        ({"training": {"trackers": ["excel"]}}, "training.trackers"),
+    ],
+    ids=str,
+)
+def test_settings_that_mean_nothing_are_refused(more: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        recipe_with(**more)
+
+
+# --- in a run ---
+
+
+@pytest.fixture(scope="module")
+def seeded(task: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two seeds whose trainings are scored every 10 steps; read-only by convention."""
+    folder = tmp_path_factory.mktemp("seeded")
+    training = {"evaluate_every": 10, "seeds": 2, "metric": "macro_f1"}
+    short = {"steps": 20, "batch": 32, "lr": 3e-3, "checkpoint": 100}
+    recipe = task.variant(
+        folder / "recipe.yaml",
+        training=training,
+        teacher={"finetune": short},
+        distill=[{"method": "task", **short, "signals": {"hidden": 0, "attention": 0}}],
+    )
+    done = CliRunner().invoke(app, ["distill", str(recipe), "-o", str(folder / "run")])
+    assert done.exit_code == 0, done.output
+    folder.joinpath("said").write_text(done.stderr)
+    return folder / "run"
+
+
+def test_a_run_keeps_the_best_weights_and_the_best_seed(seeded: Path) -> None:
+    teacher, student = (read_training(seeded / name) for name in ("teacher", "student"))
+    (curve,) = teacher.curves
+    assert curve.metric == "macro_f1"
+    assert len(curve.rates) == len(curve.steps)
+    assert [step for step, _ in curve.scores] == [10, 20]
+    assert curve.best_step == max(curve.scores, key=lambda score: (score[1], score[0]))[0]
+    assert [s.seed for s in student.seeds] == [3, 4]
+    (chosen,) = [s for s in student.seeds if s.chosen]
+    assert chosen.validation == max(s.validation for s in student.seeds)
+    assert student.score is not None
+    assert student.score.value == chosen.value
+    lines = [json.loads(line) for line in (seeded / "metrics.jsonl").read_text().splitlines()]
+    runs = {(line["stage"], line["seed"]) for line in lines}
+    assert runs == {("finetune", 3), ("distill.0", 3), ("distill.0", 4)}
+    said = (seeded.parent / "said").read_text()
+    assert "60 of 600 training rows choose checkpoints" in said
+    assert "train: 540 rows" in said
+    assert f"seed {chosen.seed}: {chosen.validation:.4f} on validation rows" in said
+
+
+def test_the_command_tells_where_the_student_loses(cli: Cli, seeded: Path) -> None:
+    table = cli("diagnose", seeded)
+    assert table.exit_code == 0, table.output
+    header, everything, *groups = (line.split("\t") for line in table.stdout.splitlines() if "\t" in line)
+    assert header == ["rows by", "group", "rows", "teacher accuracy", "student", "kept", "agreement"]
+    assert everything[:3] == ["all", "unseen rows", "150"]
+    assert {g[0] for g in groups} >= {"label", "length", "teacher confidence", "training rows"}
+    recorded = json.loads(cli("diagnose", seeded, "--json").stdout)
+    assert recorded["overall"]["rows"] == 150
+    assert all(advice["figure"] and advice["key"] for advice in recorded["advice"])
+    before = {p: p.stat().st_mtime_ns for p in seeded.rglob("*")}
+    asked_again = json.loads(cli("diagnose", seeded, "--rows", "40", "--json").stdout)
+    assert asked_again["overall"]["rows"] == 40
+    assert before == {p: p.stat().st_mtime_ns for p in seeded.rglob("*")}, "a finished run is not changed"
+
+
+def test_only_runs_with_a_student_have_a_diagnosis(cli: Cli, tmp_path: Path) -> None:
+    done = cli("diagnose", tmp_path)
+    assert done.exit_code == 2
+    assert "has no recipe.resolved.yaml, teacher, student" in done.stderr
+
+
+# --- trackers ---
+
+WRITER = """
+class SummaryWriter:
+    def __init__(self, folder, **more):
+        self.file = open(folder + ".txt", "w")
+    def add_hparams(self, values, metric_dict):
+        print("hparams", values["lr"], file=self.file)
+    def add_scalar(self, name, value, global_step=None, **more):
+        print(name, global_step, file=self.file)
+    def flush(self):
+        self.file.flush()
+    def close(self):
+        self.file.close()
+"""
+
+
+def test_a_tracker_gets_the_losses_and_none_is_imported_unless_asked_for(
+    cli: Cli, task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = task.variant(tmp_path / "recipe.yaml", training={"trackers": ["tensorboard"]})
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "tensorboardX.py").write_text(WRITER)
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    steps = "teacher.finetune.steps=2"
+    assert cli("finetune", recipe, "-o", tmp_path / "without", steps, "training.trackers=[]").exit_code == 0
+    assert "tensorboardX" not in sys.modules
+    done = cli("finetune", recipe, "-o", tmp_path / "run", steps)
+    assert done.exit_code == 0, done.output
+    assert "finetune: tensorboard in " in done.stderr
+    lines = (tmp_path / "run" / "trackers" / "finetune.seed-3.txt").read_text().splitlines()
+    assert lines == ["hparams 0.003", *(f"{n} {s}" for s in (2,) for n in ("loss", "lr", "terms/labels"))]
+    one, other = ((tmp_path / name / "teacher" / "model.safetensors").read_bytes() for name in ("run", "without"))
+    assert one == other
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "mlflow", "wandb"])
+def test_a_tracker_that_is_not_installed_is_named_before_training(
+    name: str, cli: Cli, task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pocketbert.distill.training.monitor.find_spec", lambda package: None)
+    recipe = task.variant(tmp_path / "recipe.yaml", training={"trackers": [name]})
+    done = cli("finetune", recipe, "-o", tmp_path / "run")
+    assert done.exit_code == 4
+    assert f"pip install {name}" in done.stderr
+    assert not (tmp_path / "run" / "teacher").exists()

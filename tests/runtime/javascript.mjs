@@ -1,0 +1,138 @@
+// Runs runtime/javascript on fixtures with an engine that returns recorded outputs: node javascript.mjs PACKAGE FOLDER COMMAND.
+// Prints a line of JSON per kit (`answers`: what differs) or per refusal (`refusals`: the message), or per tokenizer (`tokens`).
+import { readFileSync, readdirSync } from "node:fs";
+import { pathToFileURL } from "node:url";
+import path from "node:path";
+
+const [home, root, command] = process.argv.slice(2);
+const { load, Tokenizer } = await import(pathToFileURL(path.join(home, "index.js")));
+const lines = (file) => readFileSync(file, "utf8").trimEnd().split("\n").map((line) => JSON.parse(line));
+const say = (value) => console.log(JSON.stringify(value));
+const reader = (folder, changed = {}) => async (name) => changed[name]?.() ?? new Uint8Array(readFileSync(path.join(folder, name)));
+
+/** Return an engine: for the ids of a case its outputs, for others a sum over the ids, as tests/android/answer_files.py has it. */
+function fakeEngine(list, cases, { lengths = [], wrong = 0 } = {}) {
+  const { task } = list;
+  const { columns } = cases[0].rows[0];
+  const state = { recorded: true, rows: [] };
+  const engine = async () => ({
+    name: "fake", version: "1", inputs: ["input_ids", "attention_mask"], lengths, close() {},
+    async run({ input_ids: ids, attention_mask: mask }) {
+      if (lengths.length && !lengths.includes(ids.length)) throw new Error(`${ids.length} tokens`);
+      const real = ids.filter((_, i) => mask[i]);
+      const tokens = ["token-classification", "fill-mask", "question-answering"].includes(task);
+      const row = state.rows.find((one) => one.ids.join() === real.join());
+      const width = tokens ? ids.length : 1;
+      const data = new Float32Array(width * columns).fill(99);
+      let next = 0;
+      const mean = real.reduce((a, b) => a + b, 0) / real.length;
+      const masks = real.includes(state.mask);
+      for (let i = 0; i < width; i++) {
+        if (tokens && (!mask[i] || (task === "fill-mask" && masks && ids[i] !== state.mask))) continue;
+        for (let c = 0; c < columns; c++) data[i * columns + c] = state.recorded ? (tokens ? ids[i] : mean) / 100 + c + wrong : row.values[next++];
+      }
+      const column = (c) => ({ shape: [1, width], data: data.filter((_, i) => i % 2 === c) });
+      if (task === "question-answering") return { start_logits: column(0), end_logits: column(1) };
+      return { [task === "feature-extraction" ? "sentence_embedding" : "logits"]: { shape: tokens ? [1, width, columns] : [1, columns], data } };
+    },
+  });
+  return { engine, state };
+}
+
+/** Return the first place where two values differ; numbers by more than 1e-6. */
+function differs(made, expected, where = "") {
+  if (typeof expected === "number") return Math.abs(made - expected) <= 1e-6 ? null : `${where}: ${made} instead of ${expected}`;
+  if (expected === null || typeof expected !== "object") return made === expected ? null : `${where}: ${JSON.stringify(made)} instead of ${JSON.stringify(expected)}`;
+  if (Array.isArray(expected) && made?.length !== expected.length) return `${where}: ${made?.length} instead of ${expected.length}`;
+  for (const key of Object.keys(expected)) {
+    const found = differs(made?.[key], expected[key], `${where}/${key}`);
+    if (found) return found;
+  }
+  return null;
+}
+
+async function answers() {
+  for (const kit of readdirSync(root).filter((name) => !name.includes("."))) {
+    const folder = path.join(root, kit);
+    const list = JSON.parse(readFileSync(path.join(folder, "artifacts.json"), "utf8"));
+    const cases = lines(path.join(folder, "cases.jsonl"));
+    const { tokens, mask_id: mask } = JSON.parse(readFileSync(path.join(folder, "tokens.json"), "utf8"));
+    const found = [];
+    for (const [number, file] of list.files.filter((one) => one.kind === "model").map((one) => one.path).entries()) {
+      const { engine, state } = fakeEngine(list, cases, { lengths: number ? [12, 24] : [] });
+      state.mask = mask;
+      const model = await load(reader(folder), { file, engine });
+      state.recorded = false;
+      for (const one of cases) {
+        const input = one.input[1] === null ? one.input[0] : one.input;
+        state.rows = one.rows;
+        const [made] = await model.predict([input]);
+        const { unknown, scores, ...rest } = one.answer;
+        if (unknown !== undefined) found.push(differs(Boolean(made.unknown), one.unknown[file], `${file} ${input}: unknown`));
+        if (number) continue; // other temperatures
+        if (scores) rest.scores = Object.fromEntries(list.labels.map((label, i) => [label, scores[i]]));
+        found.push(differs(made, rest, String(input)));
+      }
+      tokens.forEach(([token, text], id) => found.push(differs([model.tokenizer.token(id), model.tokenizer.decode(id)], [token, text], `token ${id}`)));
+    }
+    say([kit, cases.length, found.filter(Boolean).slice(0, 3)]);
+  }
+}
+
+async function refusals() {
+  const folder = path.join(root, "prompts");
+  const list = () => JSON.parse(readFileSync(path.join(folder, "artifacts.json"), "utf8"));
+  const cases = lines(path.join(folder, "cases.jsonl"));
+  const edited = (change) => ({ "artifacts.json": () => {
+    const content = list();
+    change(content);
+    return new TextEncoder().encode(JSON.stringify(content));
+  } });
+  const attempt = async (name, changed, options, use = () => {}) => {
+    const { engine } = fakeEngine(list(), cases, { wrong: name === "wrong engine" ? 0.02 : 0 });
+    const said = await load(reader(folder, changed), { engine, ...options }).then(use).then(() => "accepted", (error) => error.message);
+    say([name, said]);
+  };
+  await attempt("good", {}, {});
+  await attempt("wrong engine", {}, {});
+  await attempt("wrong engine", {}, { selfTest: false });
+  await attempt("changed file", { "onnx/model.onnx": () => new Uint8Array(readFileSync(path.join(folder, "onnx/model.onnx"))).fill(1) }, {});
+  await attempt("shorter file", { "tokenizer.json": () => new Uint8Array(3) }, {});
+  await attempt("schema", edited((content) => (content.schema_version = "2.0")), {});
+  await attempt("path", edited((content) => (content.files[0].path = "../x")), {});
+  await attempt("form", edited((content) => (content.form = "entities")), {});
+  await attempt("failed", edited((content) => content.files.forEach((file) => (file.status &&= "failed"))), {});
+  await attempt("scheme", {}, { scheme: "w4" });
+  await attempt("file", {}, { file: "onnx/other.onnx" });
+  await attempt("no folder", { "artifacts.json": () => { throw new Error("404"); } }, {});
+  await attempt("prompt", {}, {}, (model) => model.predict(["a"], { prompt: "passage" }));
+  await attempt("pair", {}, {}, (model) => model.predict([["a", "b"]]));
+  await attempt("number", {}, {}, (model) => model.predict([3]));
+  await attempt("single", {}, {}, (model) => model.predict([["a"]]));
+  await attempt("inherited", {}, {}, (model) => model.predict(["a"], { prompt: "constructor" }));
+  const other = list();
+  other.files.find((file) => file.kind === "model").path = " //other.host/x";
+  globalThis.fetch = async (address) => {
+    const name = new URL(address).pathname.slice("/f/".length);
+    const body = name === "artifacts.json" ? JSON.stringify(other) : name.includes("other") ? null : readFileSync(path.join(folder, name));
+    return body === null ? new Response("", { status: 404 }) : new Response(body);
+  };
+  const said = await load("http://own.host/f", { engine: fakeEngine(other, cases).engine, file: " //other.host/x" }).catch((error) => error.message);
+  say(["other host", said]);
+}
+
+function tokens() {
+  const texts = lines(path.join(root, "strings.jsonl"));
+  for (const kind of readdirSync(root).filter((name) => !name.includes("."))) {
+    const tokenizer = new Tokenizer(JSON.parse(readFileSync(path.join(root, kind, "tokenizer.json"), "utf8")));
+    const rows = lines(path.join(root, kind, "rows.jsonl"));
+    const wrong = rows.filter(({ texts: numbers, most, left, stride, encodings }) => {
+      const [first, second = null] = numbers.map((number) => texts[number]);
+      const made = stride === undefined ? [tokenizer.encode(first, second, { maxLength: most, keepsEnd: left })] : tokenizer.windows(first, second, most, stride);
+      return JSON.stringify(made.map((e) => [e.ids, e.typeIds, e.starts, e.ends, e.words, e.parts, e.truncated])) !== JSON.stringify(encodings);
+    });
+    say([kind, rows.length, wrong.length, wrong.length ? wrong[0].texts.map((number) => texts[number]) : []]);
+  }
+}
+
+await { answers, refusals, tokens }[command]();
