@@ -99,6 +99,16 @@ def test_stdin_and_a_file_are_read_alike(ask: Cli, tmp_path: Path) -> None:
     assert ask(input="").stdout == ""
 
 
+def test_other_encodings_of_a_file_are_said_and_of_stdin_are_given(ask: Cli, tmp_path: Path) -> None:
+    raw = "déjà vu, the lamp\n".encode("cp1252")
+    (tmp_path / "a.txt").write_bytes(raw)
+    found = ask("--json", "--file", tmp_path / "a.txt")
+    assert read_json(found)[0]["text"] == "déjà vu, the lamp"
+    assert found.stderr.count("a.txt: read as cp1252 (--encoding, if that is wrong)") == 1
+    given = ask("--json", "--encoding", "cp1252", input=raw)
+    assert (given.stdout, given.stderr) == (found.stdout, "")
+
+
 def test_what_is_no_text_on_stdin_is_bad_input(cli: Cli, tmp_path: Path) -> None:
     for raw, message in (
         ("naïve".encode("utf-16"), "stdin:1: contains a null byte"),

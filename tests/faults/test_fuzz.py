@@ -1,4 +1,4 @@
-"""The fuzz campaign with a fixed seed finds nothing: some mutants in the usual suite, ten minutes of them in the long one."""
+"""The fuzz campaign with a fixed seed finds nothing: some mutants in the usual suite, a thousand of them in the long one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import io
 import os
 import shutil
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -79,9 +78,9 @@ def in_children(tmp_path: Path) -> Iterator[runner.Runner]:
 
 
 @pytest.mark.slow
-def test_ten_minutes_find_nothing(trio: Path, in_children: runner.Runner, tmp_path: Path) -> None:
+def test_many_mutants_find_nothing(trio: Path, in_children: runner.Runner, tmp_path: Path) -> None:
     campaign = Campaign(in_children, write_seeds(tmp_path / "seeds", trio), tmp_path / "work", tmp_path / "report")
     warm(campaign.seeds, campaign.work, in_children)
-    end = time.monotonic() + 600
-    tally = campaign.run(endless(SEED), lambda: end - time.monotonic())
+    # a number and not a time: a fast machine must not meet other inputs than a slow one
+    tally = campaign.run(islice(endless(SEED), 1000), lambda: 600.0)
     assert not tally.kept, summary(tally)

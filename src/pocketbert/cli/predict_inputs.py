@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pocketbert.core.data.streams import Limits, iterate_texts, read_texts, read_texts_of_stream
+from pocketbert.core.data.streams import UTF8, Limits, iterate_texts, read_texts, read_texts_of_stream
 from pocketbert.core.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def find_inputs(
         InputError: If there is no text, or options contradict each other.
     """
     from pocketbert.core.data.columns import guess_columns
+    from pocketbert.core.data.forms import open_noted_text
     from pocketbert.core.disk.files import sha256_path
     from pocketbert.core.host.progress import print_note
     from pocketbert.core.tasks import LabelKind
@@ -98,6 +99,8 @@ def find_inputs(
         read = partial(_read_file, found.source, kind, columns, with_rows)
         named = (found.source.text, found.source.text_pair)
         return InputTexts(read, named, [found.source.model_dump(mode="json"), sha256_path(file)])
+    if file is not None and source.encoding is None:
+        source = source.model_copy(update={"encoding": open_noted_text(source).encoding})
     if file is not None and not chooses and source.text_pair is None:
         read_lines = partial(iterate_texts, file, source.limits, source.encoding)
         digest = sha256_path(file)
@@ -105,7 +108,7 @@ def find_inputs(
     if file is not None:
         texts = read_texts(file, source.limits, source.encoding)
     elif not texts:
-        texts = _read_stdin(source.limits)
+        texts = _read_stdin(source.limits, source.encoding or UTF8)
     if chooses:
         if len(texts) < _FEWEST_WITH_CHOICES:
             what = (
@@ -162,12 +165,12 @@ def _read_file(
         raise InputError(problems or [Problem(source.title, "no rows.")])
 
 
-def _read_stdin(limits: Limits) -> list[str]:
-    """Return the texts of stdin, one per line; raise InputError if it is a terminal or cannot be read."""
+def _read_stdin(limits: Limits, encoding: str) -> list[str]:
+    """Return the texts of stdin, one per line in an encoding; raise InputError if it is a terminal or cannot be read."""
     if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
         raise InputError(Problem("predict", "got no text.", "Give texts as arguments, --file FILE, or pipe them in."))
     try:
-        return read_texts_of_stream(sys.stdin.buffer, "stdin", limits)
+        return read_texts_of_stream(sys.stdin.buffer, "stdin", limits, encoding)
     except OSError as error:  # a folder, or opened for writing
         why = error.strerror or str(error)
         raise InputError(Problem("stdin", f"cannot be read: {why}.", "Pipe text in, or give --file FILE.")) from error

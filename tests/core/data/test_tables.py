@@ -260,6 +260,16 @@ def test_rows_of_another_length_name_the_first_row(tmp_path: Path) -> None:
         read_examples(DataSource(path=str(path), text="column 1", label="column 2"))
 
 
+def test_a_repeated_header_is_no_row(tmp_path: Path) -> None:
+    path = tmp_path / "joined.tsv"
+    path.write_text("text\tlabel\na lamp\tlamp\ntext\tlabel\na song\tmusic\n")
+    with pytest.raises(InputError, match=r"joined.tsv:3: repeats the header"):
+        read_examples(DataSource(path=str(path)))
+    path.write_text("text\na lamp\ntext\n")  # one column: it may be a text
+    bad = BadRows("joined.tsv")
+    assert [row["text"] for _, row in read_rows(DataSource(path=str(path), header=True), bad)] == ["a lamp", "text"]
+
+
 def test_only_tables_have_a_header(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a", "label": 1}\n')

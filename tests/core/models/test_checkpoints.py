@@ -378,6 +378,23 @@ def test_a_fifo_is_never_waited_for(name: str, folder: Path) -> None:
         save_tokenizer(folder, 32, folder)
 
 
+@pytest.mark.parametrize(
+    ("name", "target", "said"),
+    [
+        ("tokenizer.json", "tokenizer.json", "leads back to itself"),
+        ("special_tokens_map.json", "special_tokens_map.json", "leads back to itself"),
+        ("vocab.txt", "nowhere", "file not found"),
+        ("model.safetensors", "/proc/self/mem", "is empty"),
+        ("model.safetensors", "/dev/null", "has neither"),
+    ],
+)
+def test_links_to_no_file_are_refused_at_once(name: str, target: str, said: str, folder: Path) -> None:
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(target)
+    with pytest.raises(InputError, match=f"{name}.*{said}|{said}.*{name}"):
+        load_model(open_model_folder(str(folder)), TASK)
+
+
 # Configurations
 
 CONFIGS: dict[str, tuple[dict[str, Any], str]] = {

@@ -27,7 +27,7 @@ def _give(place: Place, raw: bytes) -> None:
     place.stdin = str(place.here / "stdin")
 
 
-@mutator("stdin", verdict=Verdict.BAD)
+@mutator("stdin", verdict=Verdict.BAD, verbs=["predict"])  # the encoding of a file is detected, that of stdin is not
 def not_utf8(draw: random.Random, place: Place) -> None:
     _give(place, draw.choice([*NOT_UTF8, draw.randbytes(3000) + b"\xff"]))
 

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.data.conll import find_sentence_column, group_words
-from pocketbert.core.data.forms import PARQUET, TABLE, FileForm, find_form, note_encoding, open_text
+from pocketbert.core.data.forms import PARQUET, TABLE, FileForm, find_form, open_noted_text, open_text
 from pocketbert.core.data.records import RecordShape, expand_records, find_record_shape
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.data.streams import ENCODING_FIX, UTF8, Limits
+from pocketbert.core.data.streams import ENCODING_FIX, Limits
 from pocketbert.core.data.tables import BadRows, TableForm, check_columns, find_table_form, read_table
 from pocketbert.core.disk.files import check_regular, open_regular
 from pocketbert.core.errors import InputError, MissingBackendError, Problem, first_line
@@ -121,9 +121,7 @@ def _read_plain_rows(
         yield from _read_hub_rows(source)
         return
     table, form = guess_table_form(source), find_form(source)
-    file = open_text(source)
-    if source.encoding is None and file.encoding not in ("", UTF8):
-        note_encoding(source.title, file.encoding)
+    file = open_noted_text(source)
     if table is not None:
         yield from read_table(file, table, bad)
     elif form is PARQUET:

@@ -356,6 +356,14 @@ def open_text(source: DataSource) -> TextFile:
     return TextFile(path, source.title, source.limits, encoding or ("" if _is_folder(path) else UTF8))
 
 
+def open_noted_text(source: DataSource) -> TextFile:
+    """Return a source's text file as `open_text` does, and print its encoding if that was detected and is not UTF-8."""
+    file = open_text(source)
+    if source.encoding is None and file.encoding not in ("", UTF8):
+        note_encoding(source.title, file.encoding)
+    return file
+
+
 @cache
 def note_encoding(title: str, encoding: str) -> None:
     """Print the encoding that was detected for a file, only once even if the file is read several times."""

@@ -370,13 +370,13 @@ def iterate_texts(path: Path, limits: Limits | None = None, encoding: str | None
         yield from _iterate_texts(stream, str(path), limits)
 
 
-def read_texts_of_stream(stream: IO[bytes], title: str, limits: Limits) -> list[str]:
-    """Read one text per line from a stream, such as standard input; see `read_texts`.
+def read_texts_of_stream(stream: IO[bytes], title: str, limits: Limits, encoding: str = UTF8) -> list[str]:
+    """Read one text per line from a stream, such as standard input, in a given encoding; see `read_texts`.
 
     Raises:
         InputError: See `read_lines`.
     """
-    return list(_iterate_texts(io.BufferedReader(_BoundedStream(stream, title, limits), _BUFFER), title, limits))
+    return list(_iterate_texts(_as_utf8(_BoundedStream(stream, title, limits), title, encoding), title, limits))
 
 
 def _iterate_texts(stream: io.BufferedReader, title: str, limits: Limits) -> Iterator[str]:

@@ -97,6 +97,7 @@ _COLUMN_FIX = "Name the columns with --text, --text-pair and --label, or in the 
 _HEADER_FIX = (
     "The first row was read as a header: give --no-header, or header: false in the recipe, if it is a row of data."
 )
+_REPEATED_FIX = "Remove this line."
 _NO_HEADER_FIX = "The file was read without a header: name columns by their number, such as 'column 1', or give --header, or header: true in the recipe."
 
 
@@ -429,6 +430,9 @@ def _read_table(file: TextFile, form: TableForm, bad: BadRows) -> Iterator[tuple
                 elif _is_json_object(cells, form.separator):
                     # two files were joined: the label of a line of JSON Lines would become a class
                     bad.add(number, "this line is a line of JSON Lines; the file is read as a table.")
+                elif form.header and cells == first and len(names) > 1:
+                    # two tables were joined: the name of the label's column would become a class
+                    bad.add(number, "repeats the header: the end of one table and the beginning of another?", _REPEATED_FIX)
                 else:
                     yield number, dict(zip(names, cells, strict=True))
         except csv.Error as error:

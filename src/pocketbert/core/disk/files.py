@@ -58,12 +58,16 @@ def check_regular(path: Path, where: str = "") -> None:
         where: Name of the file in the error message; by default the path.
 
     Raises:
-        InputError: If the path is missing, a folder, a pipe, a device, a socket, or a file in /proc or /sys.
+        InputError: If the path is missing, a link to itself, a folder, a pipe, a device, a socket, or a file in /proc or /sys.
     """
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # a null byte in the name is a ValueError
         raise InputError(Problem(where or str(path), "file not found.")) from error
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise InputError(Problem(where or str(path), "is a link that leads back to itself.")) from error
+        raise
     _check_status(status, where or str(path))
 
 

@@ -133,6 +133,8 @@ def _check_safetensors(path: Path) -> dict[str, Any]:
     """
     try:
         size = path.stat().st_size
+        if size == 0:  # a file in /proc, too, whose bytes the system may refuse to give
+            raise InputError(Problem(str(path), "is empty.", _COPY_AGAIN))
         with path.open("rb") as stream:
             head = stream.read(8)
             length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0

@@ -26,7 +26,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pocketbert.core.disk.files import read_json, write_atomic, write_json
+from pocketbert.core.disk.files import check_regular, read_json, write_atomic, write_json
 from pocketbert.core.disk.ownership import temporary_folder
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import CheckpointCode, Family
@@ -78,13 +78,16 @@ _written_folders: dict[str, Path] = {}
 
 
 def check_tokenizer(folder: Path, config: Mapping[str, Any], family: Family) -> None:
-    """Check that a model accepts the ids of its folder's tokenizer.json; do nothing if there is no such file.
+    """Check that a folder's tokenizer files are files, and that the model accepts the ids of tokenizer.json if there is one.
 
     Raises:
-        InputError: If the tokenizer is too large, belongs to another model, or adds no special tokens. All problems are
+        InputError: If a link leads nowhere, or the tokenizer is too large, belongs to another model, or adds no special tokens. All problems are
             listed.
     """
-    files = [folder / name for name in TOKENIZER_FILES]
+    files = [folder / name for name in ("tokenizer.json", *TOKENIZER_FILES)]
+    for file in files:
+        if os.path.lexists(file):
+            check_regular(file)
     large = [file for file in files if file.is_file() and file.stat().st_size > MAX_TOKENIZER_MIB << 20]
     if large:
         raise InputError([Problem(str(file), f"larger than {MAX_TOKENIZER_MIB} MiB, refused.") for file in large])
