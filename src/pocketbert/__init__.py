@@ -7,6 +7,7 @@ Names are imported when they are first used, so that ``import pocketbert`` loads
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from pocketbert.core.host.quiet import switch_off_telemetry
@@ -173,6 +174,9 @@ def _register_checkpoint_code() -> None:
 
 
 register_before_lookup("checkpoints", _register_checkpoint_code)
+# MKL, which torch multiplies matrices with, gives the same sums in each run only if asked; without it a resumed training on
+# an AMD processor ends with other weights than one that was never interrupted. MKL reads the variable at its first product.
+os.environ.setdefault("MKL_CBWR", "AUTO")
 switch_off_telemetry()  # before any submodule can import a library that reads the variables when it is imported
 
 _import = make_facade_getattr(__name__, _PLACES, modules=("api", "distill", "plugins", "runtime"))

@@ -48,10 +48,11 @@ def test_an_engine_that_was_imported_before_is_told_by_its_own_function(
 def test_importing_any_part_sets_the_variables_for_child_processes_too(module: str) -> None:
     inner = "import os, json; print(json.dumps(dict(os.environ)))"
     code = f"import {module}, subprocess, sys; print(subprocess.check_output([sys.executable, '-c', {inner!r}], text=True))"
-    own = {n: v for n, v in os.environ.items() if n not in TELEMETRY_SWITCHES}
+    own = {n: v for n, v in os.environ.items() if n not in {*TELEMETRY_SWITCHES, "MKL_CBWR"}}
     done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True, check=True)
     inherited = json.loads(done.stdout)
     assert {n: inherited[n] for n in TELEMETRY_SWITCHES} == TELEMETRY_SWITCHES
+    assert inherited["MKL_CBWR"] == "AUTO", "products of matrices that are the same in each run"
 
 
 @pytest.mark.parametrize("before", [None, SimpleNamespace(), "absent"])

@@ -432,7 +432,9 @@ def _read_table(file: TextFile, form: TableForm, bad: BadRows) -> Iterator[tuple
                     bad.add(number, "this line is a line of JSON Lines; the file is read as a table.")
                 elif form.header and cells == first and len(names) > 1:
                     # two tables were joined: the name of the label's column would become a class
-                    bad.add(number, "repeats the header: the end of one table and the beginning of another?", _REPEATED_FIX)
+                    bad.add(
+                        number, "repeats the header: the end of one table and the beginning of another?", _REPEATED_FIX
+                    )
                 else:
                     yield number, dict(zip(names, cells, strict=True))
         except csv.Error as error:

@@ -413,9 +413,8 @@ def make_simulated(
     write_simulated(destination, SimulatedErrors(texts=len(rows), errors=errors, ranges=ranges))
     for file in simulations:
         error, allowed = errors[file.path], bounds_of(file).allowed(errors[file.path])
-        print_note(
-            f"  {file.path}: simulated in torch, off by {error:.3g} of the logits' spread; allowed {allowed:.3g}"
-        )
+        off = f"off by {error:.3g} of the logits' spread; allowed {allowed:.3g}"
+        print_note(f"  {file.path}: simulated in torch, {off}")
     return ()
 
 
