@@ -12,10 +12,12 @@ import asyncio
 import contextlib
 import json
 import logging
+import re
 import socket
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -32,11 +34,13 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from pocketbert.runtime.model import Model
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the histogram in /metrics."""
+_OWN_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 """What the page may load: nothing, and it may ask this server only."""
 
@@ -166,7 +170,33 @@ def make_app(
         Route("/openapi.json", service.openapi),
         *(Route(path, service.page) for path in ("/", "/docs")),
     ]
-    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _refuse_path})
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _refuse_path})
+    names = {name.lower() for name in options.names}
+    if names or options.host in ("localhost", "::1") or options.host.startswith("127."):
+        app.add_middleware(partial(_refuse_other_names, names=_OWN_NAMES | names))
+    return app
+
+
+def _refuse_other_names(app: ASGIApp, names: frozenset[str]) -> ASGIApp:
+    """Return an ASGI application that refuses requests to a host of another name, and gives the rest to `app`.
+
+    A page of another site reaches a server on this machine by a name of its own that it makes resolve to 127.0.0.1 (DNS
+    rebinding); the browser then lets it read the answers, and sends its name as the host.
+    """
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        host = next((value.decode("latin-1") for key, value in scope.get("headers", ()) if key == b"host"), "")
+        name = re.sub(r":\d*$", "", host).lower()
+        if scope["type"] != "http" or not host or name in names:
+            await app(scope, receive, send)
+            return
+        allowed = ", ".join(sorted(names))
+        problem = Problem(
+            "Host", f"{host!r:.80}; allowed: {allowed}.", "Start the server with --name NAME for another one."
+        )
+        await _error_response(RequestError(421, problem))(scope, receive, send)
+
+    return answer
 
 
 class _Service:

@@ -31,6 +31,8 @@ class ServerOptions:
     Attributes:
         host: Address; the default is reached from this machine only.
         port: Port; 0 for a free one.
+        names: Names by which clients may call the server, besides those of this machine. Without any, a server at an address of
+            this machine only is called by its own names, and another one by any.
         body_bytes: Most bytes of a request's body.
         texts: Most texts of a request; each choice of a multiple-choice question counts.
         characters: Most characters of a text with its pair or choices.
@@ -43,6 +45,7 @@ class ServerOptions:
 
     host: str = "127.0.0.1"
     port: int = 8000
+    names: tuple[str, ...] = ()
     body_bytes: int = 1 << 20
     texts: int = 256
     characters: int = 20_000

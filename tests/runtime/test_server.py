@@ -201,7 +201,7 @@ def test_other_paths_methods_and_types_are_refused_and_a_failure_of_the_model_is
 
 
 def test_more_requests_than_the_limit_get_429_and_a_client_that_leaves_frees_its_place(slow: Server) -> None:
-    head = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 16\r\n\r\n"
+    head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 16\r\n\r\n"
     gone = [slow.connect(head + b'{"texts": ["a"]}') for _ in range(3)]
     wait_for(slow, "pocketbert_requests_in_flight 3\n")
     status, content = slow.send("POST", "/predict", b'{"texts": ["a"]}')
@@ -214,7 +214,7 @@ def test_more_requests_than_the_limit_get_429_and_a_client_that_leaves_frees_its
 
 
 def test_slow_clients_are_cut_off_and_hold_no_place(slow: Server) -> None:
-    head = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 16\r\n"
+    head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 16\r\n"
     in_head, in_body, silent = slow.connect(head), slow.connect(head + b'\r\n{"te'), slow.connect(b"")
     huge = slow.connect(head.replace(b"16", b"99999999999") + b"\r\n")
     chunked = slow.connect(head.replace(b"Content-Length: 16", b"Transfer-Encoding: chunked") + b"\r\n")
@@ -262,6 +262,30 @@ def test_the_command_stops_in_order_and_says_what_is_wrong_with_its_options(
         assert "Choose another --port" in taken.stderr
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(30) == 143
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        *[(name, 200) for name in ("localhost", "LOCALHOST:8000", "127.0.0.1:1", "[::1]:1")],
+        *[
+            (name, 421)
+            for name in ("evil.example", "evil.example:8", "localhost.evil.example", "127.0.0.1.evil.example")
+        ],
+    ],
+)
+def test_only_hosts_of_this_machines_names_are_answered(slow: Server, host: str, status: int) -> None:
+    got, content = slow.send("GET", "/health", Host=host)
+    assert got == status, content
+    if status == 421:
+        assert content["errors"][0]["where"] == "Host"
+        assert "--name NAME" in content["errors"][0]["fix"]
+
+
+def test_a_proxys_name_is_answered_where_it_is_given(packed: Path) -> None:
+    with serving(packed, "--name", "models.example", "--name", "second.example") as server:
+        names = ("Models.example", "second.example:80", "localhost", "other.example")
+        assert [server.send("GET", "/health", Host=name)[0] for name in names] == [200, 200, 200, 421]
 
 
 def test_the_page_and_the_description_ask_no_other_host(slow: Server) -> None:

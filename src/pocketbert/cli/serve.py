@@ -28,6 +28,14 @@ def serve(
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, help="Listen at this port; 0 takes a free one.")
     ] = 8000,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--name",
+            help="Answer requests to a host of this name too, such as the one that a proxy forwards; may be repeated. Default: at "
+            "an address of this machine only its own names, at others any.",
+        ),
+    ] = None,
     scheme: options.Scheme = None,
     format: options.Format = None,
     engine: options.Engine = None,
@@ -67,7 +75,8 @@ def serve(
         int, typer.Option("--max-requests", min=1, help="Refuse requests with status 429 while this number is in work.")
     ] = 64,
     stop_seconds: Annotated[
-        float, typer.Option("--stop-seconds", min=1, help="After SIGTERM, finish requests for at most this time.")
+        float,
+        typer.Option("--stop-seconds", min=1, max=86_400, help="After SIGTERM, finish requests for at most this time."),
     ] = 30.0,
     json: Annotated[
         bool, typer.Option("--json", help="Print the address and the model's file as one JSON object, when it listens.")
@@ -94,6 +103,7 @@ def serve(
     settings = ServerOptions(
         host=host,
         port=port,
+        names=tuple(name or ()),
         body_bytes=int(max_body_mb * _MIB),
         texts=max_texts,
         characters=max_characters,
