@@ -139,7 +139,7 @@ def run(
     }
     start: Recipe | StartingRecipe
     limits = {"keep": keep, "max_size_mb": max_size_mb, "max_latency_ms": max_latency_ms}
-    overrides = [*(overrides or ()), *_choose_student(student, limits)]
+    overrides = [*(overrides or ()), *_choose_student(student, limits, data is None)]
     if data is None:
         start = resolved = api.load_recipe(_require_recipe(recipe, data_options), _add_seed(overrides, seed))
         folder = _run_folder(output, resolved.name)
@@ -208,8 +208,13 @@ def _overrides_with_data(recipe: str | None, overrides: list[str] | None) -> lis
     return [*([recipe] if recipe else []), *(overrides or ())]
 
 
-def _choose_student(student: str | None, limits: Mapping[str, float | None]) -> list[str]:
-    """Return the override of the section `student` by --student auto and its limits; none without them.
+def _choose_student(student: str | None, limits: Mapping[str, float | None], has_recipe: bool) -> list[str]:
+    """Return the overrides of the section `student` by --student auto and its limits; none without them.
+
+    Args:
+        student: Value of --student: with `auto` the section is replaced.
+        limits: The limits by their keys in the recipe; None for those that were not given.
+        has_recipe: Whether the student's section is one that the user wrote: a limit alone then changes that limit only.
 
     Raises:
         InputError: If --student names anything else.
@@ -220,6 +225,8 @@ def _choose_student(student: str | None, limits: Mapping[str, float | None]) -> 
         raise InputError(Problem("--student", f"'{student}' is not known; allowed: auto.", fix))
     if student is None and not given:
         return []
+    if student is None and has_recipe:
+        return [f"student.auto.{name}={value}" for name, value in given.items()]
     return [f"student={{auto: {{{', '.join(f'{name}: {value}' for name, value in given.items())}}}}}"]
 
 

@@ -220,8 +220,16 @@ def test_the_options_of_the_command(task: Task, tmp_path: Path, cli: Cli) -> Non
     wrong = cli("run", task.recipe, "-o", tmp_path / "run", "--student", "small")
     assert wrong.exit_code == 2
     assert "allowed: auto" in wrong.output
-    planned = cli("run", task.recipe, "-o", tmp_path / "run", "--max-size-mb", "3", "--dry-run", "--json")
-    assert planned.exit_code == 0, planned.output
+    limit = ("--max-size-mb", "3", "--dry-run", "--json")
+    for chosen in (["--student", "auto"], ["student=auto"], ["student={auto: {keep: 0.9}}"]):
+        planned = cli("run", task.recipe, "-o", tmp_path / "run", *chosen, *limit)
+        assert planned.exit_code == 0, planned.output
+    sized = cli("run", task.recipe, "-o", tmp_path / "run", *limit)
+    assert sized.exit_code == 2, "a student of a given size is not silently replaced"
+    assert "or give --student auto" in sized.output
+    wrong = cli("run", task.recipe, "student={auto: {keep: 2}}", "--max-size-mb", "3", "--dry-run")
+    assert "keep" in wrong.output, "a limit changes that limit only"
+    assert wrong.exit_code == 2
     assert [s["name"] for s in json.loads(planned.stdout)][:3] == ["data", "teacher", "students"]
 
 

@@ -195,7 +195,8 @@ class StudentSection(Section):
             ]
             if others:
                 raise ValueError(
-                    f"{', '.join(others)}: auto chooses the student's size; leave auto or the other keys out"
+                    f"{', '.join(others)}: auto chooses the student's size (so do --keep and its like); leave auto or the other keys out, "
+                    "or give --student auto, which replaces this section"
                 )
             return self
         problems = self._static_problems()
