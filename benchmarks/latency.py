@@ -35,7 +35,7 @@ from pocketbert.benchmarks.text_steps import PostProcessing, time_post_processin
 from pocketbert.benchmarks.timing import BURST, Block, Cell, Tick, sustain
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.devices import LOCAL, DeviceName, Figure, parse_measuring_device
-from pocketbert.core.errors import InputError, PocketBertError, Problem
+from pocketbert.core.errors import InputError, MachineError, PocketBertError, Problem
 from pocketbert.core.host.progress import Meter, print_note
 from pocketbert.core.host.system import can_start_python
 from pocketbert.core.predict.inputs import Text
@@ -74,7 +74,8 @@ def benchmark(
 
     Raises:
         InputError: If an option is wrong, a file is refused, or no device can run any file.
-        MachineError: If a child process crashes.
+        MachineError: If a child process crashes or a device is lost, and no other device was measured; otherwise the result
+            names it.
     """
     options = options or BenchmarkOptions()
     options.check([v.name for v in variants])
@@ -94,19 +95,34 @@ def benchmark(
         raise InputError(left_out)
     for problem in [*left_out, *_check_sustained(used, variants_by_device, options)]:
         print_note(f"  {problem.where}: {problem.what}")
-    sessions = list[BenchmarkResult]()
+    sessions, failed = list[BenchmarkResult](), dict[str, MachineError]()
     with _reach_devices(used, variants_by_device) as (connections, services, targets):
         end, count = time.monotonic() + options.budget_s, len(used)
         for number, name in enumerate(name for name in used if str(name) in connections):
             budget_s = (end - time.monotonic()) / (count - number)
             session = _Session(name, connections[str(name)], variants_by_device[str(name)], chosen, options, budget_s)
-            sessions.append(session.run(post_processing or {}))
+            with _keep_error(str(name), failed):
+                sessions.append(session.run(post_processing or {}))
         for where, service in services.items():
-            sessions += service.measure(variants_by_device[where], chosen, options)
+            with _keep_error(where, failed):
+                sessions += service.measure(variants_by_device[where], chosen, options)
         # last, so that compilers disturb no timing
         compilations = compile_for(targets, texts, options, end - time.monotonic(), labelled)
+    if failed and not sessions and not compilations:
+        raise next(iter(failed.values()))
     first = sessions[0] if sessions else results.make_compilation_result(targets, options)
-    return first.model_copy(update={"others": sessions[1:], "compilations": compilations})
+    errors = {where: str(error).removeprefix(f"{where}: ") for where, error in failed.items()}
+    return first.model_copy(update={"others": sessions[1:], "compilations": compilations, "failed": errors})
+
+
+@contextlib.contextmanager
+def _keep_error(where: str, failed: dict[str, MachineError]) -> Iterator[None]:
+    """Print a failure of the machine or of a device inside the block, and keep it in `failed`: other devices are measured."""
+    try:
+        yield
+    except MachineError as error:
+        print_note(f"  {where}: {error}")
+        failed[where] = error
 
 
 @contextlib.contextmanager

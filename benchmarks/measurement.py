@@ -220,6 +220,7 @@ class BenchmarkResult(Record):
         compilations: Files compiled for devices on which nothing is timed.
         sustained: Files that ran for minutes without a pause.
         reported: Numbers from saved texts of measuring programs; only in the first result.
+        failed: Devices that were lost while others were measured, with the error; only in the first result.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -237,6 +238,7 @@ class BenchmarkResult(Record):
     sustained: list[Sustained] = Field(default_factory=list)
     post_processing: list[PostProcessingTime] = Field(default_factory=list)
     reported: list[Reported] = Field(default_factory=list)
+    failed: dict[str, str] = Field(default_factory=dict)
 
     def __repr__(self) -> str:
         untimed = [*(c.device for c in self.compilations), *(r.device for r in self.reported)]

@@ -54,6 +54,9 @@ def test_from_rows_to_the_recipe_of_the_chosen_student(cli: Cli, task: Task, tmp
     again = cli(*command, *settings)
     assert again.exit_code == 2
     assert all(f"{plan / name}: exists" in again.stderr for name in ("recipe.yaml", "plan.json", "plan.html"))
+    none = cli(*command[:3], "--max-size-mb", 0.001, "--scheme", "int8", "-o", plan, "--overwrite", *settings)
+    assert none.exit_code == 3
+    assert f"{plan}/recipe.yaml is left from an earlier plan" in none.stderr
 
 
 def test_a_task_is_planned_without_rows_and_says_what_is_missing(cli: Cli, task: Task) -> None:

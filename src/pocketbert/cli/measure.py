@@ -14,7 +14,7 @@ from pocketbert.cli.options import listed, numbers, preset_defaults, sets
 from pocketbert.cli.output import NO_VALUE, print_json, print_table
 from pocketbert.core.data.streams import DEFAULT_LINE_MB, DEFAULT_MAX_ROWS, read_texts
 from pocketbert.core.devices import ADB, LOCAL
-from pocketbert.core.errors import GateError, InputError, Problem
+from pocketbert.core.errors import GateError, InputError, MachineError, Problem
 from pocketbert.core.recipe.presets import MLPERF_RUNS, MLPERF_S, PRESETS, Preset
 from pocketbert.pipeline.options import CalibrationOptions
 
@@ -264,6 +264,9 @@ def benchmark(
     wrong += [f"{s.words}; allowed: {1 + max_slowdown:g}" for s in slowdowns if s.exceeds(max_slowdown)]
     if wrong:
         raise GateError(wrong)
+    if result.failed:
+        lost = "; ".join(f"{where}: {error}" for where, error in result.failed.items())
+        raise MachineError(f"not measured: {lost} What the other devices measured is above")
 
 
 def _app_settings(

@@ -126,8 +126,10 @@ def _print_plan(plan: StudentPlan, output: Path | None, overrides: list[str], *,
         print_note("-o FOLDER writes the recipe of the chosen student, and a page with a picture.")
         return
     print(f"page:   {output}/plan.html")
+    recipe = output / "recipe.yaml"
+    if not plan.chosen and recipe.exists():
+        print_note(f"{recipe} is left from an earlier plan: no student is inside the limits of this one")
     if plan.chosen:
-        recipe = output / "recipe.yaml"
         print(f"recipe: {recipe}")
         first = "" if has_rows else f"name your rows in the section data of {recipe}, then "
         further = [one for one in overrides if not one.startswith(("student", "distill"))]  # the recipe has these

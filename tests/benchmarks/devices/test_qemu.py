@@ -218,6 +218,28 @@ def test_terminal_and_report_tell_whose_bits_are_equal(form, make_data, monkeypa
         assert 0 < check.largest < 1e-6 or check.equal
 
 
+class Lost(Answers):
+    """A device that breaks off when it is measured."""
+
+    def answers(self, file, feeds):
+        raise MachineError("the cable was pulled.")
+
+
+@pytest.mark.parametrize("devices", ["local,qemu-arm64", "qemu-arm64,local"])
+def test_a_device_that_is_lost_takes_no_figures_of_others_with_it(phone, pocketbert, monkeypatch, tmp_path, devices):
+    monkeypatch.setattr("pocketbert.benchmarks.latency.connect", lambda n: connect(n) if n == "local" else Lost(n))
+    options = ("--runs", 10, "--repeats", 2, "--lengths", 16, "-o", tmp_path / "out.json")
+    done = pocketbert("benchmark", "-m", phone, "--device", devices, *options)
+    assert done.exit_code == 1, done.output
+    assert "not measured: qemu-arm64: the cable was pulled." in done.stderr
+    kept = BenchmarkResult.read(tmp_path / "out.json")
+    assert kept.failed == {"qemu-arm64": "the cable was pulled."}
+    assert {session.device for session in kept.sessions} == {"local"}
+    alone = pocketbert("benchmark", "-m", phone, "--device", "qemu-arm64", *options[:-2], "-o", tmp_path / "alone.json")
+    assert alone.exit_code == 1
+    assert not (tmp_path / "alone.json").exists()
+
+
 def test_the_command_line_ends_with_3_where_answers_differ(phone, pocketbert, monkeypatch):
     monkeypatch.setattr(Answers, "damaged", "model")
     monkeypatch.setattr(Answers, "change", staticmethod(lambda number: number + 9))

@@ -22,7 +22,7 @@ from pocketbert.core.data.examples import read_examples
 from pocketbert.core.data.labels import Labels, are_placeholder_names, match_label_numbers
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.devices import ADB, LOCAL, Figure, parse_device, parse_measuring_devices
-from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.errors import InputError, MachineError, Problem
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.heads import make_head
 from pocketbert.core.host.progress import print_note
@@ -184,7 +184,7 @@ def benchmark_folders(
         fix = "Core ML packages are timed on a Mac: run coreml/benchmark_on_mac.py there, then --import its file."
         raise InputError(Problem("-m/--model", what, fix))
     labelled, post_processing = _read_scored_rows(models, chosen), _collect_post_processing(models)
-    result = measure(variants, texts, chosen, labelled=labelled, post_processing=post_processing)
+    result = measure(variants, texts, chosen, None, labelled, post_processing, keeps_others=True)
     return result.model_copy(update={"others": [*result.others, *imported.sessions], "reported": imported.reported})
 
 
@@ -311,6 +311,7 @@ def measure(
     root: Path | None = None,
     labelled: EvalSet | None = None,
     post_processing: Mapping[Path, PostProcessing] | None = None,
+    keeps_others: bool = False,
 ) -> BenchmarkResult:
     """Measure the latency of model files on each device and return the result.
 
@@ -321,10 +322,16 @@ def measure(
         root: Folder that the paths in the result are relative to; None to leave paths as they are.
         labelled: Rows on which files are scored in an emulator.
         post_processing: How the outputs of a file become answers, by the file's path, to measure the time of that too.
+        keeps_others: Whether the result holds the figures of the other devices if one is lost: it then names that one.
+
+    Raises:
+        MachineError: If a device is lost.
     """
     from pocketbert.benchmarks.latency import benchmark
 
     result = benchmark(variants, list(texts) or list(SENTENCES), options, labelled, post_processing)
+    if result.failed and not keeps_others:
+        raise MachineError("; ".join(f"{where}: {error}" for where, error in result.failed.items()))
     return result if root is None else with_relative_paths(result, root)
 
 
