@@ -81,7 +81,8 @@ def test_a_file_stores_the_ranges_that_were_learned_for_it_and_other_files_measu
     if runtime is Runtime.OPENVINO:
         pytest.importorskip("openvino")
     run, special = tmp_path / "run", runtime or Runtime.QNN
-    stage = {"format": format.value, **({"runtime": runtime.value} if runtime else {})}
+    # with the default rate the little student becomes better on some processors, and a little worse on others
+    stage = {"format": format.value, "lr": 3e-5, **({"runtime": runtime.value} if runtime else {})}
     path = write_recipe([format.value], ["a8w8", {"scheme": "a8w8", "runtime": special.value}], **stage)
     result = cli("run", path, "-o", run)
     assert result.exit_code == 0, result.output  # the stored gate compares the ranges of both files with the right ones
