@@ -558,9 +558,9 @@ class ResplitRows:
         return tensors
 
     def _encode_row(self, row: int, step: int) -> Encoded:
-        """Tokenize a row for the student, at random with a smaller vocabulary or with the student's own tokenizer.
+        """Tokenize a row for the student: for a random share of the rows with a smaller vocabulary, else with its own tokenizer.
 
-        If the student has no tokenizer of its own, the teacher's tokens are returned.
+        A student without a tokenizer of its own gets the teacher's tokens instead of the latter.
         """
         random = generator(self.seed, f"resplit/{self.purpose}", step, row)
         if self.smaller_tokenizers and random.random() < self.share:

@@ -48,9 +48,9 @@ Times = Mapping[str, Mapping[str, float]]
 
 
 def collect_times(rows: Sequence[ModelRow], result: BenchmarkResult | None) -> Times:
-    """Return the medians of the files on each device that was timed, in the condition that tables show first.
+    """Return each file's median latency in ms on each device, at the length, threads and idle time that tables show first.
 
-    A device that has a file under several names, such as a browser's accelerators, gives it the shortest time.
+    A browser measures the same file once for each accelerator (wasm, WebGPU); the shortest time counts.
     """
     if result is None:
         return {}

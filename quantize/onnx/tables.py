@@ -315,8 +315,8 @@ def pack_tables_int8(model: Any, left: frozenset[str] = frozenset(), tied: Colle
 
     Args:
         model: An ONNX model; changed in place.
-        left: Digests of tables that stay float.
-        tied: Names of tables that will later share the quantized numbers of a matrix.
+        left: Digests of the numbers of tables that stay float.
+        tied: Names of tables that are skipped too: they will share the quantized numbers of a matrix.
     """
     from onnx import TensorProto, numpy_helper
 

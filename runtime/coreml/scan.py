@@ -164,9 +164,10 @@ class Difference:
 
 
 def overflow_scan(path: Path, inputs: Iterable[Inputs]) -> Scan:
-    """Run a package in fp32 and with declared rounding, and return the ranges of all float results.
+    """Run a Core ML package twice and return the range of each float result in fp32: beyond 65,504, fp16 cannot hold it.
 
-    The ranges tell which results fp16 cannot hold.
+    The first run computes everything in fp32, the second one rounds each result to the dtype that the package declares for it;
+    numbers that become infinite or NaN there are counted.
 
     Args:
         path: The package.

@@ -40,9 +40,9 @@ class FeatureExtractionHead(TextHead):
         self.task, self.similarity = task, similarity
 
     def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
-        """Tokenize each text as one row. A pair with a score becomes two rows, and the gold labels are the scores.
+        """Tokenize each text as one row; the two texts of a scored pair become two rows, and their score is the label.
 
-        Rows without scores get an empty truth; the caller that scores them puts the teacher's vectors there.
+        Texts without scores get no labels here; the caller puts the teacher's vectors in their place.
 
         Raises:
             InputError: If some pairs have a score and others have none.

@@ -41,10 +41,13 @@ _NOISE_FIX = "Use the checkpoint for another task, or one whose masked-LM head w
 
 
 def rename_head(state: _State, folder: ModelFolder, task: Task, new_head: bool) -> _State:
-    """Rename head weights of other classes to their names in the class for sequence classification; return all weights.
+    """Rename the weights of another model class's head to the names that `AutoModelForSequenceClassification` uses.
 
-    For multiple choice, the multiple-choice head is renamed. For text classification, the head for next-sentence
-    prediction is, unless a new head is trained.
+    For multiple choice, the head of `AutoModelForMultipleChoice` is renamed. For text classification, the head of
+    `AutoModelForNextSentencePrediction` is renamed, unless a new head is going to be trained.
+
+    Returns:
+        All weights, the others under their old names.
     """
     paths: Mapping[str, str] = {}
     if task.name is TaskName.MULTIPLE_CHOICE:

@@ -70,7 +70,10 @@ def list_vocabulary_problems(
 
 
 def _token_problems(section: VocabularySection, task: TaskName, stages: Sequence[Stage]) -> list[str]:
-    """List settings that need the student to read the teacher's tokens, if its vocabulary makes it read others."""
+    """List settings that compare student and teacher token by token, where the student splits texts into other tokens.
+
+    It does if rare tokens are left out of its vocabulary (`at_least`) or words are split again at random (`resplit`).
+    """
     defaults = {key: default for key, default in (("at_least", 1), ("resplit", 0)) if getattr(section, key) > default}
     if not defaults:
         return []

@@ -449,9 +449,10 @@ def _recipe_text(plan: StudentPlan, start: StartingRecipe, recipe: Recipe) -> st
 
 
 def _auto_section(plan: StudentPlan) -> dict[str, object]:
-    """Return the section `student` of a recipe whose run chooses: what to keep, and the plan's limits.
+    """Return the section `student: {auto: ...}` of a recipe: the share of the teacher's score to keep, and the limits.
 
-    A run judges the median on its own machine, so the limit of the 90th percentile is scaled by the planned medians there.
+    The plan limits the 90th percentile of the latency, the recipe its median: the limit is multiplied by the ratio of the two
+    that was planned for this machine.
     """
     limits = {"keep": plan.keep, "max_size_mb": plan.limits.max_size_mb}
     local = [time for s in plan.students for file in s.files for time in file.times if time.device == LOCAL]

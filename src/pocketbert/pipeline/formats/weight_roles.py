@@ -292,17 +292,18 @@ def find_role_problems(recipe: Recipe) -> list[Problem]:
 
 
 def build_role_table(model: RunModel, file: ModelFile) -> list[RoleRow]:
-    """List how a quantized file stores the weights of each role, and why operators without weights are not changed.
+    """List in which dtype a quantized file stores the weights of each role: embeddings, attention, feed-forward parts, head.
 
-    A weight counts as float if the file has its exported numbers, whatever its scheme is.
+    Roles of operators without weights, such as softmax, get a row that says why they stay in float. A weight counts as float
+    if the file holds the same numbers as the exported file, even where the recipe names a scheme for it.
 
     Args:
         model: The exported model, with its files.
         file: A file that a quantizer wrote.
 
     Returns:
-        A row for each role and each way in which its weights are stored. Empty for exported files, for files made for
-        one client, and if an earlier version of PocketBERT exported the model.
+        A row for each role and each way in which its weights are stored. Empty for exported files, for the file that is made
+        for MediaPipe, and if an earlier version of PocketBERT exported the model.
     """
     weights = _recorded_weights(model.run, file.format)
     if file.exported or file.client is not None or not weights or not all(w.numbers for w in weights):

@@ -121,7 +121,10 @@ class Evidence:
 
 
 def read_evidence(recorded: Path, weights: Path, length: int) -> Evidence:
-    """Read the data that a folder's files are checked against: golden rows, vocabulary size and library answers.
+    """Read what a folder's model files are checked against.
+
+    It consists of the recorded rows with their logits (golden rows), the tokenizer, the vocabulary size, and the answers of
+    transformers or sentence-transformers to the same texts.
 
     Args:
         recorded: Folder with the golden rows.
