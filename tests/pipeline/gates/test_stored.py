@@ -395,9 +395,9 @@ def test_files_of_every_family_pass(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", EXPORTED)
-def test_fifty_seeds_of_every_family(family: str, tmp_path: Path) -> None:
+def test_ten_seeds_of_every_family(family: str, tmp_path: Path) -> None:
     alarms = []
-    for seed in range(50):
+    for seed in range(10):  # ten seconds each
         folder = open_model_folder(str(write_model(tmp_path / f"model-{seed}", family, seed)))
         module = prepare(load_model(folder, CLASSIFY), folder.family, CLASSIFY)
         file = export_file(module, folder.family, tmp_path / f"{seed}.onnx")
