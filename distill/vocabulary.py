@@ -558,9 +558,10 @@ class ResplitRows:
         return tensors
 
     def _encode_row(self, row: int, step: int) -> Encoded:
-        """Tokenize a row for the student: for a random share of the rows with a smaller vocabulary, else with its own tokenizer.
+        """Tokenize a row for the student: at random with one of the smaller vocabularies, else with the student's own tokenizer.
 
-        A student without a tokenizer of its own gets the teacher's tokens instead of the latter.
+        If the student has no tokenizer of its own, it gets the teacher's tokens in the second case. Seed, purpose, step and row
+        decide which vocabulary is drawn.
         """
         random = generator(self.seed, f"resplit/{self.purpose}", step, row)
         if self.smaller_tokenizers and random.random() < self.share:

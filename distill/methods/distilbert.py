@@ -150,7 +150,8 @@ class DistilBertDistillation:
 def _check_models(pair: TeacherStudent[DistilBertStage]) -> None:
     """Check that DistilBERT's loss can compare teacher and student; raise one InputError with all problems.
 
-    Equal vocabularies are needed for the predictions, equal widths for the cosine of hidden states.
+    The vocabularies must have the same size. If the loss compares logits, the model family must be one that is trained to guess
+    masked tokens; if it compares hidden states (cosine), both must have the same width.
     """
     problems, key, family = list[Problem](), f"{pair.where}.weights", pair.family
     if pair.stage.weights.logits and Objective.MASKED_LM not in family.objectives:

@@ -311,12 +311,12 @@ def _match_packed_lookup(
 
 
 def pack_tables_int8(model: Any, left: frozenset[str] = frozenset(), tied: Collection[str] = ()) -> None:
-    """Store the fp32 embedding tables that are only read by Gather in int8, with a scale for each row.
+    """Replace the fp32 embedding tables that are only read by Gather by int8 tables with a scale for each row.
 
     Args:
         model: An ONNX model; changed in place.
-        left: Digests of the numbers of tables that stay float.
-        tied: Names of tables that are skipped too: they will share the quantized numbers of a matrix.
+        left: Digests of the tables that stay float; see `matrix_digest`.
+        tied: Names of tables that are not changed here, because they will share the quantized numbers of a matrix.
     """
     from onnx import TensorProto, numpy_helper
 

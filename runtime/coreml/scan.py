@@ -164,10 +164,10 @@ class Difference:
 
 
 def overflow_scan(path: Path, inputs: Iterable[Inputs]) -> Scan:
-    """Run a Core ML package twice and return the range of each float result in fp32: beyond 65,504, fp16 cannot hold it.
+    """Run a Core ML package twice, in fp32 and rounded as declared, and return the fp32 range of each float result.
 
-    The first run computes everything in fp32, the second one rounds each result to the dtype that the package declares for it;
-    numbers that become infinite or NaN there are counted.
+    The ranges tell which results fp16 cannot hold. The second run rounds each result to the dtype that the package declares for it;
+    its NaN and infinite numbers are counted with each range, and its outputs are returned too.
 
     Args:
         path: The package.

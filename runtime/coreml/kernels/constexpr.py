@@ -54,10 +54,12 @@ def _dequantize(input: Array, scale: Array, zero_point: Array | None = None, axi
 
 
 def _along(value: Array, data: Array, axis: int | None) -> Array:
-    """Reshape a scale or zero point (scalar or vector) so that it broadcasts along `axis` of `data`.
+    """Return a scale or zero point, reshaped so that it broadcasts along `axis` of `data`.
+
+    A scalar is returned unchanged; so is, without an axis, an array that already broadcasts to the shape of `data`.
 
     Raises:
-        ValueError: If a vector has another length than that axis.
+        ValueError: If the value is neither, nor a vector with one number or as many as the axis has.
     """
     if value.ndim == 0:
         return value

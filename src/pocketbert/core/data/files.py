@@ -30,10 +30,10 @@ from pocketbert.core.host.system import check_hub, version_of
 
 
 def check_source(source: DataSource) -> FileForm | None:
-    """Find the form of a data file (CSV, JSON Lines, ...) from its beginning; return None for a data set of the Hub.
+    """Find the form of a data file (CSV, JSON Lines, ...) from its name and first bytes; return None for a data set of the Hub.
 
     Raises:
-        InputError: Naming the file, if it cannot be opened or its form is not read.
+        InputError: If the file cannot be opened or has a form that is not read, or if `source.header` is set and it is no table.
     """
     if source.path is None:
         return None
@@ -287,7 +287,11 @@ def _dictionary_bytes(raw: FileIO, chunk: Any) -> int:
 
 
 def _cell_bytes(column: Any) -> NDArray[np.int64]:
-    """Return the size of each cell of an Arrow column in bytes as text, int64 [rows]."""
+    """Estimate how many bytes each cell of an Arrow column has as text; return int64 [rows].
+
+    Texts count with their bytes and missing texts with 0. Any other single value counts 8 bytes, a list 1 more for each entry, a
+    struct 8 more than its fields.
+    """
     import pyarrow
     import pyarrow.compute
 

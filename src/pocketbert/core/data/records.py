@@ -134,7 +134,10 @@ def _is_label_studio(record: _Record) -> bool:
 
 
 def _expand_label_studio(record: _Record) -> Iterator[dict[str, Any]]:
-    """Yield the row of a Label Studio task: its data, with the spans and choices of the first annotation."""
+    """Yield the row of a Label Studio task: its data, with the spans, choices and ratings of its first annotation.
+
+    Cancelled annotations are skipped. Data columns named `spans` or `label` are renamed to `data.spans` and `data.label`.
+    """
     cells = {name: value for name, value in record["data"].items() if isinstance(value, str | int | float)}
     # a column of the same name as one that is made here stays, with another name
     row: dict[str, Any] = {f"data.{n}" if n in ("spans", "label") else n: value for n, value in cells.items()}

@@ -40,12 +40,13 @@ class FeatureExtractionHead(TextHead):
         self.task, self.similarity = task, similarity
 
     def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
-        """Tokenize each text as one row; the two texts of a scored pair become two rows, and their score is the label.
+        """Tokenize each example as one row, or, if all are pairs with a score, as two rows whose label is the score.
 
-        Texts without scores get no labels here; the caller puts the teacher's vectors in their place.
+        In examples without scores only the first text of a pair is read. Their labels stay empty; the caller that scores them puts
+        the teacher's vectors there.
 
         Raises:
-            InputError: If some pairs have a score and others have none.
+            InputError: If labels are read (`labelled`), and some pairs have a score and others have none.
         """
         without = [e.row for e in examples if e.pair is not None and e.label is None]
         if labelled and without and any(e.pair is not None and e.label is not None for e in examples):

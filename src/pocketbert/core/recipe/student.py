@@ -245,7 +245,7 @@ class StudentSection(Section):
         return [f"{', '.join(given)}: {what}; leave out what else is given"] if given else []
 
     def _pruning_problems(self) -> list[str]:
-        """List settings that contradict ``init: pruned``."""
+        """List settings that contradict ``init: pruned``: `intermediate` is missing, or `hidden`, `heads` or `size` is set."""
         problems = []
         if self.intermediate is None:
             problems.append("init: pruned needs intermediate: N, the feed-forward neurons that stay in each layer")

@@ -270,11 +270,11 @@ class CandidateFiles:
         return Written(sha256=sha256_path(path), bytes=path_bytes(path))
 
     def ensure_written(self, spec: CandidateSpec) -> Path:
-        """Return the path of a candidate file, which is written again if it was removed or changed.
+        """Return the path of a candidate file; write the file if it does not exist yet, was removed, or was changed.
 
         Raises:
-            MachineError: If the file written again differs from the first one. Core ML packages contain random ids and may
-                differ.
+            MachineError: If the file written again has other bytes than the first one. Core ML packages are exempt, because they
+                contain random ids.
         """
         path, known = self.path_of(spec), self.write(spec)
         if not path.exists() or sha256_path(path) != known.sha256:

@@ -449,10 +449,10 @@ def _recipe_text(plan: StudentPlan, start: StartingRecipe, recipe: Recipe) -> st
 
 
 def _auto_section(plan: StudentPlan) -> dict[str, object]:
-    """Return the section `student: {auto: ...}` of a recipe: the share of the teacher's score to keep, and the limits.
+    """Return a section `student: {auto: ...}`, which lets the run choose the student: the share of the score to keep, and limits.
 
-    The plan limits the 90th percentile of the latency, the recipe its median: the limit is multiplied by the ratio of the two
-    that was planned for this machine.
+    The plan limits the 90th percentile of the latency, a run limits the median. The plan's limit is therefore multiplied by the
+    median ratio of the two in the plan's times on this machine; if it has none, the latency is not limited.
     """
     limits = {"keep": plan.keep, "max_size_mb": plan.limits.max_size_mb}
     local = [time for s in plan.students for file in s.files for time in file.times if time.device == LOCAL]

@@ -292,18 +292,18 @@ def find_role_problems(recipe: Recipe) -> list[Problem]:
 
 
 def build_role_table(model: RunModel, file: ModelFile) -> list[RoleRow]:
-    """List in which dtype a quantized file stores the weights of each role: embeddings, attention, feed-forward parts, head.
+    """List in which type a quantized file stores the weights of each role (place in the model, such as embedding or ffn_down).
 
-    Roles of operators without weights, such as softmax, get a row that says why they stay in float. A weight counts as float
-    if the file holds the same numbers as the exported file, even where the recipe names a scheme for it.
+    A weight is listed as float if the file holds the numbers of the exported file, even where the recipe sets a scheme for it. A
+    role without weights, such as softmax, gets a row too, with the reason if a recipe cannot choose how it is computed.
 
     Args:
         model: The exported model, with its files.
         file: A file that a quantizer wrote.
 
     Returns:
-        A row for each role and each way in which its weights are stored. Empty for exported files, for the file that is made
-        for MediaPipe, and if an earlier version of PocketBERT exported the model.
+        A row for each role and each way in which its weights are stored. Empty for exported files, for files made for one client
+        app, and if an earlier version of PocketBERT exported the model.
     """
     weights = _recorded_weights(model.run, file.format)
     if file.exported or file.client is not None or not weights or not all(w.numbers for w in weights):

@@ -68,9 +68,10 @@ class ReferenceConstants:
         self._looked_up.clear()
 
     def matches(self, constant: Constant) -> list[int]:
-        """Return the indices of the module's constants that a file's constant can be.
+        """Return the indices of the module's constants from which a constant of a file may have been made.
 
-        They are equal to it within rounding, or are tables whose first rows are equal to it.
+        They are equal to it within rounding or, if the exporter may have multiplied constants, up to a power of two. If an array
+        equals none of them, they are the tables whose first rows are equal to it.
         """
         key = constant.role, id(constant.tensor)
         if key not in self._matches:

@@ -121,15 +121,14 @@ class Evidence:
 
 
 def read_evidence(recorded: Path, weights: Path, length: int) -> Evidence:
-    """Read what a folder's model files are checked against.
+    """Read what a folder's files are checked against: golden rows, vocabulary size, tokenizer and recorded library answers.
 
-    It consists of the recorded rows with their logits (golden rows), the tokenizer, the vocabulary size, and the answers of
-    transformers or sentence-transformers to the same texts.
+    The library answers are those of the library that the checkpoint was published for; None if none were recorded.
 
     Args:
-        recorded: Folder with the golden rows.
+        recorded: Folder with the golden rows and the library answers.
         weights: Folder with config.json and the tokenizer.
-        length: Longest input in tokens.
+        length: Number of tokens at which the tokenizer cuts texts.
     """
     config = weights / CONFIG_FILE
     vocabulary = read_config(config).get("vocab_size") if config.is_file() else None
