@@ -149,7 +149,16 @@ def _text_rows(variant: Variant, texts: Sequence[Text], length: int, seed: int) 
 
 
 def _compile(target: Target, variant: Variant, rows: _Rows, budget_s: float) -> Compilation:
-    """Compile one file for one length, run rows in the emulator for `budget_s` seconds, and return the record."""
+    """Compile a file for one length, compare the emulator's outputs with the CPU's, and return the record.
+
+    Where the target has no emulator, the file is only compiled. A failure of the compiler is recorded, not raised.
+
+    Args:
+        target: The compiler, and the name of the device that it compiles for.
+        variant: The model file.
+        rows: The inputs, all of one length.
+        budget_s: Seconds that the emulator may take; it computes at least one row.
+    """
     predictor = variant.file.open(1)
     made = target.compiler.compile(predictor, Path(variant.path), rows.length, rows.feeds, budget_s)
     figures = target.name.info.figures

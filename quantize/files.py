@@ -63,17 +63,17 @@ def read_stored_numbers(path: Path, format: Format) -> Iterator[tuple[str, NDArr
 def find_weight_problems(
     path: Path, row: SchemeRow, types: WeightTypes, name: str, weights: Sequence[WeightRole] = ()
 ) -> list[str]:
-    """Return how the weights stored in a file differ from the quantization plan, one sentence each.
+    """Compare the weights of a quantized file with the plan, and return one sentence for each difference.
 
-    A weight that was to stay float is identified by the digest of its numbers, which must all equal those of the torch
-    module.
+    The weights that the plan leaves as exported are looked for among the file's float arrays, by the digest of their
+    numbers: one is reported as lost if no array has its digest.
 
     Args:
         path: The quantized file.
         row: The registered scheme of the file, for its format.
         types: The weight types read from the file.
         name: Name of the file in the messages.
-        weights: The scheme of each weight; empty if all have that of `row`.
+        weights: The plan: scheme and digest of each weight. Empty if all weights have the scheme of `row`.
     """
     left_digests = {w.digest for w in weights if w.scheme is None}
     digests_by_name, lost = dict[str, str](), list[str]()

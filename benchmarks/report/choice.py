@@ -68,10 +68,13 @@ def collect_times(rows: Sequence[ModelRow], result: BenchmarkResult | None) -> T
 
 
 def choose_files(rows: Sequence[ModelRow], times: Times) -> list[FileChoice]:
-    """Choose the file to take on each platform by `RULE`.
+    """Choose the file to take on each platform, and return one choice for each platform that has files.
 
-    Where no platform is known, the measured devices are the places. Where nothing was timed either, there is one choice
-    without a place if files were scored or checked, and none if only their sizes are known.
+    By `RULE` it is the file with the default file's scheme, unless that one failed a gate, or another file for the
+    platform is at least as good in score, size and latency and better in one of them.
+
+    If no file names a platform, one file is chosen for each measured device instead. If nothing was timed either, one
+    file is chosen for no platform in particular; none if the files have no score and no result of a gate.
 
     Args:
         rows: The files with scores, sizes, gates and platforms; teachers are never chosen.

@@ -189,10 +189,11 @@ def _ratio_with_interval(new: Measurement, old: Measurement) -> tuple[float, Int
 
 
 def _log_mean(m: Measurement) -> tuple[float, float, int]:
-    """Return the mean of the logarithms of the repeats' medians, its squared standard error, and the number of repeats.
+    """Return the mean logarithm of a measurement, its squared standard error, and the number of values.
 
-    `m` is a measurement. For instruction counts, which differ little, it is the logarithm of their mean and its relative squared
-    error.
+    For times, the values are the logarithms of the repeats' medians. For instruction counts, which differ little,
+    return the logarithm of their mean, the squared relative standard error of the mean, and their number, but at least
+    2.
     """
     if m.wall is not None:
         logs = np.log([float(np.median(repeat)) for repeat in m.wall_ms])

@@ -449,7 +449,7 @@ def smaller_recipe(recipe: Recipe, wanted: SmallerStudent, steps: int, run: Path
 
     Args:
         recipe: The recipe of the run.
-        wanted: How many neurons or word pieces are pruned from the run's student.
+        wanted: How many feed-forward neurons, which word pieces, or both, stay of the run's student.
         steps: Training steps of the smaller student.
         run: The run folder, with ``teacher`` and ``student``.
         licence: Licence of the teacher's weights.

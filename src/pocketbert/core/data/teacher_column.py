@@ -185,14 +185,20 @@ def parse_json(cell: Any) -> Any:
 def _read_entry(
     cell: Any, several: bool, separator: str, confidence: Any = None
 ) -> tuple[tuple[_Name, ...], _Array, frozenset[AnswerKind]]:
-    """Read the answer about one text or token: label names, their numbers, and what these can be.
+    """Convert a teacher's answer about a text or token to label names, numbers, and their possible kinds.
+
+    The names are empty if the cell has numbers only, in the order of the labels. Numbers may fit several kinds, for
+    example logits and probabilities.
 
     Args:
-        cell: {name: number}, a number for each label, a label, or a list: votes, or with `several` the labels that
-            apply.
+        cell: The answer in one of these forms: {name: number}; a list of numbers, one for each label; one label; a list
+            of labels. The labels of a list are votes, or with `several` those that apply, which may also be one text.
         several: Whether a text may have several labels.
-        separator: Text that separates several labels in one cell.
-        confidence: Probability of the label, from a column of its own.
+        separator: Text between the labels if a cell has several in one text.
+        confidence: Probability of a single label, from a column of its own; 1 if there is none.
+
+    Raises:
+        ValueError: If the cell has none of these forms, or the confidence is not above 0 and at most 1.
     """
     if isinstance(cell, dict):
         given = {key: value for key, value in cell.items() if value is not None}

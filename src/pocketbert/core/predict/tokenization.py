@@ -247,10 +247,12 @@ class TextTokenizer:
 
         Args:
             pairs: Pairs of a question and a context.
-            stride: Number of context tokens that two neighbouring windows have in common.
+            stride: Number of context tokens that two neighbouring windows have in common; fewer if a long question
+                leaves room for no more than `stride` context tokens.
 
         Returns:
-            The windows of each pair, each at most `max_length` tokens long, with the tokens' character offsets (`Places`).
+            The windows of each pair, each at most `max_length` tokens long, with the tokens' character offsets
+                (`Places`).
 
         Raises:
             InputError: If a question leaves no room for its context.

@@ -199,7 +199,12 @@ class QuantizeSection(Section):
 
     @model_validator(mode="after")
     def _check_files(self) -> QuantizeSection:
-        """Raise ValueError if `scheme` and `files` are both set, or a file occurs twice or has two choices of roles."""
+        """Check that the entries of `files` do not contradict `scheme` or each other, and return the section.
+
+        Raises:
+            ValueError: If `scheme` and `files` are both given, if an entry of `files` is listed twice, or if two
+                entries would write the same file and at least one of them chooses `roles` or `names` of weights.
+        """
         if self.files is None:
             return self
         if "scheme" in self.model_fields_set:

@@ -112,7 +112,19 @@ def check_library_answers(
 
 
 def _check_answers(library: LibraryAnswers, head: Head, labels: int, subject: Subject, all_rows: bool) -> Gate:
-    """Compare one file's answers with the library's recorded values, and return the gate of `check_library_answers`."""
+    """Run a file on the library's texts, and return the gate on how far its answers differ from the library's.
+
+    The library is the one that the checkpoint was made for; its answers are recorded. The difference is relative to the
+    spread of the library's values. The gate fails if it is above the bound for the file's scheme, or if labels or
+    numbers of values differ; it is skipped if the file takes none of the texts.
+
+    Args:
+        library: The recorded answers.
+        head: Task head that turns the file's outputs into answers.
+        labels: Number of labels.
+        subject: The file.
+        all_rows: Whether to run all texts rather than a few. In the reference engine only a few are run in any case.
+    """
     longest = subject.tokenizer.max_length
     rows = [row for row in library.rows if row.values and len(row.ids) <= longest]
     if head.task.name is TaskName.QUESTION_ANSWERING:  # a pair that is too long is read in windows, which no row has

@@ -434,14 +434,16 @@ class LabelledRows:
     def _row_numbers(self, name: str, examples: Sequence[Example]) -> list[int]:
         """Return the indices of the rows of a split that belong to one purpose.
 
-        `data.selection` is the share of the evaluation rows that are for ``selection``; if it is not set, none are.
+        `data.selection` is the share of the evaluation rows that are for ``selection``; if it is not set, all are for
+        ``eval``.
 
         Args:
-            name: ``eval``, ``selection`` or ``holdout``.
-            examples: Rows of the split: of holdout, or of eval for both other names.
+            name: The purpose: ``eval``, ``selection`` or ``holdout``.
+            examples: All rows of the holdout split for ``holdout``, else all rows of the eval split.
 
         Raises:
-            InputError: If there would be no row for ``eval`` or none for ``selection``.
+            InputError: If `data.selection` is set, and so few rows are given that ``eval`` or ``selection`` would get
+                none.
         """
         share = self.recipe.data.selection
         if name == HOLDOUT or share is None:
