@@ -185,6 +185,7 @@ def _refuse_other_names(app: ASGIApp, names: frozenset[str]) -> ASGIApp:
     """
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        """Give a request to `app` if its host has one of the names, else answer it with 421."""
         host = next((value.decode("latin-1") for key, value in scope.get("headers", ()) if key == b"host"), "")
         name = re.sub(r":\d*$", "", host).lower()
         if scope["type"] != "http" or not host or name in names:
