@@ -273,7 +273,7 @@ def test_nats_are_no_points_and_lower_is_better(result, make_data):
     assert "cross_entropy, nats, lower is better</text>" in html
     for words in (
         "cross_entropy of student int8, nats, lower is better; teacher fp32 1.2500 nats",
-        "does not read its input (guessing by the tokens' frequencies)",
+        "does not read its input may reach by luck (guessing by the tokens' frequencies)",
         "1.5000 nats",
         "2.3300 nats",
         "top_1 25.50",

@@ -250,7 +250,7 @@ def record_engine(predictor: Predictor) -> PassedEngine:
 
 
 def check_chance(name: str, score: Score, rows: str) -> Gate:
-    """Check that a score beats chance level: the best score of a model that does not read its input.
+    """Check that a score beats chance level: what a model that does not read its input may reach on these rows by luck.
 
     Args:
         name: Name of the file or model that has the score.
@@ -260,8 +260,8 @@ def check_chance(name: str, score: Score, rows: str) -> Gate:
     better = bool(score.finite and METRICS[score.metric].beats(score.value, score.chance))
     verdict = "better than" if better else "at"
     detail = (
-        f"{score.metric} {score.value:.4f} on {rows} is {verdict} chance level {score.chance:.4f}, "
-        f"the best score of a model that does not read its input ({CHANCE[score.metric]})."
+        f"{score.metric} {score.value:.4f} on {rows} is {verdict} chance level: "
+        f"a model that does not read its input ({CHANCE[score.metric]}) may reach {score.chance:.4f} by luck."
     )
     return Gate(name="chance", file=name, passed=better, value=score.value, bound=score.chance, detail=detail)
 
