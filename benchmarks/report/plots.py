@@ -296,6 +296,8 @@ def draw_score_over_cost(points: Sequence[FilePoint], cost: str, score: str, tit
             axes.scatter([p.cost], [p.score], area, color, marker=shape, alpha=alpha, edgecolors=color, zorder=3)
         _set_log_scale(axes, "x")
         axes.margins(x=0.22, y=0.35)
+        if max(p.score for p in points) <= 100:
+            axes.set_ylim(top=min(axes.get_ylim()[1], 101.0))  # no score in points is larger
         axes.set_xlabel(cost)
         axes.set_ylabel(score)
         ordered = sorted(points, key=lambda p: (not p.chosen, p.beaten, p.cost))
