@@ -44,7 +44,9 @@ def describe_difference(diff: ModelDiff) -> list[str]:
             f"{o.both_wrong:,} both wrong; {test}: p = {o.p_value:.3g}."
         )
     if diff.time_ratio is not None:
-        sentences.append(f"Latency: {diff.latency}.")
+        engines = (diff.old.engine, diff.new.engine)
+        other = f" OLD ran in {engines[0]}, NEW in {engines[1]}." if engines[0] != engines[1] else ""
+        sentences.append(f"Latency: {diff.latency}.{other}")
     return sentences
 
 

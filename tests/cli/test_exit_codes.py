@@ -105,7 +105,10 @@ def test_wrong_labels_and_teachers_are_refused_before_the_first_step(
         ({"data": {"labels": [*LABELS, "door"]}}, ("no training row has the label door.",)),
         (
             {"data": {"labels": [*other.values()], **paths}, "teacher": ready},
-            ("only in the data ['light', 'sound'], only in the model ['lamp', 'music']", "Fix: Use data.labels"),
+            (
+                "only in the data ['light', 'sound'], only in the model ['lamp', 'music']",
+                "Fix: If the names are others for the same labels",
+            ),
         ),
         ({"teacher": {"finetune": None}}, ("has no trained head for text-classification", "teacher.finetune")),
         (
@@ -174,7 +177,7 @@ def test_truncated_weights_are_told(cli: Cli, finished: Path, tmp_path: Path, ke
     weights.write_bytes(whole[:kept])
     result = cli("export", "-m", model, "-o", tmp_path / "phone")
     assert result.exit_code == 2
-    what = f"truncated: {kept:,} bytes, its header describes {len(whole):,}." if kept else "its header is cut off."
+    what = f"truncated: {kept:,} bytes, its header describes {len(whole):,}." if kept else "is empty."
     assert f"Error: {weights}: " in result.stderr
     assert what in result.stderr
     assert "Fix: Copy or download the file again." in result.stderr
@@ -224,9 +227,9 @@ EXPORT = ["export", "-m", ".", "-o", "x"]
         ([*EXPORT, "--opset", "21", "--atol", "-1"], "--atol: -1.0: input should be greater than 0."),
         (["export", "-m", "nowhere", "-o", "x"], "--model: no model folder 'nowhere'."),
         (["run", "sst3"], "no recipe file here and no shipped recipe of that name; did you mean 'sst2'?"),
-        (["verify", "-m", "nowhere"], "not an artefact folder: it has no artifacts.json."),
+        (["verify", "-m", "nowhere"], "there is no such folder"),
         (["pack", "-m", "nowhere", "-o", "x"], "nowhere: is not a run folder"),
-        (["predict", "-m", "nowhere", "text"], "not an artefact folder"),
+        (["predict", "-m", "nowhere", "text"], "there is no such folder"),
         (["verify", "-m", "nowhere", "--max-drop", "1.5"], "Invalid value for '--max-drop'"),
         (["benchmark", "-m", "nowhere", "--threads", "two"], "--threads: 'two' is not a list of positive numbers."),
     ],

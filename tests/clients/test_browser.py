@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +24,7 @@ from pocketbert.benchmarks.measurement import BenchmarkResult
 from pocketbert.core.artefacts import read_artefacts, write_artefacts
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.tasks import TaskName
+from support.commands import command, one_core
 from support.debian_tools import WEB_LIBRARIES
 
 SCRIPT = Path(__file__).with_name("browser.mjs")
@@ -41,21 +41,11 @@ def visit(chromium: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, An
 class Command:
     """`pocketbert benchmark --device browser` in a process of its own."""
 
-    def __init__(self, pocketbert: Path, folder: Path, output: Path, *options: str) -> None:
+    def __init__(self, folder: Path, output: Path, *options: str) -> None:
         self.output, self.err = output, output.with_suffix(".err")
-        command = [
-            str(pocketbert),
-            "benchmark",
-            "-m",
-            str(folder),
-            "--device",
-            "browser",
-            "-o",
-            str(output),
-            "--overwrite",
-        ]
+        argv = command("benchmark", "-m", folder, "--device", "browser", "-o", output, "--overwrite", *options)
         with self.err.open("w") as err, output.with_suffix(".out").open("w") as out:
-            self.process = subprocess.Popen([*command, *options], stdout=out, stderr=err)
+            self.process = subprocess.Popen(one_core(argv), stdout=out, stderr=err)
 
     @property
     def address(self) -> str:
@@ -81,8 +71,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     started: list[Command] = []
 
     def run(folder: Path, *options: str) -> Command:
-        program = Path(sys.executable).parent / "pocketbert"
-        started.append(Command(program, folder, tmp_path / f"{len(started)}.json", *options))
+        started.append(Command(folder, tmp_path / f"{len(started)}.json", *options))
         return started[-1]
 
     yield run

@@ -112,7 +112,7 @@ def test_a_folder_without_a_list_or_a_model_is_no_artefact_folder(folder: Path, 
         read_artefacts(folder).default_model()
     (folder / ARTEFACTS_FILE).unlink()
     assert "Make one with: pocketbert export" in refusal(folder)
-    assert "not an artefact folder" in refusal(tmp_path / "none")
+    assert "there is no such folder" in refusal(tmp_path / "none")
 
 
 def test_every_wrong_value_is_named(folder: Path) -> None:
@@ -361,3 +361,20 @@ def test_the_file_of_the_default_s_scheme_is_chosen_never_merely_the_smallest(
 ) -> None:
     [first] = make_records(*default)
     assert choose_file(make_records(format, *schemes), requested_scheme(first)).scheme == chosen
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("runs/intent/phone", "there is no such folder. Fix: Did you mean {}/runs/intents/phone?"),
+        ("runs/intents/fone", "there is no such folder. Fix: Did you mean {}/runs/intents/phone?"),
+        ("runs/intents/phone:int8", "Fix: Choose a file of a folder with --scheme"),
+        ("elsewhere/x", "Fix: Make one with: pocketbert export"),
+        ("runs", "is not an artefact folder: it has no artifacts.json"),
+    ],
+)
+def test_a_mistyped_folder_is_told_what_was_probably_meant(tmp_path: Path, asked: str, said: str) -> None:
+    (tmp_path / "runs/intents/phone").mkdir(parents=True)
+    with pytest.raises(InputError) as caught:
+        read_artefacts(tmp_path / asked)
+    assert said.format(tmp_path) in str(caught.value)

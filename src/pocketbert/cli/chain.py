@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pocketbert.core.recipe.recipe import Recipe
     from pocketbert.pipeline.options import PlannedStep
     from pocketbert.pipeline.recipes import StartingRecipe
+    from pocketbert.pipeline.run_folder.folder import RunResult
 
 
 _DEMO_SENTENCE = "could you wake me at quarter to seven tomorrow"
@@ -166,9 +167,7 @@ def run(
     print_table(result.header, result.table, resolved.name)
     print(f"artefact folder: {result.phone}")
     print(f"report:          {result.report}")
-    print_note(
-        f"* is the file that pocketbert.load opens; the first table of {result.phone}/README.md names one for each platform."
-    )
+    _explain_star(result)
     from pocketbert.core.artefacts import read_artefacts
 
     texts = example_texts(read_artefacts(result.phone)) if result.phone is not None else '"A TEXT"'
@@ -249,6 +248,15 @@ def _print_plan(steps: Sequence[PlannedStep], folder: Path, json: bool) -> None:
     print_table(["step", "writes", "state"], rows)
 
 
+def _explain_star(result: RunResult) -> None:
+    """Print which file the star in a run's table marks, and where the file for each platform is named."""
+    from pocketbert.core.host.progress import print_note
+
+    print_note(
+        f"* is the file that pocketbert.load opens; the first table of {result.phone}/README.md names one for each platform."
+    )
+
+
 def finetune(
     recipe: options.Recipe,
     overrides: options.Overrides = None,
@@ -316,4 +324,5 @@ def demo(
     print(f"report:          {result.report}")
     if page is not None:
         print(f"page:            python -m http.server -d {page}, then open http://localhost:8000")
+    _explain_star(result)
     print(f'try your own:    pocketbert predict -m {result.phone} "your own sentence"')

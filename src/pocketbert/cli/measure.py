@@ -200,6 +200,7 @@ def benchmark(
         typer.Option(
             "--max-slowdown",
             min=0,
+            max=1,
             help="With --baseline, end with exit code 3 if a file became slower by more than this fraction, the whole "
             "interval included.",
         ),

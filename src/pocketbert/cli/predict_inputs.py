@@ -99,7 +99,7 @@ def find_inputs(
         read = partial(_read_file, found.source, kind, columns, with_rows)
         named = (found.source.text, found.source.text_pair)
         return InputTexts(read, named, [found.source.model_dump(mode="json"), sha256_path(file)])
-    if file is not None and source.encoding is None:
+    if file is not None and file.suffix == ".txt" and source.encoding is None:
         source = source.model_copy(update={"encoding": open_noted_text(source).encoding})
     if file is not None and not chooses and source.text_pair is None:
         read_lines = partial(iterate_texts, file, source.limits, source.encoding)

@@ -38,7 +38,7 @@ def shown():
     program = shutil.which("chromium")
     if program is None:
         with FileLock(f"{TOOLS}.chromium.lock"):
-            if reasons := lacking(["chromium"]):
+            if reasons := [*lacking(["chromium"])]:
                 pytest.skip(f"no Chromium: {'; '.join(reasons)}")
         program = str(TOOLS / "chromium/usr/lib/chromium/chromium")
     beside = TOOLS / "chromium/usr/lib/x86_64-linux-gnu"

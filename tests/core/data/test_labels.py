@@ -162,6 +162,14 @@ def test_labels_are_the_numbers_that_occur_in_numeric_order(labels: tuple[Label,
         found.ids(rows(7), "a")
 
 
+def test_a_label_that_is_unknown_is_shown_once() -> None:
+    found = resolve_labels(None, None, rows("lamp", "music"))
+    with pytest.raises(InputError) as caught:
+        found.ids(rows("tune", "lamp", "tune", "tune", "timer"), "a")
+    assert [p.where for p in caught.value.problems] == ["a:1", "a:5", "a"]
+    assert "and 2 more bad rows (4 in all)" in str(caught.value)
+
+
 def test_lists_of_numbers_are_labels_likewise() -> None:
     examples = rows((5, 1), (3,), (), (1,))
     found = resolve_labels(None, None, examples, LabelKind.NAMES)

@@ -24,7 +24,7 @@ from pocketbert.core.compare.golden import read_golden
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.errors import InputError
 from pocketbert.core.tasks import TaskName
-from pocketbert.core.types import Format, Scheme
+from pocketbert.core.types import Format, Runtime, Scheme
 from pocketbert.pipeline.phone.platforms import PLATFORMS
 from pocketbert.pipeline.phone.web_demo import write_page
 from support.card_folders import folder as listed_folder
@@ -131,6 +131,15 @@ def test_other_files_of_an_assets_folder_stay_when_files_are_added_and_replaced(
     assert set(tree(assets)) == (ANDROID | set(theirs)) - {gone}
     assert {n: tree(assets)[n] for n in theirs} == theirs
     assert "--runtime tflite216" in read_artefacts(assets).absent[gone]
+
+
+def test_android_says_which_files_for_a_chip_it_leaves_out(folder: Path, pack: Pack, tmp_path: Path) -> None:
+    own = "tflite/model_int8_tflite216.tflite"
+    files = [
+        f.model_copy(update={"runtime": Runtime.NPU}) if f.path == own else f for f in read_artefacts(folder).files
+    ]
+    relist(folder, files)
+    assert f"left out: {own}, made for npu" in " ".join(pack(folder, tmp_path / "assets").stderr.split())
 
 
 @pytest.mark.parametrize("name", ["config.json", "onnx/model_int8.onnx", "onnx", "artifacts.json"])

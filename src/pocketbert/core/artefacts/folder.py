@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,17 @@ _TASKS_OF_ENTRY: dict[str, tuple[TaskName, ...]] = {
 """Tasks that use an entry of `Processing`; all tasks use the others."""
 
 
+def _folder_fix(folder: Path) -> str:
+    """Return what to do about a folder that is not there: the path that was probably meant, else how to make one."""
+    part = next(p for p in (*reversed(folder.parents), folder) if not p.exists())
+    if (part.parent / part.name.partition(":")[0]).exists():
+        return "Choose a file of a folder with --scheme, --format or --model-file."
+    beside = [p.name for p in part.parent.iterdir() if p.is_dir()] if part.parent.is_dir() else []
+    if near := get_close_matches(part.name, beside, n=1):
+        return f"Did you mean {part.parent / near[0] / folder.relative_to(part)}?"
+    return "Make one with: pocketbert export -m MODEL -o FOLDER"
+
+
 def read_artefacts(folder: Path) -> Artefacts:
     """Read and check the ``artifacts.json`` of an artefact folder (exported files, tokenizer, golden rows).
 
@@ -51,6 +63,8 @@ def read_artefacts(folder: Path) -> Artefacts:
         InputError: If the file is missing, of another major schema version, or invalid, or if it names paths outside the folder.
     """
     path = folder / ARTEFACTS_FILE
+    if not folder.exists():
+        raise InputError(Problem(str(folder), "there is no such folder.", _folder_fix(folder)))
     if not path.is_file():
         what = f"is not an artefact folder: it has no {ARTEFACTS_FILE}."
         raise InputError(Problem(str(folder), what, "Make one with: pocketbert export -m MODEL -o FOLDER"))

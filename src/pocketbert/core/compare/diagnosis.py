@@ -26,6 +26,8 @@ LABEL, LENGTH, RARE, CONFIDENCE, SEEN = "label", "length", "rare words", "teache
 _WORST_LABELS = 10
 _LEAST_ROWS = 20
 """Rows of a group that a finding may rest on."""
+_SURE_ROWS = 100
+"""Fewest unseen rows on which a student's score is taken to show that it keeps its teacher's."""
 _LEAST_GAP = 0.02
 _RARE = (
     (0, 0, "a piece never seen"),
@@ -308,7 +310,11 @@ def _derive_advice(diagnosis: StudentDiagnosis, facts: Mapping[str, str]) -> lis
     metric, overall, stage = METRICS[diagnosis.metric], diagnosis.overall, facts.get("stage", "distill.0")
     advice = list[Advice]()
     seen = next((g for g in diagnosis.groups if g.by == SEEN), None)
-    if diagnosis.kept >= _KEPT:
+    if overall.rows < _SURE_ROWS:
+        what = "Score it on more rows: so few say little about either model."
+        figure = f"{overall.rows:,} unseen rows; one row is {100 / max(overall.rows, 1):.1f} %"
+        advice.append(Advice(what=what, figure=figure, key="data.eval"))
+    elif diagnosis.kept >= _KEPT:
         what = "The student keeps its teacher's score: a smaller one may do too."
         figure = f"{diagnosis.kept:.1%} of the teacher's {metric.name} kept on {overall.rows:,} unseen rows"
         advice.append(Advice(what=what, figure=figure, key="student.layers, or quantize.scheme=small"))

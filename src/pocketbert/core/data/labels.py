@@ -26,7 +26,7 @@ _FEWEST_LABELS = {LabelKind.NAME: 2, LabelKind.NAMES: 1, LabelKind.SPANS: 2}
 _SHOWN = 8
 _ALIKE = 0.75
 """How alike a label must be to be suggested for another one."""
-_ROW_FIX = "Correct the row or the name of the label column, or add the label under data.labels."
+_ROW_FIX = "Correct the row or the name of the label column; a recipe that trains may add the label under data.labels."
 _NAMES_FIX = "Write the label in one way, in the data and in data.labels."
 
 
@@ -137,7 +137,8 @@ class Labels:
                     where,
                     f"the model's labels differ from the data's: only in the data [{shorten_list(sorted(only_here), _SHOWN)}], "
                     f"only in the model [{shorten_list(sorted(only_there), _SHOWN)}].",
-                    "Use data.labels with the model's names, or fine-tune the teacher on these labels.",
+                    "If the names are others for the same labels, list those of the data in the order of the model's outputs (export: --labels "
+                    "a,b,c; in a recipe: data.labels); otherwise fine-tune the model on these labels.",
                 )
             )
         position = {name: i for i, name in enumerate(other.names)}
@@ -364,7 +365,7 @@ class _IdLookup:
     """
 
     def __init__(self, labels: Labels, bad: BadRows) -> None:
-        self._names, self._bad = labels.names, bad
+        self._names, self._bad, self._refused = labels.names, bad, set[str]()
         self._by_name = {name: i for i, name in enumerate(labels.names)}
         self._matched = bool(labels.numbers)
         numbers = labels.numbers or [number_of(name) for name in labels.names]
@@ -391,9 +392,10 @@ class _IdLookup:
 
     def _refuse(self, label: object, number: float | None, row: int) -> None:
         """Record a row whose label is not in the set, with a suggestion of the label that may be meant."""
-        if not self._bad.shows_more:  # the hint takes time
-            self._bad.add(row, "")
+        if not self._bad.shows_more or str(label) in self._refused:  # each label is shown once
+            self._bad.count += 1
             return
+        self._refused.add(str(label))
         hint = suggest_allowed(str(label), self._names, _ALIKE, _SHOWN)
         if number is not None and self._matched:
             hint = f"its numbers are {shorten_list([str(n) for n in self._by_number])}"

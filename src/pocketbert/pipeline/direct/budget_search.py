@@ -495,12 +495,13 @@ def require_chosen_files(results: Sequence[FormatResult], budget: BudgetSection,
     Raises:
         GateError: With the nearest file of each format that has none, and the limits that would take it.
     """
-    outside = [line for r in results if r.chosen is None for line in choosing.describe_failure(r, budget)]
+    outside = [" ".join(choosing.describe_failure(r, budget)) for r in results if r.chosen is None]
     if outside:
         others = [r.format.value for r in results if r.chosen is not None]
         if others:
             outside.append(f"Others have a file inside; for these only: {option}{','.join(others)}")
-        raise GateError([*outside, "No folder was written."])
+        outside[-1] = f"{outside[-1].rstrip('.')}. No folder was written."
+        raise GateError(outside)
 
 
 def search_record(

@@ -216,7 +216,7 @@ def _web_offer(artefacts: Artefacts, record: ModelRecord) -> Offer:
         dependencies=(f"npm install {javascript.PACKAGE}@{javascript.VERSION}",),
         snippet=javascript.web_code(artefacts, record),
         notes=(
-            "JavaScript was run with Node.js 20, never in a browser"
+            "The code for transformers.js was run with Node.js 20, never in a browser"
             + ("." if record.scheme in CHECKED_SCHEMES else ", and with fp32 and int8 files, not with this one."),
         ),
     )

@@ -39,6 +39,7 @@ from pocketbert.core.disk.ownership import temporary_folder
 from pocketbert.core.errors import InputError, Problem, first_line, suggest_allowed
 from pocketbert.core.families.config import CONFIG_FILE
 from pocketbert.core.formats import FORMATS
+from pocketbert.core.host.progress import print_note
 from pocketbert.core.host.system import version_of
 from pocketbert.core.models.tokenizers import TOKENIZER_FILES
 from pocketbert.core.predict.inputs import ENTITIES_FILE
@@ -260,6 +261,11 @@ class Android(AppPlatform):
                         "TFLite up to 2.16 has no int8 file here; 'pocketbert quantize -m FOLDER -o NEW --runtime "
                         f"{Runtime.TFLITE_2_16}' adds it. LiteRT needs none"
                     )
+        chips = (Runtime.GPU, Runtime.NPU, Runtime.QNN)
+        for record in (r for r in artefacts.models() if r.runtime in chips):
+            print_note(
+                f"left out: {record.path}, made for {record.runtime}; copy it into the app if that opens it there"
+            )
         why = _missing_reader() if any(r.format is Format.ONNX for r in models) else None
         return Choice(models, absent={**absent, **({OPERATORS_FILE: why} if why else {})})
 

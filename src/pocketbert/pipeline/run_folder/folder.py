@@ -272,7 +272,9 @@ class RunFolder:
             print_note(f"  {step.name}: {mark.wall_s:.1f} s")
         if failures:
             kept = self.path / step.output
-            raise GateError([*failures, f"The files stay in {kept}, marked failed; nothing was packed."])
+            raise GateError(
+                [*failures[:-1], f"{failures[-1]} The files stay in {kept}, marked failed; nothing was packed."]
+            )
 
     def _install_output(self, step: Step) -> None:
         """Move a step's built output to its final name in the run folder, where it replaces an older output."""
