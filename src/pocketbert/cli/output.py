@@ -103,15 +103,13 @@ def example_texts(artefacts: Artefacts) -> str:
 
 def _next_commands(folder: Path, artefacts: Artefacts) -> list[str]:
     """Return lines that suggest commands to run next with a new artefact folder."""
-    from pocketbert.core.types import Runtime
-
     place = shlex.quote(str(folder))
     scored = any(r.scores for r in artefacts.models())
     lines = [] if scored else [f"Score it: pocketbert verify -m {place} --data ROWS.csv --record"]
     if artefacts.form is not None:  # predict needs a file with further columns, and apps take text only
         return lines
     made_for = [
-        f"{r.path} ({r.runtime})" for r in artefacts.models() if r.runtime in (Runtime.GPU, Runtime.NPU, Runtime.QNN)
+        f"{r.path} ({r.runtime})" for r in artefacts.models() if r.runtime is not None and r.runtime.accelerator
     ]
     also = f", and copy {', '.join(made_for)} beside its files: pack leaves these out" if made_for else ""
     return [

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +46,8 @@ _TASKS_OF_ENTRY: dict[str, tuple[TaskName, ...]] = {
 
 def _folder_fix(folder: Path) -> str:
     """Return what to do about a folder that is not there: the path that was probably meant, else how to make one."""
+    from difflib import get_close_matches  # only where something is wrong
+
     part = next(p for p in (*reversed(folder.parents), folder) if not p.exists())
     if (part.parent / part.name.partition(":")[0]).exists():
         return "Choose a file of a folder with --scheme, --format or --model-file."

@@ -261,8 +261,7 @@ class Android(AppPlatform):
                         "TFLite up to 2.16 has no int8 file here; 'pocketbert quantize -m FOLDER -o NEW --runtime "
                         f"{Runtime.TFLITE_2_16}' adds it. LiteRT needs none"
                     )
-        chips = (Runtime.GPU, Runtime.NPU, Runtime.QNN)
-        for record in (r for r in artefacts.models() if r.runtime in chips):
+        for record in (r for r in artefacts.models() if r.runtime is not None and r.runtime.accelerator):
             print_note(
                 f"left out: {record.path}, made for {record.runtime}; copy it into the app if that opens it there"
             )
