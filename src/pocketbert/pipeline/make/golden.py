@@ -58,7 +58,6 @@ PLACES = 12
 COLUMNS = 256
 """Most columns of an answer that are recorded: vocabularies and vectors are wider."""
 _OWN_ROWS = 12
-_SHORTER_DRAWN = 2
 
 
 def make_golden(
@@ -139,19 +138,13 @@ def _choose_real_texts(model: RunModel, texts: Sequence[Text]) -> list[Text]:
 
 
 def _draw_longest_texts(model: RunModel, reference: TorchPredictor, files: Sequence[ModelFile]) -> list[Text]:
-    """Return texts of random vocabulary words, as long as the longest input of each file, to reach all positions.
-
-    If files have different longest inputs, only two texts are as long as each smaller one. They reach the positions of
-    that file, and the texts of the largest length have all words already.
-    """
+    """Return texts of random vocabulary words, as long as the longest input of each file, to reach all positions."""
     longest = {max(format_place(f.format).lengths(model.recipe, f, model.length)) for f in files}
     segments = model.folder.family.uses_segments
     return [
         text
         for length in sorted(longest, reverse=True)
-        for text in draw_reference_texts(reference, model.tokenizer, segments, model.task, length)[
-            : None if length == max(longest) else _SHORTER_DRAWN
-        ]
+        for text in draw_reference_texts(reference, model.tokenizer, segments, model.task, length)
     ]
 
 
