@@ -440,7 +440,7 @@ def preset_options(name: str) -> BenchmarkOptions:
     """
     known = [p.value for p in Preset]
     if name not in known:
-        raise InputError(Problem("preset", f"'{name}' is unknown; {suggest_allowed(name, known)}."))
+        raise InputError(Problem("--preset", f"'{name}' is unknown; {suggest_allowed(name, known)}."))
     preset = PRESETS[Preset(name)]
     return BenchmarkOptions(
         threads=(1, 2),

@@ -31,6 +31,7 @@ _WIDTH = 80
 _MAJORITY = 0.8
 _LEAST_MARGIN = 5.5
 """Margin of the guess below which a header is questioned: headers of unusual names are mostly above it, rows of data below."""
+_FEW_ROWS = 50
 _RECIPE_ENDINGS = (".yaml", ".yml")
 
 
@@ -143,6 +144,7 @@ def check_data_file(files: DataFiles) -> FileReport:
     labels = Counter(name for example in examples for name in _label_names(example))
     warnings = [
         *report.warnings,
+        *_check_count(len(examples), task),
         *_check_labels(labels, columns, len(unlabelled), len(examples)),
         *_check_texts(examples),
     ]
@@ -172,6 +174,13 @@ def _check_header(columns: dict[str, Column], table: TableForm) -> list[str]:
         row = shorten_list([column.example for column in columns.values()], _SHOWN)
         return [f"the first row ({row}) is taken as data; if it names the columns, give --header"]
     return []
+
+
+def _check_count(rows: int, task: TaskName) -> list[str]:
+    """Return a warning if a file has too few rows to train on and to measure a score with."""
+    if not 0 < rows < _FEW_ROWS or task is TaskName.FEATURE_EXTRACTION:
+        return []
+    return [f"{rows:,} rows are few to train on, and a score measured on a part of them says little"]
 
 
 def _label_names(example: Example) -> Iterator[str]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core.data.cells import find_name_problems
+from pocketbert.core.data.cells import Span, find_name_problems
 from pocketbert.core.data.examples import Example, Label
 from pocketbert.core.data.labels import Labels, are_placeholder_names, resolve_labels
 from pocketbert.core.errors import InputError
@@ -168,6 +168,12 @@ def test_a_label_that_is_unknown_is_shown_once() -> None:
         found.ids(rows("tune", "lamp", "tune", "tune", "timer"), "a")
     assert [p.where for p in caught.value.problems] == ["a:1", "a:5", "a"]
     assert "and 2 more bad rows (4 in all)" in str(caught.value)
+    tags = Labels(("O", "B-PER", "I-PER"))
+    unknown, known = Span(0, 1, "LOC"), Span(0, 1, "PER")
+    with pytest.raises(InputError) as caught:
+        tags.spans(rows((unknown,), (known,), (unknown, unknown)), "a")
+    assert [p.where for p in caught.value.problems] == ["a:1", "a"]
+    assert "and 2 more bad rows (3 in all)" in str(caught.value)
 
 
 def test_lists_of_numbers_are_labels_likewise() -> None:

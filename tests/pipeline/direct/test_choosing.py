@@ -135,4 +135,4 @@ def test_the_student_must_have_a_file_inside_in_every_format() -> None:
     assert [c.student for c in kept if c.front and c.format is ONNX] == ["half"]
     lines = no_student_error([half], BudgetSection(max_size_mb=0.00005)).failures
     assert "The nearest is half" in lines[0]
-    assert "tflite: no file is inside" in lines[1]
+    assert "tflite: no file is inside" in lines[0]

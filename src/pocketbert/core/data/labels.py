@@ -102,14 +102,17 @@ class Labels:
             InputError: Naming the rows with a span whose label no tag has.
         """
         known = {label for tag in self.names if (label := label_of_tag(tag)) is not None}
-        bad = BadRows(title)
+        bad, refused = BadRows(title), set[str]()
         spans_by_row = []
         for example in examples:
             spans = [s for s in example.label if isinstance(s, Span)] if isinstance(example.label, tuple) else []
-            for span in spans:
-                if span.label not in known:
-                    hint = suggest_allowed(span.label, sorted(known), _ALIKE, _SHOWN)
-                    bad.add(example.row, f"span label '{span.label}' is not in the label set; {hint}.", _ROW_FIX)
+            for label in [s.label for s in spans if s.label not in known]:
+                if label in refused or not bad.shows_more:  # each label is shown once
+                    bad.count += 1
+                    continue
+                refused.add(label)
+                hint = suggest_allowed(label, sorted(known), _ALIKE, _SHOWN)
+                bad.add(example.row, f"span label '{label}' is not in the label set; {hint}.", _ROW_FIX)
             spans_by_row.append(spans)
         if bad.count:
             raise InputError(bad.close())

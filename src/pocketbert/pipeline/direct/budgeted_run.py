@@ -233,8 +233,8 @@ def _export_and_search(run: Run, budget: RecipeBudget, schemes: Sequence[Scheme]
             results, students = _StudentSearch(run, inputs, budget, schemes, folder).run(results)
         else:
             require_chosen_files(results, budget, "export.formats=")
-    counts = {name: run.labelled.count(name) for name in (EVAL, HOLDOUT)}
-    scored = " and ".join(f"{count:,} rows of {name}" for name, count in counts.items() if count)
+    counts = {"of eval": run.labelled.count(EVAL), "held out of training": run.labelled.count(HOLDOUT)}
+    scored = " and ".join(f"{count:,} rows {which}" for which, count in counts.items() if count)
     chose = len(inputs.choosing.rows.examples)
     rows = (
         f"{chose:,} rows of eval chose files and are in no score; {scored} chose nothing, and all scores are of these."

@@ -219,10 +219,13 @@ def no_student_error(considered: Sequence[StudentResult], budget: BudgetSection)
         return len(outside), max(factors, default=1.0)
 
     nearest = min((c for c in considered if c.findings), key=distance)
-    lines = [line for f in nearest.findings if f.chosen is None for line in describe_failure(f, budget)]
+    outside = [" ".join(describe_failure(f, budget)) for f in nearest.findings if f.chosen is None]
     others = [f"{c.record.name}: {c.record.note}" for c in considered if c.record.note]
-    head = f"No student has a file inside {budget.text} in every format. The nearest is {nearest.record.name}:"
-    return GateError([head, *lines, *others, "No folder was written."])
+    head = (
+        f"No student has a file inside {budget.text} in every format, and no folder was written. "
+        f"The nearest is {nearest.record.name}: "
+    )
+    return GateError([head + " ".join(outside), *others])
 
 
 # --- wording ----------------------------------------------------------------------------------------------------------

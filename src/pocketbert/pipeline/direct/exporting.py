@@ -168,9 +168,12 @@ def skip_finished(output: Path, is_same: bool, overwrite: bool) -> bool:
     if output.is_dir() and list_occupants(output):
         if not overwrite:
             fix = "Choose another -o/--output, or --overwrite to replace it."
+            what = "exists and holds something else; nothing was written."
+            if (output / ARTEFACTS_FILE).is_file():
+                what = "holds files of another model, of other options or of another version; nothing was written."
             raise InputError(
-                [Problem(f"{output}/{what}", "nothing was written.", fix) for what in damage]
-                or Problem(str(output), "exists and holds something else; nothing was written.", fix)
+                [Problem(f"{output}/{name}", "nothing was written.", fix) for name in damage]
+                or Problem(str(output), what, fix)
             )
         if not (output / ARTEFACTS_FILE).is_file():
             what = "exists and is not an artefact folder: --overwrite does not replace it; nothing was written."
