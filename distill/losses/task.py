@@ -99,7 +99,9 @@ def soft_loss(
       choices of a question.
     - Regression: the squared error.
     - Question answering: the mean of the divergences of start and end over the real tokens.
-    - Feature extraction: 1 minus the cosine of the text vectors.
+    - Feature extraction: 1 minus the cosine of the text vectors. If they may be cut (`Pooling.dimensions`), the mean of
+      this over their lengths, the whole vector included (Kusupati et al. 2022, arXiv 2205.13147, eq. 1, with equal
+      weights).
 
     Args:
         task: Task of the model, such as classification; decides the loss.
@@ -123,7 +125,9 @@ def soft_loss(
         if teacher_vectors is None:
             teacher_states = _pool_states(teacher_outputs["last_hidden_state"], mask, pooling)
             teacher_vectors = _apply_layers(teacher_states, pooling.layers)
-        return Term.of((1 - F.cosine_similarity(vectors, teacher_vectors, dim=-1)).mean(), len(mask))
+        ends = [n for n in pooling.dimensions if n < vectors.shape[-1]] + [vectors.shape[-1]]
+        errors = [1 - F.cosine_similarity(vectors[:, :n], teacher_vectors[:, :n], dim=-1).mean() for n in ends]
+        return Term.of(torch.stack(errors).mean(), len(mask))
     student, teacher = outputs.logits, teacher_outputs["logits"]
     if task.level is Level.TOKEN:
         labelled = batch["labels"] != IGNORED_LABEL

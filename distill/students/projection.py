@@ -1,18 +1,25 @@
-"""The learned projection from a student's width to its teacher's, part of the student only during training.
+"""Learned linear maps between a student's vectors and its teacher's.
 
-`attach_projection` adds it to a student, `projected` applies it, `detach_projection` removes it, and
-`restore_projection` creates it from the arguments and weights that an earlier stage passed on.
+`LayerProjection` maps a student's states to its teacher's width, and is part of the student only during training: `attach_projection`
+adds it to a student, `projected` applies it, `detach_projection` removes it, and `restore_projection` creates it from the arguments and
+weights that an earlier stage passed on. `learn_rotation` turns a teacher's text vectors so that they may be cut; the student keeps the
+rotation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import orthogonal
 
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.host.hardware import default_threads
 from pocketbert.core.seeds import derive_seed
 from pocketbert.core.types import Projection
 
@@ -20,6 +27,7 @@ _SUBMODULE = "layer_projection"
 """Name of the student's submodule; it is part of the training checkpoints."""
 _INITIAL_STD = 0.02
 """Standard deviation of BERT's random weights, which the released code also uses here."""
+_ROTATION_STEPS, _ROTATION_BATCH, _ROTATION_RATE = 400, 256, 2e-3
 
 
 class LayerProjection(nn.Module):
@@ -168,3 +176,48 @@ def projected(student: Any, number: int, state: Tensor) -> Tensor:
 def _describe(projection: LayerProjection) -> str:
     """Return the kind and the sizes of a projection in words."""
     return f"{projection.kind} from {projection.width} to {projection.teacher_width} for {projection.layers} layers"
+
+
+def learn_rotation(vectors: NDArray[np.floating], lengths: Sequence[int], seed: int) -> NDArray[np.float32]:
+    """Learn a rotation R of text vectors so that cosines of the first numbers of ``R v`` are those of whole vectors, as far as possible.
+
+    Minimises, over pairs of vectors in a batch, the sum over the lengths n of ``(cos((R v)[:n], (R w)[:n]) - cos(v, w))^2``,
+    by 400 steps of Adam from the identity. A rotation leaves cosines, dot products and Euclidean distances of whole vectors as
+    they are. A student that learns from rotated vectors is trained on each length (`pocketbert.distill.losses.task.soft_loss`).
+
+    Kusupati et al. 2022, "Matryoshka Representation Learning", arXiv 2205.13147, train a whole encoder for it; here the teacher is
+    fixed, and only the axes of its vectors are chosen. Principal components are no substitute: they spend the first numbers on
+    what all texts share.
+
+    Args:
+        vectors: Vectors of some texts, [N, W].
+        lengths: Numbers to which vectors will be cut, each at most W.
+        seed: Seed of the run.
+
+    Returns:
+        R, float32 [W, W].
+    """
+    torch.set_num_threads(default_threads())
+    unit = F.normalize(torch.from_numpy(np.asarray(vectors, np.float32)), dim=-1)
+    width = unit.shape[1]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(seed, "rotation"))
+        linear = nn.Linear(width, width, bias=False)
+        nn.init.eye_(linear.weight)
+        orthogonal(linear, orthogonal_map="cayley")
+        optimizer = torch.optim.Adam(linear.parameters(), lr=_ROTATION_RATE)
+        for step in range(_ROTATION_STEPS):
+            optimizer.param_groups[0]["lr"] = _ROTATION_RATE * (1 - step / _ROTATION_STEPS)
+            batch = unit[torch.randint(len(unit), (_ROTATION_BATCH,))]
+            cosines, turned = batch @ batch.T, linear(batch)
+            loss = torch.zeros(())
+            for n in lengths:
+                cut = F.normalize(turned[:, :n], dim=-1)
+                loss = loss + (cut @ cut.T - cosines).square().mean()
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        learned = linear.weight.detach().double()
+    # the nearest rotation in double precision: rounding of the steps would change cosines of whole vectors
+    left, _, right = torch.linalg.svd(learned)
+    return np.asarray((left @ right).float().numpy())

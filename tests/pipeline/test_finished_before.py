@@ -81,7 +81,10 @@ def test_an_export_of_changed_files_is_not_finished_before(
     assert open_model_folder(str(model)).digest != before
     again = export(model, output)
     assert again.exit_code == 2, again.output
-    assert f"{output}: holds files of another model, of other options or of another version; nothing was written." in again.stderr
+    assert (
+        f"{output}: holds files of another model, of other options or of another version; nothing was written."
+        in again.stderr
+    )
 
 
 def test_an_export_with_other_library_versions_is_not_finished_before(

@@ -95,7 +95,8 @@ def export(
         list[str] | None,
         sets(
             "--answer",
-            "Set how outputs become answers: thresholds, temperature, unknown, stride, answer_length, null_answers, pooling or normalize. May be repeated.",
+            "Set how outputs become answers: thresholds, temperature, unknown, stride, answer_length, null_answers, pooling, normalize, similarity or dimensions. "
+            "May be repeated.",
             metavar="KEY=VALUE",
         ),
     ] = None,

@@ -109,6 +109,15 @@ def predict(
             help="Write the answers to this .csv, .tsv or .jsonl file, each next to the columns of its row, instead of printing them.",
         ),
     ] = None,
+    dimensions: Annotated[
+        int | None,
+        typer.Option(
+            "--dimensions",
+            min=1,
+            help="Cut vectors to their first numbers, as many as this, and divide them by their length; the model card lists the "
+            "lengths that the model was trained for.",
+        ),
+    ] = None,
     overwrite: options.OverwriteFile = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per text.")] = False,
 ) -> None:
@@ -139,17 +148,22 @@ def predict(
     if opened[0].choice:
         print_note(opened[0].choice)
     opened[0].tokenizer.with_prompt(prompt)  # an unknown name ends the command before anything is computed
+    if dimensions is not None and dimensions not in (lengths := getattr(opened[0].head, "dimensions", ())):
+        known = f"the model's are {', '.join(map(str, lengths))}" if lengths else "the model was trained for none"
+        raise InputError(
+            Problem("--dimensions", f"{dimensions} is no length to cut vectors to; {known}.", "Leave it out.")
+        )
     if query is not None:
         _rank(opened[0], query, inputs, top, output, json)
         return
     if opened[0].tokenizer.reader is not None:
         opened[0].tokenizer.reader.check(text for _, text in inputs.read())
-    asked = _Asked(opened, inputs, count, prompt, top or 1)
+    asked = _Asked(opened, inputs, count, prompt, top or 1, dimensions)
     if output is None:
         for row, one, answer in asked.answers():
             _print_answer(one, answer, inputs.other_columns(row) if json else {}, asked.top, json)
         return
-    key = _digest_settings(opened[0], inputs, [prompt, asked.top, engine, cadence])
+    key = _digest_settings(opened[0], inputs, [prompt, asked.top, engine, cadence, dimensions])
     with keep_rows(output, key, _PORTION) as kept:
         if kept.note:
             print_note(kept.note)
@@ -168,6 +182,7 @@ class _Asked:
         count: Number of texts.
         prompt: Name of the prompt.
         top: Number of alternatives.
+        dimensions: Length to which vectors are cut; None for whole vectors.
     """
 
     models: Sequence[Model]
@@ -175,10 +190,12 @@ class _Asked:
     count: int
     prompt: str | None
     top: int
+    dimensions: int | None = None
 
     def answers(self) -> Iterator[tuple[Mapping[str, Any], AnyText, Answer]]:
         """Yield each row with its text and answer."""
         for portion, answers in self._portions(0):
+            answers = self._cut(answers)
             yield from ((row, text, answer) for (row, text), answer in zip(portion, answers, strict=True))
 
     def keep(self, kept: KeptRows) -> None:
@@ -186,7 +203,15 @@ class _Asked:
         from pocketbert.core.predict.answers import answer_fields
 
         for _, answers in self._portions(kept.done):
-            kept.add([json_text(answer_fields(answer, self.top)).encode() for answer in answers])
+            kept.add([json_text(answer_fields(answer, self.top)).encode() for answer in self._cut(answers)])
+
+    def _cut(self, answers: Sequence[Answer]) -> Sequence[Answer]:
+        """Return the answers, with vectors cut to the length that was asked for."""
+        from pocketbert.core.predict.answers import Embedding
+
+        if self.dimensions is None:
+            return answers
+        return [a.cut(self.dimensions) if isinstance(a, Embedding) else a for a in answers]
 
     def _portions(self, done: int) -> Iterator[tuple[list[tuple[Mapping[str, Any], AnyText]], Sequence[Answer]]]:
         """Yield the portions of rows behind the first `done` with their answers, and show the progress."""

@@ -64,6 +64,21 @@ def test_the_order_of_cosines_decides(tokenizer: TextTokenizer) -> None:
         assert score.others["pearson"] == pytest.approx(pearsonr(GOLD, cosines).statistic)
 
 
+def test_cut_vectors_are_scored_too(tokenizer: TextTokenizer) -> None:
+    head = make_head(TASK, Labels(()), AnswerSettings(dimensions=[3, 2, 3]))
+    vectors = [*np.random.default_rng(0).normal(size=(8, 1, 5)).astype(np.float32)]
+    scored = head.prepare(make_rows(*PAIRS), tokenizer, "a.csv")
+    plain = make_head(TASK, Labels(()))
+    found = head.score(vectors, scored)
+    assert found.others.keys() == {"pearson", "spearman@2", "spearman@3"}
+    for n in (2, 3):
+        assert found.others[f"spearman@{n}"] == plain.score([v[:, :n] for v in vectors], scored).value
+    theirs = np.random.default_rng(1).normal(size=(8, 5)).astype(np.float32)
+    taught = head.score(vectors, replace(scored, truth=theirs))
+    wanted = plain.score([v[:, :2] for v in vectors], replace(scored, truth=theirs[:, :2])).value
+    assert taught.others["mean_cosine@2"] == wanted
+
+
 def test_the_teachers_vectors_decide_where_there_are_no_scores(tokenizer: TextTokenizer) -> None:
     made = HEAD.prepare(make_rows(("good", None), ("bad", None), ("day", None)), tokenizer, "a.csv")
     theirs = np.array([[2.0, 0.0], [0.0, 0.5], [1.0, 1.0]], np.float32)

@@ -4,8 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file
 
 from pocketbert.core.errors import InputError
@@ -14,6 +16,7 @@ from pocketbert.distill.students.projection import (
     LayerProjection,
     attach_projection,
     detach_projection,
+    learn_rotation,
     projected,
     restore_projection,
 )
@@ -102,3 +105,21 @@ def test_one_that_does_not_fit_is_refused(
     with pytest.raises(InputError, match=said):
         attach_projection(other, width, kind, 3, "distill.1", carried=trained)
     assert detach_projection(other) is None
+
+
+def errors_of_cut_cosines(vectors: NDArray[np.floating], n: int) -> float:
+    """Mean squared error of the cosines of the first numbers, against those of whole vectors."""
+    whole, cut = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (vectors, vectors[:, :n]))
+    return float(np.square(cut @ cut.T - whole @ whole.T).mean())
+
+
+def test_a_rotation_brings_into_the_first_numbers_what_tells_vectors_apart() -> None:
+    draw = np.random.default_rng(3)
+    # the last four of sixteen numbers tell vectors apart, the first are noise
+    vectors = (draw.normal(size=(300, 16)) * np.repeat([0.1, 1.0], [12, 4])).astype(np.float32)
+    rotation = learn_rotation(vectors, [4, 8], 7)
+    assert rotation.dtype == np.float32
+    np.testing.assert_allclose(rotation @ rotation.T, np.eye(16), atol=1e-6)
+    np.testing.assert_array_equal(rotation, learn_rotation(vectors, [4, 8], 7))
+    assert errors_of_cut_cosines(vectors @ rotation.T, 4) < errors_of_cut_cosines(vectors, 4) / 3
+    assert errors_of_cut_cosines(vectors @ rotation.T, 16) < 1e-12

@@ -23,13 +23,13 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.heads import AnswerSettings, Prepared, make_head
 from pocketbert.core.heads.multiple_choice import even_choices
 from pocketbert.core.heads.token_classification import find_words
-from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING
+from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, Level, TaskName
 from pocketbert.distill.losses.task import soft_loss
 from pocketbert.distill.teacher.column import ColumnTeacher
 from pocketbert.distill.training.data import TrainSet
-from pocketbert.pipeline.learn.answers import ColumnSettings, column_outputs, fit_width, name_rows, score_answers
+from pocketbert.pipeline.learn.answers import ColumnSettings, column_outputs, fit_vectors, name_rows, score_answers
 from support.tiny_texts import LABELS, task_rows
 
 Array = NDArray[np.float64]
@@ -321,12 +321,13 @@ def test_answers_are_scored_against_labels_of_their_own_only(tmp_path: Path, tok
     assert score_answers(head, prepared, settings) is None
 
 
+@pytest.mark.parametrize("cut", [(), (2,)])
 @pytest.mark.parametrize("width", [4, 8, 12])
-def test_vectors_of_another_width_keep_their_cosines(width: int) -> None:
+def test_vectors_of_another_width_keep_their_cosines(width: int, cut: tuple[int, ...]) -> None:
     draw = np.random.default_rng(1)
     # eight numbers, of which four directions hold all
     vectors = [*(draw.normal(size=(30, 4)) @ np.linalg.qr(draw.normal(size=(8, 4)))[0].T).astype(np.float32)]
-    mapped = fit_width(vectors, width, vectors)
+    mapped = fit_vectors(vectors, vectors, Pooling(dimensions=cut), width, 7)
 
     def cosines(of: Sequence[NDArray[np.float32]]) -> Array:
         matrix = np.stack(of).astype(np.float64)

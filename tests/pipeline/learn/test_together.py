@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.errors import InputError
 from pocketbert.core.models.folder import open_model_folder
-from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING
+from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, read_pooling
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.pipeline.learn.data import AGREEMENT, RunData, load_data
@@ -200,6 +204,48 @@ def test_vectors_without_scores_choose_nothing(tiny_model: Callable[..., Path], 
         read(1, validation=texts_at(tmp_path / "v.txt", 20, 6))
     with pytest.raises(InputError, match=r"training\.seeds: .* and its rows have no scores"):
         read(2, validation=scored)
+
+
+def test_vectors_that_may_be_cut(tiny_model: Callable[..., Path], task: Task, cli: Cli, tmp_path: Path) -> None:
+    texts = [row["text"] for row in task_rows(41, 8)]
+    # any model finds a text most alike to itself
+    pairs = [{"a": a, "b": a if i % 2 else b, "label": i % 2} for i, (a, b) in enumerate(pairwise(texts))]
+    scored = {"path": str(write_lines(tmp_path / "s.jsonl", pairs)), "text": "a", "text_pair": "b", "label": "label"}
+    recipe = task.variant(
+        tmp_path / "r.yaml",
+        task="feature-extraction",
+        data={"labels": None, "train": texts_at(tmp_path / "t.txt", 40, 7), "eval": scored},
+        teacher={"model": str(tiny_model("bert", 2, (), "AutoModel")), "finetune": None},
+        distill=[OUTPUTS],
+        export={"formats": ["onnx"]},
+    )
+    wide = cli("run", recipe, "-o", tmp_path / "wide", "answer.dimensions=[4, 99]")
+    assert wide.exit_code == 2
+    assert "answer.dimensions: 99 is more than the 32 numbers of a vector" in wide.stderr
+    turned = cli("run", recipe, "-o", tmp_path / "no", "answer.dimensions=[4]", "answer.similarity=manhattan")
+    assert "vectors compared by the Manhattan distance cannot be turned" in turned.stderr
+    made = cli("run", recipe, "-o", tmp_path / "run", "answer.dimensions=[16, 4]")
+    assert made.exit_code == 0, made.output + made.stderr
+    poolings = [read_pooling(tmp_path / "run" / name) for name in ("teacher", "student")]
+    rotations = [p.layers[-1].weights["linear.weight"] for p in poolings if p is not None]
+    np.testing.assert_array_equal(*rotations)
+    phone = tmp_path / "run/phone"
+    artefacts = read_artefacts(phone)
+    assert artefacts.processing.dimensions == [4, 16]
+    assert {"spearman@4", "spearman@16"} <= artefacts.default_model().scores["eval"].others.keys()
+    assert "A vector may be cut to its first 4 or 16 numbers" in (phone / "README.md").read_text()
+    text = task_rows(1, 3)[0]["text"]
+    (whole,), (cut,) = (
+        [
+            json.loads(line)["embedding"]
+            for line in cli("predict", "-m", phone, "--json", *more, text).stdout.splitlines()
+        ]
+        for more in ((), ("--dimensions", "4"))
+    )
+    np.testing.assert_allclose(cut, np.array(whole[:4]) / np.linalg.norm(whole[:4]), atol=1e-6)
+    refused = cli("predict", "-m", phone, "--dimensions", "5", text)
+    assert refused.exit_code == 2
+    assert "--dimensions: 5 is no length to cut vectors to; the model's are 4, 16" in refused.stderr
 
 
 def test_a_run_taught_by_a_column_is_packed_without_paths_and_is_not_diagnosed(

@@ -120,7 +120,10 @@ def test_the_same_command_again_does_nothing_and_other_settings_need_overwrite(
     for more in (["--scheme", "int8"], ["--max-length", "32"], ["--format", "tflite"]):
         result = cli(*export, *more)
         assert result.exit_code == 2
-        assert f"{folder}: holds files of another model, of other options or of another version; nothing was written." in result.stderr
+        assert (
+            f"{folder}: holds files of another model, of other options or of another version; nothing was written."
+            in result.stderr
+        )
     assert tree(folder) == before
     replaced = cli(*export, "--max-length", "4", "--overwrite")
     assert replaced.exit_code == 0, replaced.output

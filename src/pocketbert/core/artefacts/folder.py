@@ -40,6 +40,7 @@ _TASKS_OF_ENTRY: dict[str, tuple[TaskName, ...]] = {
     "pooling": (TaskName.FEATURE_EXTRACTION,),
     "normalize": (TaskName.FEATURE_EXTRACTION,),
     "similarity": (TaskName.FEATURE_EXTRACTION,),
+    "dimensions": (TaskName.FEATURE_EXTRACTION,),
 }
 """Tasks that use an entry of `Processing`; all tasks use the others."""
 

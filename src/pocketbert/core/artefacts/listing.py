@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ARTEFACTS_FILE = "artifacts.json"
 _PACKED_FOLDER = "phone"
 """Name of the artefact folder in a run folder."""
-_SETTINGS = ("thresholds", "stride", "answer_length", "null_answers", "similarity")
+_SETTINGS = ("thresholds", "stride", "answer_length", "null_answers", "similarity", "dimensions")
 """Answer settings that a head reads."""
 
 

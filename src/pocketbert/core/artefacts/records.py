@@ -250,6 +250,7 @@ class Processing(_Record):
             several that are concatenated: ``mean+max``.
         vector_layers: Layers that the files apply to that vector, in order, in words.
         normalize: Whether the files divide the vector by its length (embeddings).
+        dimensions: Numbers to which a vector may be cut, besides its own length (embeddings); None for its own only.
         answer_length: Longest answer in tokens (question answering).
         null_answers: Whether a question may have no answer (question answering).
     """
@@ -269,6 +270,7 @@ class Processing(_Record):
     pooling: Annotated[str, Field(pattern=_POOLINGS)] | None = None
     vector_layers: Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=16)] = []
     normalize: bool | None = None
+    dimensions: Annotated[list[_Length], Field(max_length=16)] | None = None
     answer_length: _Length | None = None
     null_answers: bool | None = None
 
@@ -288,6 +290,7 @@ class Processing(_Record):
             "pooling": self.pooling if self.pooling in set(PoolingKind) else None,
             "normalize": self.normalize,
             "similarity": self.similarity,
+            "dimensions": self.dimensions,
         }
         return AnswerSettings.model_validate({k: v for k, v in values.items() if v is not None})
 

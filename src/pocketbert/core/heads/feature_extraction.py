@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pocketbert.core.data.examples import Example
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads.head import Prepared, TextHead, all_finite, make_score, prepare_texts
-from pocketbert.core.metrics import MEAN_COSINE, PEARSON, SPEARMAN, pearson, spearman
+from pocketbert.core.metrics import MEAN_COSINE, PEARSON, SPEARMAN, Metric, pearson, spearman
 from pocketbert.core.predict.answers import Answer, Embedding
 from pocketbert.core.predict.inputs import split_pair
 from pocketbert.core.predict.predictor import Matrix, join_texts
@@ -34,10 +34,11 @@ class FeatureExtractionHead(TextHead):
     Args:
         task: The task's row in the table of tasks.
         similarity: How the vectors of a scored pair are compared.
+        dimensions: Numbers to which a vector may be cut; vectors of each length are scored too.
     """
 
-    def __init__(self, task: Task, similarity: Similarity = Similarity.COSINE) -> None:
-        self.task, self.similarity = task, similarity
+    def __init__(self, task: Task, similarity: Similarity = Similarity.COSINE, dimensions: Sequence[int] = ()) -> None:
+        self.task, self.similarity, self.dimensions = task, similarity, tuple(dimensions)
 
     def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
         """Tokenize each example as one row, or, if all are pairs with a score, as two rows whose label is the score.
@@ -59,19 +60,30 @@ class FeatureExtractionHead(TextHead):
         return Prepared(examples, tokenizer.encode(texts), np.repeat(np.arange(len(examples)), 2), {}, truth)
 
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
-        """Compute Spearman's correlation with the gold scores; without scores, the mean cosine to the teacher."""
+        """Compute Spearman's correlation with the gold scores; without scores, the mean cosine to the teacher.
+
+        If vectors may be cut, `Score.others` has the same score of the first 64 numbers as ``spearman@64``.
+        """
         vectors, truth = join_texts(reduced), np.asarray(prepared.truth, np.float64)
         finite = all_finite(reduced)
+        metric, value = self._compare(vectors, truth)
+        others = {f"{metric.name}@{n}": self._compare(vectors[:, :n], truth)[1] for n in self.dimensions}
         if truth.ndim == 1:
             values = similarities(vectors[::2], vectors[1::2], self.similarity)
-            value, others = spearman(truth, values), {PEARSON.name: pearson(truth, values)}
-            metric, chance = SPEARMAN, min(1.0, 3 / np.sqrt(max(1, len(truth))))
+            others[PEARSON.name] = pearson(truth, values)
+            chance = min(1.0, 3 / np.sqrt(max(1, len(truth))))
         else:
             teacher = _normalize(truth)
-            value, others, metric = float((_normalize(vectors) * teacher).sum(-1).mean()), {}, MEAN_COSINE
             # a model that looks at no text can always answer the mean direction of the teacher's vectors
             chance = float((teacher @ _normalize(teacher.mean(0, keepdims=True))[0]).mean())
         return make_score(metric, value, others if finite else {}, len(truth), chance, finite)
+
+    def _compare(self, vectors: Matrix, truth: NDArray[np.float64]) -> tuple[Metric, float]:
+        """Return the metric and the score of vectors, cut or whole, against gold scores [pairs] or the teacher's vectors."""
+        if truth.ndim == 1:
+            return SPEARMAN, spearman(truth, similarities(vectors[::2], vectors[1::2], self.similarity))
+        teacher = truth[:, : vectors.shape[1]]
+        return MEAN_COSINE, float((_normalize(vectors) * _normalize(teacher)).sum(-1).mean())
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
         """Return an `Embedding` with the vector of each text."""

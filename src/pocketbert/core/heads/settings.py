@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, PositiveInt, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, PositiveInt, field_validator, model_validator
 
 from pocketbert.core.data.source import PlainNumbers
 from pocketbert.core.predict.score_records import Temperature
@@ -95,6 +95,21 @@ class AnswerSettings(PlainNumbers):
         description="feature-extraction: what two vectors are compared with where pairs are scored; default what the model's own files "
         "say, else cosine.",
     )
+
+    dimensions: list[PositiveInt] | None = Field(
+        None,
+        min_length=1,
+        max_length=16,
+        description="feature-extraction: lengths to which a vector may be cut, such as [64, 128], for a smaller index; a run that distils "
+        "turns the vectors so that their first numbers hold the most, and trains and scores each length; for a model that is only "
+        "exported, the lengths that it was trained for.",
+    )
+
+    @field_validator("dimensions")
+    @classmethod
+    def _sort_dimensions(cls, values: list[int] | None) -> list[int] | None:
+        """Return the numbers of dimensions in ascending order, each once."""
+        return None if values is None else sorted(set(values))
 
     @property
     def unknown_below(self) -> float | None:

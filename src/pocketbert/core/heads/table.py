@@ -48,7 +48,7 @@ def make_head(task: Task, labels: Labels, settings: AnswerSettings | None = None
         case TaskName.FILL_MASK:
             return FillMaskHead(task)
         case TaskName.FEATURE_EXTRACTION:
-            return FeatureExtractionHead(task, settings.similarity or Similarity.COSINE)
+            return FeatureExtractionHead(task, settings.similarity or Similarity.COSINE, settings.dimensions or ())
 
 
 def label_thresholds(settings: AnswerSettings, labels: int) -> Sequence[float]:

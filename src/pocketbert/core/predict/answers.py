@@ -275,6 +275,14 @@ class Embedding:
     vector: NDArray[np.float32] = field(repr=False)
     truncated: bool = False
 
+    def cut(self, dimensions: int) -> Embedding:
+        """Return the first numbers of the vector, divided by their length, for a model whose vectors may be cut.
+
+        Such a model lists the useful numbers of dimensions as `answer.dimensions` of its recipe and in its model card.
+        """
+        first = self.vector[:dimensions]
+        return Embedding(first / max(float(np.linalg.norm(first)), 1e-12), self.truncated)
+
     def fields(self, top: int = 1) -> dict[str, Any]:
         """Return all numbers of the vector, rounded to seven decimals, as a JSON object."""
         return {"embedding": [round(float(v), 7) for v in self.vector]}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -272,12 +272,14 @@ class Pooling:
         normalize: Whether the vector is divided by its Euclidean length, as the last step.
         further: Further kinds of pooling, whose vectors are appended to that of the first.
         layers: Layers that the vector goes through, in order, before it is normalized.
+        dimensions: Numbers to which the vector may be cut, ascending; empty if it is used as a whole only.
     """
 
     kind: PoolingKind = PoolingKind.MEAN
     normalize: bool = True
     further: tuple[PoolingKind, ...] = ()
     layers: tuple[VectorLayer, ...] = ()
+    dimensions: tuple[int, ...] = ()
 
     @property
     def kinds(self) -> tuple[PoolingKind, ...]:
@@ -438,6 +440,26 @@ def check_width(pooling: Pooling, hidden: int, where: str) -> None:
             raise InputError(Problem(where, what))
         if layer.weights:
             return
+
+
+def vector_width(pooling: Pooling, hidden: int) -> int:
+    """Return how many numbers the text vector of a model has after pooling and the dense layers behind it.
+
+    Args:
+        pooling: How token states become a vector.
+        hidden: Width of the token states.
+    """
+    width = hidden * len(pooling.kinds)
+    for layer in pooling.layers:
+        weight = layer.weights.get("linear.weight")
+        width = width if weight is None else int(weight.shape[0])
+    return width
+
+
+def turned_pooling(pooling: Pooling, rotation: NDArray[np.float32]) -> Pooling:
+    """Return a pooling with a Dense layer behind it that multiplies its vectors by a rotation [W, W]."""
+    layer = VectorLayer(DENSE, len(rotation), weights={"linear.weight": rotation})
+    return replace(pooling, layers=(*pooling.layers, layer))
 
 
 def apply_layers(vectors: NDArray[np.float64], layers: Sequence[VectorLayer]) -> NDArray[np.float64]:

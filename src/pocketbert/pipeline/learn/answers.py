@@ -26,7 +26,7 @@ from pocketbert.core.heads.head import IGNORED_LABEL
 from pocketbert.core.heads.token_classification import find_words
 from pocketbert.core.predict.inputs import Encoded
 from pocketbert.core.predict.scores import Score
-from pocketbert.core.predict.sentence_settings import Pooling
+from pocketbert.core.predict.sentence_settings import Pooling, vector_width
 from pocketbert.core.tasks import SENTENCE_EMBEDDING, LabelKind, ScoreFunction, Task
 from pocketbert.core.types import AnswerKind
 
@@ -299,7 +299,29 @@ def _span_logits(window: Encoded, answer: TeacherAnswer) -> dict[str, _Array]:
     return outputs
 
 
-def fit_width(vectors: Sequence[_Array], width: int, training: Sequence[_Array]) -> list[_Array]:
+def fit_vectors(
+    vectors: Sequence[_Array], training: Sequence[_Array], pooling: Pooling, hidden: int, seed: int
+) -> list[_Array]:
+    """Map vectors of a column to the width of a student's vectors, and rotate them if these may be cut.
+
+    Args:
+        vectors: The vectors, each [W].
+        training: The vectors that decide the map; see `_fit_width` and `learn_rotation`.
+        pooling: How the student's token states become a vector, and the lengths to which it may be cut.
+        hidden: Width of the student's token states.
+        seed: Seed of the run.
+    """
+    width = vector_width(pooling, hidden)
+    fitted = _fit_width(vectors, width, training)
+    if not pooling.dimensions:
+        return fitted
+    from pocketbert.distill.students.projection import learn_rotation
+
+    rotation = learn_rotation(np.stack(_fit_width(training, width, training)), pooling.dimensions, seed)
+    return [rotation @ vector for vector in fitted]
+
+
+def _fit_width(vectors: Sequence[_Array], width: int, training: Sequence[_Array]) -> list[_Array]:
     """Map vectors of one width to another so that the cosines between them change as little as possible.
 
     Narrower vectors get zeros behind them, which keeps every cosine. Wider ones are projected on the `width` principal
@@ -319,20 +341,6 @@ def fit_width(vectors: Sequence[_Array], width: int, training: Sequence[_Array])
         moment += np.outer(unit, unit)
     directions = np.linalg.eigh(moment)[1][:, ::-1][:, :width]
     return [(vector.astype(np.float64) @ directions).astype(np.float32) for vector in vectors]
-
-
-def vector_width(pooling: Pooling, hidden: int) -> int:
-    """Return how many numbers the text vector of a model has after pooling and the dense layers behind it.
-
-    Args:
-        pooling: How token states become a vector.
-        hidden: Width of the token states.
-    """
-    width = hidden * len(pooling.kinds)
-    for layer in pooling.layers:
-        weight = layer.weights.get("linear.weight")
-        width = width if weight is None else int(weight.shape[0])
-    return width
 
 
 def score_answers(head: Head, rows: Prepared, settings: ColumnSettings) -> Score | None:

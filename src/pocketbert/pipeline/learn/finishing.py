@@ -36,8 +36,12 @@ from pocketbert.core.predict.scores import Score
 from pocketbert.core.predict.sentence_settings import (
     DEFAULT_POOLING,
     Pooling,
+    Similarity,
     check_width,
     read_pooling,
+    read_similarity,
+    turned_pooling,
+    vector_width,
     write_modules,
 )
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -46,9 +50,8 @@ from pocketbert.core.tasks import SENTENCE_EMBEDDING, LabelKind, Task, TaskName
 from pocketbert.pipeline.learn.answers import (
     ColumnSettings,
     column_outputs,
-    fit_width,
+    fit_vectors,
     score_answers,
-    vector_width,
 )
 from pocketbert.pipeline.learn.data import RunData
 from pocketbert.pipeline.learn.validation import VALIDATION, metric_value
@@ -62,6 +65,8 @@ EVAL, SELECTION, HOLDOUT = "eval", "selection", "holdout"
 _TRAINING_FILE = "training.json"
 _VECTORS_FILE = "eval_vectors.npy"
 """The teacher's vectors of the eval rows, for feature extraction without scores."""
+_TURNING_ROWS = 4000
+"""Most rows whose vectors decide how vectors are turned."""
 _TUNING_ROWS = 4000
 """Most rows that thresholds are chosen on."""
 _BATCHING = Batching(64, 0.1)
@@ -359,14 +364,49 @@ def pooling_for(recipe: Recipe, folder: ModelFolder) -> Pooling:
     pooling = own if unit is None else replace(own, normalize=unit)
     if pooling.layers:
         check_width(pooling, read_hidden_size(folder), "answer.pooling" if kind is not None else str(folder.path))
+    lengths = recipe.answer.dimensions
+    if lengths and recipe.task is TaskName.FEATURE_EXTRACTION:
+        if lengths[-1] > (width := vector_width(pooling, read_hidden_size(folder))):
+            what = f"{lengths[-1]} is more than the {width} numbers of a vector."
+            raise InputError(Problem("answer.dimensions", what, f"Give numbers up to {width}."))
+        pooling = replace(pooling, dimensions=tuple(lengths))
     return pooling
+
+
+def turn_teacher_vectors(trained: TrainedModel) -> TrainedModel:
+    """Return a teacher with a layer behind its pooling that rotates its vectors so that they may be cut.
+
+    The rotation is learned from its vectors of up to 4,000 training rows: see `learn_rotation`. The teacher is returned as it is if its
+    vectors may not be cut, if no student is distilled, or if the student learns from a column of answers and only
+    starts from this model.
+
+    Raises:
+        InputError: If vectors are compared by a distance that a rotation changes.
+    """
+    recipe = trained.recipe
+    is_taught = bool(recipe.distill) and recipe.column is None and "train" in trained.data.splits
+    if not trained.pooling.dimensions or not is_taught or not current_process().main:
+        return trained
+    if (recipe.answer.similarity or read_similarity(trained.source.path)) is Similarity.MANHATTAN:
+        what = "vectors compared by the Manhattan distance cannot be turned so that they may be cut."
+        raise InputError(Problem("answer.dimensions", what, "Leave it out, or set answer.similarity to another one."))
+    from pocketbert.distill.students.projection import learn_rotation
+
+    family, task = family_of(trained.model.config.model_type), trained.data.head.task
+    tokenizer = TextTokenizer(trained.source.tokenizer_folder, trained.length, padding_side=family.padding_side)
+    predictor = TorchPredictor(trained.model, task, family.inputs, trained.pooling)
+    rows = trained.data.splits["train"].encoded[:_TURNING_ROWS]
+    vectors = join_texts(run_rows(predictor, tokenizer, rows, task, _BATCHING, "vectors"))
+    rotation = learn_rotation(vectors, trained.pooling.dimensions, recipe.seed)
+    return replace(trained, pooling=turned_pooling(trained.pooling, rotation))
 
 
 def _read_column_vectors(trained: TrainedModel) -> Matrix:
     """Return the vectors that a column of answers holds for the eval rows, mapped to the student's width: [N, H]."""
     splits, settings = trained.data.splits, column_settings(trained.recipe, trained.data)
     own, training = (column_outputs(splits[name], settings)[SENTENCE_EMBEDDING] for name in (EVAL, "train"))
-    return np.stack(fit_width(own, vector_width(trained.pooling, trained.model.config.hidden_size), training))
+    hidden = trained.model.config.hidden_size
+    return np.stack(fit_vectors(own, training, trained.pooling, hidden, trained.recipe.seed))
 
 
 def _choose_scoring_batch(task: Task) -> int:

@@ -30,7 +30,7 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import SENTENCE_EMBEDDING, Level, Task, TaskName
 from pocketbert.pipeline.formats.base import LICENCE_FILE
-from pocketbert.pipeline.learn.answers import column_outputs, fit_width, vector_width
+from pocketbert.pipeline.learn.answers import column_outputs, fit_vectors
 from pocketbert.pipeline.learn.augmenting import augmented_set
 from pocketbert.pipeline.learn.corpora import (
     copy_general_weights,
@@ -49,6 +49,7 @@ from pocketbert.pipeline.learn.finishing import (
     pooling_for,
     score_and_save,
     score_seed,
+    turn_teacher_vectors,
 )
 from pocketbert.pipeline.learn.label_order import order_head_labels
 from pocketbert.pipeline.learn.quantized import make_export_functions, write_carried
@@ -101,7 +102,8 @@ def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int,
         curves.append(make_curve("finetune", outcome))
     elif task.names_labels and recipe.column is None:
         notes += order_head_labels(teacher, model, recipe, data.labels)
-    score_and_save(TrainedModel(teacher, recipe, model, data, length, pooling, tuple(curves), tuple(notes)), at.output)
+    trained = TrainedModel(teacher, recipe, model, data, length, pooling, tuple(curves), tuple(notes))
+    score_and_save(turn_teacher_vectors(trained), at.output)
     (at.output / LICENCE_FILE).write_text(model.licence + "\n", encoding="utf-8")
     model.card.write(at.output / CARD_FILE)
     if finetune is None and current_process().main:
@@ -297,8 +299,7 @@ def _make_export_functions(learning: Learning, stage: QatStage, key: str, metric
 def _read_answers(learning: Learning, student: Any) -> TeacherSignals:
     """Return a source of teacher signals that reads the teacher's answers from a column of the training rows.
 
-    The source takes the place of a teacher model that is run. Sentence vectors of another width than the
-    student's are padded with zeros, or projected on their principal directions; see `fit_width`.
+    The source takes the place of a teacher model that is run. Sentence vectors get the student's width: `fit_vectors`.
 
     Args:
         learning: The recipe, which names the column, and the training rows.
@@ -313,10 +314,10 @@ def _read_answers(learning: Learning, student: Any) -> TeacherSignals:
     rows = even_choices(rows) if task.name is TaskName.MULTIPLE_CHOICE else rows
     outputs = dict(column_outputs(rows, column_settings(learning.recipe, learning.data)))
     if (vectors := outputs.get(SENTENCE_EMBEDDING)) is not None:
-        width = vector_width(learning.pooling, student.config.hidden_size)
-        outputs[SENTENCE_EMBEDDING] = fit_width(vectors, width, vectors)
-        if len(vectors[0]) != width:
-            print_note(f"  the teacher's vectors of {len(vectors[0])} numbers are mapped to the student's {width}")
+        fitted = fit_vectors(vectors, vectors, learning.pooling, student.config.hidden_size, learning.recipe.seed)
+        outputs[SENTENCE_EMBEDDING] = fitted
+        if (own := len(vectors[0])) != len(fitted[0]):
+            print_note(f"  the teacher's vectors of {own} numbers are mapped to the student's {len(fitted[0])}")
     return ColumnTeacher(outputs, task.level is Level.TOKEN)
 
 

@@ -6,6 +6,7 @@ import json
 
 from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.data.cells import have_iob_prefixes
+from pocketbert.core.metrics import METRICS
 from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind, Similarity
 from pocketbert.core.tasks import LabelKind, TaskName
 from pocketbert.pipeline.formats.base import format_places
@@ -125,8 +126,32 @@ def _describe_answer(artefacts: Artefacts) -> str:
                 f"`sentence_embedding` is the {pooled}{layers}{unit}, padding left out, computed inside the files; `last_hidden_state` has the "
                 "token states, for clients that pool themselves."
                 f"{f' Two vectors are compared by {_SIMILARITY_WORDS[p.similarity]}.' if p.similarity else ''}"
+                f"{_describe_lengths(artefacts)}"
             )
     return f"{_describe_probabilities(artefacts)}{_describe_unknown(artefacts)}"
+
+
+def _describe_lengths(artefacts: Artefacts) -> str:
+    """Return sentences on the lengths to which vectors may be cut, with a leading space; empty if they may not."""
+    lengths = artefacts.processing.dimensions
+    if not lengths:
+        return ""
+    default = artefacts.default_model()
+    measured = ""
+    for name, score in default.scores.items():
+        metric = METRICS[score.metric]
+        cut = [
+            f"{metric.format(score.others[key])} at {n}"
+            for n in lengths
+            if (key := f"{metric.name}@{n}") in score.others
+        ]
+        if cut:
+            measured = f" `{default.path}` reaches {', '.join(cut)} and {metric.format(score.value)} with all ({metric.name} on {name})."
+            break
+    return (
+        f" A vector may be cut to its first {' or '.join(map(str, lengths))} numbers (`processing.dimensions` of "
+        f"`artifacts.json`), which are then divided by their length.{measured}"
+    )
 
 
 _WHO_MARKS_UNKNOWN = "`pocketbert.load` and the app core mark it, the code in this card gives no label then; other clients have to compare."

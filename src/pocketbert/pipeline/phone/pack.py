@@ -352,6 +352,7 @@ def _processing(model: RunModel) -> Processing:
             "vector_layers": [layer.title for layer in pooling.layers],
             "normalize": pooling.normalize,
             "similarity": answer.similarity or read_similarity(folder.path),
+            "dimensions": answer.dimensions,
         }
     prompts = model.tokenizer.prompts
     if prompts.named:
