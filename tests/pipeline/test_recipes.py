@@ -200,6 +200,74 @@ def test_rows_without_a_label_are_counted_in_the_report(task: Task, tmp_path: Pa
     assert "rows.jsonl: 20 rows without a label (the teacher labels them)" in report.lines()
 
 
+def answered_rows(odd: Any = None, scale: float = 1.0) -> list[dict[str, Any]]:
+    """60 rows with probabilities of three labels, times a number; the 18th may have others."""
+    names, rows = ("refund", "delay", "praise"), []
+    for i in range(60):
+        probs = {name: (0.9 if j == i % 3 else 0.05) * scale for j, name in enumerate(names)}
+        rows.append({"text": f"row {i} about {names[i % 3]}", "probs": odd if odd is not None and i == 17 else probs})
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "line"),
+    [
+        (answered_rows(), (), "the teacher's answers are taken for probabilities"),
+        (answered_rows(scale=7.3), (), "the teacher's answers are taken for logits, which are numbers of any size"),
+        (
+            answered_rows({"refund": 0.9, "delay": 0.6, "praise": 0.3}),
+            (),
+            "rows.jsonl:18: column 'probs': the numbers 0.9, 0.6, 0.3 (sum 1.8) are no probabilities (from 0 to 1; of labels that "
+            "exclude each other about 1 in all), as those of 59 other rows are.",
+        ),
+        (
+            answered_rows({"refund": 90, "delay": 6, "praise": 4}),
+            (),
+            "the numbers 90, 6, 4 (sum 100) are no probabilities",
+        ),
+        (answered_rows(), ("--teacher", "prob"), "no column 'prob'; did you mean 'probs'?"),
+        (
+            [{"text": f"row {i}", "ann1": "a", "ann2": "ab"[i % 2], "ann3": ("b", None)[i % 2]} for i in range(60)],
+            ("--teacher", "ann1,ann2,ann3"),
+            "the teacher's answers are taken for votes",
+        ),
+        (
+            [{"text": f"row number {i}", "votes": ["good", "bad" if i % 2 else "good"]} for i in range(60)],
+            (),
+            "warning: 30 rows name a label twice; if these are votes of several people, name the column with --teacher",
+        ),
+        (
+            [{"text": f"row {i}", "label": "refunq" if i == 4 else ("refund", "delay")[i % 2]} for i in range(60)],
+            (),
+            "warning: 1 label has one row only: 'refunq'; misspelt? 'refunq' for 'refund'",
+        ),
+        ([{"text": f"row {i}", "label": "ab"[i % 2]} for i in range(40)], (), "warning: 40 rows are few to train on"),
+    ],
+)
+def test_what_a_check_says_about_answers_and_labels(
+    rows: list[dict[str, Any]], more: tuple[str, ...], line: str, tmp_path: Path, cli: Callable[..., Any]
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = cli("data", "check", path, *more)
+    assert line in " ".join((result.stdout + result.stderr).split())
+
+
+def test_a_recipe_is_refused_before_training_where_no_row_has_an_answer(
+    task: Task, tmp_path: Path, cli: Callable[..., Any]
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({**row, "label": "ab"[i % 2]}) + "\n" for i, row in enumerate(answered_rows())))
+    recipe = task.variant(
+        tmp_path / "r.yaml",
+        data={"train": {"path": str(path), "teacher": "prob"}, "labels": None},
+        teacher={"finetune": None},
+    )
+    result = cli("run", recipe, "-o", tmp_path / "run", "--dry-run")
+    assert result.exit_code == 2
+    assert "no row has an answer in column 'prob'" in result.stderr
+
+
 def test_a_data_file_is_checked_without_a_recipe(tmp_path: Path, cli: Callable[..., Any]) -> None:
     path = tmp_path / "rows.csv"
     rows = [f'"a film, number {i}",{"good" if i % 2 else "bad"}' for i in range(30)]

@@ -70,6 +70,15 @@ def run(
     label: Annotated[
         str | None, options.sets("--label", "With --data: read the label from this column.", "data.train.label")
     ] = None,
+    teacher: Annotated[
+        str | None,
+        options.sets(
+            "--teacher",
+            "With --data: learn from the answers of a teacher in this column, or from the votes in several (ann1,ann2,ann3); default: "
+            "found by its content.",
+            "data.train.teacher",
+        ),
+    ] = None,
     header: Annotated[
         bool | None,
         options.sets(
@@ -132,6 +141,7 @@ def run(
         "text": text,
         "text_pair": text_pair,
         "label": label,
+        "teacher": teacher,
         "header": header,
         "encoding": encoding,
         "task": task,

@@ -34,6 +34,13 @@ def check(
     text: options.Text = None,
     text_pair: options.TextPair = None,
     label: options.Label = None,
+    teacher: Annotated[
+        str | None,
+        typer.Option(
+            "--teacher",
+            help="Of a data file: read a teacher's answers from this column, or votes from several (a,b,c).",
+        ),
+    ] = None,
     header: options.Header = None,
     encoding: options.Encoding = None,
     task: Annotated[str | None, typer.Option("--task", help="Of a data file: the task; default: found.")] = None,
@@ -51,11 +58,11 @@ def check(
         if overrides:
             fix = "Name its columns with --text, --text-pair and --label, or check a recipe."
             raise InputError(Problem(overrides[0], f"is a key of a recipe, {recipe} is a data file.", fix))
-        files = api.DataFiles(recipe, None, text, text_pair, label, header, task, encoding)
+        files = api.DataFiles(recipe, None, text, text_pair, label, header, task, encoding, teacher=teacher)
         _print_file_report(api.data_check_file(files), json)
         return
     given = {"--text": text, "--text-pair": text_pair, "--label": label, "--header": header, "--encoding": encoding}
-    if flags := [flag for flag, value in {**given, "--task": task}.items() if value is not None]:
+    if flags := [flag for flag, value in {**given, "--task": task, "--teacher": teacher}.items() if value is not None]:
         fix = "Name a data file, or set the keys of the recipe, e.g. data.train.text=sentence"
         raise InputError(
             Problem(", ".join(flags), "belong to a data file; a recipe names its own columns and task.", fix)

@@ -103,6 +103,8 @@ def example_texts(artefacts: Artefacts) -> str:
 
 def _next_commands(folder: Path, artefacts: Artefacts) -> list[str]:
     """Return lines that suggest commands to run next with a new artefact folder."""
+    from pocketbert.core.types import Format
+
     place = shlex.quote(str(folder))
     scored = any(r.scores for r in artefacts.models())
     lines = [] if scored else [f"Score it: pocketbert verify -m {place} --data ROWS.csv --record"]
@@ -111,9 +113,10 @@ def _next_commands(folder: Path, artefacts: Artefacts) -> list[str]:
     made_for = [
         f"{r.path} ({r.runtime})" for r in artefacts.models() if r.runtime is not None and r.runtime.accelerator
     ]
+    platform = "android" if any(r.format is not Format.COREML for r in artefacts.models()) else "ios"
     also = f", and copy {', '.join(made_for)} beside its files: pack leaves these out" if made_for else ""
     return [
         f"Try it: pocketbert predict -m {place} {example_texts(artefacts)}",
         *lines,
-        f"Carry it in an app: pocketbert pack -m {place} -o ASSETS --for android{also}",
+        f"Carry it in an app: pocketbert pack -m {place} -o ASSETS --for {platform}{also}",
     ]

@@ -20,8 +20,11 @@ from pocketbert.core.data.forms import RASA, find_form, is_data_file
 from pocketbert.core.data.profile import Column, profile_columns
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.data.tables import BadRows, TableForm
+from pocketbert.core.data.teacher_column import find_answer_kind
 from pocketbert.core.errors import InputError, Problem, shorten_list, shorten_repr
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
+from pocketbert.core.types import AnswerKind
+from pocketbert.pipeline.learn.answers import check_answers
 from pocketbert.pipeline.options import DataFiles
 from pocketbert.pipeline.recipes import choose_task, find_label_kind, shipped_names, source_of
 
@@ -32,6 +35,14 @@ _MAJORITY = 0.8
 _LEAST_MARGIN = 5.5
 """Margin of the guess below which a header is questioned: headers of unusual names are mostly above it, rows of data below."""
 _FEW_ROWS = 50
+_ALIKE = 0.75
+_ANSWER_WORDS = {
+    AnswerKind.PROBABILITIES: "probabilities",
+    AnswerKind.VOTES: "votes",
+    AnswerKind.LOG_PROBABILITIES: "logarithms of probabilities",
+    AnswerKind.LOGITS: "logits, which are numbers of any size",
+    AnswerKind.LABELS: "labels",
+}
 _RECIPE_ENDINGS = (".yaml", ".yml")
 
 
@@ -58,6 +69,7 @@ class FileReport(BaseModel):
         file: Name of the file.
         form: Form in which the file is read, such as table or CoNLL.
         columns: The columns of the first rows.
+        answers: What the numbers in the column of a teacher's answers are taken for; empty if there is none.
         chosen: A sentence on the columns that are taken as text and label; empty if they are not clear.
         task: Hub name of the task; empty if it is not clear.
         rows: Number of rows with a label.
@@ -72,6 +84,7 @@ class FileReport(BaseModel):
     form: str
     columns: list[_ColumnReport]
     chosen: str = ""
+    answers: str = ""
     task: str = ""
     rows: int = 0
     unlabelled: int = 0
@@ -85,6 +98,8 @@ class FileReport(BaseModel):
         lines = [f"{self.file}: {self.chosen or self.form}"]
         if self.task:
             lines.append(f"task: {self.task}")
+        if self.answers:
+            lines.append(f"the teacher's answers are taken for {self.answers}")
         if self.rows:
             left_out = f", {self.unlabelled:,} more without a label are left out" if self.unlabelled else ""
             lines.append(f"rows: {self.rows:,}{left_out}")
@@ -147,7 +162,15 @@ def check_data_file(files: DataFiles) -> FileReport:
         *_check_count(len(examples), task),
         *_check_labels(labels, columns, len(unlabelled), len(examples)),
         *_check_texts(examples),
+        *_check_votes(examples, task),
     ]
+    if (section := columns.source.teacher) is not None:
+        try:
+            check_answers(examples, section, columns.source.title)
+        except InputError as error:
+            return report.model_copy(update={"problems": error.problems})
+        found = section.kind or find_answer_kind(e.answer for e in examples if e.answer is not None)
+        report = report.model_copy(update={"answers": _ANSWER_WORDS[found] if found else "vectors"})
     return report.model_copy(
         update={
             "rows": len(examples),
@@ -212,7 +235,9 @@ def _check_labels(labels: Counter[str], columns: Columns, unlabelled: int, rows:
     single = [name for name, count in labels.items() if count == 1]
     if single:
         what = "label has" if len(single) == 1 else "labels have"
-        warnings.append(f"{len(single):,} {what} one {unit} only: {shorten_list(single, _SHOWN)}")
+        warnings.append(
+            f"{len(single):,} {what} one {unit} only: {shorten_list(single, _SHOWN)}{_spelt_alike(single, labels)}"
+        )
     alike: dict[str, list[str]] = {}
     for name in labels:
         alike.setdefault(" ".join(name.casefold().split()), []).append(name)
@@ -226,6 +251,27 @@ def _check_labels(labels: Counter[str], columns: Columns, unlabelled: int, rows:
     if columns.kind is LabelKind.NAME and len(labels) == 1:
         warnings.append(f"all rows have the same label, {shorten_repr(name)}")
     return warnings
+
+
+def _spelt_alike(single: Sequence[str], labels: Counter[str]) -> str:
+    """Return which of the labels that occur once are spelt like a frequent one, as a clause; empty if none is."""
+    from difflib import get_close_matches
+
+    often = {other.casefold(): other for other, count in labels.items() if count > 1}
+    named = [name for name in single[:_SHOWN] if name.casefold() not in often]  # these are a warning of their own
+    near = {name: get_close_matches(name.casefold(), often, n=1, cutoff=_ALIKE) for name in named}
+    pairs = [f"{name!r:.60} for {often[found[0]]!r:.60}" for name, found in near.items() if found]
+    return f"; misspelt? {', '.join(pairs)}" if pairs else ""
+
+
+def _check_votes(examples: Sequence[Example], task: TaskName) -> list[str]:
+    """Return a warning if rows of several labels name a label twice, as the votes of several people do."""
+    if task is not TaskName.MULTI_LABEL:
+        return []
+    twice = sum(isinstance(e.label, tuple) and len(set(e.label)) < len(e.label) for e in examples)
+    if not twice:
+        return []
+    return [f"{twice:,} rows name a label twice; if these are votes of several people, name the column with --teacher"]
 
 
 def _check_texts(examples: Sequence[Example]) -> list[str]:

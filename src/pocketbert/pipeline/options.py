@@ -162,6 +162,7 @@ class DataFiles:
         task: Hub task name.
         encoding: Encoding of text files.
         unlabelled: Files of texts without labels, which the teacher labels for the student.
+        teacher: Column of a teacher's answers, or several with commas between them.
     """
 
     data: str | Path
@@ -173,6 +174,7 @@ class DataFiles:
     task: str | None = None
     encoding: str | None = None
     unlabelled: Sequence[str | Path] = ()
+    teacher: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pocketbert.core.data.forms import is_data_file
-from pocketbert.core.data.source import DataSource
+from pocketbert.core.data.source import DataSource, TeacherColumn
 from pocketbert.core.disk.destination import resolve_output_file
 from pocketbert.core.disk.files import write_atomic
 from pocketbert.core.errors import InputError, Problem, suggest_allowed
@@ -253,7 +253,10 @@ def replace_student(text: str, student: Mapping[str, object], scheme: str, stage
 def source_of(files: DataFiles) -> DataSource:
     """Return the source of the training rows of data files, with the columns that the user named."""
     path = str(expand_home(str(files.data), "--data").absolute())
-    return DataSource.at(path, files.text, files.text_pair, files.label, files.header, files.encoding)
+    source = DataSource.at(path, files.text, files.text_pair, files.label, files.header, files.encoding)
+    if files.teacher is None:
+        return source
+    return source.model_copy(update={"teacher": TeacherColumn(column=files.teacher)})
 
 
 def find_label_kind(task: str | None) -> LabelKind | None:

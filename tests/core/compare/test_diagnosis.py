@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
+from pocketbert import api
 from pocketbert.core.compare.diagnosis import ComparedAnswers, StudentDiagnosis, diagnose_answers
 from pocketbert.core.data.cells import Span
 from pocketbert.core.data.examples import Example, GoldAnswer
@@ -80,7 +82,13 @@ NONE: Callable[[int], bool] = lambda i: False  # noqa: E731
             {},
             {"distill.1.lr", "data.train, data.transfer", "data.max_length"},
         ),
-        (lambda i: i % 15 == 4, lambda i: i % 15 == 4, WORDS[4], {}, {"data.transfer; data.augment"}),
+        (
+            lambda i: i % 15 == 4,
+            lambda i: i % 15 == 4,
+            WORDS[4],
+            {},
+            {"data.transfer; 'data.augment={copies: 5}' distill.0.augmented=true"},
+        ),
         (lambda i: i < 48, lambda i: i < 16, "", {}, {"distill.N.temperature=4", "--unlabelled"}),
         (
             NONE,
@@ -104,6 +112,10 @@ def test_each_weakness_is_found_and_has_its_remedy(
     keys = " | ".join(advice.key for advice in found.advice)
     assert [key for key in wanted if key not in keys] == []
     assert all(any(c.isdigit() for c in advice.figure) for advice in found.advice)
+    changes = [
+        part.rstrip(",;") for part in shlex.split(keys.replace(" or ", " ")) if part.startswith("data.") and "=" in part
+    ]
+    assert api.load_recipe("demo", [*changes, *(["distill.0.augmented=true"] if "copies" in keys else [])])
     right = sum(not wrong(i) for i in range(360)) / 360
     assert found.overall.student == pytest.approx(right)
     assert found.overall.agreement == pytest.approx(right), "the teacher is right everywhere"

@@ -111,7 +111,7 @@ def test_a_column_says_nothing_about_rows_that_have_no_answer(ready: Callable[..
     with pytest.raises(InputError, match=r"data\.transfer: its texts have no answers in the column"):
         load(ready({"train": train, "transfer": texts}))
     rows = write_lines(tmp_path / "e.jsonl", [{"text": row["text"]} for row in task_rows(30, 12)])
-    with pytest.raises(InputError, match="no column 'label'"):
+    with pytest.raises(InputError, match="no column 'label' or 'probs'; allowed: text"):
         load(ready({"train": train, "eval": {"path": str(rows)}}))
 
 

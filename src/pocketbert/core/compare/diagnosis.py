@@ -36,6 +36,7 @@ _RARE = (
     (20, 1 << 60, "all 20 times or more"),
 )
 """Counts in the training rows of a row's rarest piece, and the name of the group."""
+_AUGMENT = "'data.augment={copies: 5}' distill.0.augmented=true"
 _LEARNT, _KEPT, _OVERFITTED, _SURE = 0.95, 0.97, 0.1, 0.03
 
 
@@ -323,7 +324,7 @@ def _derive_advice(diagnosis: StudentDiagnosis, facts: Mapping[str, str]) -> lis
             f"agreement with the teacher {seen.agreement:.3f} on training rows, {overall.agreement:.3f} on unseen ones"
         )
         what = "Let the teacher label more text: the student has learnt its training rows and not yet the teacher."
-        key = "data.transfer={path: texts.txt}, or run --unlabelled texts.txt; without more text data.augment={copies: 5} and augmented: true"
+        key = f"'data.transfer={{sources: [{{path: texts.txt}}]}}', or run --unlabelled texts.txt; without more text {_AUGMENT}"
         advice.append(Advice(what=what, figure=figure, key=key))
     if seen is not None and seen.agreement < _LEARNT:
         what = "Train the student longer, at a higher rate, or with more layers: it does not follow its teacher on its training rows either."
@@ -362,7 +363,7 @@ def _derive_group_advice(diagnosis: StudentDiagnosis) -> list[Advice]:
         (
             RARE,
             "Give text with the words that training rows lack.",
-            "data.transfer; data.augment={copies: 5} and augmented: true",
+            f"data.transfer; {_AUGMENT}",
         ),
         (
             LENGTH,

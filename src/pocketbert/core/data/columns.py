@@ -124,7 +124,12 @@ def guess_columns(source: DataSource, kind: LabelKind | None = None, fix: str = 
     if rows < PROFILED_ROWS:
         _check_named(source, columns)
     usual = shape.columns if shape is not None and shape.columns else _sentence_columns(columns)
-    if answers and (taught := _find_answers(source, columns, kind)) is not None:
+    taught = None
+    if source.teacher is not None:
+        taught = _named_answers(source.teacher, source.title, columns, kind)
+    elif answers:
+        taught = _find_answers(source, columns, kind)
+    if taught is not None:
         return _choose_beside_answers(source, columns, kind, taught, table)
     choice = _ColumnChoice(source, columns, kind, fix, usual)
     text, pair = choice.choose_texts()
@@ -150,11 +155,13 @@ def _find_answers(
 ) -> tuple[str, LabelKind] | None:
     """Find the only column whose cells all are answers of a teacher, and their kind.
 
-    None if no column is, if several are, or if the source names its column of answers itself.
+    None if no column is, or if several are.
     """
     named = {getattr(source, key) for key in ("text", "text_pair", "label") if key in source.model_fields_set}
-    if source.teacher is not None:
-        return None
+    if kind in (None, LabelKind.NAME):  # a few rows that do not add up to 1 are mistakes, which reading reports
+        whole = [c for c in columns.values() if c.probabilities >= _LEAST_WHOLE * c.cells > 0 and c.name not in named]
+        if len(whole) == 1:
+            return whole[0].name, LabelKind.NAME
     found = [
         (column.name, form)
         for column in columns.values()
@@ -167,6 +174,28 @@ def _find_answers(
     return fitting[0] if len(fitting) == 1 else None
 
 
+def _named_answers(
+    section: TeacherColumn, title: str, columns: Mapping[str, Column], kind: LabelKind | None
+) -> tuple[str, LabelKind]:
+    """Return the column of a teacher's answers that a source names, and the kind of label that these answer.
+
+    Raises:
+        InputError: If the file has no such column.
+    """
+    names, bad = [section.column], BadRows(title)
+    if section.column not in columns and "," in section.column:
+        names = section.column.split(",")
+    for name in names:
+        if name not in columns:
+            bad.missing(1, name, dict.fromkeys(columns))
+    if bad.count:
+        raise InputError(bad.close())
+    found = columns[names[0]].answers.most_common(1) if len(names) == 1 else []
+    return section.column, kind or (found[0][0] if found else LabelKind.NAME)
+
+
+_LEAST_WHOLE = 0.9
+"""Share of cells with probabilities that add up to 1 from which a column is taken as a teacher's answers of one label."""
 _ALIKE = {LabelKind.NAME: (LabelKind.NAMES,), LabelKind.NAMES: (LabelKind.NAME,)}
 """Kinds of labels whose answers look like those of another kind."""
 
@@ -184,10 +213,11 @@ def _choose_beside_answers(
     """
     name, form = taught
     kinds = (form, *_ALIKE.get(form, ()))
-    others = {key: column for key, column in columns.items() if key != name}
+    taken = {name} if name in columns else {*name.split(",")}
+    others = {key: column for key, column in columns.items() if key not in taken}
     choice = _ColumnChoice(source, others, kind if kind is not None or form in _ALIKE else form, "", {})
     text, pair = choice.choose_texts()
-    named = {"text": text, "text_pair": pair, "teacher": TeacherColumn(column=name)}
+    named = {"text": text, "text_pair": pair, "teacher": source.teacher or TeacherColumn(column=name)}
     chosen, label = source.model_copy(update=named), None
     with suppress(InputError):  # without a column of labels they are those of the teacher
         label = choice.choose_label(text, pair)

@@ -3,8 +3,7 @@
 - `Example` is one row: a text or a pair with its label.
 - `read_examples` reads all rows of a source and lists what is wrong with them; each `LabelKind` has its own reader of
   cells. `read_labelled_examples` also returns the rows without a label, `to_example` converts a single row.
-- `hold_out`, `hold_out_share` and `drop_duplicates_of` divide rows by the hash of their text, so that the file's order does not
-  matter.
+- `hold_out`, `hold_out_share` and `drop_duplicates_of` divide rows by the hash of their text, not by their order.
 """
 
 from __future__ import annotations
@@ -186,7 +185,8 @@ def read_labelled_examples(
             continue
         has_column = has_column or source.label in row or "," in source.label
         if needs_label and row.get(source.text) is not None and _has_no_label(source, row, kind):
-            empty.missing(number, source.label, row)
+            taught = source.teacher.column if source.teacher is not None else source.label
+            empty.missing(number, source.label if taught in row else f"{source.label}' or '{taught}", row)
             rest = {k: v for k, v in row.items() if k != source.label}
             if (example := to_example(source, number, rest, False, kind, BadRows(source.title))) is not None:
                 unlabelled.append(replace(example, label=None))

@@ -12,7 +12,7 @@ from typing import Any
 
 from pocketbert.core.data.cells import are_probabilities, is_visible, number_of, parse_list, read_truth
 from pocketbert.core.data.examples import is_span
-from pocketbert.core.data.teacher_column import find_answer_form
+from pocketbert.core.data.teacher_column import find_answer_form, parse_json
 from pocketbert.core.tasks import LabelKind
 
 PROFILED_ROWS = 20_000
@@ -73,7 +73,7 @@ class Column:
             return
         self.cells += 1
         self.example = self.example or str(cell)[:_EXAMPLE]
-        self.probabilities += are_probabilities(cell)
+        self.probabilities += are_probabilities(parse_json(cell))
         if (form := find_answer_form(cell, self.name)) is not None:
             self.answers[form] += 1
         cell = parse_list(cell)

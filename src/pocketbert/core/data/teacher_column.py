@@ -39,6 +39,8 @@ _MOST_NUMBERS = 1 << 20
 _LARGEST = 1e30
 _ROUNDING = 0.05
 """What the sum of rounded probabilities may exceed 1 by, or fall short of it where every label is named."""
+_MOST_ODD = 0.1
+"""Share of rows up to which answers unlike the others are mistakes in the data."""
 LEAST_LOG = -60.0
 """Logarithm that stands for a probability of 0: finite, and 0 in float32 at every usual temperature."""
 _NUMBER_KEYS = ("probs", "probabilities", "scores", "logits")
@@ -164,9 +166,15 @@ def fill_from_teacher(
 
 
 def _cell_of(column: str, row: Mapping[str, Any]) -> Any:
-    """Return the cell of a column, parsed if it is JSON text; for several columns a dictionary {column: number}."""
+    """Return the cell of a column, parsed if it is JSON text.
+
+    Of several columns it is a dictionary {column: number}, or, if one of them holds a label, the list of their labels, which are votes.
+    """
     if column not in row and "," in column:
         cells = {name: row.get(name) for name in column.split(",")}
+        labels = [cell for cell in cells.values() if isinstance(cell, str) and cell.strip()]
+        if any(number_of(label) is None for label in labels):
+            return labels
         cells = {name: number_of(cell) if isinstance(cell, str) else cell for name, cell in cells.items()}
         return None if all(cell is None for cell in cells.values()) else cells
     return parse_json(row.get(column))
@@ -349,6 +357,43 @@ def find_answer_kind(answers: Iterable[TeacherAnswer]) -> AnswerKind | None:
     for answer in answers:
         common = answer.kinds if common is None else common & answer.kinds
     return next((kind for kind in _KIND_ORDER if common and kind in common), None)
+
+
+_SIZES = {
+    AnswerKind.LABELS: "labels",
+    AnswerKind.PROBABILITIES: "probabilities (from 0 to 1; of labels that exclude each other about 1 in all)",
+    AnswerKind.VOTES: "votes (whole numbers from 0)",
+    AnswerKind.LOG_PROBABILITIES: "logarithms of probabilities",
+}
+
+
+def find_odd_answers(answers: Sequence[tuple[int, TeacherAnswer]]) -> list[tuple[int, str]]:
+    """Find the rows whose numbers are no probabilities, votes or labels, while those of nearly all other rows are.
+
+    Such a row would make all numbers count as logits, which any numbers can be.
+
+    Args:
+        answers: Row number and answer of each row.
+
+    Returns:
+        Row number and what is wrong, a sentence for users; empty if all numbers can be of one kind other than logits, or
+        if less than 90 % of the rows can.
+    """
+    if find_answer_kind(answer for _, answer in answers) not in (None, AnswerKind.LOGITS):
+        return []
+    for kind, words in _SIZES.items():
+        odd = [(row, answer) for row, answer in answers if kind not in answer.kinds]
+        if 0 < len(odd) <= _MOST_ODD * len(answers):
+            rest = f"are no {words}, as those of {len(answers) - len(odd):,} other rows are."
+            return [(row, f"the numbers {_show_numbers(answer)} {rest}") for row, answer in odd]
+    return []
+
+
+def _show_numbers(answer: TeacherAnswer) -> str:
+    """Return the first numbers of an answer and their sum, for an error."""
+    row = answer.values[0][~np.isnan(answer.values[0])]
+    shown = ", ".join(f"{value:.4g}" for value in row[:4])
+    return f"{shown}{', ...' if len(row) > 4 else ''} (sum {float(row.sum()):.4g})"
 
 
 def _most_likely_cell(answer: TeacherAnswer, kind: LabelKind, text: str) -> Any:

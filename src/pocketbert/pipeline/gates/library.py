@@ -50,7 +50,9 @@ def check_library_texts(library: LibraryAnswers | None, tokenizer: TextTokenizer
         The gate; skipped if there are no recorded answers.
     """
     if library is None or library.missing:
-        why = library.missing if library else "the folder is of an earlier version and records no library's answers."
+        why = (
+            library.missing if library else "the folder records no library's answers; packs for an app leave them out."
+        )
         detail = f"not compared with the checkpoint's library: {why}"
         return Gate(name=LIBRARY_TEXT_GATE, file="tokenizer.json", passed=True, skipped=True, detail=detail)
     # MediaPipe's files always have an input for segments, and read no pairs

@@ -19,7 +19,13 @@ from pocketbert.core.data.examples import Example
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.data.source import TeacherColumn
 from pocketbert.core.data.tables import BadRows
-from pocketbert.core.data.teacher_column import LEAST_LOG, TeacherAnswer, answer_logits, find_answer_kind
+from pocketbert.core.data.teacher_column import (
+    LEAST_LOG,
+    TeacherAnswer,
+    answer_logits,
+    find_answer_kind,
+    find_odd_answers,
+)
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.heads.head import IGNORED_LABEL
@@ -33,6 +39,9 @@ from pocketbert.core.types import AnswerKind
 _Array = NDArray[np.float32]
 _CONTEXT = 1
 """Part of a pair that is the context of a question."""
+
+
+_COLUMN_FIX = "Name the column of the answers in data.train.teacher; `pocketbert data check FILE` lists the columns."
 
 
 @dataclass(frozen=True)
@@ -68,12 +77,34 @@ class ColumnSettings:
         answers = [e.answer for e in self.training or examples if e.answer is not None]
         if not answers:
             what = f"no row has an answer in column '{self.section.column}'."
-            raise InputError(Problem(self.title, what, "Name the column of the answers: data.train.teacher."))
+            raise InputError(Problem(self.title, what, _COLUMN_FIX))
         kind = self.section.kind or find_answer_kind(answers)
         if kind is None and self.task.labels is not LabelKind.SCORE_OR_NONE:
             what = f"column '{self.section.column}' has labels in some rows and numbers in others."
             raise InputError(Problem(self.title, what, "Write all answers alike, such as {name: probability}."))
         return kind or AnswerKind.LOGITS
+
+
+def check_answers(examples: Sequence[Example], section: TeacherColumn, title: str) -> None:
+    """Check that rows have answers in the column of the teacher, and that their numbers are of one kind.
+
+    Args:
+        examples: The training rows.
+        section: The recipe's settings of the column.
+        title: Name of the file in errors.
+
+    Raises:
+        InputError: If no row has an answer, or naming the rows whose numbers are unlike those of nearly all others.
+    """
+    answers = [(e.row, e.answer) for e in examples if e.answer is not None]
+    if examples and not answers:
+        raise InputError(Problem(title, f"no row has an answer in column '{section.column}'.", _COLUMN_FIX))
+    bad = BadRows(title)
+    for row, what in find_odd_answers(answers) if section.kind is None else ():
+        fix = "Correct the row, or say what the numbers are: teacher: {column: NAME, kind: logits}."
+        bad.add(row, f"column '{section.column}': {what}", fix)
+    if bad.count:
+        raise InputError(bad.close())
 
 
 def name_rows(examples: Sequence[Example], declared: bool, title: str) -> list[Example]:

@@ -298,8 +298,10 @@ def _open_tokenizer(checkpoint: _Checkpoint) -> tuple[Any, list[str]]:
         tokenizer.model_max_length = settings.get("max_seq_length") or tokenizer.model_max_length
         if settings.get("do_lower_case"):
             _lower_first(tokenizer)
-    longest = min(source.positions, checkpoint.length or source.positions)
-    tokenizer.model_max_length = int(min(tokenizer.model_max_length, longest))
+    longest = (
+        checkpoint.length or tokenizer.model_max_length
+    )  # a user may choose more than the checkpoint's own settings say
+    tokenizer.model_max_length = int(min(source.positions, longest))
     if checkpoint.input_names is not None:
         tokenizer.model_input_names = checkpoint.input_names
     cut_pairs_as_tokenizer_json(tokenizer)

@@ -82,7 +82,6 @@ class AppPlatform(ABC):
         useful: Files that are packed if the folder has them.
         folders: Folders whose files are packed if the artefact folder has them.
         takes_forms: Whether the platform can run files with inputs besides the text.
-        has_selftest: Whether ``selftest.json`` is written.
     """
 
     name: ClassVar[str]
@@ -92,7 +91,6 @@ class AppPlatform(ABC):
     useful: ClassVar[tuple[str, ...]] = (*TOKENIZER_FILES, SIMULATED_FILE)
     folders: ClassVar[tuple[str, ...]] = ()
     takes_forms: ClassVar[bool] = False
-    has_selftest: ClassVar[bool] = True
 
     @abstractmethod
     def models(self, artefacts: Artefacts) -> Choice:
@@ -237,7 +235,6 @@ class Android(AppPlatform):
         "Export again with --format onnx,tflite.",
     )
     useful = ()
-    has_selftest = False
 
     def models(self, artefacts: Artefacts) -> Choice:
         """Choose an ONNX and a TFLite file of the default file's scheme.
@@ -435,9 +432,8 @@ def write_pack(platform: AppPlatform, folder: Path, artefacts: Artefacts, choice
         kinds[SIMULATED_FILE] = Kind.FIGURES
     default = next((r for r in choice.models if r.default), choice.models[0])
     models = [r.model_copy(update={"path": names[r.path], "default": r is default}) for r in choice.models]
-    if platform.has_selftest:
-        write_selftest(destination, artefacts.model_copy(update={"files": models}))
-        kinds[SELFTEST_FILE] = Kind.GOLDEN
+    write_selftest(destination, artefacts.model_copy(update={"files": models}))
+    kinds[SELFTEST_FILE] = Kind.GOLDEN
     kinds |= platform.add([destination / r.path for r in models], destination, artefacts)
     others = [r for r in choice.others if r.path not in _REWRITTEN]
     written = [FileRecord.of(destination, name, kind) for name, kind in kinds.items()]
