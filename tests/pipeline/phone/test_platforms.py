@@ -37,6 +37,7 @@ ANDROID = {
     "golden_tokens.jsonl",
     "onnx/model_int8.onnx",
     "required_operators.config",
+    "selftest.json",
     "tflite/model_int8.tflite",
     "tflite/model_int8_tflite216.tflite",
     "tokenizer.json",
