@@ -9,6 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from pocketbert.cli.output import print_folder
+from pocketbert.core.artefacts import write_artefacts
+from pocketbert.core.tasks import TaskName
+from pocketbert.core.types import Format
+from support.card_folders import folder as listed_folder
 from support.runs import undo
 from support.tiny_texts import task_rows, write_lines
 
@@ -148,3 +155,16 @@ def test_data_check_reads_without_training(cli: Cli, task: Any, tmp_path: Path) 
     assert "train: 32 rows, 2 duplicates (1 of them with another label), 1 truncated at 40" in result.stdout
     assert "train rows that also occur in eval: 1 (left out of training)" in result.stdout
     assert not list(tmp_path.glob("run*"))
+
+
+@pytest.mark.parametrize(("formats", "platform"), [((Format.COREML,), "ios"), (tuple(Format), "android")])
+def test_the_next_command_names_a_platform_that_has_a_file(
+    formats: tuple[Format, ...], platform: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    artefacts = listed_folder(TaskName.TEXT_CLASSIFICATION)
+    files = [r.model_copy(update={"default": False}) for r in artefacts.models() if r.format in formats]
+    files[0] = files[0].model_copy(update={"default": True})
+    write_artefacts(tmp_path, artefacts.model_copy(update={"files": files}))
+    print_folder(tmp_path, json=False)
+    said = capsys.readouterr()
+    assert f"-o ASSETS --for {platform}" in said.out + said.err
