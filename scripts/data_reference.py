@@ -86,7 +86,7 @@ ANSWER_EXAMPLES: tuple[tuple[str, str, Mapping[str, list[Any]]], ...] = (
     ("logits or log-probabilities", '`{"good": 2.1, "bad": -0.4}`', {"logits": _each({"a": 2.1, "b": -0.4})}),
     ("votes", '`{"good": 3, "bad": 1}`', {"votes": _each({"a": 3, "b": 1})}),
     ("votes as a list of labels", '`["good", "good", "bad"]`', {"by": _each(["a", "a", "b"])}),
-    ("a column with a label for each of several people: `teacher: ann,ben`", "`good`, `bad`", {"ann": _each("a", "b"), "ben": _each("a", "a", "b")}),
+    ("a column for each of several people, with labels that are no numbers: `teacher: ann,ben`", "`good`, `bad`", {"ann": _each("a", "b"), "ben": _each("a", "a", "b")}),
     ("a label, with its probability in a column `confidence`, or `smoothing`", '`"good"`', {"by": _each("a", "b")}),
     ("one column of numbers for each label: `teacher: good,bad`", "`0.9`, `0.1`", {"good": _each(0.9), "bad": _each(0.1)}),
     ("a probability of each label by itself", '`{"toxic": 0.9, "insult": 0.8}`', {"probs": _each({"a": 0.9, "b": 0.8})}),

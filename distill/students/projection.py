@@ -2,7 +2,7 @@
 
 `LayerProjection` maps a student's states to its teacher's width, and is part of the student only during training: `attach_projection`
 adds it to a student, `projected` applies it, `detach_projection` removes it, and `restore_projection` creates it from the arguments and
-weights that an earlier stage passed on. `learn_rotation` turns a teacher's text vectors so that they may be cut; the student keeps the
+weights that an earlier stage passed on. `learn_rotation` rotates a teacher's text vectors so that they may be cut; the student keeps the
 rotation.
 """
 

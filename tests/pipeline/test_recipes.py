@@ -213,7 +213,7 @@ def answered_rows(odd: Any = None, scale: float = 1.0) -> list[dict[str, Any]]:
     ("rows", "more", "line"),
     [
         (answered_rows(), (), "the teacher's answers are taken for probabilities"),
-        (answered_rows(scale=7.3), (), "the teacher's answers are taken for logits, which are numbers of any size"),
+        (answered_rows(scale=7.3), (), "the teacher's answers are taken for logits (numbers of any size)"),
         (
             answered_rows({"refund": 0.9, "delay": 0.6, "praise": 0.3}),
             (),
@@ -226,6 +226,44 @@ def answered_rows(odd: Any = None, scale: float = 1.0) -> list[dict[str, Any]]:
             "the numbers 90, 6, 4 (sum 100) are no probabilities",
         ),
         (answered_rows(), ("--teacher", "prob"), "no column 'prob'; did you mean 'probs'?"),
+        # right data that looks a little like a mistake
+        ([{"text": f"row {i}", "probs": {"a": 1.0, "b": float(i == 9)}} for i in range(60)], (), "task: multi-label"),
+        (
+            [{"text": f"row {i}", "probs": {"a": 0.4, "b": 0.9 if i % 5 == 0 else 0.1}} for i in range(60)],
+            ("--teacher", "probs"),
+            "task: multi-label",
+        ),
+        (
+            [{"text": f"row {i}", "grade": 1.2 if i == 9 else i / 60} for i in range(60)],
+            ("--teacher", "grade"),
+            "task: regression",
+        ),
+        (
+            [{"text": f"row {i}", "logits": {"a": -0.5, "b": 1.5 if i == 9 else -1.5}} for i in range(60)],
+            (),
+            "the teacher's answers are taken for logits (numbers of any size)",
+        ),
+        (
+            [{"text": f"row {i}", "v": {"a": 2, "b": 0} if i != 9 else {"a": 0, "b": 0}} for i in range(60)],
+            ("--teacher", "v"),
+            "the numbers 0, 0 (sum 0) are no votes (whole numbers from 0, at least one of them above 0)",
+        ),
+        (
+            [{"text": f"row {i}", "v": "a" if i % 2 else {"a": 0.5, "b": 0.5}} for i in range(60)],
+            ("--teacher", "v"),
+            "column 'v' has labels in some rows and numbers in others",
+        ),
+        (
+            [{"text": f"row {i}", "good": 0.9, "bad": "NA" if i == 9 else 0.1} for i in range(60)],
+            ("--teacher", "good,bad"),
+            "the teacher's answers are taken for probabilities",
+        ),
+        (
+            [{"text": f"row {i}", "ann": "spam", "ben": 3 if i == 9 else "spam"} for i in range(60)],
+            ("--teacher", "ann,ben"),
+            "'spam' is a label, and other columns of the row hold numbers",
+        ),
+        ([{"text": f"row {i}"} for i in range(60)], ("--label", "label"), "no column 'label'; allowed: text"),
         (
             [{"text": f"row {i}", "ann1": "a", "ann2": "ab"[i % 2], "ann3": ("b", None)[i % 2]} for i in range(60)],
             ("--teacher", "ann1,ann2,ann3"),

@@ -20,11 +20,10 @@ from pocketbert.core.data.forms import RASA, find_form, is_data_file
 from pocketbert.core.data.profile import Column, profile_columns
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.data.tables import BadRows, TableForm
-from pocketbert.core.data.teacher_column import find_answer_kind
+from pocketbert.core.data.teacher_column import ANSWER_WORDS
 from pocketbert.core.errors import InputError, Problem, shorten_list, shorten_repr
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
-from pocketbert.core.types import AnswerKind
-from pocketbert.pipeline.learn.answers import check_answers
+from pocketbert.pipeline.learn.answers import read_answer_kind
 from pocketbert.pipeline.options import DataFiles
 from pocketbert.pipeline.recipes import choose_task, find_label_kind, shipped_names, source_of
 
@@ -36,13 +35,6 @@ _LEAST_MARGIN = 5.5
 """Margin of the guess below which a header is questioned: headers of unusual names are mostly above it, rows of data below."""
 _FEW_ROWS = 50
 _ALIKE = 0.75
-_ANSWER_WORDS = {
-    AnswerKind.PROBABILITIES: "probabilities",
-    AnswerKind.VOTES: "votes",
-    AnswerKind.LOG_PROBABILITIES: "logarithms of probabilities",
-    AnswerKind.LOGITS: "logits, which are numbers of any size",
-    AnswerKind.LABELS: "labels",
-}
 _RECIPE_ENDINGS = (".yaml", ".yml")
 
 
@@ -165,12 +157,13 @@ def check_data_file(files: DataFiles) -> FileReport:
         *_check_votes(examples, task),
     ]
     if (section := columns.source.teacher) is not None:
+        labels_of = TASKS[task].labels
         try:
-            check_answers(examples, section, columns.source.title)
+            found = read_answer_kind(examples, section, labels_of, columns.source.title)
         except InputError as error:
             return report.model_copy(update={"problems": error.problems})
-        found = section.kind or find_answer_kind(e.answer for e in examples if e.answer is not None)
-        report = report.model_copy(update={"answers": _ANSWER_WORDS[found] if found else "vectors"})
+        words = "vectors" if labels_of is LabelKind.SCORE_OR_NONE else ANSWER_WORDS[found]
+        report = report.model_copy(update={"answers": words})
     return report.model_copy(
         update={
             "rows": len(examples),

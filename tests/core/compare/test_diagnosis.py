@@ -115,6 +115,7 @@ def test_each_weakness_is_found_and_has_its_remedy(
     changes = [
         part.rstrip(",;") for part in shlex.split(keys.replace(" or ", " ")) if part.startswith("data.") and "=" in part
     ]
+    assert bool(changes) == ("--unlabelled" in keys or "copies" in keys)
     assert api.load_recipe("demo", [*changes, *(["distill.0.augmented=true"] if "copies" in keys else [])])
     right = sum(not wrong(i) for i in range(360)) / 360
     assert found.overall.student == pytest.approx(right)

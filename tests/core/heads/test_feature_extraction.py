@@ -14,6 +14,7 @@ from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
 from pocketbert.core.heads import AnswerSettings, make_head
 from pocketbert.core.heads.feature_extraction import are_scored_pairs
+from pocketbert.core.predict.answers import Embedding
 from pocketbert.core.predict.sentence_settings import Similarity
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of
@@ -64,19 +65,27 @@ def test_the_order_of_cosines_decides(tokenizer: TextTokenizer) -> None:
         assert score.others["pearson"] == pytest.approx(pearsonr(GOLD, cosines).statistic)
 
 
-def test_cut_vectors_are_scored_too(tokenizer: TextTokenizer) -> None:
-    head = make_head(TASK, Labels(()), AnswerSettings(dimensions=[3, 2, 3]))
+@pytest.mark.parametrize("kind", [Similarity.COSINE, Similarity.DOT, Similarity.EUCLIDEAN])
+def test_cut_vectors_are_scored_too(tokenizer: TextTokenizer, kind: Similarity) -> None:
+    head = make_head(TASK, Labels(()), AnswerSettings(dimensions=[3, 2, 3], similarity=kind))
     vectors = [*np.random.default_rng(0).normal(size=(8, 1, 5)).astype(np.float32)]
     scored = head.prepare(make_rows(*PAIRS), tokenizer, "a.csv")
-    plain = make_head(TASK, Labels(()))
+    plain = make_head(TASK, Labels(()), AnswerSettings(similarity=kind))
     found = head.score(vectors, scored)
     assert found.others.keys() == {"pearson", "spearman@2", "spearman@3"}
     for n in (2, 3):
-        assert found.others[f"spearman@{n}"] == plain.score([v[:, :n] for v in vectors], scored).value
+        cut = [Embedding(v[0]).cut(n).vector[None] for v in vectors]
+        assert found.others[f"spearman@{n}"] == pytest.approx(plain.score(cut, scored).value)
     theirs = np.random.default_rng(1).normal(size=(8, 5)).astype(np.float32)
     taught = head.score(vectors, replace(scored, truth=theirs))
     wanted = plain.score([v[:, :2] for v in vectors], replace(scored, truth=theirs[:, :2])).value
-    assert taught.others["mean_cosine@2"] == wanted
+    assert taught.others["mean_cosine@2"] == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("length", [0, -3, 9])
+def test_a_vector_has_no_first_numbers_beyond_its_own(length: int) -> None:
+    with pytest.raises(ValueError, match=f"a vector of 8 numbers has no first {length}; allowed: 1 to 8"):
+        Embedding(np.ones(8, np.float32)).cut(length)
 
 
 def test_the_teachers_vectors_decide_where_there_are_no_scores(tokenizer: TextTokenizer) -> None:

@@ -222,8 +222,8 @@ def test_vectors_that_may_be_cut(tiny_model: Callable[..., Path], task: Task, cl
     wide = cli("run", recipe, "-o", tmp_path / "wide", "answer.dimensions=[4, 99]")
     assert wide.exit_code == 2
     assert "answer.dimensions: 99 is more than the 32 numbers of a vector" in wide.stderr
-    turned = cli("run", recipe, "-o", tmp_path / "no", "answer.dimensions=[4]", "answer.similarity=manhattan")
-    assert "vectors compared by the Manhattan distance cannot be turned" in turned.stderr
+    refused = cli("run", recipe, "-o", tmp_path / "no", "answer.dimensions=[4]", "answer.similarity=manhattan")
+    assert "vectors compared by the Manhattan distance cannot be rotated" in refused.stderr
     made = cli("run", recipe, "-o", tmp_path / "run", "answer.dimensions=[16, 4]")
     assert made.exit_code == 0, made.output + made.stderr
     poolings = [read_pooling(tmp_path / "run" / name) for name in ("teacher", "student")]
@@ -243,6 +243,15 @@ def test_vectors_that_may_be_cut(tiny_model: Callable[..., Path], task: Task, cl
         for more in ((), ("--dimensions", "4"))
     )
     np.testing.assert_allclose(cut, np.array(whole[:4]) / np.linalg.norm(whole[:4]), atol=1e-6)
+    rows, answers = tmp_path / "rows.csv", tmp_path / "answers.jsonl"
+    rows.write_text(f"text\n{text}\n")
+    assert cli("predict", "-m", phone, "--file", rows, "--dimensions", "4", "-o", answers).exit_code == 0
+    np.testing.assert_allclose(json.loads(answers.read_text())["answer"]["embedding"], cut, atol=1e-6)
+    again = cli(
+        "export", "-m", tmp_path / "run/student", "-o", tmp_path / "again", "--format", "onnx", "--scheme", "fp32"
+    )
+    assert again.exit_code == 0, again.output + again.stderr
+    assert read_artefacts(tmp_path / "again").processing.dimensions == [4, 16], "the student's folder says so"
     refused = cli("predict", "-m", phone, "--dimensions", "5", text)
     assert refused.exit_code == 2
     assert "--dimensions: 5 is no length to cut vectors to; the model's are 4, 16" in refused.stderr

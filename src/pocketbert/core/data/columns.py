@@ -42,6 +42,7 @@ from pocketbert.core.data.tables import (
     is_numbered_column,
     plain_name,
 )
+from pocketbert.core.data.teacher_column import MOST_ODD
 from pocketbert.core.errors import InputError, Problem, shorten_list, shorten_repr
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.tasks import LabelKind
@@ -126,7 +127,7 @@ def guess_columns(source: DataSource, kind: LabelKind | None = None, fix: str = 
     usual = shape.columns if shape is not None and shape.columns else _sentence_columns(columns)
     taught = None
     if source.teacher is not None:
-        taught = _named_answers(source.teacher, source.title, columns, kind)
+        taught = _find_named_answers(source.teacher, source.title, columns, kind)
     elif answers:
         taught = _find_answers(source, columns, kind)
     if taught is not None:
@@ -159,7 +160,7 @@ def _find_answers(
     """
     named = {getattr(source, key) for key in ("text", "text_pair", "label") if key in source.model_fields_set}
     if kind in (None, LabelKind.NAME):  # a few rows that do not add up to 1 are mistakes, which reading reports
-        whole = [c for c in columns.values() if c.probabilities >= _LEAST_WHOLE * c.cells > 0 and c.name not in named]
+        whole = [column for column in columns.values() if _has_probabilities(column) and column.name not in named]
         if len(whole) == 1:
             return whole[0].name, LabelKind.NAME
     found = [
@@ -174,10 +175,15 @@ def _find_answers(
     return fitting[0] if len(fitting) == 1 else None
 
 
-def _named_answers(
+def _has_probabilities(column: Column) -> bool:
+    """Return whether nearly all cells are probabilities of labels that exclude each other, which are not only 0 and 1."""
+    return column.soft >= (1 - MOST_ODD) * column.cells > 0
+
+
+def _find_named_answers(
     section: TeacherColumn, title: str, columns: Mapping[str, Column], kind: LabelKind | None
 ) -> tuple[str, LabelKind]:
-    """Return the column of a teacher's answers that a source names, and the kind of label that these answer.
+    """Find the column of a teacher's answers that a source names, and the kind of label that these answer.
 
     Raises:
         InputError: If the file has no such column.
@@ -190,12 +196,15 @@ def _named_answers(
             bad.missing(1, name, dict.fromkeys(columns))
     if bad.count:
         raise InputError(bad.close())
-    found = columns[names[0]].answers.most_common(1) if len(names) == 1 else []
-    return section.column, kind or (found[0][0] if found else LabelKind.NAME)
+    column = columns[names[0]]
+    if kind is not None or len(names) > 1 or _has_probabilities(column):
+        return section.column, kind or LabelKind.NAME
+    if LabelKind.NAMES in column.answers:
+        return section.column, LabelKind.NAMES
+    usual = LabelKind.SCORE if column.is_numbers and column.fractions else LabelKind.NAME
+    return section.column, next((form for form, _ in column.answers.most_common(1)), usual)
 
 
-_LEAST_WHOLE = 0.9
-"""Share of cells with probabilities that add up to 1 from which a column is taken as a teacher's answers of one label."""
 _ALIKE = {LabelKind.NAME: (LabelKind.NAMES,), LabelKind.NAMES: (LabelKind.NAME,)}
 """Kinds of labels whose answers look like those of another kind."""
 

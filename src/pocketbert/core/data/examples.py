@@ -185,8 +185,8 @@ def read_labelled_examples(
             continue
         has_column = has_column or source.label in row or "," in source.label
         if needs_label and row.get(source.text) is not None and _has_no_label(source, row, kind):
-            taught = source.teacher.column if source.teacher is not None else source.label
-            empty.missing(number, source.label if taught in row else f"{source.label}' or '{taught}", row)
+            lacks = not {*teacher_columns(source.teacher), source.label} & {*row}
+            empty.missing(number, source.label, row, source.teacher.column if source.teacher and lacks else "")
             rest = {k: v for k, v in row.items() if k != source.label}
             if (example := to_example(source, number, rest, False, kind, BadRows(source.title))) is not None:
                 unlabelled.append(replace(example, label=None))

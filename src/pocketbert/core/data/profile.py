@@ -38,6 +38,7 @@ class Column:
         lists: Cells that are lists.
         spans: Lists whose entries are objects, or lists [start, end, label].
         probabilities: Objects or lists with a probability for each label.
+        soft: How many of these are not only 0 and 1.
         answers: How many cells look like a teacher's answers, by the kind of label that these answer.
         truths: Cells that are 0, 1, true or false.
         words: Words in all texts.
@@ -57,6 +58,7 @@ class Column:
     lists: int = 0
     spans: int = 0
     probabilities: int = 0
+    soft: int = 0
     answers: Counter[LabelKind] = field(default_factory=Counter)
     truths: int = 0
     words: int = 0
@@ -73,7 +75,9 @@ class Column:
             return
         self.cells += 1
         self.example = self.example or str(cell)[:_EXAMPLE]
-        self.probabilities += are_probabilities(parse_json(cell))
+        if are_probabilities(parsed := parse_json(cell)):
+            self.probabilities += 1
+            self.soft += any(0 < p < 1 for p in (parsed.values() if isinstance(parsed, dict) else parsed))
         if (form := find_answer_form(cell, self.name)) is not None:
             self.answers[form] += 1
         cell = parse_list(cell)

@@ -127,8 +127,11 @@ class BadRows:
         """Whether the next bad row would be recorded with its problem; later ones are only counted."""
         return len(self.problems) < _SHOWN_PROBLEMS
 
-    def missing(self, row: int, column: str, cells: Mapping[str, Any]) -> None:
-        """Record a row that lacks a column; of several such rows with the same columns, only the first is shown."""
+    def missing(self, row: int, column: str, cells: Mapping[str, Any], other: str = "") -> None:
+        """Record a row that lacks a column; of several such rows with the same columns, only the first is shown.
+
+        `other` is a column that would do instead.
+        """
         if not self.shows_more:  # finding the nearest name takes time
             self.add(row, "")
             return
@@ -138,9 +141,9 @@ class BadRows:
             self.count += 1
             return
         self._missing.add(key)
-        what = (
-            f"no column '{column}'; {suggest_allowed(column, names, _ALIKE, _LISTED) if names else 'the row is empty'}."
-        )
+        allowed = suggest_allowed(other or column, names, _ALIKE, _LISTED) if names else "the row is empty"
+        named = f"'{column}' or '{other}'" if other else f"'{column}'"
+        what = f"no column {named}; {allowed}."
         fix = _COLUMN_FIX
         if names and is_numbered_column(column) != all(map(is_numbered_column, names)):
             fix = _HEADER_FIX if is_numbered_column(column) else _NO_HEADER_FIX

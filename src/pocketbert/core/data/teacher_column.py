@@ -39,7 +39,9 @@ _MOST_NUMBERS = 1 << 20
 _LARGEST = 1e30
 _ROUNDING = 0.05
 """What the sum of rounded probabilities may exceed 1 by, or fall short of it where every label is named."""
-_MOST_ODD = 0.1
+_MISSING_VOTES = frozenset(["", "na", "n/a", "nan", "none", "null", "<na>", "#n/a", "-"])
+"""What an empty cell among several columns may hold, in lower case."""
+MOST_ODD = 0.1
 """Share of rows up to which answers unlike the others are mistakes in the data."""
 LEAST_LOG = -60.0
 """Logarithm that stands for a probability of 0: finite, and 0 in float32 at every usual temperature."""
@@ -168,14 +170,20 @@ def fill_from_teacher(
 def _cell_of(column: str, row: Mapping[str, Any]) -> Any:
     """Return the cell of a column, parsed if it is JSON text.
 
-    Of several columns it is a dictionary {column: number}, or, if one of them holds a label, the list of their labels, which are votes.
+    Of several columns it is a dictionary {column: number}, or the list of their labels, which are votes.
+
+    Raises:
+        ValueError: If some of several columns hold labels and others numbers.
     """
     if column not in row and "," in column:
-        cells = {name: row.get(name) for name in column.split(",")}
-        labels = [cell for cell in cells.values() if isinstance(cell, str) and cell.strip()]
-        if any(number_of(label) is None for label in labels):
+        given = {name: row.get(name) for name in column.split(",")}
+        given = {name: None if str(cell).strip().lower() in _MISSING_VOTES else cell for name, cell in given.items()}
+        labels = [cell for cell in given.values() if isinstance(cell, str) and number_of(cell) is None]
+        if labels and len(labels) == sum(cell is not None for cell in given.values()):
             return labels
-        cells = {name: number_of(cell) if isinstance(cell, str) else cell for name, cell in cells.items()}
+        if labels:
+            raise ValueError(f"{shorten_repr(labels[0])} is a label, and other columns of the row hold numbers.")
+        cells = {name: number_of(cell) if isinstance(cell, str) else cell for name, cell in given.items()}
         return None if all(cell is None for cell in cells.values()) else cells
     return parse_json(row.get(column))
 
@@ -359,12 +367,14 @@ def find_answer_kind(answers: Iterable[TeacherAnswer]) -> AnswerKind | None:
     return next((kind for kind in _KIND_ORDER if common and kind in common), None)
 
 
-_SIZES = {
+ANSWER_WORDS = {
     AnswerKind.LABELS: "labels",
     AnswerKind.PROBABILITIES: "probabilities (from 0 to 1; of labels that exclude each other about 1 in all)",
-    AnswerKind.VOTES: "votes (whole numbers from 0)",
+    AnswerKind.VOTES: "votes (whole numbers from 0, at least one of them above 0)",
     AnswerKind.LOG_PROBABILITIES: "logarithms of probabilities",
+    AnswerKind.LOGITS: "logits (numbers of any size)",
 }
+"""What the numbers of answers can be, in words."""
 
 
 def find_odd_answers(answers: Sequence[tuple[int, TeacherAnswer]]) -> list[tuple[int, str]]:
@@ -373,7 +383,7 @@ def find_odd_answers(answers: Sequence[tuple[int, TeacherAnswer]]) -> list[tuple
     Such a row would make all numbers count as logits, which any numbers can be.
 
     Args:
-        answers: Row number and answer of each row.
+        answers: Row number and answer of each row; of tasks that choose among labels.
 
     Returns:
         Row number and what is wrong, a sentence for users; empty if all numbers can be of one kind other than logits, or
@@ -381,10 +391,10 @@ def find_odd_answers(answers: Sequence[tuple[int, TeacherAnswer]]) -> list[tuple
     """
     if find_answer_kind(answer for _, answer in answers) not in (None, AnswerKind.LOGITS):
         return []
-    for kind, words in _SIZES.items():
+    for kind in (AnswerKind.LABELS, AnswerKind.PROBABILITIES, AnswerKind.VOTES):
         odd = [(row, answer) for row, answer in answers if kind not in answer.kinds]
-        if 0 < len(odd) <= _MOST_ODD * len(answers):
-            rest = f"are no {words}, as those of {len(answers) - len(odd):,} other rows are."
+        if 0 < len(odd) <= MOST_ODD * len(answers):
+            rest = f"are no {ANSWER_WORDS[kind]}, as those of {len(answers) - len(odd):,} other rows are."
             return [(row, f"the numbers {_show_numbers(answer)} {rest}") for row, answer in odd]
     return []
 

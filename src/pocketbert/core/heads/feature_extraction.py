@@ -62,12 +62,13 @@ class FeatureExtractionHead(TextHead):
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
         """Compute Spearman's correlation with the gold scores; without scores, the mean cosine to the teacher.
 
-        If vectors may be cut, `Score.others` has the same score of the first 64 numbers as ``spearman@64``.
+        If vectors may be cut, `Score.others` has the same score of the first 64 numbers, divided by their length, as
+        ``spearman@64``.
         """
         vectors, truth = join_texts(reduced), np.asarray(prepared.truth, np.float64)
         finite = all_finite(reduced)
         metric, value = self._compare(vectors, truth)
-        others = {f"{metric.name}@{n}": self._compare(vectors[:, :n], truth)[1] for n in self.dimensions}
+        others = {f"{metric.name}@{n}": self._compare(_normalize(vectors[:, :n]), truth)[1] for n in self.dimensions}
         if truth.ndim == 1:
             values = similarities(vectors[::2], vectors[1::2], self.similarity)
             others[PEARSON.name] = pearson(truth, values)
@@ -78,7 +79,7 @@ class FeatureExtractionHead(TextHead):
             chance = float((teacher @ _normalize(teacher.mean(0, keepdims=True))[0]).mean())
         return make_score(metric, value, others if finite else {}, len(truth), chance, finite)
 
-    def _compare(self, vectors: Matrix, truth: NDArray[np.float64]) -> tuple[Metric, float]:
+    def _compare(self, vectors: NDArray[np.floating], truth: NDArray[np.float64]) -> tuple[Metric, float]:
         """Return the metric and the score of vectors, cut or whole, against gold scores [pairs] or the teacher's vectors."""
         if truth.ndim == 1:
             return SPEARMAN, spearman(truth, similarities(vectors[::2], vectors[1::2], self.similarity))

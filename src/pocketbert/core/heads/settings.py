@@ -101,7 +101,7 @@ class AnswerSettings(PlainNumbers):
         min_length=1,
         max_length=16,
         description="feature-extraction: lengths to which a vector may be cut, such as [64, 128], for a smaller index; a run that distils "
-        "turns the vectors so that their first numbers hold the most, and trains and scores each length; for a model that is only "
+        "rotates the vectors so that their first numbers hold the most, and trains and scores each length; for a model that is only "
         "exported, the lengths that it was trained for.",
     )
 

@@ -278,8 +278,15 @@ class Embedding:
     def cut(self, dimensions: int) -> Embedding:
         """Return the first numbers of the vector, divided by their length, for a model whose vectors may be cut.
 
-        Such a model lists the useful numbers of dimensions as `answer.dimensions` of its recipe and in its model card.
+        Such a model lists the lengths that it was trained for as `answer.dimensions` of its recipe and in its model card.
+
+        Raises:
+            ValueError: If the vector does not have so many numbers.
         """
+        if not 1 <= dimensions <= len(self.vector):
+            raise ValueError(
+                f"a vector of {len(self.vector)} numbers has no first {dimensions}; allowed: 1 to {len(self.vector)}"
+            )
         first = self.vector[:dimensions]
         return Embedding(first / max(float(np.linalg.norm(first)), 1e-12), self.truncated)
 

@@ -182,6 +182,29 @@ def read_similarity(folder: Path) -> Similarity:
     raise InputError(Problem(str(folder / SETTINGS_FILE), f"similarity_fn_name {name!r:.40} is unknown; {known}."))
 
 
+_DIMENSIONS_KEY = "matryoshka_dimensions"
+
+
+def read_dimensions(folder: Path) -> list[int] | None:
+    """Read to which lengths a folder's vectors may be cut, as `write_dimensions` has written them; None if it lists none.
+
+    Raises:
+        InputError: If the entry is no list of whole numbers above 0.
+    """
+    listed = read_settings(folder).get(_DIMENSIONS_KEY)
+    if listed is None or (
+        isinstance(listed, list) and 0 < len(listed) <= 16 and all(type(n) is int and n > 0 for n in listed)
+    ):
+        return sorted(set(listed)) if listed else None
+    what = f"{_DIMENSIONS_KEY} is {listed!r:.40}, no list of 1 to 16 lengths."
+    raise InputError(Problem(str(folder / SETTINGS_FILE), what, "Correct it, such as [64, 128], or leave it out."))
+
+
+def write_dimensions(folder: Path, dimensions: Sequence[int]) -> None:
+    """Add the lengths to which vectors may be cut to a folder's config_sentence_transformers.json."""
+    write_json(folder / SETTINGS_FILE, {**read_settings(folder), _DIMENSIONS_KEY: list(dimensions)})
+
+
 # --- pooling ---
 
 MODULES_FILE = "modules.json"
@@ -456,7 +479,7 @@ def vector_width(pooling: Pooling, hidden: int) -> int:
     return width
 
 
-def turned_pooling(pooling: Pooling, rotation: NDArray[np.float32]) -> Pooling:
+def add_rotation(pooling: Pooling, rotation: NDArray[np.float32]) -> Pooling:
     """Return a pooling with a Dense layer behind it that multiplies its vectors by a rotation [W, W]."""
     layer = VectorLayer(DENSE, len(rotation), weights={"linear.weight": rotation})
     return replace(pooling, layers=(*pooling.layers, layer))

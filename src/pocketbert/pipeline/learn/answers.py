@@ -41,7 +41,10 @@ _CONTEXT = 1
 """Part of a pair that is the context of a question."""
 
 
-_COLUMN_FIX = "Name the column of the answers in data.train.teacher; `pocketbert data check FILE` lists the columns."
+_ODD_FIX = (
+    "Correct the row. If a text may have several labels, say --task multi-label; if these are logits, write kind: logits in the "
+    "recipe's data.train.teacher."
+)
 
 
 @dataclass(frozen=True)
@@ -74,37 +77,41 @@ class ColumnSettings:
         Raises:
             InputError: If no row has an answer, or not all rows can be of one kind.
         """
-        answers = [e.answer for e in self.training or examples if e.answer is not None]
-        if not answers:
-            what = f"no row has an answer in column '{self.section.column}'."
-            raise InputError(Problem(self.title, what, _COLUMN_FIX))
-        kind = self.section.kind or find_answer_kind(answers)
-        if kind is None and self.task.labels is not LabelKind.SCORE_OR_NONE:
-            what = f"column '{self.section.column}' has labels in some rows and numbers in others."
-            raise InputError(Problem(self.title, what, "Write all answers alike, such as {name: probability}."))
-        return kind or AnswerKind.LOGITS
+        rows = self.training or examples
+        return read_answer_kind(rows, self.section, self.task.labels, self.title)
 
 
-def check_answers(examples: Sequence[Example], section: TeacherColumn, title: str) -> None:
-    """Check that rows have answers in the column of the teacher, and that their numbers are of one kind.
+def read_answer_kind(examples: Sequence[Example], section: TeacherColumn, labels: LabelKind, title: str) -> AnswerKind:
+    """Return what the numbers in the column of a teacher are, such as logits or probabilities.
+
+    The recipe decides it. If it does not say, the kind is taken that fits the answers of all rows.
 
     Args:
         examples: The training rows.
         section: The recipe's settings of the column.
+        labels: Kind of the task's labels.
         title: Name of the file in errors.
 
     Raises:
-        InputError: If no row has an answer, or naming the rows whose numbers are unlike those of nearly all others.
+        InputError: If no row has an answer, not all rows can be of one kind, or the numbers of a few rows are unlike
+            those of all others. These rows are named.
     """
     answers = [(e.row, e.answer) for e in examples if e.answer is not None]
-    if examples and not answers:
-        raise InputError(Problem(title, f"no row has an answer in column '{section.column}'.", _COLUMN_FIX))
-    bad = BadRows(title)
-    for row, what in find_odd_answers(answers) if section.kind is None else ():
-        fix = "Correct the row, or say what the numbers are: teacher: {column: NAME, kind: logits}."
-        bad.add(row, f"column '{section.column}': {what}", fix)
+    if not answers:
+        what = f"no row has an answer in column '{section.column}'."
+        fix = "Name the column of the answers in data.train.teacher; `pocketbert data check FILE` lists the columns."
+        raise InputError(Problem(title, what, fix))
+    bad, choose_among_labels = BadRows(title), (LabelKind.NAME, LabelKind.NAMES, LabelKind.CHOICE)
+    if section.kind is None and labels in choose_among_labels and "logit" not in section.column.lower():
+        for row, what in find_odd_answers(answers):
+            bad.add(row, f"column '{section.column}': {what}", _ODD_FIX)
     if bad.count:
         raise InputError(bad.close())
+    kind = section.kind or find_answer_kind(answer for _, answer in answers)
+    if kind is None and labels is not LabelKind.SCORE_OR_NONE:
+        what = f"column '{section.column}' has labels in some rows and numbers in others."
+        raise InputError(Problem(title, what, "Write all answers alike, such as {name: probability}."))
+    return kind or AnswerKind.LOGITS
 
 
 def name_rows(examples: Sequence[Example], declared: bool, title: str) -> list[Example]:

@@ -46,7 +46,7 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.data import CorpusSource, DataSection
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, Task, TaskName, task_of
-from pocketbert.pipeline.learn.answers import check_answers, name_rows
+from pocketbert.pipeline.learn.answers import name_rows, read_answer_kind
 from pocketbert.pipeline.learn.corpora import is_prepared
 from pocketbert.pipeline.learn.validation import VALIDATION, add_validation, divide_by_own_label, with_column
 from pocketbert.pipeline.reference import label_by_model, open_teacher, task_text
@@ -257,8 +257,8 @@ def _choose_labels(
     named_source = section.train or section.eval
     declared = section.labels or (read_class_names(named_source) if named_source is not None else None)
     label_rows: Sequence[Example] = parts.get("train") or parts.get("eval") or next(iter(parts.values()))
-    if recipe.column is not None and section.train is not None:
-        check_answers(parts.get("train", []), recipe.column, section.train.title)
+    if recipe.column is not None and section.train is not None and parts.get("train"):
+        read_answer_kind(parts["train"], recipe.column, task.labels, section.train.title)
     if recipe.column is not None and section.train is not None and task.names_labels:
         label_rows = [*label_rows, *_named_by_answers(label_rows, declared, section.train.title, task)]
     return resolve_labels(declared, head_labels, label_rows, task.labels)

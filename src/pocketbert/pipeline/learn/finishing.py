@@ -37,11 +37,12 @@ from pocketbert.core.predict.sentence_settings import (
     DEFAULT_POOLING,
     Pooling,
     Similarity,
+    add_rotation,
     check_width,
     read_pooling,
     read_similarity,
-    turned_pooling,
     vector_width,
+    write_dimensions,
     write_modules,
 )
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -65,8 +66,8 @@ EVAL, SELECTION, HOLDOUT = "eval", "selection", "holdout"
 _TRAINING_FILE = "training.json"
 _VECTORS_FILE = "eval_vectors.npy"
 """The teacher's vectors of the eval rows, for feature extraction without scores."""
-_TURNING_ROWS = 4000
-"""Most rows whose vectors decide how vectors are turned."""
+_ROTATION_ROWS = 4000
+"""Most rows whose vectors decide how a teacher's vectors are rotated."""
 _TUNING_ROWS = 4000
 """Most rows that thresholds are chosen on."""
 _BATCHING = Batching(64, 0.1)
@@ -189,12 +190,17 @@ class TrainedModel:
     notes: tuple[str, ...] = ()
     seeds: tuple[SeedScore, ...] = ()
 
+    def open(self) -> tuple[TorchPredictor, TextTokenizer]:
+        """Return the model as a predictor, and its tokenizer."""
+        family = family_of(self.model.config.model_type)
+        tokenizer = TextTokenizer(self.source.tokenizer_folder, self.length, padding_side=family.padding_side)
+        return TorchPredictor(self.model, self.data.head.task, family.inputs, self.pooling), tokenizer
+
 
 def score_seed(trained: TrainedModel, seed: int) -> SeedScore:
     """Score the student that was trained with one seed, on all validation rows and on eval."""
-    data, task, family = trained.data, trained.data.head.task, family_of(trained.model.config.model_type)
-    tokenizer = TextTokenizer(trained.source.tokenizer_folder, trained.length, padding_side=family.padding_side)
-    predictor = TorchPredictor(trained.model, task, family.inputs, trained.pooling)
+    data, task = trained.data, trained.data.head.task
+    predictor, tokenizer = trained.open()
     sets = [EvalSet(name, data.head, data.splits[name]) for name in (VALIDATION, EVAL)]
     validation, reported = (evaluate(predictor, tokenizer, rows, _choose_scoring_batch(task))[0] for rows in sets)
     name = trained.recipe.training.metric or validation.metric
@@ -209,9 +215,8 @@ def answer_validation(trained: TrainedModel, most: int, thresholds: Sequence[flo
         most: Most rows.
         thresholds: For multi-label: probability from which each label is given; None to find them on training rows.
     """
-    data, task, family = trained.data, trained.data.head.task, family_of(trained.model.config.model_type)
-    tokenizer = TextTokenizer(trained.source.tokenizer_folder, trained.length, padding_side=family.padding_side)
-    predictor = TorchPredictor(trained.model, task, family.inputs, trained.pooling)
+    data, task = trained.data, trained.data.head.task
+    predictor, tokenizer = trained.open()
     if task.labels is LabelKind.NAMES and thresholds is None:
         thresholds = _tune_thresholds(trained, predictor, tokenizer)
     head = head_with(trained.recipe, data, [*thresholds] if thresholds is not None else None)
@@ -255,9 +260,7 @@ def score_and_save(trained: TrainedModel, destination: Path, teacher: Path | Non
     if not current_process().main:
         return
     model, data, recipe, task = trained.model, trained.data, trained.recipe, trained.data.head.task
-    family = family_of(model.config.model_type)
-    tokenizer = TextTokenizer(trained.source.tokenizer_folder, trained.length, padding_side=family.padding_side)
-    predictor = TorchPredictor(model, task, family.inputs, trained.pooling)
+    predictor, tokenizer = trained.open()
     thresholds = _tune_thresholds(trained, predictor, tokenizer) if task.labels is LabelKind.NAMES else None
     score = None
     if teacher is None and recipe.column is not None:  # the model is only what the student starts from
@@ -284,6 +287,8 @@ def score_and_save(trained: TrainedModel, destination: Path, teacher: Path | Non
     save_model(model, trained.source, data.labels, trained.length, destination, form, task.score)
     if task.name is TaskName.FEATURE_EXTRACTION:
         write_modules(destination, trained.pooling, model.config.hidden_size, trained.length)
+        if trained.pooling.dimensions:
+            write_dimensions(destination, trained.pooling.dimensions)
     training = Training(
         parameters=sum(p.numel() for p in model.parameters()),
         curves=[*trained.curves],
@@ -366,6 +371,12 @@ def pooling_for(recipe: Recipe, folder: ModelFolder) -> Pooling:
         check_width(pooling, read_hidden_size(folder), "answer.pooling" if kind is not None else str(folder.path))
     lengths = recipe.answer.dimensions
     if lengths and recipe.task is TaskName.FEATURE_EXTRACTION:
+        similarity = recipe.answer.similarity or read_similarity(folder.path)
+        if similarity is Similarity.MANHATTAN and recipe.distill:
+            what = "vectors compared by the Manhattan distance cannot be rotated so that they may be cut."
+            raise InputError(
+                Problem("answer.dimensions", what, "Leave it out, or set answer.similarity to another one.")
+            )
         if lengths[-1] > (width := vector_width(pooling, read_hidden_size(folder))):
             what = f"{lengths[-1]} is more than the {width} numbers of a vector."
             raise InputError(Problem("answer.dimensions", what, f"Give numbers up to {width}."))
@@ -373,32 +384,25 @@ def pooling_for(recipe: Recipe, folder: ModelFolder) -> Pooling:
     return pooling
 
 
-def turn_teacher_vectors(trained: TrainedModel) -> TrainedModel:
+def rotate_teacher_vectors(trained: TrainedModel) -> TrainedModel:
     """Return a teacher with a layer behind its pooling that rotates its vectors so that they may be cut.
 
     The rotation is learned from its vectors of up to 4,000 training rows: see `learn_rotation`. The teacher is returned as it is if its
     vectors may not be cut, if no student is distilled, or if the student learns from a column of answers and only
     starts from this model.
-
-    Raises:
-        InputError: If vectors are compared by a distance that a rotation changes.
     """
     recipe = trained.recipe
     is_taught = bool(recipe.distill) and recipe.column is None and "train" in trained.data.splits
     if not trained.pooling.dimensions or not is_taught or not current_process().main:
         return trained
-    if (recipe.answer.similarity or read_similarity(trained.source.path)) is Similarity.MANHATTAN:
-        what = "vectors compared by the Manhattan distance cannot be turned so that they may be cut."
-        raise InputError(Problem("answer.dimensions", what, "Leave it out, or set answer.similarity to another one."))
     from pocketbert.distill.students.projection import learn_rotation
 
-    family, task = family_of(trained.model.config.model_type), trained.data.head.task
-    tokenizer = TextTokenizer(trained.source.tokenizer_folder, trained.length, padding_side=family.padding_side)
-    predictor = TorchPredictor(trained.model, task, family.inputs, trained.pooling)
-    rows = trained.data.splits["train"].encoded[:_TURNING_ROWS]
+    task = trained.data.head.task
+    predictor, tokenizer = trained.open()
+    rows = trained.data.splits["train"].encoded[:_ROTATION_ROWS]
     vectors = join_texts(run_rows(predictor, tokenizer, rows, task, _BATCHING, "vectors"))
     rotation = learn_rotation(vectors, trained.pooling.dimensions, recipe.seed)
-    return replace(trained, pooling=turned_pooling(trained.pooling, rotation))
+    return replace(trained, pooling=add_rotation(trained.pooling, rotation))
 
 
 def _read_column_vectors(trained: TrainedModel) -> Matrix:

@@ -47,9 +47,9 @@ from pocketbert.pipeline.learn.finishing import (
     column_settings,
     make_curve,
     pooling_for,
+    rotate_teacher_vectors,
     score_and_save,
     score_seed,
-    turn_teacher_vectors,
 )
 from pocketbert.pipeline.learn.label_order import order_head_labels
 from pocketbert.pipeline.learn.quantized import make_export_functions, write_carried
@@ -103,7 +103,7 @@ def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int,
     elif task.names_labels and recipe.column is None:
         notes += order_head_labels(teacher, model, recipe, data.labels)
     trained = TrainedModel(teacher, recipe, model, data, length, pooling, tuple(curves), tuple(notes))
-    score_and_save(turn_teacher_vectors(trained), at.output)
+    score_and_save(rotate_teacher_vectors(trained), at.output)
     (at.output / LICENCE_FILE).write_text(model.licence + "\n", encoding="utf-8")
     model.card.write(at.output / CARD_FILE)
     if finetune is None and current_process().main:

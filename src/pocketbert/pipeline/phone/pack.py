@@ -37,6 +37,7 @@ from pocketbert.core.predict.sentence_settings import (
     MODULES_FILE,
     POOLING_FILE,
     SETTINGS_FILE,
+    read_dimensions,
     read_pooling,
     read_similarity,
 )
@@ -352,7 +353,7 @@ def _processing(model: RunModel) -> Processing:
             "vector_layers": [layer.title for layer in pooling.layers],
             "normalize": pooling.normalize,
             "similarity": answer.similarity or read_similarity(folder.path),
-            "dimensions": answer.dimensions,
+            "dimensions": answer.dimensions or read_dimensions(folder.path),
         }
     prompts = model.tokenizer.prompts
     if prompts.named:
