@@ -4,7 +4,10 @@
 // Run:     node predict.mjs runs/demo/phone text-classification "turn the lights off please"
 //          node predict.mjs phone question-answering "a question" "the text that holds the answer"
 //
-// Prints one line of JSON per text. Give the two texts of a pair, or a question and its context, one after the other.
+//          node predict.mjs phone multiple-choice "a question" "one choice" "another choice"
+//
+// Prints one line of JSON per text. Give the two texts of a pair, or a question and its context, one after the other; a multiple-choice
+// model takes one question and then its choices.
 import { readFile } from "node:fs/promises";
 import path from "node:path";
 import { parseArgs } from "node:util";
@@ -29,9 +32,11 @@ const listed = JSON.parse(
   await readFile(path.join(folder, "artifacts.json"), "utf8").catch(() => refuse(`${folder} is not an artefact folder.`)),
 );
 if (listed.task !== task) refuse(`${folder} is for ${listed.task}, not for ${task}.`);
-const pairs = listed.pair || task === "question-answering";
+const pairs = task !== "multiple-choice" && (listed.pair || task === "question-answering");
 if (pairs && texts.length % 2) refuse("Pairs are needed, but the number of texts is odd.");
-const rows = pairs ? texts.flatMap((t, i) => (i % 2 ? [] : [[t, texts[i + 1]]])) : texts.map((t) => [t]);
+const chooses = task === "multiple-choice";
+if (chooses && texts.length < 3) refuse("A question and at least two choices are needed.");
+const rows = chooses ? [[texts[0], texts.slice(1)]] : pairs ? texts.flatMap((t, i) => (i % 2 ? [] : [[t, texts[i + 1]]])) : texts.map((t) => [t]);
 
 env.allowRemoteModels = false;
 const whole = path.resolve(folder);
@@ -41,7 +46,7 @@ const options = { dtype: values.dtype };
 const given = listed.processing;
 
 // The text-classification pipeline takes no pairs, and for a regression it returns the softmax of one number, which is always 1.
-const bare = task === "regression" || (pairs && task !== "question-answering");
+const bare = chooses || task === "regression" || (pairs && task !== "question-answering");
 const answer = bare ? await byModel() : await byPipeline();
 for (const row of rows) console.log(JSON.stringify(await answer(...row)));
 
@@ -70,6 +75,16 @@ async function byModel() {
   const tokenizer = await AutoTokenizer.from_pretrained(name);
   const model = await AutoModelForSequenceClassification.from_pretrained(name, options);
   const { id2label, label2id } = model.config;
+  if (chooses) {
+    return async (question, choices) => {
+      const inputs = choices.map((choice) => tokenizer(question, { text_pair: choice, truncation: true }));
+      const scores = [];
+      for (const input of inputs) scores.push((await model(input)).logits.data[0]);
+      const score = softmax(scores);
+      const best = score.indexOf(Math.max(...score));
+      return { choice: choices[best], score: score[best] };
+    };
+  }
   return async (text, second) => {
     const { logits } = await model(tokenizer(text, { text_pair: second ?? null, truncation: true }));
     if (task === "regression") return logits.data[0];

@@ -1,6 +1,6 @@
 """Losses of a task's outputs: `gold_loss` against gold labels, `soft_loss` against a teacher's outputs.
 
-Both return a `Term`, a mean with its number of items. Tokens without a label (special ones, later word pieces of a
+`order_loss` compares text vectors with the scores of pairs. All return a `Term`, a mean with its number of items. Tokens without a label (special ones, later word pieces of a
 word, padding) are in no mean.
 
 Conventions: B batch, S length, C labels, V vocabulary, d width.
@@ -29,6 +29,7 @@ from pocketbert.core.predict.sentence_settings import (
 from pocketbert.core.tasks import SENTENCE_EMBEDDING, Level, ScoreFunction, Task, TaskName
 from pocketbert.distill.losses.common import Term, hard_targets, soft_targets
 
+_COSENT_SCALE = 20.0
 _PADDED_SCORE = -1e4
 """Added to the score of a padded token as start or end of an answer, and of a row that is no choice: its probability is 0,
 and the score finite."""
@@ -120,12 +121,11 @@ def soft_loss(
         start_loss = soft_targets(start, teacher_start, temperature)
         return Term.of((start_loss + soft_targets(end, teacher_end, temperature)) / 2, len(mask))
     if task.name is TaskName.FEATURE_EXTRACTION:
-        vectors = _apply_layers(_pool_states(outputs.last_hidden_state, mask, pooling), pooling.layers)
+        vectors = _make_vectors(outputs.last_hidden_state, mask, pooling)
         teacher_vectors = teacher_outputs.get(SENTENCE_EMBEDDING)
         if teacher_vectors is None:
-            teacher_states = _pool_states(teacher_outputs["last_hidden_state"], mask, pooling)
-            teacher_vectors = _apply_layers(teacher_states, pooling.layers)
-        ends = [n for n in pooling.dimensions if n < vectors.shape[-1]] + [vectors.shape[-1]]
+            teacher_vectors = _make_vectors(teacher_outputs["last_hidden_state"], mask, pooling)
+        ends = _list_lengths(pooling, vectors)
         errors = [1 - F.cosine_similarity(vectors[:, :n], teacher_vectors[:, :n], dim=-1).mean() for n in ends]
         return Term.of(torch.stack(errors).mean(), len(mask))
     student, teacher = outputs.logits, teacher_outputs["logits"]
@@ -144,6 +144,40 @@ def soft_loss(
     if task.name is TaskName.REGRESSION:
         return Term.of(F.mse_loss(student.float(), teacher.float()), rows)
     return Term.of(soft_targets(student, teacher, temperature), rows)
+
+
+def order_loss(outputs: Any, batch: Mapping[str, Tensor], pooling: Pooling) -> Term:
+    """Compute how far the cosines of scored pairs of texts are from the order of their scores (CoSENT).
+
+    ``log(1 + sum exp(20 (cos_j - cos_i)))`` over all pairs of texts i and j of the batch with ``score_i > score_j``
+    (Su 2022, kexue.fm/archives/8847; `CoSENTLoss` of sentence-transformers). Only the order of the scores counts, so that they may
+    be grades of people, answers of a reranker, or 1 for texts that belong together and 0 for others. If vectors may be cut, it is the
+    mean over their lengths. Pairs are compared with those of the same portion of a batch only.
+
+    Args:
+        outputs: The result of the student, a transformers model.
+        batch: ``attention_mask`` [B, S], and ``labels`` [B], the score of a pair in both of its neighbouring rows.
+        pooling: How token states become a text vector.
+    """
+    vectors = _make_vectors(outputs.last_hidden_state, batch["attention_mask"], pooling)
+    scores = batch["labels"][::2]
+    is_larger = scores[:, None] > scores[None, :]
+    losses = []
+    for n in _list_lengths(pooling, vectors):
+        cosines = _COSENT_SCALE * F.cosine_similarity(vectors[::2, :n], vectors[1::2, :n], dim=-1)
+        wrong = (cosines[None, :] - cosines[:, None])[is_larger]
+        losses.append(torch.logsumexp(torch.cat([wrong.new_zeros(1), wrong]), 0))
+    return Term.of(torch.stack(losses).mean(), len(vectors))
+
+
+def _make_vectors(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
+    """Pool the token states of texts [B, S, d], and apply the layers behind the pooling; return vectors [B, W]."""
+    return _apply_layers(_pool_states(states, mask, pooling), pooling.layers)
+
+
+def _list_lengths(pooling: Pooling, vectors: Tensor) -> list[int]:
+    """Return the lengths to which vectors [B, W] may be cut, and W."""
+    return [n for n in pooling.dimensions if n < vectors.shape[-1]] + [vectors.shape[-1]]
 
 
 def count_labelled_tokens(task: Task, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:

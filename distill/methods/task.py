@@ -20,7 +20,7 @@ from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.losses.common import Term, attention_kl, hidden_mse, mean_over_layers
-from pocketbert.distill.losses.task import count_labelled_tokens, gold_loss, soft_loss
+from pocketbert.distill.losses.task import count_labelled_tokens, gold_loss, order_loss, soft_loss
 from pocketbert.distill.methods.method import (
     StageJob,
     StageResult,
@@ -146,7 +146,10 @@ class TaskDistillation:
             divergences = [attention_kl(scores[m], taught.scores[n - 1], mask) for m, n in enumerate(self.layers)]
             terms["attention"] = Term.of(mean_over_layers(divergences), tokens)
         if "labels" in self.weights:
-            terms["labels"] = gold_loss(self.task, output, batch)
+            if self.task.name is TaskName.FEATURE_EXTRACTION:
+                terms["labels"] = order_loss(output, batch, self.pooling)
+            else:
+                terms["labels"] = gold_loss(self.task, output, batch)
         return terms
 
 
@@ -155,13 +158,12 @@ def _check_signals(pair: TeacherStudent[TaskStage], task: Task) -> None:
     signals, key = pair.stage.signals, f"{pair.where}.signals"
     widths = pair.student.config.hidden_size, pair.teacher.config.hidden_size
     problems = find_invalid_signals(pair.family, {s.value: s for s in signals.active()}, key)
-    if task.name is TaskName.FEATURE_EXTRACTION:
-        if signals.labels:
-            what = "feature-extraction is trained only on the teacher's vectors."
-            problems.append(Problem(f"{key}.labels", what, "Set labels: 0."))
-        if signals.logits and widths[0] != widths[1]:
-            what = f"the student's vectors have {widths[0]} numbers, the teacher's {widths[1]}."
-            problems.append(Problem(f"{key}.logits", what, "Give the student the teacher's width."))
+    if task.name is TaskName.FEATURE_EXTRACTION and signals.logits and widths[0] != widths[1]:
+        what = f"the student's vectors have {widths[0]} numbers, the teacher's {widths[1]}."
+        fix = (
+            "Give the student the teacher's width; or set logits: 0 and learn the order of scored pairs with labels: 1."
+        )
+        problems.append(Problem(f"{key}.logits", what, fix))
     if signals.hidden:
         problems += find_width_mismatch(pair, f"{key}.hidden")
     if signals.attention:

@@ -28,9 +28,12 @@ Phones = Callable[[str], Path]
 
 def predict(node: Node, phone: Path, task: str, dtype: str, texts: list[Any]) -> list[Any]:
     """What the example prints, one answer per text."""
-    given = [part for text in texts for part in ([text] if isinstance(text, str) else text)]
-    out = node(EXAMPLE, str(phone), task, "--dtype", dtype, "--", *given)
-    return [json.loads(line) for line in out.splitlines()]
+    if task == TaskName.MULTIPLE_CHOICE:  # one question at a time
+        given = [[question, *choices] for question, choices in texts]
+    else:
+        given = [[part for text in texts for part in ([text] if isinstance(text, str) else text)]]
+    lines = [node(EXAMPLE, str(phone), task, "--dtype", dtype, "--", *parts).splitlines() for parts in given]
+    return [json.loads(line) for of_call in lines for line in of_call]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +47,7 @@ def test_the_example_predicts_as_the_toolkit_does(
 ) -> None:
     phone, texts = phones(task), texts_of(task, odd=False)
     without_places = (TaskName.TOKEN_CLASSIFICATION, TaskName.QUESTION_ANSWERING)
-    if task not in (*without_places, TaskName.FILL_MASK):
+    if task not in (*without_places, TaskName.FILL_MASK, TaskName.MULTIPLE_CHOICE):
         texts.append(ODD_TEXTS[0])
     for answer, expected in zip(predict(node, phone, task, dtype, texts), answers(phone, file, texts), strict=True):
         apart = same_in_javascript(task, answer, expected, close)

@@ -19,7 +19,7 @@ from pocketbert.core.predict.predictor import pool_embeddings
 from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling, PoolingKind
 from pocketbert.core.tasks import TASKS, Level, ScoreFunction, Task, TaskName
 from pocketbert.distill.losses.common import Term
-from pocketbert.distill.losses.task import count_labelled_tokens, gold_loss, soft_loss
+from pocketbert.distill.losses.task import count_labelled_tokens, gold_loss, order_loss, soft_loss
 
 Array = NDArray[np.float64]
 SEEDS = st.integers(0, 9999)
@@ -284,3 +284,38 @@ def test_the_gold_loss_is_that_of_the_labelled_rows_alone(name: str) -> None:
     none = {**case.batch, LABELLED_ROWS: torch.zeros(ROWS, dtype=torch.bool)}
     empty = Case(case.task, none, case.made, case.taught).losses()["labels"]
     assert (float(empty.mean), float(empty.count)) == (0.0, 0.0)
+
+
+@laws
+@given(seed=SEEDS, cut=st.sampled_from([(), (2, 4)]))
+def test_the_order_of_scored_pairs_is_that_of_cosent(seed: int, cut: tuple[int, ...]) -> None:
+    draw, pooling = torch.Generator().manual_seed(seed), Pooling(dimensions=cut)
+    states = torch.randn((8, LENGTH, 6), generator=draw)
+    mask = torch.ones(8, LENGTH, dtype=torch.long)
+    scores = torch.randint(0, 3, (4,), generator=draw).float()
+    outputs = SimpleNamespace(last_hidden_state=states)
+    found = order_loss(outputs, {"attention_mask": mask, "labels": scores.repeat_interleave(2)}, pooling)
+    wanted = []
+    for n in (*cut, 6):
+        vectors = wide({"v": states})["v"].mean(1)[:, :n]
+        unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        cosines = (unit[::2] * unit[1::2]).sum(1)
+        terms = [np.exp(20 * (cosines[j] - cosines[i])) for i in range(4) for j in range(4) if scores[i] > scores[j]]
+        wanted.append(np.log1p(sum(terms)))
+    assert float(found.mean) == pytest.approx(float(np.mean(wanted)), rel=1e-5)
+    assert float(found.count) == 8, "rows, as the other terms count them"
+
+
+def test_pairs_in_the_right_order_cost_nothing_and_equal_scores_no_order() -> None:
+    angles = torch.tensor([0.0, 0.0, 0.0, 3.0])  # the first pair is alike, the second is not
+    states = torch.stack([angles.cos(), angles.sin()], -1)[:, None].expand(4, LENGTH, 2)
+    batch = {"attention_mask": torch.ones(4, LENGTH, dtype=torch.long)}
+    outputs = SimpleNamespace(last_hidden_state=states)
+
+    def loss(*scores: float) -> float:
+        labels = torch.tensor(scores).repeat_interleave(2)
+        return float(order_loss(outputs, {**batch, "labels": labels}, DEFAULT_POOLING).mean)
+
+    assert loss(1, 0) == pytest.approx(0, abs=1e-6)
+    assert loss(1, 1) == 0
+    assert loss(0, 1) > 20

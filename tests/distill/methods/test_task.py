@@ -74,15 +74,22 @@ def test_sizes_that_do_not_fit_a_signal_are_refused_together_and_logits_fit_any(
     assert means(try_task(section, signals=SignalWeights(logits=1, hidden=0, attention=0)).terms())["logits"] > 0
 
 
-def test_vectors_have_no_gold_and_one_width(make_classifier: Callable[..., Any]) -> None:
+def test_vectors_of_another_width_are_not_compared_with_the_teachers(make_classifier: Callable[..., Any]) -> None:
     teacher = make_classifier("bert", 2, (), auto_class="AutoModel")
     stage = TaskStage(method="task", steps=1, signals=SignalWeights(logits=1, hidden=0, attention=0, labels=1))
     task = TASKS[TaskName.FEATURE_EXTRACTION]
     with pytest.raises(InputError) as caught:
         TaskDistillation(teacher, make_student(teacher, 1, **NARROW), family_of("bert"), task, stage)
     said = str(caught.value)
-    assert "distill.0.signals.labels: feature-extraction is trained only on the teacher's vectors" in said
     assert "distill.0.signals.logits: the student's vectors have 24 numbers, the teacher's 32" in said
+    own = TaskStage(method="task", steps=1, signals=SignalWeights(logits=0, hidden=0, attention=0, labels=1))
+    student = make_student(teacher, 1, **NARROW)
+    objective = TaskDistillation(teacher, student, family_of("bert"), task, own)
+    ids = torch.randint(5, 20, (4, 6))
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
+    terms = objective(student, {**batch, "labels": torch.tensor([1.0, 1.0, 0.0, 0.0])})
+    assert terms.keys() == {"labels"}
+    terms["labels"].mean.backward()  # type: ignore[no-untyped-call]
 
 
 def test_nothing_is_asked_of_layers_without_weight() -> None:

@@ -257,6 +257,45 @@ def test_vectors_that_may_be_cut(tiny_model: Callable[..., Path], task: Task, cl
     assert "--dimensions: 5 is no length to cut vectors to; the model's are 4, 16" in refused.stderr
 
 
+def test_vectors_learn_the_order_of_scored_pairs(
+    tiny_model: Callable[..., Path], task: Task, cli: Cli, tmp_path: Path
+) -> None:
+    def pairs_of(seed: int) -> dict[str, str]:
+        texts = [row["text"] for row in task_rows(41, seed)]
+        pairs = [{"a": a, "b": a if i % 2 else b, "label": i % 2} for i, (a, b) in enumerate(pairwise(texts))]
+        path = write_lines(tmp_path / f"s{seed}.jsonl", pairs)
+        return {"path": str(path), "text": "a", "text_pair": "b", "label": "label"}
+
+    single = texts_at(tmp_path / "t.txt", 40, 7)
+
+    def write(logits: int, **data: Any) -> Path:
+        stage = {**OUTPUTS, "batch": 6, "signals": {"logits": logits, "hidden": 0, "attention": 0, "labels": 1}}
+        return task.variant(
+            tmp_path / "r.yaml",
+            task="feature-extraction",
+            data={"labels": None, "train": pairs_of(8), "eval": pairs_of(9), **data},
+            teacher={"model": str(tiny_model("bert", 2, (), "AutoModel")), "finetune": None},
+            distill=[stage],
+        )
+
+    assert cli("distill", write(0), "-o", tmp_path / "run").exit_code == 0
+    (curve,) = read_training(tmp_path / "run/student").curves
+    assert curve.terms.keys() == {"labels"}
+    for data, message in (
+        (
+            {"train": single},
+            "distill.0.signals.labels: learns the order of scored pairs, and not every training row is",
+        ),
+        (
+            {"transfer": {"sources": [single]}},
+            "distill.0.signals.labels: learns the order of scored pairs, which cannot be mixed",
+        ),
+    ):
+        refused = cli("distill", write(1, **data), "-o", tmp_path / "refused", "--overwrite")
+        assert refused.exit_code == 2
+        assert message in " ".join(refused.stderr.split()), refused.stderr
+
+
 def test_a_run_taught_by_a_column_is_packed_without_paths_and_is_not_diagnosed(
     ready: Callable[..., Path], cli: Cli, tmp_path: Path
 ) -> None:

@@ -43,7 +43,9 @@ class SignalWeights(TermWeights):
     logits: float = Field(1.0, ge=0, description="KL of the temperature-softened class distributions, times T^2.")
     hidden: float = Field(1.0, ge=0, description="Squared error of the hidden states of mapped layers.")
     attention: float = Field(1.0, ge=0, description="KL of the attention distributions of mapped layers.")
-    labels: float = Field(0.0, ge=0, description="Cross-entropy with the gold labels.")
+    labels: float = Field(
+        0.0, ge=0, description="Cross-entropy with the gold labels; of vectors: the order of scored pairs (CoSENT)."
+    )
 
     def active(self) -> tuple[Signal, ...]:
         """Return the signals (logits, hidden states, attention) with a weight above 0."""

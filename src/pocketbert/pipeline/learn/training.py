@@ -3,7 +3,6 @@
 `make_teacher` fine-tunes or copies the teacher. `make_stage` trains the student in one stage of `distill`, from the folder that the
 stage before wrote to a folder for the stage after; between two stages the student is a model that transformers opens, with
 ``stage.json`` and the tensors that methods hand on. `make_student` scores the student of the last stage and writes its folder.
-`Learning` holds what all stages of a recipe share.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ from pocketbert.pipeline.learn.finishing import (
 )
 from pocketbert.pipeline.learn.label_order import order_head_labels
 from pocketbert.pipeline.learn.quantized import make_export_functions, write_carried
-from pocketbert.pipeline.learn.transfer import mix_rows, note_transfer
+from pocketbert.pipeline.learn.transfer import keep_pairs_together, mix_rows, note_transfer
 from pocketbert.pipeline.learn.validation import make_validation
 from pocketbert.pipeline.learn.vocabulary import resplit_rows, with_vocabulary
 from pocketbert.pipeline.run_folder import StepPaths
@@ -457,10 +456,11 @@ def _prepare_stage_rows(learning: Learning, number: int, at: StepPaths) -> tuple
         if not is_mixed:
             return copies, []
     rows = prepare_task_rows(recipe, learning.source, data, learning.length, key)
+    if recipe.task is TaskName.FEATURE_EXTRACTION and stage.needs_labels(recipe.task):
+        return keep_pairs_together(cast("TrainSet", rows), key, is_mixed or resplits), []
     if is_mixed:
-        tokenizer = TextTokenizer(learning.source.tokenizer_folder, learning.length)
         texts = learning.transfer if is_taught else None
-        mixed, note = mix_rows(recipe, data, tokenizer, cast("TrainSet", rows), copies, texts, is_taught)
+        mixed, note = mix_rows(recipe, data, cast("TrainSet", rows), copies, texts, is_taught)
         print_note(f"  {key}: {note}")
         return mixed, [*note_transfer(texts), f"{key}: {note}"]
     if resplits:

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from pocketbert.core.data.examples import Example
 from pocketbert.core.data.unlabelled import PairDrawing, TransferCounts, read_transfer_rows
 from pocketbert.core.disk.files import open_atomic, read_json, write_json
+from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.heads.feature_extraction import are_scored_pairs
 from pocketbert.core.host.progress import print_note
-from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.data import MixSection
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.pipeline.learn.data import RunData
@@ -119,10 +123,32 @@ def _read_transfer(folder: Path | None, unlabelled: Sequence[Example]) -> Iterat
         yield portion
 
 
+def keep_pairs_together(rows: TrainSet, key: str, is_mixed: bool) -> TrainSet:
+    """Return rows of scored pairs with the scores as targets, so that both texts of a pair are in the same batch.
+
+    Args:
+        rows: The tokenized training rows of feature extraction; two for each scored pair.
+        key: Recipe key of the stage.
+        is_mixed: Whether the stage also reads other rows, or splits words otherwise than its teacher.
+
+    Raises:
+        InputError: If a training row is no pair with a score, or the stage reads other rows too.
+    """
+    examples, where = rows.rows.examples, f"{key}.signals.labels"
+    if is_mixed:
+        what = "learns the order of scored pairs, which cannot be mixed with augmented rows, texts without labels or another vocabulary."
+        raise InputError(Problem(where, what, "Set labels: 0, or leave these out."))
+    if not are_scored_pairs(examples):
+        what = "learns the order of scored pairs, and not every training row is a pair with a score."
+        fix = "Name them: data.train: {path: FILE, text: a, text_pair: b, label: score}; or set labels: 0."
+        raise InputError(Problem(where, what, fix))
+    scores = np.repeat(np.array([e.label for e in examples], np.float32), 2)
+    return replace(rows, rows=replace(rows.rows, targets={"labels": scores}), together=2)
+
+
 def mix_rows(
     recipe: Recipe,
     data: RunData,
-    tokenizer: TextTokenizer,
     labelled: TrainSet,
     copies: PackedSet | None,
     folder: Path | None,
@@ -133,8 +159,7 @@ def mix_rows(
     Args:
         recipe: The recipe.
         data: The run's rows.
-        tokenizer: The teacher's tokenizer.
-        labelled: The tokenized training rows.
+        labelled: The tokenized training rows, with the teacher's tokenizer.
         copies: Augmented copies of these rows, without the rows themselves; None to use none.
         folder: Folder that `write_transfer` filled; None without `data.transfer`.
         with_unlabelled: Whether training rows without a label are added to the rows without labels.
@@ -144,7 +169,7 @@ def mix_rows(
     """
     from pocketbert.distill.training.data import MixedPart, MixedSet, PackedSet
 
-    mix, head = recipe.data.mix or MixSection(), data.head
+    mix, head, tokenizer = recipe.data.mix or MixSection(), data.head, labelled.tokenizer
     texts = _read_transfer(folder, data.unlabelled if with_unlabelled else ())
     portions = (head.prepare(portion, tokenizer, "data.transfer", labelled=False) for portion in texts)
     parts = [("labelled" if data.labelled else "training", MixedPart(labelled, mix.labelled, data.labelled))]
