@@ -3,7 +3,6 @@
 // Install: npm i @huggingface/transformers@4.3.1
 // Run:     node predict.mjs runs/demo/phone text-classification "turn the lights off please"
 //          node predict.mjs phone question-answering "a question" "the text that holds the answer"
-//
 //          node predict.mjs phone multiple-choice "a question" "one choice" "another choice"
 //
 // Prints one line of JSON per text. Give the two texts of a pair, or a question and its context, one after the other; a multiple-choice
@@ -32,11 +31,12 @@ const listed = JSON.parse(
   await readFile(path.join(folder, "artifacts.json"), "utf8").catch(() => refuse(`${folder} is not an artefact folder.`)),
 );
 if (listed.task !== task) refuse(`${folder} is for ${listed.task}, not for ${task}.`);
-const pairs = task !== "multiple-choice" && (listed.pair || task === "question-answering");
-if (pairs && texts.length % 2) refuse("Pairs are needed, but the number of texts is odd.");
 const chooses = task === "multiple-choice";
 if (chooses && texts.length < 3) refuse("A question and at least two choices are needed.");
-const rows = chooses ? [[texts[0], texts.slice(1)]] : pairs ? texts.flatMap((t, i) => (i % 2 ? [] : [[t, texts[i + 1]]])) : texts.map((t) => [t]);
+const pairs = !chooses && (listed.pair || task === "question-answering");
+if (pairs && texts.length % 2) refuse("Pairs are needed, but the number of texts is odd.");
+let rows = pairs ? texts.flatMap((t, i) => (i % 2 ? [] : [[t, texts[i + 1]]])) : texts.map((t) => [t]);
+if (chooses) rows = [[texts[0], texts.slice(1)]];
 
 env.allowRemoteModels = false;
 const whole = path.resolve(folder);

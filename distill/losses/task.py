@@ -1,7 +1,7 @@
 """Losses of a task's outputs: `gold_loss` against gold labels, `soft_loss` against a teacher's outputs.
 
-`order_loss` compares text vectors with the scores of pairs. All return a `Term`, a mean with its number of items. Tokens without a label (special ones, later word pieces of a
-word, padding) are in no mean.
+`order_loss` compares text vectors with the scores of pairs. All return a `Term`, a mean with its number of items.
+Tokens without a label (special ones, later word pieces of a word, padding) are in no mean.
 
 Conventions: B batch, S length, C labels, V vocabulary, d width.
 """

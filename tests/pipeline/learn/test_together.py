@@ -270,6 +270,7 @@ def test_vectors_learn_the_order_of_scored_pairs(
 
     def write(logits: int, **data: Any) -> Path:
         stage = {**OUTPUTS, "batch": 6, "signals": {"logits": logits, "hidden": 0, "attention": 0, "labels": 1}}
+        stage["augmented"] = "augment" in data
         return task.variant(
             tmp_path / "r.yaml",
             task="feature-extraction",
@@ -288,6 +289,10 @@ def test_vectors_learn_the_order_of_scored_pairs(
         ),
         (
             {"transfer": {"sources": [single]}},
+            "distill.0.signals.labels: learns the order of scored pairs, which cannot be mixed",
+        ),
+        (
+            {"augment": {"copies": 1, "candidates": 3}},
             "distill.0.signals.labels: learns the order of scored pairs, which cannot be mixed",
         ),
     ):

@@ -438,8 +438,7 @@ def _make_task_student(learning: Learning, state: _StudentState) -> Any:
 def _prepare_stage_rows(learning: Learning, number: int, at: StepPaths) -> tuple[TrainData, list[str]]:
     """Return the rows that a stage trains on and, if several kinds are mixed, notes on what they are made of.
 
-    They are masked plain text for general stages, else training rows: as they are, split into other word pieces, or
-    with augmented copies and rows that the teacher labels. `number` is the stage's index in `distill`.
+    They are masked plain text for general stages, else training rows, also split into other word pieces or mixed with others.
     """
     recipe, data, key = learning.recipe, learning.data, f"distill.{number}"
     stage, section = recipe.distill[number], recipe.student
@@ -449,6 +448,9 @@ def _prepare_stage_rows(learning: Learning, number: int, at: StepPaths) -> tuple
     has_more = not resplits and (learning.transfer is not None or bool(data.unlabelled))
     is_taught = stage.is_taught(recipe.task) and has_more
     is_mixed = is_taught or (stage.on_augmented and recipe.data.mix is not None)
+    if recipe.task is TaskName.FEATURE_EXTRACTION and stage.needs_labels(recipe.task):
+        pairs = cast("TrainSet", prepare_task_rows(recipe, learning.source, data, learning.length, key))
+        return keep_pairs_together(pairs, key, is_mixed or resplits or stage.on_augmented), []
     copies = None
     if stage.on_augmented:
         work, folder = at.work / "augmented", learning.augmented
@@ -456,8 +458,6 @@ def _prepare_stage_rows(learning: Learning, number: int, at: StepPaths) -> tuple
         if not is_mixed:
             return copies, []
     rows = prepare_task_rows(recipe, learning.source, data, learning.length, key)
-    if recipe.task is TaskName.FEATURE_EXTRACTION and stage.needs_labels(recipe.task):
-        return keep_pairs_together(cast("TrainSet", rows), key, is_mixed or resplits), []
     if is_mixed:
         texts = learning.transfer if is_taught else None
         mixed, note = mix_rows(recipe, data, cast("TrainSet", rows), copies, texts, is_taught)
