@@ -7,6 +7,7 @@ import io
 import json
 import os
 import shutil
+import signal
 import socket
 import ssl
 import tarfile
@@ -369,7 +370,12 @@ def interrupt(page, posts):
 
 def test_ctrl_c_ends_with_what_is_measured(variants, texts, monkeypatch):
     options = BenchmarkOptions(**{**vars(OPTIONS), "devices": ["browser"]})
-    result = run_beside(monkeypatch, lambda: benchmark(variants, texts, options), interrupt)
+    # a job in the background, as in CI, starts with this signal ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        result = run_beside(monkeypatch, lambda: benchmark(variants, texts, options), interrupt)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert len(result.measurements) == 4
     assert any(note.startswith("Interrupted") for note in result.protocol.notes)
 
