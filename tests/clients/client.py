@@ -57,6 +57,7 @@ CLASSES = {
     "token-classification": "TokenClassification",
     "question-answering": "QuestionAnswering",
     "fill-mask": "MaskedLM",
+    "multiple-choice": "MultipleChoice",
     "feature-extraction": "FeatureExtraction",
 }
 
@@ -70,6 +71,7 @@ def open_model(folder, task, file):
         import optimum.onnxruntime
 
         subfolder, _, name = file.rpartition("/")
+        kind = "SequenceClassification" if kind == "MultipleChoice" else kind  # a choice is a row, as the card says
         opener = getattr(optimum.onnxruntime, f"ORTModelFor{kind}")
         return opener.from_pretrained(folder, file_name=name, subfolder=subfolder)
     name = "AutoModel" if kind == "FeatureExtraction" else f"AutoModelFor{kind}"
@@ -93,9 +95,24 @@ def ask_transformers(folder, task, texts, file=""):
     elif task == "fill-mask":
         run = transformers.pipeline(task, model=model, tokenizer=tokenizer, top_k=10)
         rows = [[(a["token_str"], a["score"]) for a in run(text)] for text in texts]
+    elif task == "multiple-choice":
+        rows = [choose(model, tokenizer, question, choices, by_rows=bool(file)) for question, choices in texts]
     else:
         rows = [run_transformers(model, tokenizer, task, text) for text in texts]
     return {"rows": rows, "version": transformers.__version__}
+
+
+def choose(model, tokenizer, question, choices, by_rows):
+    """The probability of each choice of a question; `by_rows` asks the model about one choice at a time."""
+    import torch
+
+    if by_rows:  # without padding, which int8 files round with
+        rows = [tokenizer(question, choice, return_tensors="pt", truncation=True) for choice in choices]
+        logits = torch.cat([model(**row).logits.reshape(-1) for row in rows])
+    else:
+        fed = tokenizer([question] * len(choices), choices, return_tensors="pt", truncation=True, padding=True)
+        logits = model(**{name: value[None] for name, value in fed.items()}).logits.reshape(-1)
+    return logits.softmax(-1).tolist()
 
 
 def run_transformers(model, tokenizer, task, text):

@@ -61,6 +61,8 @@ def difference(task: str, row: Any, text: Any, model: Any) -> float:
             apart = largest([score for _, score in row], [g.score for g in answer.places[0]])
         case TaskName.FEATURE_EXTRACTION:
             apart = largest(row, answer.vector)
+        case TaskName.MULTIPLE_CHOICE:
+            apart = largest(row, answer.scores)
         case _:
             raise ValueError(task)
     assert apart < bound, text
