@@ -42,7 +42,7 @@ from pocketbert.core.data.tables import (
     is_numbered_column,
     plain_name,
 )
-from pocketbert.core.data.teacher_column import MOST_ODD
+from pocketbert.core.data.teacher_column import MOST_ODD, teacher_columns
 from pocketbert.core.errors import InputError, Problem, shorten_list, shorten_repr
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.tasks import LabelKind
@@ -127,7 +127,7 @@ def guess_columns(source: DataSource, kind: LabelKind | None = None, fix: str = 
     usual = shape.columns if shape is not None and shape.columns else _sentence_columns(columns)
     taught = None
     if source.teacher is not None:
-        taught = _find_named_answers(source.teacher, source.title, columns, kind)
+        taught = (source.teacher.column, kind or _kind_of_named_answers(source.teacher, columns))
     elif answers:
         taught = _find_answers(source, columns, kind)
     if taught is not None:
@@ -180,29 +180,15 @@ def _has_probabilities(column: Column) -> bool:
     return column.soft >= (1 - MOST_ODD) * column.cells > 0
 
 
-def _find_named_answers(
-    section: TeacherColumn, title: str, columns: Mapping[str, Column], kind: LabelKind | None
-) -> tuple[str, LabelKind]:
-    """Find the column of a teacher's answers that a source names, and the kind of label that these answer.
-
-    Raises:
-        InputError: If the file has no such column.
-    """
-    names, bad = [section.column], BadRows(title)
-    if section.column not in columns and "," in section.column:
-        names = section.column.split(",")
-    for name in names:
-        if name not in columns:
-            bad.missing(1, name, dict.fromkeys(columns))
-    if bad.count:
-        raise InputError(bad.close())
-    column = columns[names[0]]
-    if kind is not None or len(names) > 1 or _has_probabilities(column):
-        return section.column, kind or LabelKind.NAME
+def _kind_of_named_answers(section: TeacherColumn, columns: Mapping[str, Column]) -> LabelKind:
+    """Return the kind of label that the answers in the named column, or in several, seem to answer."""
+    column = columns.get(section.column)
+    if column is None or _has_probabilities(column):  # several columns hold a number, or a vote, for one label
+        return LabelKind.NAME
     if LabelKind.NAMES in column.answers:
-        return section.column, LabelKind.NAMES
+        return LabelKind.NAMES
     usual = LabelKind.SCORE if column.is_numbers and column.fractions else LabelKind.NAME
-    return section.column, next((form for form, _ in column.answers.most_common(1)), usual)
+    return next((form for form, _ in column.answers.most_common(1)), usual)
 
 
 _ALIKE = {LabelKind.NAME: (LabelKind.NAMES,), LabelKind.NAMES: (LabelKind.NAME,)}
@@ -222,11 +208,11 @@ def _choose_beside_answers(
     """
     name, form = taught
     kinds = (form, *_ALIKE.get(form, ()))
-    taken = {name} if name in columns else {*name.split(",")}
-    others = {key: column for key, column in columns.items() if key not in taken}
+    section = source.teacher or TeacherColumn(column=name)
+    others = {key: column for key, column in columns.items() if key not in teacher_columns(section)}
     choice = _ColumnChoice(source, others, kind if kind is not None or form in _ALIKE else form, "", {})
     text, pair = choice.choose_texts()
-    named = {"text": text, "text_pair": pair, "teacher": source.teacher or TeacherColumn(column=name)}
+    named = {"text": text, "text_pair": pair, "teacher": section}
     chosen, label = source.model_copy(update=named), None
     with suppress(InputError):  # without a column of labels they are those of the teacher
         label = choice.choose_label(text, pair)
@@ -245,7 +231,11 @@ def _choose_beside_answers(
 def _check_named(source: DataSource, columns: Mapping[str, Column]) -> None:
     """Raise InputError if the source names a column that no row of the file has."""
     bad = BadRows(source.title)
-    for name in (getattr(source, k) for k in ("text", "text_pair", "label") if k in source.model_fields_set):
+    names = [getattr(source, key) for key in ("text", "text_pair", "label") if key in source.model_fields_set]
+    if source.teacher is not None:
+        taught = source.teacher.column
+        names += [taught] if taught in columns else taught.split(",")
+    for name in names:
         if name and name not in columns and not {*name.split(",")} <= {*columns}:
             bad.missing(1, name, dict.fromkeys(columns))
     if bad.count:

@@ -185,7 +185,7 @@ def read_labelled_examples(
             continue
         has_column = has_column or source.label in row or "," in source.label
         if needs_label and row.get(source.text) is not None and _has_no_label(source, row, kind):
-            lacks = not {*teacher_columns(source.teacher), source.label} & {*row}
+            lacks = source.teacher and not {*teacher_columns(source.teacher), source.label} & {*row}
             empty.missing(number, source.label, row, source.teacher.column if source.teacher and lacks else "")
             rest = {k: v for k, v in row.items() if k != source.label}
             if (example := to_example(source, number, rest, False, kind, BadRows(source.title))) is not None:

@@ -78,7 +78,7 @@ class Column:
         if are_probabilities(parsed := parse_json(cell)):
             self.probabilities += 1
             self.soft += any(0 < p < 1 for p in (parsed.values() if isinstance(parsed, dict) else parsed))
-        if (form := find_answer_form(cell, self.name)) is not None:
+        if (form := find_answer_form(parsed, self.name)) is not None:
             self.answers[form] += 1
         cell = parse_list(cell)
         if isinstance(cell, list | tuple):

@@ -298,9 +298,8 @@ def _open_tokenizer(checkpoint: _Checkpoint) -> tuple[Any, list[str]]:
         tokenizer.model_max_length = settings.get("max_seq_length") or tokenizer.model_max_length
         if settings.get("do_lower_case"):
             _lower_first(tokenizer)
-    longest = (
-        checkpoint.length or tokenizer.model_max_length
-    )  # a user may choose more than the checkpoint's own settings say
+    # a user may choose more than the checkpoint's own settings say
+    longest = checkpoint.length or tokenizer.model_max_length
     tokenizer.model_max_length = int(min(source.positions, longest))
     if checkpoint.input_names is not None:
         tokenizer.model_input_names = checkpoint.input_names
