@@ -75,8 +75,10 @@ def export(
     if program is None:  # only the old exporter, which writes a file itself, returns nothing
         raise RuntimeError("torch.onnx.export returned no program")
     note_stage("translated, checking and writing")
-    model = program.model_proto
-    del program  # the weights are in `model` now, a second time
+    model = program.model_proto  # the weights are in it now, a second time
+    for value in program.model.graph.initializers.values():
+        value.const_value = None  # the rules of onnxscript's optimizer remember the graph, and with it all weights
+    del program
     _clean_model(model)
     _check_versions(model, path.name)
     content = model.SerializeToString()

@@ -14,7 +14,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -104,10 +103,12 @@ class _RoundedWeights(TorchFunctionMode):
         self._largest_table = max((table.numel() for table in tables), default=0)
         self._constants = {_storage(b) for b in module.buffers()}
         self._rounded: dict[tuple[int, str], Tensor] = {}
+        # methods of the class: bound ones would be a reference cycle, which keeps the rounded weights in memory
+        own = type(self)
         self._replacements: dict[Any, Callable[..., Tensor]] = {
-            F.linear: partial(self._weight_product, F.linear),
-            F.conv2d: partial(self._weight_product, F.conv2d),
-            F.embedding: self._lookup,
+            F.linear: own._weight_product,
+            F.conv2d: own._weight_product,
+            F.embedding: own._lookup,
         }
 
     def start_batch(self) -> None:
@@ -115,7 +116,9 @@ class _RoundedWeights(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a torch function, or the rounded version of a product or lookup."""
-        return self._replacements.get(func, func)(*args, **(kwargs or {}))
+        replacement = self._replacements.get(func)
+        named = kwargs or {}
+        return func(*args, **named) if replacement is None else replacement(self, func, *args, **named)
 
     def _weight_product(
         self, product: Callable[..., Tensor], values: Tensor, weight: Tensor, *more: Any, **named: Any
@@ -127,19 +130,21 @@ class _RoundedWeights(TorchFunctionMode):
         rounded = self._round_weight(weight, simulation.weights)
         return product(self._round_input(values, weight), rounded, *more, **named)
 
-    def _lookup(self, indices: Tensor, table: Tensor, *more: Any, **named: Any) -> Tensor:
+    def _lookup(
+        self, lookup: Callable[..., Tensor], indices: Tensor, table: Tensor, *more: Any, **named: Any
+    ) -> Tensor:
         """Return the rows `indices` of an embedding table, rounded as the scheme rounds the table.
 
         Tables that stay float, and constant positions in some schemes, are not rounded.
         """
         is_constant = self.simulation.fixed_positions and _storage(indices) in self._constants
         if table.data_ptr() in self._left or is_constant:
-            return F.embedding(indices, table, *more, **named)
+            return lookup(indices, table, *more, **named)
         simulation = self._simulation_of(table)
         other = simulation.other_tables if table.numel() < self._largest_table else None
         is_tied = table.data_ptr() in self._matrices
         kind = simulation.weights if is_tied else other or simulation.tables
-        return F.embedding(indices, self._round_weight(table, kind), *more, **named)
+        return lookup(indices, self._round_weight(table, kind), *more, **named)
 
     def _simulation_of(self, weight: Tensor) -> Simulation:
         """Return the simulation that rounds a weight: that of its second scheme, or the file's."""
@@ -185,10 +190,10 @@ class _StaticRanges(_RoundedWeights):
         self._learned_by_weight: dict[int, ProductRanges] = {}
         self._position = 0
         if simulation.products:
-            self._replacements |= dict.fromkeys(_MATMULS, self._activation_product)
+            self._replacements |= dict.fromkeys(_MATMULS, _StaticRanges._activation_product)
         if simulation.results:
-            self._replacements |= {func: partial(self._round_result, func) for func in _ACTIVATIONS}
-            self._replacements |= dict.fromkeys(_SOFTMAX, self._softmax)
+            self._replacements |= dict.fromkeys(_ACTIVATIONS, _StaticRanges._round_result)
+            self._replacements |= dict.fromkeys(_SOFTMAX, _StaticRanges._softmax)
 
     def start_batch(self) -> None:
         self._position = 0
@@ -231,13 +236,13 @@ class _StaticRanges(_RoundedWeights):
             self._learned_by_weight[weight.data_ptr()] = self._learned.of(weight.detach().numpy())
         return self._learned_by_weight[weight.data_ptr()]
 
-    def _activation_product(self, left: Tensor, right: Tensor) -> Tensor:
+    def _activation_product(self, _: Callable[..., Tensor], left: Tensor, right: Tensor) -> Tensor:
         """Multiply two activations rounded to int8, unless one of them holds probabilities."""
         if not any(_is_probability(v) for v in (left, right)):
             left, right = self._round_symmetric(left), self._round_symmetric(right)
         return torch.matmul(left, right)
 
-    def _softmax(self, values: Tensor, *more: Any, **named: Any) -> Tensor:
+    def _softmax(self, _: Callable[..., Tensor], values: Tensor, *more: Any, **named: Any) -> Tensor:
         """Compute softmax of scores that are rounded in a range wide enough for masked ones too."""
         low, high = self._next_range(values[values > _LOWEST_SCORE])
         scores = values if self.measuring else rounding.round_between(values, low - _ROOM_FOR_MASK, high)

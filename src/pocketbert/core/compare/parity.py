@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -224,11 +225,20 @@ def run_padded_rows(
     predictor: Predictor, tokenizer: TextTokenizer, rows: Sequence[Encoded], task: Task
 ) -> list[Matrix]:
     """Run each row alone, with 19 padding tokens more than needed (fewer if too long); return a matrix per row."""
-    answers = []
-    for row in rows:
+    groups = defaultdict[int, dict[int, dict[str, NDArray[np.int64]]]](dict)
+    apart = getattr(predictor, "computes_rows_apart", False)
+    for i, row in enumerate(rows):
         batch = _pad_more(predictor, tokenizer, row)
-        answers += split_by_text(predictor.run(batch), batch, answer_outputs(task, predictor), task, tokenizer.mask_id)
-    return answers
+        # rows that the engine computes apart from each other anyway may be given to it together
+        groups[batch["input_ids"].shape[1] if apart else -1 - i][i] = batch
+    answers = dict[int, Matrix]()
+    for group in groups.values():
+        batches = [*group.values()]
+        together = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+        names = answer_outputs(task, predictor)
+        matrices = split_by_text(predictor.run(together), together, names, task, tokenizer.mask_id)
+        answers |= dict(zip(group, matrices, strict=True))
+    return [answers[i] for i in range(len(rows))]
 
 
 def _pad_more(predictor: Predictor, tokenizer: TextTokenizer, row: Encoded) -> dict[str, NDArray[np.int64]]:

@@ -147,6 +147,8 @@ def list_extras() -> frozenset[str]:
 
 _MUCH_MEMORY = 2_500_000_000
 """Bytes of a process from which on it is worth a search for objects in cycles, which takes up to half a second."""
+_SOME_MEMORY = 1_000_000_000
+"""Bytes of a process from which on freed memory is given back, which takes milliseconds."""
 
 
 @contextmanager
@@ -168,6 +170,8 @@ def release_memory() -> None:
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):  # no /proc, or another C library than glibc
             pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
-            if pages * os.sysconf("SC_PAGE_SIZE") > _MUCH_MEMORY:
+            used = pages * os.sysconf("SC_PAGE_SIZE")
+            if used > _MUCH_MEMORY or gc.get_freeze_count():  # few objects are searched while the others are left out
                 gc.collect()
+            if used > _SOME_MEMORY:
                 ctypes.CDLL(None).malloc_trim(0)

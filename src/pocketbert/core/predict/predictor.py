@@ -167,11 +167,13 @@ def run_rows(
         One matrix per row, in the order of `encoded`.
     """
     outputs = tuple(names) or answer_outputs(task, predictor)
+    lengths = [len(e) for e in encoded]
     if batching.rows == 1 and getattr(predictor, "computes_rows_apart", False):
-        batching = _ONE_LENGTH  # the same numbers, and the engine may compute rows at the same time
+        # the same numbers, and the engine may compute rows at the same time
+        batching, lengths = _ONE_LENGTH, [smallest_fitting_length(predictor.lengths, n) for n in lengths]
     result: list[Matrix] = [_EMPTY] * len(encoded)
     with Meter(label, len(encoded)) as meter:
-        for batch in _length_batches([len(e) for e in encoded], batching.rows, batching.slack):
+        for batch in _length_batches(lengths, batching.rows, batching.slack):
             inputs = feed(predictor, tokenizer, [encoded[i] for i in batch])
             arrays: Arrays = predictor.run(inputs)
             for i, matrix in zip(batch, split_by_text(arrays, inputs, outputs, task, tokenizer.mask_id), strict=True):

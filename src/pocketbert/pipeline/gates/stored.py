@@ -117,7 +117,7 @@ def check_stored_numbers(subject: Subject, models: PreparedModels) -> Gate:
 
 
 class PreparedModels:
-    """Caches the constants of one model folder's torch module, prepared for each format and layout when first needed.
+    """Caches the constants of one model folder's torch module, prepared for a format and layout when first needed.
 
     Args:
         folder: A folder that may have ``model.safetensors``.
@@ -168,6 +168,8 @@ class PreparedModels:
 
         key = format, layout, divided
         if key not in self._references:
+            # files of one format follow each other: the module of another format is not needed again
+            self._references = {k: known for k, known in self._references.items() if k[:2] == key[:2]}
             pooling = read_pooling(self.folder) or DEFAULT_POOLING
             # texts on which large numbers inside a model are measured; the exporter measured those of the data, too
             family, samples = (

@@ -43,7 +43,7 @@ from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.families.config import CONFIG_FILE, label_names, read_config
 from pocketbert.core.heads import Head
 from pocketbert.core.host.progress import print_note, report_parts
-from pocketbert.core.host.system import leave_out_of_collection
+from pocketbert.core.host.system import leave_out_of_collection, release_memory
 from pocketbert.core.predict.predictor import Matrix, Predictor, TorchPredictor, check_outputs
 from pocketbert.core.predict.scores import Confidence, Score
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -174,34 +174,40 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
         gates.append(check_library_texts(evidence.library, evidence.tokenizer, subjects))
     scores: dict[str, dict[str, Score]] = {}
     engines, confidences, asked_all = {}, dict[str, Confidence](), _choose_fully_asked(subjects)
-    torch_model = evidence.torch.model if evidence.torch is not None else None
-    models = PreparedModels(subjects[0].folder, subjects[0].task, evidence.tokenizer.max_length, torch_model)
     torch_scores = TorchScores(evidence.tokenizer, evidence.reference, evidence.torch, evidence.no_torch)
-    for subject in report_parts("files verified", subjects):
+    own_gates = dict[str, list[Gate]]()
+    for subject in report_parts("files checked", subjects):
+        own_gates[subject.name] = own = list[Gate]()
         if evidence.head is not None:
             labels, is_asked_all = len(evidence.labels or ()), subject.name == asked_all
-            gates += check_library_answers(evidence.library, evidence.head, labels, subject, is_asked_all)
+            own += check_library_answers(evidence.library, evidence.head, labels, subject, is_asked_all)
         answered = check_answers(subject, evidence.golden)
         if all(g.passed for g in answered if g.name in ("finite", "golden", "reference")):
             engines[subject.name] = record_engine(subject.predictor)
-        gates += answered
+        own += answered
         scores[subject.name] = {}
         outputs = list[tuple[EvalSet, list[Matrix]]]()
         for rows in evidence.sets:
             score, logits = _score(subject, rows)
             scores[subject.name][rows.name] = score
             outputs.append((rows, logits))
-            gates.append(check_chance(subject.name, score, rows.name))
-            gates += torch_scores.gates(subject, rows, score)
-            gates += _compare_scores(subject, rows.name, scores, subjects, evidence, settings)
+            own.append(check_chance(subject.name, score, rows.name))
+            own += torch_scores.gates(subject, rows, score)
+            own += _compare_scores(subject, rows.name, scores, subjects, evidence, settings)
         outputs += [(rows, _score(subject, rows)[1]) for rows in evidence.selection]
         known = evidence.settled.get(subject.name, FIT_TEMPERATURE)
         confidence = fit_confidence(subject, outputs, known)
         if confidence is not None:
             confidences[subject.name] = confidence
-        gates += check_unknown_threshold(subject.name, confidence, known)
-        subject.close()  # before the numbers of the file are read, which take as much memory
-        gates += [*check_content(subject, evidence.golden), check_stored_numbers(subject, models)]
+        own += check_unknown_threshold(subject.name, confidence, known)
+        subject.close()
+        own += check_content(subject, evidence.golden)
+    # only now, since engines and the torch model are not in memory at the same time then
+    torch_model = evidence.torch.model if evidence.torch is not None else None
+    models = PreparedModels(subjects[0].folder, subjects[0].task, evidence.tokenizer.max_length, torch_model)
+    for subject in report_parts("numbers in files compared", subjects):
+        gates += [*own_gates[subject.name], check_stored_numbers(subject, models)]
+        release_memory()
     status = Status.PASSED if all(g.passed for g in gates) else Status.FAILED
     return result.model_copy(
         update={"status": status, "gates": gates, "scores": scores, "seen_right": engines, "confidence": confidences}

@@ -20,7 +20,7 @@ from pocketbert.core.compare.golden import GOLDEN_FILE, GOLDEN_TOKENS_FILE, Gold
 from pocketbert.core.compare.parity import drawable_ids, remove_unprintable, run_padded_rows
 from pocketbert.core.compare.sample_texts import sample_pairs
 from pocketbert.core.host.progress import print_note, report_parts
-from pocketbert.core.host.system import release_memory
+from pocketbert.core.host.system import leave_out_of_collection, release_memory
 from pocketbert.core.predict.inputs import Encoded, Text, columns_of
 from pocketbert.core.predict.predictor import (
     PROBABILITIES,
@@ -60,6 +60,7 @@ COLUMNS = 256
 _OWN_ROWS = 12
 
 
+@leave_out_of_collection()
 def make_golden(
     model: RunModel, torch_model: TorchPredictor, texts: Sequence[Text], destination: Path, files: Sequence[ModelFile]
 ) -> Sequence[str]:

@@ -27,7 +27,7 @@ from pocketbert.core.families.weight_records import ProductRanges, Range, read_l
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.progress import print_note, report_waiting
 from pocketbert.core.host.system import release_memory
-from pocketbert.core.predict.inputs import Text
+from pocketbert.core.predict.inputs import Encoded, Text
 from pocketbert.core.predict.predictor import (
     PROBABILITIES,
     Matrix,
@@ -166,7 +166,8 @@ def _compare_outputs(
         subject: The prepared module or the exported file.
         name: Name of the subject in messages.
         loss: Factor on the allowed difference, for formats that compute with fewer digits.
-        most: Longest input in tokens to compare; None for the model's own.
+        most: Longest input in tokens to compare, on a few texts; None for the model's own, on texts and drawn tokens of
+            every length of the export.
     """
     task, recipe = model.task, model.recipe
     bound = (recipe.export.atol or model.folder.family.parity_atol) * loss
@@ -174,11 +175,13 @@ def _compare_outputs(
     expected: Predictor = ScoredPredictor(reference, task.score) if scored else reference
     groups = [(PROBABILITIES,)] if scored else [g for g in task.compared if g[0] in subject.outputs]
     tokenizer = model.tokenizer if most is None else TextTokenizer(model.weights, min(most, model.length))
-    longest = max(subject.lengths, default=tokenizer.max_length)
-    drawn = draw_inputs(reference, tokenizer, model.folder.family.uses_segments, task, longest)
+    lengths, drawn = list[int](), list[Encoded]()
+    if most is None:
+        lengths, longest = recipe.export.lengths, max(subject.lengths, default=tokenizer.max_length)
+        drawn = draw_inputs(reference, tokenizer, model.folder.family.uses_segments, task, longest)
     results = []
     for names in groups:
-        probe = build_probe(expected, tokenizer, texts, recipe.export.lengths, task, names, subject.lengths, drawn)
+        probe = build_probe(expected, tokenizer, texts, lengths, task, names, subject.lengths, drawn)
         results.append(compare_with_probe(subject, name, _REFERENCE, probe, names, bound))
     return worst_parity(results)
 
