@@ -31,7 +31,7 @@ recipe `encoding`) names any other.
 | form | files | a row is |
 |---|---|---|"""
 SHAPES = """
-Spreadsheets, archives and pickles are refused with the way to convert them.
+Spreadsheets, archives, pickles, saved `datasets`, web pages and XML are refused with the way to convert them, whatever their name is. Lists and objects in the cells of a table are read as JSON, or as Python and numpy print them.
 
 ## Records of other programs
 
@@ -55,6 +55,7 @@ names any other, as `--teacher NAME` does with `run --data` and `data check` (`{
 | the answer is | for example | found | task |
 |---|---|---|---|"""
 FOOT = """
+The text of a span decides on its places, which may count characters, UTF-16 units or bytes, with the last character or without it; a span whose text is elsewhere is refused.
 Tags may be IOB1, IOB2, IOBES or BILOU, with `-` or `_` behind the letter; of a CoNLL file,
 the first column of tags with prefixes is taken that holds more than phrases of the syntax (`B-NP`), else parts of speech. `--label "column 2"` takes another one.
 """
@@ -67,13 +68,17 @@ def _each(*values: Any) -> list[Any]:
 
 EXAMPLES: tuple[tuple[str, str, Mapping[str, list[Any]]], ...] = (
     ("a name", '`"good"`', {"label": _each("good", "bad")}),
+    ("an object with a name", '`{"id": 3, "name": "good"}`', {"label": _each({"id": 3, "name": "good"}, {"id": 4, "name": "bad"})}),
     ("few whole numbers", "`1` to `5`", {"label": _each(1, 2, 3, 4, 5)}),
     ("many numbers with fractions", "`2.4`", {"label": [i / 7 for i in range(24)]}),
+    ("numbers with a percent sign, a decimal comma or commas of thousands, one of the two commas in a file", "`85%`, `0,85`, `1,234.5`", {"score": [f"{i * 3 + 1}%" for i in range(24)]}),
     ("a list of names", '`["a", "b"]`', {"label": _each(["a", "b"], ["b"])}),
     ("names between semicolons, bars or commas, if they recur", '`"a,b"`', {"label": _each("a,b", "b")}),
-    ("several columns of 0 and 1", "`toxic`, `insult`", {"toxic": _each(0, 1), "insult": _each(0, 1, 1)}),
+    ("several columns of 0 and 1, true and false, yes and no", "`toxic`, `insult`", {"toxic": _each(0, 1), "insult": _each(0, 1, 1)}),
     ("spans", "`{start, end, label}`", {"label": _each([{"start": 0, "end": 4, "label": "A"}])}),
     ("spans as lists", '`[0, 4, "A"]`', {"label": _each([[0, 4, "A"]])}),
+    ("spans by their text: each mention in the text", '`{"text": "this", "label": "A"}`, `{"A": ["this"]}`', {"label": _each([{"text": "this", "label": "A"}])}),
+    ("tags in a text", '`"B-A O O"`, `"B-A,O,O"`', {"labels": _each("B-A O O O O O O O")}),
     ("a tag for each word", '`["B-A", "O", ...]`', {"tags": _each(["B-A", *["O"] * 7])}),
     ("answers, beside `question` and `context`", "`{text, answer_start}`", {"answers": _each({"text": ["text"], "answer_start": [12]})}),
 )  # fmt: skip

@@ -35,6 +35,8 @@ _LEAST_MARGIN = 5.5
 """Margin of the guess below which a header is questioned: headers of unusual names are mostly above it, rows of data below."""
 _FEW_ROWS = 50
 _ALIKE = 0.75
+_MAY_BE_MISSING = ("None", "NA")
+"""Labels that are names of classes in some files, and written for an empty cell in others."""
 _RECIPE_ENDINGS = (".yaml", ".yml")
 
 
@@ -237,6 +239,11 @@ def _check_labels(labels: Counter[str], columns: Columns, unlabelled: int, rows:
     twins = [names for names in alike.values() if len(names) > 1]
     warnings += [
         f"labels that differ only in case or blanks: {shorten_list(names, _SHOWN)}" for names in twins[:_SHOWN]
+    ]
+    warnings += [
+        f"the label {name!r} of {count:,} rows may stand for a missing one: leave these cells empty, if it does"
+        for name, count in labels.items()
+        if name in _MAY_BE_MISSING
     ]
     name, count = max(labels.items(), key=lambda item: item[1], default=("", 0))
     if columns.kind is LabelKind.NAME and len(labels) > 1 and count > _MAJORITY * rows:

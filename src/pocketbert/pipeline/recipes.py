@@ -286,6 +286,8 @@ def choose_task(columns: Columns) -> TaskName:
     if columns.kind is None or columns.kind not in _TASKS:
         what = f"column '{columns.source.label}' could be classes or scores, or texts: {columns.note}."
         fix = "Say what it is: --task text-classification, or --task regression; or name another column with --label."
+        if " names)" in columns.note and columns.source.text_pair is None:
+            fix += f" Pairs of similar texts need none: --text-pair '{columns.source.label}' --task feature-extraction."
         raise InputError(Problem(columns.source.title, what, fix))
     return _TASKS[columns.kind]
 

@@ -224,7 +224,7 @@ NO_NAMES, NO_SCORE, NO_SPAN = "not a list of names or numbers", "is not a finite
                 ("Ada", [span(2, 2)], NO_SPAN),
                 ("Ada", [span(-1, 2)], NO_SPAN),
                 ("Ada", [span(0, 2, "")], NO_SPAN),
-                ("Ada", [span("0", 2)], NO_SPAN),
+                ("Ada", [span("first", 2)], NO_SPAN),
                 ("Ada", [span(True, 2)], NO_SPAN),
                 ("Ada", [span(0, 2), span(1, 3, "loc")], "spans overlap"),
                 ("Ada", [span(0, 2, "B-52")], "label 'B-52' reads like a tag"),

@@ -43,6 +43,9 @@ def write(
     if isinstance(content, list):
         pq.write_table(pa.Table.from_pylist(content), path)
         return path
+    if isinstance(content, dict) and path.name in content:  # a file with others beside it
+        write(path.parent, content)
+        return path
     if isinstance(content, dict):
         for name, text in content.items():
             (path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -218,6 +221,60 @@ CASES: list[tuple[str, Any, str, str, str]] = [
     ("words.parquet", [{"sentence_id": i, "word": word, "tag": tag} for i in range(8) for word, tag in zip(ANN.split(), IOB, strict=True)], "spans", "word - tag", SPANS),
     ("prodigy.parquet", [{"text": t, "label": n, "answer": a, "_task_hash": 1} for a, n in (("reject", "other"), *[("accept", n) for n in LABELS]) for t in TEXTS[:4]], "name", "text - label", "good"),
     ("emotions.tsv", table([], TEXTS, each("27", "2,10", "3", "2,3"), [f"id{i}" for i in range(24)], separator="\t"), "names", "column 1 - column 2", "27"),
+    # how tables are quoted, and what stands before them
+    ("sep.csv", "\ufeffsep=;\r\n" + table(["text", "label"], TEXTS, LABELS, separator=";"), "name", "text - label", "good"),
+    ("comments.csv", "# of our team\n# 24 rows\n" + table(["text", "label"], TEXTS, LABELS), "name", "text - label", "good"),
+    ("trailing.csv", "text,label\n" + "".join(f'"{t}",{n},\n' for t, n in PAIRS), "name", "text - label", "good"),
+    ("single.csv", "'text','label'\n" + "".join(f"'{t}','{n}'\n" for t, n in PAIRS), "name", "text - label", "good"),
+    ("single.txt", "text;label\n" + "".join(f"'{t};\nso';{n}\n" for t, n in PAIRS), "name", "text - label", "good"),
+    ("escaped.csv", "text,label\n" + "".join(f'"he said \\"{t}\\", we heard",{n}\n' for t, n in PAIRS), "name", "text - label", "good"),
+    ("quoted.tsv", '"text"\t"label"\n' + "".join(f'"{t}"\t"{n}"\n' for t, n in PAIRS), "name", "text - label", "good"),
+    ("doubled.tsv", "text\tlabel\n" + "".join(f'"{t} ""so"""\t{n}\n' for t, n in PAIRS), "name", "text - label", "good"),
+    ("newlines.tsv", "text\tlabel\n" + "".join(f'"{t}\nand more"\t{n}\n' for t, n in PAIRS), "name", "text - label", "good"),
+    ("quotes.csv", "text\tlabel\n" + "".join(f'"{t}\t{n}\n' for t, n in PAIRS), "name", "text - label", "good"),
+    # how labels and scores are written
+    ("blanks.csv", table(["text", "label"], TEXTS, each(" good ", "bad", "good")), "name", "text - label", "good"),
+    ("missing.csv", table(["text", "label"], TEXTS, each("N/A", "good", "null", "bad", "good")), "name", "text - label", "good"),
+    ("yes-no.csv", table(["text", "joy", "fear"], TEXTS, each("yes", "no"), each("no", "Y", "N")), "names", "text - joy,fear", "joy"),
+    ("decimal-comma.csv", table(["text", "score"], TEXTS, [f"{i / 8:.3f}".replace(".", ",") for i in range(24)], separator=";"), "score", "text - score", "0.0"),
+    ("percent.csv", table(["text", "score"], TEXTS, [f"{i + 7} %" for i in range(24)]), "score", "text - score", "0.07"),
+    ("thousands.csv", table(["text", "price"], TEXTS, [f"{1200.5 + 37 * i:,.2f}" for i in range(24)]), "score", "text - price", "1200.5"),
+    ("objects.jsonl", lines({"text": t, "label": {"id": 3, "name": n}} for t, n in PAIRS), "name", "text - label", "good"),
+    ("vertex.jsonl", lines({"classificationAnnotation": {"displayName": n}, "textContent": t} for t, n in PAIRS), "name", "textContent - classificationAnnotation", "good"),
+    ("studio-choices.json", json.dumps([{"text": t, "topics": {"choices": ["a", n]}, "lead_time": 1.5} for t, n in PAIRS]), "names", "text - topics", "a, good"),
+    ("named/a.jsonl", {"a.jsonl": lines({"text": t, "label": i % 2} for i, t in enumerate(TEXTS)), "dataset_info.json": json.dumps({"features": {"label": {"names": ["neg", "pos"], "_type": "ClassLabel"}}})}, "name", "text - label", "0"),
+    # tags and spans
+    ("tags.csv", table(["text", "labels"], [ANN] * 9, [" ".join(IOB)] * 9), "spans", "text - labels", SPANS),
+    ("tags-commas.csv", table(["sentence", "word_labels"], [ANN] * 9, [", ".join(IOB)] * 9), "spans", "sentence - word_labels", SPANS),
+    ("header.tsv", "word\ttag\n" + words(ANN.split(), IOB, separator="\t"), "spans", "column 1 - column 2", SPANS),
+    ("words.jsonl", lines({"words": ANN.split(), "ner": IOB} for _ in range(40)), "spans", "words - ner", SPANS),
+    ("tokens.jsonl", lines({"text": ANN, "tokens": ANN.split(), "ner_tags": IOB} for _ in range(9)), "spans", "tokens - ner_tags", SPANS),
+    ("argilla.jsonl", lines({"text": ANN, "tokens": ANN.split(), "annotation": [{"label": "PER", "start": 0, "end": 3}]} for _ in range(9)), "spans", "text - annotation", "Ann PER"),
+    ("vertex-spans.jsonl", lines({"textContent": ANN, "textSegmentAnnotations": [{"startOffset": 0, "endOffset": "3", "displayName": "PER"}]} for _ in range(9)), "spans", "textContent - textSegmentAnnotations", "Ann PER"),
+    ("dataturks.jsonl", lines({"content": ANN, "annotation": [{"label": ["PER"], "points": [{"start": 0, "end": 2, "text": "Ann"}]}]} for _ in range(9)), "spans", "content - annotation", "Ann PER"),
+    ("cluener.jsonl", lines({"text": ANN, "label": {"PER": {"Ann": [[0, 2]]}, "LOC": {"New York": [[13, 20]]}}} for _ in range(9)), "spans", "text - label", SPANS),
+    ("by-text.jsonl", lines({"text": f"{ANN}, Ann", "entities": [{"text": "Ann", "type": "PER"}, {"text": "New York", "type": "LOC"}, {"text": "York", "type": "LOC"}]} for _ in range(9)), "spans", "text - entities", f"{SPANS}, Ann PER"),
+    ("by-label.jsonl", lines({"text": ANN, "entities": {"PER": ["Ann"], "LOC": ["New York"]}} for _ in range(9)), "spans", "text - entities", SPANS),
+    ("emoji.jsonl", lines({"text": "\U0001f600 Ann", "spans": [{"start": 3, "end": 6, "text": "Ann", "label": "PER"}]} for _ in range(9)), "spans", "text - spans", "Ann PER"),
+    ("python-spans.csv", table(["text", "entities"], [ANN] * 9, [str([(0, 3, "PER")])] * 9), "spans", "text - entities", "Ann PER"),
+    ("snips.json", json.dumps({"Play": [{"data": [{"text": "play "}, {"text": "Ann", "entity": "artist"}]}] * 9}), "spans", "text - spans", "Ann artist"),
+    # columns, envelopes and other shapes of JSON
+    ("by-columns.json", json.dumps({"text": dict(enumerate(TEXTS)), "label": dict(enumerate(LABELS))}), "name", "text - label", "good"),
+    ("lists.json", json.dumps({"text": TEXTS, "label": LABELS, "label_names": ["good"], "classes": ["good", "bad"]}), "name", "text - label", "good"),
+    ("split-columns.json", json.dumps({"train": {"text": TEXTS, "label": LABELS}, "test": {"text": ["x"], "label": ["oos"]}}), "name", "text - label", "good"),
+    ("token-columns.json", json.dumps({"tokens": [ANN.split()] * 9, "ner_tags": [IOB] * 9}), "spans", "tokens - ner_tags", SPANS),
+    ("pandas-split.json", json.dumps({"columns": ["text", "label"], "index": [*range(24)], "data": PAIRS}), "name", "text - label", "good"),
+    ("viewer.json", json.dumps({"features": [{"name": "text"}], "rows": [{"row_idx": i, "row": {"text": t, "label": n}} for i, (t, n) in enumerate(PAIRS)]}), "name", "text - label", "good"),
+    # questions and choices
+    ("squad-python.csv", table(["context", "question", "answers"], [ANN] * 24, TEXTS, ["{'text': array(['Ann'], dtype=object), 'answer_start': array([0], dtype=int32)}"] * 24), "answers", "question context answers", "Ann"),
+    ("paragraph.json", json.dumps([{"paragraph": ANN, "question": t, "answer": ("Ann", "")[i == 3]} for i, t in enumerate(TEXTS)]), "answers", "question context answers", "Ann"),
+    ("race.jsonl", lines({"article": ANN, "questions": [t, "who?"], "options": [["Ann", "Bob"]] * 2, "answers": ["A", "B"]} for t in TEXTS), "choice", "article question answer", "0"),
+    ("choices.csv", table(["question", "choices", "answerKey"], TEXTS, [str({"label": ["A", "B"], "text": ["one", "two"]})] * 24, each("A", "B")), "choice", "question - answerKey", "0"),
+    ("mmlu.csv", table([], TEXTS, *[[f"{c} {i}" for i in range(24)] for c in "wxyz"], each(*"CABD")), "choice", "column 1 - column 6", "2"),
+    ("anli.jsonl", lines({"context": t, "hypothesis": t, "label": n} for t, n in PAIRS), "name", "context hypothesis label", "good"),
+    # packed and labelled behind the text
+    ("packed.csv", gzip.compress(table(["text", "label"], TEXTS, LABELS).encode()), "name", "text - label", "good"),
+    ("behind.txt", "".join(f"{t} __label__{n}\n" for t, n in PAIRS), "name", "text - label", "good"),
 ]  # fmt: skip
 
 
@@ -232,7 +289,7 @@ def test_files_as_people_have_them(
     examples = read_examples(source, kind=found.kind)
     assert shown(examples[0]) == label
     # a recipe that names the columns reads the same rows
-    keys = {k: getattr(source, k) for k in ("path", "text", "text_pair", "label", "header", "separator")}
+    keys = {k: getattr(source, k) for k in ("path", "text", "text_pair", "label", "header", "separator", "choices")}
     again = DataSource.model_validate({k: v for k, v in keys.items() if v is not None})
     assert read_examples(again, kind=found.kind) == examples
 
@@ -268,8 +325,27 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("empty.csv", table(["text", "label"], TEXTS, each("good", "", "")), "16 of 24 rows have no label in column 'label'"),
     ("plain.txt", "\n".join(TEXTS), "holds texts, and no labels. Fix: Add a column"),
     ("numbers.jsonl", lines({"tokens": ANN.split(), "ner_tags": [1, 0, 0, 2, 3]} for _ in TEXTS), "a number for each word"),
-    ("by-columns.json", json.dumps({"text": dict(enumerate(TEXTS)), "label": dict(enumerate(LABELS))}), 'orient="records"'),
-    ("lists.json", json.dumps({"text": TEXTS, "label": LABELS}), 'orient="records"'),
+    ("uneven.json", json.dumps({"text": TEXTS, "label": LABELS[1:]}), "holds values, and neither rows nor columns of equal length"),
+    ("cut-column.json", json.dumps({"text": TEXTS, "id": LABELS, "label": LABELS[1:]}), "the columns 'label' have not as many values as 'text', which has 24"),
+    ("values.json", "[1, 2, 3]", 'orient="records"'),
+    ("comma.csv", table(["text", "price"], TEXTS, [f"{1000 + 37 * i:,}" for i in range(24)]), "the comma in '1,000' may part thousands or be the decimal sign"),
+    ("wrong-place.jsonl", lines({"text": ANN, "spans": [{"start": 4, "end": 7, "text": "Ann", "label": "PER"}]} for _ in range(1)), "span 4 to 7 is 'liv' in the text, not 'Ann'"),
+    ("no-mention.jsonl", lines({"text": ANN, "entities": [{"text": "Bob", "label": "PER"}]} for _ in range(1)), "span text 'Bob' is not in the text"),
+    ("gliner.jsonl", lines({"tokenized_text": ANN.split(), "ner": [[3, 4, "LOC"]]} for _ in range(1)), "may count words or characters"),
+    ("commas.csv", "text,label\n" + "so, well,1\n", 'Write a text that has commas between quotes: "good, really",1'),
+    ("sheet.csv", b"PK\3\4" + b"[Content_Types].xml" + bytes(99), "is a spreadsheet, not a file of rows that is read. Fix: Save the sheet as CSV"),
+    ("page.csv", "<!DOCTYPE html>\n<html><body>Not found</body></html>", "is a web page"),
+    ("pointer.jsonl", "version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 12345\n", "git lfs pull"),
+    ("inception.tsv", "#FORMAT=WebAnno TSV 3.2\n\n\n#Text=Ann\n1-1\t0-3\tAnn\tPER\n", "Export the project as CoNLL 2002"),
+    ("table.txt", b"PAR1" + bytes(9), "Give it the ending .parquet"),
+    ("saved", {"state.json": "{}", "dataset_info.json": "{}", "data-00000-of-00001.arrow": "x"}, "load_from_disk('{folder}').to_parquet"),
+    ("saved-splits", {"dataset_dict.json": "{}", "train/state.json": "{}"}, "load_from_disk('{folder}')['train'].to_parquet"),
+    ("slots", {"seq.in": "a", "seq.out": "O", "label": "x"}, "paste {folder}/seq.in {folder}/seq.out > rows.tsv"),
+    ("parallel", {"train.txt": "a", "train.label": "x"}, "paste {folder}/train.label {folder}/train.txt > train.tsv"),
+    ("beir", {"corpus.jsonl": "{}", "queries.jsonl": "{}", "qrels/train.tsv": ""}, '"pos": ["..."]'),
+    ("brat", {"1.txt": "Ann", "1.ann": "T1\tPER 0 3\tAnn\n"}, "Convert the annotations of brat to CoNLL"),
+    ("splits", {"dev.csv": "", "test.csv": "", "train.csv": ""}, "such as {folder}/train.csv, with --eval {folder}/dev.csv."),
+    ("split-folders", {"train/a.csv": "", "test/a.csv": ""}, "such as {folder}/train/a.csv, with --eval {folder}/test/a.csv."),
     ("broken.json", '[{"text": "a", "label": 1},\n {"text": "b" "label": 2}]', "broken.json:2: not valid JSON: Expecting ','"),
     ("cut.json", '[{"text": "a", "label": 1},\n {"text": "b"', "cut.json:2: not valid JSON"),
     ("more.json", '[{"text": "a", "label": 1}] x', "text behind the end of the document"),
@@ -300,7 +376,7 @@ def test_what_is_refused_names_the_way(tmp_path: Path, name: str, content: Any, 
     with pytest.raises(InputError) as caught:
         found = guess_columns(DataSource(path=str(write(tmp_path / name, content))))
         read_examples(found.source, kind=found.kind or LabelKind.NAME)
-    assert message in str(caught.value)
+    assert message.replace("{folder}", str(tmp_path / name)) in str(caught.value)
     assert len(caught.value.problems) == 1
 
 

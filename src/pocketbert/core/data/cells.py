@@ -49,15 +49,45 @@ def number_of(label: object) -> int | float | None:
     return int(label) if isinstance(label, float) and label.is_integer() and abs(label) < _LARGEST_EXACT else label
 
 
+_TRUTHS = {"true": True, "false": False, "yes": True, "no": False, "y": True, "n": False}
+
+
 def read_truth(cell: Any) -> bool | None:
-    """Return True for a cell that is 1 or true, False for 0 or false, None for any other cell.
+    """Return True for a cell that is 1, true or yes, False for 0, false or no, None for any other cell.
 
     Such cells fill the columns of data files in which each label has a column of its own.
     """
-    if isinstance(cell, str) and cell.strip().lower() in ("true", "false"):
-        return cell.strip().lower() == "true"
+    if isinstance(cell, str) and (word := cell.strip().lower()) in _TRUTHS:
+        return _TRUTHS[word]
     number = int(cell) if isinstance(cell, bool) else number_of(cell)
     return bool(number) if number in (0, 1) else None
+
+
+_SCORE = re.compile(r"([+-]?\d[\d.,]*)[ \u00a0]*(%?)", re.ASCII)
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", re.ASCII)
+_DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+", re.ASCII)
+
+
+def read_written_number(cell: Any) -> tuple[float | None, float | None]:
+    """Read a number as spreadsheets write it: ``85%`` is 0.85, ``1,234.5`` has commas of thousands, ``0,85`` a decimal comma.
+
+    Returns:
+        The number if commas part thousands, and the number if the comma is the decimal sign; None where it is no number.
+        Only the other rows of a file show which of the two ``1,234`` is.
+    """
+    match = _SCORE.fullmatch(cell.strip()) if isinstance(cell, str) and len(cell) <= _MOST_DIGITS else None
+    if match is None:
+        return None, None
+    digits, share = match[1], 0.01 if match[2] else 1.0
+    is_plain = bool(_NUMERAL.fullmatch(digits))
+    thousands = digits.replace(",", "") if is_plain or _THOUSANDS.fullmatch(digits) else None
+    decimal = digits if is_plain else None
+    if _DECIMAL_COMMA.fullmatch(digits):
+        decimal = digits.replace(".", "").replace(",", ".")
+    if thousands is not None and digits.lstrip("+-").startswith("0,"):
+        thousands = None
+    # 85% is 0.85, and not 0.8500000000000001
+    return tuple(None if d is None else round(float(d) * share, 12) for d in (thousands, decimal))  # type: ignore[return-value]
 
 
 _ROUNDING = 0.05
@@ -75,6 +105,8 @@ def are_probabilities(cell: Any) -> bool:
 _LONGEST_LIST = 1 << 20
 _ARRAY = re.compile(r"\[\s*(?:(?:'[^']*'|\"[^\"]*\")\s*)+\]")
 """A list as numpy prints it, without commas."""
+_ARRAY_CALL = re.compile(r"\barray\((\[[^()]*\])(?:,\s*dtype=[\w.<>'\"]+)?\)")
+"""An array inside an object, as pandas prints it."""
 
 
 def parse_list(cell: Any) -> Any:
@@ -82,18 +114,43 @@ def parse_list(cell: Any) -> Any:
 
     Tables that pandas wrote hold lists of words, tags and labels as such texts.
     """
-    if not isinstance(cell, str) or cell[:1] != "[" or cell[-1:] != "]" or len(cell) > _LONGEST_LIST:
+    value = parse_literal(cell) if isinstance(cell, str) and cell[:1] == "[" else cell
+    return value if isinstance(value, list) else cell
+
+
+def parse_literal(cell: Any) -> Any:
+    """Return the list or object that a text spells in JSON, or as Python or numpy print it; return any other cell unchanged.
+
+    Only values without code are read, of texts of at most a megabyte.
+    """
+    text = cell.strip() if isinstance(cell, str) else ""
+    if (text[:1], text[-1:]) not in (("[", "]"), ("{", "}")) or len(text) > _LONGEST_LIST:
         return cell
     try:
-        value = json.loads(cell)
+        value = json.loads(text)
     except (ValueError, RecursionError):
-        if _ARRAY.fullmatch(cell):
-            return [word[1:-1] for word in re.findall(r"'[^']*'|\"[^\"]*\"", cell)]
+        if _ARRAY.fullmatch(text):
+            return [word[1:-1] for word in re.findall(r"'[^']*'|\"[^\"]*\"", text)]
         try:
-            value = ast.literal_eval(cell)
+            value = ast.literal_eval(_ARRAY_CALL.sub(r"\1", text))
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             return cell
-    return value if isinstance(value, list) else cell
+    return value if isinstance(value, list | dict) else cell
+
+
+_NAME_KEYS = ("choices", "labels", "name", "label", "displayName", "value")
+"""What programs call the name, or the names, in an object that stands for a label."""
+
+
+def unwrap_label(cell: Any) -> Any:
+    """Return the name in an object such as ``{"id": 3, "name": "sport"}``; return any other cell unchanged."""
+    if not isinstance(cell, dict) or "text" in cell or are_probabilities(cell):
+        return cell
+    for key in _NAME_KEYS:
+        value = cell.get(key)
+        if isinstance(value, str) or (type(value) is int) or (key == _NAME_KEYS[0] and isinstance(value, list)):
+            return value
+    return cell
 
 
 def find_word_places(text: Any, tags: Any) -> tuple[Any, list[tuple[int, int]] | None]:
@@ -111,7 +168,7 @@ def find_word_places(text: Any, tags: Any) -> tuple[Any, list[tuple[int, int]] |
     if not isinstance(text, str):
         return text, None
     places = [match.span() for match in re.finditer(r"\S+", text)]
-    tags = tags.split() if isinstance(tags, str) else tags
+    tags = split_tags(tags) or tags.split() if isinstance(tags, str) else tags
     return text, places if isinstance(tags, list | tuple) and len(tags) == len(places) else None
 
 
@@ -191,11 +248,22 @@ def have_iob_prefixes(tags: Iterable[str]) -> bool:
 def have_marks(cell: Any) -> bool | None:
     """Return whether a row's tags contain ``O`` or prefixes such as ``B-``; None if the cell holds no tags."""
     tags = parse_list(cell)
-    tags = tags.split() if isinstance(tags, str) else tags
+    tags = split_tags(tags) or tags.split() if isinstance(tags, str) else tags
     if not isinstance(tags, list | tuple) or not tags or not all(isinstance(tag, str) for tag in tags):
         return None
     normal = normalize_tags(tags)
     return OUTSIDE in normal or have_iob_prefixes(normal)
+
+
+_TAG = re.compile(r"O|[BIESLUMW][-_]\S+")
+
+
+def split_tags(cell: str) -> list[str] | None:
+    """Split a text such as ``B-PER O O`` or ``B-PER,O,O`` into the tags of words; None if its parts are no tags with prefixes."""
+    parts = cell.split()
+    if "," in cell and all(part.endswith(",") for part in parts[:-1]):
+        parts = [part.strip() for part in cell.split(",")]
+    return parts if parts and all(map(_TAG.fullmatch, parts)) else None
 
 
 _OTHER_PREFIXES = {"L": "E", "U": "S", "M": "I", "W": "S"}

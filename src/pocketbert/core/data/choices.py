@@ -7,18 +7,20 @@ one.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pocketbert.core.data.cells import is_visible, number_of
-from pocketbert.core.data.tables import BadRows, plain_name
+from pocketbert.core.data.cells import is_visible, number_of, parse_literal
+from pocketbert.core.data.tables import BadRows, is_numbered_column, plain_name
 from pocketbert.core.disk.files import is_unicode
 from pocketbert.core.errors import shorten_repr
 
 _FEWEST = 2
+_FEWEST_UNNAMED = 5
+"""Columns of a file without a header that hold a question, at least three choices and the letter of the right one."""
+_QUESTION_WORDS = 3
 _LISTS = (
     *("choices", "options", "endings", "candidates", "alternatives", "answerchoices", "answeroptions", "answers"),
     "question",  # an object with the stem and the choices, as the Allen Institute publishes them
@@ -95,6 +97,8 @@ def find_choice_columns(rows: Sequence[Mapping[str, Any]], given: Mapping[str, A
     Returns:
         The columns; None if the file has no choices with such names, or no text that belongs to them.
     """
+    if not given and (unnamed := _find_unnamed(rows)) is not None:
+        return unnamed
     name_of = {plain_name(name): name for row in reversed(rows) for name in row}
     choices = given.get("choices") or _find_choices(rows, name_of)
     if choices is None:
@@ -110,6 +114,20 @@ def find_choice_columns(rows: Sequence[Mapping[str, Any]], given: Mapping[str, A
             text = next((left[plain] for plain in _TEXTS if plain in left), None)
     label = given.get("label") or next((left[plain] for plain in _LABELS if plain in left), None)
     return None if text is None else ChoiceColumns(text, pair, choices, label)
+
+
+def _find_unnamed(rows: Sequence[Mapping[str, Any]]) -> ChoiceColumns | None:
+    """Return the columns of a file without a header that has a question, its choices and the letter of the right one, as MMLU has."""
+    names = [*rows[0]]
+    if len(names) < _FEWEST_UNNAMED or not all(map(is_numbered_column, names)):
+        return None
+    question, *choices, right = names
+    letters = {chr(ord("A") + i) for i in range(len(choices))}
+    marks = {row.get(right) for row in rows}
+    is_question = sum(len(str(row.get(question)).split()) for row in rows) >= _QUESTION_WORDS * len(rows)
+    differ = all(len({row.get(name) for name in choices}) == len(choices) for row in rows)
+    is_marked = marks <= letters and len(marks) > 1
+    return ChoiceColumns(question, None, choices, right) if is_question and differ and is_marked else None
 
 
 def _find_choices(rows: Sequence[Mapping[str, Any]], name_of: Mapping[str, str]) -> str | list[str] | None:
@@ -164,7 +182,8 @@ def parse_choices(cell: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Read a cell that holds all choices of a row; return their texts and keys.
 
     The cell may be a list of texts, a list of {text, label}, an object of two lists {text, label}, an object that maps
-    keys to texts, or an object that has one of these as ``choices``. Cells of .csv and .tsv files hold these as JSON.
+    keys to texts, or an object that has one of these as ``choices``. Cells of .csv and .tsv files hold these as JSON, or as
+    Python prints it.
 
     Args:
         cell: The cell of the choices column.
@@ -175,11 +194,7 @@ def parse_choices(cell: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     Raises:
         ValueError: If the cell has none of these forms; the message is for users.
     """
-    if isinstance(cell, str) and cell.lstrip()[:1] in ("[", "{"):
-        try:
-            cell = json.loads(cell)
-        except (ValueError, RecursionError):
-            raise ValueError(f"choices {shorten_repr(cell)} are not a list.") from None
+    cell = parse_literal(cell)
     if isinstance(cell, Mapping) and "choices" in cell:
         cell = cell["choices"]
     texts: Sequence[Any] = ()

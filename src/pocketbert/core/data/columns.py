@@ -114,7 +114,7 @@ def guess_columns(source: DataSource, kind: LabelKind | None = None, fix: str = 
     table, form, shape = guess_table_form(source), find_form(source), find_shape(source)
     if table is not None and not table.header:
         source = source.model_copy(update={"header": False})
-    may_choose = kind is LabelKind.CHOICE or (kind is None and shape is None)
+    may_choose = kind is LabelKind.CHOICE or (kind is None and (shape is None or shape.kind is LabelKind.CHOICE))
     if may_choose and (choices := _guess_choices(source, kind)) is not None:
         return choices
     bad = BadRows(source.title)
@@ -421,12 +421,12 @@ class _ColumnChoice:
         ends = [c.name for c in free if self._plain[c.name].endswith(_ENDS_OF_LABELS) and (c.repeats or c.lists)]
         if len(ends) == 1:
             return ends[0]
-        candidates = [c for c in free if (c.lists or c.repeats or c.separator) and c.mean_words <= 5]
+        candidates = [c for c in free if c.is_tags or ((c.lists or c.repeats or c.separator) and c.mean_words <= 5)]
         truths = [c.name for c in free if c.is_truth and "," not in c.name]
         others = [c for c in candidates if c.name not in truths]
         if len(truths) > 1 and not self._numbered and not others and self._can_be_truths():
             return ",".join(truths)
-        candidates = candidates or [c for c in free if c.is_numbers and c.fractions]
+        candidates = candidates or [c for c in free if c.is_scores or (c.is_numbers and c.fractions)]
         if len(candidates) > 1 and self._numbered:  # next to a code of the source, or a date, a number is the label
             candidates = [c for c in candidates if c.is_numbers] or candidates
         if len(candidates) == 1:
@@ -442,7 +442,14 @@ class _ColumnChoice:
         `what` name the choice in errors.
         """
         for tier in tiers:
-            names = [c.name for c in free if self._plain[c.name] in tier]
+            found = [c for c in free if self._plain[c.name] in tier]
+            if len(found) == 2 and found[0].is_words != found[1].is_words:  # a text, and the same in words
+                has_tags = any(
+                    c.is_parallel_to(w) for w in found if w.is_words for c in self._columns.values() if c not in found
+                )
+                has_spans = any(c.spans for c in self._columns.values())
+                found = [c for c in found if c.is_words == (has_tags and not has_spans)]
+            names = [c.name for c in found]
             if len(names) > 1:
                 raise self._ambiguity_error(option, what, names)
             if names:
@@ -466,12 +473,17 @@ class _ColumnChoice:
     def _can_be_text(self, column: Column) -> bool:
         """Return whether a column can be the text: mostly text, or lists of words if the task labels words."""
         # the entries of tags and of several labels recur often
-        is_tags = len(column.parts) * 4 < sum(column.lengths.values()) and self._plain[column.name] not in TEXT_NAMES[0]
+        is_tags = len(column.parts) * 4 < sum(column.lengths.values()) and not self._has_text_name(column)
         is_words = column.is_words and self._kind in (None, LabelKind.SPANS) and not is_tags
         return is_words or column.is_text
 
+    def _has_text_name(self, column: Column) -> bool:
+        return any(self._plain[column.name] in tier for tier in TEXT_NAMES)
+
     def _can_be_label(self, column: Column, text: str) -> bool:
         """Return whether a column can hold labels of the needed kind."""
+        if column.is_words and self._has_text_name(column):
+            return False  # the words of the text
         kind, words = self._kind, self._columns.get(text)
         if kind is None and words is not None and words.is_words:
             kind = LabelKind.SPANS
@@ -479,22 +491,25 @@ class _ColumnChoice:
             case LabelKind.NAME:
                 return column.cells > 0 and (not column.lists or set(column.lengths.values()) == {1})
             case LabelKind.SCORE | LabelKind.SCORE_OR_NONE:
-                return column.is_numbers
+                return column.is_numbers or column.numbers + column.written == column.cells > 0
             case LabelKind.SPANS:
                 return column.spans > 0 or column.is_parallel_to(words)
-        return column.cells > 0
+        return column.cells > column.objects or (column.cells > 0 and self._plain[column.name] in ANSWER_NAMES)
 
     def _ambiguity_error(self, option: str, what: str, names: Sequence[str]) -> InputError:
         """Build the error for a file in which several columns, or none, could be the text or the label."""
         if not names and what == "labels" and len(self._columns) == 1:
             fix = self._fix or "Add a column of labels, or learn vectors, which need none: --task feature-extraction."
             return InputError(Problem(self._source.title, "the file holds texts, and no labels.", fix))
+        no_labels = (
+            "" if names or what != "labels" or self._kind is not None else "; without labels: --task feature-extraction"
+        )
         columns = f"it has the columns {shorten_list(list(self._columns), _SHOWN)}"
         reason = f"{shorten_list(names, _SHOWN)} could be the {what}" if names else f"no column is surely the {what}"
         example = shorten_repr(names[0]) if names else "COLUMN"
         fix = (
             self._fix
-            or f"Name the columns with --text and --label: here {option} is needed, such as {option} {example}."
+            or f"Name the columns with --text and --label: here {option} is needed, such as {option} {example}{no_labels}."
         )
         return InputError(Problem(self._source.title, f"{reason}; {columns}.", fix))
 
@@ -522,8 +537,12 @@ def _kind_of(label: Column | None, text: Column | None) -> LabelKind | None:
         return LabelKind.NAME
     if label.spans or (label.lists == label.cells and label.is_parallel_to(text)):
         return LabelKind.SPANS
+    if label.is_tags and label.is_parallel_to(text):
+        return LabelKind.SPANS
     if label.lists:
         return LabelKind.NAMES
+    if label.is_scores:
+        return LabelKind.SCORE
     if label.is_numbers and label.fractions:
         return LabelKind.SCORE if len(label.values) >= _FEWEST_SCORES else None
     if label.is_numbers:
@@ -548,7 +567,9 @@ def _describe_label(source: DataSource, columns: Mapping[str, Column], kind: Lab
         case LabelKind.SCORE | LabelKind.SCORE_OR_NONE:
             return "scores"
         case LabelKind.SPANS:
-            return "spans" if label.spans else f"tags: {len(label.parts)} names{more}"
+            if label.spans or not label.parts:
+                return "spans" if label.spans else "a tag for each word"
+            return f"tags: {len(label.parts)} names{more}"
         case LabelKind.NAMES:
             names = label.parts.union(*(split_cell(value, label.separator or ";") for value in label.values))
             return f"lists of {len(names)} names{more}"

@@ -62,6 +62,8 @@ def read_conll(file: TextFile, bad: BadRows) -> Iterator[tuple[int, dict[str, An
         if not names and separator is None:
             separator = "\t" if "\t" in line else None
         cells = _split_cells(line, separator)
+        if not names and {plain_name(cells[0]), plain_name(cells[-1])} & {*_WORD_NAMES} and _is_header(cells):
+            continue
         names = names or _name_columns(cells)
         if len(cells) != len(names):
             bad.add(number, f"{len(cells):,} columns, the lines before have {len(names):,}.")
@@ -72,6 +74,13 @@ def read_conll(file: TextFile, bad: BadRows) -> Iterator[tuple[int, dict[str, An
             sentence.append(cells)
     if sentence:
         yield start, _to_columns(sentence, names)
+
+
+def _is_header(cells: Sequence[str]) -> bool:
+    """Return whether the cells of a first line are names of columns, such as ``word`` and ``tag``."""
+    return all(
+        plain_name(cell) in (*_WORD_NAMES, *_TAG_NAMES, "words", "tokens", "labels", "lemma", "chunk") for cell in cells
+    )
 
 
 def _split_cells(line: str, separator: str | None) -> list[str]:

@@ -12,27 +12,26 @@ import hashlib
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, cast
 
 from pocketbert.core.data.cells import (
-    OUTSIDE,
     Span,
     are_probabilities,
     find_word_places,
     have_marks,
     is_visible,
     join_equal_spans,
-    label_of_tag,
-    normalize_tags,
     number_of,
     parse_list,
+    parse_literal,
     read_truth,
-    spans_from_tags,
+    read_written_number,
+    unwrap_label,
 )
 from pocketbert.core.data.choices import choice_columns, count_from_zero, parse_choice_row, parse_question
+from pocketbert.core.data.span_cells import read_spans
 from pocketbert.core.data.tables import BadRows
 from pocketbert.core.disk.files import is_unicode
 from pocketbert.core.errors import InputError, Problem, shorten_repr
@@ -204,6 +203,8 @@ def read_labelled_examples(
     if kind is LabelKind.CHOICE:
         places = count_from_zero([(e.row, e.label, len(e.choices)) for e in examples], bad, source.label)
         examples = [replace(e, label=place) for e, place in zip(examples, places, strict=True)]
+    if kind in (LabelKind.SCORE, LabelKind.SCORE_OR_NONE):
+        examples = _settle_commas(examples, bad, source.label)
     problems = bad.close()
     if without_labels and unlabelled and not examples and not bad.count:
         return [], unlabelled
@@ -218,8 +219,8 @@ def read_labelled_examples(
 
 
 _NO_LABEL_FIX = "Name the column of the labels with --label (in a recipe: label), or leave out the rows without one."
-_MISSING_TEXTS = frozenset(["nan", "NaN", "<NA>", "#N/A"])
-"""What pandas and spreadsheets write for an empty cell."""
+_MISSING_TEXTS = frozenset(["nan", "NaN", "<NA>", "#N/A", "#NA", "N/A", "n/a", "NULL", "null"])
+"""What pandas, spreadsheets and databases write for an empty cell; ``None`` and ``NA`` may be the name of a class."""
 
 
 def _is_empty(cell: Any, kind: LabelKind) -> bool:
@@ -227,7 +228,9 @@ def _is_empty(cell: Any, kind: LabelKind) -> bool:
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return True
     is_single = kind in (LabelKind.NAME, LabelKind.SCORE, LabelKind.SCORE_OR_NONE)
-    return is_single and (cell == [] or (isinstance(cell, str) and (not is_visible(cell) or cell in _MISSING_TEXTS)))
+    return is_single and (
+        cell == [] or (isinstance(cell, str) and (not is_visible(cell) or cell.strip() in _MISSING_TEXTS))
+    )
 
 
 def _name_tags(tags: Sequence[Any], names: Sequence[str]) -> list[Any]:
@@ -286,7 +289,8 @@ def to_example(
         if kind is LabelKind.CHOICE:
             text = parse_question(text)
         if kind is LabelKind.SPANS:
-            text, cell = parse_list(text), parse_list(cell)
+            text, cell = parse_list(text), parse_literal(cell)
+        is_listed = isinstance(text, list | tuple)
         if kind is LabelKind.SPANS or isinstance(text, list | tuple):  # words, which other tasks read as one text
             text, words = find_word_places(text, cell)
         for column, value in ((source.text, text), (source.text_pair, pair)):
@@ -300,7 +304,9 @@ def to_example(
         if kind is LabelKind.CHOICE:
             choices, right = parse_choice_row(row, choice_columns(source.choices), pair, cell)
             return Example(text, None, right, number, choices=choices)
-        label = _read_label(kind, cell, text, words, pair, row.get(_ANSWER_STARTS), source.separator or ";")
+        if kind is LabelKind.SPANS and cell is not None:
+            return Example(text, pair, read_spans(cell, text, words, is_listed), number)
+        label = _read_label(kind, cell, pair, row.get(_ANSWER_STARTS), source.separator or ";")
     except ValueError as error:
         bad.add(number, f"column '{source.label}': {error}" if needs_label else str(error))
         return None
@@ -326,22 +332,12 @@ class _LabelError(ValueError):
     """Raised for a cell that is not a label of the needed kind; the message is for users."""
 
 
-def _read_label(
-    kind: LabelKind,
-    cell: Any,
-    text: str,
-    words: Sequence[tuple[int, int]] | None,
-    pair: str | None,
-    starts: Any,
-    separator: str,
-) -> Label | None:
+def _read_label(kind: LabelKind, cell: Any, pair: str | None, starts: Any, separator: str) -> Label | None:
     """Convert a cell of the label column to a label of the needed kind.
 
     Args:
         kind: Kind of label that the task needs.
         cell: The cell; None if the row has none.
-        text: The row's text.
-        words: Positions of the text's words, if they are known.
         pair: The row's second text, in which answers to a question lie.
         starts: Start characters of the answers, if the file has them in a column of their own.
         separator: Text that separates several names in one cell.
@@ -355,19 +351,31 @@ def _read_label(
         case LabelKind.NAME:
             return _read_name(cell)
         case LabelKind.NAMES:
-            return _read_names(parse_list(cell), separator)
+            return _read_names(unwrap_label(parse_literal(cell)), separator)
         case LabelKind.SCORE | LabelKind.SCORE_OR_NONE:
             return _read_score(cell)
-        case LabelKind.SPANS:
-            return _read_spans(cell, text, words)
         case LabelKind.ANSWERS:
             return _read_answers(cell, pair or "", starts)
     return None
 
 
+def _settle_commas(examples: list[Example], bad: BadRows, column: str) -> list[Example]:
+    """Convert scores that have commas to numbers: in all rows of a file commas are the decimal sign, or part thousands."""
+    written = {i: read_written_number(e.label) for i, e in enumerate(examples) if isinstance(e.label, str)}
+    if not written:
+        return examples
+    fitting = [place for place in (0, 1) if all(numbers[place] is not None for numbers in written.values())]
+    first = examples[next(iter(written))]
+    if len(fitting) != 1:
+        what = f"column '{column}': the comma in {shorten_repr(first.label)} may part thousands or be the decimal sign."
+        bad.add(first.row, what, "Write the scores with a decimal point and without other signs.")
+        return examples
+    return [replace(e, label=written[i][fitting[0]]) if i in written else e for i, e in enumerate(examples)]
+
+
 def _read_name(cell: Any) -> int | float | str:
     """Read a cell as a name or number: true becomes the name "true", "2" and 2.0 the number 2, in all file formats."""
-    cell = _most_likely(cell)
+    cell = _most_likely(unwrap_label(cell))
     if isinstance(cell, list | tuple) and len(cell) == 1:
         cell = cell[0]
     if isinstance(cell, bool):
@@ -380,7 +388,7 @@ def _read_name(cell: Any) -> int | float | str:
         )
     number = number_of(cell)
     if number is None:
-        return str(cell)
+        return str(cell).strip()
     if not math.isfinite(number) or abs(number) >= _LARGEST:
         raise _LabelError(f"label {shorten_repr(cell)} is not a number that a label can be.")
     return number
@@ -408,8 +416,12 @@ def _read_names(cell: Any, separator: str) -> tuple[int | float | str, ...]:
     return names
 
 
-def _read_score(cell: Any) -> float:
-    """Read a cell as a finite number."""
+def _read_score(cell: Any) -> float | str:
+    """Read a cell as a finite number; a number with commas stays a text until all rows show what its commas mean."""
+    if isinstance(cell, str) and ("," in cell or "%" in cell):
+        written = read_written_number(cell)
+        if written != (None, None):
+            return cell if "," in cell or written[0] is None else written[0]
     try:
         value = float(cell) if not isinstance(cell, bool | list | dict) else math.nan
     except (TypeError, ValueError):
@@ -419,71 +431,10 @@ def _read_score(cell: Any) -> float:
     return value
 
 
-def _read_spans(cell: Any, text: str, words: Sequence[tuple[int, int]] | None) -> tuple[Span, ...]:
-    """Read a cell as labelled spans of a text: objects {start, end, label}, or one tag for each word."""
-    if isinstance(cell, list | tuple) and not cell and words is None:  # a running text without spans
-        return ()
-    if isinstance(cell, str):
-        cell = cell.split()
-    if not isinstance(cell, list | tuple):
-        raise _LabelError(f"tags are {_describe(cell)}, not a list.")
-    if cell and all(map(is_span, cell)):
-        spans = sorted(_read_span(v, text) for v in cell)
-        for one, other in pairwise(spans):
-            if other.start < one.end:  # a word has one tag: the second would silently overwrite the first
-                raise _LabelError(f"spans overlap: {asdict(one)} and {asdict(other)}.")
-        return tuple(spans)
-    if not all(isinstance(v, str) for v in cell):
-        raise _LabelError(
-            "tags are neither names nor {start, end, label}; numbers need names: save the data set with them."
-        )
-    if words is None:
-        raise _LabelError("tags need a text that is a list of words; a running text needs {start, end, label}.")
-    if len(cell) != len(words):
-        raise _LabelError(
-            f"the numbers of tags ({len(cell)}) and of words ({len(words)}) differ; give one tag per word."
-        )
-    if {"B", "I"} & {*cell} and {*cell} <= {"B", "I", OUTSIDE}:
-        raise _LabelError("tags are B, I and O without a label: write B-NAME and I-NAME.")
-    # parts of speech: every word has a tag, and equal neighbours are words of their own
-    return tuple(spans_from_tags(normalize_tags([*cell]), words, single=not have_marks(cell)))
-
-
-_SPAN_KEYS = (
-    ("start", "start_offset", "begin", "start_char", "offset_start"),
-    ("end", "end_offset", "stop", "end_char", "offset_end"),
-    ("label", "labels", "entity", "entity_group", "entity_type", "tag", "type", "ent_type"),
-)
-"""What programs call the start, the end and the label of a span."""
-
-
-def is_span(entry: Any) -> bool:
-    """Return whether an entry of a label cell is a span: an object, or a list [start, end, label]."""
-    if isinstance(entry, list | tuple):
-        return len(entry) == 3 and [type(v) for v in entry] == [int, int, str]
-    return isinstance(entry, dict)
-
-
-def _read_span(entry: dict[str, Any] | Sequence[Any], text: str) -> Span:
-    """Read one span within the text: an object {start, end, label}, or a list of the three."""
-    if isinstance(entry, dict):
-        keys = [next((key for key in names if key in entry), names[0]) for names in _SPAN_KEYS]
-        start, end, label = map(entry.get, keys)
-        label = label[0] if isinstance(label, list) and len(label) == 1 else label
-    else:
-        start, end, label = entry
-    is_typed = type(start) is int and type(end) is int and isinstance(label, str) and bool(label)
-    if not is_typed or not 0 <= start < end <= len(text):  # type: ignore[operator]
-        raise _LabelError(
-            f"span {shorten_repr(entry)} is not {{start, end, label}} within the {len(text)} characters of the text."
-        )
-    if str(label) == OUTSIDE or label_of_tag(str(label)) != label:
-        raise _LabelError(f"label {shorten_repr(label)} reads like a tag (O, B-, I-, S-, E-): rename it.")
-    return Span(int(start), int(end), str(label))  # type: ignore[arg-type]
-
-
 def _read_answers(cell: Any, context: str, starts: Any) -> tuple[GoldAnswer, ...]:
     """Read a cell as answers to a question: texts, objects {text, answer_start}, or SQuAD's object of two lists."""
+    if isinstance(value := parse_literal(cell), dict) or (isinstance(value, list) and not isinstance(cell, list)):
+        cell = value  # as pandas wrote it to a table
     if isinstance(cell, dict):  # SQuAD as published on the Hub
         cell, starts = cell.get("text"), cell.get("answer_start")
     if isinstance(cell, str):

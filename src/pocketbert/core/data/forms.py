@@ -74,9 +74,9 @@ def _read_fasttext(file: TextFile, bad: BadRows) -> Iterator[Row]:
 
 
 def _looks_like_fasttext(lines: list[str]) -> bool:
-    """Return whether nearly all lines have a label of fastText (``__label__``)."""
+    """Return whether nearly all lines have a label of fastText (``__label__``), before or behind the text."""
     filled = [line for line in lines if line.strip()]
-    return bool(filled) and sum(line.lstrip().startswith(_FASTTEXT) for line in filled) >= 0.9 * len(filled)
+    return bool(filled) and sum(_FASTTEXT in line for line in filled) >= 0.9 * len(filled)
 
 
 # --- Rasa NLU ---
@@ -187,16 +187,71 @@ def _check_class_folder(folder: Path, title: str) -> None:
     """
     classes = _class_folders(folder, title)
     splits = [name for name in classes if name.lower() in SPLITS]
+    files = _list_files(folder)
+    for marks, what, fix in _OTHER_FOLDERS:
+        if marks <= {*files, *classes}:
+            raise InputError(Problem(title, what, fix.format(folder=title.rstrip("/"))))
+    if splits and any(map(is_data_file, inner := [f"{s}/{name}" for s in splits for name in _list_files(folder / s)])):
+        files, splits, classes = [*files, *inner], [], []
     if splits:
         others = [name for name in splits if not name.lower().startswith("train")]
         first = next((name for name in splits if name.lower().startswith("train")), splits[0])
         fix = f"Name the folder of a split: {title}/{first}" + (f", with --eval {title}/{others[0]}" if others else "")
         raise InputError(Problem(title, f"is a folder of the splits {shorten_list(splits, 8)}.", fix))
     if len(classes) < 2 or (folder / "config.json").exists():
-        files = sorted(entry.name for entry in os.scandir(folder) if entry.is_file() and not entry.name.startswith("."))
-        fix = "Name a file" + (f", such as {title.rstrip('/')}/{files[0]}" if files else "")
         what = "is a folder, not a file, and has no folder of text files for each class."
-        raise InputError(Problem(title, what, f"{fix}."))
+        raise InputError(Problem(title, what, _name_file(files, title)))
+
+
+_OTHER_FOLDERS = (
+    (
+        {"state.json", "dataset_info.json"},
+        "is a data set in the form of Dataset.save_to_disk.",
+        "Save it as Parquet: python -c \"import datasets; datasets.load_from_disk('{folder}').to_parquet('rows.parquet')\"",
+    ),
+    (
+        {"dataset_dict.json"},
+        "is a data set in the form of DatasetDict.save_to_disk.",
+        "Save a split as Parquet: python -c \"import datasets; datasets.load_from_disk('{folder}')['train'].to_parquet('train.parquet')\"",
+    ),
+    (
+        {"seq.in", "seq.out"},
+        "holds texts and tags in files of their own.",
+        "Join them: paste {folder}/seq.in {folder}/seq.out > rows.tsv",
+    ),
+    (
+        {"corpus.jsonl", "queries.jsonl", "qrels"},
+        "is a retrieval data set in three parts (BEIR).",
+        'Write a row for each query, with its passages: {{"query": "...", "pos": ["..."], "neg": ["..."]}}',
+    ),
+)
+"""Folders of other programs by the names in them: what they are, and what to do."""
+_LABEL_ENDINGS = (".label", ".labels", ".tgt", ".tags", ".lab")
+
+
+def _list_files(folder: Path) -> list[str]:
+    """List the names of the files in a folder, sorted; hidden ones are left out."""
+    with os.scandir(folder) as entries:
+        return sorted(e.name for e in entries if e.is_file(follow_symlinks=False) and not e.name.startswith("."))
+
+
+def _name_file(files: list[str], title: str) -> str:
+    """Return the advice which file of a folder to name: one of training rows first, with one of another split for --eval."""
+    folder = title.rstrip("/")
+    labels = next((name for name in files if name.endswith(_LABEL_ENDINGS)), "")
+    stem = Path(labels).stem
+    if texts := next((n for n in files if n != labels and labels and Path(n).stem == stem), ""):
+        return f"Join the texts and their labels: paste {folder}/{labels} {folder}/{texts} > {stem}.tsv"
+    if any(name.endswith(".ann") for name in files):
+        return "Convert the annotations of brat to CoNLL, for example with its tools/anntoconll.py, and name that file."
+    rows = [name for name in files if is_data_file(name)] or files
+    by_split = {part: name for name in reversed(rows) for part in re.split(r"[^a-z]+", name.lower()) if part in SPLITS}
+    train = next((name for part, name in by_split.items() if part.startswith("train")), "")
+    others = [name for part, name in sorted(by_split.items()) if name != train]
+    if not files:
+        return "Name a file."
+    evaluation = f", with --eval {folder}/{others[0]}" if train and others else ""
+    return f"Name a file, such as {folder}/{train or rows[0]}{evaluation}."
 
 
 def _class_folders(folder: Path, title: str) -> list[str]:
@@ -254,7 +309,7 @@ def _read_text(path: Path, file: TextFile) -> str:
 TABLE = FileForm(
     "table",
     "`.csv`, `.tsv`, `.txt`",
-    "a row of cells between commas, semicolons, tabs or bars, with a header or without one",
+    "a row of cells between commas, semicolons, tabs or bars, with a header or without one; how it is quoted is found, comments and Excel's `sep=;` before it are left out",
     "text,label\na fine film,good\nan awful film,bad\n",
 )
 PARQUET = FileForm("Parquet", "`.parquet`", "a row, with lists and objects in its cells", "")
@@ -268,7 +323,7 @@ JSON_LINES = FileForm(
 JSON_DOCUMENT = FileForm(
     "JSON",
     "`.json`",
-    "an object of the array, or of the array in an object (`data`, `examples`, `train`, ...; `test` and other splits only if they are alone)",
+    "an object of the array, or of the array in an object (`data`, `examples`, `train`, ...; `test` and other splits only if they are alone); an object of columns, as pandas writes it",
     '{"version": 1, "data": [{"text": "a fine film", "label": "good"},\n {"text": "an awful film", "label": "bad"}]}\n',
     read_json_document,
 )
@@ -282,7 +337,7 @@ CONLL = FileForm(
 FASTTEXT = FileForm(
     "fastText",
     "`.txt`, `.ft`",
-    "a line; a line with several labels is multi-label",
+    "a line, with the labels before or behind the text; a line with several labels is multi-label",
     "__label__good a fine film\n__label__bad an awful film\n",
     _read_fasttext,
 )
@@ -317,6 +372,7 @@ _ENDINGS = tuple(
     ".jsonl .ndjson .json .csv .tsv .txt .parquet .conll .conllu .iob .iob2 .bio .bioes .conllup .ft".split()
 )
 _CONLL_ENDINGS = (".conll", ".conllu", ".iob", ".iob2", ".bio", ".bioes", ".conllup")
+_PICKLE = "A pickle can run any code when it is read. Save the rows with df.to_parquet or df.to_csv."
 _NOT_READ = {
     ".xlsx": "Save the sheet as CSV (UTF-8).",
     ".xls": "Save the sheet as CSV (UTF-8).",
@@ -327,18 +383,42 @@ _NOT_READ = {
     ".bz2": "Unpack it, or pack it with gzip.",
     ".xz": "Unpack it, or pack it with gzip.",
     ".zst": "Unpack it, or pack it with gzip.",
-    ".pkl": "A pickle can run any code when it is read. Save the rows with df.to_parquet or df.to_csv.",
-    ".pickle": "A pickle can run any code when it is read. Save the rows with df.to_parquet or df.to_csv.",
+    ".pkl": _PICKLE,
+    ".pickle": _PICKLE,
     ".arrow": "Save the data set with Dataset.to_parquet.",
     ".feather": "Save the rows with df.to_parquet.",
     ".spacy": "Convert it with spaCy to JSON Lines with text and spans.",
 }
 """How to convert files of kinds that hold rows and are not read."""
+_PACKED, _UNPACK = "is packed", "Unpack it, or pack it with gzip."
+_SIGNATURES = (
+    (b"BZh", _PACKED, _UNPACK),
+    (b"\xfd7zXZ\0", _PACKED, _UNPACK),
+    (b"\x28\xb5\x2f\xfd", _PACKED, _UNPACK),
+    (b"7z\xbc\xaf", _PACKED, _UNPACK),
+    (b"Rar!", _PACKED, _UNPACK),
+    (b"PAR1", "is a Parquet file", "Give it the ending .parquet."),
+    (b"ARROW1", "is an Arrow file", "Save the data set with Dataset.to_parquet."),
+    (
+        b"SQLite format 3\0",
+        "is a data base",
+        "Write a table of it as CSV: sqlite3 -header -csv FILE 'select * from TABLE'",
+    ),
+    (b"%PDF", "is a PDF", "Write its text to a file."),
+    *((bytes([0x80, version]), "is a pickle", _PICKLE) for version in range(2, 6)),
+    (b"<!doctype html", "is a web page", "It may be the page of an error or a login: download the file again."),
+    (b"<html", "is a web page", "It may be the page of an error or a login: download the file again."),
+    (b"<?xml", "is XML", "Write its rows as CSV or JSON Lines."),
+    (b"version https://git-lfs", "is a pointer of Git LFS in place of the file", "Get the file: git lfs pull"),
+    (b"#format=webanno", "is a table of WebAnno or INCEpTION", "Export the project as CoNLL 2002 or CoNLL-U."),
+)
+"""The first bytes of files whose name says something else, in lower case: what they are, and what to do."""
 _ALLOWED = (
     "tables (.csv, .tsv), JSON and JSON Lines, Parquet, CoNLL, fastText, Rasa NLU, folders of classes; .gz of them"
 )
 _SAMPLE = 1 << 18
 _LINES = 2000
+_SIGNATURE_BYTES = 4096
 
 
 def is_data_file(name: str) -> bool:
@@ -387,6 +467,7 @@ def find_form(source: DataSource) -> FileForm:
         raise InputError(Problem(title, f"a kind of file that is not read; allowed: {_ALLOWED}.", refused))
     if name.endswith(".parquet"):
         return PARQUET
+    _check_content(path, title)
     if name.endswith(_CONLL_ENDINGS):
         return CONLL
     text = open_text(source).sample(_SAMPLE)
@@ -397,6 +478,21 @@ def find_form(source: DataSource) -> FileForm:
         what = f"is not text; allowed: {_ALLOWED}."
         raise InputError(Problem(title, what, "If it is text, give its encoding with --encoding."))
     return form or PLAIN_LINES
+
+
+def _check_content(path: Path, title: str) -> None:
+    """Raise InputError if the first bytes of a file are those of a kind that is not read under this name."""
+    with open_regular(path, title) as stream:
+        raw = stream.read(_SIGNATURE_BYTES) or b""
+    start = raw.removeprefix(b"\xef\xbb\xbf").lstrip(b" \r\n")
+    if raw.startswith(b"PK\3\4"):
+        is_sheet = b"[Content_Types]" in raw or b"xl/" in raw
+        what, fix = ("is a spreadsheet", "Save the sheet as CSV (UTF-8).") if is_sheet else (_PACKED, _NOT_READ[".zip"])
+    else:
+        found = (entry[1:] for entry in _SIGNATURES if raw.startswith(entry[0]) or start.lower().startswith(entry[0]))
+        what, fix = next(found, ("", ""))
+    if what:
+        raise InputError(Problem(title, f"{what}, not a file of rows that is read.", fix))
 
 
 def _is_folder(path: Path) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from pocketbert.core.data.streams import TextFile, check_encoding
-from pocketbert.core.data.tables import BadRows
+from pocketbert.core.data.tables import LABEL_NAMES, TEXT_NAMES, BadRows, plain_name
 from pocketbert.core.errors import InputError, Problem, shorten_list, shorten_repr
 
 Row = tuple[int, dict[str, Any]]
@@ -75,8 +75,12 @@ _OTHER_ARRAYS = frozenset(
     + "regex_features lookup_tables entity_synonyms oos_train oos_val oos_test labels categories classes features".split()
 )
 """Names of arrays in a document beside that of its training rows, in lower case."""
-_WRAPPERS = frozenset(["rasa_nlu_data", "data", "dataset"])
-"""Names of objects that hold the array of rows."""
+_WRAPPERS = frozenset(["rasa_nlu_data", "data", "dataset", "train", "training"])
+"""Names of objects that hold the array of rows, or columns."""
+_COLUMN_NAMES = frozenset(["columns", "header", "headers", "column_names"])
+"""Arrays of the names of columns, whose rows are arrays, as pandas writes them (``orient="split"``)."""
+_USUAL_COLUMNS = frozenset(name for tier in (*TEXT_NAMES, *LABEL_NAMES) for name in tier)
+_MOST_COLUMNS = 10_000
 _COLUMNS_FIX = 'Write one object for each row: with pandas df.to_json("rows.jsonl", orient="records", lines=True)'
 
 
@@ -85,10 +89,10 @@ def read_json_document(file: TextFile, bad: BadRows) -> Iterator[Row]:
 
     If the document is an array, its elements are the rows. If it is an object, the elements of its arrays named
     ``data``, ``examples`` and so on are (of splits only ``train``); an only array is read whatever its name is. An
-    object of objects is read as one row per key.
+    object of objects is read as one row per key, and an object of columns, as pandas writes it, as one row per value.
 
     Raises:
-        InputError: If the document is broken, holds columns instead of rows or only other arrays, or is larger than the limits
+        InputError: If the document is broken, holds values that are no rows or only other arrays, or is larger than the limits
             of `file`.
     """
     try:
@@ -117,12 +121,36 @@ def _read_document(file: TextFile, bad: BadRows, array: str | None) -> Generator
         for number, value in enumerate(reader.read_rows(), 1):
             if number > file.limits.rows:
                 raise file.limits.row_count_error(file.title)
+            if isinstance(value, list) and len(value) == len(reader.names):
+                value = dict(zip(reader.names, value, strict=True))
             yield from _as_row(number, value, bad)
     if not number and not reader.other_arrays and reader.has_columns:
-        raise InputError(Problem(file.title, "holds columns of values, not rows.", _COLUMNS_FIX))
+        yield from _read_by_columns(file)
+        return []
     if number and len(reader.other_objects) > 1:
         bad.add(1, f"the objects {shorten_list(reader.other_objects)} have other keys than the rows.")
     return [] if number or reader.has_train else reader.other_arrays
+
+
+def _read_by_columns(file: TextFile) -> Iterator[Row]:
+    """Yield the rows of a document whose arrays are the columns of a table; all of them are held in memory."""
+    with file.open() as raw:
+        columns = _DocumentReader(io.TextIOWrapper(raw, encoding="utf-8-sig"), file, None).read_columns()
+    count = max(map(len, columns.values()), default=0)
+    # short arrays beside the columns, such as the names of the classes, are no columns
+    cut = [name for name, values in columns.items() if count // 2 < len(values) < count]
+    columns = {name: values for name, values in columns.items() if len(values) == count}
+    if len(columns) < 2:
+        what = "holds values, and neither rows nor columns of equal length."
+        raise InputError(Problem(file.title, what, _COLUMNS_FIX))
+    if cut:
+        what = (
+            f"the columns {shorten_list(cut)} have not as many values as '{next(iter(columns))}', which has {count:,}."
+        )
+        raise InputError(Problem(file.title, what, _COLUMNS_FIX))
+    yield from (
+        (i, dict(zip(columns, cells, strict=True))) for i, cells in enumerate(zip(*columns.values(), strict=True), 1)
+    )
 
 
 class _DocumentReader:
@@ -133,6 +161,7 @@ class _DocumentReader:
         has_train: Whether there is an array of training rows, such as ``train``.
         other_arrays: Names of the arrays of rows that were skipped.
         other_objects: Names of the objects before the first row, in an object of objects.
+        names: The names of the columns, if an array before the rows lists them.
     """
 
     _BLOCK = 1 << 18
@@ -143,7 +172,8 @@ class _DocumentReader:
         self._decoder = json.JSONDecoder(object_pairs_hook=_to_dict)
         self._text, self._at, self._before, self._ended = "", 0, 0, False
         self.has_columns = self.has_train = False
-        self.other_arrays, self.other_objects = list[str](), list[str]()
+        self.other_arrays, self.other_objects, self.names = list[str](), list[str](), list[str]()
+        self._row_keys = list[Any]()
 
     def read_rows(self) -> Iterator[Any]:
         """Yield the rows of the document."""
@@ -157,13 +187,16 @@ class _DocumentReader:
         if self._peek():
             raise self._error("text behind the end of the document")
 
-    def _read_array(self) -> Iterator[Any]:
-        """Yield the elements of the array that begins at the current position; an array of plain values is skipped."""
+    def _read_array(self, is_column: bool = False) -> Iterator[Any]:
+        """Yield the elements of the array that begins at the current position; an array of plain values is skipped.
+
+        With `is_column` an array of lists is skipped too: words or tags by row.
+        """
         self._take("[")
         plain, are_rows = list[Any](), False
         while self._peek() != "]":
             value = self._decode()
-            if are_rows or isinstance(value, dict | list):
+            if are_rows or isinstance(value, dict if is_column else dict | list):
                 yield from (*plain, value)  # a plain value among rows is one that is missing
                 plain, are_rows = [], True
             else:
@@ -186,11 +219,19 @@ class _DocumentReader:
                 has_columns = self.has_columns
                 self.other_arrays += [key] if sum(1 for _ in self._read_array()) else []
                 self.has_columns = has_columns
+            elif start == "[" and key.lower() in _COLUMN_NAMES:
+                names = [v.get("name") if isinstance(v, dict) else v for v in self._read_values()]
+                self.names = [str(name) for name in names] if len({*map(str, names)}) == len(names) else []
+                self.has_columns = True
             elif start == "[":
                 self.has_train = self.has_train or key.lower() in SPLITS
-                yield from self._read_array()
-            elif start == "{" and key in _WRAPPERS and depth < 2:
+                yield from self._read_array(plain_name(key) in _USUAL_COLUMNS)
+            elif start == "{" and key.lower() in _WRAPPERS and depth < 2:
                 yield from self._read_object(depth + 1)
+            elif start == "{" and key.lower() in SPLITS and self._array is None:
+                has_columns = self.has_columns
+                self.other_arrays += [key] if sum(1 for _ in self._read_object(depth + 1)) else []
+                self.has_columns = has_columns
             else:
                 value = self._decode()
                 if isinstance(value, dict) and value and all(str(name).isdecimal() for name in value):
@@ -207,6 +248,54 @@ class _DocumentReader:
             if self._peek() != "}":
                 self._take(",")
         self._take("}")
+
+    def read_columns(self, depth: int = 0) -> dict[str, list[Any]]:
+        """Return the columns in the object that begins here: its arrays, and its objects of values by row, or those inside."""
+        columns, inner = dict[str, list[Any]](), dict[str, list[Any]]()
+        self._row_keys = []
+        if self._peek() != "{":
+            return columns
+        self._take("{")
+        while self._peek() != "}":
+            key = self._decode()
+            if not isinstance(key, str):
+                raise self._error("a key is a text between double quotes")
+            self._take(":")
+            start = self._peek()
+            if start == "{" and key.lower() in (*_WRAPPERS, *SPLITS) and depth < 2:
+                found = self.read_columns(depth + 1)
+                inner = found if key.lower() in _WRAPPERS else inner
+            elif start in ("[", "{"):
+                columns[key] = self._read_values()
+            else:
+                self._decode()
+            if len(columns) > _MOST_COLUMNS:
+                raise self._error(f"more than {_MOST_COLUMNS:,} columns")
+            if self._peek() != "}":
+                self._take(",")
+        self._take("}")
+        return inner or columns
+
+    def _read_values(self) -> list[Any]:
+        """Return the elements of the array, or the values of the object, that begins here."""
+        start = self._peek()
+        end, values, keys = ("]" if start == "[" else "}"), list[Any](), list[Any]()
+        self._take(start)
+        while self._peek() != end:
+            if start == "{":
+                keys.append(self._decode())
+                self._take(":")
+                self._peek()
+            values.append(self._decode())
+            if len(values) > self._file.limits.rows:
+                raise self._file.limits.row_count_error(self._file.title)
+            if self._peek() != end:
+                self._take(",")
+        self._take(end)
+        if len(keys) == len(self._row_keys) and keys != self._row_keys:
+            raise self._error("the columns are of different rows, by their numbers")
+        self._row_keys = keys or self._row_keys
+        return values
 
     def _decode(self) -> Any:
         """Decode the JSON value that begins at the current position, reading further blocks until it is complete.

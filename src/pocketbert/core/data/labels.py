@@ -369,7 +369,7 @@ class _IdLookup:
 
     def __init__(self, labels: Labels, bad: BadRows) -> None:
         self._names, self._bad, self._refused = labels.names, bad, set[str]()
-        self._by_name = {name: i for i, name in enumerate(labels.names)}
+        self._by_name = {name.strip(): i for i, name in enumerate(labels.names)}
         self._matched = bool(labels.numbers)
         numbers = labels.numbers or [number_of(name) for name in labels.names]
         self._by_number = {number: i for i, number in enumerate(numbers) if number is not None}

@@ -10,8 +10,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pocketbert.core.data.cells import are_probabilities, is_visible, number_of, parse_list, read_truth
-from pocketbert.core.data.examples import is_span
+from pocketbert.core.data.cells import (
+    are_probabilities,
+    is_visible,
+    number_of,
+    parse_literal,
+    read_truth,
+    read_written_number,
+    split_tags,
+    unwrap_label,
+)
+from pocketbert.core.data.span_cells import list_spans
+from pocketbert.core.data.tables import is_numbered_column, plain_name
 from pocketbert.core.data.teacher_column import find_answer_form, parse_json
 from pocketbert.core.tasks import LabelKind
 
@@ -21,6 +31,8 @@ _PROFILED_CHARACTERS = 1 << 26
 """Characters of text after which no further row is profiled."""
 _SEPARATORS = (";", "|", ",")
 """What may part several labels in one cell."""
+_FEWEST_SCORES = 10
+"""Different numbers that scores with commas have at least; fewer may be lists of numbers."""
 _EXAMPLE = 200
 """Characters of a cell that are kept as an example."""
 
@@ -40,7 +52,10 @@ class Column:
         probabilities: Objects or lists with a probability for each label.
         soft: How many of these are not only 0 and 1.
         answers: How many cells look like a teacher's answers, by the kind of label that these answer.
-        truths: Cells that are 0, 1, true or false.
+        objects: Cells that are other objects.
+        tags: Texts of tags, such as ``B-PER O O``.
+        written: Numbers as spreadsheets write them, with a percent sign or commas.
+        truths: Cells that are 0, 1, true, false, yes or no.
         words: Words in all texts.
         letters: Letters in all texts.
         characters: Characters in all texts.
@@ -60,6 +75,9 @@ class Column:
     probabilities: int = 0
     soft: int = 0
     answers: Counter[LabelKind] = field(default_factory=Counter)
+    objects: int = 0
+    tags: int = 0
+    written: int = 0
     truths: int = 0
     words: int = 0
     letters: int = 0
@@ -80,12 +98,16 @@ class Column:
             self.soft += any(0 < p < 1 for p in (parsed.values() if isinstance(parsed, dict) else parsed))
         if (form := find_answer_form(parsed, self.name)) is not None:
             self.answers[form] += 1
-        cell = parse_list(cell)
-        if isinstance(cell, list | tuple):
+        cell = unwrap_label(parse_literal(cell))
+        spans = list_spans(cell)
+        if isinstance(cell, list | tuple) or spans is not None:
             self.lists += 1
-            self.spans += bool(cell) and all(map(is_span, cell))
+            self.spans += bool(spans)
             self.parts.update(str(entry) for entry in cell)
             self.lengths[row] = len(cell)
+            return
+        if isinstance(cell, dict):
+            self.objects += 1
             return
         self.values.add(str(cell))
         self.truths += read_truth(cell) is not None
@@ -99,7 +121,10 @@ class Column:
             self.words += len(words)
             self.letters += sum(character.isalpha() for character in cell)
             self.characters += len(cell)
-            self.lengths[row] = len(words)
+            tags = split_tags(cell)
+            self.tags += tags is not None
+            self.lengths[row] = len(tags or words)
+            self.written += read_written_number(cell) != (None, None)
 
     @property
     def mean_words(self) -> float:
@@ -125,6 +150,18 @@ class Column:
     def is_numbers(self) -> bool:
         """Whether all non-empty cells are numbers."""
         return 0 < self.cells == self.numbers
+
+    @property
+    def is_tags(self) -> bool:
+        """Whether all non-empty cells are texts of tags, such as ``B-PER O O``."""
+        return 0 < self.cells == self.tags
+
+    @property
+    def is_scores(self) -> bool:
+        """Whether all cells are numbers, most of them with a percent sign or commas, that are no lists such as ``2,10``."""
+        is_most = self.cells < 2 * self.written and self.numbers + self.written == self.cells
+        is_list = plain_name(self.name).endswith("s") or is_numbered_column(self.name)
+        return is_most and len(self.values) >= _FEWEST_SCORES and not is_list
 
     @property
     def is_distinct_text(self) -> bool:

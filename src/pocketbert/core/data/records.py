@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from pocketbert.core.data.cells import parse_literal
 from pocketbert.core.data.json_files import Row
 from pocketbert.core.data.tables import LABEL_NAMES, BadRows, plain_name
 from pocketbert.core.tasks import LabelKind
@@ -124,6 +125,58 @@ def _expand_paragraph(record: _Record) -> Iterator[dict[str, Any]]:
         }
 
 
+_ASKED, _ANSWERED = ("question", "query"), ("answer", "answers", "answertext")
+
+
+def _answered_columns(record: _Record) -> tuple[str, str, str, bool] | None:
+    """Return the columns of a question, of its text and of its answer; None if the record has other columns, or several texts.
+
+    The fourth value is whether the answer stands in that text and in no other.
+    """
+    plain = {plain_name(str(name)): str(name) for name in record}
+    asked, answer = (next((plain[n] for n in names if n in plain), None) for names in (_ASKED, _ANSWERED))
+    texts = [
+        str(name) for name, cell in record.items() if isinstance(cell, str) and " " in cell and cell[0] not in "[{"
+    ]
+    others = [name for name in texts if name not in (asked, answer)]
+    if asked is None or answer is None or "context" in plain or not others:
+        return None
+    found = parse_literal(record[answer])
+    found = found.get("text") if isinstance(found, dict) else found
+    answers = [found] if isinstance(found, str) else found if isinstance(found, list) else []
+    are_texts = bool(answers) and all(isinstance(text, str) and text for text in answers)
+    around = [n for n in others if are_texts and all(t in record[n] and 2 * len(t) < len(record[n]) for t in answers)]
+    longest = max(others, key=lambda name: len(record[name]))
+    return asked, around[0] if len(around) == 1 else longest, answer, len(around) == 1
+
+
+def _is_answered(record: _Record) -> bool:
+    columns = _answered_columns(record)
+    return columns is not None and columns[3]
+
+
+def _expand_answered(record: _Record) -> Iterator[dict[str, Any]]:
+    """Yield a question with its text and answer under the usual names of these columns."""
+    columns = _answered_columns(record)
+    if columns is None:
+        raise ValueError("no question with a text and an answer")
+    row = dict(zip(("question", "context", "answers"), map(record.get, columns[:3]), strict=True))
+    start = next((cell for name, cell in record.items() if plain_name(str(name)) in ("answerstart", "start")), None)
+    yield {**row, **({"answer_start": start} if start is not None else {})}
+
+
+def _is_examination(record: _Record) -> bool:
+    """Return whether a record is a passage of RACE with several questions, each with its options and its answer."""
+    lists = [record.get(name) for name in ("questions", "options", "answers")]
+    return isinstance(record.get("article"), str) and all(isinstance(v, list) and len(v) > 0 for v in lists)
+
+
+def _expand_examination(record: _Record) -> Iterator[dict[str, Any]]:
+    """Yield a row for each question of a passage of RACE."""
+    for question, options, answer in zip(record["questions"], record["options"], record["answers"], strict=True):
+        yield {"article": record["article"], "question": question, "options": options, "answer": answer}
+
+
 # --- annotations ---
 
 
@@ -205,6 +258,23 @@ def _is_rasa(record: _Record) -> bool:
     return {"text", "intent", "entities"} <= {*record} and isinstance(record["entities"], list)
 
 
+def _is_snips(record: _Record) -> bool:
+    chunks = record.get("data")
+    return (
+        {*record} == {"data"} and isinstance(chunks, list) and all(isinstance(c, dict) and "text" in c for c in chunks)
+    )
+
+
+def _expand_snips(record: _Record) -> Iterator[dict[str, Any]]:
+    """Yield the row of an utterance of SNIPS, whose pieces have the name of an entity or none."""
+    text, spans = "", list[dict[str, Any]]()
+    for piece in record["data"]:
+        if piece.get("entity"):
+            spans.append({"start": len(text), "end": len(text + piece["text"]), "label": piece["entity"]})
+        text += piece["text"]
+    yield {"text": text, "spans": spans}
+
+
 # --- chats ---
 
 _TURNS = ("messages", "conversations", "conversation")
@@ -280,6 +350,26 @@ def _expand_triplet(record: _Record) -> Iterator[dict[str, Any]]:
             yield {"first": record[anchor], "second": text, "score": score}
 
 
+# --- rows inside an object ---
+
+_ENVELOPES = ("row", "data", "_source", "fields", "record", "doc", "example")
+
+
+def _envelope(record: _Record) -> str | None:
+    """Return the key of the object in a record that holds the columns, if no column of texts is beside it; else None."""
+    if any(isinstance(cell, str) and len(cell.split()) > 2 for cell in record.values()):
+        return None
+    return next((k for k in _ENVELOPES if isinstance(record.get(k), dict) and len(record[k]) > 1), None)
+
+
+def _open_envelope(record: _Record) -> Iterator[dict[str, Any]]:
+    """Yield the row of a record: the columns inside its object, and those beside it that have other names."""
+    key = _envelope(record)
+    if key is None:
+        raise ValueError("no object with columns")
+    yield {**{name: cell for name, cell in record.items() if name != key}, **record[key]}
+
+
 RECORD_SHAPES = (
     RecordShape(
         "SQuAD",
@@ -300,6 +390,24 @@ RECORD_SHAPES = (
         _expand_paragraph,
         {"text": "question", "text_pair": "context", "label": "answers"},
         LabelKind.ANSWERS,
+    ),
+    RecordShape(
+        "questions on a text",
+        "a question, its answer and the only text in which that stands, whatever the column of the text is called",
+        {"paragraph": "Ann lives in Rome", "question": "who lives there?", "answer": "Ann"},
+        _is_answered,
+        _expand_answered,
+        {"text": "question", "text_pair": "context", "label": "answers"},
+        LabelKind.ANSWERS,
+    ),
+    RecordShape(
+        "RACE",
+        "a row for each question of a passage, with its options",
+        {"article": "Ann lives in Rome", "questions": ["who?"], "options": [["Ann", "Bob"]], "answers": ["A"]},
+        _is_examination,
+        _expand_examination,
+        {"text": "article", "text_pair": "question", "label": "answer"},
+        LabelKind.CHOICE,
     ),
     RecordShape(
         "Label Studio",
@@ -332,6 +440,13 @@ RECORD_SHAPES = (
         {"text": "text", "label": "intent"},
     ),
     RecordShape(
+        "SNIPS",
+        "the text of the pieces, and those with an `entity` as `spans`",
+        {"data": [{"text": "play "}, {"text": "Ann", "entity": "artist"}]},
+        _is_snips,
+        _expand_snips,
+    ),
+    RecordShape(
         "chats",
         "what the user says is the text, the last message of the assistant the label, unless there is a column `label`",
         {"messages": [{"role": "user", "content": "a fine film"}, {"role": "assistant", "content": "positive"}]},
@@ -347,5 +462,12 @@ RECORD_SHAPES = (
         _expand_triplet,
         {"text": "first", "text_pair": "second", "label": "score"},
         LabelKind.SCORE_OR_NONE,
+    ),
+    RecordShape(
+        "rows inside an object",
+        "the columns in `row`, `data`, `_source` or `fields`, with those beside it, as viewers and search engines export them",
+        {"row_idx": 0, "row": {"text": "a fine film", "label": "good"}},
+        lambda record: _envelope(record) is not None,
+        _open_envelope,
     ),
 )  # fmt: skip

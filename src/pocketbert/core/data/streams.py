@@ -46,6 +46,7 @@ _RATIO = 200
 """Text grows by 3 to 20 when it is decompressed; a file that grows by more than this is refused."""
 _RATIO_FROM = 64 * MIB
 _BUFFER = 1 << 16
+_GZIP = b"\x1f\x8b"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -155,7 +156,7 @@ class _Transcoded(io.RawIOBase):
 
 @contextlib.contextmanager
 def open_bounded(path: Path, title: str, limits: Limits, encoding: str = UTF8) -> Iterator[io.BufferedReader]:
-    """Open a regular file, plain or ``.gz``, as a stream of UTF-8 that raises InputError after too many bytes.
+    """Open a regular file, plain or packed by gzip whatever its name is, as a stream of UTF-8 that raises InputError after too many bytes.
 
     Args:
         path: The file to open.
@@ -173,7 +174,9 @@ def open_bounded(path: Path, title: str, limits: Limits, encoding: str = UTF8) -
     with open_regular(path, title) as raw:
         size = os.fstat(raw.fileno()).st_size
         try:
-            if path.suffix == ".gz":
+            is_packed = path.suffix == ".gz" or raw.read(len(_GZIP)) == _GZIP
+            raw.seek(0)
+            if is_packed:
                 _check_padding(raw, size)
                 with gzip.GzipFile(fileobj=raw) as unpacked:
                     bounded = _BoundedStream(cast("IO[bytes]", unpacked), title, limits, size)

@@ -7,12 +7,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain
@@ -27,7 +28,10 @@ from pocketbert.core.errors import InputError, Problem, shorten_list, suggest_al
 
 TEXT_NAMES = (
     ("text", "sentence", "utterance", "tokens"),
-    ("query", "content", "review", "comment", "message", "body", "document", "tweet", "post", "words", "text1"),
+    (
+        *("query", "content", "review", "comment", "message", "body", "document", "tweet", "post", "words", "text1"),
+        "textcontent",
+    ),
     ("question", "input", "prompt", "description", "title", "subject", "summary", "headline", "phrase", "request"),
 )
 """Usual names of the text column, in tiers: a name of an earlier tier is the surer one."""
@@ -41,6 +45,7 @@ PAIR_NAMES = (
     ("texta", "textb"),
     ("question1", "question2"),
     ("premise", "hypothesis"),
+    ("context", "hypothesis"),
     ("question", "sentence"),
     ("question", "passage"),
     ("question", "context"),
@@ -57,7 +62,7 @@ LABEL_NAMES = (
     (*_CLASSES, *_OTHERS, *ANSWER_NAMES),
     (
         *("labelname", "labeltext", "intentname", "categoryname", "type", "tag", "y", "output", "genre", "genres"),
-        *("language", "lang", "completion", "quality"),
+        *("language", "lang", "completion", "quality", "annotation", "annotations", "ner"),
     ),
 )
 """Usual names of the label column, in tiers as `TEXT_NAMES`."""
@@ -98,6 +103,7 @@ _HEADER_FIX = (
     "The first row was read as a header: give --no-header, or header: false in the recipe, if it is a row of data."
 )
 _REPEATED_FIX = "Remove this line."
+_MORE_FIX = 'Write a text that has commas between quotes: "good, really",1'
 _NO_HEADER_FIX = "The file was read without a header: name columns by their number, such as 'column 1', or give --header, or header: true in the recipe."
 
 
@@ -217,13 +223,24 @@ class TableForm:
         header: Whether the first row names the columns.
         margin: How clearly the guess whether there is a header was decided, as a difference of scores; infinite if the
             user or a column's name decided.
-        quoted: Whether cells may stand in quotes, in which separators and line ends belong to the cell.
+        quote: The sign between which separators and line ends belong to the cell; empty if quotes are signs as others.
+        escape: The sign before a quote inside such a cell; empty if the quote is doubled.
+        skipped: Lines before the table: comments, or Excel's ``sep=;``.
     """
 
     separator: str
     header: bool
     margin: float = inf
-    quoted: bool = True
+    quote: str = '"'
+    escape: str = ""
+    skipped: int = 0
+
+    def read_cells(self, lines: Iterable[str]) -> Iterator[list[str]]:
+        """Yield the cells of each row; raise csv.Error where quotes are not closed."""
+        if not self.quote:
+            return csv.reader(lines, delimiter=self.separator, quoting=csv.QUOTE_NONE)
+        escape = {"escapechar": self.escape, "doublequote": False} if self.escape else {}
+        return csv.reader(lines, delimiter=self.separator, quotechar=self.quote, strict=True, **escape)  # type: ignore[arg-type]
 
     @property
     def sure(self) -> bool:
@@ -250,9 +267,13 @@ def find_table_form(file: TextFile, header: bool | None = None, named: Collectio
     csv.field_size_limit(max(csv.field_size_limit(), file.limits.line + 1))
     text = file.sample(_SAMPLE_BYTES)
     name = file.path.name.removesuffix(".gz")
-    separator = "\t" if name.endswith(".tsv") else choose_separator(text)
-    form = TableForm(separator, header is not False, quoted=name.endswith(".csv") or separator != "\t")
-    rows = _read_sample(text, separator, form.quoted)
+    skipped, named_separator = _find_start(text)
+    text = "".join(io.StringIO(text, newline="").readlines()[skipped:]) if skipped else text
+    separator = named_separator or ("\t" if name.endswith(".tsv") else choose_separator(text))
+    is_quoted = name.endswith(".csv") or separator != "\t"
+    form = TableForm(separator, header is not False, quote='"' if is_quoted else "", skipped=skipped)
+    form = _find_quotes(text, form)
+    rows = _read_sample(text, form)
     if header is not None or not rows or set(named) & set(rows[0]):
         return form
     score = _score_as_data(rows[0], rows[1:])
@@ -261,23 +282,79 @@ def find_table_form(file: TextFile, header: bool | None = None, named: Collectio
     return replace(form, header=score <= _LEAST, margin=abs(score - _LEAST))
 
 
-def _read_sample(text: str, separator: str, quoted: bool = True) -> list[list[str]]:
-    """Parse the first rows of a table, up to a row that is broken or cut off."""
-    lines = io.StringIO(text, newline="")
-    if quoted:
-        reader = csv.reader(lines, delimiter=separator, strict=True)
-    else:
-        reader = csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE)
-    rows, cells = list[list[str]](), 0
-    try:
+_START = re.compile(r"\ufeff?\"?sep=(.)\"?\r?\n")
+"""The first line by which Excel is told the separator."""
+_MOST_SKIPPED = 50
+_CLEAN, _DAMAGED = 0.99, 0.9
+"""Shares of the lines in whole rows: above the first quotes are read rightly, below the second something else is tried."""
+
+
+def _find_start(text: str) -> tuple[int, str]:
+    """Return how many lines stand before a table, and the separator that Excel's first line names; empty for none.
+
+    Lines that begin with # are comments if they have fewer cells than the first row below them, as a header has not.
+    """
+    if match := _START.match(text):
+        return 1, match[1]
+    lines = text.split("\n", _MOST_SKIPPED + 1)[: _MOST_SKIPPED + 1]
+    count = next((i for i, line in enumerate(lines) if not line.startswith("#")), 0)
+    sign = choose_separator("\n".join(lines[count:])) if count else ","
+    is_header = count and lines[count - 1].count(sign) >= lines[count].count(sign)
+    return (0 if is_header else count), ""
+
+
+def _find_quotes(text: str, form: TableForm) -> TableForm:
+    """Return the form of a table with the quotes by which its lines make rows of equal length; the usual ones are tried first.
+
+    Between tabs and bars a quote may be a sign as others. There cells are quoted if some of them hold a line end, if quotes inside
+    are doubled, or if a whole column is quoted.
+    """
+    quoted, bare = replace(form, quote='"'), replace(form, quote="")
+    if '"' in text and form.separator in "\t|" and _share_of_rows(text, bare) > _CLEAN:
+        is_quoted = form.quote or _are_quoted(_read_sample(text, bare))
+        return quoted if is_quoted and _share_of_rows(text, quoted) > _CLEAN else bare
+    single = replace(form, quote="'")
+    if _share_of_rows(text, quoted) >= _DAMAGED:
+        is_single = '"' not in text and _are_quoted(_read_sample(text, bare), "'")
+        return single if is_single else quoted if '"' in text else form
+    others = [replace(quoted, escape="\\")] if '\\"' in text else []
+    others += [single] if _share_of_rows(text, bare) < _DAMAGED else []
+    return next((other for other in others if _share_of_rows(text, other) > _CLEAN), form)
+
+
+def _are_quoted(rows: Sequence[Sequence[str]], quote: str = '"') -> bool:
+    """Return whether quotes around cells were written by a program: around all cells of a column, or with doubled ones inside."""
+    width = len(rows[0]) if rows else 0
+    whole = [[len(cell) > 1 and cell[0] == cell[-1] == quote for cell in row] for row in rows if len(row) == width]
+    is_doubled = any(2 * quote in cell[1:-1] and cell[0] == cell[-1] == quote for row in rows for cell in row)
+    return is_doubled or (len(whole) > 1 and any(map(all, zip(*whole, strict=True))))
+
+
+def _share_of_rows(text: str, form: TableForm) -> float:
+    """Return the share of a sample's lines that are in rows of as many cells as the first row has, at least two."""
+    lines = io.StringIO(text, newline="").readlines()
+    reader = form.read_cells(lines)
+    whole = line = width = 0
+    with contextlib.suppress(csv.Error):
         for row in reader:
+            used, line = reader.line_num - line, reader.line_num  # type: ignore[attr-defined]
+            width = width or len(row)
+            whole += used if not row or (len(row) == width and width > 1) else 0
+            if whole > _SAMPLE_ROWS:
+                return float(whole / line)
+    return whole / max(len(lines), 1)
+
+
+def _read_sample(text: str, form: TableForm) -> list[list[str]]:
+    """Parse the first rows of a table, up to a row that is broken or cut off."""
+    rows, cells = list[list[str]](), 0
+    with contextlib.suppress(csv.Error):
+        for row in form.read_cells(io.StringIO(text, newline="")):
             if row:
                 rows.append(row)
                 cells += len(row)
             if len(rows) > _SAMPLE_ROWS or cells > _SAMPLE_CELLS:
                 break
-    except csv.Error:
-        pass
     return rows
 
 
@@ -288,8 +365,8 @@ def choose_separator(text: str, usual: str = ",") -> str:
     of the rows alike.
     """
     best, separator = (0.5, 0.0), usual
-    for sign in (",", ";", "\t", "|"):
-        rows = _read_sample(text, sign)
+    for sign, quote in ((",", '"'), (";", '"'), ("\t", '"'), ("\t", ""), ("|", '"'), ("|", "")):
+        rows = _read_sample(text, TableForm(sign, True, quote=quote))
         if not rows or len(rows[0]) < 2:
             continue
         cells = [cell for row in rows for cell in row]
@@ -412,24 +489,26 @@ def _read_table(file: TextFile, form: TableForm, bad: BadRows) -> Iterator[tuple
     csv.field_size_limit(max(csv.field_size_limit(), limits.line + 1))
     with file.open() as raw:
         records = _Records(io.TextIOWrapper(raw, encoding="utf-8-sig", newline=""), title, limits, form.header)
-        if form.quoted:
-            reader = csv.reader(records, delimiter=form.separator, strict=True)
-        else:
-            reader = csv.reader(records, delimiter=form.separator, quoting=csv.QUOTE_NONE)
+        for _ in range(form.skipped):
+            next(records)
+        reader = form.read_cells(records)
         try:
             first = next(reader, None)
             if not first:
                 return
             names = _name_columns(first, form.header)
             check_columns(names, f"{title}:1")
-            rows = enumerate(reader, 2) if form.header else enumerate(chain([first], reader), 1)
+            rows = enumerate(reader if form.header else chain([first], reader), 1 + form.header + form.skipped)
             what = "header" if form.header else "first row"
             for number, cells in rows:
                 records.end_record(number)
                 if not cells:
                     continue  # a blank line
+                if len(cells) > len(names) and not any(cells[len(names) :]):
+                    cells = cells[: len(names)]  # separators at the end of the line
                 if len(cells) != len(names):
-                    bad.add(number, f"{len(cells):,} columns, the {what} has {len(names):,}.")
+                    fix = _MORE_FIX if len(cells) > len(names) and form.separator == "," else ""
+                    bad.add(number, f"{len(cells):,} columns, the {what} has {len(names):,}.", fix)
                 elif _is_json_object(cells, form.separator):
                     # two files were joined: the label of a line of JSON Lines would become a class
                     bad.add(number, "this line is a line of JSON Lines; the file is read as a table.")
@@ -441,7 +520,8 @@ def _read_table(file: TextFile, form: TableForm, bad: BadRows) -> Iterator[tuple
                 else:
                     yield number, dict(zip(names, cells, strict=True))
         except csv.Error as error:
-            raise InputError(Problem(f"{title}:{reader.line_num}", f"not valid CSV: {error}.")) from error
+            line = form.skipped + reader.line_num  # type: ignore[attr-defined]
+            raise InputError(Problem(f"{title}:{line}", f"not valid CSV: {error}.")) from error
 
 
 def _is_json_object(cells: Sequence[str], separator: str) -> bool:

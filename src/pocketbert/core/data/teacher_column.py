@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +24,7 @@ from pocketbert.core.data.cells import (
     normalize_tags,
     number_of,
     parse_list,
+    parse_literal,
     spans_from_tags,
 )
 from pocketbert.core.errors import shorten_repr
@@ -189,13 +189,8 @@ def _cell_of(column: str, row: Mapping[str, Any]) -> Any:
 
 
 def parse_json(cell: Any) -> Any:
-    """Return the list or object that a text spells in JSON; any other cell is returned as it is."""
-    if not isinstance(cell, str) or cell.strip()[:1] not in ("[", "{") or len(cell) > _MOST_NUMBERS * 8:
-        return cell
-    try:
-        return json.loads(cell)
-    except (ValueError, RecursionError):
-        return cell
+    """Return the list or object that a text spells in JSON or as Python prints it; any other cell is returned as it is."""
+    return cell if isinstance(cell, str) and len(cell) > _MOST_NUMBERS * 8 else parse_literal(cell)
 
 
 def _read_entry(
