@@ -280,6 +280,22 @@ def answered_rows(odd: Any = None, scale: float = 1.0) -> list[dict[str, Any]]:
             "warning: 1 label has one row only: 'refunq'; misspelt? 'refunq' for 'refund'",
         ),
         ([{"text": f"row {i}", "label": "ab"[i % 2]} for i in range(40)], (), "warning: 40 rows are few to train on"),
+        (
+            [{"text": f"row {i}", "label": "None" if i % 3 else "irony"} for i in range(60)],
+            (),
+            "warning: the label 'None' of 40 rows may stand for a missing one",
+        ),
+        (
+            [{"question": f"how do I do {i}?", "answer": f"the way number {i} is this"} for i in range(60)],
+            (),
+            "Pairs of similar texts need none: --text-pair 'answer' --task feature-extraction.",
+        ),
+        (
+            [{"question": f"how do I do {i}?", "answer": f"the way number {i} is this"} for i in range(60)],
+            ("--text-pair", "answer", "--task", "feature-extraction"),
+            "read as: 'how do I do 0?' | 'the way number 0 is this' -> none",
+        ),
+        ([{"text": f"row {i}", "id": f"r{i}"} for i in range(60)], (), "without labels: --task feature-extraction"),
     ],
 )
 def test_what_a_check_says_about_answers_and_labels(

@@ -257,6 +257,8 @@ CASES: list[tuple[str, Any, str, str, str]] = [
     ("by-label.jsonl", lines({"text": ANN, "entities": {"PER": ["Ann"], "LOC": ["New York"]}} for _ in range(9)), "spans", "text - entities", SPANS),
     ("emoji.jsonl", lines({"text": "\U0001f600 Ann", "spans": [{"start": 3, "end": 6, "text": "Ann", "label": "PER"}]} for _ in range(9)), "spans", "text - spans", "Ann PER"),
     ("python-spans.csv", table(["text", "entities"], [ANN] * 9, [str([(0, 3, "PER")])] * 9), "spans", "text - entities", "Ann PER"),
+    ("brat", {"1.txt": f"So:\r\n\r\n{ANN}\r\n", "1.ann": "T1\tPER 7 10\tAnn\nR1\tin Arg1:T1 Arg2:T2\nT2\tLOC 20 28\tNew York\n"}, "spans", "text - spans", ""),
+    ("brat-lines", {"a.txt": "New\nYork!\nSo", "a.ann": "T1\tLOC 0 8\tNew York\n"}, "spans", "text - spans", "New\nYork LOC"),
     ("snips.json", json.dumps({"Play": [{"data": [{"text": "play "}, {"text": "Ann", "entity": "artist"}]}] * 9}), "spans", "text - spans", "Ann artist"),
     # columns, envelopes and other shapes of JSON
     ("by-columns.json", json.dumps({"text": dict(enumerate(TEXTS)), "label": dict(enumerate(LABELS))}), "name", "text - label", "good"),
@@ -343,7 +345,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("slots", {"seq.in": "a", "seq.out": "O", "label": "x"}, "paste {folder}/seq.in {folder}/seq.out > rows.tsv"),
     ("parallel", {"train.txt": "a", "train.label": "x"}, "paste {folder}/train.label {folder}/train.txt > train.tsv"),
     ("beir", {"corpus.jsonl": "{}", "queries.jsonl": "{}", "qrels/train.tsv": ""}, '"pos": ["..."]'),
-    ("brat", {"1.txt": "Ann", "1.ann": "T1\tPER 0 3\tAnn\n"}, "Convert the annotations of brat to CoNLL"),
+    ("brat", {"1.txt": "Ann and", "1.ann": "T1\tPER 0 3;4 7\tAnn and\n"}, "annotation T1 of 1.ann is no label with one start and one end"),
+    ("acl", {"train/pos/1.txt": "a", "train/urls.txt": "a", "test/pos/1.txt": "a"}, "{folder}/train, with --eval {folder}/test"),
     ("splits", {"dev.csv": "", "test.csv": "", "train.csv": ""}, "such as {folder}/train.csv, with --eval {folder}/dev.csv."),
     ("split-folders", {"train/a.csv": "", "test/a.csv": ""}, "such as {folder}/train/a.csv, with --eval {folder}/test/a.csv."),
     ("broken.json", '[{"text": "a", "label": 1},\n {"text": "b" "label": 2}]', "broken.json:2: not valid JSON: Expecting ','"),

@@ -205,6 +205,8 @@ def mixed_kinds(draw: random.Random, folder: Path) -> None:
     own, half = raw[path.name], draw.choice([r for n, r in raw.items() if n != path.name])
     if path.name == "rows.tsv" and half == raw["rows.csv"]:
         half = raw["rows.jsonl"]
+    if path.name == "rows.jsonl" and half == raw["rows.jsonl.gz"]:  # read, whatever its name is
+        half = raw["rows.csv"]
     path.write_bytes(draw.choice([half, own[: len(own) // 2] + half]))
 
 

@@ -1,31 +1,36 @@
 """The forms of data files: which file holds what is found by its content, its name is a hint.
 
 `FILE_FORMS` is the table of them, each with an example; docs/data-files.md is made of it. `find_form` tells the form of a file from
-its first bytes, `open_text` its encoding. fastText, Rasa NLU, plain lines and folders of classes are read here; CoNLL, JSON and tables
+its first bytes, `open_text` its encoding. fastText, Rasa NLU and plain lines are read here; CoNLL, JSON, tables and folders
 have modules of their own, and `pocketbert.core.data.files` puts all together.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from pocketbert.core.data.conll import looks_like_conll, read_conll
+from pocketbert.core.data.folders import (
+    BRAT_ENDING,
+    list_class_folders,
+    list_files,
+    note_encoding,
+    read_brat,
+    read_class_folder,
+)
 from pocketbert.core.data.json_files import SPLITS, Row, read_json_document, read_json_lines
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.data.streams import UTF8, TextFile, find_encoding, guess_encoding, null_byte_error
+from pocketbert.core.data.streams import UTF8, TextFile, find_encoding
 from pocketbert.core.data.tables import BadRows, choose_separator
 from pocketbert.core.disk.files import check_regular, open_regular
 from pocketbert.core.errors import InputError, Problem, shorten_list
-from pocketbert.core.host.progress import print_note
 
 _Reader = Callable[[TextFile, BadRows], Iterator[Row]]
 
@@ -174,9 +179,6 @@ def _looks_like_rasa(text: str) -> bool:
 
 # --- a folder for each class ---
 
-_UNLABELLED = ("unsup", "unlabeled", "unlabelled")
-"""Folders of texts without a label, as in the IMDB data set."""
-
 
 def _check_class_folder(folder: Path, title: str) -> None:
     """Raise InputError unless a folder holds at least two folders of texts, one for each class.
@@ -185,13 +187,14 @@ def _check_class_folder(folder: Path, title: str) -> None:
         InputError: If there are fewer than two class folders, if they are splits such as ``train`` and ``test``, or if
             the folder is a model's. The fix says what to give instead.
     """
-    classes = _class_folders(folder, title)
+    classes = list_class_folders(folder)
     splits = [name for name in classes if name.lower() in SPLITS]
-    files = _list_files(folder)
+    files = list_files(folder)
     for marks, what, fix in _OTHER_FOLDERS:
         if marks <= {*files, *classes}:
             raise InputError(Problem(title, what, fix.format(folder=title.rstrip("/"))))
-    if splits and any(map(is_data_file, inner := [f"{s}/{name}" for s in splits for name in _list_files(folder / s)])):
+    inner = [f"{s}/{name}" for s in splits for name in list_files(folder / s)]
+    if any(is_data_file(name) and not name.endswith(".txt") for name in inner):
         files, splits, classes = [*files, *inner], [], []
     if splits:
         others = [name for name in splits if not name.lower().startswith("train")]
@@ -229,12 +232,6 @@ _OTHER_FOLDERS = (
 _LABEL_ENDINGS = (".label", ".labels", ".tgt", ".tags", ".lab")
 
 
-def _list_files(folder: Path) -> list[str]:
-    """List the names of the files in a folder, sorted; hidden ones are left out."""
-    with os.scandir(folder) as entries:
-        return sorted(e.name for e in entries if e.is_file(follow_symlinks=False) and not e.name.startswith("."))
-
-
 def _name_file(files: list[str], title: str) -> str:
     """Return the advice which file of a folder to name: one of training rows first, with one of another split for --eval."""
     folder = title.rstrip("/")
@@ -242,8 +239,6 @@ def _name_file(files: list[str], title: str) -> str:
     stem = Path(labels).stem
     if texts := next((n for n in files if n != labels and labels and Path(n).stem == stem), ""):
         return f"Join the texts and their labels: paste {folder}/{labels} {folder}/{texts} > {stem}.tsv"
-    if any(name.endswith(".ann") for name in files):
-        return "Convert the annotations of brat to CoNLL, for example with its tools/anntoconll.py, and name that file."
     rows = [name for name in files if is_data_file(name)] or files
     by_split = {part: name for name in reversed(rows) for part in re.split(r"[^a-z]+", name.lower()) if part in SPLITS}
     train = next((name for part, name in by_split.items() if part.startswith("train")), "")
@@ -252,56 +247,6 @@ def _name_file(files: list[str], title: str) -> str:
         return "Name a file."
     evaluation = f", with --eval {folder}/{others[0]}" if train and others else ""
     return f"Name a file, such as {folder}/{train or rows[0]}{evaluation}."
-
-
-def _class_folders(folder: Path, title: str) -> list[str]:
-    """List the names of the folders in a folder, sorted; links and hidden ones are left out."""
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False) and not e.name.startswith("."))
-    except OSError as error:
-        raise InputError(Problem(title, f"cannot be read: {error.strerror or error}.")) from error
-
-
-def _read_class_folder(file: TextFile, bad: BadRows) -> Iterator[Row]:
-    """Yield (number, {text, label, file}) for each text file in a folder of classes; the subfolder's name is the label.
-
-    Links are not followed. The limit on the size of a file applies to all texts together, the limit on a row to each
-    text.
-    """
-    number = size = 0
-    for name in _class_folders(file.path, file.title):
-        label = None if name.lower() in _UNLABELLED else name
-        with os.scandir(file.path / name) as entries:
-            texts = (e.path for e in entries if e.is_file(follow_symlinks=False) and not e.name.startswith("."))
-            paths = sorted(islice(texts, file.limits.rows + 1))
-        for path in map(Path, paths):
-            number += 1
-            if number > file.limits.rows:
-                raise file.limits.row_count_error(file.title, "files")
-            text = _read_text(path, file)
-            size += len(text)
-            if size > file.limits.total:
-                raise file.limits.size_error(file.title)
-            yield number, {"text": text, "label": label, "file": f"{name}/{path.name}"}
-
-
-def _read_text(path: Path, file: TextFile) -> str:
-    """Read a text file of a class in the encoding that is set for the folder, else in the detected one."""
-    with open_regular(path) as stream:
-        raw = stream.read(file.limits.line + 1) or b""
-    if len(raw) > file.limits.line:
-        raise file.limits.length_error(str(path), 1, "text")
-    if not (encoding := file.encoding) and (encoding := guess_encoding(raw)) != UTF8:
-        note_encoding(file.title, encoding)
-    try:
-        text = raw.decode(encoding).removeprefix("\ufeff").strip()
-    except UnicodeError as error:
-        what = f"not {'UTF-8' if encoding == UTF8 else encoding}: {error}."
-        raise InputError(Problem(str(path), what, "Give the encoding of the texts with --encoding.")) from error
-    if "\0" in text:
-        raise null_byte_error(str(path), 1 + text[: text.index("\0")].count("\n"))
-    return text
 
 
 # --- the table ---
@@ -360,10 +305,17 @@ CLASS_FOLDER = FileForm(
     "a folder",
     "a text file; the name of its folder is the label, none for `unsup`",
     {"good/1.txt": "a fine film", "bad/1.txt": "an awful film"},
-    _read_class_folder,
+    read_class_folder,
+)
+BRAT = FileForm(
+    "brat",
+    "a folder",
+    "a line of a `.txt` file, with the spans of the `.ann` file of the same name",
+    {"1.txt": "Ann sings.\nIn Rome, too.\n", "1.ann": "T1\tPER 0 3\tAnn\nT2\tLOC 14 18\tRome\n"},
+    read_brat,
 )
 FILE_FORMS = (
-    TABLE, JSON_LINES, JSON_DOCUMENT, PARQUET, CONLL, FASTTEXT, RASA, CLASS_FOLDER, PLAIN_LINES,
+    TABLE, JSON_LINES, JSON_DOCUMENT, PARQUET, CONLL, FASTTEXT, RASA, CLASS_FOLDER, BRAT, PLAIN_LINES,
 )  # fmt: skip
 
 # --- recognizing ---
@@ -444,12 +396,6 @@ def open_noted_text(source: DataSource) -> TextFile:
     return file
 
 
-@cache
-def note_encoding(title: str, encoding: str) -> None:
-    """Print the encoding that was detected for a file, only once even if the file is read several times."""
-    print_note(f"{Path(title).name}: read as {encoding} (--encoding, if that is wrong)")
-
-
 def find_form(source: DataSource) -> FileForm:
     """Find the form of a data file from its name or, if that is not enough, from its first bytes.
 
@@ -458,6 +404,8 @@ def find_form(source: DataSource) -> FileForm:
     """
     path, title = Path(str(source.path)), source.title
     if _is_folder(path) and not path.name.endswith(".parquet"):
+        if any(name.endswith(BRAT_ENDING) for name in list_files(path)):
+            return BRAT
         _check_class_folder(path, title)
         return CLASS_FOLDER
     check_regular(path, title)

@@ -46,6 +46,8 @@ PAIR_NAMES = (
     ("question1", "question2"),
     ("premise", "hypothesis"),
     ("context", "hypothesis"),
+    ("anchor", "positive"),
+    ("query", "positive"),
     ("question", "sentence"),
     ("question", "passage"),
     ("question", "context"),
@@ -285,6 +287,8 @@ def find_table_form(file: TextFile, header: bool | None = None, named: Collectio
 _START = re.compile(r"\ufeff?\"?sep=(.)\"?\r?\n")
 """The first line by which Excel is told the separator."""
 _MOST_SKIPPED = 50
+_MOST_PADDING = 20
+"""Empty cells behind the last column of the header that are left out."""
 _CLEAN, _DAMAGED = 0.99, 0.9
 """Shares of the lines in whole rows: above the first quotes are read rightly, below the second something else is tried."""
 
@@ -504,7 +508,7 @@ def _read_table(file: TextFile, form: TableForm, bad: BadRows) -> Iterator[tuple
                 records.end_record(number)
                 if not cells:
                     continue  # a blank line
-                if len(cells) > len(names) and not any(cells[len(names) :]):
+                if 0 < len(cells) - len(names) <= _MOST_PADDING and not any(cells[len(names) :]):
                     cells = cells[: len(names)]  # separators at the end of the line
                 if len(cells) != len(names):
                     fix = _MORE_FIX if len(cells) > len(names) and form.separator == "," else ""
