@@ -44,6 +44,7 @@ def list_class_folders(folder: Path) -> list[str]:
 
 
 def _list_entries(folder: Path) -> list[os.DirEntry[str]]:
+    """Return the entries of a folder in the order of their names; hidden ones are left out."""
     try:
         with os.scandir(folder) as entries:
             return sorted((e for e in entries if not e.name.startswith(".")), key=lambda e: e.name)
