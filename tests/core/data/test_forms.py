@@ -232,7 +232,10 @@ CASES: list[tuple[str, Any, str, str, str]] = [
     ("doubled.tsv", "text\tlabel\n" + "".join(f'"{t} ""so"""\t{n}\n' for t, n in PAIRS), "name", "text - label", "good"),
     ("newlines.tsv", "text\tlabel\n" + "".join(f'"{t}\nand more"\t{n}\n' for t, n in PAIRS), "name", "text - label", "good"),
     ("quotes.csv", "text\tlabel\n" + "".join(f'"{t}\t{n}\n' for t, n in PAIRS), "name", "text - label", "good"),
+    ("hash.csv", '# id,text,label\n' + table([], range(24), TEXTS, LABELS), "name", "text - label", "good"),
+    ("hashtag.csv", '#sad day,bad\n' + table([], TEXTS, LABELS), "name", "column 1 - column 2", "bad"),
     # how labels and scores are written
+    ("hashtags.csv", table(["text", "tags"], TEXTS, each("#food #travel", "#food")), "names", "text - tags", "#food, #travel"),
     ("blanks.csv", table(["text", "label"], TEXTS, each(" good ", "bad", "good")), "name", "text - label", "good"),
     ("missing.csv", table(["text", "label"], TEXTS, each("N/A", "good", "null", "bad", "good")), "name", "text - label", "good"),
     ("yes-no.csv", table(["text", "joy", "fear"], TEXTS, each("yes", "no"), each("no", "Y", "N")), "names", "text - joy,fear", "joy"),

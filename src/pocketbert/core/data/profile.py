@@ -195,7 +195,10 @@ class Column:
             is_usual = sign != "," or len(parts) <= len(self.values)  # names have commas inside: "Home, Garden"
             if is_usual and any(sign in value for value in self.values) and max(parts.values(), default=0) > 1:
                 return sign
-        return None
+        is_tagged = all(value.strip()[:1] == "#" for value in self.values)
+        hashtags = [value.split() for value in self.values] if is_tagged else []
+        is_tagged = all(part[0] == "#" for parts in hashtags for part in parts) and any(parts[1:] for parts in hashtags)
+        return " " if is_tagged else None
 
     def is_parallel_to(self, text: Column | None) -> bool:
         """Return whether each cell has as many entries as the text in the same row has words, as tags have."""

@@ -286,6 +286,8 @@ def find_table_form(file: TextFile, header: bool | None = None, named: Collectio
 
 _START = re.compile(r"\ufeff?\"?sep=(.)\"?\r?\n")
 """The first line by which Excel is told the separator."""
+_COMMENT = re.compile(r"#+(\s|$)")
+"""What a comment begins with; behind the sign of a hashtag is no blank."""
 _MOST_SKIPPED = 50
 _MOST_PADDING = 20
 """Empty cells behind the last column of the header that are left out."""
@@ -296,15 +298,15 @@ _CLEAN, _DAMAGED = 0.99, 0.9
 def _find_start(text: str) -> tuple[int, str]:
     """Return how many lines stand before a table, and the separator that Excel's first line names; empty for none.
 
-    Lines that begin with # are comments if they have fewer cells than the first row below them, as a header has not.
+    Lines that begin with # and a blank are comments, unless one has as many cells as the first row below them, as a header has.
     """
     if match := _START.match(text):
         return 1, match[1]
     lines = text.split("\n", _MOST_SKIPPED + 1)[: _MOST_SKIPPED + 1]
-    count = next((i for i, line in enumerate(lines) if not line.startswith("#")), 0)
-    sign = choose_separator("\n".join(lines[count:])) if count else ","
-    is_header = count and lines[count - 1].count(sign) >= lines[count].count(sign)
-    return (0 if is_header else count), ""
+    count = next((i for i, line in enumerate(lines) if not _COMMENT.match(line)), 0)
+    form = TableForm(choose_separator("\n".join(lines[count:])) if count else ",", True)
+    widths = [len(row) for line in lines[: count + 1] for row in _read_sample(line, form)]
+    return (0 if count and widths[-1] in widths[:-1] else count), ""
 
 
 def _find_quotes(text: str, form: TableForm) -> TableForm:
