@@ -246,6 +246,9 @@ CASES: list[tuple[str, Any, str, str, str]] = [
     ("vertex.jsonl", lines({"classificationAnnotation": {"displayName": n}, "textContent": t} for t, n in PAIRS), "name", "textContent - classificationAnnotation", "good"),
     ("studio-choices.json", json.dumps([{"text": t, "topics": {"choices": ["a", n]}, "lead_time": 1.5} for t, n in PAIRS]), "names", "text - topics", "a, good"),
     ("named/a.jsonl", {"a.jsonl": lines({"text": t, "label": i % 2} for i, t in enumerate(TEXTS)), "dataset_info.json": json.dumps({"features": {"label": {"names": ["neg", "pos"], "_type": "ClassLabel"}}})}, "name", "text - label", "0"),
+    ("word-lists.csv", table(["tokens", "label"], [str(t.split()) for t in TEXTS], LABELS), "name", "tokens - label", "good"),
+    ("answers.jsonl", lines({"text": t, "label": [{"label": n, "score": 0.9}]} for t, n in PAIRS), "names", "text - label", "good"),
+    ("missing-scores.csv", table(["text", "score"], TEXTS, ["n/a", *[f"{i}%" for i in range(23)]]), "score", "text - score", "0.0"),
     # tags and spans
     ("tags.csv", table(["text", "labels"], [ANN] * 9, [" ".join(IOB)] * 9), "spans", "text - labels", SPANS),
     ("tags-commas.csv", table(["sentence", "word_labels"], [ANN] * 9, [", ".join(IOB)] * 9), "spans", "sentence - word_labels", SPANS),
@@ -262,6 +265,8 @@ CASES: list[tuple[str, Any, str, str, str]] = [
     ("python-spans.csv", table(["text", "entities"], [ANN] * 9, [str([(0, 3, "PER")])] * 9), "spans", "text - entities", "Ann PER"),
     ("brat", {"1.txt": f"So:\r\n\r\n{ANN}\r\n", "1.ann": "T1\tPER 7 10\tAnn\nR1\tin Arg1:T1 Arg2:T2\nT2\tLOC 20 28\tNew York\n"}, "spans", "text - spans", ""),
     ("brat-lines", {"a.txt": "New\nYork!\nSo", "a.ann": "T1\tLOC 0 8\tNew York\n"}, "spans", "text - spans", "New\nYork LOC"),
+    ("label-first.jsonl", lines({"text": ANN, "entities": [["PER", 0, 3], ["LOC", "13", "21"]]} for _ in range(9)), "spans", "text - entities", SPANS),
+    ("with-text.jsonl", lines({"text": ANN, "entities": [[0, 2, "PER", "Ann"]]} for _ in range(9)), "spans", "text - entities", "Ann PER"),
     ("snips.json", json.dumps({"Play": [{"data": [{"text": "play "}, {"text": "Ann", "entity": "artist"}]}] * 9}), "spans", "text - spans", "Ann artist"),
     # columns, envelopes and other shapes of JSON
     ("by-columns.json", json.dumps({"text": dict(enumerate(TEXTS)), "label": dict(enumerate(LABELS))}), "name", "text - label", "good"),
@@ -293,6 +298,7 @@ def test_files_as_people_have_them(
     assert f"{source.text} {source.text_pair or '-'} {source.label}" == columns
     examples = read_examples(source, kind=found.kind)
     assert shown(examples[0]) == label
+    assert not examples[0].text.startswith("[")
     # a recipe that names the columns reads the same rows
     keys = {k: getattr(source, k) for k in ("path", "text", "text_pair", "label", "header", "separator", "choices")}
     again = DataSource.model_validate({k: v for k, v in keys.items() if v is not None})

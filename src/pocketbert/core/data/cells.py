@@ -49,6 +49,8 @@ def number_of(label: object) -> int | float | None:
     return int(label) if isinstance(label, float) and label.is_integer() and abs(label) < _LARGEST_EXACT else label
 
 
+MISSING_TEXTS = frozenset(["nan", "NaN", "<NA>", "#N/A", "#NA", "N/A", "n/a", "NULL", "null"])
+"""What pandas, spreadsheets and databases write for an empty cell; ``None`` and ``NA`` may be the name of a class."""
 _TRUTHS = {"true": True, "false": False, "yes": True, "no": False, "y": True, "n": False}
 
 
@@ -138,12 +140,16 @@ def parse_literal(cell: Any) -> Any:
     return value if isinstance(value, list | dict) else cell
 
 
+_PLACE = re.compile(r"start|begin|offset|point|end", re.IGNORECASE)
 _NAME_KEYS = ("choices", "labels", "name", "label", "displayName", "value")
 """What programs call the name, or the names, in an object that stands for a label."""
 
 
 def unwrap_label(cell: Any) -> Any:
-    """Return the name in an object such as ``{"id": 3, "name": "sport"}``; return any other cell unchanged."""
+    """Return the name in an object such as ``{"id": 3, "name": "sport"}``, the names in a list of them; other cells unchanged."""
+    if isinstance(cell, list) and cell and all(isinstance(v, dict) and not any(map(_PLACE.match, v)) for v in cell):
+        names = [unwrap_label(value) for value in cell]
+        return names if all(isinstance(name, str | int) for name in names) else cell
     if not isinstance(cell, dict) or "text" in cell or are_probabilities(cell):
         return cell
     for key in _NAME_KEYS:

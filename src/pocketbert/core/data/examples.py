@@ -17,6 +17,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, cast
 
 from pocketbert.core.data.cells import (
+    MISSING_TEXTS,
     Span,
     are_probabilities,
     find_word_places,
@@ -219,8 +220,6 @@ def read_labelled_examples(
 
 
 _NO_LABEL_FIX = "Name the column of the labels with --label (in a recipe: label), or leave out the rows without one."
-_MISSING_TEXTS = frozenset(["nan", "NaN", "<NA>", "#N/A", "#NA", "N/A", "n/a", "NULL", "null"])
-"""What pandas, spreadsheets and databases write for an empty cell; ``None`` and ``NA`` may be the name of a class."""
 
 
 def _is_empty(cell: Any, kind: LabelKind) -> bool:
@@ -229,7 +228,7 @@ def _is_empty(cell: Any, kind: LabelKind) -> bool:
         return True
     is_single = kind in (LabelKind.NAME, LabelKind.SCORE, LabelKind.SCORE_OR_NONE)
     return is_single and (
-        cell == [] or (isinstance(cell, str) and (not is_visible(cell) or cell.strip() in _MISSING_TEXTS))
+        cell == [] or (isinstance(cell, str) and (not is_visible(cell) or cell.strip() in MISSING_TEXTS))
     )
 
 
@@ -290,6 +289,8 @@ def to_example(
             text = parse_question(text)
         if kind is LabelKind.SPANS:
             text, cell = parse_list(text), parse_literal(cell)
+        elif isinstance(words_of := parse_list(text), list) and len(words_of) > 1:
+            text = words_of if all(isinstance(word, str) for word in words_of) else text
         is_listed = isinstance(text, list | tuple)
         if kind is LabelKind.SPANS or isinstance(text, list | tuple):  # words, which other tasks read as one text
             text, words = find_word_places(text, cell)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pocketbert.core.data.cells import (
+    MISSING_TEXTS,
     are_probabilities,
     is_visible,
     number_of,
@@ -89,7 +90,7 @@ class Column:
 
     def add(self, row: int, cell: Any) -> None:
         """Add one cell to the counts of the column."""
-        if cell is None or (isinstance(cell, str) and not is_visible(cell)):
+        if cell is None or (isinstance(cell, str) and (not is_visible(cell) or cell.strip() in MISSING_TEXTS)):
             return
         self.cells += 1
         self.example = self.example or str(cell)[:_EXAMPLE]

@@ -59,10 +59,20 @@ def list_spans(cell: Any) -> list[Any] | None:
 
 
 def _is_span(entry: Any) -> bool:
-    """Return whether an entry of a cell is a span: an object, or a list [start, end, label]."""
-    if isinstance(entry, list | tuple):
-        return len(entry) == 3 and [type(v) for v in entry] == [int, int, str]
-    return isinstance(entry, dict)
+    """Return whether an entry of a cell is a span: an object, or a list such as [start, end, label]."""
+    return isinstance(entry, dict) or _name_cells(entry) is not None
+
+
+def _name_cells(entry: Any) -> dict[str, Any] | None:
+    """Return the cells of a list [start, end, label], [label, start, end] or one of these and the text, by name; else None."""
+    if not isinstance(entry, list | tuple) or len(entry) not in (3, 4):
+        return None
+    are_places = [type(_to_place(v)) is int for v in entry[:3]]
+    if are_places == [True, True, False] and isinstance(entry[2], str):
+        return dict(zip(("start", "end", "label", "text"), entry, strict=False))
+    if are_places == [False, True, True] and isinstance(entry[0], str):
+        return dict(zip(("label", "start", "end", "text"), entry, strict=False))
+    return None
 
 
 def read_spans(
@@ -128,7 +138,7 @@ def _without_overlaps(found: Sequence[tuple[Span, bool]]) -> tuple[Span, ...]:
 def _read_entry(entry: Any, text: str) -> Iterator[tuple[Span, bool]]:
     """Yield the spans of one entry, and whether the entry gives their places: an object, or a list [start, end, label]."""
     if not isinstance(entry, dict):
-        cells = {"start": entry[0], "end": entry[1], "label": entry[2]}
+        cells = _name_cells(entry) or {}
     elif isinstance(entry.get("points"), list):  # Dataturks
         for point in entry["points"]:
             yield from _read_entry({**point, "label": entry.get("label")} if isinstance(point, dict) else {}, text)
