@@ -170,6 +170,7 @@ CASES: list[tuple[str, Any, str, str, str]] = [
     ("chat.jsonl", lines({"messages": [{"role": "system", "content": "classify"}, {"role": "user", "content": t}, {"role": "assistant", "content": n}]} for t, n in PAIRS), "name", "text - label", "good"),
     ("sharegpt.json", json.dumps([{"conversations": [{"from": "human", "value": t}, {"from": "gpt", "value": n}]} for t, n in PAIRS]), "name", "text - label", "good"),
     ("spacy.json", json.dumps([[ANN, {"entities": [PER, LOC]}]] * 9), "spans", "text - spans", SPANS),
+    ("ner-annotator.json", json.dumps({"classes": ["PER"], "annotations": [[ANN, {"entities": [PER, LOC]}]] * 9}), "spans", "text - spans", SPANS),
     ("prodigy.jsonl", lines({"text": t, "accept": [n], "options": [], "answer": a} for a in ("reject", "accept") for t, n in PAIRS), "name", "text - label", "good"),
     ("onehot.csv", table(["comment_text", "toxic", "insult"], TEXTS, each(1, 0), each(1, 0, 1)), "names", "comment_text - toxic,insult", "toxic, insult"),
     ("truth.csv", table(["id", "tweet", "joy", "fear", "rage"], range(24), TEXTS, *[each("True", "False")] * 3), "names", "tweet - joy,fear,rage", "joy, fear, rage"),

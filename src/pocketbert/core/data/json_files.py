@@ -196,7 +196,8 @@ class _DocumentReader:
         plain, are_rows = list[Any](), False
         while self._peek() != "]":
             value = self._decode()
-            if are_rows or isinstance(value, dict if is_column else dict | list):
+            is_cell = is_column and isinstance(value, list) and not any(isinstance(v, dict | list) for v in value)
+            if are_rows or (isinstance(value, dict | list) and not is_cell):
                 yield from (*plain, value)  # a plain value among rows is one that is missing
                 plain, are_rows = [], True
             else:
