@@ -13,6 +13,7 @@ from pocketbert.core.models.adapters import ADAPTER_FILE, CHANGING_STARTS, TASK_
 from pocketbert.core.models.folder import ACTIVATION_SCORES, DEMO_TEACHER, HEADS
 from pocketbert.core.predict.sentence_settings import (
     ACTIVATIONS,
+    CUT_KEY,
     DENSE,
     LAYER_NORM,
     MODULES_FILE,
@@ -128,6 +129,11 @@ def sentence_rows() -> Iterator[tuple[str, str, str]]:
         f"`{LAYER_NORM}`, `{NORMALIZE}`, `Dropout`",
         f"`{MODULES_FILE}`, in any order",
         "in the files; dropout does nothing",
+    )
+    yield (
+        "vectors that are cut",
+        f"`{CUT_KEY}` of `{SETTINGS_FILE}`",
+        "the files give the first numbers, which are not scaled again; `answer.normalize: true` does",
     )
     yield "prompts, similarity", f"`{SETTINGS_FILE}`", "the default prompt is put in front; others by `--prompt`"
     yield (

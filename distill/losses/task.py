@@ -19,6 +19,7 @@ from torch import Tensor
 from pocketbert.core.heads.head import IGNORED_LABEL, LABELLED_ROWS
 from pocketbert.core.heads.multiple_choice import CHOICES
 from pocketbert.core.predict.sentence_settings import (
+    CUT,
     LAYER_NORM,
     NORM_EPSILON,
     NORMALIZE,
@@ -255,7 +256,9 @@ def _apply_layers(vectors: Tensor, layers: Sequence[VectorLayer]) -> Tensor:
     """
     for layer in layers:
         weights = {name: torch.from_numpy(value).to(vectors.device) for name, value in layer.weights.items()}
-        if layer.kind == NORMALIZE:
+        if layer.kind == CUT:
+            vectors = vectors[..., : layer.width]
+        elif layer.kind == NORMALIZE:
             vectors = F.normalize(vectors, dim=-1)
         elif layer.kind == LAYER_NORM:
             weight, bias = weights["norm.weight"], weights.get("norm.bias")

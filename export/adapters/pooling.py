@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pocketbert.core.predict.sentence_settings import (
+    CUT,
     DENSE,
     LAYER_NORM,
     NORM_EPSILON,
@@ -99,6 +100,8 @@ def _make_layer(layer: VectorLayer) -> nn.Module:
     """Build the module of a layer after the pooling."""
     if layer.kind == DENSE:
         return _Dense(layer)
+    if layer.kind == CUT:
+        return _Cut(layer.width)
     return _Norm(layer) if layer.kind == LAYER_NORM else _Unit()
 
 
@@ -154,6 +157,17 @@ class _Norm(nn.Module):
         centred = vector - vector.mean(-1, keepdim=True)
         variance = (centred * centred).mean(-1, keepdim=True)
         return centred / (variance + NORM_EPSILON).sqrt() * self.weight + self.bias
+
+
+class _Cut(nn.Module):
+    """Keeps the first numbers of each vector."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, vector: Tensor) -> Tensor:
+        return vector if vector.shape[-1] <= self.width else vector[:, : self.width]
 
 
 class _Unit(nn.Module):

@@ -141,7 +141,11 @@ _SEVERAL = Pooling(
 )
 
 
-@pytest.mark.parametrize("pooling", [*(Pooling(k, n) for k in PoolingKind for n in (True, False)), _SEVERAL], ids=str)
+_CUT = [replace(_SEVERAL, layers=(*_SEVERAL.layers, VectorLayer("Normalize"), VectorLayer("Cut", n))) for n in (7, 30)]
+_POOLINGS = [*(Pooling(k, n) for k in PoolingKind for n in (True, False)), _SEVERAL, *_CUT]
+
+
+@pytest.mark.parametrize("pooling", _POOLINGS, ids=str)
 @pytest.mark.parametrize("layout", Layout)
 def test_sentence_vectors_are_pooled_as_asked(layout: Layout, pooling: Pooling) -> None:
     row, model = family_of("bert"), model_of("bert", EMBED.name)

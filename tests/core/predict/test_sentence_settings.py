@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,18 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.predict.inputs import columns_of, with_columns
 from pocketbert.core.predict.sentence_settings import (
     DEFAULT_POOLING,
+    SETTINGS_FILE,
     Pooling,
     PoolingKind,
     Prompts,
     Similarity,
     VectorLayer,
+    apply_layers,
+    read_dimensions,
     read_pooling,
     read_prompts,
     read_similarity,
+    vector_width,
     write_modules,
 )
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -271,10 +276,38 @@ def test_other_modules_are_refused(modules: list[str], tmp_path: Path) -> None:
         read_pooling(write_module_list(tmp_path, modules, MEAN))
 
 
-def test_vectors_that_are_cut_are_refused_and_a_cross_encoder_pools_nothing(tmp_path: Path) -> None:
-    write_settings(tmp_path, truncate_dim=16)
-    with pytest.raises(InputError, match="truncate_dim is 16: .* the files give all"):
-        read_pooling(write_module_list(tmp_path, ["Transformer", "Pooling"], MEAN))
+def test_vectors_are_cut_as_the_last_step_and_written_so_that_the_library_cuts_them_too(tmp_path: Path) -> None:
+    write_settings(tmp_path, truncate_dim=3, matryoshka_dimensions=[2, 4])
+    pooling = read_pooling(write_module_list(tmp_path, SERVED, MEAN))
+    assert pooling is not None
+    assert pooling.title == "mean of the token states, then Normalize, then its first 3 numbers"
+    assert (vector_width(pooling, 5), vector_width(pooling, 2), read_dimensions(tmp_path)) == (3, 2, [2])
+    vectors = np.arange(1.0, 6.0)[None]
+    assert np.allclose(apply_layers(vectors, pooling.layers), vectors[:, :3] / np.linalg.norm(vectors))
+    # in front of other layers: sentence-transformers has no setting for that
+    inner = replace(pooling, normalize=True)
+    for number, written in enumerate((pooling, inner, Pooling())):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        write_settings(folder, truncate_dim=2)
+        write_modules(folder, written, 5, 32)
+        again = read_pooling(folder)
+        assert again is not None
+        assert (again.normalize, json.loads((folder / SETTINGS_FILE).read_text()).get("truncate_dim")) == (
+            written.normalize,
+            3 if written is pooling else None,
+        )
+        assert np.array_equal(apply_layers(vectors, again.layers), apply_layers(vectors, written.layers))
+
+
+@pytest.mark.parametrize("length", [0, -8, 2.5, True, "16", [16]])
+def test_lengths_that_vectors_cannot_be_cut_to_are_refused(length: object, tmp_path: Path) -> None:
+    write_settings(tmp_path, truncate_dim=length)
+    with pytest.raises(InputError, match="truncate_dim is .* no whole number above 0"):
+        read_pooling(write_module_list(tmp_path, SERVED, MEAN))
+
+
+def test_a_cross_encoder_pools_nothing(tmp_path: Path) -> None:
     write_settings(tmp_path, model_type="CrossEncoder")
     assert read_pooling(write_module_list(tmp_path, ["Transformer"])) is None
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pocketbert.core.heads.head import IGNORED_LABEL, LABELLED_ROWS
 from pocketbert.core.predict.predictor import pool_embeddings
-from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling, PoolingKind
+from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling, PoolingKind, VectorLayer
 from pocketbert.core.tasks import TASKS, Level, ScoreFunction, Task, TaskName
 from pocketbert.distill.losses.common import Term
 from pocketbert.distill.losses.task import count_labelled_tokens, gold_loss, order_loss, soft_loss
@@ -144,11 +144,21 @@ def soft_formula(case: Case, temperature: float, pooling: Pooling) -> float:
 @every_task
 @pytest.mark.parametrize("kind", PoolingKind)
 @laws
-@given(seed=SEEDS, temperature=st.floats(0.5, 8), cut=st.sampled_from([(), (2,), (1, 4)]))
+@given(
+    seed=SEEDS,
+    temperature=st.floats(0.5, 8),
+    cut=st.sampled_from([(), (2,), (1, 4)]),
+    layers=st.sampled_from([(), (VectorLayer("Normalize"), VectorLayer("Cut", 5))]),
+)
 def test_losses_and_counts_are_those_of_the_books(
-    name: str, kind: PoolingKind, seed: int, temperature: float, cut: tuple[int, ...]
+    name: str,
+    kind: PoolingKind,
+    seed: int,
+    temperature: float,
+    cut: tuple[int, ...],
+    layers: tuple[VectorLayer, ...],
 ) -> None:
-    case, pooling = draw_case(name, seed), Pooling(kind, True, dimensions=cut)
+    case, pooling = draw_case(name, seed), Pooling(kind, True, layers=layers, dimensions=cut)
     terms = case.losses(temperature, pooling)
     wanted = soft_formula(case, temperature, pooling)
     assert float(terms["logits"].mean) == pytest.approx(wanted, rel=1e-5, abs=2e-6)

@@ -70,10 +70,18 @@ def write_layered(folder: Path) -> Path:
     return folder
 
 
+def write_cut(folder: Path) -> Path:
+    """The sentence encoder of `CHECKPOINTS`, whose vectors are cut."""
+    write_sentence_model(folder, PROMPTS, "query")
+    edit_json(folder / "config_sentence_transformers.json", truncate_dim=5)
+    return folder
+
+
 CHECKPOINTS: dict[str, Callable[[Path], Path]] = {
     "classifier": write_checkpoint,
     "encoder": lambda f: write_sentence_model(f, PROMPTS, "query"),
     "layered": write_layered,
+    "cut": write_cut,
     "reranker": write_cross_encoder,
     "xlnet": write_xlnet,
     "tagger": lambda f: write_checkpoint(f, "AutoModelForTokenClassification"),
@@ -94,6 +102,16 @@ def exported(tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> Callable[[st
         return root / "phone"
 
     return build
+
+
+def test_vectors_are_cut_in_the_files_as_the_library_cuts_them(exported: Callable[[str], Path]) -> None:
+    whole, cut = (
+        np.stack([answer.vector for answer in pocketbert.load(exported(kind)).predict(TEXTS)])  # type: ignore[union-attr]
+        for kind in ("encoder", "cut")
+    )
+    assert cut.shape == (2, 5)
+    np.testing.assert_allclose(cut, whole[:, :5], atol=1e-5)
+    assert "the mean of the token states, then its first 5 numbers" in (exported("cut") / "README.md").read_text()
 
 
 def test_lower_case_of_a_sentence_model_without_tokenizer_json_is_asked_of_the_library_too(

@@ -191,11 +191,11 @@ def read_dimensions(folder: Path) -> list[int] | None:
     Raises:
         InputError: If the entry is no list of whole numbers above 0.
     """
-    listed = read_settings(folder).get(_DIMENSIONS_KEY)
+    listed, cut = read_settings(folder).get(_DIMENSIONS_KEY), _read_cut(folder)
     if listed is None or (
         isinstance(listed, list) and 0 < len(listed) <= 16 and all(type(n) is int and n > 0 for n in listed)
     ):
-        return sorted(set(listed)) if listed else None
+        return sorted({n for n in listed or () if not cut or n <= cut.width}) or None
     what = f"{_DIMENSIONS_KEY} is {listed!r:.40}, no list of 1 to 16 lengths."
     raise InputError(Problem(str(folder / SETTINGS_FILE), what, "Correct it, such as [64, 128], or leave it out."))
 
@@ -248,7 +248,9 @@ POOLING_TITLES = {
 }
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "Sigmoid", "SiLU")
 """Classes of torch.nn that a Dense module may have as activation."""
-DENSE, LAYER_NORM, NORMALIZE = "Dense", "LayerNorm", "Normalize"
+DENSE, LAYER_NORM, NORMALIZE, CUT = "Dense", "LayerNorm", "Normalize", "Cut"
+CUT_KEY = "truncate_dim"
+"""Setting with the number of a vector's first numbers that sentence-transformers returns, without scaling them again."""
 NORM_EPSILON = 1e-5
 """What torch's LayerNorm adds to the variance by default; the module of sentence-transformers has no setting for it."""
 _LAYER_WEIGHTS = {DENSE: ("linear.weight", "linear.bias", "residual.weight"), LAYER_NORM: ("norm.weight", "norm.bias")}
@@ -262,8 +264,8 @@ class VectorLayer:
     """A layer after the pooling of a sentence-transformers model.
 
     Attributes:
-        kind: ``Dense``, ``LayerNorm`` or ``Normalize`` (to length 1).
-        width: Length of the vector that the layer returns; 0 if it is the length of its input.
+        kind: ``Dense``, ``LayerNorm``, ``Normalize`` (to length 1) or ``Cut`` (to its first numbers).
+        width: Length of the vector that the layer returns, for Cut at most; 0 if it is the length of its input.
         activation: Activation of a Dense layer, as the name of a class in torch.nn.
         residual: Whether a Dense layer's input is added to its output.
         weights: The layer's weights, float32 arrays by the names that sentence-transformers gives them.
@@ -281,7 +283,7 @@ class VectorLayer:
     def title(self) -> str:
         """Description for users, such as ``Dense to 256 numbers, Tanh``."""
         if self.kind != DENSE:
-            return self.kind
+            return f"its first {self.width} numbers" if self.kind == CUT else self.kind
         plus = " plus its input" if self.residual else ""
         return f"{DENSE} to {self.width} numbers{f', {self.activation}' if self.activation != 'Identity' else ''}{plus}"
 
@@ -358,17 +360,26 @@ def read_pooling(folder: Path) -> Pooling | None:
         )
         fix = "Choose a model without other layers behind the encoder, or leave modules.json out and take the mean."
         raise InputError(Problem(str(path), what, fix))
-    if (width := read_settings(folder).get("truncate_dim")) is not None:
-        what = f"truncate_dim is {width!r:.20}: sentence-transformers keeps only the first numbers of a vector, the files give all."
-        fix = "Leave truncate_dim out, and cut the vectors in your code where they are read."
-        raise InputError(Problem(str(folder / SETTINGS_FILE), what, fix))
     places = [safe_join(folder, str(m.get("path", "")), str(path)) for m in modules]
     pooled = _read_pooling_kinds(places[1] / "config.json")
     pairs = zip(kinds[2:], places[2:], strict=True)
     layers = [_read_layer(kind, place) for kind, place in pairs if kind != "Dropout"]
     _check_widths(layers, path)
+    if (cut := _read_cut(folder)) is not None:
+        layers.append(cut)
     unit = bool(layers) and layers[-1].kind == NORMALIZE
     return Pooling(pooled[0], unit, pooled[1:], tuple(layers[:-1] if unit else layers))
+
+
+def _read_cut(folder: Path) -> VectorLayer | None:
+    """Read to how many numbers sentence-transformers cuts a folder's vectors, as the last layer; None if it cuts none."""
+    width = read_settings(folder).get(CUT_KEY)
+    if width is None:
+        return None
+    if type(width) is not int or width < 1:
+        what = f"{CUT_KEY} is {width!r:.20}, no whole number above 0."
+        raise InputError(Problem(str(folder / SETTINGS_FILE), what, f"Correct {CUT_KEY}, or leave it out."))
+    return VectorLayer(CUT, min(width, _MAX_WIDTH))
 
 
 def _read_pooling_kinds(path: Path) -> tuple[PoolingKind, ...]:
@@ -474,8 +485,7 @@ def vector_width(pooling: Pooling, hidden: int) -> int:
     """
     width = hidden * len(pooling.kinds)
     for layer in pooling.layers:
-        weight = layer.weights.get("linear.weight")
-        width = width if weight is None else int(weight.shape[0])
+        width = min(layer.width, width) if layer.kind == CUT else layer.width or width
     return width
 
 
@@ -489,7 +499,9 @@ def apply_layers(vectors: NDArray[np.float64], layers: Sequence[VectorLayer]) ->
     """Apply the layers that follow the pooling (dense, norm, normalization) to vectors [N, W] in float64; return [N, W']."""
     for layer in layers:
         weights = {name: value.astype(np.float64) for name, value in layer.weights.items()}
-        if layer.kind == NORMALIZE:
+        if layer.kind == CUT:
+            vectors = vectors[..., : layer.width]
+        elif layer.kind == NORMALIZE:
             vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
         elif layer.kind == LAYER_NORM:
             centred = vectors - vectors.mean(-1, keepdims=True)
@@ -529,6 +541,15 @@ def write_modules(folder: Path, pooling: Pooling, width: int, length: int) -> No
     """
     check_width(pooling, width, str(folder))
     layers = [*pooling.layers, *([VectorLayer(NORMALIZE)] if pooling.normalize else [])]
+    settings = read_settings(folder)
+    cut = layers.pop().width if layers and layers[-1].kind == CUT else None
+    if settings.get(CUT_KEY) != cut:
+        write_json(folder / SETTINGS_FILE, {**settings, CUT_KEY: cut})
+    # sentence-transformers cuts last; in front of other layers, a Dense layer that repeats the first numbers does it
+    widths = [vector_width(replace(pooling, layers=tuple(layers[:i])), width) for i in range(len(layers))]
+    layers = [
+        _cut_as_dense(layer.width, n) if layer.kind == CUT else layer for layer, n in zip(layers, widths, strict=True)
+    ]
     names = ["Transformer", "Pooling", *(layer.kind for layer in layers)]
     paths = ["", *(f"{i}_{name}" for i, name in enumerate(names[1:], 1))]
     entries = [
@@ -545,6 +566,13 @@ def write_modules(folder: Path, pooling: Pooling, width: int, length: int) -> No
         if layer.weights:
             _write_layer(layer, folder / path)
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": length, "do_lower_case": False})
+
+
+def _cut_as_dense(width: int, given: int) -> VectorLayer:
+    """Return a Dense layer whose output is the first `width` of `given` numbers."""
+    return VectorLayer(
+        DENSE, min(width, given), weights={"linear.weight": np.eye(min(width, given), given, dtype=np.float32)}
+    )
 
 
 def _write_layer(layer: VectorLayer, folder: Path) -> None:
