@@ -30,6 +30,7 @@ from pocketbert.export.adapters import (  # noqa: F401 - they register themselve
     modernbert,
     mpnet,
     post_norm,
+    pre_norm,
     static,
     xlm,
     xlnet,

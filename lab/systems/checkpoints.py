@@ -68,6 +68,12 @@ CHECKPOINTS = (
         "camembert", "CamemBERT", "`almanach/camembert-base`", f"{_BOTH}, `sentencepiece.bpe.model`, `tokenizer.json`"
     ),
     Published(
+        "roberta-prelayernorm",
+        "RoBERTa-PreLayerNorm",
+        "`andreasmadsen/efficient_mlm_m0.40`",
+        f"{_BOTH}, `vocab.json`, `merges.txt`, `tokenizer.json`",
+    ),
+    Published(
         "mpnet",
         "MPNet",
         "`microsoft/mpnet-base`, `sentence-transformers/all-mpnet-base-v2`",

@@ -33,6 +33,7 @@ SHIPPED = {
     "albert": ["spiece.model"],
     "xlnet": ["spiece.model"],
     "xlm-r": ["sentencepiece.bpe.model"],
+    "roberta-prelayernorm": ["merges.txt", "vocab.json"],
     "camembert": ["sentencepiece.bpe.model"],
     "mpnet": ["vocab.txt"],
     "xlm": ["merges.txt", "vocab.json"],

@@ -65,6 +65,9 @@ ENTRIES = {
     "roberta": TinyFamily(shapes=({"hidden_size": 24, "num_attention_heads": 3}, {"hidden_act": "gelu_new"})),
     "xlm-r": TinyFamily(shapes=({"hidden_size": 24, "num_attention_heads": 3},)),
     "camembert": TinyFamily(shapes=({"hidden_size": 24, "num_attention_heads": 3},), tokenizer="CamembertTokenizer"),
+    "roberta-prelayernorm": TinyFamily(
+        shapes=({"hidden_size": 24, "num_attention_heads": 3}, {"hidden_act": "gelu_new"}, {"num_attention_heads": 1})
+    ),
     "distilbert": TinyFamily(
         shapes=({"dim": 36, "n_heads": 6, "hidden_dim": 20}, {"activation": "relu", "n_heads": 1})
     ),

@@ -1,4 +1,4 @@
-"""RoBERTa, and XLM-R and CamemBERT, which are RoBERTa with other vocabularies and class names."""
+"""RoBERTa, XLM-R and CamemBERT, which are RoBERTa with other vocabularies and class names, and RoBERTa with pre-norm layers."""
 
 from __future__ import annotations
 
@@ -41,5 +41,16 @@ ROWS = (
         classes="Camembert",
         tokenizer=TokenizerKind.SENTENCEPIECE,
         layer_parts="camembert",
+    ),
+    replace(
+        _ROBERTA,
+        name="roberta-prelayernorm",
+        title="RoBERTa-PreLayerNorm",
+        model_types=("roberta-prelayernorm",),
+        classes="RobertaPreLayerNorm",
+        layer_path="roberta_prelayernorm.encoder.layer",
+        choice_weights={"roberta_prelayernorm.pooler.dense": "classifier.dense", "classifier": "classifier.out_proj"},
+        limits=(ONE_SEGMENT, "no layout for Apple's Neural Engine"),
+        layer_parts="roberta-prelayernorm",
     ),
 )
