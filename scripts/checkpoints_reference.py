@@ -53,14 +53,18 @@ def rows() -> Iterator[tuple[str, str, str]]:
     yield (
         "pickled weights",
         "`pytorch_model.bin`",
-        "plain tensors are read without running anything; other content is refused",
+        "plain tensors, also below `state_dict`, are read without running anything; other content is refused",
     )
     yield (
         "weights in several parts",
-        f"`{WEIGHTS_FILE}.index.json`",
+        f"`{WEIGHTS_FILE}.index.json`, `pytorch_model.bin.index.json`",
         "all parts are read; each weight has to be in one of them",
     )
-    yield "names behind a wrapper", "one beginning of all names, as `module.`", "it is left out, with a note"
+    yield (
+        "names behind a wrapper",
+        "one beginning of all names, as `module.` or `model.`",
+        "it is left out, with a note",
+    )
     heads = ", ".join(f"`...{ending}`" for ending in sorted({*(e for e, _ in HEADS), "ForTokenClassification"}))
     yield (
         "no class in `config.json`",
@@ -129,6 +133,11 @@ def sentence_rows() -> Iterator[tuple[str, str, str]]:
         f"`{LAYER_NORM}`, `{NORMALIZE}`, `Dropout`",
         f"`{MODULES_FILE}`, in any order",
         "in the files; dropout does nothing",
+    )
+    yield (
+        "encoder in a folder of its own",
+        f"`{MODULES_FILE}`, as `0_Transformer`",
+        "linked with the modules; nothing is written into the folder",
     )
     yield (
         "vectors that are cut",

@@ -272,6 +272,10 @@ def test_the_digest_of_the_merged_model_is_that_of_its_parts(base: Path, tmp_pat
             "names no base model.* Fix: Name the base that it was trained on in teacher.model",
         ),
         (
+            {"base_model_name_or_path": None, "peft_type": None, "model_name": "bert-base-uncased"},
+            "is of the library adapters .AdapterHub.; served are LoRA adapters of peft. Fix: Train a LoRA adapter",
+        ),
+        (
             {"base_model_name_or_path": "../../nowhere"},
             "base model '../../nowhere' was not found: no model folder.*Fix: Name the base",
         ),

@@ -179,7 +179,7 @@ def test_weights_saved_from_the_bare_encoder_fit(family: str, tiny_model: Callab
     assert [k for k, v in whole.state_dict().items() if k.startswith(prefix) and not torch.equal(v, made[k])] == []
 
 
-@pytest.mark.parametrize("before", ["module.", "_orig_mod.module."])
+@pytest.mark.parametrize("before", ["module.", "_orig_mod.module.", "model."])
 def test_a_part_with_which_all_names_begin_is_left_out(
     before: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,6 +197,24 @@ def test_weights_in_several_parts_are_read(folder: Path) -> None:
     model.save_pretrained(folder, max_shard_size="20KB")
     assert len(open_model_folder(str(folder)).weight_files) > 2
     assert torch.equal(logits(load_model(open_model_folder(str(folder)), TASK), source), logits(model, source))
+
+
+def test_pickled_weights_in_several_parts_are_read(folder: Path) -> None:
+    source = open_model_folder(str(folder))
+    expected, state = logits(load_model(source, TASK), source), load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    places = {name: f"pytorch_model-{i % 3}.bin" for i, name in enumerate(state)}
+    for part in set(places.values()):
+        torch.save({name: value for name, value in state.items() if places[name] == part}, folder / part)
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": places}))
+    edit_json(folder / "config.json", architectures=None)  # found by the names in the index
+    opened = open_model_folder(str(folder))
+    assert (opened.task, len(opened.weight_files)) == (TASK.name, 3)
+    assert opened.fp32_bytes >= sum(value.numel() * 4 for value in state.values())
+    assert torch.equal(logits(load_model(opened, TASK), opened), expected)
+    (folder / "pytorch_model-1.bin").unlink()
+    with pytest.raises(InputError, match="1 of 3 parts are missing: pytorch_model-1.bin"):
+        load_model(open_model_folder(str(folder)), TASK)
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "xlnet"])
@@ -269,9 +287,8 @@ def test_keys_of_old_checkpoints_are_renamed(folder: Path) -> None:
 
 
 def test_half_precision_weights_become_fp32_and_those_of_a_distilled_pretraining_are_left_unread(folder: Path) -> None:
-    opened = rewrite(
-        folder, lambda s: {k: v.half() for k, v in (s | {"fit_denses.0.weight": torch.ones(3, 3)}).items()}
-    )
+    unread = {"fit_denses.0.weight": torch.ones(3, 3), "loss_fct.weight": torch.ones(3)}
+    opened = rewrite(folder, lambda s: {k: v.half() for k, v in (s | unread).items()})
     assert {p.dtype for p in load_model(opened, TASK).parameters()} == {torch.float32}
 
 
@@ -309,8 +326,12 @@ def test_weights_that_are_refused(name: str, folder: Path) -> None:
             load_model(opened, TASK, new_head=new_head)
 
 
-def test_a_bin_file_of_weights_is_read(folder: Path, tiny_model: Callable[..., Path]) -> None:
-    opened = write_bin(folder, load_file(folder / "model.safetensors"))
+@pytest.mark.parametrize("trained", [False, True], ids=["weights", "training program"])
+def test_a_bin_file_of_weights_is_read(trained: bool, folder: Path, tiny_model: Callable[..., Path]) -> None:
+    state = load_file(folder / "model.safetensors")
+    opened = write_bin(
+        folder, {"epoch": 1, "state_dict": {f"model.{k}": v for k, v in state.items()}} if trained else state
+    )
     right = open_model_folder(str(tiny_model("bert", 2)))
     assert torch.equal(logits(load_model(opened, TASK), opened), logits(load_model(right, TASK), right))
 
@@ -463,3 +484,22 @@ def test_switches_of_transformers_change_nothing(
     with torch.no_grad():
         answers = [load_model(open_model_folder(str(f)), TASK)(ids).logits for f in (folder, tiny_model("bert", 2))]
     assert torch.equal(*answers)
+
+
+NUMBERS = {"id2label": {"0": 0, "1": 1, "2": 2}, "label2id": {"0": 0, "1": 1, "2": 2}}
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        (NUMBERS, ["0", "1", "2"]),
+        ({"label2id": {"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2}}, ["negative", "neutral", "positive"]),
+        ({"label2id": {"NEGATIVE": 0, "neutral": 1}}, ["negative", "neutral", "positive"]),
+    ],
+    ids=["numbers", "default names", "other names"],
+)
+def test_labels_that_transformers_accepts_are_read(values: dict[str, Any], labels: list[str], folder: Path) -> None:
+    edit_json(folder / "config.json", **values)
+    opened = open_model_folder(str(folder))
+    assert opened.labels == labels
+    assert list(load_model(opened, TASK).config.id2label.values()) == labels

@@ -27,6 +27,8 @@ from pocketbert.core.models.folder import (
     list_weight_names,
     open_model_folder,
 )
+from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind, read_pooling, read_prompts
+from support.published import edit_json, write_checkpoint, write_sentence_model
 
 CONFIG = {
     "model_type": "roberta",
@@ -152,13 +154,84 @@ def test_configurations_that_are_refused(folder: Path, config: Any, message: str
 
 def test_a_bin_file_is_taken_where_there_is_no_other(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
-    with pytest.raises(InputError, match="neither model.safetensors nor pytorch_model.bin"):
+    with pytest.raises(InputError, match=r"neither model.safetensors nor pytorch_model.bin\.$"):
         _ = open_model_folder(str(folder)).weight_files
-    (folder / "pytorch_model.bin.index.json").write_text("{}")
-    with pytest.raises(InputError, match="split over several pickled files.*save_pretrained"):
-        _ = open_model_folder(str(folder)).weight_files
+    for content, said in (("{}", "has no weight_map"), ('{"weight_map": {"a": "../b.bin"}}', "no file of this folder")):
+        (folder / "pytorch_model.bin.index.json").write_text(content)
+        with pytest.raises(InputError, match=said):
+            _ = open_model_folder(str(folder)).weight_files
     (folder / "pytorch_model.bin").write_bytes(b"x")
     assert [p.name for p in open_model_folder(str(folder)).weight_files] == ["pytorch_model.bin"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("tf_model.h5", "weights of TensorFlow. Fix: Open it with transformers 4 .from_tf=True."),
+        ("flax_model.msgpack", "weights of Flax. Fix: Open it with transformers 4 .from_flax=True."),
+        ("onnx/model.onnx", "an exported file, which is not read. Fix: Take the checkpoint"),
+        ("model.safetensors.gz", "a compressed file. Fix: Unpack it"),
+        ("last.ckpt", "a checkpoint of a training program. Fix: Load it there"),
+    ],
+)
+def test_weights_of_other_programs_are_named_with_what_to_do(name: str, said: str, folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_bytes(b"x")
+    with pytest.raises(InputError, match=f"has neither .* It has {name}, {said}"):
+        _ = open_model_folder(str(folder)).weight_files
+
+
+@pytest.mark.parametrize("place", ["checkpoint-500", "snapshots/0123abc"])
+def test_folders_below_that_hold_the_model_are_named(place: str, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "above" / place)
+    with pytest.raises(InputError, match=f"no config.json. Folders in it have one: {place}. Fix: Name the one"):
+        open_model_folder(str(tmp_path / "above"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("bert_config.json", "{}", "belongs to a checkpoint of TensorFlow 1. Fix: Convert it"),
+        ("modules.json", '[{"type": "models.StaticEmbedding"}]', "the modules StaticEmbedding; served: Transformer, Pooling"),
+    ],
+)  # fmt: skip
+def test_folders_without_a_configuration_are_refused_by_what_they_hold(
+    name: str, content: str, said: str, folder: Path
+) -> None:
+    (folder / "config.json").unlink()
+    (folder / name).write_text(content)
+    with pytest.raises(InputError, match=said):
+        open_model_folder(str(folder))
+
+
+def test_a_configuration_without_model_type_is_refused_with_what_its_weights_are(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "model")
+    edit_json(folder / "config.json", model_type=None)
+    with pytest.raises(InputError, match='has no model_type. Fix: Add "model_type", by its weights bert'):
+        open_model_folder(str(folder))
+
+
+def test_an_encoder_in_a_folder_of_its_own_is_opened_with_its_modules(tmp_path: Path) -> None:
+    folder = write_sentence_model(tmp_path / "model", {"query": "q "}, pooling="cls")
+    (folder / "0_Transformer").mkdir()
+    for file in [f for f in folder.iterdir() if f.is_file()]:
+        if file.name not in ("modules.json", "config_sentence_transformers.json"):
+            file.rename(folder / "0_Transformer" / file.name)
+    modules = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").write_text(
+        json.dumps([modules[0] | {"path": "0_Transformer"}, *modules[1:], {"type": "models.Normalize"}])
+    )
+    before = sorted(folder.rglob("*"))
+    opened = open_model_folder(str(folder))
+    assert (opened.task, opened.title, opened.tokenizer_length) == ("feature-extraction", str(folder), 40)
+    assert read_pooling(opened.path) == Pooling(PoolingKind.CLS, True)
+    assert read_prompts(opened.path).named == {"query": "q "}
+    assert open_model_folder(str(folder)).path == opened.path
+    assert sorted(folder.rglob("*")) == before
+    (folder / "modules.json").write_text(json.dumps([modules[0] | {"path": ".."}]))
+    with pytest.raises(InputError, match="leaves the folder"):
+        open_model_folder(str(folder))
 
 
 def split(folder: Path) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from pocketbert.pipeline.direct.exporting import (
 )
 from pocketbert.pipeline.options import OPTION_RECIPE_KEYS, RECIPE_KEY_FLAGS, ExportOptions
 from pocketbert.pipeline.reference import open_teacher
+from support.published import write_sentence_model
 
 LEAST = {"schema": 1, "name": "model", "task": "text-classification", "teacher": {"model": "minilm-l6"}}
 
@@ -50,6 +51,17 @@ def test_every_option_has_a_key_of_the_recipe_and_a_flag() -> None:
     for key in OPTION_RECIPE_KEYS.values():
         value_at(recipe, key)
         assert RECIPE_KEY_FLAGS[key].startswith("--")
+
+
+def test_a_head_in_a_pickle_is_refused_unless_the_encoder_alone_is_wanted(tmp_path: Path) -> None:
+    model = write_sentence_model(tmp_path / "model")
+    (model / "model_head.pkl").write_bytes(b"x")
+    with pytest.raises(
+        InputError, match="classifier of SetFit, whose head model_head.pkl is a pickle.*feature-extraction"
+    ):
+        export_recipe(str(model), ExportOptions())
+    made, _ = export_recipe(str(model), ExportOptions(task="feature-extraction"))
+    assert made.task == "feature-extraction"
 
 
 def test_defaults_of_the_options_are_those_of_the_recipe(tiny_model: Callable[..., Path]) -> None:

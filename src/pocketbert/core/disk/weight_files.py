@@ -26,8 +26,22 @@ if TYPE_CHECKING:
 _State = dict[str, "torch.Tensor"]
 
 WEIGHTS_FILE = "model.safetensors"
-_INDEX = f"{WEIGHTS_FILE}.index.json"
-"""The file that lists the parts over which weights are split."""
+_PICKLED_FILE = "pytorch_model.bin"
+_INDEX, _PICKLED_INDEX = f"{WEIGHTS_FILE}.index.json", f"{_PICKLED_FILE}.index.json"
+"""The files that list the parts over which weights are split."""
+_RESAVE = "Open it with transformers 4 ({}=True), and save it with save_pretrained()."
+_ORIGINAL = "Take the checkpoint that it was made from."
+_FOREIGN = {
+    "*.h5": ("weights of TensorFlow", _RESAVE.format("from_tf")),
+    "*.msgpack": ("weights of Flax", _RESAVE.format("from_flax")),
+    "*.ckpt*": ("a checkpoint of a training program", "Load it there, and save the model with save_pretrained()."),
+    "*.onnx": ("an exported file, which is not read", _ORIGINAL),
+    "onnx/*.onnx": ("an exported file, which is not read", _ORIGINAL),
+    "*.gguf": ("a converted file, which is not read", _ORIGINAL),
+    "*.gz": ("a compressed file", "Unpack it."),
+    "*.zip": ("a compressed file", "Unpack it."),
+}
+"""Patterns of files that people have in place of readable weights: what each is, and what to do."""
 _SHOWN_PARTS = 3
 _MAX_HEADER_BYTES = 16 << 20
 """Far above the header of any encoder, whose parsed form takes about ten times as much memory."""
@@ -45,7 +59,7 @@ def find_weight_files(folder: Path) -> tuple[Path, ...]:
     Raises:
         InputError: If the folder has no weight file, or a part is missing.
     """
-    whole, pickled = folder / WEIGHTS_FILE, folder / "pytorch_model.bin"
+    whole, pickled = folder / WEIGHTS_FILE, folder / _PICKLED_FILE
     if whole.is_file():
         _check_safetensors(whole)
         return (whole,)
@@ -54,29 +68,38 @@ def find_weight_files(folder: Path) -> tuple[Path, ...]:
             return tuple(_list_parts(folder))
     if pickled.is_file():
         return (pickled,)
-    if (folder / "pytorch_model.bin.index.json").is_file():
-        what, fix = "the weights are split over several pickled files.", "Save the model with save_pretrained()."
-        raise InputError(Problem(str(folder), what, fix))
-    raise InputError(Problem(str(folder), f"has neither {WEIGHTS_FILE} nor pytorch_model.bin."))
+    if (folder / _PICKLED_INDEX).is_file():
+        return tuple(_list_parts(folder, _PICKLED_INDEX))
+    what = f"has neither {WEIGHTS_FILE} nor {_PICKLED_FILE}."
+    for pattern, (kind, fix) in _FOREIGN.items():
+        if found := sorted(path.relative_to(folder).as_posix() for path in folder.glob(pattern)):
+            raise InputError(Problem(str(folder), f"{what} It has {found[0]:.80}, {kind}.", fix))
+    raise InputError(Problem(str(folder), what))
 
 
 def count_fp32_bytes(files: Sequence[Path]) -> int:
     """Count the bytes that weights take in fp32: four for each number in safetensors files; the size of other files."""
     if files[0].suffix != ".safetensors":
-        return files[0].stat().st_size
+        return sum(path.stat().st_size for path in files)
     return sum(4 * math.prod(entry["shape"]) for path in files for entry in _check_safetensors(path).values())
 
 
 def read_weight_names(folder: Path) -> list[str]:
     """Read the names of the weights in a Hugging Face folder without loading them; empty if no file can be read.
 
-    Of a `.bin` file, all texts in its pickle are listed, and the names are among them; no code in the pickle is run.
+    Of a `.bin` file, all texts in its pickle are listed, and the names are among them; no code in the pickle is run. Of
+    several, the names are those of their index.
     """
-    safetensors, pickled = folder / WEIGHTS_FILE, folder / "pytorch_model.bin"
+    safetensors, pickled = folder / WEIGHTS_FILE, folder / _PICKLED_FILE
     if safetensors.is_file() or (folder / _INDEX).is_file():
         try:
             files = [safetensors] if safetensors.is_file() else _list_parts(folder)
             return [name for path in files for name in _check_safetensors(path)]
+        except (InputError, MachineError):
+            return []
+    if not pickled.is_file() and (folder / _PICKLED_INDEX).is_file():
+        try:
+            return list(_read_index(folder / _PICKLED_INDEX))
         except (InputError, MachineError):
             return []
     if not pickled.is_file() or not zipfile.is_zipfile(pickled):
@@ -91,20 +114,26 @@ def read_weight_names(folder: Path) -> list[str]:
         return []
 
 
-def _list_parts(folder: Path) -> list[Path]:
-    """List the files over which the weights of a folder are split, in the order of their names.
-
-    Raises:
-        InputError: If the index names a file that is not in the folder, or if the parts do not hold the weights that it
-            lists, each of them once.
-    """
-    index = folder / _INDEX
+def _read_index(index: Path) -> dict[str, str]:
+    """Read from the index of split weights which file holds which weight; raise InputError if it does not list any."""
     content = read_json(index, _MAX_HEADER_BYTES >> 20)
     listed = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(listed, dict) or not listed:
         raise InputError(Problem(str(index), "has no weight_map: which file holds which weight.", _COPY_AGAIN))
+    return listed
+
+
+def _list_parts(folder: Path, index_name: str = _INDEX) -> list[Path]:
+    """List the files over which the weights of a folder are split, in the order of their names.
+
+    Raises:
+        InputError: If the index names a file that is not in the folder, or if the parts do not hold the weights that it
+            lists, each of them once. What pickled parts hold is not read.
+    """
+    index = folder / index_name
+    listed, ending = _read_index(index), ".bin" if index_name == _PICKLED_INDEX else ".safetensors"
     names = sorted({str(name) for name in listed.values()})
-    outside = [name for name in names if not re.fullmatch(r"[\w-][\w.-]*\.safetensors", name)]
+    outside = [name for name in names if not re.fullmatch(rf"[\w-][\w.-]*\{ending}", name)]
     if outside:
         raise InputError(Problem(str(index), f"names {outside[0]!r:.80}, no file of this folder.", _COPY_AGAIN))
     if missing := [name for name in names if not (folder / name).is_file()]:
@@ -112,6 +141,8 @@ def _list_parts(folder: Path) -> list[Path]:
         raise InputError(
             Problem(str(folder), f"{len(missing)} of {len(names)} parts are missing: {shown}.", _COPY_AGAIN)
         )
+    if ending == ".bin":
+        return [folder / name for name in names]
     holder: dict[str, str] = {}
     for name in names:
         for weight in _check_safetensors(folder / name):
@@ -159,7 +190,7 @@ def _check_safetensors(path: Path) -> dict[str, Any]:
 
 
 def read_weights(files: Sequence[Path]) -> _State:
-    """Read the weight files of a model, one pickled file or any number of safetensors files, as one state dict.
+    """Read the weight files of a model, all pickled or all safetensors files, as one state dict.
 
     Raises:
         InputError: If a file is broken, or holds anything but plain tensors.
@@ -167,9 +198,11 @@ def read_weights(files: Sequence[Path]) -> _State:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    if files[0].suffix != ".safetensors":
-        return _read_bin(files[0])
     state: _State = {}
+    if files[0].suffix != ".safetensors":
+        for path in files:
+            state.update(_read_bin(path))
+        return state
     for path in files:
         try:
             state.update(load_file(path))
@@ -199,6 +232,8 @@ def _read_bin(path: Path) -> _State:
         what = f"cannot be read as plain weights: {first_sentence(error)}."
         fix = "Convert it to model.safetensors where you trust its origin."
         raise InputError(Problem(str(path), what, fix)) from error
+    if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
+        state = state["state_dict"]  # of a training program, beside its counters
     if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
         raise InputError(Problem(str(path), "does not hold a state dict of tensors."))
     unusual = [str(k) for k, v in state.items() if not isinstance(k, str) or not _is_plain(v)]

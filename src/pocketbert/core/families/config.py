@@ -41,7 +41,7 @@ _UNSUPPORTED = {
     "is_decoder": "reads the text from left to right; an encoder is expected",
     "add_cross_attention": "wants the states of another model; an encoder is expected",
     "is_encoder_decoder": "has a decoder; an encoder is expected",
-    "quantization_config": "has quantized weights; weights in fp32, fp16 or bf16 are expected",
+    "quantization_config": "has quantized weights; take the checkpoint that it was made from, in fp32, fp16 or bf16",
     "per_layer_config": "gives layers different sizes, which no exporter knows",
     "pruned_heads": "has layers with fewer heads than others, which no exporter knows",
 }
@@ -97,6 +97,8 @@ def read_config(path: Path, bounds: ConfigBounds = _ANY_FAMILY) -> dict[str, Any
     content = read_json(path, MAX_CONFIG_MIB)
     if not isinstance(content, dict):
         raise InputError(Problem(str(path), "is not a configuration: a JSON object is expected."))
+    if isinstance(names := content.get("id2label"), dict):  # transformers takes numbers as names, too
+        content["id2label"] = {key: str(name) if _is_integer(name) else name for key, name in names.items()}
     problems = [Problem(str(path), what) for what in _config_problems(content, bounds)]
     if problems:
         raise InputError(problems)
@@ -266,17 +268,24 @@ def _label_problems(content: Mapping[str, Any]) -> Iterator[str]:
         yield f"id2label has names that are empty or not text: {_quote(invalid[:3])}."
     elif len(set(names.values())) < len(names):
         yield "id2label has one name for two labels."
-    elif numbers is not None and numbers != {} and not _is_inverse(names, numbers):
-        yield "label2id is not the inverse of id2label: it is not certain which output has which name."
+    elif numbers is not None and numbers != {} and not _agrees(names, numbers):
+        yield (
+            "label2id is not the inverse of id2label: it is not certain which output has which name. "
+            "Correct one of them; transformers answers by id2label."
+        )
     if _is_integer(count) and count != len(names):
         yield f"num_labels is {count}, id2label has {len(names)} labels."
 
 
-def _is_inverse(names: Mapping[str, str], numbers: Any) -> bool:
-    """Return whether label2id is the inverse of id2label."""
+def _agrees(names: Mapping[str, str], numbers: Any) -> bool:
+    """Return whether label2id gives no name of id2label another number.
+
+    Other names are left there by programs that change id2label only, such as the default names LABEL_i.
+    """
     if not isinstance(numbers, dict) or any(isinstance(v, bool | float | list | dict) for v in numbers.values()):
         return False
-    return {str(k): str(v) for k, v in numbers.items()} == {name: key for key, name in names.items()}
+    by_name = {name: key for key, name in names.items()}
+    return all(by_name.get(str(k), str(v)) == str(v) for k, v in numbers.items())
 
 
 def _is_integer(value: Any) -> bool:

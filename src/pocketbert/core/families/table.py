@@ -16,7 +16,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -311,12 +310,19 @@ def find_wrapper(names: Iterable[str]) -> str:
     """Return the part of the name with which all names of weights begin, such as ``module.`` of a training program.
 
     The name of the encoder, such as ``bert.``, is not counted as such a part: without it, weights of another family
-    could fit by chance.
+    could fit by chance. In front of the name of another encoder it is one, as the first in ``model.bert.``.
     """
-    encoders = {family.layer_path.partition(".")[0] for family in all_families()}
-    levels = zip(*(name.split(".")[:-1] for name in names), strict=False)
-    shared = takewhile(lambda parts: len(set(parts)) == 1 and parts[0] not in encoders, levels)
-    return "".join(f"{parts[0]}." for parts in shared)
+    paths = [f"{family.layer_path}." for family in all_families()]
+    encoders = {path.partition(".")[0] for path in paths}
+    levels = list(zip(*(name.split(".")[:-1] for name in names), strict=False))
+    wrapper = ""
+    for parts, following in zip(levels, [*levels[1:], ()], strict=False):
+        inner = (f"{parts[0]}.{name}." for name in set(following) & encoders)
+        is_outer = any(not any(path.startswith(part) for path in paths) for part in inner)
+        if len(set(parts)) > 1 or (parts[0] in encoders and not is_outer):
+            break
+        wrapper += f"{parts[0]}."
+    return wrapper
 
 
 def name_as_class(state: Mapping[str, Any], family: Family) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Adapter folders of peft: LoRA weights merged into the weights of their base model, without peft.
 
+`link_sentence_folder` puts another kind of folder together: an encoder that sentence-transformers saved in a folder of its own.
+
 `is_adapter_folder` recognizes one, `read_base_name` returns the base that it names, and `merge_adapters` writes a model
 folder with the merged weights: for each adapted matrix W + scaling * B A, with DoRA rescaled row by row, and the modules
 that the adapter saved whole in place of the base's. torch and safetensors are imported inside the functions.
@@ -15,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pocketbert.core.disk.files import check_regular, read_json, sha256_json, write_json
+from pocketbert.core.disk.files import check_regular, read_json, safe_join, sha256_json, write_json
 from pocketbert.core.disk.weight_files import WEIGHTS_FILE, find_weight_files, read_weights, shorten_names
 from pocketbert.core.errors import InputError, MissingBackendError, Problem, shorten_repr
 from pocketbert.core.families import Family
@@ -23,6 +25,7 @@ from pocketbert.core.families.table import name_as_class
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.host.system import version_of
 from pocketbert.core.models.tokenizers import TOKENIZER_FILES, process_folder
+from pocketbert.core.predict.sentence_settings import MODULES_FILE
 
 if TYPE_CHECKING:
     import torch
@@ -75,7 +78,7 @@ _MERGE_FIX = (
 BASE_FIX = "Name the base that it was trained on in teacher.model, and this folder in teacher.adapters."
 
 _merged: dict[str, Path] = {}
-"""Folders that `merge_adapters` wrote, by everything that their content depends on."""
+"""Folders that `merge_adapters` and `link_sentence_folder` wrote, by everything that their content depends on."""
 
 
 def is_adapter_folder(folder: Path) -> bool:
@@ -95,6 +98,11 @@ def read_base_name(folder: Path) -> tuple[str, str | None]:
     """
     where, settings = str(folder / ADAPTER_FILE), _read_settings(folder)
     name, revision = settings.get("base_model_name_or_path"), settings.get("revision")
+    if not name and settings.get("peft_type") is None and "model_name" in settings:
+        fix = "Train a LoRA adapter with peft, or give a model that was fine-tuned as a whole."
+        raise InputError(
+            Problem(where, "is of the library adapters (AdapterHub); served are LoRA adapters of peft.", fix)
+        )
     if not isinstance(name, str) or not name or len(name) > 4096 or "\0" in name:
         raise InputError(Problem(where, "names no base model (base_model_name_or_path).", BASE_FIX))
     beside = folder / name
@@ -522,3 +530,33 @@ def _link_files(base: Path, adapters: Sequence[Path], destination: Path) -> None
         place = destination / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(path.resolve())
+
+
+def link_sentence_folder(path: Path) -> Path:
+    """Return a temporary folder with links in which the encoder of a sentence-transformers folder lies beside modules.json.
+
+    Older versions saved it in a folder of its own, such as 0_Transformer. Any other folder is returned as it is.
+
+    Raises:
+        InputError: If modules.json cannot be read, or names a folder outside.
+    """
+    listed = path / MODULES_FILE
+    modules = read_json(listed) if listed.is_file() else None
+    if not isinstance(modules, list) or not modules or not all(isinstance(m, dict) for m in modules):
+        return path
+    encoder, *further = (safe_join(path, str(m.get("path") or ""), str(listed)) for m in modules)
+    is_apart = encoder != path and (encoder / "config.json").is_file()
+    if not is_apart or str(modules[0].get("type", "")).rpartition(".")[2] != "Transformer":
+        return path
+    links = {f.name: f for folder in (path, encoder) for f in folder.iterdir() if f != listed}
+    links |= {str(f.relative_to(path)): f for p in further if p != path and p.is_dir() for f in p.iterdir()}
+    files = {name: str(file.resolve()) for name, file in sorted(links.items()) if file.is_file()}
+    key = sha256_json([modules, files])
+    if key not in _merged:
+        destination = Path(tempfile.mkdtemp(dir=process_folder()))
+        for name, file in files.items():
+            (destination / name).parent.mkdir(parents=True, exist_ok=True)
+            (destination / name).symlink_to(file)
+        write_json(destination / MODULES_FILE, [{**modules[0], "path": ""}, *modules[1:]])
+        _merged[key] = destination
+    return _merged[key]

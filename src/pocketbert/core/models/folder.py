@@ -26,9 +26,22 @@ from pocketbert.core.families.config import MAX_CONFIG_MIB, label_names, read_co
 from pocketbert.core.families.table import choose_row, find_wrapper, suggest_row
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.host.system import check_hub, expand_home, version_of
-from pocketbert.core.models.adapters import ADAPTER_FILE, BASE_FIX, is_adapter_folder, merge_adapters, read_base_name
+from pocketbert.core.models.adapters import (
+    ADAPTER_FILE,
+    BASE_FIX,
+    is_adapter_folder,
+    link_sentence_folder,
+    merge_adapters,
+    read_base_name,
+)
 from pocketbert.core.models.tokenizers import SENTENCE_FILE, apply_settings, write_tokenizer_folder
-from pocketbert.core.predict.sentence_settings import MODULES_FILE, is_cross_encoder, read_prompts, read_settings
+from pocketbert.core.predict.sentence_settings import (
+    MODULES_FILE,
+    is_cross_encoder,
+    read_pooling,
+    read_prompts,
+    read_settings,
+)
 from pocketbert.core.predict.tokenizer_file import MAX_TOKENIZER_MIB
 from pocketbert.core.tasks import TASKS, ScoreFunction, Task, TaskName
 from pocketbert.core.types import Attention
@@ -62,6 +75,7 @@ _HUB_FILES = [
     "*.model",
     "README.md",
     "pytorch_model.bin",
+    "pytorch_model-*.bin",
     "*/pytorch_model.bin",
 ]
 _GENERATOR = "LMHeadModel"
@@ -326,10 +340,16 @@ def _open_whole(
     if not config_path.is_file():
         if (released := _read_released_config(path)) is not None:
             return ModelFolder(path, name, *released, licence, card=card)
-        raise InputError(Problem(str(path), "is no Hugging Face model folder: it has no config.json."))
+        read_pooling(path)  # which names the modules of sentence-transformers that are not served
+        raise InputError(_describe_missing_config(path))
     content = read_json(config_path, MAX_CONFIG_MIB)
     if not isinstance(content, dict) or "model_type" not in content:
-        raise InputError(Problem(str(config_path), "has no model_type.", "Save the model with save_pretrained()."))
+        begin = {name.partition(".")[0] for name in list_weight_names(path)}
+        rows = [f for f in all_families() if f.checkpoints is None and f.layer_path.partition(".")[0] in begin]
+        fix = f'Add "model_type", by its weights {" or ".join(f.model_types[0] for f in rows[:4])}.'
+        raise InputError(
+            Problem(str(config_path), "has no model_type.", fix if rows else "Save the model with save_pretrained().")
+        )
     row = family_of(str(content["model_type"]), str(config_path))
     config = read_config(config_path, row.bounds)
     if not config.get("architectures") and (suffix := _guess_head(list_weight_names(path), label_names(config) or [])):
@@ -353,14 +373,29 @@ def locate_model(name: str, revision: str | None, where: str, slashes: Sequence[
     """
     path = expand_home(name, where)
     if path.is_dir():
-        return path, _read_model_card(path)
+        return link_sentence_folder(path), _read_model_card(path)
     if name == DEMO_TEACHER:
         return _demo_teacher(), _DEMO_CARD
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") not in slashes:
         fix = f"Give a Hugging Face folder, a Hub name like org/model, or '{DEMO_TEACHER}'."
         raise InputError(Problem(where, f"no model folder '{name}'.", fix))
     path = _download(name, revision, where)
-    return path, _read_model_card(path, name)
+    return link_sentence_folder(path), _read_model_card(path, name)
+
+
+def _describe_missing_config(path: Path) -> Problem:
+    """Return the error for a folder without config.json, with the folders below it that have one."""
+    what = "is no Hugging Face model folder: it has no config.json."
+    found = sorted(f.parent for pattern in ("*", "snapshots/*") for f in path.glob(f"{pattern}/config.json"))
+    if found:
+        shown = ", ".join(f.relative_to(path).as_posix() for f in found[:4])
+        return Problem(str(path), f"{what} Folders in it have one: {shown}.", "Name the one that is meant.")
+    if (path / "bert_config.json").is_file():
+        fix = (
+            "Convert it with the script for original checkpoints of transformers 4, and give the folder that it writes."
+        )
+        return Problem(str(path), f"{what} bert_config.json belongs to a checkpoint of TensorFlow 1.", fix)
+    return Problem(str(path), what)
 
 
 def _open_adapted(

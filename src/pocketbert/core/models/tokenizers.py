@@ -100,7 +100,9 @@ def check_tokenizer(folder: Path, config: Mapping[str, Any], family: Family) -> 
     rows = config.get("vocab_size")
     if rows is not None and tokenizer.largest_id >= rows:
         sizes = f"its largest token id is {tokenizer.largest_id:,}, the model has {rows:,} rows"
-        problems.append(f"{sizes}: it belongs to another model.")
+        problems.append(
+            f"{sizes}: it belongs to another model, or tokens were added without resize_token_embeddings()."
+        )
     if tokenizer.vocabulary_size <= len(tokenizer.special_ids):
         problems.append("has special tokens only: every text would be the same to the model.")
     if tokenizer.special_count == 0:

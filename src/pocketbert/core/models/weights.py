@@ -24,6 +24,8 @@ _State = dict[str, "torch.Tensor"]
 
 GENERATED_WEIGHTS = re.compile(r"(position_ids|token_type_ids)$|\.num_batches_tracked$")
 """Names of counters and constants that classes generate themselves."""
+_LOSS_WEIGHTS = re.compile(r"(.*\.)?(loss\w*|criterion)\.\w+$")
+"""Names of the weights of labels in a loss, which decide nothing but training."""
 _MAX_VALUE = 1e18
 """The product of two numbers of this size is not finite in fp32."""
 _OTHER_HEADS = (
@@ -167,6 +169,7 @@ def _unread_weights(model: Any, own: Mapping[str, Any], state: _State, folder: M
         for k in state
         if k not in own
         and not GENERATED_WEIGHTS.search(k)
+        and not _LOSS_WEIGHTS.match(k)
         and not k.removeprefix(prefix).startswith(folder.family.unread)
         and not (pooler and k.startswith(f"{prefix}pooler."))
     ]

@@ -359,6 +359,7 @@ def read_pooling(folder: Path) -> Pooling | None:
             f"served: Transformer, Pooling and, behind them, {', '.join(served)}."
         )
         fix = "Choose a model without other layers behind the encoder, or leave modules.json out and take the mean."
+        fix = fix if kinds[:1] == ["Transformer"] else "Choose a model that begins with an encoder and its pooling."
         raise InputError(Problem(str(path), what, fix))
     places = [safe_join(folder, str(m.get("path", "")), str(path)) for m in modules]
     pooled = _read_pooling_kinds(places[1] / "config.json")

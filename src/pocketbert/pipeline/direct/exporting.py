@@ -69,6 +69,7 @@ _WORK = "export"
 """Name of the workspace's content, by which a later export finds an interrupted one."""
 _TITLE = "command line"
 _MODEL = "teacher.model"
+_SETFIT_HEAD = "model_head.pkl"
 _ASSUMED_TASK = TaskName.TEXT_CLASSIFICATION
 
 
@@ -322,8 +323,12 @@ def _task_of_model(folder: ModelFolder) -> str:
     """Return the task that a model's ``config.json`` names.
 
     Raises:
-        InputError: If config.json names no task.
+        InputError: If config.json names no task, or the head lies in a pickle of scikit-learn.
     """
+    if (folder.path / _SETFIT_HEAD).is_file():
+        what = f"the folder is a classifier of SetFit, whose head {_SETFIT_HEAD} is a pickle: it may run code and is not read."
+        fix = "Let SetFit write its probabilities into a column and distil from it (run --teacher COLUMN), or export the encoder alone: --task feature-extraction."
+        raise InputError(Problem("task", what, fix))
     if folder.task is not None:
         return folder.task.value
     classes = ", ".join(map(str, folder.config.get("architectures") or [])) or "no class"
