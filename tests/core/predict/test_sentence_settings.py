@@ -21,6 +21,7 @@ from pocketbert.core.predict.sentence_settings import (
     Prompts,
     Similarity,
     VectorLayer,
+    add_rotation,
     apply_layers,
     read_dimensions,
     read_pooling,
@@ -286,7 +287,8 @@ def test_vectors_are_cut_as_the_last_step_and_written_so_that_the_library_cuts_t
     assert np.allclose(apply_layers(vectors, pooling.layers), vectors[:, :3] / np.linalg.norm(vectors))
     # in front of other layers: sentence-transformers has no setting for that
     inner = replace(pooling, normalize=True)
-    for number, written in enumerate((pooling, inner, Pooling())):
+    turned = add_rotation(inner, np.eye(3, dtype=np.float32)[::-1])
+    for number, written in enumerate((pooling, inner, turned, Pooling())):
         folder = tmp_path / str(number)
         folder.mkdir()
         write_settings(folder, truncate_dim=2)

@@ -55,8 +55,11 @@ def failed_gates(cli: Cli, folder: Path) -> set[str]:
 
 
 def write_xlnet(folder: Path) -> Path:
+    """A classifier that pads on the left; its labels are numbers, as programs write them that were given a column of numbers."""
     folder.mkdir(parents=True)
-    return write_classifier(folder, "xlnet", 0.15)
+    write_classifier(folder, "xlnet", 0.15)
+    edit_json(folder / "config.json", id2label={"0": 0, "1": 1, "2": 2}, label2id={"0": 0, "1": 1, "2": 2})
+    return folder
 
 
 def write_layered(folder: Path) -> Path:

@@ -467,8 +467,8 @@ def check_width(pooling: Pooling, hidden: int, where: str) -> None:
         hidden: Width of a token state.
         where: Name of the model folder, for the error message.
     """
-    for layer in pooling.layers:
-        given = hidden * len(pooling.kinds)
+    for number, layer in enumerate(pooling.layers):
+        given = vector_width(replace(pooling, layers=pooling.layers[:number]), hidden)
         taken = next((v.shape[-1] for n, v in layer.weights.items() if n in ("linear.weight", "norm.weight")), given)
         if taken != given:
             what = f"its {layer.kind} layer takes {taken} numbers, {len(pooling.kinds)} pooled states have {given}."

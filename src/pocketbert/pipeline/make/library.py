@@ -429,7 +429,7 @@ def _ask_pipeline(checkpoint: _Checkpoint, pipe: Any, text: Text) -> tuple[list[
     labels = pipe(pair, top_k=None, truncation=True)
     if checkpoint.task.name is TaskName.REGRESSION:
         return [], [float(labels[0]["score"])]
-    return [x["label"] for x in labels], [float(x["score"]) for x in labels]
+    return [str(x["label"]) for x in labels], [float(x["score"]) for x in labels]
 
 
 def _pool_states(states: NDArray[np.float32], pooling: Pooling) -> list[float]:
