@@ -234,6 +234,14 @@ def test_the_task_is_found_by_the_weights_where_no_class_is_named(
     assert "config.json names no class; its weights have the names of a model ...For" in capsys.readouterr().err
 
 
+def test_a_head_that_the_named_class_leaves_out_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit_json(folder / "config.json", architectures=["BertModel"])
+    assert open_model_folder(str(folder)).task is TaskName.FEATURE_EXTRACTION
+    said = capsys.readouterr().err
+    assert "config.json names BertModel, but its weights have a head, which is left out" in said
+    assert 'delete "architectures" there to export a model ...ForSequenceClassification' in said
+
+
 def test_weights_of_another_family_do_not_fit_by_leaving_a_part_out(folder: Path) -> None:
     encoder = rewrite(
         folder, lambda state: {k.replace("bert.", "roberta."): v for k, v in state.items() if "bert." in k}

@@ -167,6 +167,7 @@ def test_a_bin_file_is_taken_where_there_is_no_other(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
+        ("model.fp16.safetensors", "a file of another name. Fix: Rename it to model.safetensors"),
         ("tf_model.h5", "weights of TensorFlow. Fix: Open it with transformers 4 .from_tf=True."),
         ("flax_model.msgpack", "weights of Flax. Fix: Open it with transformers 4 .from_flax=True."),
         ("onnx/model.onnx", "an exported file, which is not read. Fix: Take the checkpoint"),

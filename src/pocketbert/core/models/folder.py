@@ -352,7 +352,13 @@ def _open_whole(
         )
     row = family_of(str(content["model_type"]), str(config_path))
     config = read_config(config_path, row.bounds)
-    if not config.get("architectures") and (suffix := _guess_head(list_weight_names(path), label_names(config) or [])):
+    classes = config.get("architectures") or []
+    is_bare = all(c.endswith("Model") for c in classes) and not (path / MODULES_FILE).is_file()
+    suffix = _guess_head(list_weight_names(path), label_names(config) or []) if is_bare else ""
+    if classes and suffix.endswith(("Classification", "Answering")):
+        fix = f'delete "architectures" there to export a model ...{suffix}'
+        print_note(f"{path}: config.json names {classes[0]}, but its weights have a head, which is left out; {fix}")
+    elif not classes and suffix:
         suffix = row.head_suffixes.get(suffix, suffix)
         print_note(f"{path}: config.json names no class; its weights have the names of a model ...{suffix}")
         config = {**config, "architectures": [suffix]}
