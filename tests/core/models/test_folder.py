@@ -194,9 +194,13 @@ def test_folders_below_that_hold_the_model_are_named(place: str, folder: Path, t
     ("name", "content", "said"),
     [
         ("bert_config.json", "{}", "belongs to a checkpoint of TensorFlow 1. Fix: Convert it"),
-        ("modules.json", '[{"type": "models.StaticEmbedding"}]', "the modules StaticEmbedding; served: Transformer, Pooling"),
+        (
+            "modules.json",
+            '[{"type": "models.StaticEmbedding"}]',
+            "the modules StaticEmbedding; served: Transformer, Pooling",
+        ),
     ],
-)  # fmt: skip
+)
 def test_folders_without_a_configuration_are_refused_by_what_they_hold(
     name: str, content: str, said: str, folder: Path
 ) -> None:
