@@ -185,15 +185,8 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
         if all(g.passed for g in answered if g.name in ("finite", "golden", "reference")):
             engines[subject.name] = record_engine(subject.predictor)
         own += answered
-        scores[subject.name] = {}
-        outputs = list[tuple[EvalSet, list[Matrix]]]()
-        for rows in evidence.sets:
-            score, logits = _score(subject, rows)
-            scores[subject.name][rows.name] = score
-            outputs.append((rows, logits))
-            own.append(check_chance(subject.name, score, rows.name))
-            own += torch_scores.gates(subject, rows, score)
-            own += _compare_scores(subject, rows.name, scores, subjects, evidence, settings)
+        scored, outputs = _check_scores(subject, evidence, settings, scores, subjects, torch_scores)
+        own += scored
         outputs += [(rows, _score(subject, rows)[1]) for rows in evidence.selection]
         known = evidence.settled.get(subject.name, FIT_TEMPERATURE)
         confidence = fit_confidence(subject, outputs, known)
@@ -245,6 +238,31 @@ def _score(subject: Subject, rows: EvalSet) -> tuple[Score, list[Matrix]]:
     """Score a file on labelled rows cut to its longest input; return the score and the outputs of each row."""
     cut, label = rows.within(subject.tokenizer.max_length), f"{subject.name} on {rows.name}"
     return evaluate(subject.predictor, subject.tokenizer, cut, label=label)
+
+
+def _check_scores(
+    subject: Subject,
+    evidence: Evidence,
+    settings: VerifySection,
+    scores: dict[str, dict[str, Score]],
+    subjects: Sequence[Subject],
+    torch_scores: TorchScores,
+) -> tuple[list[Gate], list[tuple[EvalSet, list[Matrix]]]]:
+    """Score a file on the labelled rows, and add its scores to those of the other files.
+
+    Returns:
+        The gates on the scores, and for each set of rows the outputs.
+    """
+    gates, outputs = list[Gate](), list[tuple[EvalSet, list[Matrix]]]()
+    scores[subject.name] = {}
+    for rows in evidence.sets:
+        score, logits = _score(subject, rows)
+        scores[subject.name][rows.name] = score
+        outputs.append((rows, logits))
+        gates.append(check_chance(subject.name, score, rows.name))
+        gates += torch_scores.gates(subject, rows, score)
+        gates += _compare_scores(subject, rows.name, scores, subjects, evidence, settings)
+    return gates, outputs
 
 
 def _compare_scores(
