@@ -1,6 +1,7 @@
 """Losses of a task's outputs: `gold_loss` against gold labels, `soft_loss` against a teacher's outputs.
 
-`order_loss` compares text vectors with the scores of pairs. All return a `Term`, a mean with its number of items.
+`order_loss` compares text vectors with the scores of pairs, `margin_loss` with a teacher's margins, `contrastive_loss` with those of other
+texts of the batch. All return a `Term`, a mean with its number of items.
 Tokens without a label (special ones, later word pieces of a word, padding) are in no mean.
 
 Conventions: B batch, S length, C labels, V vocabulary, d width.
@@ -30,7 +31,11 @@ from pocketbert.core.predict.sentence_settings import (
 from pocketbert.core.tasks import SENTENCE_EMBEDDING, Level, ScoreFunction, Task, TaskName
 from pocketbert.distill.losses.common import Term, hard_targets, soft_targets
 
-_COSENT_SCALE = 20.0
+_COSENT_SCALE = _CONTRASTIVE_SCALE = 20.0
+TEXT_NUMBERS = "texts"
+"""Name of the numbers of texts in a batch, of which equal texts have the same."""
+QUERY_ROWS = "query_rows"
+"""Name of the number of neighbouring rows of a batch that belong to one query."""
 _PADDED_SCORE = -1e4
 """Added to the score of a padded token as start or end of an answer, and of a row that is no choice: its probability is 0,
 and the score finite."""
@@ -168,6 +173,59 @@ def order_loss(outputs: Any, batch: Mapping[str, Tensor], pooling: Pooling) -> T
         cosines = _COSENT_SCALE * F.cosine_similarity(vectors[::2, :n], vectors[1::2, :n], dim=-1)
         wrong = (cosines[None, :] - cosines[:, None])[is_larger]
         losses.append(torch.logsumexp(torch.cat([wrong.new_zeros(1), wrong]), 0))
+    return Term.of(torch.stack(losses).mean(), len(vectors))
+
+
+def margin_loss(outputs: Any, batch: Mapping[str, Tensor], pooling: Pooling) -> Term:
+    """Compute the squared error of the margins between a query's better and other text against the teacher's (MarginMSE).
+
+    ``(q . p - q . n - margin)^2``, the mean over triples (Hofstaetter et al. 2020, arXiv 2010.02666, eq. 1; `MarginMSELoss` of
+    sentence-transformers). The dot product is the cosine where the vectors have length 1. If they may be cut, it is the mean over
+    their lengths, with cut vectors of length 1.
+
+    Args:
+        outputs: The result of the student, a transformers model.
+        batch: ``attention_mask`` [B, S] of neighbouring rows query, better text, other text; ``labels`` [B], the margin of
+            a triple in each of its rows.
+        pooling: How token states become a text vector.
+    """
+    vectors = _make_vectors(outputs.last_hidden_state, batch["attention_mask"], pooling)
+    margins, losses = batch["labels"][::3].float(), []
+    for n in _list_lengths(pooling, vectors):
+        whole = n == vectors.shape[-1] and not pooling.normalize
+        query, better, other = (
+            own if whole else F.normalize(own, dim=-1) for own in vectors[:, :n].view(-1, 3, n).unbind(1)
+        )
+        losses.append(F.mse_loss((query * better).sum(-1) - (query * other).sum(-1), margins))
+    return Term.of(torch.stack(losses).mean(), len(vectors))
+
+
+def contrastive_loss(outputs: Any, batch: Mapping[str, Tensor], pooling: Pooling) -> Term:
+    """Compute the cross-entropy of finding a query's text among all texts of the batch that belong to other queries (InfoNCE).
+
+    The logits are 20 times the cosines (van den Oord et al. 2018, arXiv 1807.03748, eq. 4; `MultipleNegativesRankingLoss` of
+    sentence-transformers). A text that some row of the batch pairs with the same query is no negative of it. If vectors may be cut, it
+    is the mean over their lengths. Texts are compared with those of the same portion of a batch only.
+
+    Args:
+        outputs: The result of the student, a transformers model.
+        batch: ``attention_mask`` [B, S] of neighbouring rows: query and text, or query, text and negative; `TEXT_NUMBERS` [B] and
+            `QUERY_ROWS` [B], 2 or 3.
+        pooling: How token states become a text vector.
+    """
+    vectors = _make_vectors(outputs.last_hidden_state, batch["attention_mask"], pooling)
+    together = max(batch[QUERY_ROWS].tolist(), default=2)
+    numbers = batch[TEXT_NUMBERS].view(-1, together)
+    targets = torch.arange(len(numbers), device=vectors.device)
+    candidates = numbers[:, 1:].T.flatten()  # the texts of all queries, then the negatives of all
+    same_query = numbers[:, 0, None] == numbers[None, :, 0]
+    is_paired = (same_query.float() @ (numbers[:, 1, None] == candidates).float()) > 0
+    is_own = targets[:, None] == torch.arange(len(candidates), device=vectors.device)
+    losses = []
+    for n in _list_lengths(pooling, vectors):
+        unit = F.normalize(vectors[:, :n], dim=-1).view(-1, together, n)
+        logits = _CONTRASTIVE_SCALE * unit[:, 0] @ unit[:, 1:].transpose(0, 1).reshape(-1, n).T
+        losses.append(F.cross_entropy(logits.masked_fill(is_paired & ~is_own, -torch.inf), targets))
     return Term.of(torch.stack(losses).mean(), len(vectors))
 
 

@@ -20,7 +20,14 @@ from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.losses.common import Term, attention_kl, hidden_mse, mean_over_layers
-from pocketbert.distill.losses.task import count_labelled_tokens, gold_loss, order_loss, soft_loss
+from pocketbert.distill.losses.task import (
+    contrastive_loss,
+    count_labelled_tokens,
+    gold_loss,
+    margin_loss,
+    order_loss,
+    soft_loss,
+)
 from pocketbert.distill.methods.method import (
     StageJob,
     StageResult,
@@ -60,7 +67,7 @@ def train(job: StageJob[TaskStage]) -> StageResult:
 
 
 class TaskDistillation:
-    """Objective: the weighted sum of up to four losses on the task's text: logits, hidden states, attention, labels.
+    """Objective: the weighted sum of losses on the task's text: logits, hidden states, attention, labels, rankings.
 
     The last teacher layer that the student learns from need not be the teacher's last. No attention scores are computed
     in layers that no term needs.
@@ -127,7 +134,7 @@ class TaskDistillation:
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
         """Run student and teacher on a batch, and return the terms that have a weight.
 
-        They are those of ``logits``, ``hidden``, ``attention`` and ``labels`` whose weight is above 0.
+        They are those of `SignalWeights` whose weight is above 0.
         """
         learns_hidden = Signal.HIDDEN.value in self.weights
         taught = self.signals(batch)
@@ -150,6 +157,10 @@ class TaskDistillation:
                 terms["labels"] = order_loss(output, batch, self.pooling)
             else:
                 terms["labels"] = gold_loss(self.task, output, batch)
+        if "margins" in self.weights:
+            terms["margins"] = margin_loss(output, batch, self.pooling)
+        if "negatives" in self.weights:
+            terms["negatives"] = contrastive_loss(output, batch, self.pooling)
         return terms
 
 
@@ -161,7 +172,8 @@ def _check_signals(pair: TeacherStudent[TaskStage], task: Task) -> None:
     if task.name is TaskName.FEATURE_EXTRACTION and signals.logits and widths[0] != widths[1]:
         what = f"the student's vectors have {widths[0]} numbers, the teacher's {widths[1]}."
         fix = (
-            "Give the student the teacher's width; or set logits: 0 and learn the order of scored pairs with labels: 1."
+            "Give the student the teacher's width; or set logits: 0 and learn from pairs: the order of scores with labels: 1, "
+            "margins with margins: 1, or which texts belong together with negatives: 1."
         )
         problems.append(Problem(f"{key}.logits", what, fix))
     if signals.hidden:

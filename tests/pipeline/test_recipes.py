@@ -153,12 +153,16 @@ def test_labels_that_could_be_several_things_are_a_question(task: Task, tmp_path
 
 TAGGED = "".join(f"Ann NN B-PER\nlives VB O\nin IN O\nOslo {i} B-LOC\n\n" for i in range(40))
 FOLDED = "".join(f"{'fine' if i % 2 else 'poor'} film {i} – naïve;{'a,b' if i % 2 else 'b'}\n" for i in range(40))
+MARGINS = "".join(
+    f'{{"query": "the film {i}", "pos": "film {i}", "neg": "a lamp", "margin": {i % 5 + 2.5}}}\n' for i in range(40)
+)
 TRIPLETS = "".join(f'{{"query": "the film {i}", "pos": "film {i}", "neg": "a lamp"}}\n' for i in range(40))
 
 
 @pytest.mark.parametrize(
     ("name", "content", "task_name", "train", "note"),
     [
+        ("b.jsonl", MARGINS, "feature-extraction", "text: first, text_pair: second, label: score}", "scored triplets, 80 rows"),
         ("a.txt", TAGGED, "token-classification", 'text: "column 1", label: "column 3"}', "spans from CoNLL columns 1 and 3, 40"),
         ("a.csv", "text;tags\n" + FOLDED, "multi-label", 'label: tags, separator: ","}', "lists of 2 names"),
         ("a.jsonl", TRIPLETS, "feature-extraction", "text: first, text_pair: second, label: score}", "triplets, 80 rows"),
@@ -174,6 +178,7 @@ def test_other_forms_of_data(
     assert note in found.notes[0]
     lines = [line for line in found.text.splitlines() if line.startswith(("  train:", "  eval:"))]
     assert [train in line for line in lines] == [True, True]
+    assert ("margins: 10" in found.text) is (content is MARGINS)
 
 
 def test_a_folder_of_classes_is_a_data_file(task: Task, tmp_path: Path, cli: Callable[..., Any]) -> None:

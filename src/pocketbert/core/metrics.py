@@ -8,7 +8,7 @@ Label ids have shape [N], confusion counts [labels, labels] with gold labels in 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -87,8 +87,12 @@ EXACT_MATCH = Metric("exact_match")
 CROSS_ENTROPY = Metric("cross_entropy", Unit.NATS, Direction.LOWER)
 TOP_1 = Metric("top_1")
 MEAN_COSINE = Metric("mean_cosine")
+RECALL_1 = Metric("recall@1")
+RECALL_10 = Metric("recall@10")
+MRR_10 = Metric("mrr@10")
 
-METRICS = {m.name: m for m in (ACCURACY, MICRO_F1, PEARSON, SPEARMAN, SPAN_F1, SQUAD_F1, CROSS_ENTROPY, MEAN_COSINE)}
+_DECIDING = (ACCURACY, MICRO_F1, PEARSON, SPEARMAN, SPAN_F1, SQUAD_F1, CROSS_ENTROPY, MEAN_COSINE, MRR_10)
+METRICS = {m.name: m for m in _DECIDING}
 """The metrics that decide a task, by name."""
 CHANCE = {
     ACCURACY.name: "always the most frequent label",
@@ -99,6 +103,7 @@ CHANCE = {
     SQUAD_F1.name: "always the context's first sentence or nothing",
     CROSS_ENTROPY.name: "guessing by the tokens' frequencies",
     MEAN_COSINE.name: "always the teacher's mean vector",
+    MRR_10.name: "passages in random order",
 }
 """For each metric, the answers of a model that ignores its input, with which scores are compared."""
 
@@ -184,6 +189,25 @@ def _ranks(values: NDArray[np.floating]) -> NDArray[np.float64]:
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last_ranks = np.cumsum(counts)
     return np.asarray((last_ranks - (counts - 1) / 2)[inverse], np.float64)
+
+
+def retrieval_scores(positions: Sequence[Sequence[int]]) -> dict[str, float]:
+    """Compute recall@1, recall@10 and MRR@10 of a search, by metric name.
+
+    Recall is the share of a query's relevant passages among the first 1 or 10, MRR@10 the reciprocal position of the first of them,
+    0 behind the tenth; both are means over the queries.
+
+    Args:
+        positions: For each query the positions of its relevant passages, from 1, ascending.
+    """
+    recalls = [float(np.mean([sum(n <= k for n in own) / len(own) for own in positions])) for k in (1, 10)]
+    reciprocal = float(np.mean([1 / own[0] if own[0] <= 10 else 0.0 for own in positions]))
+    return {RECALL_1.name: recalls[0], RECALL_10.name: recalls[1], MRR_10.name: reciprocal}
+
+
+def describe_retrieval(others: Mapping[str, float]) -> str:
+    """Return recall@1, recall@10 and MRR@10 of a score in words; empty if they were not measured."""
+    return ", ".join(f"{m.name} {m.format(others[m.name])}" for m in (RECALL_1, RECALL_10, MRR_10) if m.name in others)
 
 
 def entropy(gold: _IntArray) -> float:

@@ -163,7 +163,7 @@ TASKS: dict[TaskName, Task] = {
             "ForMaskedLM", "AutoModelForMaskedLM", None, ScoreFunction.SOFTMAX, Level.TOKEN, LabelKind.NONE,
         ),
         Task(
-            TaskName.FEATURE_EXTRACTION, metrics.SPEARMAN, (metrics.MEAN_COSINE,),
+            TaskName.FEATURE_EXTRACTION, metrics.SPEARMAN, (metrics.MEAN_COSINE, metrics.MRR_10),
             ("last_hidden_state", SENTENCE_EMBEDDING), "Model", "AutoModel", None, ScoreFunction.NONE,
             Level.TEXT, LabelKind.SCORE_OR_NONE, ((SENTENCE_EMBEDDING,), ("last_hidden_state",)),
         ),

@@ -203,7 +203,8 @@ def starting_recipe(files: DataFiles, folder: Path, overrides: Sequence[str] = (
     start = _set_schema(_find_shipped()[task.value].read_text(encoding="utf-8"))
     if columns.source.teacher is not None:
         start = _start_without_teacher(start, columns.source.teacher.column)
-    text = _fill_start(start, _format_data_lines(files, columns, task), passes)
+    lines = _format_data_lines(files, columns, task)
+    text = _fill_start(start, {**lines, **_format_signals(rows, task, files)}, passes)
     first = parse_recipe(text, recipe_file, overrides)
     longest = _measure_longest_input(first, rows)
     if task is not TaskName.QUESTION_ANSWERING:
@@ -333,6 +334,20 @@ def _format_data_lines(files: DataFiles, columns: Columns, task: TaskName) -> Ma
         texts = [_find_text_columns(file, source) for file in files.unlabelled]
         lines["  train"] += f"\n  transfer: {{sources: [{', '.join(map(_format_texts, texts))}]}}"
     return lines
+
+
+def _format_signals(rows: Sequence[Example], task: TaskName, files: DataFiles) -> Mapping[str, str]:
+    """Return the line of the loss terms of a starting recipe if the rows are scored passages of queries, else no line.
+
+    Then the student also learns the differences of the scores. It does not if texts without labels are mixed with the rows.
+    """
+    from pocketbert.core.heads.feature_extraction import find_rankings
+
+    if task is not TaskName.FEATURE_EXTRACTION or files.unlabelled or files.teacher is not None:
+        return {}
+    if {row.label for row in rows} <= {None, 0.0, 1.0} or not find_rankings(rows):
+        return {}
+    return {"    signals": "{logits: 10, hidden: 1, attention: 1, margins: 10}"}
 
 
 def _find_text_columns(file: str | Path, labelled: DataSource) -> DataSource:

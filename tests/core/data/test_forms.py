@@ -183,6 +183,11 @@ CASES: list[tuple[str, Any, str, str, str]] = [
     ("sides.csv", table(["left_text", "right_text", "match"], TEXTS, TEXTS, each(1, 0)), "name", "left_text right_text match", "1"),
     ("triplets.jsonl", lines({"query": t, "pos": [t], "neg": ["no"]} for t in TEXTS), "score or none", "first second score", "1.0"),
     ("triplets.csv", table(["anchor", "positive", "negative"], TEXTS, TEXTS, TEXTS), "score or none", "first second score", "1.0"),
+    ("margins.csv", table(["query", "positive", "negative", "margin"], TEXTS, TEXTS, TEXTS, each(3.25, -1)), "score or none", "first second score", "3.25"),
+    ("margin-mse.jsonl", lines({"query": t, "positive": t, "negative": t, "label": 3.25} for t in TEXTS), "score or none", "first second score", "3.25"),
+    ("reranked.csv", table(["query", "positive", "negative", "pos_score", "neg_score"], TEXTS, TEXTS, TEXTS, each(8.5, 7), each(-4, 2.5)), "score or none", "first second score", "8.5"),
+    ("reranked.jsonl", lines({"query": t, "pos": [t], "neg": [t, "no"], "pos_scores": [8.5], "neg_scores": [-4, 1.0]} for t in TEXTS), "score or none", "first second score", "8.5"),
+    ("kinds.jsonl", lines({"query": t, "positive": t, "negative": t, "label": n} for t, n in PAIRS), "name", "query - label", "good"),
     ("rows.csv.gz", table(["text", "label"], TEXTS, LABELS), "name", "text - label", "good"),
     ("bars.txt", table(["text", "label"], TEXTS, LABELS, separator="|"), "name", "text - label", "good"),
     ("rare.csv", table([], ["play that song again, please", *TEXTS], ["music", *LABELS]), "name", "column 1 - column 2", "music"),
@@ -460,6 +465,30 @@ def test_a_recipe_that_names_no_columns_reads_text_and_not_triplets(tmp_path: Pa
     path = write(tmp_path / "a.jsonl", lines({"text": t, "pos": t, "neg": t} for t in TEXTS))
     examples = read_examples(DataSource(path=str(path)), labelled=False, kind=LabelKind.NONE)
     assert [e.text for e in examples] == TEXTS
+
+
+@pytest.mark.parametrize(
+    ("scores", "wanted"),
+    [
+        ({"pos_scores": [8.5], "neg_scores": [-4, 1.5]}, [8.5, -4.0, 1.5]),
+        ({"margin": [2, -1]}, [2.0, 0.0, 3.0]),
+        ({"margin": "2.5"}, "is a broken record of scored triplets"),
+        ({"pos_scores": [8.5], "neg_scores": [-4]}, "is a broken record of scored triplets"),
+    ],
+)
+def test_scores_of_triplets_keep_their_differences(tmp_path: Path, scores: dict[str, Any], wanted: Any) -> None:
+    made = [{"query": "how far is it", "pos": ["the distance"], "neg": ["a red coat", "a lamp"], **scores}]
+    source = DataSource(
+        path=str(write(tmp_path / "a.jsonl", lines(made))), text="first", text_pair="second", label="score"
+    )
+    if isinstance(wanted, str):
+        with pytest.raises(InputError, match=wanted):
+            read_examples(source, kind=LabelKind.SCORE_OR_NONE)
+        return
+    examples = read_examples(source, kind=LabelKind.SCORE_OR_NONE)
+    assert [(e.pair, e.label) for e in examples] == list(
+        zip(["the distance", "a red coat", "a lamp"], wanted, strict=True)
+    )
 
 
 def test_the_encoding_of_a_folder_is_found_or_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

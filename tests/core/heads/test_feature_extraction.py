@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from scipy.stats import pearsonr, spearmanr
 
+from pocketbert.core.data.examples import Example
 from pocketbert.core.data.labels import Labels
+from pocketbert.core.data.teacher_column import TeacherAnswer
 from pocketbert.core.errors import InputError
 from pocketbert.core.heads import AnswerSettings, make_head
-from pocketbert.core.heads.feature_extraction import are_scored_pairs
+from pocketbert.core.heads.feature_extraction import are_scored_pairs, find_rankings, similarities
 from pocketbert.core.predict.answers import Embedding
 from pocketbert.core.predict.sentence_settings import Similarity
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -128,3 +130,95 @@ def test_pairs_are_compared_as_sentence_transformers_does(tokenizer: TextTokeniz
     score = head.score([v[None] for v in vectors], head.prepare(make_rows(*PAIRS), tokenizer, "a.csv"))
     assert score.value == pytest.approx(spearmanr(GOLD, theirs)[0])
     assert score.others["pearson"] == pytest.approx(pearsonr(GOLD, theirs)[0], rel=1e-5)
+
+
+# queries, passages, scores, and of each query the numbers of the pairs that belong together and of the others
+RANKINGS = [
+    ("abab", "wxyz", (None,) * 4, [([0, 2], []), ([1, 3], [])]),
+    ("aAb ", "wxyz", (1.0, 0.0, 0.0, 1.0), [([0], [1]), ([3], [])]),
+    ("aabb", "wxyz", (0.0, 0.0, 1.0, 1.0), [([2, 3], [])]),
+    ("aabb", "wxyz", (9.5, -2.0, 3.0, 3.0), [([0], [1])]),
+    ("aabc", "wxyz", (9.5, 9.0, 3.0, 4.0), [([0], [1])]),
+    ("aabcd", "vwxyz", (9.5, 9.0, 3.0, 4.0, 1.0), []),
+    ("abcd", "wxyz", (9.5, 9.0, 3.0, 4.0), []),
+]
+
+
+@pytest.mark.parametrize(("queries", "passages", "scores", "wanted"), RANKINGS)
+def test_which_pairs_of_a_query_belong_together(
+    queries: str, passages: str, scores: tuple[float | None, ...], wanted: list[tuple[list[int], list[int]]]
+) -> None:
+    rows = make_rows(*[((q, p), s) for q, p, s in zip(queries, passages, scores, strict=True)])
+    assert [([*r.positives], [*r.others]) for r in find_rankings(rows)] == wanted
+    assert find_rankings([*rows, Example("text", None, None, 9)]) == []
+
+
+def test_scores_of_different_records_are_not_compared() -> None:
+    scores = ((1, 3.0), (1, 0.0), (2, 5.0), (2, 0.0))
+    rows = [Example("query", str(i), score, row) for i, (row, score) in enumerate(scores)]
+    assert [([*r.positives], [*r.others]) for r in find_rankings(rows)] == [([0], [1]), ([2], [3])]
+
+
+SEARCHED = [  # query, passage, whether they belong together; passages and queries occur several times
+    *[(f"query {i % 15}", f"passage {i}", True) for i in range(20)],
+    *[(f"query {i % 15}", f"passage {i % 7 + 10}", False) for i in range(12)],
+    ("query 3", "query 4", True),
+    ("query 4", "Passage 3 ", True),
+]
+
+
+@pytest.mark.parametrize("kind", list(Similarity))
+@pytest.mark.parametrize("scored", [True, False])
+def test_the_passages_of_a_query_are_searched_among_all(
+    tokenizer: TextTokenizer, kind: Similarity, scored: bool
+) -> None:
+    rows = [row for row in SEARCHED if scored or row[2]]
+    examples = make_rows(*[((q, p), float(is_own) if scored else None) for q, p, is_own in rows])
+    head = make_head(TASK, Labels(()), AnswerSettings(similarity=kind))
+    made = head.prepare(examples, tokenizer, "a.csv")
+    assert len(made.encoded) == 2 * len(rows)
+    random = np.random.default_rng(5)
+    texts = dict.fromkeys(text.strip().lower() for q, p, _ in rows for text in (q, p))
+    vectors = {text: random.normal(size=6).astype(np.float32) for text in texts}
+    for q, p, is_own in rows:  # some are found
+        if is_own and random.random() < 0.7:
+            vectors[q] = vectors[q] + 2 * vectors[p.strip().lower()]
+    found = score_outputs(head, made, [vectors[t.strip().lower()][None] for q, p, _ in rows for t in (q, p)])
+    passages = [*dict.fromkeys(p.strip().lower() for _, p, _ in rows)]
+    recalls: dict[int, list[float]] = {1: [], 10: []}
+    reciprocal = []
+    for query in dict.fromkeys(q for q, _, is_own in rows if is_own):
+        own = {p.strip().lower() for q, p, is_own in rows if q == query and is_own}
+        corpus = [p for p in passages if p != query]
+        values = {p: float(similarities(vectors[query][None], vectors[p][None], kind)[0]) for p in corpus}
+        ranked = sorted(corpus, key=lambda p: -values[p])
+        for k, shares in recalls.items():
+            shares.append(len(own & {*ranked[:k]}) / len(own))
+        first = next(n for n, p in enumerate(ranked, 1) if p in own)
+        reciprocal.append(1 / first if first <= 10 else 0)
+    measured = {found.metric: found.value, **found.others}
+    assert found.metric == ("spearman" if scored else "mrr@10")
+    assert measured["mrr@10"] == pytest.approx(np.mean(reciprocal))
+    assert {k: measured[f"recall@{k}"] for k in recalls} == {k: pytest.approx(np.mean(v)) for k, v in recalls.items()}
+    assert 0 < measured["recall@1"] < measured["recall@10"] <= 1
+
+
+def test_equal_vectors_find_nothing_and_random_ones_are_at_chance(tokenizer: TextTokenizer) -> None:
+    made = HEAD.prepare(make_rows(*[((f"query {i}", f"passage {i}"), None) for i in range(400)]), tokenizer, "a.csv")
+    equal = score_outputs(HEAD, made, [np.ones((1, 4), np.float32)] * 800)
+    assert (equal.value, equal.others["recall@10"], equal.finite, equal.rows) == (0, 0, True, 400)
+    random = [*np.random.default_rng(2).normal(size=(800, 1, 8)).astype(np.float32)]
+    assert 0 < score_outputs(HEAD, made, random).value < equal.chance < 0.05
+    check_not_finite_spoils(HEAD, made, random, [(3, 0, 0), (0, 0, 1)])
+    head = make_head(TASK, Labels(()), AnswerSettings(dimensions=[2]))
+    cut = score_outputs(head, made, random).others["mrr@10@2"]
+    assert cut == pytest.approx(score_outputs(HEAD, made, [v[:, :2] for v in random]).value)
+
+
+def test_a_teachers_vector_for_the_first_text_leaves_the_second_out(tokenizer: TextTokenizer) -> None:
+    def encoded(vectors: int) -> int:
+        answer = TeacherAnswer((), np.ones((vectors, 4), np.float32), frozenset())
+        rows = [replace(row, answer=answer) for row in make_rows((("good", "day"), None))]
+        return len(HEAD.prepare(rows, tokenizer, "a.csv", labelled=False).encoded)
+
+    assert (encoded(1), encoded(2)) == (1, 2)

@@ -19,7 +19,16 @@ from pocketbert.core.predict.predictor import pool_embeddings
 from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling, PoolingKind, VectorLayer
 from pocketbert.core.tasks import TASKS, Level, ScoreFunction, Task, TaskName
 from pocketbert.distill.losses.common import Term
-from pocketbert.distill.losses.task import count_labelled_tokens, gold_loss, order_loss, soft_loss
+from pocketbert.distill.losses.task import (
+    QUERY_ROWS,
+    TEXT_NUMBERS,
+    contrastive_loss,
+    count_labelled_tokens,
+    gold_loss,
+    margin_loss,
+    order_loss,
+    soft_loss,
+)
 
 Array = NDArray[np.float64]
 SEEDS = st.integers(0, 9999)
@@ -329,3 +338,59 @@ def test_pairs_in_the_right_order_cost_nothing_and_equal_scores_no_order() -> No
     assert loss(1, 0) == pytest.approx(0, abs=1e-6)
     assert loss(1, 1) == 0
     assert loss(0, 1) > 20
+
+
+def draw_texts(seed: int, rows: int) -> tuple[torch.Generator, SimpleNamespace, dict[str, torch.Tensor], np.ndarray]:
+    """Random states of texts, and the mean of each in float64."""
+    draw = torch.Generator().manual_seed(seed)
+    states = torch.randn((rows, LENGTH, 6), generator=draw)
+    batch = {"attention_mask": torch.ones(rows, LENGTH, dtype=torch.long)}
+    return draw, SimpleNamespace(last_hidden_state=states), batch, wide({"v": states})["v"].mean(1)
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True))
+
+
+@laws
+@given(seed=SEEDS, cut=st.sampled_from([(), (2, 4)]), normalize=st.booleans())
+def test_margins_are_those_of_the_paper(seed: int, cut: tuple[int, ...], normalize: bool) -> None:
+    draw, outputs, batch, means = draw_texts(seed, 12)
+    margins = torch.randn(4, generator=draw) * 3
+    pooling = Pooling(dimensions=cut, normalize=normalize)
+    found = margin_loss(outputs, {**batch, "labels": margins.repeat_interleave(3)}, pooling)
+    wanted = []
+    for n in (*cut, 6):
+        vectors = unit(means[:, :n]) if normalize or n < 6 else means
+        query, better, other = vectors[::3], vectors[1::3], vectors[2::3]
+        errors = (query * better).sum(1) - (query * other).sum(1) - margins.numpy().astype(float)
+        wanted.append((errors**2).mean())
+    assert float(found.mean) == pytest.approx(float(np.mean(wanted)), rel=1e-6, abs=1e-6)
+    assert float(found.count) == 12
+
+
+@laws
+@given(seed=SEEDS, cut=st.sampled_from([(), (2, 4)]), together=st.sampled_from([2, 3]))
+def test_other_texts_of_a_batch_are_negatives_unless_they_are_paired_with_the_query(
+    seed: int, cut: tuple[int, ...], together: int
+) -> None:
+    draw, outputs, batch, means = draw_texts(seed, 5 * together)
+    numbers = torch.randint(0, 4, (5, together), generator=draw)
+    numbers[:, 0] += 2  # some queries are texts of others
+    sizes = torch.full((5 * together,), together)
+    given_batch = {**batch, TEXT_NUMBERS: numbers.flatten(), QUERY_ROWS: sizes}
+    found = contrastive_loss(outputs, given_batch, Pooling(dimensions=cut))
+    paired = {(int(own[0]), int(own[1])) for own in numbers}
+    wanted = []
+    for n in (*cut, 6):
+        vectors = unit(means[:, :n]).reshape(5, together, n)
+        for i in range(5):
+            logits = {(j, k): 20 * vectors[i, 0] @ vectors[j, k] for j in range(5) for k in range(1, together)}
+            kept = [
+                value
+                for (j, k), value in logits.items()
+                if (j, k) == (i, 1) or (int(numbers[i, 0]), int(numbers[j, k])) not in paired
+            ]
+            wanted.append(np.log(np.exp(kept).sum()) - logits[i, 1])
+    assert float(found.mean) == pytest.approx(float(np.mean(wanted)), rel=1e-5, abs=1e-5)
+    assert float(found.count) == 5 * together

@@ -301,6 +301,118 @@ def test_vectors_learn_the_order_of_scored_pairs(
         assert message in " ".join(refused.stderr.split()), refused.stderr
 
 
+def ranked_rows(seed: int) -> list[dict[str, Any]]:
+    """Queries with a text that has the same words and one that has others, and a reranker's scores."""
+    texts = [row["text"] for row in task_rows(41, seed)]
+    return [
+        {"query": a, "positive": f"{a} now", "negative": b, "pos_score": 8.0, "neg_score": -1.0 - i % 5}
+        for i, (a, b) in enumerate(pairwise(texts))
+    ]
+
+
+RANKED: list[tuple[str, dict[str, Any], str, str]] = [
+    ("margins", {}, "negative pos_score neg_score", "40 margins of 40 queries, divided by 13"),
+    ("margins", {"margin_scale": 2.5}, "negative pos_score neg_score", "divided by 2.5"),
+    ("margins", {"normalize": False}, "negative pos_score neg_score", "divided by 1"),
+    ("negatives", {}, "negative", "40 texts of 40 queries, with negatives"),
+    ("negatives", {}, "", "40 texts of 40 queries"),
+]
+
+
+@pytest.mark.parametrize(("term", "changes", "columns", "note"), RANKED)
+def test_vectors_learn_from_rankings(
+    term: str,
+    changes: dict[str, Any],
+    columns: str,
+    note: str,
+    tiny_model: Callable[..., Path],
+    task: Task,
+    cli: Cli,
+    tmp_path: Path,
+) -> None:
+    keys = ["query", "positive", *columns.split()]
+    train, judged = (
+        write_lines(tmp_path / f"r{seed}.jsonl", [{k: row[k] for k in keys} for row in ranked_rows(seed)])
+        for seed in (8, 9)
+    )
+    named = (
+        {"text": "first", "text_pair": "second", "label": "score"}
+        if columns
+        else {"text": "query", "text_pair": "positive"}
+    )
+    stage = {**OUTPUTS, "batch": 9, "signals": {"logits": 0, "hidden": 0, "attention": 0, term: 1}}
+    recipe = task.variant(
+        tmp_path / "r.yaml",
+        task="feature-extraction",
+        data={"labels": None, "train": {"path": str(train), **named}, "eval": {"path": str(judged), **named}},
+        teacher={"model": str(tiny_model("bert", 2, (), "AutoModel")), "finetune": None},
+        answer={"normalize": changes.get("normalize", True)},
+        distill=[{**stage, **{k: v for k, v in changes.items() if k != "normalize"}}],
+        student={"layers": 1, "hidden": 16, "heads": 2, "init": "random"},
+    )
+    made = cli("distill", recipe, "-o", tmp_path / "run")
+    assert made.exit_code == 0, made.output + made.stderr
+    training = read_training(tmp_path / "run/student")
+    assert training.curves[-1].terms.keys() == {term}
+    assert any(note in found for found in training.notes)
+    score = training.score
+    assert score is not None
+    assert {"recall@1", "recall@10", "mrr@10"} <= {score.metric, *score.others}
+    assert score.metric == ("spearman" if columns else "mrr@10")
+
+
+def test_rows_that_are_no_rankings_teach_none(
+    tiny_model: Callable[..., Path], task: Task, cli: Cli, tmp_path: Path
+) -> None:
+    single = texts_at(tmp_path / "t.txt", 40, 7)
+    graded = [{"a": row["query"], "b": row["positive"], "score": i % 7 / 7} for i, row in enumerate(ranked_rows(8))]
+    pairs = {"path": str(write_lines(tmp_path / "p.jsonl", graded)), "text": "a", "text_pair": "b"}
+    scored = {**pairs, "label": "score"}
+    for data, terms, message in (
+        (
+            single,
+            {"negatives": 1},
+            "distill.0.signals.negatives: learns which texts belong together, and the training rows are",
+        ),
+        (
+            scored,
+            {"negatives": 1},
+            "distill.0.signals.negatives: learns which texts belong together, and the training rows are",
+        ),
+        (
+            scored,
+            {"margins": 1},
+            "distill.0.signals.margins: learns the differences of the scores of a query's texts, and the",
+        ),
+        (pairs, {"margins": 1}, "Give pairs of which several have the same first text and different scores"),
+        (
+            pairs,
+            {"margins": 1, "negatives": 1},
+            "distill.0.signals: margins and negatives read pairs in different ways",
+        ),
+        (
+            {**pairs, "teacher": "v"},
+            {"negatives": 1},
+            "distill.0.signals.negatives: groups rows otherwise than the column's",
+        ),
+    ):
+        recipe = task.variant(
+            tmp_path / "r.yaml",
+            task="feature-extraction",
+            data={"labels": None, "train": {"label": "none", **data}, "eval": texts_at(tmp_path / "e.txt", 20, 5)},
+            teacher={"model": str(tiny_model("bert", 2, (), "AutoModel")), "finetune": None},
+            distill=[{**OUTPUTS, "signals": {"logits": 1, "hidden": 0, "attention": 0, **terms}}],
+        )
+        refused = cli("distill", recipe, "-o", tmp_path / "refused", "--overwrite")
+        assert refused.exit_code == 2
+        assert message in " ".join(refused.stderr.split()), refused.stderr
+    other = task.variant(tmp_path / "c.yaml", distill=[{**OUTPUTS, "signals": {"logits": 1, "negatives": 1}}])
+    with pytest.raises(
+        InputError, match=r"distill\.0\.signals\.negatives: compares vectors of texts, and the task is text-class"
+    ):
+        load_recipe(other)
+
+
 def test_a_run_taught_by_a_column_is_packed_without_paths_and_is_not_diagnosed(
     ready: Callable[..., Path], cli: Cli, tmp_path: Path
 ) -> None:

@@ -505,7 +505,7 @@ def hold_out(examples: Sequence[Example], rows: int) -> tuple[list[Example], lis
 
 
 def hold_out_share(
-    examples: Sequence[Example], fraction: float, purpose: str = ""
+    examples: Sequence[Example], fraction: float, purpose: str = "", by_first: bool = False
 ) -> tuple[list[Example], list[Example]]:
     """Split off a share of the examples by the hash of their text.
 
@@ -515,14 +515,14 @@ def hold_out_share(
     Args:
         examples: All rows.
         fraction: Probability with which each text is held out.
-        purpose: Text that is hashed with each row. Two splits with different purposes are independent of each other;
-            with equal ones, the rows that one split keeps would all be kept by the next.
+        purpose: Text that is hashed with each row. With equal purposes, what one split keeps would all be kept by the next.
+        by_first: Whether pairs with the same first text go together, such as the passages of a query.
 
     Returns:
         The rows to keep, and the held-out rows, each in file order.
     """
     limit = f"{int(fraction * _HASHES):064x}"
-    rows = [(example, example.digest) for example in examples]
+    rows = [(example, (replace(example, pair=None) if by_first else example).digest) for example in examples]
     held = {digest for _, digest in rows if _with_purpose(digest, purpose) < limit}
     kept_labels = {name for example, digest in rows if digest not in held for name in label_names(example)}
     held -= {digest for example, digest in rows if not kept_labels.issuperset(label_names(example))}

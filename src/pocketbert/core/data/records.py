@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from pocketbert.core.data.cells import parse_literal
+from pocketbert.core.data.cells import number_of, parse_literal
 from pocketbert.core.data.json_files import Row
 from pocketbert.core.data.tables import LABEL_NAMES, BadRows, plain_name
 from pocketbert.core.tasks import LabelKind
@@ -326,11 +326,40 @@ def _triplet_columns(record: _Record) -> list[str]:
     return [name for name in found if name is not None and isinstance(record[name], str | list)]
 
 
+_SIDE_SCORES = tuple(
+    tuple(f"{name}{end}" for name in names for end in ("score", "scores")) for names in (_POSITIVES, _NEGATIVES)
+)
+_MARGINS = ("margin", "margins", "score", "scores", "label", "labels")
+
+
+def _list_margins(record: _Record) -> list[list[float]]:
+    """Return the scores of a triplet's positive texts and of its negative texts; an empty list if the record has none.
+
+    They are the scores in two columns, such as ``pos_scores`` and ``neg_scores``. Or a column such as ``margin`` has the difference of
+    the two, a number or one for each negative text: then the first positive text gets it, and the negative text 0.
+    """
+    plain = {plain_name(str(name)): str(name) for name in record}
+    columns = [next((plain[n] for n in names if n in plain), None) for names in (*_SIDE_SCORES, _MARGINS)]
+    cells = [None if name is None else record[name] for name in columns]
+    numbers = [[number_of(v) for v in (cell if isinstance(cell, list) else [cell])] for cell in cells]
+    positive, negative, margins = ([float(v) for v in own if v is not None] for own in numbers)
+    if positive and negative:
+        return [positive, negative]
+    return [[margins[0]], [margins[0] - margin for margin in margins]] if margins else []
+
+
 def _is_triplet(record: _Record) -> bool:
-    """Return whether a record has an anchor text and positive or negative texts for it, without a label."""
+    """Return whether a record has an anchor text and positive or negative texts for it, without a label or scores."""
     columns = _triplet_columns(record)
     has_label = any(plain_name(str(name)) in names for name in record for names in LABEL_NAMES[:2])
-    return len(columns) == 3 and not has_label and all(_are_texts(record[name]) for name in columns[1:])
+    is_plain = not has_label and not _list_margins(record)
+    return len(columns) == 3 and is_plain and all(_are_texts(record[name]) for name in columns[1:])
+
+
+def _is_scored_triplet(record: _Record) -> bool:
+    """Return whether a record has an anchor text, positive and negative texts for it, and their scores or margins."""
+    columns = _triplet_columns(record)
+    return len(columns) == 3 and bool(_list_margins(record)) and all(_are_texts(record[name]) for name in columns[1:])
 
 
 def _are_texts(cell: str | list[Any]) -> bool:
@@ -344,9 +373,25 @@ def _expand_triplet(record: _Record) -> Iterator[dict[str, Any]]:
     """Yield the pairs of a triplet record: the anchor with each positive text (score 1) and with each negative text (score 0)."""
     anchor, positive, negative = _triplet_columns(record)
     for column, score in ((positive, 1.0), (negative, 0.0)):
-        texts = record[column]
-        for text in [texts] if isinstance(texts, str) else texts:
-            text = text.get("text") if isinstance(text, dict) else text
+        for text in _list_texts(record[column]):
+            yield {"first": record[anchor], "second": text, "score": score}
+
+
+def _list_texts(cell: str | list[Any]) -> list[Any]:
+    """Return the texts of a cell: one, or a list of texts or of objects with a text."""
+    return [
+        text.get("text") if isinstance(text, dict) else text for text in ([cell] if isinstance(cell, str) else cell)
+    ]
+
+
+def _expand_scored_triplet(record: _Record) -> Iterator[dict[str, Any]]:
+    """Yield the pairs of a triplet record with scores: the anchor with each positive and each negative text.
+
+    Raises ValueError if the texts have more or fewer scores.
+    """
+    anchor, *columns = _triplet_columns(record)
+    for column, scores in zip(columns, _list_margins(record), strict=True):
+        for text, score in zip(_list_texts(record[column]), scores, strict=True):
             yield {"first": record[anchor], "second": text, "score": score}
 
 
@@ -469,5 +514,14 @@ RECORD_SHAPES = (
         {"row_idx": 0, "row": {"text": "a fine film", "label": "good"}},
         lambda record: _envelope(record) is not None,
         _open_envelope,
+    ),
+    RecordShape(
+        "scored triplets",
+        "the same pairs with a reranker's scores (`pos_score` and `neg_score`), or with the margin (`margin`, `score`, `label`) and 0",
+        {"query": "how far is it", "pos": ["the distance"], "neg": ["a red coat"], "pos_scores": [8.5], "neg_scores": [-4.0]},
+        _is_scored_triplet,
+        _expand_scored_triplet,
+        {"text": "first", "text_pair": "second", "label": "score"},
+        LabelKind.SCORE_OR_NONE,
     ),
 )  # fmt: skip

@@ -1,13 +1,15 @@
 """Head of feature-extraction: one vector per text.
 
-Rows that are pairs with a score each are scored by how well the similarities of their vectors rank them; other rows by
-the mean cosine to the teacher's vectors.
+Rows that are pairs with a score each are scored by how well the similarities of their vectors rank them, pairs without a score by
+how well the first text finds the second one, other rows by the mean cosine to the teacher's vectors. `find_rankings` groups pairs by
+their first text, the query.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +18,16 @@ from numpy.typing import NDArray
 from pocketbert.core.data.examples import Example
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads.head import Prepared, TextHead, all_finite, make_score, prepare_texts
-from pocketbert.core.metrics import MEAN_COSINE, PEARSON, SPEARMAN, Metric, pearson, spearman
+from pocketbert.core.metrics import (
+    MEAN_COSINE,
+    MRR_10,
+    PEARSON,
+    SPEARMAN,
+    Metric,
+    pearson,
+    retrieval_scores,
+    spearman,
+)
 from pocketbert.core.predict.answers import Answer, Embedding
 from pocketbert.core.predict.inputs import split_pair
 from pocketbert.core.predict.predictor import Matrix, join_texts
@@ -41,10 +52,11 @@ class FeatureExtractionHead(TextHead):
         self.task, self.similarity, self.dimensions = task, similarity, tuple(dimensions)
 
     def prepare(self, examples: list[Example], tokenizer: TextTokenizer, title: str, labelled: bool = True) -> Prepared:
-        """Tokenize each example as one row, or, if all are pairs with a score, as two rows whose label is the score.
+        """Tokenize each example as one row, or, if all are pairs, as two rows whose label is the score of the pair.
 
-        In examples without scores only the first text of a pair is read. Their labels stay empty; the caller that scores them puts
-        the teacher's vectors there.
+        The label of pairs without scores is 1: their texts belong together. The labels of single texts stay empty; the caller that
+        scores them puts the teacher's vectors there. If only some examples are pairs, or their teacher's answer is one vector, the first
+        text of each is read.
 
         Raises:
             InputError: If labels are read (`labelled`), and some pairs have a score and others have none.
@@ -53,25 +65,33 @@ class FeatureExtractionHead(TextHead):
         if labelled and without and any(e.pair is not None and e.label is not None for e in examples):
             what = f"{len(without):,} of {len(examples):,} pairs have no score, the first in row {without[0]}."
             raise InputError(Problem(title, what, "Give every pair a score, or none."))
-        if not are_scored_pairs(examples):
+        if not are_scored_pairs(examples) and not _are_pairs(examples):
             return prepare_texts([replace(e, pair=None) for e in examples], tokenizer)
         texts = [t for e in examples for t in split_pair(e.input)]
-        truth = np.array([e.label for e in examples], np.float64) if labelled else ()
+        scores = [1.0 if e.label is None else e.label for e in examples]
+        truth = np.array(scores, np.float64) if labelled else ()
         return Prepared(examples, tokenizer.encode(texts), np.repeat(np.arange(len(examples)), 2), {}, truth)
 
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
-        """Compute Spearman's correlation with the gold scores; without scores, the mean cosine to the teacher.
+        """Compute Spearman's correlation with the gold scores; without scores MRR@10 of pairs, or the mean cosine to the teacher.
 
         If vectors may be cut, `Score.others` has the same score of the first 64 numbers, divided by their length, as
-        ``spearman@64``.
+        ``spearman@64``. If the pairs are rankings (`find_rankings`), it has recall@1, recall@10 and MRR@10 of finding each query's
+        passages among the second texts of all pairs.
         """
         vectors, truth = join_texts(reduced), np.asarray(prepared.truth, np.float64)
         finite = all_finite(reduced)
+        is_search = truth.ndim == 1 and not are_scored_pairs(prepared.examples)
+        rankings = find_rankings(prepared.examples) if truth.ndim == 1 and finite else []
+        if is_search:
+            return self._score_search(vectors, prepared.examples, rankings)
         metric, value = self._compare(vectors, truth)
         others = {f"{metric.name}@{n}": self._compare(_normalize(vectors[:, :n]), truth)[1] for n in self.dimensions}
         if truth.ndim == 1:
             values = similarities(vectors[::2], vectors[1::2], self.similarity)
             others[PEARSON.name] = pearson(truth, values)
+            if rankings:
+                others |= retrieval_scores(self._search(vectors, prepared.examples, rankings)[0])
             chance = min(1.0, 3 / np.sqrt(max(1, len(truth))))
         else:
             teacher = _normalize(truth)
@@ -86,6 +106,62 @@ class FeatureExtractionHead(TextHead):
         teacher = truth[:, : vectors.shape[1]]
         return MEAN_COSINE, float((_normalize(vectors) * _normalize(teacher)).sum(-1).mean())
 
+    def _score_search(
+        self, vectors: NDArray[np.floating], examples: Sequence[Example], rankings: Sequence[Ranking]
+    ) -> Score:
+        """Score pairs without scores by MRR@10; NaN if there are no rankings, since the vectors are not finite."""
+        if not rankings:
+            return make_score(MRR_10, float("nan"), {}, len(examples), 1.0, False)
+        positions, passages = self._search(vectors, examples, rankings)
+        others = retrieval_scores(positions)
+        for n in self.dimensions:
+            cut, _ = self._search(_normalize(vectors[:, :n]), examples, rankings)
+            others[f"{MRR_10.name}@{n}"] = retrieval_scores(cut)[MRR_10.name]
+        gains = 1 / np.arange(1, min(10, passages) + 1)  # of a passage at any place with the same probability
+        mean = float(gains.sum() / passages)
+        spread = float((gains**2).sum() / passages - mean**2)
+        chance = min(1.0, mean + 3 * float(np.sqrt(max(0.0, spread) / len(positions))))
+        return make_score(MRR_10, others.pop(MRR_10.name), others, len(examples), chance, True)
+
+    def _search(
+        self, vectors: NDArray[np.floating], examples: Sequence[Example], rankings: Sequence[Ranking]
+    ) -> tuple[list[list[int]], int]:
+        """Search each query's passages among the second texts of all pairs.
+
+        Equal texts are one passage or query, and a query's own text is not among its passages. A passage that is as similar to the query as
+        a relevant one stands before it.
+
+        Returns:
+            For each query the positions of its relevant passages, from 1, and the number of passages.
+        """
+        keys = [(_plain(e.text), _plain(e.pair or "")) for e in examples]
+        passages = {passage: i for i, (_, passage) in enumerate(keys)}
+        place = {passage: n for n, passage in enumerate(passages)}
+        relevant: dict[str, dict[int, None]] = {}
+        rows: dict[str, int] = {}
+        for ranking in rankings:
+            for i in ranking.positives:
+                relevant.setdefault(keys[i][0], {})[place[keys[i][1]]] = None
+                rows[keys[i][0]] = 2 * i
+        corpus = np.asarray(vectors[[2 * i + 1 for i in passages.values()]], np.float64)
+        if self.similarity is Similarity.COSINE:
+            corpus = _normalize(corpus)
+        positions = []
+        for query, row in rows.items():
+            vector = np.asarray(vectors[row], np.float64)
+            if self.similarity in (Similarity.COSINE, Similarity.DOT):
+                found = corpus @ vector
+            else:
+                found = similarities(vector[None], corpus, self.similarity)
+            own = np.array([*relevant[query]])
+            others = np.ones(len(corpus), bool)
+            others[own] = False
+            if query in place:
+                others[place[query]] = False
+            before = [int((found[others] >= value).sum()) for value in sorted(found[own], reverse=True)]
+            positions.append([n + k for k, n in enumerate(before, 1)])
+        return positions, len(corpus)
+
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
         """Return an `Embedding` with the vector of each text."""
         return [Embedding(m[0], e.truncated) for m, e in zip(outputs, prepared.encoded, strict=True)]
@@ -94,6 +170,55 @@ class FeatureExtractionHead(TextHead):
 def are_scored_pairs(examples: Sequence[Example]) -> bool:
     """Return whether all examples are pairs of texts with a score."""
     return bool(examples) and all(e.pair is not None and e.label is not None for e in examples)
+
+
+def _are_pairs(examples: Sequence[Example]) -> bool:
+    """Return whether all examples are pairs of texts, none with a teacher's answer that is one vector."""
+    single = any(e.answer is not None and len(e.answer.values) == 1 for e in examples)
+    return bool(examples) and not single and all(e.pair is not None for e in examples)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The pairs of one query, as indices of examples: those with the passages that it is to find, and the others."""
+
+    positives: tuple[int, ...]
+    others: tuple[int, ...] = ()
+
+
+def find_rankings(examples: Sequence[Example]) -> list[Ranking]:
+    """Group pairs by their first text, the query, into those that belong together and others.
+
+    Pairs without scores all belong together, of scores 0 and 1 those with 1, of other scores the best of a query that has several; if
+    less than half of the pairs are of such queries, they are no rankings. Scores of different records, such as margins of triplets, are
+    not compared.
+
+    Returns:
+        A ranking for each query that has a pair of both texts that belong together; empty if the examples are no rankings.
+    """
+    pairs = bool(examples) and all(e.pair is not None for e in examples)
+    scores = [1.0 if e.label is None else e.label for e in examples]
+    if not pairs or not all(isinstance(score, int | float) for score in scores):
+        return []
+    values = np.array(scores, np.float64)
+    is_mark = bool(np.isin(values, (0, 1)).all())
+    is_record = any(a.row == b.row for a, b in pairwise(examples))
+    groups: dict[tuple[int, str], list[int]] = {}
+    for i, example in enumerate(examples):
+        groups.setdefault((example.row if is_record else 0, _plain(example.text)), []).append(i)
+    rankings = []
+    for own in groups.values():
+        best = max(values[own])
+        if best == 1 if is_mark else best > min(values[own]):
+            positives = tuple(i for i in own if values[i] == best)
+            rankings.append(Ranking(positives, tuple(i for i in own if values[i] < best)))
+    covered = sum(len(ranking.positives) + len(ranking.others) for ranking in rankings)
+    return rankings if is_mark or covered * 2 >= len(examples) else []
+
+
+def _plain(text: str) -> str:
+    """Return a text as texts are compared: in lower case, without surrounding blanks."""
+    return text.strip().lower()
 
 
 def similarities(one: NDArray[np.floating], other: NDArray[np.floating], kind: Similarity) -> NDArray[np.float64]:

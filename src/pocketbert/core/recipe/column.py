@@ -11,6 +11,7 @@ from typing import Any
 
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.recipe.sections import Stage
+from pocketbert.core.recipe.stages import TaskStage
 from pocketbert.core.tasks import LabelKind, TaskName, task_of
 
 _START = "minilm-l6"
@@ -89,6 +90,10 @@ def list_column_problems(
         if not stage.by_text and stage.method == "task":
             problems.append(
                 f"{key}.signals: hidden states and attention are in no column: set hidden: 0 and attention: 0"
+            )
+        if isinstance(stage, TaskStage) and (terms := {"margins", "negatives"} & {*stage.signals.from_pairs}):
+            problems.append(
+                f"{key}.signals.{terms.pop()}: groups rows otherwise than the column's answers: set it to 0"
             )
         if stage.on_augmented:
             problems.append(f"{key}.augmented: copies of rows have no answers in the column: set augmented: false")

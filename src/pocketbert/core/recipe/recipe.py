@@ -337,7 +337,7 @@ class Recipe(Section):
         depth = self.student.layers if self.student else None
         files = self.quantize.written(self.export.formats)
         for i, stage in enumerate(self.distill):
-            problems += stage.problems(StagePlace(i, self.distill, depth, files))
+            problems += stage.problems(StagePlace(i, self.distill, depth, files, self.task))
         if problems:
             raise ContradictionError(problems)
         return self

@@ -145,12 +145,14 @@ class StagePlace:
         stages: All entries of `distill`.
         depth: Number of the student's layers, if the recipe names it; else None.
         files: The quantized files that are written; None if they are not chosen yet.
+        task: The recipe's task.
     """
 
     number: int
     stages: Sequence[Stage]
     depth: int | None
     files: frozenset[WrittenFile] | None = None
+    task: TaskName = TaskName.TEXT_CLASSIFICATION
 
     @property
     def where(self) -> str:

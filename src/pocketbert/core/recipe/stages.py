@@ -46,6 +46,19 @@ class SignalWeights(TermWeights):
     labels: float = Field(
         0.0, ge=0, description="Cross-entropy with the gold labels; of vectors: the order of scored pairs (CoSENT)."
     )
+    margins: float = Field(
+        0.0,
+        ge=0,
+        description="Of vectors: squared error of the differences of a query's scores, such as a reranker's (MarginMSE).",
+    )
+    negatives: float = Field(
+        0.0, ge=0, description="Of vectors: cross-entropy of finding a query's text among those of the batch (InfoNCE)."
+    )
+
+    @property
+    def from_pairs(self) -> tuple[str, ...]:
+        """Names of the weighted terms that compare the texts of pairs, if the task is feature extraction."""
+        return tuple(name for name in ("labels", "margins", "negatives") if getattr(self, name))
 
     def active(self) -> tuple[Signal, ...]:
         """Return the signals (logits, hidden states, attention) with a weight above 0."""
@@ -61,6 +74,12 @@ class TaskStage(Stage, Optimisation):
     method: Literal["task"] = Field(description="Distillation method.")
     temperature: float = Field(2.0, gt=0, description="Softens both class distributions.")
     signals: SignalWeights = Field(default_factory=lambda: SignalWeights(), description="Terms of the loss.")
+    margin_scale: float | None = Field(
+        None,
+        gt=0,
+        description="What the scores of signals.margins are divided by; default 1 for vectors compared by the dot product, and for those of "
+        "length 1 the margin that 99 % of the training rows do not exceed, at least 1.",
+    )
     layers: list[PositiveInt] | None = Field(
         None, description="Teacher layer (from 1) that each student layer learns from; default round(m*N/M)."
     )
@@ -73,8 +92,8 @@ class TaskStage(Stage, Optimisation):
 
     @property
     def predicts(self) -> bool:
-        """Whether the stage learns logits or gold labels."""
-        return bool(self.signals.logits or self.signals.labels)
+        """Whether the stage learns logits, gold labels or pairs."""
+        return bool(self.signals.logits or self.signals.from_pairs)
 
     @property
     def by_text(self) -> bool:
@@ -86,12 +105,21 @@ class TaskStage(Stage, Optimisation):
         return bool(self.signals.active()) and task not in NO_TRANSFER
 
     def needs_labels(self, task: TaskName) -> bool:
-        """Return whether the loss on gold labels has a weight."""
-        return self.signals.labels > 0
+        """Return whether the loss on gold labels or pairs has a weight."""
+        return bool(self.signals.from_pairs)
 
     def problems(self, place: StagePlace) -> list[str]:
-        """List a problem if the layer map has more or fewer entries than the student has layers."""
-        return _layer_map_problems(self.layers, place)
+        """List problems: a layer map of the wrong length, terms on pairs for another task, or several of them."""
+        problems, terms = _layer_map_problems(self.layers, place), self.signals.from_pairs
+        if place.task is not TaskName.FEATURE_EXTRACTION and {*terms} - {"labels"}:
+            problems.append(
+                f"{place.where}.signals.{terms[-1]}: compares vectors of texts, and the task is {place.task}: set it to 0"
+            )
+        elif place.task is TaskName.FEATURE_EXTRACTION and len(terms) > 1:
+            problems.append(
+                f"{place.where}.signals: {' and '.join(terms)} read pairs in different ways: set all but one to 0"
+            )
+        return problems
 
 
 class TripleWeights(TermWeights):

@@ -31,7 +31,7 @@ from pocketbert.core.compare.golden import GoldenRow, read_golden_tokens
 from pocketbert.core.compare.parity import count_padded_tokens, measure_padding_effect
 from pocketbert.core.host.hardware import describe_machine
 from pocketbert.core.host.progress import print_note
-from pocketbert.core.metrics import CHANCE, METRICS, confusion_counts, most_confused_labels
+from pocketbert.core.metrics import CHANCE, METRICS, confusion_counts, describe_retrieval, most_confused_labels
 from pocketbert.core.models.checkpoints import missing_libraries
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.inputs import truncate_row
@@ -282,6 +282,8 @@ def check_drop(name: str, score: Score, reference: Score, bound: float, what: st
         error = math.sqrt(score.value * (1 - score.value) / score.rows)
         row = f"1 of {score.rows:,} rows is {100 / score.rows:.2f} points"
         uncertainty = f"; {row}, one standard error of the score {100 * error:.2f}"
+    if found := describe_retrieval(score.others):
+        uncertainty = f"; {found}"
     detail = (
         f"{score.metric} {metric.format(score.value)}, {what} has {metric.format(reference.value)}: "
         f"{metric.lost(drop)}, allowed {metric.lost(bound)}{uncertainty}."

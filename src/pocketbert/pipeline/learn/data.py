@@ -313,7 +313,7 @@ def _read_parts(recipe: Recipe) -> tuple[dict[str, list[Example]], int, dict[str
     if section.train is None and section.transfer is not None:
         raw["train"] = _read_texts(recipe, raw.get("eval", []))
     if section.eval is not None and section.eval.fraction is not None:
-        raw["train"], raw["eval"] = _divide(raw["train"], section.eval.fraction)
+        raw["train"], raw["eval"] = _divide(raw["train"], section.eval.fraction, recipe.task)
         judging, others = divide_by_own_label(raw["eval"])
         raw["train"] += others
         raw["eval"] = judging
@@ -383,17 +383,18 @@ def _read_sources(recipe: Recipe) -> tuple[dict[str, list[Example]], dict[str, l
     return rows, unlabelled
 
 
-def _divide(rows: list[Example], fraction: float) -> tuple[list[Example], list[Example]]:
+def _divide(rows: list[Example], fraction: float, task: TaskName) -> tuple[list[Example], list[Example]]:
     """Divide rows into training rows and evaluation rows, and return both lists.
 
     Args:
         rows: The rows.
         fraction: Share of the rows that become evaluation rows.
+        task: The task; of vectors, pairs with the same first text go together.
 
     Raises:
         InputError: If the evaluation rows would be empty.
     """
-    train, held = hold_out_share(rows, fraction)
+    train, held = hold_out_share(rows, fraction, by_first=task is TaskName.FEATURE_EXTRACTION)
     if not held:
         what = f"{fraction:g} of {len(rows):,} training rows leaves no row to score on; rows whose label no other row has are trained on."
         fix = "Give more rows, a larger fraction, or a file of other rows: data.eval.path=dev.csv."

@@ -52,13 +52,13 @@ from pocketbert.pipeline.learn.finishing import (
 )
 from pocketbert.pipeline.learn.label_order import order_head_labels
 from pocketbert.pipeline.learn.quantized import make_export_functions, write_carried
-from pocketbert.pipeline.learn.transfer import keep_pairs_together, mix_rows, note_transfer
+from pocketbert.pipeline.learn.transfer import arrange_pairs, mix_rows, note_transfer
 from pocketbert.pipeline.learn.validation import make_validation
 from pocketbert.pipeline.learn.vocabulary import resplit_rows, with_vocabulary
 from pocketbert.pipeline.run_folder import StepPaths
 
 if TYPE_CHECKING:
-    from pocketbert.core.recipe.stages import QatStage
+    from pocketbert.core.recipe.stages import QatStage, TaskStage
     from pocketbert.distill.methods.method import CarriedParts, ExportFunctions, TeacherStudent
     from pocketbert.distill.teacher.signals import TeacherSignals
     from pocketbert.distill.training.data import TrainData, TrainSet
@@ -450,7 +450,8 @@ def _prepare_stage_rows(learning: Learning, number: int, at: StepPaths) -> tuple
     is_mixed = is_taught or (stage.on_augmented and recipe.data.mix is not None)
     if recipe.task is TaskName.FEATURE_EXTRACTION and stage.needs_labels(recipe.task):
         pairs = cast("TrainSet", prepare_task_rows(recipe, learning.source, data, learning.length, key))
-        return keep_pairs_together(pairs, key, is_mixed or resplits or stage.on_augmented), []
+        is_mixed = is_mixed or resplits or stage.on_augmented
+        return arrange_pairs(pairs, cast("TaskStage", stage), key, is_mixed, learning.pooling.normalize)
     copies = None
     if stage.on_augmented:
         work, folder = at.work / "augmented", learning.augmented
@@ -491,10 +492,7 @@ class _StageFile(BaseModel):
 
 
 def _write_state(learning: Learning, state: _StudentState, destination: Path) -> None:
-    """Write the student after a stage to a folder: model, ``stage.json`` and tensors for later stages.
-
-    Only process 0 writes.
-    """
+    """Write the student after a stage to a folder, if this is process 0: model, ``stage.json`` and tensors for later stages."""
     from safetensors.torch import save_file
 
     if not current_process().main:

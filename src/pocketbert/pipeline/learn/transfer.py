@@ -8,22 +8,24 @@ every step.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pocketbert.core.data.examples import Example
 from pocketbert.core.data.unlabelled import PairDrawing, TransferCounts, read_transfer_rows
 from pocketbert.core.disk.files import open_atomic, read_json, write_json
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.heads.feature_extraction import are_scored_pairs
+from pocketbert.core.heads.feature_extraction import Ranking, are_scored_pairs, find_rankings
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.recipe.data import MixSection
 from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.recipe.stages import TaskStage
 from pocketbert.pipeline.learn.data import RunData
 from pocketbert.pipeline.run_folder import Step, StepPaths, data_digest
 
@@ -35,6 +37,8 @@ TRANSFER = "transfer"
 _ROWS_FILE, _COUNTS_FILE = "rows.jsonl", "counts.json"
 _AT_ONCE = 4096
 """Rows that are tokenized together."""
+_MOST_MARGINS = 0.99
+"""Share of margins that a difference of cosines of 1 or less stands for."""
 
 
 def mixes_transfer(recipe: Recipe) -> bool:
@@ -123,27 +127,109 @@ def _read_transfer(folder: Path | None, unlabelled: Sequence[Example]) -> Iterat
         yield portion
 
 
-def keep_pairs_together(rows: TrainSet, key: str, is_mixed: bool) -> TrainSet:
-    """Return rows of scored pairs with the scores as targets, so that both texts of a pair are in the same batch.
+def arrange_pairs(
+    rows: TrainSet, stage: TaskStage, key: str, is_mixed: bool, has_length_1: bool
+) -> tuple[TrainSet, list[str]]:
+    """Return rows of pairs with the targets of a stage's loss on pairs, so that the texts of a query are in the same batch.
+
+    Of scored pairs (`signals.labels`) each stays two rows, whose targets are the score. For margins each better and other text of a query
+    becomes three rows with it, for in-batch negatives each text that belongs to a query two, or three if there are other texts.
 
     Args:
-        rows: The tokenized training rows of feature extraction; two for each scored pair.
-        key: Recipe key of the stage.
+        rows: The tokenized training rows of feature extraction; two for each pair.
+        stage: The stage.
+        key: Its recipe key.
         is_mixed: Whether the stage also reads other rows, or splits words otherwise than its teacher.
+        has_length_1: Whether vectors have length 1, so that margins are scaled.
+
+    Returns:
+        The rows, and a list with a sentence on what they are.
 
     Raises:
-        InputError: If a training row is no pair with a score, or the stage reads other rows too.
+        InputError: If the training rows are not such pairs, or the stage reads other rows too.
     """
-    examples, where = rows.rows.examples, f"{key}.signals.labels"
+    from pocketbert.distill.losses.task import QUERY_ROWS, TEXT_NUMBERS
+
+    (term,) = stage.signals.from_pairs
+    examples, where, learns = rows.rows.examples, f"{key}.signals.{term}", _LEARNT_FROM_PAIRS[term]
     if is_mixed:
-        what = "learns the order of scored pairs, which cannot be mixed with augmented rows, texts without labels or another vocabulary."
-        raise InputError(Problem(where, what, "Set labels: 0, or leave these out."))
-    if not are_scored_pairs(examples):
-        what = "learns the order of scored pairs, and not every training row is a pair with a score."
-        fix = "Name them: data.train: {path: FILE, text: a, text_pair: b, label: score}; or set labels: 0."
+        what = (
+            f"learns {learns}, which cannot be mixed with augmented rows, texts without labels or another vocabulary."
+        )
+        raise InputError(Problem(where, what, f"Set {term}: 0, or leave these out."))
+    if term == "labels":
+        if not are_scored_pairs(examples):
+            what = f"learns {learns}, and not every training row is a pair with a score."
+            fix = "Name them: data.train: {path: FILE, text: a, text_pair: b, label: score}; or set labels: 0."
+            raise InputError(Problem(where, what, fix))
+        scores = np.repeat(np.array([e.label for e in examples], np.float32), 2)
+        return replace(rows, rows=replace(rows.rows, targets={"labels": scores}), together=2), []
+    rankings = find_rankings(examples)
+    if term == "margins":
+        rankings = [ranking for ranking in rankings if ranking.others and are_scored_pairs(examples)]
+    if not rankings:
+        what = f"learns {learns}, and the training rows are no such pairs."
+        if term == "margins":
+            fix = "Give pairs of which several have the same first text and different scores, or triplets with scores; or set margins: 0."
+        else:
+            fix = "Name both texts: data.train: {path: FILE, text: a, text_pair: b}; scores are 0 and 1; or set negatives: 0."
         raise InputError(Problem(where, what, fix))
-    scores = np.repeat(np.array([e.label for e in examples], np.float32), 2)
-    return replace(rows, rows=replace(rows.rows, targets={"labels": scores}), together=2)
+    if term == "margins":
+        return _arrange_margins(rows, rankings, stage.margin_scale, key, has_length_1)
+    has_others = any(ranking.others for ranking in rankings)
+    triples = [(i, j) for r in rankings for n, i in enumerate(r.positives) for j in _negatives_of(r, n)]
+    order = [row for i, j in triples for row in (2 * i, 2 * i + 1, 2 * j + 1)[: 3 if has_others else 2]]
+    numbers: dict[str, int] = {}
+    texts = [text.strip().lower() for e in examples for text in (e.text, e.pair or "")]
+    own = np.array([numbers.setdefault(texts[row], len(numbers)) for row in order], np.int64)
+    together = 3 if has_others else 2
+    targets = {TEXT_NUMBERS: own, QUERY_ROWS: np.full(len(order), together, np.int64)}
+    note = f"{key}: {len(triples):,} texts of {len(rankings):,} queries{', with negatives' if has_others else ''}"
+    print_note(f"  {note}")
+    return _take_rows(rows, order, targets, together), [note]
+
+
+_LEARNT_FROM_PAIRS = {
+    "labels": "the order of scored pairs",
+    "margins": "the differences of the scores of a query's texts",
+    "negatives": "which texts belong together",
+}
+"""What the loss terms on pairs teach, in words."""
+
+
+def _negatives_of(ranking: Ranking, number: int) -> Sequence[int]:
+    """Return the pairs that stand beside the positive pair with an index of a ranking: one negative, or all if it is the only positive.
+
+    Without negatives it is the pair itself, since equal texts are not each other's negatives.
+    """
+    if not ranking.others:
+        return [ranking.positives[number]]
+    return ranking.others if len(ranking.positives) == 1 else [ranking.others[number % len(ranking.others)]]
+
+
+def _arrange_margins(
+    rows: TrainSet, rankings: Sequence[Ranking], scale: float | None, key: str, has_length_1: bool
+) -> tuple[TrainSet, list[str]]:
+    """Return three rows for each other text of a query (query, best text, other text) with their scaled margin, and a note."""
+    scores = np.array([e.label for e in rows.rows.examples], np.float64)
+    triples = [(ranking.positives[0], j) for ranking in rankings for j in ranking.others]
+    margins = np.array([scores[i] - scores[j] for i, j in triples])
+    if scale is None:
+        scale = max(1.0, float(np.quantile(margins, _MOST_MARGINS, method="higher"))) if has_length_1 else 1.0
+    order = [row for i, j in triples for row in (2 * i, 2 * i + 1, 2 * j + 1)]
+    targets = {"labels": np.repeat((margins / scale).astype(np.float32), 3)}
+    note = f"{key}: {len(triples):,} margins of {len(rankings):,} queries, divided by {scale:.4g}"
+    print_note(f"  {note}")
+    return _take_rows(rows, order, targets, 3), [note]
+
+
+def _take_rows(
+    rows: TrainSet, order: Sequence[int], targets: Mapping[str, NDArray[np.generic]], together: int
+) -> TrainSet:
+    """Return the tokenized rows with the given indices, `together` for each query, with their targets."""
+    own = rows.rows
+    taken = replace(own, encoded=[own.encoded[row] for row in order], owner=own.owner[order], targets=targets)
+    return replace(rows, rows=taken, together=together)
 
 
 def mix_rows(

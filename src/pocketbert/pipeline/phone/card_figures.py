@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.compare.parity import Parity
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.metrics import METRICS, Direction
+from pocketbert.core.metrics import METRICS, Direction, describe_retrieval
 from pocketbert.core.tasks import TASKS
 from pocketbert.core.types import Client, Format, Provenance
 from pocketbert.pipeline.formats.base import FormatPlace, ModelFile, format_place
@@ -256,6 +256,10 @@ def _render_files(artefacts: Artefacts, figures: CardFigures) -> str:
     text.append(
         f"Scores: provenance measured, on the file itself, one row at a time without padding. Machine: {artefacts.machine}."
     )
+    default = artefacts.default_model()
+    for name, score in default.scores.items():
+        if found := describe_retrieval(score.others):
+            text.append(f"Search on {plain(name)}, `{default.path}`: {found}.")
     if emulated := [f"`{r.path}`" for r in artefacts.models() if r.emulated]:
         text.append(
             f"Scores of {', '.join(emulated)}: provenance emulated; the project's evaluator computed them, not Core ML."

@@ -23,7 +23,7 @@ from pocketbert.core.disk.files import path_bytes, read_json, sha256_path
 from pocketbert.core.families import Family
 from pocketbert.core.host.hardware import describe_machine
 from pocketbert.core.host.system import installed_versions
-from pocketbert.core.metrics import METRICS
+from pocketbert.core.metrics import METRICS, describe_retrieval
 from pocketbert.core.models.folder import ModelCard, open_model_folder
 from pocketbert.core.recipe.file import dump_recipe
 from pocketbert.core.recipe.planned import PlannedFile, name_student
@@ -239,7 +239,8 @@ def teacher_score(recipe: Recipe, result: Verification) -> str:
     if result.teacher is None or recipe.student is None:
         return ""
     metric = METRICS[result.teacher.metric]
-    return f"{metric.name} {metric.format(result.teacher.value)} on eval (fp32, torch)"
+    more = f"; {found}" if (found := describe_retrieval(result.teacher.others)) else ""
+    return f"{metric.name} {metric.format(result.teacher.value)} on eval (fp32, torch){more}"
 
 
 def read_benchmark(run: Path) -> BenchmarkResult | None:
