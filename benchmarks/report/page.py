@@ -66,7 +66,7 @@ from pocketbert.benchmarks.report.sources import (
     cite_session,
 )
 from pocketbert.core.disk.files import write_atomic
-from pocketbert.core.metrics import Direction, describe_retrieval
+from pocketbert.core.metrics import Direction
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -279,15 +279,14 @@ def _make_tiles(data: ReportData, chosen: ModelRow) -> list[tuple[str, str]]:
         return []
     row = next(r for r, m in zip(make_summary_rows(data), data.rows, strict=True) if m is chosen)
     tiles = []
-    metric, score = data.metric, chosen.eval_score
-    search = f"; {found}" if score is not None and (found := describe_retrieval(score.others)) else ""
+    metric = data.metric
     if metric.direction is Direction.HIGHER and chosen.kept is not None and chosen is not reference:
-        tiles.append((row.kept, f"of the teacher's {metric.name} kept by {chosen.name}{search}"))
-    elif score is not None:
+        tiles.append((row.kept, f"of the teacher's {metric.name} kept by {chosen.name}"))
+    elif chosen.eval_score is not None:
         # a share of something that should be small says nothing
         compared = reference.eval_score if chosen is not reference else None
         of_reference = f"; {reference.name} {metric.format(compared.value)}" if compared is not None else ""
-        tiles.append((row.score, f"{metric.name} of {chosen.name}, {wording.scale(metric)}{of_reference}{search}"))
+        tiles.append((row.score, f"{metric.name} of {chosen.name}, {wording.scale(metric)}{of_reference}"))
     smaller = f", {row.smaller} than {reference.name}" if row.smaller != wording.NONE else ""
     tiles.append((row.size, f"on disk{smaller}"))
     if data.timed is not None and row.headline.p50 != wording.NONE:

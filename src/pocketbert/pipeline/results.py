@@ -18,7 +18,7 @@ from pocketbert.core.families.weight_records import ProductRanges, WeightRole
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.system import release_memory, version_of
 from pocketbert.core.host.terminal import html_table
-from pocketbert.core.metrics import METRICS
+from pocketbert.core.metrics import METRICS, describe_retrieval
 from pocketbert.core.predict.predictor import (
     PROBABILITIES,
     Matrix,
@@ -302,7 +302,8 @@ class Verification(BaseModel):
             parts = [f"{passed} check{'s' * (passed != 1)} passed"] if counted else ["not checked"]
             parts += [f"{failed} failed"] if failed else []
             for name, score in self.scores.get(file, {}).items():
-                parts.append(f"{score.metric} {METRICS[score.metric].format(score.value)} on {name}")
+                more = f" ({found})" if (found := describe_retrieval(score.others)) else ""
+                parts.append(f"{score.metric} {METRICS[score.metric].format(score.value)}{more} on {name}")
             if confidence := _summarize_confidence(self.confidence.get(file)):
                 parts.append(confidence)
             lines.append((f"{file or 'folder'}: {', '.join(parts)}", failed > 0))

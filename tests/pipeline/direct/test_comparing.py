@@ -231,6 +231,10 @@ def test_vectors_without_scores_are_compared_by_their_cosine(
     assert found.score is None
     assert found.mean_distance is not None
     assert 0 < found.mean_distance < 2
+    named = [{"text": sentence(2 * i), "text_pair": sentence(2 * i + 1)} for i in range(5)]
+    paired = api.diff(old, new, write_rows(tmp_path / "pairs.jsonl", named), FAST).differences
+    assert (paired.rows, paired.score) == (5, None)
+    assert paired.mean_distance == pytest.approx(found.mean_distance), "both texts of a pair count"
     other = write_model(tmp_path / "wide", "feature-extraction", 3, hidden_size=64, num_attention_heads=4)
     with pytest.raises(InputError, match="vectors have .* and 64 numbers"):
         api.diff(old, other, texts, FAST)

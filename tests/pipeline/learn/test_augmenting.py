@@ -208,19 +208,20 @@ def test_rows_of_a_run_are_those_of_the_file_and_are_not_made_twice(
 # --- tasks and sources of words ---
 
 
-@pytest.mark.parametrize("scored", [False, True])
-def test_embeddings_learn_from_texts_and_from_both_texts_of_scored_pairs(
-    scored: bool, write_recipe: Write, tmp_path: Path
+@pytest.mark.parametrize(("paired", "label"), [(False, ""), (True, "score"), (True, "none")])
+def test_embeddings_learn_from_texts_and_from_both_texts_of_pairs(
+    paired: bool, label: str, write_recipe: Write, tmp_path: Path
 ) -> None:
     texts = [{"id": r["id"], "text": r["text"]} for r in ROWS]
     held = [{"text": "fox", "other": "dog", "score": 1.0}, {"text": "day", "other": "dog", "score": 2.0}]
     kind = {"task": "feature-extraction", "auto_class": "AutoModel", "held": held}
-    recipe = write_recipe(PAIRS, source=SCORED, **kind) if scored else write_recipe(texts, **kind)
+    source = {**SCORED, "label": label}
+    recipe = write_recipe(PAIRS, source=source, **kind) if paired else write_recipe(texts, **kind)
     counts = augment_file(recipe, tmp_path / "out.jsonl")
     rows = rows_of_run(recipe, tmp_path / "work")
     assert counts.copies > 3
-    assert len(rows.lengths) == (2 if scored else 1) * (counts.rows + counts.copies)
-    if scored:
+    assert len(rows.lengths) == (2 if paired else 1) * (counts.rows + counts.copies)
+    if paired:
         assert any(c["other"] != own[0]["other"] for own in groups_of(tmp_path / "out.jsonl").values() for c in own)
     else:
         assert set(rows.batch([0, 1], 0)) == {"input_ids", "attention_mask", "token_type_ids", "rows"}

@@ -13,6 +13,7 @@ import pytest
 
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.errors import InputError
+from pocketbert.core.metrics import describe_retrieval
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, read_pooling
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -200,6 +201,8 @@ def test_vectors_without_scores_choose_nothing(tiny_model: Callable[..., Path], 
         return load(task.variant(tmp_path / "r.yaml", data=said, training={"seeds": seeds}, **changes))
 
     assert "validation" in read(1, validation=scored).splits
+    plain = {**scored, "label": "none"}
+    assert len(read(1, validation=plain).splits["validation"].truth) == 20, "the texts of a pair are to find each other"
     with pytest.raises(InputError, match=r"data\.validation: checkpoints and seeds are chosen by scores of pairs"):
         read(1, validation=texts_at(tmp_path / "v.txt", 20, 6))
     with pytest.raises(InputError, match=r"training\.seeds: .* and its rows have no scores"):
@@ -233,7 +236,15 @@ def test_vectors_that_may_be_cut(tiny_model: Callable[..., Path], task: Task, cl
     artefacts = read_artefacts(phone)
     assert artefacts.processing.dimensions == [4, 16]
     assert {"spearman@4", "spearman@16"} <= artefacts.default_model().scores["eval"].others.keys()
-    assert "A vector may be cut to its first 4 or 16 numbers" in (phone / "README.md").read_text()
+    card = (phone / "README.md").read_text()
+    assert "A vector may be cut to its first 4 or 16 numbers" in card
+    search = describe_retrieval(artefacts.default_model().scores["eval"].others)
+    assert search.startswith("recall@1 ")
+    assert f"Search on eval, `{artefacts.default_model().path}`: {search}." in card
+    assert search.split(", ")[1] in (tmp_path / "run/report.html").read_text()
+    named = ("--text", "a", "--text-pair", "b", "--label", "label")
+    checked = cli("verify", "-m", phone, "--data", tmp_path / "s.jsonl", *named)
+    assert f"({search}) on s.jsonl" in " ".join((checked.output + checked.stderr).split())
     text = task_rows(1, 3)[0]["text"]
     (whole,), (cut,) = (
         [

@@ -233,11 +233,13 @@ def _read_vectors(
 ) -> list[RowAnswer]:
     """Build the `RowAnswer` objects of an embedding model.
 
-    For pairs with gold scores they hold the similarity of the pair's two vectors and the gold score; else each text's
-    vector.
+    For pairs with gold scores they hold the similarity of the pair's two vectors and the gold score; else the vector of each text, or
+    those of both texts of a pair, one behind the other.
     """
     if not (labelled and are_scored_pairs(prepared.examples)):
-        return [RowAnswer(f"vector of {len(a.vector)} numbers", vector=a.vector) for a in answers]
+        shown = [f"vector of {len(a.vector)} numbers" for a in answers]
+        rows = prepared.rows_of()
+        return [RowAnswer(shown[own[0]], vector=np.concatenate([answers[i].vector for i in own])) for own in rows]
     vectors = np.stack([a.vector for a in answers])
     pairs = zip(similarities(vectors[::2], vectors[1::2], head.similarity), prepared.truth, strict=True)
     return [RowAnswer(f"{value:.4f}", value=float(value), truth=float(truth)) for value, truth in pairs]

@@ -23,7 +23,6 @@ from pocketbert.core.disk.destination import remove_new_folders_on_error, resolv
 from pocketbert.core.disk.files import open_atomic, sha256_file, sha256_json
 from pocketbert.core.disk.workspace import open_workspace
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.heads.feature_extraction import are_scored_pairs
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.host.system import installed_versions
 from pocketbert.core.models.checkpoints import load_model, require_torch
@@ -322,8 +321,8 @@ def _make_copies(recipe: Recipe, model: ModelFolder, examples: Sequence[Example]
 
     section = recipe.data.augment or AugmentSection()
     guesses = _has_masked_lm(model) if section.masked_lm is None else section.masked_lm
-    # without scores only the first text of a pair is read for a vector
-    first_only = recipe.task is TaskName.FEATURE_EXTRACTION and not are_scored_pairs(list(examples))
+    # a vector is of the first text only, if not all rows are pairs
+    first_only = recipe.task is TaskName.FEATURE_EXTRACTION and any(e.pair is None for e in examples)
     rows = [SourceRow(e.row, (e.text,) if first_only or e.pair is None else (e.text, e.pair)) for e in examples]
     key = sha256_json(
         {

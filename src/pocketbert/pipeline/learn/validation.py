@@ -120,7 +120,7 @@ def add_validation(parts: dict[str, list[Example]], recipe: Recipe) -> list[str]
 
 
 def _check_scores(key: str, what: str, rows: Sequence[Example]) -> None:
-    """Check that rows of feature extraction have scores, by which a model's vectors are judged.
+    """Check that rows of feature extraction are pairs or have scores, by which a model's vectors are judged.
 
     Args:
         key: Recipe key that the error names.
@@ -128,12 +128,10 @@ def _check_scores(key: str, what: str, rows: Sequence[Example]) -> None:
         rows: The rows.
 
     Raises:
-        InputError: If a row has no score.
+        InputError: If a row is a single text without a score.
     """
-    if any(row.label is None for row in rows):
-        raise InputError(
-            Problem(key, f"{what}, and its rows have no scores.", "Give pairs with scores, or leave it out.")
-        )
+    if any(row.label is None and row.pair is None for row in rows):
+        raise InputError(Problem(key, f"{what}, and its rows have no scores.", "Give pairs, or leave it out."))
 
 
 def _are_taken_by_default(recipe: Recipe, rows: Sequence[Example]) -> bool:

@@ -286,8 +286,8 @@ def labelled_rows(folder: Path, source: DataSource) -> EvalSet:
         reader.check([row.input for row in rows], f"{name} row")
     prepared = head.prepare(rows, tokenizer, source.title)
     if not len(prepared.truth):
-        what = f"{name} has no scored pairs; vectors without scores are compared on golden rows."
-        fix = "Give --text-pair and --label, or leave --data out."
+        what = f"{name} has no pairs; vectors of single texts are compared on golden rows."
+        fix = "Give --text-pair, or leave --data out."
         raise InputError(Problem("--data", what, fix))
     return EvalSet(name, head, prepared)
 
