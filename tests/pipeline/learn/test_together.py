@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -370,6 +370,28 @@ def test_vectors_learn_from_rankings(
     assert score is not None
     assert {"recall@1", "recall@10", "mrr@10"} <= {score.metric, *score.others}
     assert score.metric == ("spearman" if columns else "mrr@10")
+
+
+def test_the_pairs_of_a_query_are_in_one_part_of_the_rows(
+    tiny_model: Callable[..., Path], task: Task, tmp_path: Path
+) -> None:
+    path = write_lines(tmp_path / "r.jsonl", [row for seed in (8, 9) for row in ranked_rows(seed)])
+    recipe = task.variant(
+        tmp_path / "r.yaml",
+        task="feature-extraction",
+        data={
+            "labels": None,
+            "train": {"path": str(path), "text": "first", "text_pair": "second", "label": "score"},
+            "eval": {"path": None, "fraction": 0.3},
+            "validation": {"fraction": 0.3},
+        },
+        teacher={"model": str(tiny_model("bert", 2, (), "AutoModel")), "finetune": None},
+        distill=[OUTPUTS],
+    )
+    queries = {name: [e.text for e in split.examples] for name, split in load(recipe).splits.items()}
+    assert sum(len(texts) for texts in queries.values()) == 160
+    assert all(len(texts) > 20 for texts in queries.values())
+    assert not any({*a} & {*b} for a, b in combinations(queries.values(), 2))
 
 
 def test_rows_that_are_no_rankings_teach_none(

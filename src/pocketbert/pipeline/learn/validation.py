@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import ceil, inf, isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from pocketbert.core.predict.sentence_settings import Pooling
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.recipe.sections import Updates
-from pocketbert.core.tasks import LabelKind, task_of
+from pocketbert.core.tasks import LabelKind, TaskName, task_of
 
 if TYPE_CHECKING:
     from pocketbert.distill.training.monitor import Validation
@@ -101,7 +102,9 @@ def add_validation(parts: dict[str, list[Example]], recipe: Recipe) -> list[str]
             if source and source.fraction
             else min(ceil(_SHARE * len(train)), _MOST_TAKEN)
         )
-        parts["train"], parts[VALIDATION] = _take_rows(train, count, recipe.seed)
+        parts["train"], parts[VALIDATION] = _take_rows(
+            train, count, recipe.seed, recipe.task is TaskName.FEATURE_EXTRACTION
+        )
         note = (
             f"{len(parts[VALIDATION]):,} of {len(train):,} training rows choose checkpoints instead of being trained on "
             "(data.validation names other rows, training.evaluate_every=0 trains on all)"
@@ -196,16 +199,17 @@ def _scored_rows(settings: Updates) -> float:
     return settings.steps * settings.batch / _LEAST_PASSES
 
 
-def _take_rows(rows: Sequence[Example], count: int, seed: int) -> tuple[list[Example], list[Example]]:
+def _take_rows(rows: Sequence[Example], count: int, seed: int, by_first: bool) -> tuple[list[Example], list[Example]]:
     """Divide rows into those to keep and about `count` others, which are taken in equal shares of each set of labels.
 
-    Seed and hash of a row decide whether it is taken. Equal texts stay together. If no kept row would have a label, the
-    rows with that label are kept.
+    Seed and hash of a row decide whether it is taken. Equal texts stay together, and with `by_first` pairs with the same first text. If
+    no kept row would have a label, the rows with that label are kept.
     """
+    keyed = [(row, (replace(row, pair=None) if by_first else row).digest) for row in rows]
     strata = defaultdict[tuple[str, ...], dict[str, int]](dict)
-    for row in rows:
+    for row, digest in keyed:
         labels = tuple(sorted({str(name) for name in label_names(row)}))
-        strata[labels][row.digest] = strata[labels].get(row.digest, 0) + 1
+        strata[labels][digest] = strata[labels].get(digest, 0) + 1
     share, taken, owed = count / max(len(rows), 1), set[str](), 0.0
     for labels in sorted(strata):
         digests = sorted(strata[labels], key=lambda d: hashlib.sha256(f"{VALIDATION} {seed} {d}".encode()).digest())
@@ -215,9 +219,9 @@ def _take_rows(rows: Sequence[Example], count: int, seed: int) -> tuple[list[Exa
                 break
             taken.add(digest)
             owed -= strata[labels][digest]
-    kept = Counter(name for row in rows if row.digest not in taken for name in label_names(row))
-    taken -= {row.digest for row in rows if row.digest in taken and not all(kept[n] for n in label_names(row))}
-    return [r for r in rows if r.digest not in taken], [r for r in rows if r.digest in taken]
+    kept = Counter(name for row, digest in keyed if digest not in taken for name in label_names(row))
+    taken -= {digest for row, digest in keyed if digest in taken and not all(kept[n] for n in label_names(row))}
+    return [r for r, digest in keyed if digest not in taken], [r for r, digest in keyed if digest in taken]
 
 
 # --- how a model is scored on them ---
