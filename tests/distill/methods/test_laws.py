@@ -108,6 +108,10 @@ def test_terms_without_weight_are_not_computed(name: str, term: str) -> None:
     key, kind = WEIGHTS[name]
     if name == "replaced tokens" and term == "generator":
         pytest.skip("the generator alone teaches the student nothing")
+    if name == "task" and term in ("margins", "negatives"):
+        pytest.skip(
+            "of vectors, and the model is a classifier: tests/distill/losses and tests/pipeline/learn have them"
+        )
     every, alone = TRIALS[name](), TRIALS[name](**{key: kind(**{n: 3.0 * (n == term) for n in kind.model_fields})})
     assert alone.objective.weights == {term: 3.0}
     terms = alone.terms()

@@ -235,7 +235,7 @@ def test_the_prediction_stage_is_a_task_stage(name: TaskName, tmp_path: Path, mo
         assert getattr(made, key) == getattr(own, key), key
     assert (made.method, made.temperature, made.augmented) == ("task", 1.5, True)
     gold = name is TaskName.REGRESSION
-    assert made.signals.model_dump() == {"logits": 1.0 - gold, "hidden": 0.0, "attention": 0.0, "labels": 1.0 * gold}
+    assert made.signals.weighted() == {"labels" if gold else "logits": 1.0}
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
