@@ -187,7 +187,7 @@ CASES: list[tuple[str, Any, str, str, str]] = [
     ("margin-mse.jsonl", lines({"query": t, "positive": t, "negative": t, "label": 3.25} for t in TEXTS), "score or none", "first second score", "3.25"),
     ("reranked.csv", table(["query", "positive", "negative", "pos_score", "neg_score"], TEXTS, TEXTS, TEXTS, each(8.5, 7), each(-4, 2.5)), "score or none", "first second score", "8.5"),
     ("reranked.jsonl", lines({"query": t, "pos": [t], "neg": [t, "no"], "pos_scores": [8.5], "neg_scores": [-4, 1.0]} for t in TEXTS), "score or none", "first second score", "8.5"),
-    ("kinds.jsonl", lines({"query": t, "positive": t, "negative": t, "label": n} for t, n in PAIRS), "name", "query - label", "good"),
+    ("kinds.jsonl", lines({"query": t, "positive": t, "negative": t, "label": n} for t, n in PAIRS), "name", "query positive label", "good"),
     ("rows.csv.gz", table(["text", "label"], TEXTS, LABELS), "name", "text - label", "good"),
     ("bars.txt", table(["text", "label"], TEXTS, LABELS, separator="|"), "name", "text - label", "good"),
     ("rare.csv", table([], ["play that song again, please", *TEXTS], ["music", *LABELS]), "name", "column 1 - column 2", "music"),
