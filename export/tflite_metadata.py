@@ -120,7 +120,9 @@ def write_metadata(model: bytes, info: MediaPipeInfo) -> bytes:
     loaded = load_model(model)
     raw = encode(info, [_METADATA_NAMES[name] for name in _signature_inputs(loaded)])
     _set_metadata_buffer(loaded, raw)
-    return pack_files(dump_model(loaded), info.files)
+    written = dump_model(loaded)
+    del model, loaded  # a large model is not kept in memory while files are appended to a copy
+    return pack_files(written, info.files)
 
 
 def read_metadata(model: bytes) -> Metadata | None:

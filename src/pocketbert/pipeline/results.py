@@ -203,29 +203,36 @@ def choose_spread_rows(
 _ROWS_OF_ONE_GRAPH = 12
 
 
-def choose_recorded_rows(rows: Sequence[GoldenRow], tokens: Sequence[int], lengths: Sequence[int]) -> list[int]:
-    """Choose the golden rows on which a file is run: all that are not too long for it, fewer if it takes one length.
+def choose_recorded_rows(
+    rows: Sequence[GoldenRow], tokens: Sequence[int], lengths: Sequence[int], format: Format
+) -> list[int]:
+    """Choose the golden rows on which a file is run: all that are not too long for it, or fewer.
 
-    A file of one length, such as MediaPipe's, has one graph, which computes every row at full length. What is wrong in
-    the graph is wrong in every row. What differs between rows is covered by the chosen ones: amounts of padding by 12
-    rows from the shortest to the longest, positions and words by the drawn rows, each label by the first row with it.
+    Fewer are enough for a file of one length, such as MediaPipe's, and are chosen too where an evaluator takes the place of
+    the format's own engine, which takes long. A graph computes every row of its length in the same way, so that what is
+    wrong in it is wrong in every row. What differs between rows is covered by the chosen ones: amounts of padding by 12 rows
+    of each graph from the shortest to the longest, positions and words by the drawn rows, each label by the first row with
+    it.
 
     Args:
         rows: Golden rows.
         tokens: Number of tokens of each row.
         lengths: The lengths that the file takes; empty if it takes any.
+        format: Format of the file.
 
     Returns:
         The indices of the chosen rows, ascending.
     """
     fitting = [i for i, count in enumerate(tokens) if not lengths or count <= max(lengths)]
-    if len(lengths) != 1:
+    if len(lengths) != 1 and FORMATS[format].own_engine is None:
         return fitting
-    by_length = sorted((i for i in fitting if not rows[i].drawn), key=lambda i: tokens[i])
-    spread = np.linspace(0, len(by_length) - 1, min(len(by_length), _ROWS_OF_ONE_GRAPH))
-    first_of_label = {rows[i].label: i for i in reversed(fitting)}
-    drawn = (i for i in fitting if rows[i].drawn)
-    return sorted({*(by_length[round(place)] for place in spread), *first_of_label.values(), *drawn})
+    graphs = defaultdict[int, list[int]](list)
+    for i in sorted((i for i in fitting if not rows[i].drawn), key=lambda i: tokens[i]):
+        graphs[smallest_fitting_length(lengths, tokens[i]) if lengths else 0].append(i)
+    chosen = {i for i in fitting if rows[i].drawn}
+    for own in graphs.values():
+        chosen |= {own[round(place)] for place in np.linspace(0, len(own) - 1, min(len(own), _ROWS_OF_ONE_GRAPH))}
+    return sorted(chosen | {*{rows[i].label: i for i in reversed(fitting)}.values()})
 
 
 def skipped_gate_without_reader(subject: Subject, gate: str) -> Gate | None:

@@ -173,21 +173,29 @@ def test_a_lost_mask_of_a_long_graph_shows_where_a_row_nearly_fills_it(
         assert check_padding(replace(case.subject, predictor=broken), rows).passed == passes
 
 
-def test_a_file_of_one_length_gets_fewer_rows_each_label_and_all_drawn_rows() -> None:
+def test_fewer_rows_have_each_label_and_all_drawn_rows() -> None:
     def row(number: int) -> GoldenRow:
         label = {7: "rare", 33: "rarer", 50: "rare"}.get(number, "usual")
         return GoldenRow(text=f"{number}", label=label, reference=[], outputs={}, tolerance={}, drawn=number > 55)
 
     rows, tokens = [row(i) for i in range(60)], [64 - i for i in range(60)]
-    assert choose_recorded_rows(rows, tokens, ()) == [*range(60)]
-    assert choose_recorded_rows(rows, tokens, (8, 32)) == [i for i in range(60) if tokens[i] <= 32]
-    chosen = choose_recorded_rows(rows, tokens, (60,))
+    some = (8, 32)
+    assert choose_recorded_rows(rows, tokens, (), Format.ONNX) == [*range(60)]
+    assert choose_recorded_rows(rows, tokens, some, Format.TFLITE) == [i for i in range(60) if tokens[i] <= 32]
+    chosen = choose_recorded_rows(rows, tokens, (60,), Format.TFLITE)
     assert {rows[i].label for i in chosen} == {"usual", "rare", "rarer"}
     assert {4, 55, 56, 57, 58, 59} <= {*chosen}, "the longest that fits, the shortest, the drawn ones"
     assert min(chosen) == 4
     assert len(chosen) <= 12 + 3 + 4
-    assert choose_recorded_rows(rows[:5], tokens[:5], (60,)) == [4]
-    assert choose_recorded_rows(rows[:3], tokens[:3], (60,)) == []
+    assert choose_recorded_rows(rows[:5], tokens[:5], (60,), Format.TFLITE) == [4]
+    assert choose_recorded_rows(rows[:3], tokens[:3], (60,), Format.TFLITE) == []
+    # where an evaluator takes the place of the engine, a file of several lengths gets fewer rows of each
+    for lengths, graphs in ((), 1), (some, 2):
+        chosen = choose_recorded_rows(rows, tokens, lengths, Format.COREML)
+        assert {56, 57, 58, 59} <= {*chosen}
+        assert {rows[i].label for i in chosen} == {row.label for row in rows[28 if lengths else 0 :]}
+        assert len(chosen) <= graphs * 12 + 3 + 4
+        assert all(any(tokens[i] == length for i in chosen) for length in lengths)
 
 
 @pytest.mark.parametrize("name", TaskName)

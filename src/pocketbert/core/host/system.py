@@ -147,7 +147,7 @@ def list_extras() -> frozenset[str]:
 
 _MUCH_MEMORY = 2_500_000_000
 """Bytes of a process from which on it is worth a search for objects in cycles, which takes up to half a second."""
-_SOME_MEMORY = 1_000_000_000
+_SOME_MEMORY = 1_500_000_000
 """Bytes of a process from which on freed memory is given back, which takes milliseconds."""
 
 
@@ -157,7 +157,7 @@ def leave_out_of_collection() -> Iterator[None]:
 
     Otherwise each collection takes half a second, and blocks that open several large files cause many.
     """
-    release_memory()
+    release_memory(thoroughly=True)  # what is not needed any more would stay in memory as long as the block runs
     gc.freeze()
     try:
         yield
@@ -165,13 +165,19 @@ def leave_out_of_collection() -> Iterator[None]:
         gc.unfreeze()
 
 
-def release_memory() -> None:
-    """Give freed memory of this process back to the system if it holds much; Linux' C library would keep it."""
+def release_memory(thoroughly: bool = False) -> None:
+    """Give freed memory of this process back to the system if it holds much; Linux' C library would keep it.
+
+    Args:
+        thoroughly: Whether objects in cycles are searched for even if the process does not hold very much, which takes up
+            to half a second.
+    """
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):  # no /proc, or another C library than glibc
             pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
             used = pages * os.sysconf("SC_PAGE_SIZE")
-            if used > _MUCH_MEMORY or gc.get_freeze_count():  # few objects are searched while the others are left out
-                gc.collect()
             if used > _SOME_MEMORY:
+                # while other objects are left out of collection, a search is short
+                if thoroughly or used > _MUCH_MEMORY or gc.get_freeze_count():
+                    gc.collect()
                 ctypes.CDLL(None).malloc_trim(0)

@@ -479,7 +479,7 @@ def _check_recorded(subjects: Sequence[Subject], evidence: Evidence) -> list[Gat
     gates, golden = [], evidence.golden
     tokens = [len(row) for row in evidence.tokenizer.encode([row.input for row in golden])]
     for subject in subjects:
-        chosen = choose_recorded_rows(golden, tokens, subject.predictor.lengths)
+        chosen = choose_recorded_rows(golden, tokens, subject.predictor.lengths, subject.format)
         lost = sum(subject.name not in golden[i].outputs for i in chosen)
         if lost:
             detail = f"{lost} of {len(chosen)} golden rows record no answer of this file."

@@ -98,7 +98,7 @@ def make_golden(
     outputs, tolerance = dict[str, dict[int, Matrix]](), dict[str, float]()
     for file in report_parts("files run on golden rows", files):
         predictor = open_file(model.source(file), file.format, runtime=file.runtime)
-        numbers = choose_recorded_rows(blank, [len(row) for row in encoded], predictor.lengths)
+        numbers = choose_recorded_rows(blank, [len(row) for row in encoded], predictor.lengths, file.format)
         values = run(predictor, numbers)
         if not all(np.isfinite(v).all() for v in values):
             return [f"{file.path}: NaN or infinite logits on golden rows."]
