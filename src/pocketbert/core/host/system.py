@@ -147,8 +147,8 @@ def list_extras() -> frozenset[str]:
 
 _MUCH_MEMORY = 2_500_000_000
 """Bytes of a process from which on it is worth a search for objects in cycles, which takes up to half a second."""
-_SOME_MEMORY = 1_500_000_000
-"""Bytes of a process from which on freed memory is given back, which takes milliseconds."""
+_SOME_MEMORY = 2_200_000_000
+"""Bytes of a process from which on freed memory is given back, which takes a tenth of a second."""
 
 
 @contextmanager
