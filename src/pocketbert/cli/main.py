@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 from typing import Annotated
 
 import typer
@@ -61,6 +63,8 @@ app.add_typer(inputs.data_app, name="data", rich_help_panel=HELPERS)
 
 def main() -> None:
     """Run the command line."""
+    # else Python searches all objects of the libraries for cycles when it ends: two seconds after an export
+    atexit.register(gc.freeze)
     with signals():
         app(prog_name="pocketbert")  # also where it is run as python -m pocketbert
 

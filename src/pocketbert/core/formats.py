@@ -64,7 +64,7 @@ class ExportCost:
 
     Attributes:
         fixed_s: Seconds for the smallest model.
-        layer_s: Seconds for each layer, multiplied by the number of lengths that a file takes, as each is traced.
+        layer_s: Seconds for each layer, with the lengths that files take by default.
         gb_s: Seconds for each GB of weights.
         memory: Largest memory that the format needs in addition to every export, as a multiple of the weights in fp32.
         disk: Size of all files of the format together, as a multiple of the weights in fp32.
@@ -122,7 +122,7 @@ class FormatInfo:
     stem: str = "model"
     base: Scheme = Scheme.FP32
     instead: Mapping[Scheme, Scheme] = field(default_factory=dict)
-    cost: ExportCost = ExportCost(fixed_s=35, layer_s=7, gb_s=120, memory=9, disk=2)
+    cost: ExportCost = ExportCost(fixed_s=5, layer_s=3.2, gb_s=75, memory=6.3, disk=2)
     own_engine: tuple[str, str] | None = None
 
     @property
@@ -204,7 +204,7 @@ _BUILT_IN = (
         libraries=("onnx", "onnxscript", "onnxruntime"),
         engines=("onnxruntime",),
         needs=("onnx", "onnxscript"),
-        cost=ExportCost(fixed_s=4, layer_s=3, gb_s=100, memory=6, disk=1.3, max_gib=2),  # protobuf's limit
+        cost=ExportCost(fixed_s=1, layer_s=1.8, gb_s=55, memory=3.8, disk=1.3, max_gib=2),  # protobuf's limit
     ),
     FormatInfo(
         name=Format.TFLITE,
@@ -238,7 +238,7 @@ _BUILT_IN = (
         libraries=("litert-torch", "litert-converter", "ai-edge-quantizer", "ai-edge-litert"),
         engines=("ai-edge-litert", "tflite-runtime", "tensorflow", "tensorflow-cpu"),
         needs=("litert-torch", "ai-edge-quantizer", "ai-edge-litert", "flatbuffers"),
-        cost=ExportCost(fixed_s=15, layer_s=7, gb_s=120, memory=9, disk=2.6, max_gib=2),  # FlatBuffers' limit
+        cost=ExportCost(fixed_s=2, layer_s=3.2, gb_s=65, memory=5.2, disk=2.6, max_gib=2),  # FlatBuffers' limit
     ),
     FormatInfo(
         name=Format.COREML,
@@ -264,7 +264,7 @@ _BUILT_IN = (
         stem="Model",
         base=Scheme.FP16,
         instead={Scheme.INT8: Scheme.W8},
-        cost=ExportCost(fixed_s=8, layer_s=6, gb_s=85, memory=7, disk=0.8),
+        cost=ExportCost(fixed_s=1, layer_s=2.4, gb_s=75, memory=6.3, disk=0.8),
         own_engine=("darwin", "coremltools"),
     ),
 )

@@ -186,7 +186,7 @@ def skip_finished(output: Path, is_same: bool, overwrite: bool) -> bool:
 
 # --- what an export takes ---------------------------------------------------------------------------------------------
 
-_START_S, _LEAST_MEMORY = 10.0, 2_000_000_000
+_START_S, _LEAST_MEMORY = 7.0, 1_900_000_000
 """Seconds and bytes of memory of every export: libraries, data, opening the model."""
 
 
