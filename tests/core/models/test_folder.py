@@ -168,6 +168,8 @@ def test_a_bin_file_is_taken_where_there_is_no_other(folder: Path) -> None:
     ("name", "said"),
     [
         ("model.fp16.safetensors", "a file of another name. Fix: Rename it to model.safetensors"),
+        ("model-1-of-2.safetensors", "a part of split weights. Fix: Copy or download all parts"),
+        ("pytorch_model-1-of-2.bin", "a part of split weights. Fix: Copy or download all parts"),
         ("tf_model.h5", "weights of TensorFlow. Fix: Open it with transformers 4 .from_tf=True."),
         ("flax_model.msgpack", "weights of Flax. Fix: Open it with transformers 4 .from_flax=True."),
         ("onnx/model.onnx", "an exported file, which is not read. Fix: Take the checkpoint"),
@@ -234,9 +236,35 @@ def test_an_encoder_in_a_folder_of_its_own_is_opened_with_its_modules(tmp_path: 
     assert read_prompts(opened.path).named == {"query": "q "}
     assert open_model_folder(str(folder)).path == opened.path
     assert sorted(folder.rglob("*")) == before
+    (folder / "0_Transformer" / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=f"^{folder}: has neither"):
+        _ = open_model_folder(str(folder)).weight_files
     (folder / "modules.json").write_text(json.dumps([modules[0] | {"path": ".."}]))
     with pytest.raises(InputError, match="leaves the folder"):
         open_model_folder(str(folder))
+
+
+def test_a_model_is_opened_beside_modules_that_cannot_be_read(folder: Path) -> None:
+    (folder / "modules.json").write_text("[")
+    assert open_model_folder(str(folder)).path == folder
+
+
+@pytest.mark.parametrize(
+    ("names", "calls"), [(["model-1.safetensors"], 1), ([], 2)], ids=["safetensors", "pickled only"]
+)
+def test_pickled_parts_are_loaded_only_where_there_are_no_others(
+    names: list[str], calls: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "model.safetensors").unlink()
+    for name in ("pytorch_model.bin.index.json", *names):
+        (folder / name).write_text("{}")
+    loaded = list[list[str]]()
+    monkeypatch.setattr(model_folder, "check_hub", lambda *_: "")
+    monkeypatch.setattr(
+        "huggingface_hub.snapshot_download", lambda *_, **keys: loaded.append(keys["allow_patterns"]) or str(folder)
+    )
+    open_model_folder("org/model")
+    assert ["pytorch_model-*.bin" in patterns for patterns in loaded] == [False, True][:calls]
 
 
 def split(folder: Path) -> dict[str, Any]:

@@ -434,7 +434,8 @@ def _read_score(cell: Any) -> float | str:
 
 def _read_answers(cell: Any, context: str, starts: Any) -> tuple[GoldAnswer, ...]:
     """Read a cell as answers to a question: texts, objects {text, answer_start}, or SQuAD's object of two lists."""
-    if isinstance(value := parse_literal(cell), dict) or (isinstance(value, list) and not isinstance(cell, list)):
+    value = cell if isinstance(cell, str) and cell in context else parse_literal(cell)
+    if isinstance(value, dict) or (isinstance(value, list) and all(isinstance(v, str | dict) for v in value)):
         cell = value  # as pandas wrote it to a table
     if isinstance(cell, dict):  # SQuAD as published on the Hub
         cell, starts = cell.get("text"), cell.get("answer_start")

@@ -117,6 +117,9 @@ def read_brat(file: TextFile, bad: BadRows) -> Iterator[Row]:
         if size > file.limits.total:
             raise file.limits.size_error(file.title)
         spans = _read_standoff(_read_text(file.path / name, file), name, number + 1, bad)
+        for span in (span for span in spans if span["start"] >= len(text)):
+            what = f"the span {span['start']} to {span['end']} of {name} begins behind the {len(text):,} characters of its text."
+            bad.add(number + 1, what, "Take the text that was annotated, with its line ends.")
         at = 0
         for start, end in _part_lines(text, spans):
             number += 1

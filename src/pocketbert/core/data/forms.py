@@ -81,7 +81,7 @@ def _read_fasttext(file: TextFile, bad: BadRows) -> Iterator[Row]:
 def _looks_like_fasttext(lines: list[str]) -> bool:
     """Return whether nearly all lines have a label of fastText (``__label__``), before or behind the text."""
     filled = [line for line in lines if line.strip()]
-    return bool(filled) and sum(_FASTTEXT in line for line in filled) >= 0.9 * len(filled)
+    return bool(filled) and sum(bool(re.search(rf"(^|\s){_FASTTEXT}", line)) for line in filled) >= 0.9 * len(filled)
 
 
 # --- Rasa NLU ---
@@ -431,16 +431,22 @@ def find_form(source: DataSource) -> FileForm:
 def _check_content(path: Path, title: str) -> None:
     """Raise InputError if the first bytes of a file are those of a kind that is not read under this name."""
     with open_regular(path, title) as stream:
-        raw = stream.read(_SIGNATURE_BYTES) or b""
+        raw = stream.read(_SAMPLE) or b""
     start = raw.removeprefix(b"\xef\xbb\xbf").lstrip(b" \r\n")
     if raw.startswith(b"PK\3\4"):
-        is_sheet = b"[Content_Types]" in raw or b"xl/" in raw
+        is_sheet = re.search(rb"\[Content_Types\]|xl/", raw[:_SIGNATURE_BYTES]) is not None
         what, fix = ("is a spreadsheet", "Save the sheet as CSV (UTF-8).") if is_sheet else (_PACKED, _NOT_READ[".zip"])
     else:
         found = (entry[1:] for entry in _SIGNATURES if raw.startswith(entry[0]) or start.lower().startswith(entry[0]))
         what, fix = next(found, ("", ""))
-    if what:
+    if what and not (start.startswith(b"<") and _are_rows(raw)):
         raise InputError(Problem(title, f"{what}, not a file of rows that is read.", fix))
+
+
+def _are_rows(raw: bytes) -> bool:
+    """Return whether lines that begin with a tag of HTML or XML are rows of texts: of equally many cells, or all begin with one."""
+    lines = [line for line in raw.decode(UTF8, errors="replace").lstrip("\ufeff").splitlines() if line.strip()]
+    return len(lines) > 1 and (len({line[:5] for line in lines}) == 1 or choose_separator("\n".join(lines), "") != "")
 
 
 def _is_folder(path: Path) -> bool:

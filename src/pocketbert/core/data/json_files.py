@@ -81,6 +81,8 @@ _COLUMN_NAMES = frozenset(["columns", "header", "headers", "column_names"])
 """Arrays of the names of columns, whose rows are arrays, as pandas writes them (``orient="split"``)."""
 _USUAL_COLUMNS = frozenset(name for tier in (*TEXT_NAMES, *LABEL_NAMES) for name in tier)
 _MOST_COLUMNS = 10_000
+_LONGEST_ROW = 1 << 16
+"""Characters within which an object named as a split may end that is a row."""
 _COLUMNS_FIX = 'Write one object for each row: with pandas df.to_json("rows.jsonl", orient="records", lines=True)'
 
 
@@ -138,7 +140,8 @@ def _read_by_columns(file: TextFile) -> Iterator[Row]:
         columns = _DocumentReader(io.TextIOWrapper(raw, encoding="utf-8-sig"), file, None).read_columns()
     count = max(map(len, columns.values()), default=0)
     # short arrays beside the columns, such as the names of the classes, are no columns
-    cut = [name for name, values in columns.items() if count // 2 < len(values) < count]
+    usual = {name for name in columns if plain_name(name) in _USUAL_COLUMNS and name.lower() not in _OTHER_ARRAYS}
+    cut = [n for n, values in columns.items() if (0 if n in usual else count // 2) < len(values) < count]
     columns = {name: values for name, values in columns.items() if len(values) == count}
     if len(columns) < 2:
         what = "holds values, and neither rows nor columns of equal length."
@@ -227,9 +230,9 @@ class _DocumentReader:
             elif start == "[":
                 self.has_train = self.has_train or key.lower() in SPLITS
                 yield from self._read_array(plain_name(key) in _USUAL_COLUMNS)
-            elif start == "{" and key.lower() in _WRAPPERS and depth < 2:
+            elif start == "{" and key.lower() in _WRAPPERS and depth < 2 and not self._is_at_row():
                 yield from self._read_object(depth + 1)
-            elif start == "{" and key.lower() in SPLITS and self._array is None:
+            elif start == "{" and key.lower() in SPLITS and self._array is None and not self._is_at_row():
                 has_columns = self.has_columns
                 self.other_arrays += [key] if sum(1 for _ in self._read_object(depth + 1)) else []
                 self.has_columns = has_columns
@@ -249,6 +252,17 @@ class _DocumentReader:
             if self._peek() != "}":
                 self._take(",")
         self._take("}")
+
+    def _is_at_row(self) -> bool:
+        """Return whether the object that begins here is a row: short, of plain values, with at least two usual names of columns."""
+        if len(self._text) - self._at < _LONGEST_ROW and not self._ended:
+            self._read_on()
+        try:
+            value, _ = self._decoder.raw_decode(self._text[: self._at + _LONGEST_ROW], self._at)
+        except (ValueError, RecursionError):
+            return False
+        is_flat = not any(isinstance(cell, dict | list) for cell in value.values())
+        return is_flat and len(_USUAL_COLUMNS & {*map(plain_name, value)}) > 1
 
     def read_columns(self, depth: int = 0) -> dict[str, list[Any]]:
         """Return the columns in the object that begins here: its arrays, and its objects of values by row, or those inside."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from pocketbert.core.data.cells import number_of, parse_literal
 from pocketbert.core.data.json_files import Row
-from pocketbert.core.data.tables import LABEL_NAMES, BadRows, plain_name
+from pocketbert.core.data.tables import LABEL_NAMES, TEXT_NAMES, BadRows, plain_name
 from pocketbert.core.tasks import LabelKind
 
 _Record = Mapping[str, Any]
@@ -81,10 +81,11 @@ def expand_records(rows: Iterator[Row], bad: BadRows, named: Iterable[str] = ())
         return
     shape = find_record_shape(first[1], named)
     for number, row in chain([first], rows):
-        if shape is None:
-            yield number, row
-        elif (made := _expand(shape, row)) is None:
-            bad.add(number, f"is a broken record of {shape.title}.")
+        try:
+            made = [row] if shape is None else [*shape.expand(row)]
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            reason = f": {error}" if isinstance(error, ValueError) else ""
+            bad.add(number, f"is a broken record of {shape.title if shape else ''}{reason}.")
         else:
             yield from ((number, expanded) for expanded in made)
 
@@ -173,6 +174,8 @@ def _is_examination(record: _Record) -> bool:
 
 def _expand_examination(record: _Record) -> Iterator[dict[str, Any]]:
     """Yield a row for each question of a passage of RACE."""
+    if len({len(record[name]) for name in ("questions", "options", "answers")}) > 1:
+        raise ValueError("give as many options and answers as questions")
     for question, options, answer in zip(record["questions"], record["options"], record["answers"], strict=True):
         yield {"article": record["article"], "question": question, "options": options, "answer": answer}
 
@@ -390,29 +393,34 @@ def _expand_scored_triplet(record: _Record) -> Iterator[dict[str, Any]]:
     Raises ValueError if the texts have more or fewer scores.
     """
     anchor, *columns = _triplet_columns(record)
-    for column, scores in zip(columns, _list_margins(record), strict=True):
-        for text, score in zip(_list_texts(record[column]), scores, strict=True):
+    for column, scores in zip(columns, _list_margins(record) or [[], []], strict=True):
+        texts = _list_texts(record[column])
+        if len(texts) != len(scores):
+            raise ValueError(f"{len(texts):,} texts in '{column}', {len(scores):,} scores; give one for each text")
+        for text, score in zip(texts, scores, strict=True):
             yield {"first": record[anchor], "second": text, "score": score}
 
 
 # --- rows inside an object ---
 
 _ENVELOPES = ("row", "data", "_source", "fields", "record", "doc", "example")
+_TEXTS = frozenset(name for tier in TEXT_NAMES for name in tier)
 
 
 def _envelope(record: _Record) -> str | None:
     """Return the key of the object in a record that holds the columns, if no column of texts is beside it; else None."""
-    if any(isinstance(cell, str) and len(cell.split()) > 2 for cell in record.values()):
+    if any(isinstance(c, str) and (len(c.split()) > 2 or plain_name(str(n)) in _TEXTS) for n, c in record.items()):
         return None
     return next((k for k in _ENVELOPES if isinstance(record.get(k), dict) and len(record[k]) > 1), None)
 
 
 def _open_envelope(record: _Record) -> Iterator[dict[str, Any]]:
-    """Yield the row of a record: the columns inside its object, and those beside it that have other names."""
+    """Yield the row of a record: the columns beside its object, and those inside, as `data.label` if one beside it has the name."""
     key = _envelope(record)
     if key is None:
         raise ValueError("no object with columns")
-    yield {**{name: cell for name, cell in record.items() if name != key}, **record[key]}
+    row = {name: cell for name, cell in record.items() if name != key}
+    yield {**row, **{f"{key}.{name}" if name in row else name: cell for name, cell in record[key].items()}}
 
 
 RECORD_SHAPES = (

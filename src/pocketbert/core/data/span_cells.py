@@ -175,13 +175,14 @@ def _find_mentions(surface: str, text: str) -> list[tuple[int, int]]:
     """Return the places of all whole words of a text that are a span's text.
 
     Raises:
-        ValueError: If the text does not occur; the message is for users.
+        ValueError: If the text does not occur, or too often; the message is for users.
     """
     before, after = (r"(?<!\w)" if surface[0].isalnum() else ""), (r"(?!\w)" if surface[-1].isalnum() else "")
     found = [match.span() for match in re.finditer(f"{before}{re.escape(surface)}{after}", text)]
     found = found or [match.span() for match in re.finditer(re.escape(surface), text)]  # scripts without blanks
     if not found or len(found) > _MOST_MENTIONS:
-        raise ValueError(f"span text {shorten_repr(surface)} is not in the text.")
+        how = f"{len(found):,} times in the text: give start and end" if found else "not in the text"
+        raise ValueError(f"span text {shorten_repr(surface)} is {how}.")
     return found
 
 

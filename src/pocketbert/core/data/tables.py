@@ -298,15 +298,19 @@ _CLEAN, _DAMAGED = 0.99, 0.9
 def _find_start(text: str) -> tuple[int, str]:
     """Return how many lines stand before a table, and the separator that Excel's first line names; empty for none.
 
-    Lines that begin with # and a blank are comments, unless one has as many cells as the first row below them, as a header has.
+    Lines that begin with # and a blank are comments, with the blank lines between them. They are rows if they have as many cells as
+    the first row below them, and that is data and not the header.
     """
     if match := _START.match(text):
         return 1, match[1]
     lines = text.split("\n", _MOST_SKIPPED + 1)[: _MOST_SKIPPED + 1]
-    count = next((i for i, line in enumerate(lines) if not _COMMENT.match(line)), 0)
-    form = TableForm(choose_separator("\n".join(lines[count:])) if count else ",", True)
-    widths = [len(row) for line in lines[: count + 1] for row in _read_sample(line, form)]
-    return (0 if count and widths[-1] in widths[:-1] else count), ""
+    count = next((i for i, line in enumerate(lines) if line.strip() and not _COMMENT.match(line)), 0)
+    form = TableForm(choose_separator("\n".join(lines[count:])), True)
+    rows = _read_sample("\n".join(lines[count:]), form) if count else []
+    if not rows or _score_as_data(rows[0], rows[1:]) <= _LEAST:
+        return count, ""
+    widths = [next(map(len, _read_sample(line, form)), 0) for line in lines[:count]]
+    return (widths.index(len(rows[0])) if len(rows[0]) in widths else count), ""
 
 
 def _find_quotes(text: str, form: TableForm) -> TableForm:

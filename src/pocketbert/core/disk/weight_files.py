@@ -32,6 +32,7 @@ _INDEX, _PICKLED_INDEX = f"{WEIGHTS_FILE}.index.json", f"{_PICKLED_FILE}.index.j
 _RESAVE = "Open it with transformers 4 ({}=True), and save it with save_pretrained()."
 _ORIGINAL = "Take the checkpoint that it was made from."
 _FOREIGN = {
+    "*-of-*.[sb]*": ("a part of split weights", "Copy or download all parts, with their index (*.index.json)."),
     "*.safetensors": ("a file of another name", f"Rename it to {WEIGHTS_FILE} if it holds the whole model."),
     "*.h5": ("weights of TensorFlow", _RESAVE.format("from_tf")),
     "*.msgpack": ("weights of Flax", _RESAVE.format("from_flax")),

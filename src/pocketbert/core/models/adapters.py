@@ -12,7 +12,9 @@ from __future__ import annotations
 import math
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -532,6 +534,16 @@ def _link_files(base: Path, adapters: Sequence[Path], destination: Path) -> None
         place.symlink_to(path.resolve())
 
 
+@contextmanager
+def show_given_name(path: Path, name: str) -> Iterator[None]:
+    """Give errors on a folder of `link_sentence_folder` or `merge_adapters` the name of the model that the user gave."""
+    try:
+        yield
+    except InputError as error:
+        shown = name if process_folder() in path.parents else str(path)
+        raise InputError([replace(p, where=p.where.replace(str(path), shown)) for p in error.problems]) from error
+
+
 def link_sentence_folder(path: Path) -> Path:
     """Return a temporary folder with links in which the encoder of a sentence-transformers folder lies beside modules.json.
 
@@ -541,7 +553,8 @@ def link_sentence_folder(path: Path) -> Path:
         InputError: If modules.json cannot be read, or names a folder outside.
     """
     listed = path / MODULES_FILE
-    modules = read_json(listed) if listed.is_file() else None
+    # beside weights the modules may be of no use
+    modules = read_json(listed) if listed.is_file() and not any(path.glob("*model*.[sb]*")) else None
     if not isinstance(modules, list) or not modules or not all(isinstance(m, dict) for m in modules):
         return path
     encoder, *further = (safe_join(path, str(m.get("path") or ""), str(listed)) for m in modules)

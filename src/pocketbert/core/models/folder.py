@@ -33,6 +33,7 @@ from pocketbert.core.models.adapters import (
     link_sentence_folder,
     merge_adapters,
     read_base_name,
+    show_given_name,
 )
 from pocketbert.core.models.tokenizers import SENTENCE_FILE, apply_settings, write_tokenizer_folder
 from pocketbert.core.predict.sentence_settings import (
@@ -75,7 +76,6 @@ _HUB_FILES = [
     "*.model",
     "README.md",
     "pytorch_model.bin",
-    "pytorch_model-*.bin",
     "*/pytorch_model.bin",
 ]
 _GENERATOR = "LMHeadModel"
@@ -210,7 +210,8 @@ class ModelFolder:
         Raises:
             InputError: If there is none, or one is incomplete.
         """
-        return find_weight_files(self.path)
+        with show_given_name(self.path, self.title):
+            return find_weight_files(self.path)
 
     @cached_property
     def fp32_bytes(self) -> int:
@@ -323,7 +324,8 @@ def open_model_folder(
     path, card = locate_model(name, revision, where)
     if adapters or is_adapter_folder(path):
         return _open_adapted(name, path, card, where, family, attention, adapters)
-    return _open_whole(name, path, card, where, family, attention)
+    with show_given_name(path, name):
+        return _open_whole(name, path, card, where, family, attention)
 
 
 def _open_whole(
@@ -512,7 +514,10 @@ def _download(name: str, revision: str | None, where: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=_HUB_FILES))
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=_HUB_FILES))
+        if (folder / "pytorch_model.bin.index.json").is_file() and not any(folder.glob("model*.safetensors")):
+            snapshot_download(name, revision=revision, allow_patterns=["pytorch_model-*.bin"])
+        return folder
     except Exception as error:  # the library raises many kinds, network ones included
         what = f"'{name}' is not a folder here and could not be loaded from the Hub ({type(error).__name__})."
         raise InputError(Problem(where, what, "Check the name and the network, or give a local folder.")) from error
