@@ -291,6 +291,8 @@ CASES: list[tuple[str, Any, str, str, str]] = [
     # what is easily taken for something else
     ("comments.csv", "# made by Ann\n\n" + table(["text", "label"], TEXTS, LABELS), "name", "text - label", "good"),
     ("comment-cells.csv", "# made by Ann, 2020\n" + table(["text", "label"], TEXTS, LABELS), "name", "text - label", "good"),
+    ("apostrophes.csv", "text,label\n'''Rome''',good\n'tis the season,bad\n" + table([], [t.replace(",", "") for t in TEXTS], LABELS), "name", "text - label", "good"),
+    ("open-quotes.tsv", 'text\tlabel\n"We sing\tgood\nall of us"\tbad\n"he said ""hi"" to me"\tbad\n' + table([], TEXTS, LABELS, separator="\t"), "name", "text - label", "good"),
     ("comment-quote.csv", '# a,"b\n\n' + table(["text", "label"], TEXTS, LABELS), "name", "text - label", "good"),
     ("comment-header.csv", "# made, 2020\n\n# id,text,label\n" + table([], range(24), TEXTS, LABELS), "name", "text - label", "good"),
     ("headings.csv", table([], [f"# {t}".replace(",", "") for t in TEXTS], LABELS), "name", "column 1 - column 2", "good"),

@@ -320,24 +320,32 @@ def _find_quotes(text: str, form: TableForm) -> TableForm:
     are doubled, or if a whole column is quoted.
     """
     quoted, bare = replace(form, quote='"'), replace(form, quote="")
-    if '"' in text and form.separator in "\t|" and _share_of_rows(text, bare) > _CLEAN:
-        is_quoted = form.quote or _are_quoted(_read_sample(text, bare))
-        return quoted if is_quoted and _share_of_rows(text, quoted) > _CLEAN else bare
+    share = _share_of_rows(text, bare)
+    if '"' in text and form.separator in "\t|" and share > _CLEAN:
+        sample = _read_sample(text, bare)
+        is_quoted = form.quote or _has_quoted_column(sample) or _has_doubled_quotes(sample)
+        # a quote that one cell opens and another closes would join rows that are whole without it
+        is_closed = all(cell[-1] == '"' for row in sample for cell in row if cell[:1] == '"')
+        share_quoted = _share_of_rows(text, quoted)
+        return quoted if is_quoted and share_quoted > (_CLEAN if is_closed else share) else bare
     single = replace(form, quote="'")
     if _share_of_rows(text, quoted) >= _DAMAGED:
-        is_single = '"' not in text and _are_quoted(_read_sample(text, bare), "'")
-        return single if is_single else quoted if '"' in text else form
+        is_single = '"' not in text and _has_quoted_column(_read_sample(text, bare), "'")
+        return single if is_single and _share_of_rows(text, single) > _CLEAN else quoted if '"' in text else form
     others = [replace(quoted, escape="\\")] if '\\"' in text else []
-    others += [single] if _share_of_rows(text, bare) < _DAMAGED else []
+    others += [single] if share < _DAMAGED else []
     return next((other for other in others if _share_of_rows(text, other) > _CLEAN), form)
 
 
-def _are_quoted(rows: Sequence[Sequence[str]], quote: str = '"') -> bool:
-    """Return whether quotes around cells were written by a program: around all cells of a column, or with doubled ones inside."""
+def _has_quoted_column(rows: Sequence[Sequence[str]], quote: str = '"') -> bool:
+    """Return whether all cells of a column stand between quotes, as a program writes them."""
     width = len(rows[0]) if rows else 0
     whole = [[len(cell) > 1 and cell[0] == cell[-1] == quote for cell in row] for row in rows if len(row) == width]
-    is_doubled = any(2 * quote in cell[1:-1] and cell[0] == cell[-1] == quote for row in rows for cell in row)
-    return is_doubled or (len(whole) > 1 and any(map(all, zip(*whole, strict=True))))
+    return len(whole) > 1 and any(map(all, zip(*whole, strict=True)))
+
+
+def _has_doubled_quotes(rows: Sequence[Sequence[str]]) -> bool:
+    return any('""' in cell[1:-1] and cell[0] == cell[-1] == '"' for row in rows for cell in row)
 
 
 def _share_of_rows(text: str, form: TableForm) -> float:
