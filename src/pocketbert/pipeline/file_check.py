@@ -35,7 +35,7 @@ _LEAST_MARGIN = 5.5
 """Margin of the guess below which a header is questioned: headers of unusual names are mostly above it, rows of data below."""
 _FEW_ROWS = 50
 _ALIKE = 0.75
-_MAY_BE_MISSING = ("None", "NA")
+_MAY_BE_MISSING = ("None", "NA", "N/A", "n/a", "#NA", "NULL", "null")
 """Labels that are names of classes in some files, and written for an empty cell in others."""
 _RECIPE_ENDINGS = (".yaml", ".yml")
 

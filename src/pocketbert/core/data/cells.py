@@ -49,8 +49,8 @@ def number_of(label: object) -> int | float | None:
     return int(label) if isinstance(label, float) and label.is_integer() and abs(label) < _LARGEST_EXACT else label
 
 
-MISSING_TEXTS = frozenset(["nan", "NaN", "<NA>", "#N/A", "#NA", "N/A", "n/a", "NULL", "null"])
-"""What pandas, spreadsheets and databases write for an empty cell; ``None`` and ``NA`` may be the name of a class."""
+MISSING_TEXTS = frozenset(["nan", "NaN", "<NA>", "#N/A"])
+"""What pandas and spreadsheets write for an empty cell; ``None``, ``NA`` and ``null`` may be the name of a class."""
 _TRUTHS = {"true": True, "false": False, "yes": True, "no": False, "y": True, "n": False}
 
 
@@ -143,10 +143,20 @@ def parse_literal(cell: Any) -> Any:
 _PLACE = re.compile(r"start|begin|offset|point|end", re.IGNORECASE)
 _NAME_KEYS = ("choices", "labels", "name", "label", "displayName", "value")
 """What programs call the name, or the names, in an object that stands for a label."""
+_CONFIDENCES = ("score", "prob", "probability", "confidence")
+
+
+def _has_confidence(value: Any) -> bool:
+    return isinstance(value, dict) and any(number_of(value.get(key)) is not None for key in _CONFIDENCES)
 
 
 def unwrap_label(cell: Any) -> Any:
-    """Return the name in an object such as ``{"id": 3, "name": "sport"}``, the names in a list of them; other cells unchanged."""
+    """Return the name in an object such as ``{"id": 3, "name": "sport"}``, the names in a list of them; other cells unchanged.
+
+    Objects with a score or confidence are not changed either: they are what a model says, of which the likeliest may be the label.
+    """
+    if _has_confidence(cell) or (isinstance(cell, list) and any(map(_has_confidence, cell))):
+        return cell
     if isinstance(cell, list) and cell and all(isinstance(v, dict) and not any(map(_PLACE.match, v)) for v in cell):
         names = [unwrap_label(value) for value in cell]
         return names if all(isinstance(name, str | int) for name in names) else cell

@@ -361,13 +361,18 @@ def _read_label(kind: LabelKind, cell: Any, pair: str | None, starts: Any, separ
 
 
 def _settle_commas(examples: list[Example], bad: BadRows, column: str) -> list[Example]:
-    """Convert scores that have commas to numbers: in all rows of a file commas are the decimal sign, or part thousands."""
+    """Convert scores that have a percent sign or commas to numbers, of which all rows of a file must have one reading."""
     written = {i: read_written_number(e.label) for i, e in enumerate(examples) if isinstance(e.label, str)}
     if not written:
         return examples
     fitting = [place for place in (0, 1) if all(numbers[place] is not None for numbers in written.values())]
     first = examples[next(iter(written))]
-    if len(fitting) != 1:
+    shares = {isinstance(e.label, str) and "%" in e.label: e for e in reversed(examples) if e.label is not None}
+    if len(shares) > 1:
+        what = f"column '{column}': score {shorten_repr(shares[False].label)} has no percent sign, and others have one."
+        bad.add(shares[False].row, what, "Write all scores with a percent sign, or all without one.")
+        return examples
+    if len(fitting) != 1 and (not fitting or any(thousands != decimal for thousands, decimal in written.values())):
         what = f"column '{column}': the comma in {shorten_repr(first.label)} may part thousands or be the decimal sign."
         bad.add(first.row, what, "Write the scores with a decimal point and without other signs.")
         return examples
@@ -418,11 +423,11 @@ def _read_names(cell: Any, separator: str) -> tuple[int | float | str, ...]:
 
 
 def _read_score(cell: Any) -> float | str:
-    """Read a cell as a finite number; a number with commas stays a text until all rows show what its commas mean."""
+    """Read a cell as a finite number; a number with a percent sign or commas stays a text until all rows show what these mean."""
     if isinstance(cell, str) and ("," in cell or "%" in cell):
         written = read_written_number(cell)
         if written != (None, None):
-            return cell if "," in cell or written[0] is None else written[0]
+            return cell
     try:
         value = float(cell) if not isinstance(cell, bool | list | dict) else math.nan
     except (TypeError, ValueError):

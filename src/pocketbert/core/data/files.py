@@ -158,6 +158,8 @@ def read_class_names(source: DataSource) -> list[str] | None:
             features = {}  # a note of another program under the same key
     if not features and source.path is not None:
         features = _read_noted_features(Path(source.path).parent)
+        if features and not {*next(_read_plain_rows(source, BadRows(source.title), None), (0, {}))[1]} <= {*features}:
+            features = {}  # a note on other files
     feature = features.get(source.label) if isinstance(features, dict) else None
     while isinstance(feature, dict) and "feature" in feature:
         feature = feature["feature"]
@@ -180,8 +182,9 @@ def _read_noted_features(folder: Path) -> dict[str, Any]:
             continue
         infos = [content] if isinstance(content, dict) and "features" in content else []
         infos += [info for info in content.values() if isinstance(info, dict)] if isinstance(content, dict) else []
-        if found := next((info["features"] for info in infos if isinstance(info.get("features"), dict)), None):
-            return dict(found)
+        found = [info["features"] for info in infos if isinstance(info.get("features"), dict)]
+        if found:
+            return dict(found[0]) if len(found) == 1 else {}
     return {}
 
 

@@ -34,6 +34,8 @@ _SEPARATORS = (";", "|", ",")
 """What may part several labels in one cell."""
 _FEWEST_SCORES = 10
 """Different numbers that scores with commas have at least; fewer may be lists of numbers."""
+_SCORE_NAMES = ("score", "similarity", "rating")
+"""Ends of the names of columns in which a comma is taken as part of a number."""
 _EXAMPLE = 200
 """Characters of a cell that are kept as an example."""
 
@@ -56,6 +58,7 @@ class Column:
         objects: Cells that are other objects.
         tags: Texts of tags, such as ``B-PER O O``.
         written: Numbers as spreadsheets write them, with a percent sign or commas.
+        commas: Those of them that may be lists of numbers, such as ``2,10``.
         truths: Cells that are 0, 1, true, false, yes or no.
         words: Words in all texts.
         letters: Letters in all texts.
@@ -79,6 +82,7 @@ class Column:
     objects: int = 0
     tags: int = 0
     written: int = 0
+    commas: int = 0
     truths: int = 0
     words: int = 0
     letters: int = 0
@@ -99,7 +103,7 @@ class Column:
             self.soft += any(0 < p < 1 for p in (parsed.values() if isinstance(parsed, dict) else parsed))
         if (form := find_answer_form(parsed, self.name)) is not None:
             self.answers[form] += 1
-        cell = unwrap_label(parse_literal(cell))
+        text, cell = cell, unwrap_label(parse_literal(cell))
         spans = list_spans(cell)
         if isinstance(cell, list | tuple) or spans is not None:
             self.lists += 1
@@ -107,9 +111,10 @@ class Column:
             self.parts.update(str(entry) for entry in cell)
             self.lengths[row] = len(cell)
             return
-        if isinstance(cell, dict):
+        if isinstance(cell, dict) and not isinstance(text, str):
             self.objects += 1
             return
+        cell = text if isinstance(text, str) else cell  # a text that is an object in JSON, such as a line of a log
         self.values.add(str(cell))
         self.truths += read_truth(cell) is not None
         number = number_of(cell)
@@ -125,7 +130,9 @@ class Column:
             tags = split_tags(cell)
             self.tags += tags is not None
             self.lengths[row] = len(tags or words)
-            self.written += read_written_number(cell) != (None, None)
+            is_written = read_written_number(cell) != (None, None)
+            self.written += is_written
+            self.commas += is_written and not {"%", "."} & {*cell}
 
     @property
     def mean_words(self) -> float:
@@ -162,6 +169,7 @@ class Column:
         """Whether all cells are numbers, most of them with a percent sign or commas, that are no lists such as ``2,10``."""
         is_most = self.cells < 2 * self.written and self.numbers + self.written == self.cells
         is_list = plain_name(self.name).endswith("s") or is_numbered_column(self.name)
+        is_list = is_list or (self.commas > 0 and not plain_name(self.name).endswith(_SCORE_NAMES))
         return is_most and len(self.values) >= _FEWEST_SCORES and not is_list
 
     @property

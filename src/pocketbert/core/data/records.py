@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -127,6 +128,13 @@ def _expand_paragraph(record: _Record) -> Iterator[dict[str, Any]]:
 
 
 _ASKED, _ANSWERED = ("question", "query"), ("answer", "answers", "answertext")
+_VERDICTS = ("yes", "no", "true", "false")
+"""Answers that are classes, and no part of a text in which they happen to stand."""
+
+
+def _stands_in(answer: str, text: str) -> bool:
+    """Return whether an answer stands in a text, and is no part of a longer word of Latin letters there."""
+    return re.search(rf"(?<![a-zA-Z0-9]){re.escape(answer)}(?![a-zA-Z0-9])", text) is not None
 
 
 def _answered_columns(record: _Record) -> tuple[str, str, str, bool] | None:
@@ -140,13 +148,17 @@ def _answered_columns(record: _Record) -> tuple[str, str, str, bool] | None:
         str(name) for name, cell in record.items() if isinstance(cell, str) and " " in cell and cell[0] not in "[{"
     ]
     others = [name for name in texts if name not in (asked, answer)]
-    if asked is None or answer is None or "context" in plain or not others:
+    if asked is None or answer is None or {"context", *LABEL_NAMES[0]} & {*plain} or not others:
         return None
     found = parse_literal(record[answer])
     found = found.get("text") if isinstance(found, dict) else found
     answers = [found] if isinstance(found, str) else found if isinstance(found, list) else []
-    are_texts = bool(answers) and all(isinstance(text, str) and text for text in answers)
-    around = [n for n in others if are_texts and all(t in record[n] and 2 * len(t) < len(record[n]) for t in answers)]
+    are_texts = bool(answers) and all(isinstance(t, str) and len(t) > 1 and t.lower() not in _VERDICTS for t in answers)
+    around = [
+        n
+        for n in others
+        if are_texts and all(_stands_in(t, record[n]) and 2 * len(t) < len(record[n]) for t in answers)
+    ]
     longest = max(others, key=lambda name: len(record[name]))
     return asked, around[0] if len(around) == 1 else longest, answer, len(around) == 1
 
@@ -161,7 +173,8 @@ def _expand_answered(record: _Record) -> Iterator[dict[str, Any]]:
     columns = _answered_columns(record)
     if columns is None:
         raise ValueError("no question with a text and an answer")
-    row = dict(zip(("question", "context", "answers"), map(record.get, columns[:3]), strict=True))
+    row = {str(name): cell for name, cell in record.items() if str(name) not in columns[:3]}
+    row |= dict(zip(("question", "context", "answers"), map(record.get, columns[:3]), strict=True))
     start = next((cell for name, cell in record.items() if plain_name(str(name)) in ("answerstart", "start")), None)
     yield {**row, **({"answer_start": start} if start is not None else {})}
 
