@@ -71,7 +71,7 @@ EXAMPLES: tuple[tuple[str, str, Mapping[str, list[Any]]], ...] = (
     ("an object with a name", '`{"id": 3, "name": "good"}`', {"label": _each({"id": 3, "name": "good"}, {"id": 4, "name": "bad"})}),
     ("few whole numbers", "`1` to `5`", {"label": _each(1, 2, 3, 4, 5)}),
     ("many numbers with fractions", "`2.4`", {"label": [i / 7 for i in range(24)]}),
-    ("numbers with a percent sign, a decimal comma or commas of thousands, one of the two commas in a file", "`85%`, `0,85`, `1,234.5`", {"score": [f"{i * 3 + 1}%" for i in range(24)]}),
+    ("numbers with a percent sign in all rows, or, in `score`, `similarity` and `rating`, with one kind of comma", "`85%`, `0,85`, `1,234.5`", {"score": [f"{i * 3 + 1}%" for i in range(24)]}),
     ("a list of names", '`["a", "b"]`', {"label": _each(["a", "b"], ["b"])}),
     ("names between semicolons, bars or commas, if they recur", '`"a,b"`', {"label": _each("a,b", "b")}),
     ("several columns of 0 and 1, true and false, yes and no", "`toxic`, `insult`", {"toxic": _each(0, 1), "insult": _each(0, 1, 1)}),
