@@ -323,7 +323,8 @@ def _find_quotes(text: str, form: TableForm) -> TableForm:
     share = _share_of_rows(text, bare)
     if '"' in text and form.separator in "\t|" and share > _CLEAN:
         sample = _read_sample(text, bare)
-        is_quoted = form.quote or _has_quoted_column(sample) or _has_doubled_quotes(sample)
+        is_doubled = any('""' in cell[1:-1] and cell[0] == cell[-1] == '"' for row in sample for cell in row)
+        is_quoted = form.quote or is_doubled or _has_quoted_column(sample)
         # a quote that one cell opens and another closes would join rows that are whole without it
         is_closed = all(cell[-1] == '"' for row in sample for cell in row if cell[:1] == '"')
         share_quoted = _share_of_rows(text, quoted)
@@ -342,10 +343,6 @@ def _has_quoted_column(rows: Sequence[Sequence[str]], quote: str = '"') -> bool:
     width = len(rows[0]) if rows else 0
     whole = [[len(cell) > 1 and cell[0] == cell[-1] == quote for cell in row] for row in rows if len(row) == width]
     return len(whole) > 1 and any(map(all, zip(*whole, strict=True)))
-
-
-def _has_doubled_quotes(rows: Sequence[Sequence[str]]) -> bool:
-    return any('""' in cell[1:-1] and cell[0] == cell[-1] == '"' for row in rows for cell in row)
 
 
 def _share_of_rows(text: str, form: TableForm) -> float:
