@@ -252,7 +252,6 @@ CASES: list[tuple[str, Any, str, str, str]] = [
     ("objects.jsonl", lines({"text": t, "label": {"id": 3, "name": n}} for t, n in PAIRS), "name", "text - label", "good"),
     ("vertex.jsonl", lines({"classificationAnnotation": {"displayName": n}, "textContent": t} for t, n in PAIRS), "name", "textContent - classificationAnnotation", "good"),
     ("studio-choices.json", json.dumps([{"text": t, "topics": {"choices": ["a", n]}, "lead_time": 1.5} for t, n in PAIRS]), "names", "text - topics", "a, good"),
-    ("named/a.jsonl", {"a.jsonl": lines({"text": t, "label": i % 2} for i, t in enumerate(TEXTS)), "dataset_info.json": json.dumps({"features": {"label": {"names": ["neg", "pos"], "_type": "ClassLabel"}}})}, "name", "text - label", "0"),
     ("unnamed/a.csv", {"a.csv": table(["text", "label"], TEXTS, each(0, 1)), "dataset_infos.json": json.dumps({n: {"features": {"text": {}, "label": {"names": ["bad"], "_type": "ClassLabel"}}} for n in "ab"})}, "name", "text - label", "0"),
     ("word-lists.csv", table(["tokens", "label"], [str(t.split()) for t in TEXTS], LABELS), "name", "tokens - label", "good"),
     ("pairs-of-numbers.csv", table(["text", "label"], TEXTS, [f"{i % 7},{i % 5 + 20}" for i in range(24)]), "names", "text - label", "0, 20"),

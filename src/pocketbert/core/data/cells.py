@@ -140,29 +140,26 @@ def parse_literal(cell: Any) -> Any:
     return value if isinstance(value, list | dict) else cell
 
 
-_PLACE = re.compile(r"start|begin|offset|point|end", re.IGNORECASE)
+_PLACE = re.compile(r"start|begin|offset|point|end|score|prob|confidence", re.IGNORECASE)
 _NAME_KEYS = ("choices", "labels", "name", "label", "displayName", "value")
 """What programs call the name, or the names, in an object that stands for a label."""
-_CONFIDENCES = ("score", "prob", "probability", "confidence")
-
-
-def _has_confidence(value: Any) -> bool:
-    return isinstance(value, dict) and any(number_of(value.get(key)) is not None for key in _CONFIDENCES)
 
 
 def unwrap_label(cell: Any) -> Any:
     """Return the name in an object such as ``{"id": 3, "name": "sport"}``, the names in a list of them; other cells unchanged.
 
-    Objects with a score or confidence are not changed either: they are what a model says, of which the likeliest may be the label.
+    Objects with a score or confidence are unchanged too: a model wrote them.
     """
-    if _has_confidence(cell) or (isinstance(cell, list) and any(map(_has_confidence, cell))):
-        return cell
-    if isinstance(cell, list) and cell and all(isinstance(v, dict) and not any(map(_PLACE.match, v)) for v in cell):
+    if (
+        isinstance(cell, list)
+        and cell
+        and all(isinstance(v, dict) and not any(map(_PLACE.match, map(str, v))) for v in cell)
+    ):
         names = [unwrap_label(value) for value in cell]
         return names if all(isinstance(name, str | int) for name in names) else cell
-    if not isinstance(cell, dict) or "text" in cell or are_probabilities(cell):
+    if not isinstance(cell, dict) or "text" in cell or any(map(_PLACE.match, map(str, cell))):
         return cell
-    for key in _NAME_KEYS:
+    for key in _NAME_KEYS if not are_probabilities(cell) else ():
         value = cell.get(key)
         if isinstance(value, str) or (type(value) is int) or (key == _NAME_KEYS[0] and isinstance(value, list)):
             return value

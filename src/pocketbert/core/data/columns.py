@@ -557,8 +557,7 @@ def _kind_of(label: Column | None, text: Column | None) -> LabelKind | None:
 def _describe_label(source: DataSource, columns: Mapping[str, Column], kind: LabelKind | None, rows: int) -> str:
     """Describe the content of the label column in words, such as ``77 names in the first 20,000 rows``."""
     if class_names := read_class_names(source):
-        is_noted = source.path is not None and not source.path.endswith(".parquet")
-        return f"{len(class_names)} names{', from the note of datasets beside the file' if is_noted else ''}"
+        return f"{len(class_names)} names"
     label = columns.get(source.label)
     if label is None:
         count = source.label.count(",") + 1

@@ -369,8 +369,10 @@ def _settle_commas(examples: list[Example], bad: BadRows, column: str) -> list[E
     first = examples[next(iter(written))]
     shares = {isinstance(e.label, str) and "%" in e.label: e for e in reversed(examples) if e.label is not None}
     if len(shares) > 1:
-        what = f"column '{column}': score {shorten_repr(shares[False].label)} has no percent sign, and others have one."
-        bad.add(shares[False].row, what, "Write all scores with a percent sign, or all without one.")
+        what = f"score {shorten_repr(shares[False].label)} has no percent sign, and others have one."
+        bad.add(
+            shares[False].row, f"column '{column}': {what}", "Write all scores with a percent sign, or all without one."
+        )
         return examples
     if len(fitting) != 1 and (not fitting or any(thousands != decimal for thousands, decimal in written.values())):
         what = f"column '{column}': the comma in {shorten_repr(first.label)} may part thousands or be the decimal sign."

@@ -134,7 +134,7 @@ def read_class_names(source: DataSource) -> list[str] | None:
     """Return the class names that a data set stores for the numbers in its label column.
 
     The names are those of the type ``ClassLabel`` of `datasets`, which Parquet files written by that library contain
-    too, and the file ``dataset_info.json`` beside a file in any form. If the cells are lists (a tag for every word), they are the names of the list's elements.
+    too. If the cells are lists (a tag for every word), they are the names of the list's elements.
 
     Args:
         source: The data set; its `label` names the column.
@@ -156,36 +156,12 @@ def read_class_names(source: DataSource) -> list[str] | None:
             features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
         except (ValueError, KeyError, TypeError, RecursionError):
             features = {}  # a note of another program under the same key
-    if not features and source.path is not None:
-        features = _read_noted_features(Path(source.path).parent)
-        if features and not {*next(_read_plain_rows(source, BadRows(source.title), None), (0, {}))[1]} <= {*features}:
-            features = {}  # a note on other files
     feature = features.get(source.label) if isinstance(features, dict) else None
     while isinstance(feature, dict) and "feature" in feature:
         feature = feature["feature"]
     if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names"):
         return [str(name) for name in feature["names"]]
     return None
-
-
-_NOTES = ("dataset_info.json", "dataset_infos.json")
-_MOST_NOTES = 1 << 20
-
-
-def _read_noted_features(folder: Path) -> dict[str, Any]:
-    """Return the columns that a note of `datasets` in a folder describes, by name; empty without such a note."""
-    for path in (folder / name for name in _NOTES if (folder / name).is_file()):
-        try:
-            with open_regular(path) as stream:
-                content = json.loads((stream.read(_MOST_NOTES + 1) or b"")[:_MOST_NOTES])
-        except (InputError, ValueError, RecursionError):
-            continue
-        infos = [content] if isinstance(content, dict) and "features" in content else []
-        infos += [info for info in content.values() if isinstance(info, dict)] if isinstance(content, dict) else []
-        found = [info["features"] for info in infos if isinstance(info.get("features"), dict)]
-        if found:
-            return dict(found[0]) if len(found) == 1 else {}
-    return {}
 
 
 # --- Parquet, in which a few bytes can stand for a very large cell ---

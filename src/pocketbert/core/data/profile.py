@@ -35,7 +35,6 @@ _SEPARATORS = (";", "|", ",")
 _FEWEST_SCORES = 10
 """Different numbers that scores with commas have at least; fewer may be lists of numbers."""
 _SCORE_NAMES = ("score", "similarity", "rating")
-"""Ends of the names of columns in which a comma is taken as part of a number."""
 _EXAMPLE = 200
 """Characters of a cell that are kept as an example."""
 
@@ -58,7 +57,7 @@ class Column:
         objects: Cells that are other objects.
         tags: Texts of tags, such as ``B-PER O O``.
         written: Numbers as spreadsheets write them, with a percent sign or commas.
-        commas: Those of them that may be lists of numbers, such as ``2,10``.
+        commas: Texts with a comma that may be lists of numbers, such as ``2,10``.
         truths: Cells that are 0, 1, true, false, yes or no.
         words: Words in all texts.
         letters: Letters in all texts.
@@ -130,9 +129,8 @@ class Column:
             tags = split_tags(cell)
             self.tags += tags is not None
             self.lengths[row] = len(tags or words)
-            is_written = read_written_number(cell) != (None, None)
-            self.written += is_written
-            self.commas += is_written and not {"%", "."} & {*cell}
+            self.written += read_written_number(cell) != (None, None)
+            self.commas += "," in cell and not {"%", "."} & {*cell}
 
     @property
     def mean_words(self) -> float:
@@ -169,8 +167,8 @@ class Column:
         """Whether all cells are numbers, most of them with a percent sign or commas, that are no lists such as ``2,10``."""
         is_most = self.cells < 2 * self.written and self.numbers + self.written == self.cells
         is_list = plain_name(self.name).endswith("s") or is_numbered_column(self.name)
-        is_list = is_list or (self.commas > 0 and not plain_name(self.name).endswith(_SCORE_NAMES))
-        return is_most and len(self.values) >= _FEWEST_SCORES and not is_list
+        is_sure = not self.commas or plain_name(self.name).endswith(_SCORE_NAMES)
+        return is_most and len(self.values) >= _FEWEST_SCORES and is_sure and not is_list
 
     @property
     def is_distinct_text(self) -> bool:
