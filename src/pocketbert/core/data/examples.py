@@ -365,8 +365,8 @@ def _settle_commas(examples: list[Example], bad: BadRows, column: str) -> list[E
     written = {i: read_written_number(e.label) for i, e in enumerate(examples) if isinstance(e.label, str)}
     if not written:
         return examples
-    fitting = [place for place in (0, 1) if all(numbers[place] is not None for numbers in written.values())]
     first = examples[next(iter(written))]
+    fitting = [place for place in (0, 1) if all(numbers[place] is not None for numbers in written.values())]
     shares = {isinstance(e.label, str) and "%" in e.label: e for e in reversed(examples) if e.label is not None}
     if len(shares) > 1:
         what = f"score {shorten_repr(shares[False].label)} has no percent sign, and others have one."

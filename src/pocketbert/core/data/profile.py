@@ -34,7 +34,6 @@ _SEPARATORS = (";", "|", ",")
 """What may part several labels in one cell."""
 _FEWEST_SCORES = 10
 """Different numbers that scores with commas have at least; fewer may be lists of numbers."""
-_SCORE_NAMES = ("score", "similarity", "rating")
 _EXAMPLE = 200
 """Characters of a cell that are kept as an example."""
 
@@ -166,9 +165,8 @@ class Column:
     def is_scores(self) -> bool:
         """Whether all cells are numbers, most of them with a percent sign or commas, that are no lists such as ``2,10``."""
         is_most = self.cells < 2 * self.written and self.numbers + self.written == self.cells
-        is_list = plain_name(self.name).endswith("s") or is_numbered_column(self.name)
-        is_sure = not self.commas or plain_name(self.name).endswith(_SCORE_NAMES)
-        return is_most and len(self.values) >= _FEWEST_SCORES and is_sure and not is_list
+        is_list = self.commas > 0 and not plain_name(self.name).endswith(("score", "similarity", "rating"))
+        return is_most and len(self.values) >= _FEWEST_SCORES and not (is_list or is_numbered_column(self.name))
 
     @property
     def is_distinct_text(self) -> bool:

@@ -127,15 +127,12 @@ def _expand_paragraph(record: _Record) -> Iterator[dict[str, Any]]:
         }
 
 
-_ASKED, _ANSWERED = ("question", "query"), ("answer", "answers", "answertext")
-_VERDICTS = ("yes", "no", "true", "false")
-"""Answers that are classes, and no part of a text in which they happen to stand."""
+_ASKED, _ANSWERED, _YES_NO = ("question", "query"), ("answer", "answers", "answertext"), ("yes", "no", "true", "false")
 
 
 def _stands_in(answer: str, text: str) -> bool:
     """Return whether an answer stands in a text, and is no part of a longer word of Latin letters there."""
-    pattern = rf"(?<![a-zA-Z0-9]){re.escape(answer)}(?![a-zA-Z0-9])"
-    return 2 * len(answer) < len(text) and re.search(pattern, text) is not None
+    return 2 * len(answer) < len(text) and bool(re.search(rf"(?<![a-zA-Z\d]){re.escape(answer)}(?![a-zA-Z\d])", text))
 
 
 def _answered_columns(record: _Record) -> tuple[str, str, str, bool] | None:
@@ -154,7 +151,7 @@ def _answered_columns(record: _Record) -> tuple[str, str, str, bool] | None:
     found = parse_literal(record[answer])
     found = found.get("text") if isinstance(found, dict) else found
     answers = [found] if isinstance(found, str) else found if isinstance(found, list) else []
-    are_texts = bool(answers) and all(isinstance(t, str) and len(t) > 1 and t.lower() not in _VERDICTS for t in answers)
+    are_texts = bool(answers) and all(isinstance(t, str) and len(t) > 1 and t.lower() not in _YES_NO for t in answers)
     around = [n for n in others if are_texts and all(_stands_in(t, record[n]) for t in answers)]
     longest = max(others, key=lambda name: len(record[name]))
     return asked, around[0] if len(around) == 1 else longest, answer, len(around) == 1
