@@ -129,7 +129,7 @@ class Subject:
         """Free the memory of the engine that runs the file, if the file can be opened again when it is needed."""
         if isinstance(self.predictor, FileOnDemand):
             self.predictor.close()
-            release_memory()  # engines are often in reference cycles
+            release_memory(self.path)  # engines are often in reference cycles
 
     def take_recorded(self, golden: Sequence[GoldenRow]) -> None:
         """Take the outputs recorded in golden rows as the file's answers, except for a few rows of each length.

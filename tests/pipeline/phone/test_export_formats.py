@@ -251,9 +251,12 @@ def test_what_is_in_a_folder_with_packages(finished_coreml: Path) -> None:
         assert set(record["scores"]) == {"eval"}
     for file in ONNX:
         assert [s["provenance"] for s in records[file]["seen_right"]] == ["measured"]
-    for row in read_golden(phone / "golden.jsonl"):
-        assert set(row.outputs) == set(row.tolerance) == {FP16, W8, *ONNX}
-        assert row.tolerance[ONNX[0]] < row.tolerance[FP16] <= row.tolerance[W8]
+    rows = read_golden(phone / "golden.jsonl")
+    evaluated = [row for row in rows if FP16 in row.outputs]
+    assert 12 < len(evaluated) < len(rows)  # an evaluator runs them, on fewer rows of each length
+    for row in rows:
+        assert set(row.outputs) == set(row.tolerance) == {*ONNX, *((FP16, W8) if row in evaluated else ())}
+    assert all(row.tolerance[ONNX[0]] < row.tolerance[FP16] <= row.tolerance[W8] for row in evaluated)
 
 
 def test_the_card_says_what_was_not_measured(finished_coreml: Path) -> None:

@@ -147,8 +147,8 @@ def list_extras() -> frozenset[str]:
 
 _MUCH_MEMORY = 2_500_000_000
 """Bytes of a process from which on it is worth a search for objects in cycles, which takes up to half a second."""
-_SOME_MEMORY = 2_200_000_000
-"""Bytes of a process from which on freed memory is given back, which takes a tenth of a second."""
+_LARGE_FILE = 100_000_000
+"""Bytes of a file from which on it is worth it in any case."""
 
 
 @contextmanager
@@ -157,7 +157,7 @@ def leave_out_of_collection() -> Iterator[None]:
 
     Otherwise each collection takes half a second, and blocks that open several large files cause many.
     """
-    release_memory(thoroughly=True)  # what is not needed any more would stay in memory as long as the block runs
+    release_memory()
     gc.freeze()
     try:
         yield
@@ -165,19 +165,19 @@ def leave_out_of_collection() -> Iterator[None]:
         gc.unfreeze()
 
 
-def release_memory(thoroughly: bool = False) -> None:
-    """Give freed memory of this process back to the system if it holds much; Linux' C library would keep it.
+def release_memory(after: Path | None = None) -> None:
+    """Give freed memory of this process back to the system, if it holds much or a large file was just worked on.
+
+    Linux' C library would keep it.
 
     Args:
-        thoroughly: Whether objects in cycles are searched for even if the process does not hold very much, which takes up
-            to half a second.
+        after: That file, or a folder of files.
     """
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):  # no /proc, or another C library than glibc
             pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
-            used = pages * os.sysconf("SC_PAGE_SIZE")
-            if used > _SOME_MEMORY:
-                # while other objects are left out of collection, a search is short
-                if thoroughly or used > _MUCH_MEMORY or gc.get_freeze_count():
-                    gc.collect()
+            files = [] if after is None else [after, *after.rglob("*")]
+            size = sum(path.stat().st_size for path in files if path.is_file())
+            if size > _LARGE_FILE or pages * os.sysconf("SC_PAGE_SIZE") > _MUCH_MEMORY:
+                gc.collect()
                 ctypes.CDLL(None).malloc_trim(0)

@@ -200,7 +200,7 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
     models = PreparedModels(subjects[0].folder, subjects[0].task, evidence.tokenizer.max_length, torch_model)
     for subject in report_parts("numbers in files compared", subjects):
         gates += [*own_gates[subject.name], check_stored_numbers(subject, models)]
-        release_memory()
+        release_memory(subject.path)
     status = Status.PASSED if all(g.passed for g in gates) else Status.FAILED
     return result.model_copy(
         update={"status": status, "gates": gates, "scores": scores, "seen_right": engines, "confidence": confidences}

@@ -105,7 +105,7 @@ def make_golden(
         outputs[file.path] = dict(zip(numbers, values, strict=True))
         scored = PROBABILITIES in predictor.outputs
         del predictor  # before the next file is opened
-        release_memory()
+        release_memory(model.source(file))
         expected = [apply_score_function(m, task.score).astype(np.float32) for m in reference] if scored else reference
         picked = join_texts([row.pick(m) for row, m in zip(blank, expected, strict=True)])
         tolerance[file.path] = bounds_of(file).golden * logit_scale(picked)

@@ -253,7 +253,7 @@ class RunFolder:
         if step.trains:
             order_training(step.name, self.exact[step.name])
         failures = list(step.make(StepPaths(work.built, work.path, self.path / _METRICS)))
-        release_memory()
+        release_memory(work.built)
         (sync_tree if work.built.is_dir() else sync_path)(work.built)
         mark = Mark(
             name=step.name,
