@@ -225,17 +225,16 @@ def run_padded_rows(
     predictor: Predictor, tokenizer: TextTokenizer, rows: Sequence[Encoded], task: Task
 ) -> list[Matrix]:
     """Run each row alone, with 19 padding tokens more than needed (fewer if too long); return a matrix per row."""
-    groups = defaultdict[int, dict[int, dict[str, NDArray[np.int64]]]](dict)
-    apart = getattr(predictor, "computes_rows_apart", False)
+    groups = defaultdict[object, dict[int, dict[str, NDArray[np.int64]]]](dict)
+    apart, names = getattr(predictor, "computes_rows_apart", False), answer_outputs(task, predictor)
     for i, row in enumerate(rows):
         batch = _pad_more(predictor, tokenizer, row)
         # rows that the engine computes apart from each other anyway may be given to it together
-        groups[batch["input_ids"].shape[1] if apart else -1 - i][i] = batch
+        groups[("length", batch["input_ids"].shape[1]) if apart else ("row", i)][i] = batch
     answers = dict[int, Matrix]()
     for group in groups.values():
         batches = [*group.values()]
         together = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
-        names = answer_outputs(task, predictor)
         matrices = split_by_text(predictor.run(together), together, names, task, tokenizer.mask_id)
         answers |= dict(zip(group, matrices, strict=True))
     return [answers[i] for i in range(len(rows))]

@@ -28,7 +28,7 @@ from pocketbert.core.data.forms import (
     FileForm,
     find_form,
 )
-from pocketbert.core.data.profile import PROFILED_ROWS, Column, profile_columns, split_cell
+from pocketbert.core.data.profile import FEWEST_SCORES, PROFILED_ROWS, Column, profile_columns, split_cell
 from pocketbert.core.data.records import RecordShape
 from pocketbert.core.data.source import DataSource, TeacherColumn
 from pocketbert.core.data.tables import (
@@ -51,8 +51,6 @@ _CHOICE_ROWS = 20
 """Rows that show whether a file has questions with choices."""
 _MOST_CLASSES = 50
 """Whole numbers with more values are classes only if they count on from 0."""
-_FEWEST_SCORES = 10
-"""Numbers with fractions are scores if they have at least this many values, else they may be classes."""
 _SHOWN = 8
 _ENDS_OF_LABELS = ("label", "labels", "sentiment", "category", "class", "intent", "emotion", "topic")
 """Ends of the names of label columns, such as ``airline_sentiment``."""
@@ -544,7 +542,7 @@ def _kind_of(label: Column | None, text: Column | None) -> LabelKind | None:
     if label.is_scores:
         return LabelKind.SCORE
     if label.is_numbers and label.fractions:
-        return LabelKind.SCORE if len(label.values) >= _FEWEST_SCORES else None
+        return LabelKind.SCORE if len(label.values) >= FEWEST_SCORES else None
     if label.is_numbers:
         numbers = sorted({int(float(value)) for value in label.values})
         is_classes = numbers == list(range(len(numbers))) or len(numbers) <= _MOST_CLASSES

@@ -98,8 +98,18 @@ class Example:
     @property
     def digest(self) -> str:
         """Hash of the lower-cased texts without surrounding blanks; rows with equal hashes count as duplicates."""
-        joined = "\x1f".join(part.strip().lower() for part in (self.text, self.pair or "", *self.choices))
+        joined = "\x1f".join(map(text_key, (self.text, self.pair or "", *self.choices)))
         return hashlib.sha256(joined.encode(errors="replace")).hexdigest()
+
+    @property
+    def query_digest(self) -> str:
+        """Hash of the row without its second text; pairs of one query have equal ones."""
+        return replace(self, pair=None).digest
+
+
+def text_key(text: str) -> str:
+    """Return a text as texts are compared: in lower case, without surrounding blanks."""
+    return text.strip().lower()
 
 
 def unlabelled_example(text: Text | ChoiceText, row: int = 1) -> Example:
@@ -530,7 +540,7 @@ def hold_out_share(
         The rows to keep, and the held-out rows, each in file order.
     """
     limit = f"{int(fraction * _HASHES):064x}"
-    rows = [(example, (replace(example, pair=None) if by_first else example).digest) for example in examples]
+    rows = [(example, example.query_digest if by_first else example.digest) for example in examples]
     held = {digest for _, digest in rows if _with_purpose(digest, purpose) < limit}
     kept_labels = {name for example, digest in rows if digest not in held for name in label_names(example)}
     held -= {digest for example, digest in rows if not kept_labels.issuperset(label_names(example))}

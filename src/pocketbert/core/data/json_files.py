@@ -214,10 +214,7 @@ class _DocumentReader:
         self._take("{")
         first, passed_over, are_rows = dict[str, Any](), list[str](), False
         while self._peek() != "}":
-            key = self._decode()
-            if not isinstance(key, str):
-                raise self._error("a key is a text between double quotes")
-            self._take(":")
+            key = self._read_key()
             start = self._peek()
             if start == "[" and key.lower() in _OTHER_ARRAYS and key != self._array:
                 has_columns = self.has_columns
@@ -253,6 +250,14 @@ class _DocumentReader:
                 self._take(",")
         self._take("}")
 
+    def _read_key(self) -> str:
+        """Return the key of an object that begins here, and go to its value."""
+        key = self._decode()
+        if not isinstance(key, str):
+            raise self._error("a key is a text between double quotes")
+        self._take(":")
+        return key
+
     def _is_at_row(self) -> bool:
         """Return whether the object that begins here is a row: short, of plain values, with at least two usual names of columns."""
         if len(self._text) - self._at < _LONGEST_ROW and not self._ended:
@@ -272,10 +277,7 @@ class _DocumentReader:
             return columns
         self._take("{")
         while self._peek() != "}":
-            key = self._decode()
-            if not isinstance(key, str):
-                raise self._error("a key is a text between double quotes")
-            self._take(":")
+            key = self._read_key()
             start = self._peek()
             if start == "{" and key.lower() in (*_WRAPPERS, *SPLITS) and depth < 2:
                 found = self.read_columns(depth + 1)

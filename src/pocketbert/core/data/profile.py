@@ -23,7 +23,7 @@ from pocketbert.core.data.cells import (
 )
 from pocketbert.core.data.span_cells import list_spans
 from pocketbert.core.data.tables import is_numbered_column, plain_name
-from pocketbert.core.data.teacher_column import find_answer_form, parse_json
+from pocketbert.core.data.teacher_column import find_answer_form
 from pocketbert.core.tasks import LabelKind
 
 PROFILED_ROWS = 20_000
@@ -32,8 +32,8 @@ _PROFILED_CHARACTERS = 1 << 26
 """Characters of text after which no further row is profiled."""
 _SEPARATORS = (";", "|", ",")
 """What may part several labels in one cell."""
-_FEWEST_SCORES = 10
-"""Different numbers that scores with commas have at least; fewer may be lists of numbers."""
+FEWEST_SCORES = 10
+"""Different values that numbers with fractions or commas have at least as scores; fewer may be classes, or lists of numbers."""
 _EXAMPLE = 200
 """Characters of a cell that are kept as an example."""
 
@@ -96,12 +96,12 @@ class Column:
             return
         self.cells += 1
         self.example = self.example or str(cell)[:_EXAMPLE]
-        if are_probabilities(parsed := parse_json(cell)):
+        if are_probabilities(parsed := parse_literal(cell)):
             self.probabilities += 1
             self.soft += any(0 < p < 1 for p in (parsed.values() if isinstance(parsed, dict) else parsed))
         if (form := find_answer_form(parsed, self.name)) is not None:
             self.answers[form] += 1
-        text, cell = cell, unwrap_label(parse_literal(cell))
+        text, cell = cell, unwrap_label(parsed)
         spans = list_spans(cell)
         if isinstance(cell, list | tuple) or spans is not None:
             self.lists += 1
@@ -166,7 +166,7 @@ class Column:
         """Whether all cells are numbers, most of them with a percent sign or commas, that are no lists such as ``2,10``."""
         is_most = self.cells < 2 * self.written and self.numbers + self.written == self.cells
         is_list = self.commas > 0 and not plain_name(self.name).endswith(("score", "similarity", "rating"))
-        return is_most and len(self.values) >= _FEWEST_SCORES and not (is_list or is_numbered_column(self.name))
+        return is_most and len(self.values) >= FEWEST_SCORES and not (is_list or is_numbered_column(self.name))
 
     @property
     def is_distinct_text(self) -> bool:

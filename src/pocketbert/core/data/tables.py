@@ -320,8 +320,7 @@ def _find_quotes(text: str, form: TableForm) -> TableForm:
     are doubled, or if a whole column is quoted.
     """
     quoted, bare = replace(form, quote='"'), replace(form, quote="")
-    share = _share_of_rows(text, bare)
-    if '"' in text and form.separator in "\t|" and share > _CLEAN:
+    if '"' in text and form.separator in "\t|" and (share := _share_of_rows(text, bare)) > _CLEAN:
         sample = _read_sample(text, bare)
         is_doubled = any('""' in cell[1:-1] and cell[0] == cell[-1] == '"' for row in sample for cell in row)
         is_quoted = form.quote or is_doubled or _has_quoted_column(sample)
@@ -334,7 +333,7 @@ def _find_quotes(text: str, form: TableForm) -> TableForm:
         is_single = '"' not in text and _has_quoted_column(_read_sample(text, bare), "'")
         return single if is_single and _share_of_rows(text, single) > _CLEAN else quoted if '"' in text else form
     others = [replace(quoted, escape="\\")] if '\\"' in text else []
-    others += [single] if share < _DAMAGED else []
+    others += [single] if _share_of_rows(text, bare) < _DAMAGED else []
     return next((other for other in others if _share_of_rows(text, other) > _CLEAN), form)
 
 

@@ -185,12 +185,7 @@ def _cell_of(column: str, row: Mapping[str, Any]) -> Any:
             raise ValueError(f"{shorten_repr(labels[0])} is a label, and other columns of the row hold numbers.")
         cells = {name: number_of(cell) if isinstance(cell, str) else cell for name, cell in given.items()}
         return None if all(cell is None for cell in cells.values()) else cells
-    return parse_json(row.get(column))
-
-
-def parse_json(cell: Any) -> Any:
-    """Return the list or object that a text spells in JSON or as Python prints it; any other cell is returned as it is."""
-    return cell if isinstance(cell, str) and len(cell) > _MOST_NUMBERS * 8 else parse_literal(cell)
+    return parse_literal(row.get(column))
 
 
 def _read_entry(
@@ -512,7 +507,7 @@ def find_answer_form(cell: Any, column: str) -> LabelKind | None:
         cell: The cell.
         column: Name of its column.
     """
-    cell = parse_json(cell)
+    cell = parse_literal(cell)
     if isinstance(cell, dict) and {"start", "end"} <= {*cell} and isinstance(cell["start"], list | tuple):
         return LabelKind.ANSWERS
     entries = cell if isinstance(cell, list | tuple) else ()

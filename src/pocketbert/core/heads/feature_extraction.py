@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.data.examples import Example
+from pocketbert.core.data.examples import Example, text_key
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads.head import Prepared, TextHead, all_finite, make_score, prepare_texts
 from pocketbert.core.metrics import (
@@ -134,7 +134,7 @@ class FeatureExtractionHead(TextHead):
         Returns:
             For each query the positions of its relevant passages, from 1, and the number of passages.
         """
-        keys = [(_plain(e.text), _plain(e.pair or "")) for e in examples]
+        keys = [(text_key(e.text), text_key(e.pair or "")) for e in examples]
         passages = {passage: i for i, (_, passage) in enumerate(keys)}
         place = {passage: n for n, passage in enumerate(passages)}
         relevant: dict[str, dict[int, None]] = {}
@@ -205,7 +205,7 @@ def find_rankings(examples: Sequence[Example]) -> list[Ranking]:
     is_record = any(a.row == b.row for a, b in pairwise(examples))
     groups: dict[tuple[int, str], list[int]] = {}
     for i, example in enumerate(examples):
-        groups.setdefault((example.row if is_record else 0, _plain(example.text)), []).append(i)
+        groups.setdefault((example.row if is_record else 0, text_key(example.text)), []).append(i)
     rankings = []
     for own in groups.values():
         best = max(values[own])
@@ -214,11 +214,6 @@ def find_rankings(examples: Sequence[Example]) -> list[Ranking]:
             rankings.append(Ranking(positives, tuple(i for i in own if values[i] < best)))
     covered = sum(len(ranking.positives) + len(ranking.others) for ranking in rankings)
     return rankings if is_mark or covered * 2 >= len(examples) else []
-
-
-def _plain(text: str) -> str:
-    """Return a text as texts are compared: in lower case, without surrounding blanks."""
-    return text.strip().lower()
 
 
 def similarities(one: NDArray[np.floating], other: NDArray[np.floating], kind: Similarity) -> NDArray[np.float64]:

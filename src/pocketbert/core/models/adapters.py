@@ -528,7 +528,12 @@ def _link_files(base: Path, adapters: Sequence[Path], destination: Path) -> None
                 continue
             if name != ADAPTER_FILE and name != "config.json" and not name.endswith(".index.json"):
                 linked[name] = path
-    for name, path in linked.items():
+    _make_links(linked, destination)
+
+
+def _make_links(files: Mapping[str, Path], destination: Path) -> None:
+    """Link files into a folder by their paths there."""
+    for name, path in files.items():
         place = destination / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(path.resolve())
@@ -563,13 +568,11 @@ def link_sentence_folder(path: Path) -> Path:
         return path
     links = {f.name: f for folder in (path, encoder) for f in folder.iterdir() if f != listed}
     links |= {str(f.relative_to(path)): f for p in further if p != path and p.is_dir() for f in p.iterdir()}
-    files = {name: str(file.resolve()) for name, file in sorted(links.items()) if file.is_file()}
-    key = sha256_json([modules, files])
+    files = {name: file for name, file in links.items() if file.is_file()}
+    key = sha256_json([modules, sorted((name, str(file.resolve())) for name, file in files.items())])
     if key not in _merged:
         destination = Path(tempfile.mkdtemp(dir=process_folder()))
-        for name, file in files.items():
-            (destination / name).parent.mkdir(parents=True, exist_ok=True)
-            (destination / name).symlink_to(file)
+        _make_links(files, destination)
         write_json(destination / MODULES_FILE, [{**modules[0], "path": ""}, *modules[1:]])
         _merged[key] = destination
     return _merged[key]

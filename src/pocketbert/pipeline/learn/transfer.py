@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.data.examples import Example
+from pocketbert.core.data.examples import Example, text_key
 from pocketbert.core.data.unlabelled import PairDrawing, TransferCounts, read_transfer_rows
 from pocketbert.core.disk.files import open_atomic, read_json, write_json
 from pocketbert.core.errors import InputError, Problem
@@ -177,12 +177,12 @@ def arrange_pairs(
     if term == "margins":
         return _arrange_margins(rows, rankings, stage.margin_scale, key, has_length_1)
     has_others = any(ranking.others for ranking in rankings)
-    triples = [(i, j) for r in rankings for n, i in enumerate(r.positives) for j in _negatives_of(r, n)]
-    order = [row for i, j in triples for row in (2 * i, 2 * i + 1, 2 * j + 1)[: 3 if has_others else 2]]
-    numbers: dict[str, int] = {}
-    texts = [text.strip().lower() for e in examples for text in (e.text, e.pair or "")]
-    own = np.array([numbers.setdefault(texts[row], len(numbers)) for row in order], np.int64)
     together = 3 if has_others else 2
+    triples = [(i, j) for r in rankings for n, i in enumerate(r.positives) for j in _negatives_of(r, n)]
+    order = [row for i, j in triples for row in (2 * i, 2 * i + 1, 2 * j + 1)[:together]]
+    numbers: dict[str, int] = {}
+    texts = [text_key(text) for e in examples for text in (e.text, e.pair or "")]
+    own = np.array([numbers.setdefault(texts[row], len(numbers)) for row in order], np.int64)
     targets = {TEXT_NUMBERS: own, QUERY_ROWS: np.full(len(order), together, np.int64)}
     note = f"{key}: {len(triples):,} texts of {len(rankings):,} queries{', with negatives' if has_others else ''}"
     print_note(f"  {note}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import ceil, inf, isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -205,7 +204,7 @@ def _take_rows(rows: Sequence[Example], count: int, seed: int, by_first: bool) -
     Seed and hash of a row decide whether it is taken. Equal texts stay together, and with `by_first` pairs with the same first text. If
     no kept row would have a label, the rows with that label are kept.
     """
-    keyed = [(row, (replace(row, pair=None) if by_first else row).digest) for row in rows]
+    keyed = [(row, row.query_digest if by_first else row.digest) for row in rows]
     strata = defaultdict[tuple[str, ...], dict[str, int]](dict)
     for row, digest in keyed:
         labels = tuple(sorted({str(name) for name in label_names(row)}))
