@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -38,6 +39,9 @@ from pocketbert.export.adapters import (  # noqa: F401 - they register themselve
 from pocketbert.export.adapters.lean import find_layer_parts
 from pocketbert.export.adapters.mask_4d import ExportPlan
 from pocketbert.export.adapters.outliers import Outliers
+
+_CHANNELS: WeakKeyDictionary[nn.Module, dict[tuple[Format, Layout], dict[str, Tensor]]] = WeakKeyDictionary()
+"""Largest magnitudes of channels by the name of the tensor, of models that `prepare_with_shared_weights` prepared."""
 
 
 def prepare(
@@ -86,9 +90,11 @@ def prepare_with_shared_weights(
 ) -> nn.Module:
     """Prepare a model for export as `prepare` does, but without copying weights that stay unchanged, to save memory.
 
-    The module and the model share these weights, so neither may be trained afterwards.
+    The module and the model share these weights, so neither may be trained afterwards. Since they stay as they are,
+    activations on `sentences` are measured once for a model, format and layout.
     """
-    plan = ExportPlan(family, task, format, layout, pooling, tuple(samples), tuple(sentences))
+    channels = _CHANNELS.setdefault(model, {}).setdefault((format, layout), {})
+    plan = ExportPlan(family, task, format, layout, pooling, tuple(samples), tuple(sentences), channels)
     module, weights = _rewrite_copy(model, plan)
     for copied, own in weights:
         if torch._C._is_cow_tensor(copied):  # type: ignore[attr-defined]  # nothing was written to it

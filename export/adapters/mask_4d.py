@@ -45,6 +45,8 @@ class ExportPlan:
         samples: Inputs [B, L] of real text by name, on which the largest numbers inside the model are measured.
         sentences: Inputs [B, L] of texts that are the same in every run for a model, on which outlier channels are
             found; if empty, none are looked for.
+        channels: What was measured on `sentences` when the same weights were prepared in the same way before, see
+            `divide_outliers`; None if that is not known.
     """
 
     family: Family
@@ -54,6 +56,7 @@ class ExportPlan:
     pooling: Pooling = DEFAULT_POOLING
     samples: Sequence[Mapping[str, NDArray[np.int64]]] = ()
     sentences: Sequence[Mapping[str, NDArray[np.int64]]] = ()
+    channels: dict[str, Tensor] | None = None
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -87,7 +90,7 @@ def with_additive_mask(model: Any, plan: ExportPlan) -> nn.Module:
     if parts is not None and parts.head is not None:
         model = parts.head(model)
     module = wrap_model(model, plan, factor)
-    module.outliers = divide_outliers(module, plan.family.inputs, plan.sentences)
+    module.outliers = divide_outliers(module, plan.family.inputs, plan.sentences, plan.channels)
     return module
 
 

@@ -59,7 +59,9 @@ class Outliers:
     ratio: float
 
 
-def divide_outliers(module: nn.Module, inputs: Sequence[str], rows: Sequence[_Inputs]) -> tuple[Outliers, ...]:
+def divide_outliers(
+    module: nn.Module, inputs: Sequence[str], rows: Sequence[_Inputs], known: dict[str, Tensor] | None = None
+) -> tuple[Outliers, ...]:
     """Divide channels with outlier activations by powers of two, and multiply the weights that read them, in place.
 
     Channels are outliers if their activations on `rows` are far larger than those of the other channels. In fp32 the
@@ -69,16 +71,21 @@ def divide_outliers(module: nn.Module, inputs: Sequence[str], rows: Sequence[_In
         module: A module prepared for export, in eval mode. **It is changed in place.**
         inputs: Names of the module's inputs, in their order.
         rows: Inputs [B, L] by name on which activations are measured; if there are none, nothing is changed.
+        known: Largest magnitudes [C] by the name of the tensor, from an earlier call with a module that was prepared in
+            the same way from the same weights. If it is empty, this call fills it.
 
     Returns:
         The tensors with divided channels; empty if there are no outliers, or if a layer is of an unknown class.
     """
     if not rows:
         return ()
-    places = find_places(module, _tensors_of_row(rows[0], inputs))
-    largest = measure_channels(module, places, inputs, rows)
+    places = find_places(module, [tensor[:1] for tensor in _tensors_of_row(rows[0], inputs)])
+    known = {} if known is None else known
+    if not all(place.name in known for place in places):
+        known |= zip((p.name for p in places), measure_channels(module, places, inputs, rows), strict=True)
     divided = []
-    for place, sizes in zip(places, largest, strict=True):
+    for place in places:
+        sizes = known[place.name]
         factors = _choose_factors(sizes, place)
         if factors is not None:
             place.divide(factors)

@@ -77,6 +77,18 @@ def test_every_head_and_layers_that_run_several_times(
         assert torch.equal(before, after)
 
 
+def test_what_one_call_measures_serves_the_next() -> None:
+    module, family = prepare_noisy("bert")
+    plant(module, family.inputs, 64.0)
+    first, second = copy.deepcopy(module), copy.deepcopy(module)
+    known: dict[str, torch.Tensor] = {}
+    found = divide_outliers(first, family.inputs, ROWS, known)
+    empty = [{name: row[name] * 0 for name in row} for row in ROWS]  # no token counts: nothing can be measured on these
+    assert found == divide_outliers(second, family.inputs, empty, known)
+    for weight, again in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(weight, again)
+
+
 def test_a_model_without_outliers_is_left_as_it_is() -> None:
     module, family = prepare_noisy("bert")
     before = {name: value.clone() for name, value in module.state_dict().items()}

@@ -1,0 +1,201 @@
+"""Measure what the smallest student of each shared data set keeps of its teacher: the table of docs/lab/results.md.
+
+Run: python lab/kept.py SHARED_DATA FOLDER [SET ...] [--seed 7]     # trains; a run that was stopped goes on
+     python lab/kept.py SHARED_DATA FOLDER --table                  # prints what FOLDER holds
+
+Each set is a `pocketbert run` with `student: auto`: the teacher is fine-tuned, students are compared on validation rows, and the int8
+file of the one that is taken is scored on rows that took no part in either. CPU seconds are those of the whole command; with
+OMP_NUM_THREADS=1 two sets can be trained side by side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pocketbert.core.artefacts.search import TRIED_FILE
+from pocketbert.core.disk.files import read_json, write_json
+from pocketbert.core.host.hardware import describe_machine
+
+FILE = "onnx/model_int8.onnx"
+COST_FILE = "cost.json"
+WORDS_FOLDER = "words"  # of FOLDER: the sets whose rows are words, with their joined text
+ANY_TEXT = ({"path": "sst2/train_sentences.jsonl.gz"}, {"path": "wikitext2/valid.jsonl.gz"})
+
+
+@dataclass(frozen=True)
+class KeptSet:
+    """A data set, and what its run sets.
+
+    Attributes:
+        recipe: Shipped recipe that the run starts from.
+        folder: Folder of the data set.
+        columns: Entries of a source besides its path.
+        scored: File whose rows are reported.
+        validation: File whose rows compare students; None for a tenth of the training rows.
+        keep: Share of the teacher's score that the student has to keep.
+        settings: Further settings of the recipe, as on the command line.
+        transfer: Sources of texts without labels, with paths below the shared data.
+        pairs: Pairs drawn from the texts of `transfer`; 0 for none.
+    """
+
+    recipe: str
+    folder: str
+    columns: dict[str, str]
+    scored: str
+    validation: str | None = None
+    keep: float = 0.97
+    settings: tuple[str, ...] = ()
+    transfer: tuple[dict[str, str], ...] = ()
+    pairs: int = 0
+
+    def list_settings(self, data: Path, work: Path, seed: int) -> Iterator[str]:
+        """Yield the settings of the command line.
+
+        Args:
+            data: Folder of the shared data sets.
+            work: Folder of derived data.
+            seed: Seed of teacher and students.
+        """
+
+        def source(name: str) -> str:
+            folder = (work if self.folder.startswith(WORDS_FOLDER) else data) / self.folder
+            return json.dumps({"path": str(folder / f"{name}.jsonl.gz"), **self.columns})
+
+        yield f"seed={seed}"
+        yield f"data.train={source('train')}"
+        yield f"data.eval={source(self.scored)}"
+        if self.validation:
+            yield f"data.validation={source(self.validation)}"
+        if self.transfer:
+            sources = [{**entry, "path": str(data / entry["path"])} for entry in self.transfer]
+            yield f"data.transfer={json.dumps({'sources': sources} | ({'pairs': self.pairs} if self.pairs else {}))}"
+        yield f'student={{"auto": {{"keep": {self.keep}}}}}'
+        yield from ("export.formats=[onnx]", "export.clients=[]", "benchmark=null", *self.settings)
+
+
+def trained(teacher: str, student: str, length: int, rate: str = "3e-4") -> tuple[str, ...]:
+    """Return the settings for passes or steps of teacher and student, such as ``steps: 500``, tokens of a text, and rate."""
+    stage = f"method: task, {student}, batch: 32, lr: {rate}, dropout: 0.0, temperature: 2.0"
+    return (
+        f"teacher.finetune={{{teacher}, batch: 32, lr: {rate}}}",
+        f"distill=[{{{stage}, signals: {{logits: 1, hidden: 1, attention: 1}}}}]",
+        f"data.max_length={length}",
+        f"export.lengths=[{length}]",
+        "verify={max_drop: 0.02}",
+    )
+
+
+WORDS = {"text": "tokens", "label": "tags"}
+PAIRS = {"text": "text", "text_pair": "text_pair"}
+PLAIN, TAGS = "text-classification", "token-classification"
+SETS = {
+    "clinc150": KeptSet(PLAIN, "clinc150", {"label": "intent"}, "test", "dev", settings=trained("epochs: 2", "epochs: 3", 48)),
+    "banking77": KeptSet(PLAIN, "banking77", {"label": "intent"}, "test", settings=trained("epochs: 4", "epochs: 4", 64)),
+    "snips intents": KeptSet(PLAIN, "words/snips", {"text": "text", "label": "intent"}, "dev", settings=trained("epochs: 1", "epochs: 2", 48)),
+    "snips slots": KeptSet(TAGS, "words/snips", WORDS, "dev", settings=trained("epochs: 2", "epochs: 2", 48)),
+    "atis intents": KeptSet(PLAIN, "words/atis", {"text": "text", "label": "intent"}, "test", "dev", settings=trained("epochs: 4", "epochs: 4", 64)),
+    "atis slots": KeptSet(TAGS, "words/atis", WORDS, "test", "dev", settings=trained("epochs: 4", "epochs: 4", 64)),
+    "sst2": KeptSet("sst2", "sst2", {}, "dev", settings=("verify={max_drop: 0.02}",)),
+    "stsb": KeptSet("stsb", "stsb", {**PAIRS, "label": "score"}, "test", "dev", settings=trained("epochs: 2", "epochs: 2", 96)),
+    "mrpc": KeptSet("mrpc", "mrpc", PAIRS, "test", "dev", settings=trained("epochs: 3", "epochs: 3", 128, "1e-4")),
+    "qnli": KeptSet(PLAIN, "qnli", PAIRS, "dev", settings=trained("epochs: 3", "epochs: 3", 128, "1e-4")),
+    "rte": KeptSet(PLAIN, "rte", PAIRS, "dev", settings=trained("epochs: 5", "epochs: 4", 128, "1e-4")),
+    "cola": KeptSet(PLAIN, "cola", {}, "dev", settings=trained("epochs: 3", "epochs: 3", 48, "1e-4")),
+    "wnut17": KeptSet("wnut17", "wnut17", WORDS, "test", "dev", 0.95, trained("epochs: 6", "epochs: 6", 96), ANY_TEXT),
+    "squad": KeptSet(
+        "squad", "squad", {"text": "question", "text_pair": "context", "label": "answers"}, "dev", keep=0.95,
+        settings=("verify={max_drop: 0.02}",),
+    ),
+}  # fmt: skip
+
+
+def write_words(data: Path, work: Path) -> None:
+    """Write ATIS and SNIPS with the words joined to a text, without rows of a label that no training row has."""
+    for name in ("atis", "snips"):
+        known: set[str] = set()
+        for source in sorted((data / name).glob("*.jsonl.gz"), key=lambda path: path.name != "train.jsonl.gz"):
+            rows = [json.loads(line) for line in gzip.decompress(source.read_bytes()).splitlines()]
+            known = known or {label for row in rows for label in (*row["tags"], row["intent"])}
+            target = work / WORDS_FOLDER / name / source.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            kept = ({**r, "text": " ".join(r["tokens"])} for r in rows if known.issuperset((*r["tags"], r["intent"])))
+            target.write_bytes(gzip.compress("".join(json.dumps(r) + "\n" for r in kept).encode(), mtime=0))
+
+
+def run_set(name: str, data: Path, work: Path, seed: int) -> Path:
+    """Run a set with a seed, add the CPU seconds of the command to those before, and return the run folder."""
+    folder = work / f"{name.replace(' ', '-')}-{seed}"
+    chosen = SETS[name]
+    before = read_json(folder / COST_FILE)["cpu_s"] if (folder / COST_FILE).is_file() else 0.0
+    began = _children_cpu()
+    settings = list(chosen.list_settings(data, work, seed))
+    command = [sys.executable, "-m", "pocketbert", "run", chosen.recipe, "-o", str(folder), *settings]
+    done = subprocess.run(command, check=False)
+    cpu = before + _children_cpu() - began
+    if folder.is_dir():
+        write_json(folder / COST_FILE, {"cpu_s": cpu, "machine": describe_machine().summary, "exit": done.returncode})
+    return folder
+
+
+def _children_cpu() -> float:
+    """Return the CPU seconds of all child processes so far."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def describe_run(folder: Path) -> list[str]:
+    """Return the table's cells of a finished run, or those of what was tried where no student was taken."""
+    tried: dict[str, Any] = read_json(folder / TRIED_FILE)
+    rungs = " · ".join(
+        f"{s['name']}{'*' if s['chosen'] else ''} {100 * s['kept']:.1f}"
+        + (f", {s['bytes'] / 1e6:.1f} MB" if s["bytes"] else "")
+        + (f", {s['p50_ms']:.2f} ms" if s["p50_ms"] else "")
+        + ("" if s["trained"] == "fully" else " (brief)")
+        for s in tried["students"]
+        if s["trained"]
+    )
+    cost = read_json(folder / COST_FILE)
+    if not (folder / "verify.json").is_file():
+        return ["", "", "", f"{cost['cpu_s']:,.0f}", rungs]
+    verified = read_json(folder / "verify.json")
+    score = verified["scores"][FILE]["eval"]
+    teacher = verified["teacher"]
+    kept = score["value"] / teacher["value"]
+    cells = [f"{100 * teacher['value']:.1f}", f"{100 * score['value']:.1f}", f"{100 * kept:.1f}", f"{cost['cpu_s']:,.0f}"]
+    return [f"{teacher['metric']}, {score['rows']:,} rows", f"{100 * (score['chance'] or 0):.1f}", *cells, rungs]
+
+
+def main() -> None:
+    """Run the sets that the command line names, or print the table of those that have been run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="folder of the shared data sets")
+    parser.add_argument("folder", type=Path, help="folder for the runs")
+    parser.add_argument("sets", nargs="*", metavar="SET", help=f"default all: {', '.join(SETS)}")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--table", action="store_true", help="print the table of the runs and train nothing")
+    options = parser.parse_args()
+    if unknown := sorted(set(options.sets) - set(SETS)):
+        parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(SETS)}")
+    data, work = options.data.resolve(), options.folder.resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    if not options.table:
+        write_words(data, work)
+        for name in options.sets or SETS:
+            run_set(name, data, work, options.seed)
+    for name in options.sets or SETS:
+        for folder in sorted(work.glob(f"{name.replace(' ', '-')}-[0-9]*")):
+            if (folder / TRIED_FILE).is_file():
+                print("| " + " | ".join([f"{name}, seed {folder.name.rpartition('-')[2]}", *describe_run(folder)]) + " |")
+
+
+if __name__ == "__main__":
+    main()
