@@ -170,7 +170,12 @@ def describe_run(folder: Path) -> list[str]:
     score = verified["scores"][FILE]["eval"]
     teacher = verified["teacher"]
     kept = score["value"] / teacher["value"]
-    cells = [f"{100 * teacher['value']:.1f}", f"{100 * score['value']:.1f}", f"{100 * kept:.1f}", f"{cost['cpu_s']:,.0f}"]
+    cells = [
+        f"{100 * teacher['value']:.1f}",
+        f"{100 * score['value']:.1f}",
+        f"{100 * kept:.1f}",
+        f"{cost['cpu_s']:,.0f}",
+    ]
     return [f"{teacher['metric']}, {score['rows']:,} rows", f"{100 * (score['chance'] or 0):.1f}", *cells, rungs]
 
 
@@ -194,7 +199,9 @@ def main() -> None:
     for name in options.sets or SETS:
         for folder in sorted(work.glob(f"{name.replace(' ', '-')}-[0-9]*")):
             if (folder / TRIED_FILE).is_file():
-                print("| " + " | ".join([f"{name}, seed {folder.name.rpartition('-')[2]}", *describe_run(folder)]) + " |")
+                print(
+                    "| " + " | ".join([f"{name}, seed {folder.name.rpartition('-')[2]}", *describe_run(folder)]) + " |"
+                )
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from pocketbert.core.host.progress import Meter
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.seeds import derive_seed
 from pocketbert.core.tasks import Task, TaskName
+from pocketbert.distill.training.machine import training_dtype
 
 DEFAULT_DIMENSIONS = 256
 _PIECES_AT_ONCE = 512
@@ -302,13 +303,15 @@ def embed_pieces(teacher: Any, family: Family, tokenizer: TextTokenizer) -> Tens
 
     Returns:
         One vector for each piece, [V, H] float32: the mean of the last states of its text, special tokens included, as
-        model2vec computes it.
+        model2vec computes it. Where training multiplies in bf16, so does this.
     """
+    dtype = training_dtype(teacher)
     before, after = _frame(tokenizer)
     count = teacher.get_input_embeddings().num_embeddings
     vectors = torch.empty(count, teacher.config.hidden_size)
     encoder = getattr(teacher, teacher.base_model_prefix, teacher)
-    with Meter("token vectors", count) as meter, torch.inference_mode():
+    autocast = torch.autocast(teacher.device.type, dtype, enabled=dtype is torch.bfloat16)
+    with Meter("token vectors", count) as meter, torch.inference_mode(), autocast:
         for start in range(0, count, _PIECES_AT_ONCE):
             pieces = torch.arange(start, min(start + _PIECES_AT_ONCE, count))
             sides = [torch.tensor(ids, dtype=torch.long).expand(len(pieces), -1) for ids in (before, after)]
