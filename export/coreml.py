@@ -10,11 +10,15 @@ import inspect
 import operator
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
+from unittest import mock
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from pocketbert.core.errors import MissingBackendError
@@ -27,6 +31,10 @@ from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.types import Scheme, Shapes
 from pocketbert.export.prepare import sample_inputs
 
+_LARGEST_HALF = float(np.finfo(np.float16).max)
+_INFINITE = 1e38
+"""coremltools casts numbers of this size to infinity, whatever they are."""
+_NUMBERS_AT_ONCE = 1 << 22
 _SHORTEST = 3
 """Smallest length of a package with a ranged length: MobileBERT reads both neighbours of a token."""
 
@@ -164,7 +172,6 @@ def _convert(
 ) -> Any:
     """Convert a traced program to a Core ML model with the given outputs, and with the lengths and precision of `form`."""
     import coremltools as ct
-    import numpy as np
 
     extra = {i.name: i for i in family.extra}
     length: Any = lengths[-1]
@@ -181,15 +188,46 @@ def _convert(
         return ct.TensorType(name=name, shape=shape, dtype=np.float32 if one is not None and one.is_float else np.int32)
 
     half = form.precision is Scheme.FP16
-    return ct.convert(
-        program,
-        convert_to="mlprogram",
-        skip_model_load=True,
-        inputs=[input_type(name) for name in family.inputs],
-        outputs=[ct.TensorType(name=name, dtype=np.float32) for name in outputs],
-        minimum_deployment_target=getattr(ct.target, f"iOS{form.ios}"),
-        compute_precision=ct.precision.FLOAT16 if half else ct.precision.FLOAT32,
-    )
+    with _overflow_checked_in_parts():
+        return ct.convert(
+            program,
+            convert_to="mlprogram",
+            skip_model_load=True,
+            inputs=[input_type(name) for name in family.inputs],
+            outputs=[ct.TensorType(name=name, dtype=np.float32) for name in outputs],
+            minimum_deployment_target=getattr(ct.target, f"iOS{form.ios}"),
+            compute_precision=ct.precision.FLOAT16 if half else ct.precision.FLOAT32,
+        )
+
+
+def _overflow_checked_in_parts() -> AbstractContextManager[object]:
+    """Let coremltools look for constants beyond fp16 in parts of them while the block runs.
+
+    coremltools 9.0 makes a list of the places of all numbers of a weight, six times as large as the weight: 5 GB for a
+    table of 250,002 words.
+    """
+    from coremltools.converters.mil.mil.passes.defs.quantization import FP16ComputePrecision
+
+    def overflows(op: Any) -> bool:
+        """Return whether a constant input of an operation has finite numbers that fp16 does not have."""
+        for given in op.inputs.values():
+            for var in given if isinstance(given, list | tuple) else [given]:
+                is_constant = var.op is not None and var.op.op_type == "const"
+                if is_constant and var.is_tensor_or_scalar_of(dtype="fp32") and has_large_numbers(var.op.val.val):
+                    return True
+        return False
+
+    return mock.patch.object(FP16ComputePrecision, "fp16_overflow", staticmethod(overflows))
+
+
+def has_large_numbers(values: ArrayLike) -> bool:
+    """Return whether float32 numbers lie beyond fp16's largest; infinities and what coremltools takes for one do not count."""
+    flat = np.asarray(values).reshape(-1)
+    for start in range(0, flat.size, _NUMBERS_AT_ONCE):
+        sizes = np.abs(flat[start : start + _NUMBERS_AT_ONCE])
+        if bool(((sizes > _LARGEST_HALF) & (sizes < _INFINITE)).any()):
+            return True
+    return False
 
 
 def _describe(spec: Any, info: CoremlInfo, task: Task, family: Family) -> None:

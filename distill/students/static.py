@@ -34,7 +34,6 @@ from pocketbert.core.host.progress import Meter
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.seeds import derive_seed
 from pocketbert.core.tasks import Task, TaskName
-from pocketbert.distill.training.machine import training_dtype
 
 DEFAULT_DIMENSIONS = 256
 _PIECES_AT_ONCE = 512
@@ -215,6 +214,7 @@ def build_static_student(
     dimensions: int | None = None,
     pairs: bool = False,
     seed: int = 0,
+    dtype: torch.dtype = torch.float32,
 ) -> Any:
     """Build a static student whose table is computed from a teacher's states. The weights of its head are random.
 
@@ -227,6 +227,7 @@ def build_static_student(
         dimensions: Width of the table; default 256, or less if the teacher's states are narrower.
         pairs: Whether the rows are pairs of texts.
         seed: Seed of the head's weights.
+        dtype: Dtype of the teacher's matrix products, float32 or bfloat16.
 
     Returns:
         A `StaticForSequenceClassification`, or a `StaticModel` for feature extraction; fp32, in training mode.
@@ -244,7 +245,7 @@ def build_static_student(
         problems.append(Problem("student.dimensions", what, f"Choose at most {most}, or leave it out."))
     if problems:
         raise InputError(problems)
-    vectors = embed_pieces(teacher, family, tokenizer)
+    vectors = embed_pieces(teacher, family, tokenizer, dtype)
     special = sorted(set(_name_special_tokens(tokenizer).values()))
     table, components = reduce_vectors(vectors, special, dimensions)
     student = draw_static_student(teacher, tokenizer, task, dimensions, pairs, seed)
@@ -293,19 +294,19 @@ def _default_dimensions(teacher: Any, task: Task) -> int:
     return min(DEFAULT_DIMENSIONS, most // _BLOCK * _BLOCK or most)
 
 
-def embed_pieces(teacher: Any, family: Family, tokenizer: TextTokenizer) -> Tensor:
+def embed_pieces(teacher: Any, family: Family, tokenizer: TextTokenizer, dtype: torch.dtype = torch.float32) -> Tensor:
     """Run each piece of the vocabulary through a teacher as a text of its own, ``[CLS] piece [SEP]``.
 
     Args:
         teacher: A transformers model in eval mode.
         family: Names and inputs of the teacher's model family.
         tokenizer: The teacher's tokenizer, which decides the special tokens around a piece.
+        dtype: Dtype of matrix products, float32 or bfloat16.
 
     Returns:
         One vector for each piece, [V, H] float32: the mean of the last states of its text, special tokens included, as
-        model2vec computes it. Where training multiplies in bf16, so does this.
+        model2vec computes it.
     """
-    dtype = training_dtype(teacher)
     before, after = _frame(tokenizer)
     count = teacher.get_input_embeddings().num_embeddings
     vectors = torch.empty(count, teacher.config.hidden_size)

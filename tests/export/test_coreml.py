@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.core.types import Format, Scheme, Shapes
 from pocketbert.export import coreml as exporter
-from pocketbert.export.coreml import CoremlForm, CoremlInfo
+from pocketbert.export.coreml import CoremlForm, CoremlInfo, has_large_numbers
 from pocketbert.export.prepare import prepare
 from pocketbert.runtime.coreml.evaluator import Evaluator, Precision
 from pocketbert.runtime.coreml.predictor import CoremlPredictor
@@ -166,3 +167,19 @@ def test_without_coremltools_the_message_names_the_command(
     with pytest.raises(MissingBackendError, match=r"pocketbert\[coreml\]"):
         exporter.export(module, folder.family, CLASSIFY, [16], tmp_path / "x.mlpackage", CoremlForm(), INFO)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[0.0], [65504.0], [65505.0], [-65520.0], [np.inf, 1.0], [-np.inf], [1e38], [9.9e37], [np.nan], [np.nan, 7e4], []],
+    ids=str,
+)
+@pytest.mark.parametrize("count", [1, 4_200_000], ids=["alone", "last of many"])
+def test_numbers_beyond_fp16_are_those_that_coremltools_finds(values: list[float], count: int) -> None:
+    from coremltools.converters.mil.mil.passes.defs.quantization import FP16ComputePrecision
+
+    array = np.concatenate([np.ones(count - 1, np.float32), np.array(values, np.float32)])
+    constant = SimpleNamespace(op_type="const", val=SimpleNamespace(val=array))
+    var = SimpleNamespace(op=constant, is_tensor_or_scalar_of=lambda dtype: dtype == "fp32")
+    theirs = FP16ComputePrecision.fp16_overflow(SimpleNamespace(inputs={"x": var}))
+    assert has_large_numbers(array) == theirs

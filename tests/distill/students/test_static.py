@@ -18,7 +18,6 @@ from pocketbert.core.recipe.stages import SignalWeights, TaskStage
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.distill.methods.task import TaskDistillation
 from pocketbert.distill.students.static import build_static_student, embed_pieces, reduce_vectors
-from pocketbert.distill.training.machine import training_dtype
 
 CLASSIFY, EMBED = TASKS[TaskName.TEXT_CLASSIFICATION], TASKS[TaskName.FEATURE_EXTRACTION]
 CLS, SEP, PAD = 2, 3, 0
@@ -57,10 +56,10 @@ def answer(model: Any, *ids: list[int], second: int = 0, padding: int = 0) -> Te
 
 
 @torch.no_grad()
-def test_a_row_is_the_teachers_mean_state_of_its_piece(teacher: Any) -> None:
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-5), (torch.bfloat16, 0.03)], ids=str)
+def test_a_row_is_the_teachers_mean_state_of_its_piece(teacher: Any, dtype: torch.dtype, error: float) -> None:
     model, folder, tokenizer = teacher
-    vectors = embed_pieces(model, folder.family, tokenizer)
-    error = 1e-5 if training_dtype(model) is torch.float32 else 0.03
+    vectors = embed_pieces(model, folder.family, tokenizer, dtype)
     for piece in (4, 11, 40):
         ids = torch.tensor([[CLS, piece, SEP]])
         states = model.bert(ids, torch.ones_like(ids), torch.zeros_like(ids)).last_hidden_state

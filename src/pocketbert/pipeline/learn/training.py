@@ -393,6 +393,7 @@ def _make_start_student(learning: Learning, source: ModelFolder, teacher: Any, t
 def _make_static_student(learning: Learning, source: ModelFolder, teacher: Any, task: Task) -> Any:
     """Return an untrained student without layers; the teacher in folder `source` computes its embedding table."""
     from pocketbert.distill.students.static import build_static_student
+    from pocketbert.distill.training.machine import training_dtype
 
     recipe, pooling = learning.recipe, learning.pooling
     section = recipe.student
@@ -402,7 +403,8 @@ def _make_static_student(learning: Learning, source: ModelFolder, teacher: Any, 
         raise InputError(Problem("answer.pooling", what, "Set pooling: mean, or give the student layers."))
     tokenizer = TextTokenizer(source.tokenizer_folder, learning.length)
     pairs = any(e.pair is not None for split in learning.data.splits.values() for e in split.examples)
-    return build_static_student(teacher, source.family, tokenizer, task, section.dimensions, pairs, recipe.seed)
+    settings = section.dimensions, pairs, recipe.seed, training_dtype(teacher)
+    return build_static_student(teacher, source.family, tokenizer, task, *settings)
 
 
 def _prune_neurons(learning: Learning, source: ModelFolder, model: Any) -> Any:
