@@ -33,6 +33,10 @@ from support.published import edit_json
 from support.tiny import GRAPHS, GUESSING
 
 TASK, ENCODER = TASKS[TaskName.TEXT_CLASSIFICATION], TASKS[TaskName.FEATURE_EXTRACTION]
+WHOLE = [
+    *((family, TaskName.TEXT_CLASSIFICATION) for family in GRAPHS),
+    *((f, TaskName.FILL_MASK) for f in GUESSING if TaskName.FILL_MASK not in find_family(f).invalid_tasks),
+]
 LAYER = "bert.encoder.layer.1.output.dense.weight"
 State = dict[str, torch.Tensor]
 
@@ -111,6 +115,23 @@ def test_every_weight_of_a_saved_encoder_comes_back(
     save_model(model, source, Labels(()), 32, tmp_path)
     again = load_model(open_model_folder(str(tmp_path)), ENCODER).state_dict()
     assert [k for k, v in model.state_dict().items() if not torch.equal(v, again[k])] == []
+
+
+@pytest.mark.parametrize(("family", "task"), WHOLE, ids=str)
+def test_a_whole_checkpoint_is_loaded_as_if_random_numbers_had_been_drawn_before(
+    family: str, task: TaskName, tiny_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = open_model_folder(str(tiny_model(family, 2, auto_class=TASKS[task].auto_class)))
+    model = load_model(source, TASKS[task])
+    monkeypatch.setattr(checkpoints, "missing_weights", lambda *_: ["one"])
+    drawn = load_model(source, TASKS[task])
+    for ours, theirs in (
+        (model.named_parameters(), drawn.named_parameters()),
+        (model.named_buffers(), drawn.named_buffers()),
+    ):
+        left, right = dict(ours), dict(theirs)
+        assert left.keys() == right.keys()
+        assert [name for name in left if not torch.equal(left[name], right[name])] == []
 
 
 @pytest.mark.parametrize("family", GRAPHS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from pocketbert.core.models.weights import (
     GENERATED_WEIGHTS,
     canonical_names,
     match_weights,
+    missing_weights,
     rename_head,
     rename_paths,
 )
@@ -116,19 +118,28 @@ def load_model(
         what = str(error).split("\n")[0] or type(error).__name__
         raise InputError(Problem(where, f"does not describe a model: {what}.")) from error
     state = match_weights(meta_model, state, folder, task, new_head)
-    return _fill_model(auto, config, state, folder)
+    is_whole = not missing_weights(meta_model.state_dict(), state)
+    return _fill_model(auto, config, state, folder, is_whole)
 
 
-def _fill_model(auto: Any, config: Any, state: dict[str, torch.Tensor], folder: ModelFolder) -> PreTrainedModel:
-    """Build a transformers model with seed 0, load the checkpoint's weights into it, and return it in fp32."""
+def _fill_model(
+    auto: Any, config: Any, state: dict[str, torch.Tensor], folder: ModelFolder, is_whole: bool
+) -> PreTrainedModel:
+    """Build a transformers model, load the checkpoint's weights into it, and return it in fp32.
+
+    Random numbers are drawn with seed 0, and only if the checkpoint is not whole: they take seconds for a large model.
+    """
     import torch
+    from transformers.initialization import no_init_weights
 
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), no_init_weights() if is_whole else nullcontext():
             torch.manual_seed(0)
             model = auto.from_config(config)
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(Problem(f"{folder.path}/config.json", f"does not describe a model: {error}.")) from error
+    if is_whole:
+        model.tie_weights()  # which was left out with the random numbers
     if hasattr(model, "config"):
         model.config.architectures = [type(model).__name__]
     model.load_state_dict(state, strict=False)

@@ -108,7 +108,7 @@ def match_weights(model: Any, state: _State, folder: ModelFolder, task: Task, ne
         wrong_shape = [k for k in wrong_shape if k not in head]
     # the pooler is no part of an encoder's answer and a new head trains its own, but an existing one is used
     optional = (f"{prefix}pooler.",) if new_head or bare else ()
-    missing = [k for k in _missing_weights(own, state) if not k.startswith(optional)]
+    missing = [k for k in missing_weights(own, state) if not k.startswith(optional)]
     where, problems = folder.title, []
     for k in wrong_shape[:_MAX_LISTED]:
         shapes = f"{tuple(state[k].shape)} instead of {tuple(own[k].shape)}"
@@ -136,8 +136,13 @@ def _masked_lm_noise(own: Mapping[str, Any], state: _State, family: Family) -> s
     return next((why for start, why in family.noise.items() if any(k.startswith(start) for k in unread)), None)
 
 
-def _missing_weights(own: Mapping[str, Any], state: _State) -> list[str]:
-    """List the model's parameters that the checkpoint has under none of their names (tied weights have several)."""
+def missing_weights(own: Mapping[str, Any], state: _State) -> list[str]:
+    """List the model's parameters that the checkpoint has under none of their names (tied weights have several).
+
+    Args:
+        own: The weights of the model by name.
+        state: The checkpoint's weights, by names as in `own`.
+    """
     names = canonical_names(own)
     present = {names.get(k, k) for k in own if k in state}
     return [k for k in own if names.get(k, k) not in present and not GENERATED_WEIGHTS.search(k)]
@@ -207,7 +212,8 @@ def _invalid_numbers(own: Mapping[str, Any], state: _State) -> list[str]:
         return [f"{len(types)} weights are not floating-point numbers: {shorten_names(types)}."]
     floats = {k: v for k, v in state.items() if v.is_floating_point() and v.numel()}
     # a NaN is not smaller than anything
-    broken = [k for k, v in floats.items() if not v.abs().max().item() < _MAX_VALUE]
+    ends = {k: (v.amin().item(), v.amax().item()) for k, v in floats.items()}  # without a copy of the weight
+    broken = [k for k, (low, high) in ends.items() if not (low > -_MAX_VALUE and high < _MAX_VALUE)]
     if not broken:
         return []
     return [
