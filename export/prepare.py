@@ -32,6 +32,7 @@ from pocketbert.export.adapters import (  # noqa: F401 - they register themselve
     mpnet,
     post_norm,
     pre_norm,
+    squeezebert,
     static,
     xlm,
     xlnet,

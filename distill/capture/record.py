@@ -12,9 +12,8 @@ from pocketbert.core.families import CAPTURES, Family, check_distillable
 from pocketbert.distill.capture import (
     dense_bands,
     disentangled,  # noqa: F401 - it registers itself
-    mpnet,  # noqa: F401 - it registers itself
+    own_attention,  # noqa: F401 - it registers itself
     recorder,
-    xlm,  # noqa: F401 - it registers itself
     xlnet,  # noqa: F401 - it registers itself
 )
 from pocketbert.distill.capture.recorder import AttentionRecorder, CapturingModule

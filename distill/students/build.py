@@ -153,8 +153,9 @@ def _set_sizes(config: Any, model_class: Any, family: Family, section: StudentSe
             what = f"{family.title} has no such size: config.json has no {name}."
             raise InputError(Problem(f"student.{key}", what, "Leave it out."))
         setattr(config, name, value)
-    if section.hidden is not None and hasattr(config, "pooler_hidden_size"):
-        config.pooler_hidden_size = section.hidden  # the head takes the first token's state as it is
+    if section.hidden is not None:
+        for name in family.width_copies:
+            setattr(config, name, section.hidden)
     if config.hidden_size % config.num_attention_heads:
         what = f"hidden {config.hidden_size} is not a multiple of heads {config.num_attention_heads}."
         raise InputError(Problem("student", what))

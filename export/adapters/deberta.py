@@ -29,6 +29,7 @@ from pocketbert.export.adapters.lean import (
     Shape,
     class_path,
     decompose_norms_and_segments,
+    make_linear,
 )
 from pocketbert.export.adapters.mask_4d import MASK_VALUE, ExportPlan, wrap_model
 
@@ -382,7 +383,9 @@ def _read_layer_v1(layer: Any, relative: Tensor | None) -> tuple[Parts, _Tables]
     """
     own = layer.attention.self
     weights = own.in_proj.weight.view(own.num_attention_heads, 3, own.attention_head_size, -1)
-    query, key, value = (_linear(weights[:, i].flatten(0, 1), b) for i, b in enumerate((own.q_bias, None, own.v_bias)))
+    query, key, value = (
+        make_linear(weights[:, i].flatten(0, 1), b) for i, b in enumerate((own.q_bias, None, own.v_bias))
+    )
     keys = own.pos_proj(relative) if _has(own, "c2p") else None
     queries = own.pos_q_proj(relative) if _has(own, "p2c") else None
     return _parts(layer, (query, key, value), 1 + len(own.pos_att_type)), (keys, queries)
@@ -404,15 +407,6 @@ def _read_layer_v2(layer: Any, relative: Tensor | None) -> tuple[Parts, _Tables]
 
 def _has(attention: Any, kind: str) -> bool:
     return bool(attention.relative_attention and kind in attention.pos_att_type)
-
-
-def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """Build a linear layer with these weights [out, in] and bias [out]."""
-    made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
-    made.weight = nn.Parameter(weight.contiguous())
-    if bias is not None:
-        made.bias = nn.Parameter(bias.detach().clone())
-    return made
 
 
 def _parts(layer: Any, projections: tuple[nn.Linear, nn.Linear, nn.Linear], terms: int) -> Parts:

@@ -30,6 +30,7 @@ from pocketbert.export.adapters.lean import (
     Shape,
     class_path,
     decompose_norms_and_segments,
+    make_linear,
 )
 from pocketbert.export.adapters.mask_4d import MASK_VALUE, ExportPlan, Wrapped, wrap_model
 from pocketbert.export.adapters.post_norm import bert_layer
@@ -345,10 +346,7 @@ class _TextOnlyEncoder(nn.Module):
 
 def _fuse(second: nn.Linear, first: nn.Linear) -> nn.Linear:
     """Return one linear layer that computes two linear layers, `first` and then `second`."""
-    made = nn.Linear(first.in_features, second.out_features, device="meta")
-    made.weight = nn.Parameter((second.weight @ first.weight).detach())
-    made.bias = nn.Parameter((second.weight @ first.bias + second.bias).detach())
-    return made
+    return make_linear(second.weight @ first.weight, second.weight @ first.bias + second.bias)
 
 
 ADAPTERS.add("ernie-thu", _two_streams)

@@ -239,8 +239,7 @@ class FirstRow(nn.Module):
         super().__init__()
         self.query, self.value, self.heads = query, value, heads
         _fold_scale(query, scaling)
-        self.key = nn.Linear(key.out_features, key.in_features, bias=False, dtype=key.weight.dtype)
-        self.key.weight = nn.Parameter(key.weight.detach().t().contiguous())
+        self.key = make_linear(key.weight.t())
         own = torch.eye(heads, dtype=key.weight.dtype).repeat_interleave(key.out_features // heads, 1)
         self.own = nn.Buffer(own)
         """1 where a column belongs to the row's head, [heads, heads * depth]."""
@@ -263,6 +262,15 @@ class FirstRow(nn.Module):
         weights = torch.softmax(scores + mask[:, 0], -1)
         context: Tensor = self.value(torch.matmul(weights, values))
         return (context * self.own).sum(1, keepdim=True)
+
+
+def make_linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
+    """Build a linear layer with copies of these weights [out, in] and bias [out], without drawing random ones."""
+    made = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
+    made.weight = nn.Parameter(weight.detach().clone(memory_format=torch.contiguous_format))
+    if bias is not None:
+        made.bias = nn.Parameter(bias.detach().clone())
+    return made
 
 
 def _fold_scale(query: nn.Linear, scaling: float) -> None:

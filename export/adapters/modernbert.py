@@ -16,7 +16,7 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import ADAPTERS, LAYER_PARTS, LayerParts
 from pocketbert.core.predict.sentence_settings import PoolingKind
 from pocketbert.core.types import Format, Layout
-from pocketbert.export.adapters.lean import Shape, find_layer_parts, find_layers, rewrite_layers
+from pocketbert.export.adapters.lean import Shape, find_layer_parts, find_layers, make_linear, rewrite_layers
 from pocketbert.export.adapters.mask_4d import MASK_VALUE, ExportPlan, sentence_pooling
 from pocketbert.export.adapters.pooling import pool_states
 
@@ -242,12 +242,8 @@ class FirstRowGatedLayer(_GatedLayer):
 
 def _part(fused: nn.Linear, start: int, rows: int) -> nn.Linear:
     """Return a linear layer that has `rows` output rows of the fused layer, from row `start` on."""
-    biased = fused.bias is not None
-    part = nn.Linear(fused.in_features, rows, bias=biased, device="meta")
-    part.weight = nn.Parameter(fused.weight.detach()[start : start + rows].clone())
-    if biased:
-        part.bias = nn.Parameter(fused.bias.detach()[start : start + rows].clone())
-    return part
+    own = slice(start, start + rows)
+    return make_linear(fused.weight[own], fused.bias if fused.bias is None else fused.bias[own])
 
 
 def _lean_layer(layer: Any, first_row: bool, shape: Shape) -> nn.Module:

@@ -301,10 +301,10 @@ def _is_writer(module: nn.Module) -> bool:
 def _is_changeable(place: Place, uses: Mapping[int, int]) -> bool:
     """Return whether no module outside a place shares its parameters, as a fill-mask head shares the word table.
 
-    It is False too if a writer is no linear layer or norm.
+    It is False too if a module is no linear layer or norm, such as one of groups.
     """
     modules = (*place.writers, *(m for m, _ in place.readers))
-    return all(_is_writer(m) for m in place.writers) and all(uses[id(p)] == 1 for m in modules for p in m.parameters())
+    return all(_is_writer(m) for m in modules) and all(uses[id(p)] == 1 for m in modules for p in m.parameters())
 
 
 # --- measuring ---

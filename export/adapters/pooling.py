@@ -21,6 +21,7 @@ from pocketbert.core.predict.sentence_settings import (
     PoolingKind,
     VectorLayer,
 )
+from pocketbert.export.adapters.lean import make_linear
 
 _SHORTEST_VECTOR = 1e-4
 """Lower bound of a vector's length, so that a vector of zeros stays one; fp16 holds this number."""
@@ -111,8 +112,8 @@ class _Dense(nn.Module):
     def __init__(self, layer: VectorLayer) -> None:
         super().__init__()
         weights = {name: torch.from_numpy(value) for name, value in layer.weights.items()}
-        self.linear = _linear(weights["linear.weight"], weights.get("linear.bias"))
-        self.residual = _linear(weights["residual.weight"], None) if "residual.weight" in weights else None
+        self.linear = make_linear(weights["linear.weight"], weights.get("linear.bias"))
+        self.residual = make_linear(weights["residual.weight"], None) if "residual.weight" in weights else None
         self.activation, self.adds = layer.activation, layer.residual
 
     def forward(self, vector: Tensor) -> Tensor:
@@ -122,15 +123,6 @@ class _Dense(nn.Module):
             return out
         residual: Tensor = vector if self.residual is None else self.residual(vector)
         return out + residual
-
-
-def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """Build a linear layer with copies of these weights [out, in] and bias [out]."""
-    made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
-    made.weight = nn.Parameter(weight.clone())
-    if bias is not None:
-        made.bias = nn.Parameter(bias.clone())
-    return made
 
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

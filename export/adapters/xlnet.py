@@ -21,13 +21,8 @@ from torch import Tensor, nn
 
 from pocketbert.core.families import ADAPTERS
 from pocketbert.core.types import Format
-from pocketbert.export.adapters.mask_4d import (
-    MASK_VALUE,
-    ExportPlan,
-    check_computed,
-    computed_zero,
-    with_own_encoder,
-)
+from pocketbert.export.adapters.lean import make_linear
+from pocketbert.export.adapters.mask_4d import MASK_VALUE, ExportPlan, check_computed, computed_zero, with_own_encoder
 
 
 class Row(Enum):
@@ -107,7 +102,7 @@ class _RelativeLayer(nn.Module):
         own, feed = layer.rel_attn, layer.ff
         self.row, self.flat = row, flat
         self.attention = _RelativeAttention(own, row)
-        self.attention_out = _linear(own.o.detach().reshape(own.d_model, -1))
+        self.attention_out = make_linear(own.o.detach().reshape(own.d_model, -1))
         self.attention_norm = own.layer_norm
         self.up, self.act, self.down = feed.layer_1, feed.activation_function, feed.layer_2
         self.output_norm = feed.layer_norm
@@ -148,13 +143,13 @@ class _RelativeAttention(nn.Module):
         super().__init__()
         self.row, self.heads, self.depth = row, own.n_head, own.d_head
         query = _matrix(own.q) * own.scale
-        self.query = _linear(query, own.r_w_bias.detach().flatten() * own.scale)
-        self.key, self.value, self.position = (_linear(_matrix(p)) for p in (own.k, own.v, own.r))
+        self.query = make_linear(query, own.r_w_bias.detach().flatten() * own.scale)
+        self.key, self.value, self.position = (make_linear(_matrix(p)) for p in (own.k, own.v, own.r))
         self.to_offset = nn.Parameter((own.r_r_bias - own.r_w_bias).detach().flatten() * own.scale)
         """The vector that turns a query for content into a query for offsets when it is added."""
         apart = (own.seg_embed[1] - own.seg_embed[0]).detach()
         own_segment = query.view(self.heads, self.depth, -1) * apart[:, :, None]
-        self.segment = _linear(own_segment.sum(1), (own.r_s_bias.detach() * apart).sum(1) * own.scale)
+        self.segment = make_linear(own_segment.sum(1), (own.r_s_bias.detach() * apart).sum(1) * own.scale)
         """Computes what each head of a token adds to the scores of keys of another segment."""
 
     def forward(self, rows: Tensor, states: Tensor, positions: Tensor, other_segment: Tensor, mask: Tensor) -> Tensor:
@@ -216,15 +211,6 @@ def sines(offsets: Tensor, width: int) -> Tensor:
 def _matrix(parameter: Tensor) -> Tensor:
     """Reshape a parameter [H, heads, depth] to the weight of a linear layer, [heads * depth, H]."""
     return parameter.detach().flatten(1).t().contiguous()
-
-
-def _linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
-    """Build a linear layer with these weights [out, in] and bias [out], without a random initialization."""
-    made = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
-    made.weight = nn.Parameter(weight)
-    if bias is not None:
-        made.bias = nn.Parameter(bias)
-    return made
 
 
 _ROWS = {"last": Row.LAST, "cls_index": Row.LAST, "first": Row.FIRST}

@@ -83,6 +83,12 @@ CHECKPOINTS = (
         "distilbert", "DistilBERT", "`distilbert/distilbert-base-uncased`", f"{_BOTH}, `vocab.txt`, `tokenizer.json`"
     ),
     Published("mobilebert", "MobileBERT", "`google/mobilebert-uncased`", f"{_BIN}, `vocab.txt`, `tokenizer.json`"),
+    Published(
+        "squeezebert",
+        "SqueezeBERT",
+        "`squeezebert/squeezebert-uncased`, `squeezebert/squeezebert-mnli`",
+        f"{_BIN}, `vocab.txt`, `tokenizer.json`",
+    ),
     Published("albert", "ALBERT", "`albert/albert-base-v2`", f"{_BOTH}, `spiece.model`, `tokenizer.json`"),
     Published("modernbert", "ModernBERT", "`answerdotai/ModernBERT-base`", f"{_BOTH}, `tokenizer.json`"),
     Published("deberta", "DeBERTa", "`microsoft/deberta-base`", f"{_BIN}, `vocab.json` and `merges.txt`"),

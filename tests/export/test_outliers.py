@@ -99,7 +99,7 @@ def test_a_model_without_outliers_is_left_as_it_is() -> None:
 
 
 def test_layers_that_are_not_known_are_left_as_they_are() -> None:
-    for name in (n for n in EXPORTED if n not in KNOWN):
+    for name in (n for n in EXPORTED if n not in (*KNOWN, "squeezebert")):  # which is split after the division
         module, family = prepare_noisy(name)
         assert find_places(module, feed(family.inputs)) == []
 

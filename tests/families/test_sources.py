@@ -28,7 +28,7 @@ _OTHERS = (
 ).split()
 _CLASSES = re.compile(
     r"(?:Bert|Roberta|DistilBert|MobileBert|IbBert|Albert|Electra|Deberta|XLNet|XLM|XLMRoberta|Longformer|ModernBert"
-    r"|Ernie|MPNet|Camembert)(?:V2)?(?:Model|Config|Layer|Tokenizer|PreTrained|For[A-Z])\w*"
+    r"|Ernie|MPNet|Camembert|SqueezeBert)(?:V2)?(?:Model|Config|Layer|Tokenizer|PreTrained|For[A-Z])\w*"
 )
 
 

@@ -36,6 +36,7 @@ SHIPPED = {
     "roberta-prelayernorm": ["merges.txt", "vocab.json"],
     "camembert": ["sentencepiece.bpe.model"],
     "mpnet": ["vocab.txt"],
+    "squeezebert": ["vocab.txt"],
     "xlm": ["merges.txt", "vocab.json"],
     "ernie-thu": ["vocab.txt"],
 }

@@ -46,6 +46,7 @@ class TinyFamily:
     separator: int | None = None  # id between the texts of a pair in its tiny model, where the model looks for it
     copied: bool = True  # whether a student may start from any of its teacher's layers, each stored by itself
     all_pairs: bool = True  # whether transformers returns attention between all pairs of tokens
+    probabilities: bool = True  # whether transformers returns attention after the softmax, not before
     resized: bool = True  # whether a random student takes the sizes that the section `student` names
     tokenizer: str = "XLMRobertaTokenizer"  # class of its tokenizer
 
@@ -87,6 +88,19 @@ ENTRIES = {
         resized=False,
     ),
     "ib-bert": TinyFamily(resized=False),
+    "squeezebert": TinyFamily(
+        shapes=(
+            {
+                "hidden_size": 24,
+                "embedding_size": 24,
+                "num_attention_heads": 3,
+                "q_groups": 1,
+                "post_attention_groups": 2,
+            },
+            {"output_groups": 8, "v_groups": 2, "hidden_act": "relu", "num_attention_heads": 1},
+        ),
+        probabilities=False,
+    ),
     "albert": TinyFamily(
         shapes=(
             {"num_hidden_groups": 2},

@@ -203,6 +203,7 @@ class Family:
         config_names: The family's names of sizes in config.json, by BERT's names, if they differ and transformers has
             no alias.
         head_size: Entry of config.json that repeats the hidden size divided by the heads; None if there is none.
+        width_copies: Entries of config.json that repeat the hidden size, and change with it in a student.
         longest: Longest input in tokens, if config.json names no table of positions.
         fixed: Entries of config.json that must have this value if they are present, because other values mean another
             architecture.
@@ -271,6 +272,7 @@ class Family:
     key_renames: Mapping[str, str] = field(default_factory=dict)
     config_names: Mapping[str, str] = field(default_factory=dict)
     head_size: str | None = None
+    width_copies: tuple[str, ...] = ()
     longest: int = 512
     fixed: Mapping[str, object] = field(default_factory=dict)
     taught_with: Mapping[str, object] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""MobileBERT, and IB-BERT, its teacher."""
+"""MobileBERT, IB-BERT, its teacher, and SqueezeBERT, which was made for phones, too."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pocketbert.core.families.family import (
 )
 from pocketbert.core.types import Signal
 
+_GROUPS = tuple(f"{part}_groups" for part in ("q", "k", "v", "post_attention", "intermediate", "output"))
 _LARGEST = {
     "embedding_size": 1 << 14,
     "intra_bottleneck_size": 1 << 14,
@@ -60,5 +61,25 @@ ROWS = (
         largest=_LARGEST,
         instead_of_export="Distil a MobileBERT student from it, and export that.",
         tiny={**TINY, "embedding_size": 16, "intra_bottleneck_size": 48},
+    ),
+    Family(
+        name="squeezebert",
+        title="SqueezeBERT",
+        model_types=("squeezebert",),
+        classes="SqueezeBert",
+        tokenizer=TokenizerKind.WORDPIECE,
+        inputs=IDS_MASK_TYPES,
+        layer_path="transformer.encoder.layers",
+        lm_head="cls.predictions",
+        width_copies=("embedding_size",),
+        largest={"embedding_size": 1 << 14, **dict.fromkeys(_GROUPS, 1 << 14)},
+        limits=(
+            "each group of a projection is a linear layer of its own in files",
+            "feed-forward neurons belong to groups: student.init: pruned is refused",
+        ),
+        capture="grouped-attention",
+        adapter="grouped-layers",
+        layer_parts="squeezebert",
+        tiny={**TINY, "embedding_size": 32},
     ),
 )
