@@ -87,6 +87,7 @@ EXAMPLES: tuple[tuple[str, str, Mapping[str, list[Any]]], ...] = (
 ANSWER_EXAMPLES: tuple[tuple[str, str, Mapping[str, list[Any]]], ...] = (
     ("a probability for each label", '`{"good": 0.9, "bad": 0.1}`', {"p": _each({"a": 0.9, "b": 0.1})}),
     ("those of the most likely labels; what is left is spread over the others", '`{"good": 0.7}`', {"probs": _each({"a": 0.6, "b": 0.1})}),
+    ("what pipelines of transformers write", '`[{"label": "good", "score": 0.9}]`', {"prediction": _each([{"label": "a", "score": 0.9}])}),
     ("a list in the order of `data.labels`", "`[0.9, 0.1]`", {"p": _each([0.9, 0.1])}),
     ("logits or log-probabilities", '`{"good": 2.1, "bad": -0.4}`', {"logits": _each({"a": 2.1, "b": -0.4})}),
     ("votes", '`{"good": 3, "bad": 1}`', {"votes": _each({"a": 3, "b": 1})}),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pocketbert.core.data.columns import Columns, guess_columns
+from pocketbert.core.data.examples import read_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError
 from pocketbert.core.tasks import LabelKind
@@ -153,3 +154,17 @@ def test_no_rows(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text,label\n")
     with pytest.raises(InputError, match="no rows"):
         guess_columns(DataSource(path=str(tmp_path / "a.csv")))
+
+
+@pytest.mark.parametrize(
+    ("scores", "is_answer"),
+    [([0.7, 0.3], True), ("[0.7, 0.3]", True), ([0.3, 0.7], False), ([7, 3], False), ([0.7], False)],
+)
+def test_two_lists_are_zero_shot_answers_only_if_the_scores_fall(tmp_path: Path, scores: Any, is_answer: bool) -> None:
+    labels = str(["a", "b"]) if isinstance(scores, str) else ["a", "b"]
+    found = guess(tmp_path, {"sequence": TEXTS, "labels": [labels] * 40, "scores": [scores] * 40})
+    assert (found.kind is LabelKind.NAME) is is_answer
+    if is_answer:
+        answer = read_examples(found.source, kind=LabelKind.NAME)[0].answer
+        assert answer is not None
+        assert dict(zip(answer.names, answer.values[0], strict=True)) == {"a": 0.7, "b": 0.3}

@@ -366,7 +366,6 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("values.json", "[1, 2, 3]", 'orient="records"'),
     ("comma.csv", table(["text", "score"], TEXTS, [f"{1000 + 37 * i:,}" for i in range(24)]), "the comma in '1,000' may part thousands or be the decimal sign"),
     ("shares.csv", table(["text", "score"], TEXTS, [*[f"{i}%" for i in range(20)], 90, 80, 70, 0.5]), "score 90.0 has no percent sign, and others have one"),
-    ("scored.jsonl", lines({"text": t, "label": [{"label": "POS", "score": 0.25}, {"label": "NEG", "score": 0.75}]} for t in TEXTS[:1]), "'score': 0.25} is not {start, end, label}"),
     ("wrong-place.jsonl", lines({"text": ANN, "spans": [{"start": 4, "end": 7, "text": "Ann", "label": "PER"}]} for _ in range(1)), "span 4 to 7 is 'liv' in the text, not 'Ann'"),
     ("no-mention.jsonl", lines({"text": ANN, "entities": [{"text": "Bob", "label": "PER"}]} for _ in range(1)), "span text 'Bob' is not in the text"),
     ("mentions.jsonl", lines([{"text": "a " * 1001, "entities": [{"text": "a", "label": "PER"}]}]), "span text 'a' is 1,001 times in the text: give start and end"),
@@ -422,10 +421,11 @@ def test_what_is_refused_names_the_way(tmp_path: Path, name: str, content: Any, 
     assert len(caught.value.problems) == 1
 
 
-def test_probabilities_are_read_as_their_most_likely_label_if_asked(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "a.jsonl", lines({"text": t, "probs": {"a": i / 24, "b": 1 - i / 24}} for i, t in enumerate(TEXTS))
-    )
+@pytest.mark.parametrize("is_scored", [False, True])
+def test_probabilities_are_read_as_their_most_likely_label_if_asked(tmp_path: Path, is_scored: bool) -> None:
+    shares = ({"a": i / 24, "b": 1 - i / 24} for i in range(len(TEXTS)))
+    cells = ([{"label": n, "score": p} for n, p in share.items()] if is_scored else share for share in shares)
+    path = write(tmp_path / "a.jsonl", lines({"text": t, "probs": c} for t, c in zip(TEXTS, cells, strict=True)))
     found = guess_columns(DataSource.at(str(path), label="probs"))
     assert found.source.teacher is None
     examples = read_examples(found.source)
@@ -445,6 +445,16 @@ ANSWERS: list[tuple[str, dict[str, Any], str | None, str | None, LabelKind]] = [
     ("more than 1 in all", {"probs": {"a": 0.9, "b": 0.8}}, "probs", None, LabelKind.NAMES),
     ("a vector", {"embedding": [i / 7 + 0.01 for i in range(32)]}, "embedding", None, LabelKind.SCORE_OR_NONE),
     ("places", {"teacher": [{"start": 0, "end": 4, "probs": {"O": 0.1, "B-X": 0.9}}]}, "teacher", None, LabelKind.SPANS),
+    ("of a pipeline", {"p": [{"label": "a", "score": 0.7}, {"label": "b", "score": 0.3}]}, "p", None, LabelKind.NAME),
+    ("its most likely label", {"p": {"label": "a", "score": 0.98}}, "p", None, LabelKind.NAME),
+    ("as text, beside labels", {"p": "[[{'label': 'a', 'score': 0.5}]]", "label": "{ab}"}, "p", "label", LabelKind.NAME),
+    ("several hold", {"p": [{"label": "a", "score": 0.7}, {"label": "b", "score": 0.6}]}, "p", None, LabelKind.NAMES),
+    ("of other labels", {"p": [{"label": "en", "score": 0.7}], "label": "{ab}"}, None, "label", LabelKind.NAME),
+    ("names by other labels", {"probs": {"en": 0.9, "de": 0.1}, "y": "{ab}"}, None, "y", LabelKind.NAME),
+    ("beside what is no label", {"p": [{"label": "x", "score": 0.7}], "via": "{ab}"}, "p", None, LabelKind.NAME),
+    ("ratings", {"r": [{"label": "a", "score": 4}, {"label": "b", "score": 2}], "label": "{ab}"}, None, "label", LabelKind.NAME),
+    ("which hold", {"r": [{"label": "a", "score": 1}, {"label": "b", "score": 0}], "label": "{ab}"}, None, "label", LabelKind.NAME),
+    ("spans with scores", {"e": [{"label": "X", "score": 0.9, "start": 0, "end": 4}]}, None, "e", LabelKind.SPANS),
     ("other numbers by name", {"size": {"width": 3, "height": 5}, "label": "{ab}"}, None, "label", LabelKind.NAME),
 ]  # fmt: skip
 

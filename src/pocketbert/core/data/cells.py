@@ -1,7 +1,7 @@
 """Values of labels, read in one way from every kind of file: numbers, names, and spans with their tags.
 
 - `number_of` reads a label that is a number, `read_truth` one that is true or false, `are_probabilities` finds cells with a
-  probability for each label, `parse_list` reads a list that a table holds as text, `find_word_places` the words of a tagged
+  probability for each label, `merge_scored_labels` reads those that pipelines write, `parse_list` reads a list that a table holds as text, `find_word_places` the words of a tagged
   text, `is_visible` refuses blank names,
   `find_name_problems` checks a list of names.
 - `Span` is a labelled piece of a text. `iob2_tags` makes the IOB2 tags of a label set; `assign_tags` turns spans into
@@ -102,6 +102,21 @@ def are_probabilities(cell: Any) -> bool:
     numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool) and 0 <= v <= 1]
     is_rounded = len(numbers) == len(values) > 1 and abs(sum(numbers) - 1) <= _ROUNDING
     return is_rounded and (isinstance(cell, dict) or any(isinstance(v, float) for v in numbers))
+
+
+def merge_scored_labels(cell: Any) -> dict[str, float] | None:
+    """Return {label: probability} of a cell in the form of transformers' pipelines; None for cells of other forms.
+
+    Such a cell is an object ``{"label": "good", "score": 0.9}``, or a list of them with different labels.
+    """
+    entries = cell[0] if isinstance(cell, list) and len(cell) == 1 and isinstance(cell[0], list) else cell
+    entries = [entries] if isinstance(entries, dict) else entries
+    if not isinstance(entries, list) or not all(isinstance(v, dict) and {*v} == {"label", "score"} for v in entries):
+        return None
+    merged = {entry["label"]: entry["score"] for entry in entries if isinstance(entry["label"], str)}
+    numbers = [v for v in merged.values() if isinstance(v, int | float) and not isinstance(v, bool) and 0 <= v <= 1]
+    is_scored = len(numbers) == len(entries) and any(isinstance(v, float) for v in numbers)
+    return merged if is_scored else None
 
 
 _LONGEST_LIST = 1 << 20

@@ -18,16 +18,7 @@ from pocketbert.core.data.cells import number_of
 from pocketbert.core.data.choices import find_choice_columns, marks_a_choice
 from pocketbert.core.data.conll import choose_word_and_tags
 from pocketbert.core.data.files import find_shape, guess_table_form, read_class_names, read_rows
-from pocketbert.core.data.forms import (
-    CLASS_FOLDER,
-    CONLL,
-    FASTTEXT,
-    JSON_LINES,
-    PARQUET,
-    TABLE,
-    FileForm,
-    find_form,
-)
+from pocketbert.core.data.forms import CLASS_FOLDER, CONLL, FASTTEXT, JSON_LINES, PARQUET, TABLE, FileForm, find_form
 from pocketbert.core.data.profile import FEWEST_SCORES, PROFILED_ROWS, Column, profile_columns, split_cell
 from pocketbert.core.data.records import RecordShape
 from pocketbert.core.data.source import DataSource, TeacherColumn
@@ -216,14 +207,27 @@ def _choose_beside_answers(
         label = choice.choose_label(text, pair)
     labelled = chosen if label is None else chosen.model_copy(update={"label": label})
     own = _find_kind(labelled, others, None, label) if label is not None else None
+    is_other = source.teacher is None and label in others and _are_disjoint(columns[name], others[label])
+    plain, is_given = plain_name(label or ""), "label" in source.model_fields_set
+    if is_other and not (is_given or plain.endswith(_ENDS_OF_LABELS) or any(plain in tier for tier in LABEL_NAMES)):
+        own, is_other = None, False  # a column of other things, such as sources
     fitting = (form,) if form is LabelKind.NAMES and kind is None else kinds
-    if own in fitting or (label is not None and "label" in source.model_fields_set):
+    if own in fitting or (label is not None and is_given):
         chosen, kind = labelled, kind or own
     else:
         label, kind = None, kind or form
     note = _note(table, text, pair, label, _describe_label(chosen, others, kind, 0) if label else None)
+    if is_other and label is not None:
+        note += f"; the answers in column '{name}' are of other labels and are left out"
+        return Columns(chosen.model_copy(update={"teacher": None}), kind, note)
     note += f"; teacher: the answers in column '{name}'" + ("" if label else ", which give the labels too")
     return Columns(chosen, kind, note)
+
+
+def _are_disjoint(answers: Column, label: Column) -> bool:
+    """Return whether a teacher's answers name labels of which none is in the column of labels."""
+    own = label.values.union(label.parts, *(split_cell(value, label.separator or ";") for value in label.values))
+    return bool(answers.parts and own) and not answers.parts & own
 
 
 def _check_named(source: DataSource, columns: Mapping[str, Column]) -> None:
@@ -531,7 +535,7 @@ def _kind_of(label: Column | None, text: Column | None) -> LabelKind | None:
     """
     if label is None:
         return None
-    if label.probabilities == label.cells:
+    if label.cells in (label.probabilities, label.answers[LabelKind.NAME]):
         return LabelKind.NAME
     if label.spans or (label.lists == label.cells and label.is_parallel_to(text)):
         return LabelKind.SPANS
@@ -573,7 +577,7 @@ def _describe_label(source: DataSource, columns: Mapping[str, Column], kind: Lab
             return f"lists of {len(names)} names{more}"
         case LabelKind.ANSWERS:
             return "answers"
-    if label.probabilities == label.cells:
+    if label.cells in (label.probabilities, label.answers[LabelKind.NAME]):
         return "the most likely of the probabilities"
     return f"{len(label.values or label.parts)} {'numbers' if label.is_numbers else 'names'}{more}"
 

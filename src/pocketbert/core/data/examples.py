@@ -24,6 +24,7 @@ from pocketbert.core.data.cells import (
     have_marks,
     is_visible,
     join_equal_spans,
+    merge_scored_labels,
     number_of,
     parse_list,
     parse_literal,
@@ -414,7 +415,9 @@ def _read_name(cell: Any) -> int | float | str:
 
 def _most_likely(cell: Any) -> Any:
     """Return the most likely label in a cell of probabilities (name, or position in a list); other cells unchanged."""
-    if are_probabilities(cell):
+    scored = merge_scored_labels(parse_literal(cell))
+    if scored is not None or are_probabilities(cell):
+        cell = scored or cell
         entries = cell.items() if isinstance(cell, dict) else enumerate(cell)
         return max(entries, key=lambda entry: entry[1])[0]
     return cell

@@ -14,6 +14,7 @@ from pocketbert.core.data.cells import (
     MISSING_TEXTS,
     are_probabilities,
     is_visible,
+    merge_scored_labels,
     number_of,
     parse_literal,
     read_truth,
@@ -63,7 +64,7 @@ class Column:
         characters: Characters in all texts.
         example: The first cell that is not empty, as text.
         values: The distinct cells, as text.
-        parts: The distinct entries of lists.
+        parts: The distinct entries of lists, and the labels that a teacher's answers name.
         lengths: Number of entries of each list, or of words of each text, by row.
     """
 
@@ -96,11 +97,13 @@ class Column:
             return
         self.cells += 1
         self.example = self.example or str(cell)[:_EXAMPLE]
-        if are_probabilities(parsed := parse_literal(cell)):
+        scored = merge_scored_labels(parsed := parse_literal(cell))
+        if are_probabilities(parsed := parsed if scored is None else scored):
             self.probabilities += 1
             self.soft += any(0 < p < 1 for p in (parsed.values() if isinstance(parsed, dict) else parsed))
-        if (form := find_answer_form(parsed, self.name)) is not None:
+        if (form := find_answer_form(cell, self.name)) is not None:
             self.answers[form] += 1
+            self.parts.update(map(str, parsed if isinstance(parsed, dict) else ()))
         text, cell = cell, unwrap_label(parsed)
         spans = list_spans(cell)
         if isinstance(cell, list | tuple) or spans is not None:
@@ -109,7 +112,7 @@ class Column:
             self.parts.update(str(entry) for entry in cell)
             self.lengths[row] = len(cell)
             return
-        if isinstance(cell, dict) and not isinstance(text, str):
+        if scored is not None or (isinstance(cell, dict) and not isinstance(text, str)):
             self.objects += 1
             return
         cell = text if isinstance(text, str) else cell  # a text that is an object in JSON, such as a line of a log

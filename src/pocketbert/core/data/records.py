@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from pocketbert.core.data.cells import number_of, parse_literal
+from pocketbert.core.data.cells import number_of, parse_list, parse_literal
 from pocketbert.core.data.json_files import Row
 from pocketbert.core.data.tables import LABEL_NAMES, TEXT_NAMES, BadRows, plain_name
 from pocketbert.core.tasks import LabelKind
@@ -188,6 +188,21 @@ def _expand_examination(record: _Record) -> Iterator[dict[str, Any]]:
 
 
 # --- annotations ---
+
+
+def _is_zero_shot(record: _Record) -> bool:
+    """Return whether a record is what the pipeline of zero-shot classification writes: labels with falling scores."""
+    labels, scores = (parse_list(record.get(name)) for name in ("labels", "scores"))
+    is_parallel = isinstance(labels, list) and isinstance(scores, list) and len({*map(str, labels)}) == len(scores) > 1
+    are_fractions = is_parallel and all(isinstance(v, float) and 0 <= v <= 1 for v in scores)
+    return "sequence" in record and are_fractions and scores == sorted(scores, reverse=True)
+
+
+def _expand_zero_shot(record: _Record) -> Iterator[dict[str, Any]]:
+    """Yield a text with {label: probability} in place of the two lists."""
+    labels, scores = (parse_list(record[name]) for name in ("labels", "scores"))
+    row = {name: cell for name, cell in record.items() if name != "labels"}
+    yield {**row, "scores": dict(zip(map(str, labels), scores, strict=True))}
 
 
 def _is_label_studio(record: _Record) -> bool:
@@ -498,6 +513,13 @@ RECORD_SHAPES = (
         _is_rasa,
         lambda record: [dict(record)],
         {"text": "text", "label": "intent"},
+    ),
+    RecordShape(
+        "zero-shot classification",
+        "what transformers' pipeline writes: the scores of the labels are a teacher's answers",
+        {"sequence": "a fine film", "labels": ["good", "bad"], "scores": [0.9, 0.1]},
+        _is_zero_shot,
+        _expand_zero_shot,
     ),
     RecordShape(
         "SNIPS",

@@ -21,6 +21,7 @@ from pocketbert.core.data.cells import (
     are_probabilities,
     find_word_places,
     have_iob_prefixes,
+    merge_scored_labels,
     normalize_tags,
     number_of,
     parse_list,
@@ -105,6 +106,7 @@ def read_answer(
     confidence = row.get(section.confidence) if section.confidence is not None else None
     match kind:
         case LabelKind.NAME | LabelKind.NAMES:
+            cell = merge_scored_labels(cell) or cell
             names, values, kinds = _read_entry(cell, kind is LabelKind.NAMES, separator or ";", confidence)
             return TeacherAnswer(names, values[None], kinds)
         case LabelKind.SCORE:
@@ -508,6 +510,8 @@ def find_answer_form(cell: Any, column: str) -> LabelKind | None:
         column: Name of its column.
     """
     cell = parse_literal(cell)
+    if (scored := merge_scored_labels(cell)) is not None:
+        return LabelKind.NAME if sum(scored.values()) <= 1 + _ROUNDING else LabelKind.NAMES
     if isinstance(cell, dict) and {"start", "end"} <= {*cell} and isinstance(cell["start"], list | tuple):
         return LabelKind.ANSWERS
     entries = cell if isinstance(cell, list | tuple) else ()
