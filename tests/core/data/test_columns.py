@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -168,3 +169,27 @@ def test_two_lists_are_zero_shot_answers_only_if_the_scores_fall(tmp_path: Path,
         answer = read_examples(found.source, kind=LabelKind.NAME)[0].answer
         assert answer is not None
         assert dict(zip(answer.names, answer.values[0], strict=True)) == {"a": 0.7, "b": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_answered"),
+    [
+        (["orders"] * 40, True),
+        ([""] + ["orders"] * 39, True),
+        ([["number"], [], ["my", "orders"], []] * 10, True),
+        (["several of them"] + ["orders"] * 39, True),
+        (["orders"] + ["yes", "no", "unknown"] * 13, False),
+        (["orders", *"abc"] + ["orders"] * 36, False),
+        ([""] * 40, False),
+        (["yes", "no"] * 20, False),
+    ],
+)
+def test_questions_on_a_text_are_told_by_several_rows(tmp_path: Path, answers: list[Any], is_answered: bool) -> None:
+    questions = [f"what is it that I asked in case {i}" for i in range(40)]
+    cells = {"passage": TEXTS, "question": questions, "answer": answers}
+    if is_answered:
+        found = guess(tmp_path, cells)
+        assert (found.kind, taken(found)) == (LabelKind.ANSWERS, "question context answers")
+        return
+    with suppress(InputError):
+        assert guess(tmp_path, cells).kind is not LabelKind.ANSWERS

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from io import FileIO
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from pocketbert.core.data.conll import find_sentence_column, group_words
 from pocketbert.core.data.forms import PARQUET, TABLE, FileForm, find_form, open_noted_text, open_text
-from pocketbert.core.data.records import RecordShape, expand_records, find_record_shape
+from pocketbert.core.data.records import SAMPLED_ROWS, RecordShape, expand_records, find_record_shape
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.data.streams import ENCODING_FIX, Limits
 from pocketbert.core.data.tables import BadRows, TableForm, check_columns, find_table_form, read_table
@@ -99,18 +100,23 @@ def read_rows(
 
 
 def _makes_rows(source: DataSource, named: Sequence[str]) -> bool:
-    """Return whether a file's first row is a single word or another program's record, so that rows are converted."""
+    """Return whether a file's first rows are single words or another program's records, so that rows are converted."""
     try:
-        _, first = next(_read_plain_rows(source, BadRows(source.title), None), (0, {}))
+        rows = _sample_rows(source)
     except InputError:  # another column is larger than the limits allow: the columns that are needed may be read
         return False
-    return find_sentence_column(first, named) is not None or find_record_shape(first, named) is not None
+    is_word = bool(rows) and find_sentence_column(rows[0], named) is not None
+    return is_word or find_record_shape(rows, named) is not None
 
 
 def find_shape(source: DataSource) -> RecordShape | None:
-    """Return which program's records a file holds, by its first row; None for plain columns or an empty file."""
-    first = next(_read_plain_rows(source, BadRows(source.title), None), None)
-    return None if first is None else find_record_shape(first[1], _named_columns(source))
+    """Return which program's records a file holds, by its first rows; None for plain columns or an empty file."""
+    return find_record_shape(_sample_rows(source), _named_columns(source))
+
+
+def _sample_rows(source: DataSource) -> list[dict[str, Any]]:
+    """Return the first rows of a source, with cells as they stand in the file."""
+    return [row for _, row in islice(_read_plain_rows(source, BadRows(source.title), None), SAMPLED_ROWS)]
 
 
 def _read_plain_rows(

@@ -1,15 +1,15 @@
 """Records of other programs inside JSON files and tables: one record becomes rows with a text and a label.
 
-`RECORD_SHAPES` is the table of them, each with an example. `find_record_shape` tells a shape by the first row of a file,
+`RECORD_SHAPES` is the table of them, each with an example. `find_record_shape` tells a shape by the first rows of a file,
 `expand_records` turns all rows into rows of plain columns. A file with columns that the user names may be read as it stands.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from pocketbert.core.data.cells import number_of, parse_list, parse_literal
@@ -18,6 +18,8 @@ from pocketbert.core.data.tables import LABEL_NAMES, TEXT_NAMES, BadRows, plain_
 from pocketbert.core.tasks import LabelKind
 
 _Record = Mapping[str, Any]
+SAMPLED_ROWS = 20
+"""Rows that show whether a file has records of another program."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class RecordShape:
         title: Name of the program or format, for notes and docs.
         reads: What becomes of a record, in words, for docs.
         example: A record as the program writes it.
-        matches: Function that returns whether a row is such a record.
+        matches: Function that returns whether the first rows of a file are such records.
         expand: Function that returns the rows of a record.
         columns: The columns of text, second text and label in these rows, if their names or contents do not show them.
         kind: Kind of label, if the content does not show it.
@@ -37,23 +39,23 @@ class RecordShape:
     title: str
     reads: str
     example: _Record
-    matches: Callable[[_Record], bool]
+    matches: Callable[[Sequence[_Record]], bool]
     expand: Callable[[_Record], Iterable[dict[str, Any]]]
     columns: Mapping[str, str] = field(default_factory=dict)
     kind: LabelKind | None = None
 
 
-def find_record_shape(row: _Record, named: Iterable[str] = ()) -> RecordShape | None:
-    """Return which program's record a row is; None for a row of plain columns.
+def find_record_shape(rows: Sequence[_Record], named: Iterable[str] = ()) -> RecordShape | None:
+    """Return which program's records the rows of a file are; None for rows of plain columns.
 
     Args:
-        row: The first row of a file.
+        rows: The first rows of the file, as many as `SAMPLED_ROWS`.
         named: Columns that the user names. If one of them is in the row, and not in the rows that the record would
             become, the row is taken as it is.
     """
-    shape = next((shape for shape in RECORD_SHAPES if shape.matches(row)), None)
-    if shape is not None and (kept := {name for name in named if name in row}):
-        made = {name for expanded in _expand(shape, row) or () for name in expanded}
+    shape = next((shape for shape in RECORD_SHAPES if rows and shape.matches(rows)), None)
+    if shape is not None and (kept := {name for name in named if name in rows[0]}):
+        made = {name for expanded in _expand(shape, rows[0]) or () for name in expanded}
         return shape if not made or kept <= made else None
     return shape
 
@@ -69,7 +71,7 @@ def _expand(shape: RecordShape, row: _Record) -> list[dict[str, Any]] | None:
 def expand_records(rows: Iterator[Row], bad: BadRows, named: Iterable[str] = ()) -> Iterator[Row]:
     """Convert records of other programs (SQuAD, Label Studio, Prodigy, spaCy, chats) to rows with plain columns.
 
-    The first row decides which program's records they are; other rows are yielded unchanged. If a record becomes
+    The first rows decide which program's records they are; other rows are yielded unchanged. If a record becomes
     several rows, all of them have the record's number.
 
     Args:
@@ -77,11 +79,9 @@ def expand_records(rows: Iterator[Row], bad: BadRows, named: Iterable[str] = ())
         bad: Collects broken records.
         named: Columns that the user named; rows that have them are taken as they are.
     """
-    first = next(rows, None)
-    if first is None:
-        return
-    shape = find_record_shape(first[1], named)
-    for number, row in chain([first], rows):
+    sample = list(islice(rows, SAMPLED_ROWS))
+    shape = find_record_shape([row for _, row in sample], named)
+    for number, row in chain(sample, rows):
         try:
             made = [row] if shape is None else [*shape.expand(row)]
         except (TypeError, ValueError, KeyError, AttributeError) as error:
@@ -127,6 +127,8 @@ def _expand_paragraph(record: _Record) -> Iterator[dict[str, Any]]:
         }
 
 
+_STANDS = 0.9
+"""Share of the answers that stand in the text beside the question, if it is the one in which answers are to be found."""
 _ASKED, _ANSWERED, _YES_NO = ("question", "query"), ("answer", "answers", "answertext"), ("yes", "no", "true", "false")
 
 
@@ -135,10 +137,10 @@ def _stands_in(answer: str, text: str) -> bool:
     return 2 * len(answer) < len(text) and bool(re.search(rf"(?<![a-zA-Z\d]){re.escape(answer)}(?![a-zA-Z\d])", text))
 
 
-def _answered_columns(record: _Record) -> tuple[str, str, str, bool] | None:
+def _answered_columns(record: _Record) -> tuple[str, str, str, int | None] | None:
     """Return the columns of a question, of its text and of its answer; None if the record has other columns, or several texts.
 
-    The fourth value is whether the answer stands in that text and in no other.
+    The fourth value counts the texts in which the answer stands; it is None for an empty answer.
     """
     plain = {plain_name(str(name)): str(name) for name in record}
     asked, answer = (next((plain[n] for n in names if n in plain), None) for names in (_ASKED, _ANSWERED))
@@ -154,12 +156,14 @@ def _answered_columns(record: _Record) -> tuple[str, str, str, bool] | None:
     are_texts = bool(answers) and all(isinstance(t, str) and len(t) > 1 and t.lower() not in _YES_NO for t in answers)
     around = [n for n in others if are_texts and all(_stands_in(t, record[n]) for t in answers)]
     longest = max(others, key=lambda name: len(record[name]))
-    return asked, around[0] if len(around) == 1 else longest, answer, len(around) == 1
+    return asked, around[0] if len(around) == 1 else longest, answer, len(around) if any(answers) else None
 
 
-def _is_answered(record: _Record) -> bool:
-    columns = _answered_columns(record)
-    return columns is not None and columns[3]
+def _are_answered(records: Sequence[_Record]) -> bool:
+    """Return whether nearly all answers of the records stand in a text beside the question, and one in a single text."""
+    counts = [0 if (found := _answered_columns(record)) is None else found[3] for record in records]
+    given = [count for count in counts if count is not None]
+    return 1 in given and sum(count > 0 for count in given) >= _STANDS * len(given)
 
 
 def _expand_answered(record: _Record) -> Iterator[dict[str, Any]]:
@@ -404,9 +408,8 @@ def _expand_triplet(record: _Record) -> Iterator[dict[str, Any]]:
 
 def _list_texts(cell: str | list[Any]) -> list[Any]:
     """Return the texts of a cell: one, or a list of texts or of objects with a text."""
-    return [
-        text.get("text") if isinstance(text, dict) else text for text in ([cell] if isinstance(cell, str) else cell)
-    ]
+    texts = [cell] if isinstance(cell, str) else cell
+    return [text.get("text") if isinstance(text, dict) else text for text in texts]
 
 
 def _expand_scored_triplet(record: _Record) -> Iterator[dict[str, Any]]:
@@ -445,6 +448,11 @@ def _open_envelope(record: _Record) -> Iterator[dict[str, Any]]:
     yield {**row, **{f"{key}.{name}" if name in row else name: cell for name, cell in record[key].items()}}
 
 
+def _first(is_record: Callable[[_Record], bool]) -> Callable[[Sequence[_Record]], bool]:
+    """Return a function that returns whether the first of several rows is a record."""
+    return lambda rows: is_record(rows[0])
+
+
 RECORD_SHAPES = (
     RecordShape(
         "SQuAD",
@@ -452,7 +460,7 @@ RECORD_SHAPES = (
         {"title": "x", "paragraphs": [{"context": "Ann lives in Rome", "qas": [
             {"id": "1", "question": "who lives there?", "answers": [{"text": "Ann", "answer_start": 0}]},
             {"id": "2", "question": "who works there?", "answers": [], "is_impossible": True}]}]},
-        _is_article,
+        _first(_is_article),
         _expand_article,
         {"text": "question", "text_pair": "context", "label": "answers"},
         LabelKind.ANSWERS,
@@ -461,7 +469,7 @@ RECORD_SHAPES = (
         "SQuAD paragraphs",
         "the same, with the paragraphs as rows (MRQA)",
         {"context": "Ann lives in Rome", "qas": [{"qid": "1", "question": "who?", "answers": ["Ann"]}]},
-        _is_paragraph,
+        _first(_is_paragraph),
         _expand_paragraph,
         {"text": "question", "text_pair": "context", "label": "answers"},
         LabelKind.ANSWERS,
@@ -470,7 +478,7 @@ RECORD_SHAPES = (
         "questions on a text",
         "a question, its answer and the only text in which that stands, whatever the column of the text is called",
         {"paragraph": "Ann lives in Rome", "question": "who lives there?", "answer": "Ann"},
-        _is_answered,
+        _are_answered,
         _expand_answered,
         {"text": "question", "text_pair": "context", "label": "answers"},
         LabelKind.ANSWERS,
@@ -479,7 +487,7 @@ RECORD_SHAPES = (
         "RACE",
         "a row for each question of a passage, with its options",
         {"article": "Ann lives in Rome", "questions": ["who?"], "options": [["Ann", "Bob"]], "answers": ["A"]},
-        _is_examination,
+        _first(_is_examination),
         _expand_examination,
         {"text": "article", "text_pair": "question", "label": "answer"},
         LabelKind.CHOICE,
@@ -489,28 +497,28 @@ RECORD_SHAPES = (
         "the data of a task, with the spans (`spans`) or choices (`label`) of its first annotation; a `label` of the data is `data.label`",
         {"data": {"text": "Ann lives in Rome"}, "annotations": [{"result": [
             {"type": "labels", "value": {"start": 0, "end": 3, "text": "Ann", "labels": ["PER"]}}]}]},
-        _is_label_studio,
+        _first(_is_label_studio),
         _expand_label_studio,
     ),
     RecordShape(
         "Prodigy",
         "what was accepted: its `spans`, or the chosen labels; other answers are left out",
         {"text": "a fine film", "accept": ["good"], "answer": "accept", "_task_hash": 1},
-        _is_prodigy,
+        _first(_is_prodigy),
         _expand_prodigy,
     ),
     RecordShape(
         "spaCy",
         "pairs of a text and its `entities` (spans) or `cats` (labels)",
         {"column 1": "Ann lives in Rome", "column 2": {"entities": [[0, 3, "PER"]]}},
-        _is_spacy,
+        _first(_is_spacy),
         _expand_spacy,
     ),
     RecordShape(
         "Rasa NLU",
         "the examples of its JSON; the intent is the label, `--label entities` takes the entities instead",
         {"text": "hello Ann", "intent": "greet", "entities": [{"start": 6, "end": 9, "entity": "PER"}]},
-        _is_rasa,
+        _first(_is_rasa),
         lambda record: [dict(record)],
         {"text": "text", "label": "intent"},
     ),
@@ -518,21 +526,21 @@ RECORD_SHAPES = (
         "zero-shot classification",
         "what transformers' pipeline writes: the scores of the labels are a teacher's answers",
         {"sequence": "a fine film", "labels": ["good", "bad"], "scores": [0.9, 0.1]},
-        _is_zero_shot,
+        _first(_is_zero_shot),
         _expand_zero_shot,
     ),
     RecordShape(
         "SNIPS",
         "the text of the pieces, and those with an `entity` as `spans`",
         {"data": [{"text": "play "}, {"text": "Ann", "entity": "artist"}]},
-        _is_snips,
+        _first(_is_snips),
         _expand_snips,
     ),
     RecordShape(
         "chats",
         "what the user says is the text, the last message of the assistant the label, unless there is a column `label`",
         {"messages": [{"role": "user", "content": "a fine film"}, {"role": "assistant", "content": "positive"}]},
-        lambda record: bool(_list_turns(record)),
+        _first(lambda record: bool(_list_turns(record))),
         _expand_chat,
         {"text": "text", "label": "label"},
     ),
@@ -540,7 +548,7 @@ RECORD_SHAPES = (
         "triplets",
         "the pairs (query, similar text) with score 1 and (query, other text) with score 0, for feature-extraction",
         {"query": "how far is it", "pos": "the distance", "neg": ["a red coat"]},
-        _is_triplet,
+        _first(_is_triplet),
         _expand_triplet,
         {"text": "first", "text_pair": "second", "label": "score"},
         LabelKind.SCORE_OR_NONE,
@@ -549,14 +557,14 @@ RECORD_SHAPES = (
         "rows inside an object",
         "the columns in `row`, `data`, `_source` or `fields`, with those beside it, as viewers and search engines export them",
         {"row_idx": 0, "row": {"text": "a fine film", "label": "good"}},
-        lambda record: _envelope(record) is not None,
+        _first(lambda record: _envelope(record) is not None),
         _open_envelope,
     ),
     RecordShape(
         "scored triplets",
         "the same pairs with a reranker's scores (`pos_score` and `neg_score`), or with the margin (`margin`, `score`, `label`) and 0",
         {"query": "how far is it", "pos": ["the distance"], "neg": ["a red coat"], "pos_scores": [8.5], "neg_scores": [-4.0]},
-        _is_scored_triplet,
+        _first(_is_scored_triplet),
         _expand_scored_triplet,
         {"text": "first", "text_pair": "second", "label": "score"},
         LabelKind.SCORE_OR_NONE,
