@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,7 @@ def test_two_lists_are_zero_shot_answers_only_if_the_scores_fall(tmp_path: Path,
         ([["number"], [], ["my", "orders"], []] * 10, True),
         (["several of them"] + ["orders"] * 39, True),
         (["orders"] + ["yes", "no", "unknown"] * 13, False),
-        (["orders", *"abc"] + ["orders"] * 36, False),
+        (["orders", *"abcde"] + ["orders"] * 34, False),
         ([""] * 40, False),
         (["yes", "no"] * 20, False),
     ],
@@ -193,3 +194,60 @@ def test_questions_on_a_text_are_told_by_several_rows(tmp_path: Path, answers: l
         return
     with suppress(InputError):
         assert guess(tmp_path, cells).kind is not LabelKind.ANSWERS
+
+
+def draw_triplets(kind: str) -> list[list[str]]:
+    """Three texts for each row, of which the third is the second one of another row, or something else."""
+    words = (("find", "close", "paint"), ("old", "new", "red", "blue"), ("door", "shop", "car", "boat"))
+    goals = [f"{verb} the {size} {thing}" for verb, size, thing in product(*words)]
+    near = [f"please {goal} for me" for goal in goals]
+    far = near[17:] + near[:17]
+    thirds = {
+        "triplets": far,
+        "with explanations": [f"it says {goal}" for goal in goals],
+        "in another language": [f"bitte {len(goal)} mal {i}" for i, goal in enumerate(goals)],
+        "third is nearer": near,
+        "of the same text": [*near],
+    }
+    match kind:
+        case "third is nearer":
+            return [list(row) for row in zip(goals, far, near, strict=True)]
+        case "turns of a talk":
+            return [list(row) for row in zip(goals, goals[1:], goals[2:], strict=False)]
+        case "names of classes":
+            names = ["ask the price of something", "ask the way to somewhere", "tell what was seen"]
+            return [[f"{goal} now", names[i % 3], names[(i + 1) % 3]] for i, goal in enumerate(goals)]
+    return [list(row) for row in zip(goals, near, thirds[kind], strict=True)]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "triplets",
+        "with explanations",
+        "in another language",
+        "third is nearer",
+        "of the same text",
+        "turns of a talk",
+        "names of classes",
+    ],
+)
+@pytest.mark.parametrize("ending", ["tsv", "jsonl"])
+def test_triplets_without_names_are_told_only_where_no_doubt_is(tmp_path: Path, kind: str, ending: str) -> None:
+    rows, path = draw_triplets(kind), tmp_path / f"rows.{ending}"
+    path.write_text("".join(("\t".join(row) if ending == "tsv" else json.dumps(row)) + "\n" for row in rows))
+    if kind == "triplets":
+        found = guess_columns(DataSource(path=str(path)))
+        assert found.note.startswith("triplets, 96 rows")
+        examples = read_examples(found.source, kind=LabelKind.SCORE_OR_NONE)
+        assert [(e.text, e.pair, e.label) for e in examples[:2]] == [
+            ("find the old door", "please find the old door for me", 1.0),
+            ("find the old door", "please close the old shop for me", 0.0),
+        ]
+        named = guess_columns(DataSource(path=str(path), text="column 1", text_pair="column 2"), LabelKind.NONE)
+        assert taken(named) == "column 1 column 2 label"
+        return
+    with pytest.raises(InputError) as caught:
+        guess_columns(DataSource(path=str(path)))
+    hint = "If they are triplets, name them in a first row: anchor, positive, negative."
+    assert (hint in str(caught.value)) is (kind != "names of classes")

@@ -513,6 +513,8 @@ class _ColumnChoice:
             self._fix
             or f"Name the columns with --text and --label: here {option} is needed, such as {option} {example}{no_labels}."
         )
+        if what == "texts" and self._numbered and [c.mean_words > 2 for c in self._columns.values()] == [True] * 3:
+            fix += " If they are triplets, name them in a first row: anchor, positive, negative."
         return InputError(Problem(self._source.title, f"{reason}; {columns}.", fix))
 
 

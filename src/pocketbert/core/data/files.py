@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from io import FileIO
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from pocketbert.core.data.conll import find_sentence_column, group_words
 from pocketbert.core.data.forms import PARQUET, TABLE, FileForm, find_form, open_noted_text, open_text
-from pocketbert.core.data.records import SAMPLED_ROWS, RecordShape, expand_records, find_record_shape
+from pocketbert.core.data.records import RecordShape, expand_records, find_record_shape, take_sample
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.data.streams import ENCODING_FIX, Limits
 from pocketbert.core.data.tables import BadRows, TableForm, check_columns, find_table_form, read_table
@@ -116,7 +115,7 @@ def find_shape(source: DataSource) -> RecordShape | None:
 
 def _sample_rows(source: DataSource) -> list[dict[str, Any]]:
     """Return the first rows of a source, with cells as they stand in the file."""
-    return [row for _, row in islice(_read_plain_rows(source, BadRows(source.title), None), SAMPLED_ROWS)]
+    return [row for _, row in take_sample(_read_plain_rows(source, BadRows(source.title), None))]
 
 
 def _read_plain_rows(

@@ -18,8 +18,8 @@ from pocketbert.core.data.tables import LABEL_NAMES, TEXT_NAMES, BadRows, plain_
 from pocketbert.core.tasks import LabelKind
 
 _Record = Mapping[str, Any]
-SAMPLED_ROWS = 20
-"""Rows that show whether a file has records of another program."""
+_SAMPLED_ROWS, _SAMPLED_CHARACTERS = 1000, 1 << 20
+"""Rows, and characters in them, that show whether a file has records of another program."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def find_record_shape(rows: Sequence[_Record], named: Iterable[str] = ()) -> Rec
     """Return which program's records the rows of a file are; None for rows of plain columns.
 
     Args:
-        rows: The first rows of the file, as many as `SAMPLED_ROWS`.
+        rows: The first rows of the file; see `take_sample`.
         named: Columns that the user names. If one of them is in the row, and not in the rows that the record would
             become, the row is taken as it is.
     """
@@ -58,6 +58,17 @@ def find_record_shape(rows: Sequence[_Record], named: Iterable[str] = ()) -> Rec
         made = {name for expanded in _expand(shape, rows[0]) or () for name in expanded}
         return shape if not made or kept <= made else None
     return shape
+
+
+def take_sample(rows: Iterator[Row]) -> list[Row]:
+    """Return the first rows of a file, up to a thousand and about a million characters."""
+    sample, size = list[Row](), 0
+    for row in islice(rows, _SAMPLED_ROWS):
+        sample.append(row)
+        size += len(str(row[1]))
+        if size > _SAMPLED_CHARACTERS:
+            break
+    return sample
 
 
 def _expand(shape: RecordShape, row: _Record) -> list[dict[str, Any]] | None:
@@ -79,7 +90,7 @@ def expand_records(rows: Iterator[Row], bad: BadRows, named: Iterable[str] = ())
         bad: Collects broken records.
         named: Columns that the user named; rows that have them are taken as they are.
     """
-    sample = list(islice(rows, SAMPLED_ROWS))
+    sample = take_sample(rows)
     shape = find_record_shape([row for _, row in sample], named)
     for number, row in chain(sample, rows):
         try:
@@ -127,8 +138,8 @@ def _expand_paragraph(record: _Record) -> Iterator[dict[str, Any]]:
         }
 
 
-_STANDS = 0.9
-"""Share of the answers that stand in the text beside the question, if it is the one in which answers are to be found."""
+_NEARLY_ALL = 0.9
+"""Share of a file's first rows beside which others may be mistakes."""
 _ASKED, _ANSWERED, _YES_NO = ("question", "query"), ("answer", "answers", "answertext"), ("yes", "no", "true", "false")
 
 
@@ -163,7 +174,7 @@ def _are_answered(records: Sequence[_Record]) -> bool:
     """Return whether nearly all answers of the records stand in a text beside the question, and one in a single text."""
     counts = [0 if (found := _answered_columns(record)) is None else found[3] for record in records]
     given = [count for count in counts if count is not None]
-    return 1 in given and sum(count > 0 for count in given) >= _STANDS * len(given)
+    return 1 in given and sum(count > 0 for count in given) >= _NEARLY_ALL * len(given)
 
 
 def _expand_answered(record: _Record) -> Iterator[dict[str, Any]]:
@@ -262,10 +273,6 @@ def _expand_prodigy(record: _Record) -> Iterator[dict[str, Any]]:
     yield row
 
 
-_HOLDS = 0.5
-"""The value from which on a category of spaCy holds."""
-
-
 def _is_spacy(record: _Record) -> bool:
     marks = record.get("column 2")
     return isinstance(marks, dict) and isinstance(record.get("column 1"), str) and bool({"entities", "cats"} & {*marks})
@@ -278,7 +285,7 @@ def _expand_spacy(record: _Record) -> Iterator[dict[str, Any]]:
     if marks.get("entities") is not None:
         row["spans"] = marks["entities"]
     if isinstance(marks.get("cats"), dict):
-        names = [name for name, value in marks["cats"].items() if value >= _HOLDS]
+        names = [name for name, value in marks["cats"].items() if value >= 0.5]
         row["label"] = names[0] if len(names) == 1 else names
     yield row
 
@@ -351,10 +358,12 @@ _POSITIVES, _NEGATIVES = (
 def _triplet_columns(record: _Record) -> list[str]:
     """Return the columns of a record's anchor, positive and negative text, as many of the three as it has."""
     plain = {plain_name(str(name)): str(name) for name in record}
-    found = [next((plain[n] for n in names if n in plain), None) for names in (_ANCHORS, _POSITIVES, _NEGATIVES)]
+    kinds = [(name,) for name in _UNNAMED] if {*plain} == {*_UNNAMED} else [_ANCHORS, _POSITIVES, _NEGATIVES]
+    found = [next((plain[n] for n in names if n in plain), None) for names in kinds]
     return [name for name in found if name is not None and isinstance(record[name], str | list)]
 
 
+_UNNAMED = ("column1", "column2", "column3")
 _SIDE_SCORES = tuple(
     tuple(f"{name}{end}" for name in names for end in ("score", "scores")) for names in (_POSITIVES, _NEGATIVES)
 )
@@ -383,6 +392,26 @@ def _is_triplet(record: _Record) -> bool:
     has_label = any(plain_name(str(name)) in names for name in record for names in LABEL_NAMES[:2])
     is_plain = not has_label and not _list_margins(record)
     return len(columns) == 3 and is_plain and all(_are_texts(record[name]) for name in columns[1:])
+
+
+def _are_triplets(records: Sequence[_Record]) -> bool:
+    """Return whether records are triplets without scores; those without names only if their texts leave no doubt.
+
+    There is none if nearly all third texts are second ones of other rows, first ones are neither, and second ones have more words of them.
+    """
+    if {*map(plain_name, map(str, records[0]))} != {*_UNNAMED}:
+        return _is_triplet(records[0])
+    rows = [[str(text).lower() for text in record.values()] for record in records]
+    if not all(len(row) == len(_UNNAMED) and all(map(_are_texts, row)) for row in rows):
+        return False
+    anchors, positives, negatives = map(set, zip(*rows, strict=True))
+    borrowed = sum(third in positives and third != second for _, second, third in rows)
+    is_chain = len(anchors & (positives | negatives)) > len(positives) / 10
+    parts = [[{*text.split()} for text in row] for row in rows]
+    nearer = [len(first & second) - len(first & third) for first, second, third in parts]
+    is_pool = borrowed >= _NEARLY_ALL * len(rows) and 2 * len(positives) >= len(anchors) and not is_chain
+    decided = [difference > 0 for difference in nearer if difference]
+    return is_pool and len(decided) >= 20 and sum(decided) >= _NEARLY_ALL * len(decided)
 
 
 def _is_scored_triplet(record: _Record) -> bool:
@@ -449,7 +478,6 @@ def _open_envelope(record: _Record) -> Iterator[dict[str, Any]]:
 
 
 def _first(is_record: Callable[[_Record], bool]) -> Callable[[Sequence[_Record]], bool]:
-    """Return a function that returns whether the first of several rows is a record."""
     return lambda rows: is_record(rows[0])
 
 
@@ -546,9 +574,9 @@ RECORD_SHAPES = (
     ),
     RecordShape(
         "triplets",
-        "the pairs (query, similar text) with score 1 and (query, other text) with score 0, for feature-extraction",
+        "the pairs (query, similar text) with score 1 and (query, other text) with score 0, for feature-extraction; without names of columns only if the third texts are the second ones of other rows, with fewer words of the first",
         {"query": "how far is it", "pos": "the distance", "neg": ["a red coat"]},
-        _first(_is_triplet),
+        _are_triplets,
         _expand_triplet,
         {"text": "first", "text_pair": "second", "label": "score"},
         LabelKind.SCORE_OR_NONE,
