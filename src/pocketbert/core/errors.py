@@ -1,6 +1,6 @@
 """Errors by cause, each with its exit code, and the wording that they share.
 
-`InputError` lists problems, each with the place, the value and what is allowed, and the fix. `shorten_repr`, `shorten_list`,
+`InputError` lists problems, each with the place, the value and what is allowed, and the fix; `show_folder_as` names temporary folders. `shorten_repr`, `shorten_list`,
 `escape_line` bound the length of values from files; `first_line` shortens foreign errors; `suggest_allowed` suggests what was meant;
 `note_kept` adds where unfinished work is.
 """
@@ -56,6 +56,26 @@ class Problem:
         return escape_line(f"{self.where}: {self.what}" + (f" Fix: {self.fix}" if self.fix else ""))
 
 
+_given_names: dict[str, str] = {}
+
+
+def show_folder_as(folder: Path, name: str) -> None:
+    """Let the errors and notes of this process name what the user gave in place of a temporary folder made of it.
+
+    Args:
+        folder: The temporary folder.
+        name: The path or name that the user gave.
+    """
+    _given_names[str(folder)] = name
+
+
+def with_given_names(text: str) -> str:
+    """Return a message in which temporary folders have the names of `show_folder_as`, those made of others included."""
+    for folder, name in reversed(_given_names.items()):
+        text = text.replace(folder, name)
+    return text
+
+
 class InputError(PocketBertError):
     """Raised for wrong usage, recipes, data or model folders; the message lists every problem."""
 
@@ -63,7 +83,7 @@ class InputError(PocketBertError):
 
     def __init__(self, problems: Sequence[Problem] | Problem, *more: Problem) -> None:
         first = [problems] if isinstance(problems, Problem) else list(problems)
-        self.problems: list[Problem] = [*first, *more]
+        self.problems = [Problem(*map(with_given_names, (p.where, p.what, p.fix))) for p in (*first, *more)]
         super().__init__("\n".join(str(p) for p in self.problems))
 
 

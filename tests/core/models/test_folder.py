@@ -18,6 +18,7 @@ from safetensors.numpy import load_file, save_file
 from pocketbert.core.errors import InputError, MissingBackendError
 from pocketbert.core.host.system import version_of
 from pocketbert.core.models import folder as model_folder
+from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import (
     DEMO_DISTRIBUTION,
     DEMO_INSTALL,
@@ -28,6 +29,8 @@ from pocketbert.core.models.folder import (
     open_model_folder,
 )
 from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind, read_pooling, read_prompts
+from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.tasks import TASKS, TaskName
 from support.published import edit_json, write_checkpoint, write_sentence_model
 
 CONFIG = {
@@ -242,6 +245,28 @@ def test_an_encoder_in_a_folder_of_its_own_is_opened_with_its_modules(tmp_path: 
     (folder / "modules.json").write_text(json.dumps([modules[0] | {"path": ".."}]))
     with pytest.raises(InputError, match="leaves the folder"):
         open_model_folder(str(folder))
+
+
+def test_errors_behind_the_opening_name_the_folder_of_the_user(tmp_path: Path) -> None:
+    folder = write_sentence_model(tmp_path / "model", {})
+    inner = folder / "0_Transformer"
+    inner.mkdir()
+    for file in [f for f in folder.iterdir() if f.is_file() and f.name != "modules.json"]:
+        file.rename(inner / file.name)
+    modules = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").write_text(json.dumps([modules[0] | {"path": inner.name}, *modules[1:]]))
+    edit_json(inner / "config.json", intermediate_size=7)
+    opened = open_model_folder(str(folder))
+    assert str(folder) not in str(opened.path)
+    with pytest.raises(InputError) as narrow:
+        load_model(opened, TASKS[TaskName.FEATURE_EXTRACTION])
+    (inner / "tokenizer.json").write_text("[")
+    with pytest.raises(InputError) as broken:
+        TextTokenizer(open_model_folder(str(folder)).tokenizer_folder, 16)
+    for caught in (narrow, broken):
+        assert str(folder) in str(caught.value)
+        assert str(opened.path) not in str(caught.value)
+        assert all(str(opened.path) not in p.where + p.what + p.fix for p in caught.value.problems)
 
 
 def test_a_model_is_opened_beside_modules_that_cannot_be_read(folder: Path) -> None:

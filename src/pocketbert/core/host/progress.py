@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # rich is imported when something is shown: a program that pr
     from rich.console import Console
     from rich.progress import Progress
 
+from pocketbert.core.errors import with_given_names
 from pocketbert.core.host.quiet import find_loud_stderr
 
 _T = TypeVar("_T")
@@ -44,7 +45,7 @@ def print_note(message: str, style: str = "") -> None:
         message: The line.
         style: Colour on a terminal, as rich names it.
     """
-    _console().print(message, markup=False, style=style or None)
+    _console().print(with_given_names(message), markup=False, style=style or None)
 
 
 def _console() -> Console:

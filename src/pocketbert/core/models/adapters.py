@@ -12,16 +12,14 @@ from __future__ import annotations
 import math
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pocketbert.core.disk.files import check_regular, read_json, safe_join, sha256_json, write_json
 from pocketbert.core.disk.weight_files import WEIGHTS_FILE, find_weight_files, read_weights, shorten_names
-from pocketbert.core.errors import InputError, MissingBackendError, Problem, shorten_repr
+from pocketbert.core.errors import InputError, MissingBackendError, Problem, shorten_repr, show_folder_as
 from pocketbert.core.families import Family
 from pocketbert.core.families.table import name_as_class
 from pocketbert.core.host.progress import print_note
@@ -539,16 +537,6 @@ def _make_links(files: Mapping[str, Path], destination: Path) -> None:
         place.symlink_to(path.resolve())
 
 
-@contextmanager
-def show_given_name(path: Path, name: str) -> Iterator[None]:
-    """Give errors on a folder of `link_sentence_folder` or `merge_adapters` the name of the model that the user gave."""
-    try:
-        yield
-    except InputError as error:
-        shown = name if process_folder() in path.parents else str(path)
-        raise InputError([replace(p, where=p.where.replace(str(path), shown)) for p in error.problems]) from error
-
-
 def link_sentence_folder(path: Path) -> Path:
     """Return a temporary folder with links in which the encoder of a sentence-transformers folder lies beside modules.json.
 
@@ -575,4 +563,5 @@ def link_sentence_folder(path: Path) -> Path:
         _make_links(files, destination)
         write_json(destination / MODULES_FILE, [{**modules[0], "path": ""}, *modules[1:]])
         _merged[key] = destination
+    show_folder_as(_merged[key], str(path))
     return _merged[key]

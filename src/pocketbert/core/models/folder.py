@@ -20,7 +20,7 @@ import yaml
 from pocketbert.core.data.labels import are_placeholder_names
 from pocketbert.core.disk.files import read_json, read_regular, sha256_file, sha256_json, write_json
 from pocketbert.core.disk.weight_files import count_fp32_bytes, find_weight_files, read_weight_names
-from pocketbert.core.errors import InputError, MissingBackendError, Problem, shorten_repr
+from pocketbert.core.errors import InputError, MissingBackendError, Problem, shorten_repr, show_folder_as
 from pocketbert.core.families import ATTENTION_KEY, Family, all_families, family_of
 from pocketbert.core.families.config import MAX_CONFIG_MIB, label_names, read_config
 from pocketbert.core.families.table import choose_row, find_wrapper, suggest_row
@@ -33,7 +33,6 @@ from pocketbert.core.models.adapters import (
     link_sentence_folder,
     merge_adapters,
     read_base_name,
-    show_given_name,
 )
 from pocketbert.core.models.tokenizers import SENTENCE_FILE, apply_settings, write_tokenizer_folder
 from pocketbert.core.predict.sentence_settings import (
@@ -210,8 +209,7 @@ class ModelFolder:
         Raises:
             InputError: If there is none, or one is incomplete.
         """
-        with show_given_name(self.path, self.title):
-            return find_weight_files(self.path)
+        return find_weight_files(self.path)
 
     @cached_property
     def fp32_bytes(self) -> int:
@@ -324,8 +322,7 @@ def open_model_folder(
     path, card = locate_model(name, revision, where)
     if adapters or is_adapter_folder(path):
         return _open_adapted(name, path, card, where, family, attention, adapters)
-    with show_given_name(path, name):
-        return _open_whole(name, path, card, where, family, attention)
+    return _open_whole(name, path, card, where, family, attention)
 
 
 def _open_whole(
@@ -428,6 +425,7 @@ def _open_adapted(
         base_name, base_path, base_card = _locate_base(path, where)
     base = _open_whole(base_name, base_path, base_card, where, family, None)
     merged = merge_adapters(base.path, base.config, base.family, [folder for _, folder, _ in parts])
+    show_folder_as(merged, name)
     licences = [(base_card.licence, f"base {base_card.base_model or Path(base_name).name}")]
     licences += [(c.licence, f"adapter {c.base_model or Path(title).name}") for title, _, c in parts]
     stated = [(licence, whose) for licence, whose in licences if licence]

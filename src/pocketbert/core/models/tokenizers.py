@@ -28,7 +28,7 @@ from typing import Any
 
 from pocketbert.core.disk.files import check_regular, read_json, write_atomic, write_json
 from pocketbert.core.disk.ownership import temporary_folder
-from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.errors import InputError, Problem, show_folder_as
 from pocketbert.core.families import CheckpointCode, Family
 from pocketbert.core.families.table import checkpoint_code
 from pocketbert.core.host.progress import print_note
@@ -352,6 +352,7 @@ def write_tokenizer_folder(
     key = f"{source.resolve()} {family.name} {digest} {prompts}"
     if key not in _written_folders:
         folder = Path(tempfile.mkdtemp(dir=process_folder()))
+        show_folder_as(folder, str(source))
         write_json(folder / "config.json", dict(config))
         save_tokenizer(source, max_length, folder, family)
         check_tokenizer(folder, config, family)
