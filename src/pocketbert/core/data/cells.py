@@ -104,19 +104,28 @@ def are_probabilities(cell: Any) -> bool:
     return is_rounded and (isinstance(cell, dict) or any(isinstance(v, float) for v in numbers))
 
 
+_LABEL_KEYS, _SCORE_KEYS = ("label", "name", "class", "intent"), ("score", "confidence", "probability", "prob")
+"""What programs call a label and its probability, in lower case."""
+
+
 def merge_scored_labels(cell: Any) -> dict[str, float] | None:
     """Return {label: probability} of a cell in the form of transformers' pipelines; None for cells of other forms.
 
-    Such a cell is an object ``{"label": "good", "score": 0.9}``, or a list of them with different labels.
+    Such a cell is an object ``{"label": "good", "score": 0.9}``, or a list of them with different labels; other programs call the
+    two ``name`` and ``confidence``.
     """
     entries = cell[0] if isinstance(cell, list) and len(cell) == 1 and isinstance(cell[0], list) else cell
     entries = [entries] if isinstance(entries, dict) else entries
-    if not isinstance(entries, list) or not all(isinstance(v, dict) and {*v} == {"label", "score"} for v in entries):
-        return None
-    merged = {entry["label"]: entry["score"] for entry in entries if isinstance(entry["label"], str)}
-    numbers = [v for v in merged.values() if isinstance(v, int | float) and not isinstance(v, bool) and 0 <= v <= 1]
-    is_scored = len(numbers) == len(entries) and any(isinstance(v, float) for v in numbers)
-    return merged if is_scored else None
+    merged = dict[str, float]()
+    for entry in entries if isinstance(entries, list) else ():
+        cells = {str(key).lower(): value for key, value in entry.items()} if isinstance(entry, dict) else {}
+        name, score = (next((cells[k] for k in keys if k in cells), None) for keys in (_LABEL_KEYS, _SCORE_KEYS))
+        if not isinstance(name, str) or name in merged or len(cells) > 2:
+            return None
+        if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
+            return None
+        merged[name] = score
+    return merged if any(isinstance(v, float) for v in merged.values()) else None
 
 
 _LONGEST_LIST = 1 << 20
