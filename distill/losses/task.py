@@ -31,6 +31,8 @@ from pocketbert.core.predict.sentence_settings import (
 from pocketbert.core.tasks import SENTENCE_EMBEDDING, Level, ScoreFunction, Task, TaskName
 from pocketbert.distill.losses.common import Term, hard_targets, soft_targets
 
+Projected = Callable[[Tensor], Tensor]
+"""A map of pooled states of a student [B, d] to the width of the teacher's [B, D]."""
 _COSENT_SCALE = _CONTRASTIVE_SCALE = 20.0
 TEXT_NUMBERS = "texts"
 """Name of the numbers of texts in a batch, of which equal texts have the same."""
@@ -98,6 +100,7 @@ def soft_loss(
     batch: Mapping[str, Tensor],
     temperature: float,
     pooling: Pooling,
+    projection: Projected | None = None,
 ) -> Term:
     """Compute a task's loss of the student's outputs against the teacher's. It is 0 if they are equal.
 
@@ -119,6 +122,7 @@ def soft_loss(
             also ``labels`` and ``choices``, see `gold_loss`.
         temperature: T > 0.
         pooling: How token states become a text vector, for feature extraction.
+        projection: Map of the student's pooled states to the width of the teacher's; None without.
     """
     mask = batch["attention_mask"]
     if task.name is TaskName.QUESTION_ANSWERING:
@@ -127,10 +131,10 @@ def soft_loss(
         start_loss = soft_targets(start, teacher_start, temperature)
         return Term.of((start_loss + soft_targets(end, teacher_end, temperature)) / 2, len(mask))
     if task.name is TaskName.FEATURE_EXTRACTION:
-        vectors = _make_vectors(outputs.last_hidden_state, mask, pooling)
+        vectors = make_vectors(outputs.last_hidden_state, mask, pooling, projection)
         teacher_vectors = teacher_outputs.get(SENTENCE_EMBEDDING)
         if teacher_vectors is None:
-            teacher_vectors = _make_vectors(teacher_outputs["last_hidden_state"], mask, pooling)
+            teacher_vectors = make_vectors(teacher_outputs["last_hidden_state"], mask, pooling)
         ends = _list_lengths(pooling, vectors)
         errors = [1 - F.cosine_similarity(vectors[:, :n], teacher_vectors[:, :n], dim=-1).mean() for n in ends]
         return Term.of(torch.stack(errors).mean(), len(mask))
@@ -152,7 +156,9 @@ def soft_loss(
     return Term.of(soft_targets(student, teacher, temperature), rows)
 
 
-def order_loss(outputs: Any, batch: Mapping[str, Tensor], pooling: Pooling) -> Term:
+def order_loss(
+    outputs: Any, batch: Mapping[str, Tensor], pooling: Pooling, projection: Projected | None = None
+) -> Term:
     """Compute how far the cosines of scored pairs of texts are from the order of their scores (CoSENT).
 
     ``log(1 + sum exp(20 (cos_j - cos_i)))`` over all pairs of texts i and j of the batch with ``score_i > score_j``
@@ -164,8 +170,9 @@ def order_loss(outputs: Any, batch: Mapping[str, Tensor], pooling: Pooling) -> T
         outputs: The result of the student, a transformers model.
         batch: ``attention_mask`` [B, S], and ``labels`` [B], the score of a pair in both of its neighbouring rows.
         pooling: How token states become a text vector.
+        projection: Map of the student's pooled states to the width of the teacher's; None without.
     """
-    vectors = _make_vectors(outputs.last_hidden_state, batch["attention_mask"], pooling)
+    vectors = make_vectors(outputs.last_hidden_state, batch["attention_mask"], pooling, projection)
     scores = batch["labels"][::2]
     is_larger = scores[:, None] > scores[None, :]
     losses = []
@@ -176,7 +183,9 @@ def order_loss(outputs: Any, batch: Mapping[str, Tensor], pooling: Pooling) -> T
     return Term.of(torch.stack(losses).mean(), len(vectors))
 
 
-def margin_loss(outputs: Any, batch: Mapping[str, Tensor], pooling: Pooling) -> Term:
+def margin_loss(
+    outputs: Any, batch: Mapping[str, Tensor], pooling: Pooling, projection: Projected | None = None
+) -> Term:
     """Compute the squared error of the margins between a query's better and other text against the teacher's (MarginMSE).
 
     ``(q . p - q . n - margin)^2``, the mean over triples (Hofstaetter et al. 2020, arXiv 2010.02666, eq. 1; `MarginMSELoss` of
@@ -188,8 +197,9 @@ def margin_loss(outputs: Any, batch: Mapping[str, Tensor], pooling: Pooling) -> 
         batch: ``attention_mask`` [B, S] of neighbouring rows query, better text, other text; ``labels`` [B], the margin of
             a triple in each of its rows.
         pooling: How token states become a text vector.
+        projection: Map of the student's pooled states to the width of the teacher's; None without.
     """
-    vectors = _make_vectors(outputs.last_hidden_state, batch["attention_mask"], pooling)
+    vectors = make_vectors(outputs.last_hidden_state, batch["attention_mask"], pooling, projection)
     margins, losses = batch["labels"][::3].float(), []
     for n in _list_lengths(pooling, vectors):
         whole = n == vectors.shape[-1] and not pooling.normalize
@@ -200,7 +210,9 @@ def margin_loss(outputs: Any, batch: Mapping[str, Tensor], pooling: Pooling) -> 
     return Term.of(torch.stack(losses).mean(), len(vectors))
 
 
-def contrastive_loss(outputs: Any, batch: Mapping[str, Tensor], pooling: Pooling) -> Term:
+def contrastive_loss(
+    outputs: Any, batch: Mapping[str, Tensor], pooling: Pooling, projection: Projected | None = None
+) -> Term:
     """Compute the cross-entropy of finding a query's text among all texts of the batch that belong to other queries (InfoNCE).
 
     The logits are 20 times the cosines (van den Oord et al. 2018, arXiv 1807.03748, eq. 4; `MultipleNegativesRankingLoss` of
@@ -212,8 +224,9 @@ def contrastive_loss(outputs: Any, batch: Mapping[str, Tensor], pooling: Pooling
         batch: ``attention_mask`` [B, S] of neighbouring rows: query and text, or query, text and negative; `TEXT_NUMBERS` [B] and
             `QUERY_ROWS` [B], 2 or 3.
         pooling: How token states become a text vector.
+        projection: Map of the student's pooled states to the width of the teacher's; None without.
     """
-    vectors = _make_vectors(outputs.last_hidden_state, batch["attention_mask"], pooling)
+    vectors = make_vectors(outputs.last_hidden_state, batch["attention_mask"], pooling, projection)
     together = max(batch[QUERY_ROWS].tolist(), default=2)
     numbers = batch[TEXT_NUMBERS].view(-1, together)
     targets = torch.arange(len(numbers), device=vectors.device)
@@ -229,9 +242,12 @@ def contrastive_loss(outputs: Any, batch: Mapping[str, Tensor], pooling: Pooling
     return Term.of(torch.stack(losses).mean(), len(vectors))
 
 
-def _make_vectors(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
-    """Pool the token states of texts [B, S, d], and apply the layers behind the pooling; return vectors [B, W]."""
-    return _apply_layers(_pool_states(states, mask, pooling), pooling.layers)
+def make_vectors(states: Tensor, mask: Tensor, pooling: Pooling, projection: Projected | None = None) -> Tensor:
+    """Pool the token states of texts [B, S, d], project each pooled state, and apply the layers behind; return vectors [B, W]."""
+    pooled = _pool_states(states, mask, pooling)
+    if projection is not None:
+        pooled = torch.cat([projection(part) for part in pooled.chunk(len(pooling.kinds), -1)], -1)
+    return _apply_layers(pooled, pooling.layers)
 
 
 def _list_lengths(pooling: Pooling, vectors: Tensor) -> list[int]:

@@ -33,6 +33,7 @@ from pocketbert.core.tasks import Level, Task, TaskName
 from pocketbert.distill.losses.common import Term
 from pocketbert.distill.losses.task import count_labelled_tokens, soft_loss
 from pocketbert.distill.methods.method import CarriedPart, ExportFunctions, StageJob, StageResult, TrainedCandidate
+from pocketbert.distill.methods.task import kept_pooling
 from pocketbert.distill.students.fake_quantization import (
     PreparedWeights,
     Ranges,
@@ -86,7 +87,9 @@ def train(job: StageJob[QatStage]) -> StageResult:
     before = {name: value.clone() for name, value in student.state_dict().items()}
     student.add_module(_RANGES_MODULE, ranges)
     try:
-        objective = QuantizedTraining(prepared, former, rounded, family, job.task, pair.stage, job.pooling)
+        objective = QuantizedTraining(
+            prepared, former, rounded, family, job.task, pair.stage, kept_pooling(job.pooling, job.carried)
+        )
         outcome = replace(job, rows=lambda: training_rows).fit(objective)
     finally:
         delattr(student, _RANGES_MODULE)

@@ -2,6 +2,9 @@
 
 `train` trains a stage with the objective `TaskDistillation`. `Finetune` is the objective that trains a teacher on gold
 labels.
+
+A student of another width than its teacher learns hidden states and text vectors through a projection, which later stages go on with:
+`attach_carried_projection`. It is no part of the finished student, but for text vectors: `kept_pooling`.
 """
 
 from __future__ import annotations
@@ -10,25 +13,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family
+from pocketbert.core.host.hardware import default_threads
 from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling
 from pocketbert.core.recipe.stages import TaskStage
 from pocketbert.core.tasks import Task, TaskName
-from pocketbert.core.types import Signal
+from pocketbert.core.types import Projection, Signal
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.losses.common import Term, attention_kl, hidden_mse, mean_over_layers
 from pocketbert.distill.losses.task import (
     contrastive_loss,
     count_labelled_tokens,
     gold_loss,
+    make_vectors,
     margin_loss,
     order_loss,
     soft_loss,
 )
 from pocketbert.distill.methods.method import (
+    CarriedPart,
+    CarriedParts,
     StageJob,
     StageResult,
     TeacherStudent,
@@ -37,8 +45,24 @@ from pocketbert.distill.methods.method import (
     find_width_mismatch,
     map_layers,
 )
+from pocketbert.distill.students.projection import (
+    add_projection,
+    attach_projection,
+    attached_projection,
+    detach_projection,
+    projected,
+    restore_projection,
+    vector_map,
+)
 from pocketbert.distill.teacher.cache import cached_teacher
-from pocketbert.distill.teacher.signals import TeacherSignals, Wanted, checked_hidden_states, choose_signals
+from pocketbert.distill.teacher.signals import (
+    OnlineTeacher,
+    TeacherSignals,
+    Wanted,
+    checked_hidden_states,
+    choose_signals,
+)
+from pocketbert.distill.training.data import TrainData
 
 
 def train(job: StageJob[TaskStage]) -> StageResult:
@@ -50,20 +74,100 @@ def train(job: StageJob[TaskStage]) -> StageResult:
     pair, stage = job.pair, job.pair.stage
     if job.answers is not None:  # no teacher runs: its sizes and its family do not matter
         pair = replace(pair, teacher=pair.student, family=pair.student_family)
-    objective = TaskDistillation(
-        pair.teacher, pair.student, pair.family, job.task, stage, pair.where, pooling=job.pooling, signals=job.answers
-    )
-    if stage.cache_teacher:
-        objective.signals = cached_teacher(
-            pair.teacher,
-            pair.family,
-            job.rows(),
-            objective.signals.wanted,
-            job.cache,
-            half=stage.cache_teacher == "fp16",
-            where=f"{pair.where}.cache_teacher",
+    embeds = job.task.name is TaskName.FEATURE_EXTRACTION
+    needs_width = stage.signals.logits or _PROJECTION in job.carried or any(n.weights for n in job.pooling.layers)
+    if stage.signals.hidden or (embeds and needs_width):
+        attach_carried_projection(replace(job, pair=pair), None)
+    try:
+        objective = TaskDistillation(
+            *(pair.teacher, pair.student, pair.family, job.task, stage, pair.where),
+            pooling=job.pooling,
+            signals=job.answers,
         )
-    return StageResult(job.fit(objective))
+        if stage.cache_teacher:
+            wanted, where = objective.signals.wanted, f"{pair.where}.cache_teacher"
+            half = stage.cache_teacher == "fp16"
+            objective.signals = cached_teacher(
+                pair.teacher, pair.family, job.rows(), wanted, job.cache, half=half, where=where
+            )
+        if embeds and attached_projection(pair.student) is not None and _PROJECTION not in job.carried:
+            _fit_projection(pair, job.rows(), job.pooling)
+        outcome = job.fit(objective)
+    finally:
+        carried = detach_carried_projection(pair.student)
+    return StageResult(outcome, carried)
+
+
+# --- the projection of a student of another width ---
+
+_PROJECTION = "projection"
+"""Name of the part that a stage passes on."""
+_FITTED_ROWS, _FITTED_BATCH = 1008, 48
+"""Most rows that a projection is fitted on, and rows per forward pass: multiples of pairs and triplets."""
+_RCOND = 0.03
+"""Smallest singular value that the fit uses, as a part of the largest."""
+
+
+def attach_carried_projection(job: StageJob[Any], kind: Projection | None) -> None:
+    """Attach the projection that an earlier stage trained, or a new one, to a student of another width than its teacher.
+
+    Args:
+        job: The stage's job.
+        kind: Whether there is one map for all states or one for each; None for that of the earlier stage, else one.
+
+    Raises:
+        InputError: If the earlier stage's projection is of another kind or size.
+    """
+    part, pair = job.carried.get(_PROJECTION), job.pair
+    earlier = restore_projection(part.facts, part.tensors) if part else None
+    kind = kind or (earlier.kind if earlier else Projection.SHARED)
+    attach_projection(pair.student, pair.teacher.config.hidden_size, kind, job.seed, pair.where, carried=earlier)
+
+
+def detach_carried_projection(student: Any) -> CarriedParts:
+    """Remove the projection from a student, and return it for later stages; empty if there is none."""
+    projection = detach_projection(student)
+    if projection is None:
+        return {}
+    tensors = {name: value.detach().cpu() for name, value in projection.state_dict().items()}
+    return {_PROJECTION: CarriedPart(tensors, projection.facts)}
+
+
+def kept_pooling(pooling: Pooling, carried: CarriedParts) -> Pooling:
+    """Return a student's pooling: the teacher's, with the projection that the student's stages have trained in front of its layers."""
+    part = carried.get(_PROJECTION)
+    return pooling if part is None else add_projection(pooling, restore_projection(part.facts, part.tensors))
+
+
+@torch.no_grad()
+def _fit_projection(pair: TeacherStudent[Any], rows: TrainData, pooling: Pooling) -> None:
+    """Start a student's projection where it brings its pooled states of up to 1,008 rows next to the teacher's (least squares).
+
+    It is computed with the training loop's number of threads, so that a resumed run starts from the same weights.
+    """
+    torch.set_num_threads(default_threads())
+    student, pooling = pair.student.eval(), replace(pooling, layers=())
+    teacher, device = OnlineTeacher(pair.teacher, pair.family, Wanted()), next(student.parameters()).device
+    own, taught = list[Tensor](), list[Tensor]()
+    count = min(_FITTED_ROWS, len(rows.lengths))
+    for start in range(0, count, _FITTED_BATCH):
+        batch = rows.batch([*range(start, min(start + _FITTED_BATCH, count))], 0)
+        batch = {name: value.to(device) for name, value in batch.items()}
+        output = student(**{name: batch[name] for name in pair.student_family.inputs})
+        pairs = (own, output.last_hidden_state), (taught, teacher(batch).outputs["last_hidden_state"])
+        for pooled, states in pairs:
+            vectors = make_vectors(states, batch["attention_mask"], pooling)
+            pooled.append(vectors.view(-1, states.shape[-1]).cpu().double())
+    x, y = torch.cat(own), torch.cat(taught)
+    # without the directions in which the student's texts hardly differ: their factors would be huge
+    weight = torch.linalg.lstsq(x - x.mean(0), y - y.mean(0), rcond=_RCOND, driver="gelsd").solution.T
+    linear = vector_map(student)
+    assert linear is not None
+    linear.weight.copy_(weight)
+    linear.bias.copy_(y.mean(0) - weight @ x.mean(0))
+
+
+# --- the objective ---
 
 
 class TaskDistillation:
@@ -141,12 +245,14 @@ class TaskDistillation:
         with self._student:
             output = model(**{name: batch[name] for name in self.family.inputs}, output_hidden_states=learns_hidden)
         terms, mask = {}, batch["attention_mask"]
-        tokens = mask.sum()
+        tokens, projection = mask.sum(), vector_map(model)
         if Signal.LOGITS.value in self.weights:
-            terms["logits"] = soft_loss(self.task, output, taught.outputs, batch, self.stage.temperature, self.pooling)
+            soft = self.stage.temperature, self.pooling, projection
+            terms["logits"] = soft_loss(self.task, output, taught.outputs, batch, *soft)
         if learns_hidden:
             states = checked_hidden_states(output, self.depth)
-            errors = [hidden_mse(states[m], taught.hidden[n], mask) for m, n in enumerate(self.layers, 1)]
+            pairs = [(projected(model, m, states[m]), taught.hidden[n]) for m, n in enumerate(self.layers, 1)]
+            errors = [hidden_mse(own, teacher_state, mask) for own, teacher_state in pairs]
             terms["hidden"] = Term.of(mean_over_layers(errors), tokens)
         if Signal.ATTENTION.value in self.weights:
             scores = self._student.scores
@@ -154,13 +260,13 @@ class TaskDistillation:
             terms["attention"] = Term.of(mean_over_layers(divergences), tokens)
         if "labels" in self.weights:
             if self.task.name is TaskName.FEATURE_EXTRACTION:
-                terms["labels"] = order_loss(output, batch, self.pooling)
+                terms["labels"] = order_loss(output, batch, self.pooling, projection)
             else:
                 terms["labels"] = gold_loss(self.task, output, batch)
         if "margins" in self.weights:
-            terms["margins"] = margin_loss(output, batch, self.pooling)
+            terms["margins"] = margin_loss(output, batch, self.pooling, projection)
         if "negatives" in self.weights:
-            terms["negatives"] = contrastive_loss(output, batch, self.pooling)
+            terms["negatives"] = contrastive_loss(output, batch, self.pooling, projection)
         return terms
 
 
@@ -169,14 +275,15 @@ def _check_signals(pair: TeacherStudent[TaskStage], task: Task) -> None:
     signals, key = pair.stage.signals, f"{pair.where}.signals"
     widths = pair.student.config.hidden_size, pair.teacher.config.hidden_size
     problems = find_invalid_signals(pair.family, {s.value: s for s in signals.active()}, key)
-    if task.name is TaskName.FEATURE_EXTRACTION and signals.logits and widths[0] != widths[1]:
+    is_projected = attached_projection(pair.student) is not None
+    if task.name is TaskName.FEATURE_EXTRACTION and signals.logits and widths[0] != widths[1] and not is_projected:
         what = f"the student's vectors have {widths[0]} numbers, the teacher's {widths[1]}."
         fix = (
             "Give the student the teacher's width; or set logits: 0 and learn from pairs: the order of scores with labels: 1, "
             "margins with margins: 1, or which texts belong together with negatives: 1."
         )
         problems.append(Problem(f"{key}.logits", what, fix))
-    if signals.hidden:
+    if signals.hidden and not is_projected:
         problems += find_width_mismatch(pair, f"{key}.hidden")
     if signals.attention:
         problems += find_head_mismatch(pair, f"{key}.attention")

@@ -28,7 +28,6 @@ from pocketbert.distill.losses.common import (
 )
 from pocketbert.distill.methods import task as task_method
 from pocketbert.distill.methods.method import (
-    CarriedPart,
     StageJob,
     StageResult,
     TeacherStudent,
@@ -36,13 +35,7 @@ from pocketbert.distill.methods.method import (
     find_head_mismatch,
     find_invalid_signals,
 )
-from pocketbert.distill.students.projection import (
-    attach_projection,
-    attached_projection,
-    detach_projection,
-    projected,
-    restore_projection,
-)
+from pocketbert.distill.students.projection import attached_projection, projected
 from pocketbert.distill.teacher.signals import (
     OnlineTeacher,
     TeacherSignals,
@@ -54,9 +47,6 @@ from pocketbert.distill.teacher.signals import (
 _SIGNALS = {"attention": Signal.ATTENTION, "hidden": Signal.HIDDEN, "embeddings": Signal.HIDDEN}
 """Signal of the teacher's family that each term learns from; the embeddings are hidden state 0."""
 
-_PROJECTION = "projection"
-"""Name of the part that a stage passes on: the trained projection."""
-
 
 def train_layers(job: StageJob[LayerStage]) -> StageResult:
     """Train a student on the outputs of the teacher's layers (TinyBERT's general and intermediate distillation).
@@ -64,19 +54,14 @@ def train_layers(job: StageJob[LayerStage]) -> StageResult:
     If the models' widths differ, a projection to the teacher's width is trained with the student, and passed on to
     later stages. It is a submodule of the student only during training.
     """
-    pair, part = job.pair, job.carried.get(_PROJECTION)
-    earlier = restore_projection(part.facts, part.tensors) if part else None
-    width = pair.teacher.config.hidden_size
-    attach_projection(pair.student, width, pair.stage.projection, job.seed, pair.where, carried=earlier)
+    pair = job.pair
+    task_method.attach_carried_projection(job, pair.stage.projection)
     try:
         objective = TinyBertDistillation(pair.teacher, pair.student, pair.family, pair.stage, pair.where)
         outcome = job.fit(objective)
     finally:
-        projection = detach_projection(pair.student)
-    if projection is None:
-        return StageResult(outcome)
-    tensors = {name: value.detach().cpu() for name, value in projection.state_dict().items()}
-    return StageResult(outcome, {_PROJECTION: CarriedPart(tensors, projection.facts)})
+        carried = task_method.detach_carried_projection(pair.student)
+    return StageResult(outcome, carried)
 
 
 def train_prediction(job: StageJob[TinyBertPredictionStage]) -> StageResult:

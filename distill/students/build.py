@@ -1,4 +1,6 @@
-"""Build students: smaller models of the teacher's class or of a related one, started from teacher layers or at random.
+"""Build students: smaller models of the teacher's class or of a related one.
+
+They start from teacher layers, from the teacher's embeddings reduced to a smaller width, or at random.
 
 `build_student` builds a student. A student of another class than its teacher needs a `ClassChange`, added with
 `register_class_change`; the package has one, from BERT to DistilBERT. `freeze_positions` freezes the position table of
@@ -23,6 +25,7 @@ from pocketbert.core.plugins import Registry
 from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.seeds import derive_seed
 from pocketbert.distill.students.layer_map import copied_layers, layer_map, shorten_layer_lists
+from pocketbert.distill.students.projection import find_principal_axes
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ def _key(change: ClassChange) -> str:
 
 
 def build_student(teacher: Any, family: Family, section: StudentSection, seed: int) -> Any:
-    """Build an untrained student for a teacher: with copied teacher layers, or with random weights.
+    """Build an untrained student for a teacher: with copied teacher layers, with its embeddings, or with random weights.
 
     Args:
         teacher: A transformers model.
@@ -98,7 +101,10 @@ def build_student(teacher: Any, family: Family, section: StudentSection, seed: i
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "student"))
         student = model_class(config)
-    if section.init != "random":
+    if section.init == "embeddings":
+        state = change.weights(teacher.state_dict(), [], section.fold_segments) if change else teacher.state_dict()
+        _copy_embeddings(state, student, row, teacher.config.hidden_size)
+    elif section.init != "random":
         depth = teacher.config.num_hidden_layers
         listed = section.teacher_layers or (change.layers.get((section.layers, depth)) if change else None)
         state = teacher.state_dict()
@@ -157,11 +163,57 @@ def _set_sizes(config: Any, model_class: Any, family: Family, section: StudentSe
         for name in family.width_copies:
             setattr(config, name, section.hidden)
     if config.hidden_size % config.num_attention_heads:
-        what = f"hidden {config.hidden_size} is not a multiple of heads {config.num_attention_heads}."
-        raise InputError(Problem("student", what))
+        width, heads = config.hidden_size, config.num_attention_heads
+        what = f"hidden {width} is not a multiple of heads {heads}."
+        fitting = max(n for n in range(1, heads) if width % n == 0)
+        fix = f"Set heads: {fitting}, or hidden to a multiple of {heads}, such as {max(width // heads, 1) * heads}."
+        raise InputError(Problem("student", what, fix))
     if family.head_size is not None:
         setattr(config, family.head_size, config.hidden_size // config.num_attention_heads)
     config._attn_implementation = "sdpa" if model_class._supports_sdpa else "eager"
+
+
+@torch.no_grad()
+def _copy_embeddings(state: Mapping[str, Tensor], student: Any, family: Family, width: int) -> None:
+    """Copy a teacher's weights outside its layers into a student, reduced to the student's width.
+
+    Axes that are as wide as the teacher's states are multiplied by the principal axes of its word vectors, as for MobileBERT's
+    students of ordinary teachers. Norms of such an axis keep their first weights, and the layers too: the teacher's layers,
+    reduced in the same way, were a worse start.
+
+    Args:
+        state: The teacher's weights by the names of the student's.
+        student: The student; changed in place.
+        family: Model family of the student.
+        width: Width of the teacher's states.
+
+    Raises:
+        InputError: If the teacher has no word vectors as wide as its states.
+    """
+    paths = (family.layer_path, *family.layer_lists)
+    layers = (*paths, *(path.partition(".")[2] for path in paths if "." in path))
+    own = {
+        n: p for n, p in student.named_parameters() if n in state and not n.startswith(tuple(f"{p}." for p in layers))
+    }
+    basis = torch.eye(width)
+    if student.config.hidden_size != width:
+        table = next(state[n] for n, p in own.items() if p is student.get_input_embeddings().weight)
+        if table.shape[1] != width:  # a table of its own width, mapped to that of the states
+            map_shape = (width, table.shape[1])
+            table = next((table @ state[n].T for n in own if state[n].shape == map_shape), table)
+        if student.config.hidden_size > width or table.shape[1] != width:
+            what = f"{student.config.hidden_size} numbers cannot be chosen from the {width} of {family.title}'s states."
+            raise InputError(Problem("student.hidden", what, f"Set hidden below {width}, or init: random."))
+        centred = (table - table.mean(0)).double()
+        basis = find_principal_axes(centred.T @ centred, student.config.hidden_size).float()
+    is_norm = {n for n, m in student.named_modules() if "norm" in type(m).__name__.lower()}
+    for name, parameter in own.items():
+        value = state[name]
+        for axis, (given, wanted) in enumerate(zip(value.shape, parameter.shape, strict=True)):
+            if (given, wanted) == basis.shape and given != wanted and name.rpartition(".")[0] not in is_norm:
+                value = torch.tensordot(value, basis, dims=([axis], [0])).movedim(-1, axis)
+        if value.shape == parameter.shape:
+            parameter.copy_(value)
 
 
 def _select_layers(state: dict[str, Tensor], layer_path: str, chosen: list[int]) -> dict[str, Tensor]:

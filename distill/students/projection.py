@@ -2,8 +2,9 @@
 
 `LayerProjection` maps a student's states to its teacher's width, and is part of the student only during training: `attach_projection`
 adds it to a student, `projected` applies it, `detach_projection` removes it, and `restore_projection` creates it from the arguments and
-weights that an earlier stage passed on. `learn_rotation` rotates a teacher's text vectors so that they may be cut; the student keeps the
-rotation.
+weights that an earlier stage passed on. A student that makes text vectors keeps the map of its last states (`vector_map`) as a layer
+behind its pooling: `add_projection`. `learn_rotation` rotates a teacher's text vectors so that they may be cut; the student keeps the
+rotation. `find_principal_axes` reduces vectors to a smaller width.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch.nn.utils.parametrizations import orthogonal
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.hardware import default_threads
+from pocketbert.core.predict.sentence_settings import Pooling, add_dense
 from pocketbert.core.seeds import derive_seed
 from pocketbert.core.types import Projection
 
@@ -60,8 +62,14 @@ class LayerProjection(nn.Module):
             number: Number of the state; 0 is the embeddings, m the output of the student's layer m.
             state: The hidden state, [B, S, d].
         """
-        projected_state: Tensor = self.maps[0 if self.kind is Projection.SHARED else number](state)
+        projected_state: Tensor = self.map_of(number)(state)
         return projected_state
+
+    def map_of(self, number: int) -> nn.Linear:
+        """Return the linear layer that maps a hidden state, by the state's number."""
+        linear = self.maps[0 if self.kind is Projection.SHARED else number]
+        assert isinstance(linear, nn.Linear)
+        return linear
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -171,6 +179,38 @@ def projected(student: Any, number: int, state: Tensor) -> Tensor:
     """
     projection = attached_projection(student)
     return state if projection is None else projection(number, state)
+
+
+def vector_map(student: Any) -> nn.Linear | None:
+    """Return the map of a student's last states, pooled or not, to the teacher's width; None if no projection is attached."""
+    projection = attached_projection(student)
+    return None if projection is None else projection.map_of(projection.layers)
+
+
+def add_projection(pooling: Pooling, projection: LayerProjection) -> Pooling:
+    """Return a teacher's pooling with a Dense layer in front of its layers, which projects each of a student's pooled states.
+
+    Args:
+        pooling: The pooling and its layers.
+        projection: The student's projection.
+    """
+    linear, kinds = projection.map_of(projection.layers), len(pooling.kinds)
+    weight, bias = (p.detach().float().cpu().numpy() for p in (linear.weight, linear.bias))
+    weights = {"linear.weight": np.kron(np.eye(kinds, dtype=np.float32), weight), "linear.bias": np.tile(bias, kinds)}
+    return add_dense(pooling, weights, first=True)
+
+
+def find_principal_axes(moment: Tensor, count: int) -> Tensor:
+    """Return the axes along which vectors vary most, [D, count] float64 with orthonormal columns, the largest first.
+
+    The sign of an axis is arbitrary; here its largest number is positive, so that all machines agree.
+
+    Args:
+        moment: Covariance of the vectors, or the sum of their outer products, [D, D] float64.
+        count: Number of axes, at most D.
+    """
+    axes: Tensor = torch.linalg.eigh(moment).eigenvectors.flip(-1)[:, :count]
+    return axes * axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign()
 
 
 def _describe(projection: LayerProjection) -> str:

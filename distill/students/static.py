@@ -34,6 +34,7 @@ from pocketbert.core.host.progress import Meter
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.seeds import derive_seed
 from pocketbert.core.tasks import Task, TaskName
+from pocketbert.distill.students.projection import find_principal_axes
 
 DEFAULT_DIMENSIONS = 256
 _PIECES_AT_ONCE = 512
@@ -361,10 +362,7 @@ def reduce_vectors(vectors: Tensor, special: list[int], dimensions: int) -> tupl
     known = vectors[ordinary].double()
     centre = known.mean(0)
     known -= centre
-    directions = torch.linalg.eigh(known.T @ known).eigenvectors.flip(-1)[:, :dimensions]
-    # the sign of an eigenvector is arbitrary; with this one the table is the same on every machine
-    largest = directions.gather(0, directions.abs().argmax(0, keepdim=True))
-    directions = directions * largest.sign()
+    directions = find_principal_axes(known.T @ known, dimensions)
     ranks = torch.arange(2, len(vectors) + 2, dtype=torch.float64)
     probabilities = 1 / ranks / (1 / ranks).sum()
     table = (vectors.double() - centre) @ directions * (_SIF / (_SIF + probabilities))[:, None]

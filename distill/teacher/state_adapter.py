@@ -15,6 +15,7 @@ from torch import Tensor
 from pocketbert.core.families import Family, family_of
 from pocketbert.core.host.hardware import default_threads
 from pocketbert.distill.losses.common import at_least_float32
+from pocketbert.distill.students.projection import find_principal_axes
 from pocketbert.distill.training.data import TrainData
 
 _ROWS, _BATCH = 256, 32
@@ -87,12 +88,9 @@ def fit_adapter(teacher: Any, family: Family, rows: TrainData, width: int) -> St
             count += len(tokens)
     teacher.to(device)
     centre = total / count
-    values, vectors = torch.linalg.eigh(products / count - torch.outer(centre, centre))
-    basis = vectors.flip(-1)[:, :width]
-    # the sign of a component is the library's choice: made positive where it is largest, so that machines agree
-    largest = basis.gather(0, basis.abs().argmax(0, keepdim=True))
-    basis = basis * largest.sign()
-    kept = float(values.flip(-1)[:width].sum() / values.sum())
+    covariance = products / count - torch.outer(centre, centre)
+    basis = find_principal_axes(covariance, width)
+    kept = float((basis.T @ covariance @ basis).trace() / covariance.trace())
     return StateAdapter(centre.float(), basis.float().contiguous(), kept)
 
 
@@ -114,8 +112,7 @@ def reduce_embeddings(teacher: Any, student: Any, adapter: StateAdapter) -> None
     source, target = teacher.base_model.embeddings, student.base_model.embeddings
     words = source.word_embeddings.weight.double()
     centre, narrow = words.mean(0), target.word_embeddings.weight.shape[1]
-    _, vectors = torch.linalg.eigh((words - centre).T @ (words - centre))
-    axes, basis = vectors.flip(-1)[:, :narrow], adapter.basis.double()
+    axes, basis = find_principal_axes((words - centre).T @ (words - centre), narrow), adapter.basis.double()
     target.word_embeddings.weight.copy_((words - centre) @ axes)
     dense = target.embedding_transformation
     dense.weight.zero_()

@@ -21,7 +21,7 @@ from pocketbert.core.predict.sentence_settings import (
     Prompts,
     Similarity,
     VectorLayer,
-    add_rotation,
+    add_dense,
     apply_layers,
     read_dimensions,
     read_pooling,
@@ -287,7 +287,7 @@ def test_vectors_are_cut_as_the_last_step_and_written_so_that_the_library_cuts_t
     assert np.allclose(apply_layers(vectors, pooling.layers), vectors[:, :3] / np.linalg.norm(vectors))
     # in front of other layers: sentence-transformers has no setting for that
     inner = replace(pooling, normalize=True)
-    turned = add_rotation(inner, np.eye(3, dtype=np.float32)[::-1])
+    turned = add_dense(inner, {"linear.weight": np.eye(3, dtype=np.float32)[::-1]})
     for number, written in enumerate((pooling, inner, turned, Pooling())):
         folder = tmp_path / str(number)
         folder.mkdir()

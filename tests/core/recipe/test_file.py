@@ -146,7 +146,7 @@ DISTILL = GOOD[GOOD.index("distill:") :]
             "    steps: 5\n    layers: [1, 2]",
             ["R:15 distill.1.layers: lists 2 layers, the student has 3"],
         ),
-        ("{layers: 3}", "{layers: 3, hidden: 64}", ["R:10 student: a student of another width"]),
+        ("{layers: 3}", "{layers: 3, intermediate: 64}", ["R:10 student: a student of another width"]),
         ("{layers: 3}", "{layers: 3, teacher_layers: [1, 2]}", ["teacher_layers lists 2 layers, the student has 3"]),
         ("{layers: 3}", "{layers: 1, init: random, teacher_layers: [1]}", ["no meaning with init: random"]),
         ("{logits: 1, hidden: 0}", "{logits: 0, hidden: 0, attention: 0}", ["all weights are 0"]),

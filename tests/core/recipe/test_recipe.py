@@ -108,13 +108,16 @@ def test_steps_stay_and_only_what_was_given_is_written() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"hidden": 64}, "set init: random"),
+        ({"hidden": 64, "init": "teacher-layers"}, "set init: embeddings or random"),
+        ({"hidden": 64, "teacher_layers": [1, 2]}, "teacher_layers has no meaning with init: embeddings"),
         ({"family": "distil-bert"}, r"students of 'distil-bert'; did you mean 'distilbert'"),
         ({"family": "bert"}, "no teacher of another family can have students of 'bert'"),
     ],
 )
 def test_students_that_are_refused(settings: dict[str, Any], message: str) -> None:
-    assert StudentSection(layers=2, hidden=64, init="random").hidden == 64
+    sizes = ({"hidden": 64}, {"heads": 2}, {"hidden": 64, "init": "random"}, {})
+    starts = [StudentSection.model_validate({"layers": 2, **size}).init for size in sizes]
+    assert starts == ["embeddings", "embeddings", "random", "teacher-layers"]
     assert StudentSection(layers=1, family="distilbert").family == "distilbert"
     with pytest.raises(ValidationError, match=message):
         StudentSection(layers=2, **settings)

@@ -1,21 +1,37 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
+from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling, PoolingKind
 from pocketbert.core.recipe.stages import SignalWeights, TaskStage
 from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.distill.methods.task import Finetune, TaskDistillation
+from pocketbert.core.types import Projection
+from pocketbert.distill.methods.method import StageJob, TeacherStudent
+from pocketbert.distill.methods.task import Finetune, TaskDistillation, kept_pooling, train
 from pocketbert.distill.teacher.signals import Wanted
-from support.objectives import CLASSIFY, NARROW, make_batch, make_student, means, try_task
+from support.objectives import CLASSIFY, NARROW, SIZES, make_batch, make_student, means, try_task
 
 HIDDEN_AND_ATTENTION = SignalWeights(logits=0, hidden=1, attention=1)
+
+
+class Rows:
+    """Five texts, of which the first four are two pairs with scores."""
+
+    lengths = SIZES
+
+    def batch(self, rows: Sequence[int], step: int) -> dict[str, torch.Tensor]:
+        """Rows of `make_batch`, with the score of each row's pair."""
+        return {**make_batch(rows, step=step), "labels": torch.tensor([float(row < 2) for row in rows])}
 
 
 @pytest.mark.parametrize("family", ["bert", "distilbert"])
@@ -90,6 +106,71 @@ def test_vectors_of_another_width_are_not_compared_with_the_teachers(make_classi
     terms = objective(student, {**batch, "labels": torch.tensor([1.0, 1.0, 0.0, 0.0])})
     assert terms.keys() == {"labels"}
     terms["labels"].mean.backward()  # type: ignore[no-untyped-call]
+
+
+EMBED = TASKS[TaskName.FEATURE_EXTRACTION]
+
+
+@pytest.mark.parametrize("kind", Projection)
+@pytest.mark.parametrize("kinds", [("mean",), ("mean", "max")], ids=str)
+def test_states_and_vectors_of_another_width_are_compared_through_the_projection(
+    kinds: tuple[str, ...], kind: Projection, make_classifier: Callable[..., Any]
+) -> None:
+    teacher = make_classifier("bert", 3, (), auto_class="AutoModel")
+    student = make_student(teacher, 2, kind, **NARROW)
+    signals = SignalWeights(logits=1, hidden=1, attention=0, labels=1)
+    stage, pooling = (
+        TaskStage(method="task", steps=1, signals=signals),
+        Pooling(PoolingKind(kinds[0]), further=kinds[1:]),
+    )
+    objective = TaskDistillation(teacher, student, family_of("bert"), EMBED, stage, pooling=pooling)
+    batch = {**make_batch(range(4)), "labels": torch.tensor([1.0, 1.0, 0.0, 0.0])}
+    with torch.no_grad():
+        found = means(objective(student, batch))
+        inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
+        states = [m.eval()(**inputs, output_hidden_states=True).hidden_states for m in (student, teacher)]
+    ours, theirs = ([state.double().numpy() for state in made] for made in states)
+    maps = {n: v.double().numpy() for n, v in student.layer_projection.state_dict().items()}
+    own = [f"maps.{n if kind is Projection.PER_LAYER else 0}" for n in range(3)]
+    real, vectors = batch["attention_mask"].numpy().astype(bool), []
+    hidden = []
+    for m, n in ((1, 2), (2, 3)):
+        errors = ours[m] @ maps[f"{own[m]}.weight"].T + maps[f"{own[m]}.bias"] - theirs[n]
+        hidden.append((errors[real] ** 2).mean())
+    for row in range(4):
+        parts = [(made[-1][row, real[row]].mean(0), made[-1][row, real[row]].max(0)) for made in (ours, theirs)]
+        mine = [part @ maps[f"{own[2]}.weight"].T + maps[f"{own[2]}.bias"] for part in parts[0]]
+        vectors.append([np.concatenate(side[: len(kinds)]) for side in (mine, parts[1])])
+    unit = np.array([[v / np.linalg.norm(v) for v in pair] for pair in vectors])
+    assert found["hidden"] == pytest.approx(np.mean(hidden), rel=1e-6, abs=1e-6)
+    assert found["logits"] == pytest.approx((1 - (unit[:, 0] * unit[:, 1]).sum(1)).mean(), rel=1e-6, abs=1e-6)
+    cosines = [unit[i, 0] @ unit[i + 1, 0] for i in (0, 2)]
+    assert found["labels"] == pytest.approx(np.log1p(np.exp(20 * (cosines[1] - cosines[0]))), rel=1e-5, abs=1e-6)
+
+
+def test_a_kept_projection_starts_at_the_teachers_vectors_and_a_dropped_one_goes_on(
+    make_classifier: Callable[..., Any], tmp_path: Path
+) -> None:
+    teacher = make_classifier("bert", 2, (), auto_class="AutoModel")
+    student = make_student(teacher, 2, **NARROW)
+    before = set(student.state_dict())
+    signals = SignalWeights(logits=1, hidden=1, attention=0)
+    stage = TaskStage(method="task", steps=1, batch=5, lr=1e-9, signals=signals)
+    job = StageJob(TeacherStudent(teacher, student, family_of("bert"), stage), Rows, 3, tmp_path / "a", EMBED)
+    first = train(job)
+    assert set(student.state_dict()) == before
+    (record,) = first.outcome.history
+    assert record.terms["logits"] < 0.05, "5 texts, and 24 numbers to tell them apart"
+    assert record.terms["hidden"] < 5, "the map is no larger than it need be, so that it serves other states"
+    part = first.carried["projection"]
+    pooling = kept_pooling(DEFAULT_POOLING, first.carried)
+    np.testing.assert_array_equal(pooling.layers[0].weights["linear.weight"], part.tensors["maps.0.weight"].numpy())
+    assert kept_pooling(DEFAULT_POOLING, {}) is DEFAULT_POOLING
+    labels = TaskStage(
+        method="task", steps=1, batch=4, lr=1e-9, signals=SignalWeights(logits=0, hidden=0, attention=0, labels=1)
+    )
+    again = train(replace(job, pair=replace(job.pair, stage=labels), carried=first.carried, work=tmp_path / "b"))
+    torch.testing.assert_close(again.carried["projection"].tensors["maps.0.weight"], part.tensors["maps.0.weight"])
 
 
 def test_nothing_is_asked_of_layers_without_weight() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -83,6 +84,51 @@ def test_a_random_student_depends_on_the_seed_alone_and_may_have_another_size(
     assert parameter_count(saved) == parameter_count(student)
 
 
+@pytest.mark.parametrize("sizes", [{"hidden": 24, "heads": 3}, {"heads": 2}], ids=str)
+@pytest.mark.parametrize("name", [n for n in FAMILIES if ENTRIES[n].resized])
+def test_a_narrower_student_starts_from_the_teachers_embeddings(
+    name: str, sizes: dict[str, int], make_classifier: Callable[..., Any]
+) -> None:
+    teacher, family = make_classifier(name, 3, ("a", "b", "c")), find_family(name)
+    student, drawn = (
+        build_student(teacher, family, section(2, init=init, **sizes), 5).eval() for init in ("embeddings", "random")
+    )
+    assert student(input_ids=torch.tensor([[2, 5, 6, 3]])).logits.isfinite().all()
+    table, reduced = (m.get_input_embeddings().weight.detach().double() for m in (teacher, student))
+    if reduced.shape == table.shape:  # all of the teacher's numbers, or a table of its own width
+        assert torch.equal(reduced, table)
+    else:  # the inner products of the words are those of their principal components, by another routine
+        _, _, axes = np.linalg.svd((table - table.mean(0)).numpy(), full_matrices=False)
+        kept = table.numpy() @ axes[:24].T @ axes[:24] @ table.numpy().T
+        np.testing.assert_allclose((reduced @ reduced.T).numpy(), kept, rtol=1e-5, atol=1e-6)
+    copied = {"classifier.bias", "classifier.out_proj.bias", "logits_proj.bias", "sequence_summary.summary.bias"}
+    state, theirs, random = (m.state_dict() for m in (student, teacher, drawn))
+    assert any(torch.equal(state[k], theirs[k]) for k in copied & state.keys())
+    layers = [k for k in state if k.startswith((family.layer_path, *family.layer_lists))]
+    assert layers and all(torch.equal(state[k], random[k]) for k in layers)
+
+
+def test_the_head_of_a_narrower_student_reads_the_components(make_classifier: Callable[..., Any]) -> None:
+    teacher = make_classifier("bert", 2, ("a", "b"))
+    student = build_student(teacher, BERT, section(1, init="embeddings", hidden=16), 0)
+    word, positions = (
+        [m.bert.embeddings.get_submodule(n).weight.detach() for m in (teacher, student)]
+        for n in ("word_embeddings", "position_embeddings")
+    )
+    basis = torch.linalg.lstsq(word[0], word[1]).solution
+    torch.testing.assert_close(basis.T @ basis, torch.eye(16), rtol=1e-4, atol=1e-4)
+    wide, narrow = teacher.state_dict(), student.state_dict()
+    for name, wanted in {
+        "bert.embeddings.position_embeddings.weight": positions[0] @ basis,
+        "bert.pooler.dense.weight": basis.T @ wide["bert.pooler.dense.weight"] @ basis,
+        "bert.pooler.dense.bias": wide["bert.pooler.dense.bias"] @ basis,
+        "classifier.weight": wide["classifier.weight"] @ basis,
+        "classifier.bias": wide["classifier.bias"],
+        "bert.embeddings.LayerNorm.weight": torch.ones(16),
+    }.items():
+        torch.testing.assert_close(narrow[name], wanted, rtol=1e-3, atol=1e-4, msg=name)
+
+
 def bert_config(vocabulary: int = 30522, layers: int = 12, **more: Any) -> transformers.BertConfig:
     return transformers.BertConfig(vocab_size=vocabulary, num_hidden_layers=layers, **more)
 
@@ -119,7 +165,11 @@ def test_students_have_the_published_numbers_of_parameters(name: str) -> None:
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ({"layers": 1, "init": "random", "hidden": 30}, "hidden 30 is not a multiple of heads 4"),
+        (
+            {"layers": 1, "init": "random", "hidden": 30},
+            "hidden 30 is not a multiple of heads 4. Fix: Set heads: 3, or hidden to a multiple of 4, such as 28",
+        ),
+        ({"layers": 1, "init": "embeddings", "hidden": 64}, "student.hidden: 64 numbers cannot be chosen from the 32"),
         ({"layers": 3}, "the student has 3 layers, the teacher only 2"),
         ({"layers": 1, "family": "mobilebert"}, r"'mobilebert' cannot be made .*possible: bert, distilbert\."),
         ({"layers": 1, "fold_segments": True}, r"student\.fold_segments"),

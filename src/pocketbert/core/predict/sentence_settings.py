@@ -490,10 +490,13 @@ def vector_width(pooling: Pooling, hidden: int) -> int:
     return width
 
 
-def add_rotation(pooling: Pooling, rotation: NDArray[np.float32]) -> Pooling:
-    """Return a pooling with a Dense layer behind it that multiplies its vectors by a rotation [W, W]."""
-    layer = VectorLayer(DENSE, len(rotation), weights={"linear.weight": rotation})
-    return replace(pooling, layers=(*pooling.layers, layer))
+def add_dense(pooling: Pooling, weights: Mapping[str, NDArray[np.float32]], *, first: bool = False) -> Pooling:
+    """Return a pooling with one more Dense layer, behind its layers or in front of them (`first`).
+
+    Its weights are ``linear.weight`` [W', W] and, if it has a bias, ``linear.bias`` [W'].
+    """
+    layer = VectorLayer(DENSE, len(weights["linear.weight"]), weights=weights)
+    return replace(pooling, layers=(layer, *pooling.layers) if first else (*pooling.layers, layer))
 
 
 def apply_layers(vectors: NDArray[np.float64], layers: Sequence[VectorLayer]) -> NDArray[np.float64]:

@@ -155,17 +155,23 @@ class StudentSection(Section):
         description="A MobileBERT with as many layers as the teacher, and the heads and the width between blocks of "
         "one with bottlenecks: mobilebert, tiny or mini.",
     )
-    init: Literal["teacher-layers", "pruned", "random"] = Field(
+    init: Literal["teacher-layers", "embeddings", "pruned", "random"] = Field(
         "teacher-layers",
-        description="Where its weights start: in teacher layers; in layers of the teacher, or of model, that keep only "
-        "their most important feed-forward neurons (intermediate of them); or at random.",
+        description="Where its weights start: in teacher layers; in the teacher's embeddings, reduced to their principal "
+        "components where hidden is smaller, with random layers (default with hidden or heads); in layers of the teacher, "
+        "or of model, that keep only their most important feed-forward neurons (intermediate of them); or at random.",
     )
     teacher_layers: list[PositiveInt] | None = Field(
         None, description="Teacher layers (from 1) to start from; default round(m*N/M)."
     )
-    hidden: PositiveInt | None = Field(None, description="Width; needs init: random.")
-    heads: PositiveInt | None = Field(None, description="Attention heads; needs init: random.")
-    intermediate: PositiveInt | None = Field(None, description="Feed-forward width; needs init: random or pruned.")
+    hidden: PositiveInt | None = Field(None, description="Width, with init: embeddings or random.")
+    heads: PositiveInt | None = Field(
+        None,
+        description="Attention heads, with init: embeddings or random. Default the teacher's, which must divide hidden.",
+    )
+    intermediate: PositiveInt | None = Field(
+        None, description="Feed-forward width, with init: embeddings, random or pruned."
+    )
     family: StudentFamily | None = Field(
         None,
         description="Family of the student where it is not the teacher's, such as distilbert, which has no segment ids "
@@ -182,8 +188,10 @@ class StudentSection(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_auto(cls, values: object) -> object:
-        """Read the word ``auto`` as a section with the default limits."""
+    def _fill_in(cls, values: object) -> object:
+        """Read the word ``auto`` as a section with the default limits, and give another width the init that it can have."""
+        if isinstance(values, dict) and values.get("layers") and (values.get("hidden") or values.get("heads")):
+            return {"init": "embeddings", **values}
         return {"auto": {}} if values == "auto" else values
 
     @model_validator(mode="after")
@@ -223,14 +231,14 @@ class StudentSection(Section):
             raise ValueError("revision is that of model, which is not given")
         if self.init == "teacher-layers" and (self.hidden or self.heads or self.intermediate):
             raise ValueError(
-                "a student of another width or head count cannot start from teacher layers; set init: random"
+                "a student of another width or head count cannot start from teacher layers; set init: embeddings or random"
             )
         if self.teacher_layers is not None and self.layers is not None and len(self.teacher_layers) != self.layers:
             raise ValueError(f"teacher_layers lists {len(self.teacher_layers)} layers, the student has {self.layers}")
-        if self.teacher_layers is not None and self.init == "random":
-            raise ValueError("teacher_layers has no meaning with init: random")
+        if self.teacher_layers is not None and self.init in ("random", "embeddings"):
+            raise ValueError(f"teacher_layers has no meaning with init: {self.init}")
         if self.fold_segments and (self.family is None or self.init == "random"):
-            raise ValueError("fold_segments is for a student of another family that starts from teacher layers")
+            raise ValueError("fold_segments is for a student of another family that starts from the teacher's weights")
         return self
 
     def _static_problems(self) -> list[str]:
@@ -250,7 +258,7 @@ class StudentSection(Section):
         if self.intermediate is None:
             problems.append("init: pruned needs intermediate: N, the feed-forward neurons that stay in each layer")
         if self.hidden is not None:
-            problems.append("hidden: pruning keeps the width of the layers; leave it out, or set init: random")
+            problems.append("hidden: pruning keeps the width of the layers; leave it out, or set init: embeddings")
         if self.heads is not None:
             problems.append(
                 "heads: attention heads cannot be pruned, because transformers computes the size of a head as the "

@@ -37,7 +37,7 @@ from pocketbert.core.predict.sentence_settings import (
     DEFAULT_POOLING,
     Pooling,
     Similarity,
-    add_rotation,
+    add_dense,
     check_width,
     read_pooling,
     read_similarity,
@@ -403,7 +403,7 @@ def rotate_teacher_vectors(trained: TrainedModel) -> TrainedModel:
     rows = trained.data.splits["train"].encoded[:_ROTATION_ROWS]
     vectors = join_texts(run_rows(predictor, tokenizer, rows, task, _BATCHING, "vectors"))
     rotation = learn_rotation(vectors, trained.pooling.dimensions, recipe.seed)
-    return replace(trained, pooling=add_rotation(trained.pooling, rotation))
+    return replace(trained, pooling=add_dense(trained.pooling, {"linear.weight": rotation}))
 
 
 def _read_column_vectors(trained: TrainedModel) -> Matrix:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -239,6 +239,7 @@ def _train_stage(learning: Learning, number: int, before: _StudentState | None, 
     from pocketbert.distill.capture.record import record_attention, records_attention
     from pocketbert.distill.methods.method import StageJob, TeacherStudent
     from pocketbert.distill.methods.table import find_method
+    from pocketbert.distill.methods.task import kept_pooling
     from pocketbert.distill.training.data import rows_per_pass
     from pocketbert.distill.training.loop import frozen
 
@@ -263,6 +264,13 @@ def _train_stage(learning: Learning, number: int, before: _StudentState | None, 
         for model, row in ((teacher, family), (student, pair.student_family)):
             record_attention(model, row, ())
 
+    carried = before.carried if before else {}
+
+    def export() -> ExportFunctions:
+        tokenizer, own = TextTokenizer(learning.source.tokenizer_folder, learning.length), cast("QatStage", stage)
+        pooling = kept_pooling(learning.pooling, carried)
+        return make_export_functions(own, recipe, learning.task, pooling, tokenizer, key, at.metrics)
+
     job = StageJob(
         pair=pair,
         rows=rows,
@@ -270,10 +278,10 @@ def _train_stage(learning: Learning, number: int, before: _StudentState | None, 
         work=at.work / key,
         task=learning.task,
         monitor=_make_stage_monitor(learning, pair, at),
-        carried=before.carried if before else {},
+        carried=carried,
         pooling=learning.pooling,
         untrained=before is None and section.model is None,
-        exported=partial(_make_export_functions, learning, cast("QatStage", stage), key, at.metrics),
+        exported=export,
         answers=_read_answers(learning, student) if recipe.column is not None and stage.method == "task" else None,
     )
     with frozen(teacher):
@@ -287,12 +295,6 @@ def _train_stage(learning: Learning, number: int, before: _StudentState | None, 
         (*(before.curves if before else ()), make_curve(key, result.outcome)),
         tuple(dict.fromkeys((*(before.notes if before else ()), *notes, *result.notes))),
     )
-
-
-def _make_export_functions(learning: Learning, stage: QatStage, key: str, metrics: Path) -> ExportFunctions:
-    """Return the functions that export the student of a stage of method `qat`."""
-    tokenizer = TextTokenizer(learning.source.tokenizer_folder, learning.length)
-    return make_export_functions(stage, learning.recipe, learning.task, learning.pooling, tokenizer, key, metrics)
 
 
 def _read_answers(learning: Learning, student: Any) -> TeacherSignals:
@@ -528,10 +530,8 @@ def _read_state(learning: Learning, folder: Path) -> _StudentState:
 
     file = _StageFile.model_validate(read_json(folder / _STAGE_FILE))
     source = open_model_folder(str(folder))
-    if file.general:
-        student = load_model(source, general_head_task(learning.recipe))
-    else:
-        student = load_model(source, learning.task, learning.data.labels)
+    head = (general_head_task(learning.recipe),) if file.general else (learning.task, learning.data.labels)
+    student = load_model(source, *head)
     mark_as_prepared(student)
     tensors = load_file(folder / _CARRIED_FILE)
     carried = {
@@ -586,6 +586,8 @@ def _finish_student(learning: Learning, state: _StudentState, at: StepPaths, see
 
 def _open_student(learning: Learning, state: _StudentState) -> TrainedModel:
     """Return the trained student with the task's head; it computes attention with sdpa where it can."""
+    from pocketbert.distill.methods.task import kept_pooling
+
     student = _make_task_student(learning, state)
     student.set_attn_implementation("sdpa" if student._supports_sdpa else "eager")
     return TrainedModel(
@@ -594,7 +596,7 @@ def _open_student(learning: Learning, state: _StudentState) -> TrainedModel:
         learning.source,
         learning.data,
         learning.length,
-        learning.pooling,
+        kept_pooling(learning.pooling, state.carried),
         state.curves,
         (*state.notes, *([AGREEMENT] if learning.data.scores_agreement else [])),
     )

@@ -246,6 +246,7 @@ def make_validation(
         tokenizer: Tokenizer that pads rows.
         pooling: How token states become a vector.
     """
+    from pocketbert.distill.students.projection import add_projection, attached_projection
     from pocketbert.distill.training.monitor import Validation
 
     rows, section = splits.get(VALIDATION), recipe.training
@@ -265,7 +266,9 @@ def make_validation(
 
     def score(model: Any) -> float:
         """Return the metric of a model on the chosen validation rows."""
-        predictor = TorchPredictor(model, head.task, family.inputs, pooling)
+        projection = attached_projection(model)
+        own = pooling if projection is None else add_projection(pooling, projection)
+        predictor = TorchPredictor(model, head.task, family.inputs, own)
         return metric_value(evaluate(predictor, tokenizer, EvalSet(VALIDATION, head, chosen), _BATCH)[0], name)
 
     higher = name not in METRICS or METRICS[name].direction is Direction.HIGHER
