@@ -145,7 +145,7 @@ class StageJob(Generic[S]):
         carried: Parts that earlier stages passed on.
         pooling: How token states become a text vector, for feature extraction.
         untrained: Whether no stage has trained the student yet, and the recipe names no folder to start it from.
-        exported: Function that returns the export functions, for method `qat`; else None.
+        exported: Function that returns the export functions for a pooling, for method `qat`; else None.
         answers: The teacher's answers to the rows, if a column of the data holds them and no teacher runs.
     """
 
@@ -158,7 +158,7 @@ class StageJob(Generic[S]):
     carried: CarriedParts = field(default_factory=dict)
     pooling: Pooling = DEFAULT_POOLING
     untrained: bool = False
-    exported: Callable[[], ExportFunctions] | None = None
+    exported: Callable[[Pooling], ExportFunctions] | None = None
     answers: TeacherSignals | None = None
 
     @property

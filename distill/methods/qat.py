@@ -69,7 +69,8 @@ def train(job: StageJob[QatStage]) -> StageResult:
     """
     if job.exported is None:
         raise ValueError("method qat trains for a file: give StageJob(exported=...)")
-    pair, student, form = job.pair, job.pair.student, job.exported()
+    pair, student, pooling = job.pair, job.pair.student, kept_pooling(job.pooling, job.carried)
+    form = job.exported(pooling)
     family = pair.student_family
     student.eval()
     former, undo_clipping = None, None
@@ -87,9 +88,7 @@ def train(job: StageJob[QatStage]) -> StageResult:
     before = {name: value.clone() for name, value in student.state_dict().items()}
     student.add_module(_RANGES_MODULE, ranges)
     try:
-        objective = QuantizedTraining(
-            prepared, former, rounded, family, job.task, pair.stage, kept_pooling(job.pooling, job.carried)
-        )
+        objective = QuantizedTraining(prepared, former, rounded, family, job.task, pair.stage, pooling)
         outcome = replace(job, rows=lambda: training_rows).fit(objective)
     finally:
         delattr(student, _RANGES_MODULE)

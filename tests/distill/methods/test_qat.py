@@ -94,7 +94,7 @@ def job_of(
     assert roundings is not None
     form = ExportFunctions(lambda model, _: prepare(model, family, CLASSIFY, format), lambda _: roundings, judge)
     pair = TeacherStudent(student, student, family, section)
-    return StageJob(pair=pair, rows=lambda: rows, seed=1, work=work, task=CLASSIFY, exported=lambda: form)
+    return StageJob(pair=pair, rows=lambda: rows, seed=1, work=work, task=CLASSIFY, exported=lambda _: form)
 
 
 def weights(model: Any) -> dict[str, torch.Tensor]:

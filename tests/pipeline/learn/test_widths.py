@@ -102,5 +102,4 @@ def test_all_files_make_vectors_of_the_teachers_width_and_gates_find_another_pro
     weights = run / "student/2_Dense/model.safetensors"
     tensors = load_file(weights)
     save_file({**tensors, "linear.weight": tensors["linear.weight"][::-1].copy()}, weights)
-    exported = ("onnx/model.onnx", "tflite/model.tflite", "coreml/Model.mlpackage")
-    refused(run, *(f"{file} reference" for file in exported))
+    refused(run, *(f"{file} stored" for file in files))

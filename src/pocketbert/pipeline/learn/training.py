@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -239,7 +239,6 @@ def _train_stage(learning: Learning, number: int, before: _StudentState | None, 
     from pocketbert.distill.capture.record import record_attention, records_attention
     from pocketbert.distill.methods.method import StageJob, TeacherStudent
     from pocketbert.distill.methods.table import find_method
-    from pocketbert.distill.methods.task import kept_pooling
     from pocketbert.distill.training.data import rows_per_pass
     from pocketbert.distill.training.loop import frozen
 
@@ -260,16 +259,8 @@ def _train_stage(learning: Learning, number: int, before: _StudentState | None, 
     if stage.epochs is not None:
         stage = stage.for_rows(rows_per_pass(rows()))
     pair = TeacherStudent(teacher, student, family, stage, key)
-    if captured:
-        for model, row in ((teacher, family), (student, pair.student_family)):
-            record_attention(model, row, ())
-
-    carried = before.carried if before else {}
-
-    def export() -> ExportFunctions:
-        tokenizer, own = TextTokenizer(learning.source.tokenizer_folder, learning.length), cast("QatStage", stage)
-        pooling = kept_pooling(learning.pooling, carried)
-        return make_export_functions(own, recipe, learning.task, pooling, tokenizer, key, at.metrics)
+    for model, row in ((teacher, family), (student, pair.student_family)) if captured else ():
+        record_attention(model, row, ())
 
     job = StageJob(
         pair=pair,
@@ -278,10 +269,10 @@ def _train_stage(learning: Learning, number: int, before: _StudentState | None, 
         work=at.work / key,
         task=learning.task,
         monitor=_make_stage_monitor(learning, pair, at),
-        carried=carried,
+        carried=before.carried if before else {},
         pooling=learning.pooling,
         untrained=before is None and section.model is None,
-        exported=export,
+        exported=partial(_make_export_functions, learning, cast("QatStage", stage), key, at.metrics),
         answers=_read_answers(learning, student) if recipe.column is not None and stage.method == "task" else None,
     )
     with frozen(teacher):
@@ -295,6 +286,14 @@ def _train_stage(learning: Learning, number: int, before: _StudentState | None, 
         (*(before.curves if before else ()), make_curve(key, result.outcome)),
         tuple(dict.fromkeys((*(before.notes if before else ()), *notes, *result.notes))),
     )
+
+
+def _make_export_functions(
+    learning: Learning, stage: QatStage, key: str, metrics: Path, pooling: Pooling
+) -> ExportFunctions:
+    """Return the functions that export the student of a stage of method `qat`."""
+    tokenizer = TextTokenizer(learning.source.tokenizer_folder, learning.length)
+    return make_export_functions(stage, learning.recipe, learning.task, pooling, tokenizer, key, metrics)
 
 
 def _read_answers(learning: Learning, student: Any) -> TeacherSignals:
@@ -397,16 +396,15 @@ def _make_static_student(learning: Learning, source: ModelFolder, teacher: Any, 
     from pocketbert.distill.students.static import build_static_student
     from pocketbert.distill.training.machine import training_dtype
 
-    recipe, pooling = learning.recipe, learning.pooling
-    section = recipe.student
+    recipe, section, pooling = learning.recipe, learning.recipe.student, learning.pooling
     assert section is not None
     if task.name is TaskName.FEATURE_EXTRACTION and pooling.kinds != (PoolingKind.MEAN,):
         what = f"a student without layers has no other vector of a text than the mean; this is {pooling.kind}."
         raise InputError(Problem("answer.pooling", what, "Set pooling: mean, or give the student layers."))
     tokenizer = TextTokenizer(source.tokenizer_folder, learning.length)
     pairs = any(e.pair is not None for split in learning.data.splits.values() for e in split.examples)
-    settings = section.dimensions, pairs, recipe.seed, training_dtype(teacher)
-    return build_static_student(teacher, source.family, tokenizer, task, *settings)
+    sizes = section.dimensions, pairs, recipe.seed, training_dtype(teacher)
+    return build_static_student(teacher, source.family, tokenizer, task, *sizes)
 
 
 def _prune_neurons(learning: Learning, source: ModelFolder, model: Any) -> Any:
