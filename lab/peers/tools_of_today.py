@@ -17,7 +17,6 @@ import argparse
 import gzip
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from common import print_header
 from environments import environment, node_packages
 
 from pocketbert.benchmarks.statistics import paired_ratio
+from pocketbert.core.disk.ownership import claim_folder, remove
 from pocketbert.core.models.folder import open_model_folder
 
 TOOLS = Path(__file__).parent / "tools"
@@ -112,8 +112,8 @@ def make(tool: Tool, out: Path, given: Mapping[str, str]) -> None:
     folder = out / tool.name
     if (folder / "made.json").is_file():
         return
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True, exist_ok=True)
+    remove(folder)  # what an interrupted run left
+    folder.mkdir()
     job = folder / "job.json"
     job.write_text(json.dumps({**given, "variant": tool.name.rsplit("-", 1)[1], "out": str(folder)}))
     print(f"  {tool.name} ...", file=sys.stderr, flush=True)
@@ -258,8 +258,12 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
-    out = options.out.resolve()
-    out.mkdir(parents=True, exist_ok=True)
+    with claim_folder(out := options.out.resolve(), "comparison of tools"):
+        compare_tools(out, options)
+
+
+def compare_tools(out: Path, options: argparse.Namespace) -> None:
+    """Make what is missing, measure all files, write `results.json` and print the table."""
     splits = write_rows(out)
     trained = out / OURS / "run"
     models = {
@@ -271,7 +275,7 @@ def main() -> None:
     tools = [t for t in ALL if not options.only or t.name in options.only or t.name == OURS]
     for tool in tools:
         if tool.name in options.anew:
-            shutil.rmtree(out / tool.name, ignore_errors=True)
+            remove(out / tool.name)
         make(tool, out, given)
     with Path(splits["test"]).open(encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]

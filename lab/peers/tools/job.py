@@ -6,6 +6,7 @@ The makers beside this module run in the environment of their tool; so this modu
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # before a maker imports the engine
 
 
 @dataclass(frozen=True)

@@ -92,8 +92,8 @@ def first_line(lines: list[str], pattern: re.Pattern[str]) -> float:
 
 
 def neighbours(path: Path) -> list[str]:
-    """Modules next to a script that import PocketBERT when they are imported."""
-    at_once = re.compile(r"^(from|import) pocketbert\b", re.M)
+    """Modules next to a script that import PocketBERT, or set the variable, when they are imported."""
+    at_once = re.compile(rf"^(from|import) pocketbert\b|^os.environ\[.{VARIABLE}", re.M)
     return [p.stem for p in path.parent.glob("*.py") if p != path and at_once.search(p.read_text("utf-8"))]
 
 
