@@ -51,6 +51,8 @@ ANSWERS = """
 
 A column that another model, an ensemble or people filled teaches the student instead of a model in the run ([how](lab/distillation.md#a-teacher-in-a-column)). It is found by its content where the table says so, and `teacher: NAME` in the source of a recipe
 names any other, as `--teacher NAME` does with `run --data` and `data check` (`{column: NAME, kind: logits}` also says what the numbers are). Rows without a label get the one that the answer amounts to; `--label NAME` takes the column for labels only.
+Answers that name none of the labels in a column of labels, such as `language` beside `verdict`, are left out, and the note says so; where the names of the two columns do not show which is meant, such as `probs` beside `source`, the file
+is refused until `--label` or `--teacher` names one.
 
 | the answer is | for example | found | task |
 |---|---|---|---|"""

@@ -179,7 +179,7 @@ def check_data_file(files: DataFiles) -> FileReport:
 
 def _report_column(column: Column) -> _ColumnReport:
     """Return the name, number of filled rows, number of distinct values and first value of a column."""
-    values = len(column.values | column.parts)
+    values = len(column.values | column.parts | column.answer_names)
     return _ColumnReport(name=column.name, filled=column.cells, values=values, example=column.example[:_WIDTH])
 
 

@@ -158,9 +158,233 @@ def test_no_rows(tmp_path: Path) -> None:
         guess_columns(DataSource(path=str(tmp_path / "a.csv")))
 
 
+def in_turn(*cells: Any) -> list[Any]:
+    """Give each of 40 rows one of the cells, in turn."""
+    return [cells[i % len(cells)] for i in range(len(TEXTS))]
+
+
+def with_row(cells: list[Any], row: int, cell: Any) -> list[Any]:
+    """Replace the cell of one row."""
+    return [cell if i == row else usual for i, usual in enumerate(cells)]
+
+
+NAMED = in_turn("good", "bad")
+ENGLISH = in_turn({"label": "en", "score": 0.97}, {"label": "fr", "score": 0.8})
+VECTORS = in_turn([i / 7 for i in range(32)])
+UNITS = in_turn([{"start": 0, "end": 6, "probs": {"O": 0.1, "B-A": 0.9}}])
+SPANS = in_turn([{"start": 0, "end": 6, "label": "A"}])
+SOURCES, BOOLEANS = in_turn("web", "app"), in_turn(True, False)
+GOOD = {"good": 0.9, "bad": 0.1}
+ANSWERS, TRUTHS, DIGITS = in_turn(GOOD), in_turn({"true": 0.9, "false": 0.1}), in_turn({"0": 0.9, "1": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("cells", "label", "teacher", "labels"),
+    [
+        # the same labels, written in another way
+        ({"fraud": BOOLEANS, "probs": TRUTHS}, "fraud", "probs", {"true", "false"}),
+        ({"label": BOOLEANS, "probs": TRUTHS}, "label", "probs", {"true", "false"}),
+        ({"label": in_turn(0.0, 1.0), "probs": DIGITS}, "label", "probs", {0, 1}),
+        ({"verdict": in_turn(0.0, 1.0), "probs": DIGITS}, "verdict", "probs", {0, 1}),
+        ({"verdict": in_turn("1", "2"), "probs": in_turn({"1.0": 0.9, "2.0": 0.1})}, "verdict", "probs", {1, 2}),
+        (
+            {"verdict": in_turn("good ", "bad"), "p": in_turn({" good": 0.9, "bad": 0.1})},
+            "verdict",
+            "p",
+            {"good", "bad"},
+        ),
+        (
+            {"tags": in_turn([True, "x"], ["x"]), "probs": in_turn({"true": 0.9, "x": 0.8})},
+            "tags",
+            "probs",
+            {("true", "x"), ("x",)},
+        ),
+        ({"verdict": NAMED, "probs": in_turn({"good": 0.9, "bad": 0.8})}, "verdict", "probs", {("good",), ("bad",)}),
+        # answers that name no labels
+        ({"label": NAMED, "p": in_turn([0.9, 0.1])}, "label", "p", {"good", "bad"}),
+        ({"verdict": NAMED, "p": in_turn([0.9, 0.1])}, "verdict", "p", {"good", "bad"}),
+        ({"spans": SPANS, "teacher": UNITS}, "spans", "teacher", None),
+        ({"score": CELLS["numbers"], "embedding": VECTORS}, None, "embedding", None),
+        # the answers show which of two columns holds the labels
+        ({"verdict": NAMED, "channel": SOURCES, "p": ANSWERS}, "verdict", "p", {"good", "bad"}),
+        ({"ann": NAMED, "ben": NAMED, "p": ANSWERS}, None, "p", {"good"}),
+        ({"source": SOURCES, "part": in_turn("a", "b"), "probs": ANSWERS}, None, "probs", {"good"}),
+        # what a model says of other things
+        ({"verdict": NAMED, "language": ENGLISH}, "verdict", None, {"good", "bad"}),
+        (
+            {"verdict": NAMED, "annotator": in_turn({"name": "bob", "confidence": 0.8})},
+            "verdict",
+            None,
+            {"good", "bad"},
+        ),
+        ({"verdict": NAMED, "spoken": in_turn({"en": 0.9, "fr": 0.1})}, "verdict", None, {"good", "bad"}),
+        ({"verdict": in_turn(0, 1), "language": ENGLISH}, "verdict", None, {0, 1}),
+        ({"rating": CELLS["scores"], "language": ENGLISH}, "rating", None, None),
+        ({"spans": SPANS, "language": ENGLISH}, "spans", None, None),
+        ({"toxic": in_turn(0, 1), "insult": in_turn(1, 1, 0), "language": ENGLISH}, "toxic,insult", None, None),
+        ({"label": ANSWERS, "source": SOURCES}, None, "label", {"good"}),
+    ],
+)
+def test_labels_beside_answers_are_kept(
+    tmp_path: Path, cells: dict[str, Any], label: str | None, teacher: str | None, labels: set[Any] | None
+) -> None:
+    found = guess(tmp_path, {"text": TEXTS, **cells})
+    assert (found.source.label if "label" in found.source.model_fields_set else None) == label
+    assert (found.source.teacher.column if found.source.teacher else None) == teacher
+    assert ("are left out" in found.note) is (teacher is None)
+    assert found.kind is not None
+    examples = read_examples(found.source, kind=found.kind)
+    assert len(examples) == len(TEXTS)
+    assert all((example.answer is None) is (teacher is None) for example in examples)
+    assert labels is None or {example.label for example in examples} == labels
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind", "label"),
+    [
+        (
+            {"tokens": CELLS["words"], "tags": CELLS["tags"], "teacher": in_turn([{"O": 0.9, "B-A": 0.1}] * 10)},
+            LabelKind.SPANS,
+            "tags",
+        ),
+        (
+            {
+                "question": TEXTS,
+                "context": TEXTS,
+                "answers": in_turn([{"text": "please", "answer_start": 0}]),
+                "teacher": in_turn({"start": [[0, 0.9]], "end": [[6, 0.9]], "null": 0.1}),
+            },
+            LabelKind.ANSWERS,
+            "answers",
+        ),
+    ],
+)
+def test_gold_tags_and_answers_keep_their_teacher(
+    tmp_path: Path, cells: dict[str, Any], kind: LabelKind, label: str
+) -> None:
+    found = guess(tmp_path, cells)
+    assert (found.kind, found.source.label) == (kind, label)
+    assert all(example.answer is not None for example in read_examples(found.source, kind=kind))
+
+
+@pytest.mark.parametrize(
+    ("cells", "labels", "answers"),
+    [
+        ({"source": SOURCES, "probs": ANSWERS}, "'source'", "probs"),
+        ({"verdict": NAMED, "sentiment": ENGLISH}, "'verdict'", "sentiment"),
+        ({"label": in_turn(0, 1), "probs": ANSWERS}, "'label'", "probs"),
+        ({"fraud": in_turn(0, 1), "probs": ANSWERS}, "'fraud'", "probs"),
+        ({"verdict": NAMED, "channel": SOURCES, "language": ENGLISH}, "'verdict', 'channel'", "language"),
+        ({"sure": CELLS["scores"], "p": ANSWERS}, "'sure'", "p"),
+        ({"label": NAMED, "embedding": VECTORS}, "'label'", "embedding"),
+        ({"verdict": NAMED, "embedding": VECTORS}, "'verdict'", "embedding"),
+        ({"verdict": NAMED, "places": UNITS}, "'verdict'", "places"),
+    ],
+)
+def test_answers_of_other_labels_are_a_question(
+    tmp_path: Path, cells: dict[str, Any], labels: str, answers: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        guess(tmp_path, {"text": TEXTS, **cells})
+    [problem] = caught.value.problems
+    label = labels.split(",")[0].strip("'")
+    assert f"{labels} could be the labels; the answers in column '{answers}' are of other labels" in str(problem)
+    assert f"--label '{label}' leaves the answers out, --teacher '{answers}' learns them" in str(problem)
+    by_label = guess(tmp_path, {"text": TEXTS, **cells}, label=label)
+    assert (by_label.source.teacher, by_label.source.label) == (None, label)
+    by_answers = guess(tmp_path, {"text": TEXTS, **cells}, teacher=answers)
+    assert by_answers.source.teacher is not None
+    for found, is_taught in ((by_label, False), (by_answers, True)):
+        assert found.kind is not None
+        examples = read_examples(found.source, kind=found.kind)
+        assert [example.answer is not None for example in examples] == [is_taught] * len(TEXTS)
+
+
+@pytest.mark.parametrize("label", ["label", "verdict"])
+def test_a_typed_column_beside_answers_by_name(tmp_path: Path, label: str) -> None:
+    datasets = pytest.importorskip("datasets")
+    probs = {"neg": datasets.Value("float64"), "pos": datasets.Value("float64")}
+    features = datasets.Features(
+        {"text": datasets.Value("string"), label: datasets.ClassLabel(names=["neg", "pos"]), "probs": probs}
+    )
+    rows = {"text": TEXTS, label: [0, 1] * 20, "probs": [{"neg": 0.9, "pos": 0.1}] * 40}
+    datasets.Dataset.from_dict(rows, features).to_parquet(str(tmp_path / "a.parquet"))
+    found = guess_columns(DataSource(path=str(tmp_path / "a.parquet")))
+    assert f"label: column '{label}' (2 names); teacher: the answers in column 'probs'" in found.note
+
+
+PAIRS_OF_SCORES = [{"label": "good", "score": 0.9}, {"label": "bad", "score": 0.1}]
+
+
+@pytest.mark.parametrize("row", [0, 25])
+@pytest.mark.parametrize(
+    ("usual", "other", "kind"),
+    [
+        (PAIRS_OF_SCORES, [{"label": "good", "score": 1}, {"label": "bad", "score": 0}], LabelKind.NAME),
+        (PAIRS_OF_SCORES[0], {"label": "good", "score": 1}, LabelKind.NAME),
+        ([{"name": n, "prob": 0.8} for n in GOOD], [{"name": n, "prob": 1} for n in GOOD], LabelKind.NAMES),
+        ([0.5] * 32, [0, 1] * 16, LabelKind.SCORE_OR_NONE),
+        ([0.5] * 32, [0, 0.5] * 16, LabelKind.SCORE_OR_NONE),
+    ],
+)
+def test_answers_that_javascript_wrote(tmp_path: Path, usual: Any, other: Any, kind: LabelKind, row: int) -> None:
+    cells = {"text": TEXTS, "p": with_row(in_turn(usual), row, other)}
+    found = guess(tmp_path, cells)
+    assert found.source.teacher is not None
+    assert found.kind is kind
+    examples = read_examples(found.source, kind=kind)
+    assert all(example.answer is not None for example in examples)
+    if kind is LabelKind.NAME:  # as labels only
+        named = guess(tmp_path, cells, label="p")
+        assert named.source.teacher is None
+        assert {example.label for example in read_examples(named.source)} == {"good"}
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        in_turn([{"label": "a", "score": 1}, {"label": "b", "score": 0}]),
+        in_turn({"label": "a", "score": 1}, {"label": "b", "score": 0}),
+        in_turn([*range(100, 132)]),
+        with_row(in_turn([0.5] * 32), 3, [True] * 32),
+    ],
+)
+def test_whole_numbers_alone_are_no_answers(tmp_path: Path, cells: list[Any]) -> None:
+    found = guess(tmp_path, {"text": TEXTS, "label": NAMED, "p": cells})
+    assert (found.source.label, found.source.teacher) == ("label", None)
+    assert {example.label for example in read_examples(found.source)} == {"good", "bad"}
+
+
+BY_LABEL = {"good": in_turn(0.9, 0.2), "bad": in_turn(0.1, 0.8)}
+VOTES = {"ann": NAMED, "ben": in_turn("good")}
+
+
+@pytest.mark.parametrize(
+    ("cells", "teacher", "label", "labels"),
+    [
+        ({**BY_LABEL, "verdict": NAMED}, "good,bad", "verdict", {"good", "bad"}),
+        ({**BY_LABEL, "source": SOURCES}, "good,bad", None, {"good", "bad"}),
+        ({**VOTES, "verdict": NAMED}, "ann,ben", "verdict", {"good", "bad"}),
+        ({**VOTES, "source": SOURCES}, "ann,ben", None, {"good", "bad"}),
+        ({"by": NAMED, "source": SOURCES}, "by", None, {"good", "bad"}),
+        ({"p": ANSWERS, "source": SOURCES}, "p", None, {"good"}),
+        ({"p": ANSWERS, "label": in_turn(0, 1)}, "p", "label", {0, 1}),  # data.labels may name the numbers
+    ],
+)
+def test_a_named_teacher_gives_the_labels_beside_other_columns(
+    tmp_path: Path, cells: dict[str, Any], teacher: str, label: str | None, labels: set[Any]
+) -> None:
+    found = guess(tmp_path, {"text": TEXTS, **cells}, teacher=teacher)
+    assert (found.source.label if "label" in found.source.model_fields_set else None) == label
+    assert ("which give the labels too" in found.note) is (label is None)
+    examples = read_examples(found.source)
+    assert all(example.answer is not None for example in examples)
+    assert {example.label for example in examples} == labels
+
+
 @pytest.mark.parametrize(
     ("scores", "is_answer"),
-    [([0.7, 0.3], True), ("[0.7, 0.3]", True), ([0.3, 0.7], False), ([7, 3], False), ([0.7], False)],
+    [([0.7, 0.3], True), ("[0.7, 0.3]", True), ([0.3, 0.7], False), ([7, 3], False), ([1, 0], False), ([0.7], False)],
 )
 def test_two_lists_are_zero_shot_answers_only_if_the_scores_fall(tmp_path: Path, scores: Any, is_answer: bool) -> None:
     labels = str(["a", "b"]) if isinstance(scores, str) else ["a", "b"]

@@ -453,7 +453,7 @@ ANSWERS: list[tuple[str, dict[str, Any], str | None, str | None, LabelKind]] = [
     ("several hold", {"p": [{"label": "a", "score": 0.7}, {"label": "b", "score": 0.6}]}, "p", None, LabelKind.NAMES),
     ("of other labels", {"p": [{"label": "en", "score": 0.7}], "label": "{ab}"}, None, "label", LabelKind.NAME),
     ("names by other labels", {"probs": {"en": 0.9, "de": 0.1}, "y": "{ab}"}, None, "y", LabelKind.NAME),
-    ("beside what is no label", {"p": [{"label": "x", "score": 0.7}], "via": "{ab}"}, "p", None, LabelKind.NAME),
+    ("beside names of any column", {"p": [{"label": "x", "score": 0.7}], "via": "{ab}"}, None, "via", LabelKind.NAME),
     ("ratings", {"r": [{"label": "a", "score": 4}, {"label": "b", "score": 2}], "label": "{ab}"}, None, "label", LabelKind.NAME),
     ("which hold", {"r": [{"label": "a", "score": 1}, {"label": "b", "score": 0}], "label": "{ab}"}, None, "label", LabelKind.NAME),
     ("spans with scores", {"e": [{"label": "X", "score": 0.9, "start": 0, "end": 4}]}, None, "e", LabelKind.SPANS),

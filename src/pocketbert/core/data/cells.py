@@ -1,9 +1,9 @@
 """Values of labels, read in one way from every kind of file: numbers, names, and spans with their tags.
 
-- `number_of` reads a label that is a number, `read_truth` one that is true or false, `are_probabilities` finds cells with a
-  probability for each label, `merge_scored_labels` reads those that pipelines write, `parse_list` reads a list that a table holds as text, `find_word_places` the words of a tagged
-  text, `is_visible` refuses blank names,
-  `find_name_problems` checks a list of names.
+- `number_of` reads a label that is a number, `read_truth` one that is true or false, `normalize_name` returns any label as labels are compared,
+  `are_probabilities` finds cells with a probability for each label, `merge_scored_labels` reads those that pipelines write, `parse_list` reads
+  a list that a table holds as text, `find_word_places` the words of a tagged text, `is_visible` refuses blank names, `find_name_problems`
+  checks a list of names.
 - `Span` is a labelled piece of a text. `iob2_tags` makes the IOB2 tags of a label set; `assign_tags` turns spans into
   tags for training and `spans_from_tags` turns tags back into spans.
 - `count_spans` compares predicted spans with the right ones, for F1, precision and recall.
@@ -47,6 +47,14 @@ def number_of(label: object) -> int | float | None:
     if isinstance(label, bool) or not isinstance(label, int | float):
         return None
     return int(label) if isinstance(label, float) and label.is_integer() and abs(label) < _LARGEST_EXACT else label
+
+
+def normalize_name(label: Any) -> int | float | str:
+    """Return a label as labels are compared: true as "true", the number that it spells, else its text without outer blanks."""
+    if isinstance(label, bool):
+        return str(label).lower()
+    number = number_of(label)
+    return str(label).strip() if number is None else number
 
 
 MISSING_TEXTS = frozenset(["nan", "NaN", "<NA>", "#N/A"])
@@ -112,7 +120,8 @@ def merge_scored_labels(cell: Any) -> dict[str, float] | None:
     """Return {label: probability} of a cell in the form of transformers' pipelines; None for cells of other forms.
 
     Such a cell is an object ``{"label": "good", "score": 0.9}``, or a list of them with different labels; other programs call the
-    two ``name`` and ``confidence``.
+    two ``name`` and ``confidence``. Whole numbers count too, since JavaScript writes 1.0 as 1; that other cells of the column have
+    fractions shows that they are no ratings.
     """
     entries = cell[0] if isinstance(cell, list) and len(cell) == 1 and isinstance(cell[0], list) else cell
     entries = [entries] if isinstance(entries, dict) else entries
@@ -125,7 +134,7 @@ def merge_scored_labels(cell: Any) -> dict[str, float] | None:
         if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
             return None
         merged[name] = score
-    return merged if any(isinstance(v, float) for v in merged.values()) else None
+    return merged or None
 
 
 _LONGEST_LIST = 1 << 20

@@ -1,6 +1,6 @@
 """Chooses which columns of a data file are the text, the second text and the label, by their usual names, else by what they hold.
 
-`ColumnChoice` chooses among the profiles of the columns (`pocketbert.core.data.profile`).
+`ColumnChoice` chooses among the profiles of the columns (`pocketbert.core.data.profile`); `has_label_name` tells usual names of labels.
 """
 
 from __future__ import annotations
@@ -23,11 +23,17 @@ from pocketbert.core.errors import InputError, Problem, shorten_list, shorten_re
 from pocketbert.core.tasks import LabelKind
 
 _SHOWN = 8
-ENDS_OF_LABELS = ("label", "labels", "sentiment", "category", "class", "intent", "emotion", "topic")
+_ENDS_OF_LABELS = ("label", "labels", "sentiment", "category", "class", "intent", "emotion", "topic")
 """Ends of the names of label columns, such as ``airline_sentiment``."""
 _ENDS_OF_PAIRS = (("1", "2"), ("a", "b"), ("left", "right"), ("first", "second"))
 """What the names of the two columns of a pair differ in."""
 _LONGEST_NAME = 100
+
+
+def has_label_name(column: str) -> bool:
+    """Return whether a column has a usual name of labels, or one that ends in such a name."""
+    plain = plain_name(column)
+    return plain.endswith(_ENDS_OF_LABELS) or any(plain in tier for tier in LABEL_NAMES)
 
 
 class ColumnChoice:
@@ -85,9 +91,11 @@ class ColumnChoice:
         for first, second in pairs:
             if first in name_of and second in name_of:
                 return name_of[first], name_of[second]
-        usual = self._find_usual(TEXT_NAMES, free, "--text", "texts")
+        usual = self._find_usual(TEXT_NAMES, free)
+        if len(usual) > 1:
+            raise self._ambiguity_error("--text", "texts", usual)
         if usual:
-            return usual, pair
+            return usual[0], pair
         if pairs and (like := self._find_pair(free)):
             return like
         prose = [c for c in free if c.is_prose or c.is_words] or [c for c in free if c.is_distinct_text]
@@ -99,43 +107,48 @@ class ColumnChoice:
         raise self._ambiguity_error("--text", "texts", [c.name for c in prose])
 
     def choose_label(self, text: str, pair: str | None) -> str | None:
-        """Choose the column of the label; None if the task needs no labels, or has optional ones and none are found."""
+        """Choose the column of the label; None if the task needs no labels, or has optional ones and none are found.
+
+        Raises:
+            InputError: If several columns could be the label, or none can.
+        """
+        found = self.find_labels(text, pair)
+        is_optional = self._kind in (LabelKind.NONE, LabelKind.SCORE_OR_NONE)
+        if len(found) > 1 or not (found or is_optional):
+            raise self._ambiguity_error("--label", "labels", found)
+        return found[0] if found else None
+
+    def find_labels(self, text: str, pair: str | None) -> list[str]:
+        """List the columns that could be the label, beside those of the text and the second text: ideally one."""
         if "label" in self._given:
-            return str(self._given["label"])
+            return [str(self._given["label"])]
         if self._kind is LabelKind.NONE:
-            return None
+            return []
         free = [c for c in self._columns.values() if c.name not in (text, pair) and self._can_be_label(c, text)]
         if not free and self._kind is None:  # words without tags: a text with a label
             free = [c for c in self._columns.values() if c.name != text and c.cells and not c.lists]
         if any(c.name == self._usual.get("label") for c in free):
-            return self._usual["label"]
-        usual = self._find_usual(LABEL_NAMES, free, "--label", "labels")
-        if usual:
+            return [self._usual["label"]]
+        usual = self._find_usual(LABEL_NAMES, free)
+        if usual or self._kind is LabelKind.SCORE_OR_NONE:
             return usual
-        if self._kind is LabelKind.SCORE_OR_NONE:
-            return None
-        ends = [c.name for c in free if self._plain[c.name].endswith(ENDS_OF_LABELS) and (c.repeats or c.lists)]
+        ends = [c.name for c in free if self._plain[c.name].endswith(_ENDS_OF_LABELS) and (c.repeats or c.lists)]
         if len(ends) == 1:
-            return ends[0]
+            return ends
         candidates = [c for c in free if c.is_tags or ((c.lists or c.repeats or c.separator) and c.mean_words <= 5)]
         truths = [c.name for c in free if c.is_truth and "," not in c.name]
         others = [c for c in candidates if c.name not in truths]
         if len(truths) > 1 and not self._numbered and not others and self._can_be_truths():
-            return ",".join(truths)
+            return [",".join(truths)]
         candidates = candidates or [c for c in free if c.is_scores or (c.is_numbers and c.fractions)]
         if len(candidates) > 1 and self._numbered:  # next to a code of the source, or a date, a number is the label
             candidates = [c for c in candidates if c.is_numbers] or candidates
-        if len(candidates) == 1:
-            return candidates[0].name
-        raise self._ambiguity_error("--label", "labels", [c.name for c in candidates])
+        return [c.name for c in candidates]
 
-    def _find_usual(self, tiers: Sequence[Sequence[str]], free: Sequence[Column], option: str, what: str) -> str | None:
-        """Return the column with a usual name, such as ``text``; None if no column has one.
+    def _find_usual(self, tiers: Sequence[Sequence[str]], free: Sequence[Column]) -> list[str]:
+        """List the columns with the most usual name, such as ``text``: none, one, or several whose names are equally usual.
 
-        Raises InputError if several columns have names that are equally usual.
-
-        `tiers` are groups of usual names, the most usual first; `free` are the columns not yet used; `option` and
-        `what` name the choice in errors.
+        `tiers` are groups of usual names, the most usual first; `free` are the columns not yet used.
         """
         for tier in tiers:
             found = [c for c in free if self._plain[c.name] in tier]
@@ -145,12 +158,9 @@ class ColumnChoice:
                 )
                 has_spans = any(c.spans for c in self._columns.values())
                 found = [c for c in found if c.is_words == (has_tags and not has_spans)]
-            names = [c.name for c in found]
-            if len(names) > 1:
-                raise self._ambiguity_error(option, what, names)
-            if names:
-                return names[0]
-        return None
+            if found:
+                return [c.name for c in found]
+        return []
 
     def _find_pair(self, free: Sequence[Column]) -> tuple[str, str] | None:
         """Return the only two columns of texts whose names differ in a number or side, such as ``first`` and ``second``."""

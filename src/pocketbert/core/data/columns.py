@@ -1,21 +1,22 @@
 """Guesses which column of a data file is the text and which one the label, for users who did not name them.
 
 `guess_columns` profiles the first rows (`pocketbert.core.data.profile`), chooses the columns by their usual names, else by what
-they hold (`ColumnChoice`), and guesses what kind of label it is. `guess_and_report_columns` also prints what it chose.
+they hold (`ColumnChoice`), and guesses what kind of label it is. If a column holds a teacher's answers, `_Pairing` decides whether they
+are about the labels of the file. `guess_and_report_columns` also prints what it chose.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pocketbert.core.data.cells import number_of
+from pocketbert.core.data.cells import normalize_name, number_of
 from pocketbert.core.data.choices import find_choice_columns, marks_a_choice
-from pocketbert.core.data.column_choice import ENDS_OF_LABELS, ColumnChoice
+from pocketbert.core.data.column_choice import ColumnChoice, has_label_name
 from pocketbert.core.data.conll import choose_word_and_tags
 from pocketbert.core.data.files import find_shape, guess_table_form, read_class_names, read_rows
 from pocketbert.core.data.forms import CLASS_FOLDER, CONLL, FASTTEXT, JSON_LINES, PARQUET, TABLE, FileForm, find_form
@@ -31,13 +32,14 @@ from pocketbert.core.data.tables import (
     is_numbered_column,
     plain_name,
 )
-from pocketbert.core.data.teacher_column import MOST_ODD, teacher_columns
-from pocketbert.core.errors import InputError, Problem, shorten_list
+from pocketbert.core.data.teacher_column import MOST_ODD, is_answer_name, teacher_columns
+from pocketbert.core.errors import InputError, Problem, shorten_list, shorten_repr
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.tasks import LabelKind
 
 _CHOICE_ROWS = 20
 """Rows that show whether a file has questions with choices."""
+_SHOWN = 8
 _MOST_CLASSES = 50
 """Whole numbers with more values are classes only if they count on from 0."""
 
@@ -112,7 +114,7 @@ def guess_columns(source: DataSource, kind: LabelKind | None = None, fix: str = 
     elif answers:
         taught = _find_answers(source, columns, kind)
     if taught is not None:
-        return _choose_beside_answers(source, columns, kind, taught, table)
+        return _choose_beside_answers(source, columns, kind, taught, table, fix)
     choice = ColumnChoice(source, columns, kind, fix, usual)
     text, pair = choice.choose_texts()
     label = choice.choose_label(text, pair)
@@ -182,44 +184,164 @@ def _choose_beside_answers(
     kind: LabelKind | None,
     taught: tuple[str, LabelKind],
     table: TableForm | None,
+    fix: str,
 ) -> Columns:
     """Choose the text and label columns of a file whose column `taught` holds a teacher's answers.
 
-    If no other column holds labels, the labels are derived from the answers.
+    If no other column holds labels, the labels are derived from the answers. Answers that name none of the labels are
+    left out.
+
+    Raises:
+        InputError: If the answers name none of the labels, and either of the two columns could be meant; `fix` is its
+            advice unless it is empty.
     """
     name, form = taught
-    kinds = (form, *_ALIKE.get(form, ()))
     section = source.teacher or TeacherColumn(column=name)
     others = {key: column for key, column in columns.items() if key not in teacher_columns(section)}
     choice = ColumnChoice(source, others, kind if kind is not None or form in _ALIKE else form, "", {})
     text, pair = choice.choose_texts()
-    named = {"text": text, "text_pair": pair, "teacher": section}
-    chosen, label = source.model_copy(update=named), None
-    with suppress(InputError):  # without a column of labels they are those of the teacher
-        label = choice.choose_label(text, pair)
-    labelled = chosen if label is None else chosen.model_copy(update={"label": label})
-    own = _find_kind(labelled, others, None, label) if label is not None else None
-    is_other = source.teacher is None and label in others and _are_disjoint(columns[name], others[label])
-    plain, is_given = plain_name(label or ""), "label" in source.model_fields_set
-    if is_other and not (is_given or plain.endswith(ENDS_OF_LABELS) or any(plain in tier for tier in LABEL_NAMES)):
-        own, is_other = None, False  # a column of other things, such as sources
-    fitting = (form,) if form is LabelKind.NAMES and kind is None else kinds
-    if own in fitting or (label is not None and is_given):
-        chosen, kind = labelled, kind or own
+    chosen = source.model_copy(update={"text": text, "text_pair": pair, "teacher": section})
+    found = choice.find_labels(text, pair)
+    if not found and kind is None and form in (LabelKind.SPANS, LabelKind.SCORE_OR_NONE) and source.teacher is None:
+        found = ColumnChoice(source, others, None, "", {}).find_labels(text, pair)
+    pairings = [_Pairing(chosen.model_copy(update={"label": label}), columns, kind, taught) for label in found]
+    if len(pairings) > 1:  # the answers show which of the columns holds the labels that they name
+        sharing = [pairing for pairing in pairings if pairing.shared]
+        if source.teacher is None and form in _ALIKE and not sharing and not is_answer_name(name):
+            raise _unclear_labels(source, found, name, fix)
+        pairings = sharing if len(sharing) == 1 else []
+    use = pairings[0].choose_use("label" in source.model_fields_set, source.teacher is not None) if pairings else None
+    if use is _Use.UNCLEAR:
+        raise _unclear_labels(source, found, name, fix)
+    if not pairings or use is _Use.ANSWERS:
+        note = _note(table, text, pair, None, None)
+        if name in columns and _holds_other_kind(chosen, others, kind or form):
+            chosen = chosen.model_copy(update={"label": name})
+        note += f"; teacher: the answers in column '{name}', which give the labels too"
+        return Columns(chosen, kind or form, note)
+    labelled, kind = pairings[0].source, pairings[0].kind
+    note = _note(table, text, pair, labelled.label, _describe_label(labelled, others, kind, 0))
+    if use is _Use.LABELS:
+        other = "labels" if form in _ALIKE else "things"
+        note += f"; the answers in column '{name}' are of other {other} and are left out"
+        return Columns(labelled.model_copy(update={"teacher": source.teacher}), kind, note)
+    return Columns(labelled, kind, f"{note}; teacher: the answers in column '{name}'")
+
+
+def _unclear_labels(source: DataSource, labels: Sequence[str], answers: str, fix: str) -> InputError:
+    """Build the error for a file in which a column holds labels, and another one a teacher's answers that are of none of them."""
+    columns = f"{shorten_list(labels, _SHOWN)} could be the labels"
+    what = f"{columns}; the answers in column '{answers}' are of other labels, or name them in another way."
+    usual = (
+        f"Name one: --label {shorten_repr(labels[0])} leaves the answers out, --teacher {shorten_repr(answers)} learns them; "
+        "or write the labels in one way in both columns."
+    )
+    return InputError(Problem(source.title, what, fix or usual))
+
+
+def _holds_other_kind(source: DataSource, columns: Mapping[str, Column], kind: LabelKind) -> bool:
+    """Return whether the column `label`, which is read unless another one is named, holds labels of another kind."""
+    column = columns.get(source.label)
+    if column is None or "label" in source.model_fields_set or (kind is LabelKind.SCORE_OR_NONE and column.is_numbers):
+        return False
+    return _find_kind(source, columns, None, source.label) not in (None, kind, *_ALIKE.get(kind, ()))
+
+
+class _Use(Enum):
+    """What is taken of a file with a column of labels and one of a teacher's answers."""
+
+    BOTH = "both"
+    LABELS = "labels"
+    ANSWERS = "answers"
+    UNCLEAR = "unclear"
+
+
+class _Pairing:
+    """A column of labels and a column of a teacher's answers in one file, which may be about other things.
+
+    Args:
+        source: The file; its `label` names the column of labels, its `teacher` that of the answers.
+        columns: Profiles of the columns by name.
+        kind: Kind of label that the task needs; None if the task is not known yet.
+        taught: Column of the answers, and the kind of label that these answer.
+    """
+
+    def __init__(
+        self,
+        source: DataSource,
+        columns: Mapping[str, Column],
+        kind: LabelKind | None,
+        taught: tuple[str, LabelKind],
+    ) -> None:
+        self.source = source
+        self._column, self._form = taught
+        others = {key: column for key, column in columns.items() if key not in teacher_columns(source.teacher)}
+        self._own = _find_kind(source, others, None, source.label)
+        self._names = _label_names(source, others) if self._form in _ALIKE else set[int | float | str]()
+        self._answered = _answer_names(self._column, columns) if self._names else set[int | float | str]()
+        self.shared = self._names & self._answered
+        """Names that are in both columns, as labels are compared."""
+        several = self._form is LabelKind.NAMES and kind is None
+        kinds = (self._form, *_ALIKE.get(self._form, ()))
+        self._fits = self._own in (kinds if self.shared or not several else (self._form,))
+        self.kind = kind or (self._form if self.shared and (several or self._own is None) else self._own)
+        """Kind of the labels, if the column of labels is taken."""
+        column = others.get(source.label)
+        self._scores_pairs = source.text_pair is not None and column is not None and column.is_numbers
+        self._is_open = kind is None or self._form in _ALIKE  # else the task decides between the columns
+
+    def choose_use(self, is_label_given: bool, is_teacher_given: bool) -> _Use:
+        """Decide which of the two columns are taken; a column that the user named always is.
+
+        Both are, if the kinds of labels agree and the answers name one of the labels, or none at all. Else the answers are
+        left out, unless the names of the two columns do not show which is meant. A column `label` of answers is the labels.
+        """
+        has_answer_name, is_named = is_answer_name(self._column), has_label_name(self.source.label)
+        are_others = bool(self._names and self._answered) and not self.shared
+        is_score, is_fitting = self._own is LabelKind.SCORE, self._fits or (self._own is None and bool(self.shared))
+        if is_teacher_given:
+            is_unlike = are_others and not is_named and not self._are_numbers_beside_names
+            return _Use.BOTH if is_label_given or (is_fitting and not is_unlike) else _Use.ANSWERS
+        if is_fitting and not are_others:
+            return _Use.BOTH
+        if is_label_given:
+            return _Use.LABELS if self._own is not None and self._is_open else _Use.BOTH
+        if self._form not in _ALIKE:  # only the kind of label shows that the column is about other things
+            are_names = self._own in _ALIKE and not self._scores_pairs and self._form is not LabelKind.ANSWERS
+            return _Use.UNCLEAR if are_names and self._is_open else _Use.ANSWERS
+        is_label = plain_name(self._column) in LABEL_NAMES[0] and plain_name(self.source.label) not in LABEL_NAMES[0]
+        if self._own is None or is_label or (is_score and has_answer_name and not is_named):
+            return _Use.ANSWERS  # a number beside probabilities is their confidence
+        if is_score:
+            return _Use.LABELS if is_named and not has_answer_name else _Use.UNCLEAR
+        is_unclear = has_answer_name and (not is_named or self._are_numbers_beside_names)
+        return _Use.UNCLEAR if is_unclear else _Use.LABELS
+
+    @property
+    def _are_numbers_beside_names(self) -> bool:
+        """Whether one of the columns has numbers for labels and the other names, which may be of the same labels."""
+        have_names = [any(isinstance(name, str) for name in names) for names in (self._names, self._answered)]
+        return bool(self._names and self._answered) and have_names[0] != have_names[1]
+
+
+def _answer_names(column: str, columns: Mapping[str, Column]) -> set[int | float | str]:
+    """Return the labels that a teacher's answers in a column, or in several, name, as labels are compared; empty if they name none."""
+    parts = {name: columns[name] for name in ([column] if column in columns else column.split(",")) if name in columns}
+    if len(parts) > 1 and all(part.is_numbers for part in parts.values()):  # a number for the label that each is called
+        return {normalize_name(name) for name in parts}
+    names = [part.answer_names or (set[str]() if part.is_numbers else part.values) for part in parts.values()]
+    return {normalize_name(name) for name in set[str]().union(*names)}
+
+
+def _label_names(source: DataSource, columns: Mapping[str, Column]) -> set[int | float | str]:
+    """Return the labels in the label column, or in several, as labels are compared; those of a typed column by name, too."""
+    names = set(read_class_names(source) or ())
+    if (column := columns.get(source.label)) is None:
+        names.update(source.label.split(","))
     else:
-        label, kind = None, kind or form
-    note = _note(table, text, pair, label, _describe_label(chosen, others, kind, 0) if label else None)
-    if is_other and label is not None:
-        note += f"; the answers in column '{name}' are of other labels and are left out"
-        return Columns(chosen.model_copy(update={"teacher": None}), kind, note)
-    note += f"; teacher: the answers in column '{name}'" + ("" if label else ", which give the labels too")
-    return Columns(chosen, kind, note)
-
-
-def _are_disjoint(answers: Column, label: Column) -> bool:
-    """Return whether a teacher's answers name labels of which none is in the column of labels."""
-    own = label.values.union(label.parts, *(split_cell(value, label.separator or ";") for value in label.values))
-    return bool(answers.parts and own) and not answers.parts & own
+        parts = (split_cell(value, column.separator or ";") for value in column.values)
+        names.update(column.values, column.parts, *parts)
+    return {normalize_name(name) for name in names}
 
 
 def _check_named(source: DataSource, columns: Mapping[str, Column]) -> None:

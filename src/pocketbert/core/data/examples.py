@@ -25,6 +25,7 @@ from pocketbert.core.data.cells import (
     is_visible,
     join_equal_spans,
     merge_scored_labels,
+    normalize_name,
     number_of,
     parse_list,
     parse_literal,
@@ -397,20 +398,16 @@ def _read_name(cell: Any) -> int | float | str:
     cell = _most_likely(unwrap_label(cell))
     if isinstance(cell, list | tuple) and len(cell) == 1:
         cell = cell[0]
-    if isinstance(cell, bool):
-        return str(cell).lower()
     if not isinstance(cell, int | float | str):
         raise _LabelError(f"label is {type(cell).__name__}, not a number or a name.")
     if isinstance(cell, str) and not (is_unicode(cell) and is_visible(cell)):
         raise _LabelError(
             "the label is empty." if is_unicode(cell) else f"label {shorten_repr(cell)} is not Unicode text."
         )
-    number = number_of(cell)
-    if number is None:
-        return str(cell).strip()
-    if not math.isfinite(number) or abs(number) >= _LARGEST:
+    name = normalize_name(cell)
+    if not isinstance(name, str) and not (math.isfinite(name) and abs(name) < _LARGEST):
         raise _LabelError(f"label {shorten_repr(cell)} is not a number that a label can be.")
-    return number
+    return name
 
 
 def _most_likely(cell: Any) -> Any:

@@ -56,6 +56,9 @@ class Column:
         answers: How many cells look like a teacher's answers, by the kind of label that these answer.
         objects: Cells that are other objects.
         tags: Texts of tags, such as ``B-PER O O``.
+        answer_names: The labels that answers of the kinds `NAME` and `NAMES` name.
+        whole: Row and cell of labels with whole numbers as scores, which are answers if other cells have fractions.
+        whole_vectors: Cells that are vectors of whole numbers, which are answers if other cells have fractions.
         written: Numbers as spreadsheets write them, with a percent sign or commas.
         commas: Texts with a comma that may be lists of numbers, such as ``2,10``.
         truths: Cells that are 0, 1, true, false, yes or no.
@@ -64,7 +67,7 @@ class Column:
         characters: Characters in all texts.
         example: The first cell that is not empty, as text.
         values: The distinct cells, as text.
-        parts: The distinct entries of lists, and the labels that a teacher's answers name.
+        parts: The distinct entries of lists.
         lengths: Number of entries of each list, or of words of each text, by row.
     """
 
@@ -78,6 +81,9 @@ class Column:
     probabilities: int = 0
     soft: int = 0
     answers: Counter[LabelKind] = field(default_factory=Counter)
+    answer_names: set[str] = field(default_factory=set)
+    whole: list[tuple[int, Any]] = field(default_factory=list)
+    whole_vectors: int = 0
     objects: int = 0
     tags: int = 0
     written: int = 0
@@ -92,31 +98,54 @@ class Column:
     lengths: dict[int, int] = field(default_factory=dict)
 
     def add(self, row: int, cell: Any) -> None:
-        """Add one cell to the counts of the column."""
+        """Add one cell to the counts of the column; `settle` adds those that other cells decide on."""
         if cell is None or (isinstance(cell, str) and (not is_visible(cell) or cell.strip() in MISSING_TEXTS)):
             return
         self.cells += 1
         self.example = self.example or str(cell)[:_EXAMPLE]
-        scored = merge_scored_labels(parsed := parse_literal(cell))
+        parsed = parse_literal(cell)
+        form = find_answer_form(parsed, self.name)
+        scored = merge_scored_labels(parsed)
+        if scored is not None and all(isinstance(score, int) for score in scored.values()):
+            self.whole.append((row, cell))
+            return
+        if form is LabelKind.SCORE_OR_NONE and all(isinstance(number, int) for number in parsed):
+            self.whole_vectors, form = self.whole_vectors + 1, None
+        self._count(row, cell, parsed, form)
+
+    def settle(self) -> None:
+        """Count the cells of whole numbers, as answers if other cells are answers."""
+        if self.answers:
+            self.answers[LabelKind.SCORE_OR_NONE] += self.whole_vectors
+        for row, cell in self.whole:
+            parsed = parse_literal(cell)
+            self._count(row, cell, parsed, find_answer_form(parsed, self.name) if self.answers else None)
+        self.whole.clear()
+        self.whole_vectors = 0
+
+    def _count(self, row: int, cell: Any, parsed: Any, form: LabelKind | None) -> None:
+        """Count one cell, which is parsed if it is JSON, as an answer of the kind `form` or as one of other content."""
+        scored = merge_scored_labels(parsed) if form is not None else None
         if are_probabilities(parsed := parsed if scored is None else scored):
             self.probabilities += 1
             self.soft += any(0 < p < 1 for p in (parsed.values() if isinstance(parsed, dict) else parsed))
-        if (form := find_answer_form(cell, self.name)) is not None:
+        if form is not None:
             self.answers[form] += 1
-            self.parts.update(map(str, parsed if isinstance(parsed, dict) else ()))
+        if form in (LabelKind.NAME, LabelKind.NAMES) and isinstance(parsed, dict):
+            self.answer_names.update(map(_as_text, parsed))
         text, cell = cell, unwrap_label(parsed)
         spans = list_spans(cell)
         if isinstance(cell, list | tuple) or spans is not None:
             self.lists += 1
             self.spans += bool(spans)
-            self.parts.update(str(entry) for entry in cell)
+            self.parts.update(map(_as_text, cell))
             self.lengths[row] = len(cell)
             return
         if scored is not None or (isinstance(cell, dict) and not isinstance(text, str)):
             self.objects += 1
             return
         cell = text if isinstance(text, str) else cell  # a text that is an object in JSON, such as a line of a log
-        self.values.add(str(cell))
+        self.values.add(_as_text(cell))
         self.truths += read_truth(cell) is not None
         number = number_of(cell)
         if number is not None:
@@ -213,6 +242,11 @@ class Column:
         return text is not None and bool(self.lengths) and self.lengths == text.lengths
 
 
+def _as_text(cell: Any) -> str:
+    """Return a cell as text; true and false in lower case, as they are read as labels."""
+    return str(cell).lower() if isinstance(cell, bool) else str(cell)
+
+
 def split_cell(value: str, sign: str) -> set[str]:
     """Split a cell that holds several labels at a sign, and return the set of their names."""
     return {part.strip() for part in value.split(sign) if part.strip()}
@@ -232,4 +266,6 @@ def profile_columns(rows: Iterable[tuple[int, Mapping[str, Any]]]) -> tuple[dict
             columns.setdefault(name, Column(name)).add(number, cell)
         if count >= PROFILED_ROWS or sum(c.characters for c in columns.values()) > _PROFILED_CHARACTERS:
             break
+    for column in columns.values():
+        column.settle()
     return columns, count

@@ -22,12 +22,14 @@ from pocketbert.core.data.cells import (
     find_word_places,
     have_iob_prefixes,
     merge_scored_labels,
+    normalize_name,
     normalize_tags,
     number_of,
     parse_list,
     parse_literal,
     spans_from_tags,
 )
+from pocketbert.core.data.tables import LABEL_NAMES, plain_name
 from pocketbert.core.errors import shorten_repr
 from pocketbert.core.tasks import LabelKind
 from pocketbert.core.types import AnswerKind
@@ -165,7 +167,7 @@ def fill_from_teacher(
     is_same = source.label == source.teacher.column  # then the label says no more than the answer
     label = _most_likely_cell(answer, kind, str(context)) if answer is not None and (is_empty or is_same) else None
     if answer is None or label is None:
-        return row, answer
+        return ({**row, source.label: None} if is_same else row), answer
     return {**row, source.label: label}, replace(answer, gives_label=True)
 
 
@@ -233,13 +235,10 @@ def _read_entry(
 
 
 def _as_name(label: Any) -> _Name:
-    """Return the number that a label spells (see `number_of`), else the label as text."""
-    number = number_of(label)
-    if isinstance(label, bool):
-        return str(label).lower()
-    if number is None and not (isinstance(label, str) and label.strip()):
+    """Return a label as labels are compared; raise ValueError for an empty text, a list or an object."""
+    if not (isinstance(label, int | float) or (isinstance(label, str) and label.strip())):
         raise ValueError(f"{shorten_repr(label)} is no label.")
-    return str(label) if number is None else number
+    return normalize_name(label)
 
 
 def _read_numbers(cell: Any) -> _Array:
@@ -499,11 +498,17 @@ _FEWEST_DIMENSIONS = 16
 """Numbers of the shortest list that is taken for a vector."""
 
 
+def is_answer_name(column: str) -> bool:
+    """Return whether a column has a usual name of answers, or one of the most usual names of labels."""
+    return column.lower() in _USUAL_NAMES or any(plain_name(column) in tier for tier in LABEL_NAMES[:2])
+
+
 def find_answer_form(cell: Any, column: str) -> LabelKind | None:
     """Return the kind of label for which a cell seems to hold a teacher's answer; None if it seems to hold none.
 
     Numbers by label count as an answer if they are probabilities, or if the column has a usual name for answers.
     `LabelKind.NAMES` is returned for probabilities that add up to more than 1, `LabelKind.SCORE_OR_NONE` for a vector.
+    Whole numbers as scores or in a vector may be ratings or ids: fractions in other cells show that they are answers.
 
     Args:
         cell: The cell.
@@ -526,5 +531,5 @@ def find_answer_form(cell: Any, column: str) -> LabelKind | None:
         numbers = [v for v in values if v is not None]
         are_single = not all(0 <= v <= 1 for v in numbers) or sum(numbers) <= 1 + _ROUNDING
         return LabelKind.NAME if are_single or all(isinstance(v, int) for v in numbers) else LabelKind.NAMES
-    are_fractions = len(entries) >= _FEWEST_DIMENSIONS and all(isinstance(entry, float) for entry in entries)
-    return LabelKind.SCORE_OR_NONE if are_fractions else None
+    are_numbers = all(isinstance(entry, int | float) and not isinstance(entry, bool) for entry in entries)
+    return LabelKind.SCORE_OR_NONE if len(entries) >= _FEWEST_DIMENSIONS and are_numbers else None
