@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
@@ -394,6 +394,26 @@ def test_two_lists_are_zero_shot_answers_only_if_the_scores_fall(tmp_path: Path,
         answer = read_examples(found.source, kind=LabelKind.NAME)[0].answer
         assert answer is not None
         assert dict(zip(answer.names, answer.values[0], strict=True)) == {"a": 0.7, "b": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("rows", "other", "is_zero_shot"),
+    [
+        ([0], [1, 0], True),
+        ([0, 39], [1, 0.0], True),
+        ([25], [1.0, 0.0], True),
+        (range(10), [True, 0.5], False),
+        (range(10), [0.3, 0.7], False),
+    ],
+)
+def test_nearly_all_rows_show_answers_of_zero_shot(
+    tmp_path: Path, rows: Sequence[int], other: list[Any], is_zero_shot: bool
+) -> None:
+    scores = [other if i in rows else [0.7, 0.3] for i in range(len(TEXTS))]
+    found = guess(tmp_path, {"sequence": TEXTS, "labels": in_turn(["a", "b"]), "scores": scores})
+    assert found.kind is (LabelKind.NAME if is_zero_shot else LabelKind.NAMES)
+    if is_zero_shot:
+        assert len(read_examples(found.source)) == len(TEXTS)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
@@ -20,6 +21,8 @@ from pocketbert.core.tasks import LabelKind
 _Record = Mapping[str, Any]
 _SAMPLED_ROWS, _SAMPLED_CHARACTERS = 1000, 1 << 20
 """Rows, and characters in them, that show whether a file has records of another program."""
+_BROKEN = (TypeError, ValueError, KeyError, AttributeError)
+"""What a record that its program did not finish raises."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,9 @@ def find_record_shape(rows: Sequence[_Record], named: Iterable[str] = ()) -> Rec
     """
     shape = next((shape for shape in RECORD_SHAPES if rows and shape.matches(rows)), None)
     if shape is not None and (kept := {name for name in named if name in rows[0]}):
-        made = {name for expanded in _expand(shape, rows[0]) or () for name in expanded}
-        return shape if not made or kept <= made else None
+        with suppress(*_BROKEN):
+            made = {name for expanded in shape.expand(rows[0]) for name in expanded}
+            return shape if not made or kept <= made else None
     return shape
 
 
@@ -69,14 +73,6 @@ def take_sample(rows: Iterator[Row]) -> list[Row]:
         if size > _SAMPLED_CHARACTERS:
             break
     return sample
-
-
-def _expand(shape: RecordShape, row: _Record) -> list[dict[str, Any]] | None:
-    """Return the rows of a record; None if the record is broken."""
-    try:
-        return [*shape.expand(row)]
-    except (TypeError, ValueError, KeyError, AttributeError):
-        return None
 
 
 def expand_records(rows: Iterator[Row], bad: BadRows, named: Iterable[str] = ()) -> Iterator[Row]:
@@ -95,7 +91,7 @@ def expand_records(rows: Iterator[Row], bad: BadRows, named: Iterable[str] = ())
     for number, row in chain(sample, rows):
         try:
             made = [row] if shape is None else [*shape.expand(row)]
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
+        except _BROKEN as error:
             reason = f": {error}" if isinstance(error, ValueError) else ""
             bad.add(number, f"is a broken record of {shape.title if shape else ''}{reason}.")
         else:
@@ -127,15 +123,9 @@ def _expand_paragraph(record: _Record) -> Iterator[dict[str, Any]]:
     for question in record["qas"]:
         if not isinstance(question, dict):
             continue
-        answers = question.get("answers") or []
-        if question.get("is_impossible"):
-            answers = []
-        yield {
-            "id": question.get("id") or question.get("qid"),
-            "question": question.get("question"),
-            "context": record["context"],
-            "answers": answers,
-        }
+        answers = [] if question.get("is_impossible") else question.get("answers") or []
+        row = {"id": question.get("id") or question.get("qid"), "question": question.get("question")}
+        yield {**row, "context": record["context"], "answers": answers}
 
 
 _NEARLY_ALL = 0.9
@@ -205,12 +195,19 @@ def _expand_examination(record: _Record) -> Iterator[dict[str, Any]]:
 # --- annotations ---
 
 
-def _is_zero_shot(record: _Record) -> bool:
-    """Return whether a record is what the pipeline of zero-shot classification writes: labels with falling scores."""
+def _falling_scores(record: _Record) -> list[float]:
+    """Return the scores that the pipeline of zero-shot classification wrote, one for each label; an empty list if it did not."""
     labels, scores = (parse_list(record.get(name)) for name in ("labels", "scores"))
     is_parallel = isinstance(labels, list) and isinstance(scores, list) and len({*map(str, labels)}) == len(scores) > 1
-    are_fractions = is_parallel and all(isinstance(v, float) and 0 <= v <= 1 for v in scores)
-    return "sequence" in record and are_fractions and scores == sorted(scores, reverse=True)
+    are_shares = is_parallel and all(type(v) in (int, float) and 0 <= v <= 1 for v in scores)
+    return scores if "sequence" in record and are_shares and scores == sorted(scores, reverse=True) else []
+
+
+def _are_zero_shot(records: Sequence[_Record]) -> bool:
+    """Return whether nearly all records have falling scores, of which some are fractions: JavaScript writes 1.0 as 1."""
+    scored = [scores for record in records if (scores := _falling_scores(record))]
+    has_fractions = any(isinstance(score, float) for scores in scored for score in scores)
+    return has_fractions and len(scored) >= _NEARLY_ALL * len(records)
 
 
 def _expand_zero_shot(record: _Record) -> Iterator[dict[str, Any]]:
@@ -296,9 +293,8 @@ def _is_rasa(record: _Record) -> bool:
 
 def _is_snips(record: _Record) -> bool:
     chunks = record.get("data")
-    return (
-        {*record} == {"data"} and isinstance(chunks, list) and all(isinstance(c, dict) and "text" in c for c in chunks)
-    )
+    are_texts = isinstance(chunks, list) and all(isinstance(chunk, dict) and "text" in chunk for chunk in chunks)
+    return {*record} == {"data"} and are_texts
 
 
 def _expand_snips(record: _Record) -> Iterator[dict[str, Any]]:
@@ -397,7 +393,11 @@ def _is_triplet(record: _Record) -> bool:
 def _are_triplets(records: Sequence[_Record]) -> bool:
     """Return whether records are triplets without scores; those without names only if their texts leave no doubt.
 
-    There is none if nearly all third texts are second ones of other rows, first ones are neither, and second ones have more words of them.
+    There is no doubt if three things hold:
+
+    1. At least 90 % of the third texts are second texts of other rows, and there are at least half as many different second texts as first ones.
+    2. First texts occur in neither of these columns; at most a tenth as many do as there are different second texts.
+    3. The second text shares more words with the first than the third does, in at least 90 % of the 20 or more rows in which the two differ in this.
     """
     if {*map(plain_name, map(str, records[0]))} != {*_UNNAMED}:
         return _is_triplet(records[0])
@@ -554,7 +554,7 @@ RECORD_SHAPES = (
         "zero-shot classification",
         "what transformers' pipeline writes: the scores of the labels are a teacher's answers",
         {"sequence": "a fine film", "labels": ["good", "bad"], "scores": [0.9, 0.1]},
-        _first(_is_zero_shot),
+        _are_zero_shot,
         _expand_zero_shot,
     ),
     RecordShape(
