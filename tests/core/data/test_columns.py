@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pocketbert.core.data.cells import Span
 from pocketbert.core.data.columns import Columns, guess_columns
 from pocketbert.core.data.examples import read_examples
 from pocketbert.core.data.source import DataSource
@@ -355,6 +356,14 @@ def test_whole_numbers_alone_are_no_answers(tmp_path: Path, cells: list[Any]) ->
     assert {example.label for example in read_examples(found.source)} == {"good", "bad"}
 
 
+def test_people_may_vote_true_or_false(tmp_path: Path) -> None:
+    two = {"ann": BOOLEANS, "ben": in_turn(True)}, [{"true": 2}, {"true": 1, "false": 1}]
+    for cells, votes in (two, ({"all": in_turn([True, False, False])}, [{"true": 1, "false": 2}] * 2)):
+        found = guess(tmp_path, {"text": TEXTS, **cells}, teacher=",".join(cells))
+        answers = [e.answer for e in read_examples(found.source)[:2] if e.answer is not None]
+        assert [{n: v for n, v in zip(a.names, a.values[0], strict=True) if v} for a in answers] == votes
+
+
 BY_LABEL = {"good": in_turn(0.9, 0.2), "bad": in_turn(0.1, 0.8)}
 VOTES = {"ann": NAMED, "ben": in_turn("good")}
 
@@ -380,6 +389,16 @@ def test_a_named_teacher_gives_the_labels_beside_other_columns(
     examples = read_examples(found.source)
     assert all(example.answer is not None for example in examples)
     assert {example.label for example in examples} == labels
+
+
+def test_the_tags_of_words_follow_from_answers_alone(tmp_path: Path) -> None:
+    words = [text.split() for text in TEXTS]
+    outside, begin = {"O": 0.9, "B-A": 0.1}, {"O": 0.2, "B-A": 0.8}
+    answers = with_row(in_turn([begin, *[outside] * 9]), 3, [outside] * 10)
+    found = guess(tmp_path, {"tokens": words, "t": answers})
+    assert found.kind is LabelKind.SPANS
+    spans = [example.label for example in read_examples(found.source, kind=LabelKind.SPANS)]
+    assert spans == with_row(in_turn((Span(0, 6, "A"),)), 3, ())
 
 
 @pytest.mark.parametrize(

@@ -156,16 +156,19 @@ def fill_from_teacher(
     """
     if source.teacher is None:
         return row, None
-    text, words = row.get(source.text), None
+    text, words, is_listed = row.get(source.text), None, False
     if kind is LabelKind.SPANS:
-        cell = _cell_of(source.teacher.column, row)
-        text, words = find_word_places(parse_list(text), [None] * len(cell) if isinstance(cell, list | tuple) else None)
+        cell, text = _cell_of(source.teacher.column, row), parse_list(text)
+        is_listed = isinstance(text, list | tuple)
+        text, words = find_word_places(text, [None] * len(cell) if isinstance(cell, list | tuple) else None)
     context = row.get(source.text_pair) if kind is LabelKind.ANSWERS and source.text_pair else text
     answer = read_answer(
         source.teacher, row, kind, words, context if isinstance(context, str) else "", source.separator
     )
     is_same = source.label == source.teacher.column  # then the label says no more than the answer
-    label = _most_likely_cell(answer, kind, str(context)) if answer is not None and (is_empty or is_same) else None
+    label = None
+    if answer is not None and (is_empty or is_same):
+        label = _most_likely_cell(answer, kind, str(context), words if is_listed else None)
     if answer is None or label is None:
         return ({**row, source.label: None} if is_same else row), answer
     return {**row, source.label: label}, replace(answer, gives_label=True)
@@ -182,7 +185,7 @@ def _cell_of(column: str, row: Mapping[str, Any]) -> Any:
     if column not in row and "," in column:
         given = {name: row.get(name) for name in column.split(",")}
         given = {name: None if str(cell).strip().lower() in _MISSING_VOTES else cell for name, cell in given.items()}
-        labels = [cell for cell in given.values() if isinstance(cell, str) and number_of(cell) is None]
+        labels = [cell for cell in given.values() if isinstance(cell, str | bool) and number_of(cell) is None]
         if labels and len(labels) == sum(cell is not None for cell in given.values()):
             return labels
         if labels:
@@ -214,7 +217,7 @@ def _read_entry(
         given = {key: value for key, value in cell.items() if value is not None}
         values = _read_numbers([*given.values()])
         return tuple(_as_name(key) for key in given), values, _possible_kinds(values, several)
-    if isinstance(cell, list | tuple) and cell and not isinstance(cell[0], str):
+    if isinstance(cell, list | tuple) and cell and not isinstance(cell[0], str | bool):
         values = _read_numbers(cell)
         return (), values, _possible_kinds(values, several)
     if several:
@@ -397,10 +400,13 @@ def _show_numbers(answer: TeacherAnswer) -> str:
     return f"{shown}{', ...' if len(row) > 4 else ''} (sum {float(row.sum()):.4g})"
 
 
-def _most_likely_cell(answer: TeacherAnswer, kind: LabelKind, text: str) -> Any:
+def _most_likely_cell(
+    answer: TeacherAnswer, kind: LabelKind, text: str, listed: Sequence[tuple[int, int]] | None
+) -> Any:
     """Return the label that follows from an answer, as a label cell; None if none does.
 
-    It is the most likely label, the labels that are more probable than not, a score, or spans of `text`.
+    It is the most likely label, the labels that are more probable than not, a score, spans of `text`, or a tag for each
+    of the `listed` words of a text that is a list of words.
     """
     row, names = answer.values[0], answer.names
     match kind:
@@ -416,6 +422,8 @@ def _most_likely_cell(answer: TeacherAnswer, kind: LabelKind, text: str) -> Any:
             return int(row.argmax())
         case LabelKind.SPANS if names and answer.places is not None:
             tags = normalize_tags([str(names[i]) for i in np.nanargmax(answer.values, 1)])
+            if listed is not None and answer.places.tolist() == [[*place] for place in listed]:
+                return tags
             found = spans_from_tags(tags, [(int(a), int(b)) for a, b in answer.places], not have_iob_prefixes(tags))
             return [asdict(span) for span in found]
         case LabelKind.ANSWERS if answer.places is not None and len(answer.places):
