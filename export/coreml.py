@@ -9,12 +9,11 @@ from __future__ import annotations
 import inspect
 import operator
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
-from unittest import mock
 
 import numpy as np
 import torch
@@ -200,7 +199,8 @@ def _convert(
         )
 
 
-def _overflow_checked_in_parts() -> AbstractContextManager[object]:
+@contextmanager
+def _overflow_checked_in_parts() -> Iterator[None]:
     """Let coremltools look for constants beyond fp16 in parts of them while the block runs.
 
     coremltools 9.0 makes a list of the places of all numbers of a weight, six times as large as the weight: 5 GB for a
@@ -217,7 +217,15 @@ def _overflow_checked_in_parts() -> AbstractContextManager[object]:
                     return True
         return False
 
-    return mock.patch.object(FP16ComputePrecision, "fp16_overflow", staticmethod(overflows))
+    own = vars(FP16ComputePrecision).get("fp16_overflow")
+    if own is None:  # another version of coremltools, which may need more memory
+        yield
+        return
+    FP16ComputePrecision.fp16_overflow = staticmethod(overflows)
+    try:
+        yield
+    finally:
+        FP16ComputePrecision.fp16_overflow = own
 
 
 def has_large_numbers(values: ArrayLike) -> bool:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import warnings
 from collections.abc import Mapping
@@ -76,15 +77,29 @@ def export(
         raise RuntimeError("torch.onnx.export returned no program")
     note_stage("translated, checking and writing")
     model = program.model_proto  # the weights are in it now, a second time
-    for value in program.model.graph.initializers.values():
-        value.const_value = None  # the rules of onnxscript's optimizer remember the graph, and with it all weights
     del program
+    _forget_weights(module)
     _clean_model(model)
     _check_versions(model, path.name)
     content = model.SerializeToString()
     del model
     onnx.checker.check_model(content)
     path.write_bytes(content)
+
+
+def _forget_weights(module: torch.nn.Module) -> None:
+    """Take a module's weights out of the graphs that the rules of onnxscript's optimizer remember after an export.
+
+    Values that a graph no longer lists, such as a table that was an input at first, hold weights as well.
+    """
+    import onnx_ir
+
+    own = {t.data_ptr() for t in (*module.parameters(), *module.buffers())}
+    for value in gc.get_objects():
+        tensor = value.const_value if isinstance(value, onnx_ir.Value) else None
+        raw = getattr(tensor, "raw", None)  # of torch's exporter: the torch tensor
+        if isinstance(raw, torch.Tensor) and raw.data_ptr() in own:
+            value.const_value = None
 
 
 def _clean_model(model: Any) -> None:

@@ -196,7 +196,7 @@ def labels_file(labels: Sequence[str]) -> bytes:
 # --- the model ---
 
 
-def load_model(model: bytes) -> Any:
+def load_model(model: bytes | bytearray) -> Any:
     """Parse a TFLite file to a `ModelT`, without the files packed after it."""
     return tflite_objects.load_model(_without_files(model))
 
@@ -303,7 +303,7 @@ def _set_metadata_buffer(model: Any, raw: bytes) -> None:
 # --- files behind the model ---
 
 
-def pack_files(model: bytes, files: Mapping[str, bytes]) -> bytes:
+def pack_files(model: bytes | bytearray, files: Mapping[str, bytes]) -> bytes:
     """Append files as a zip archive to a TFLite model, in place of an older archive, and return the bytes.
 
     Entries are stored, not deflated: MediaPipe maps them in place and refuses anything else.
@@ -368,7 +368,7 @@ def read_files(model: bytes) -> dict[str, bytes]:
     return files
 
 
-def _without_files(model: bytes) -> bytes:
+def _without_files(model: bytes | bytearray) -> bytes | bytearray:
     """Return the TFLite model without the zip archive after it.
 
     Raises:

@@ -16,13 +16,14 @@ import json
 import resource
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pocketbert.core.artefacts.search import TRIED_FILE
-from pocketbert.core.disk.files import read_json, write_json
+from pocketbert.core.disk.files import read_json, write_atomic, write_json
 from pocketbert.core.host.hardware import describe_machine
 
 FILE = "onnx/model_int8.onnx"
@@ -123,16 +124,19 @@ SETS = {
 
 
 def write_words(data: Path, work: Path) -> None:
-    """Write ATIS and SNIPS with the words joined to a text, without rows of a label that no training row has."""
+    """Write ATIS and SNIPS with the words joined to a text, without rows of an intent that no training row has or a tag that few have."""
     for name in ("atis", "snips"):
         known: set[str] = set()
         for source in sorted((data / name).glob("*.jsonl.gz"), key=lambda path: path.name != "train.jsonl.gz"):
             rows = [json.loads(line) for line in gzip.decompress(source.read_bytes()).splitlines()]
-            known = known or {label for row in rows for label in (*row["tags"], row["intent"])}
+            counts = Counter(tag for row in rows for tag in set(row["tags"]))
+            known = known or {tag for tag in counts if counts[tag] >= 3} | {row["intent"] for row in rows}
             target = work / WORDS_FOLDER / name / source.name
             target.parent.mkdir(parents=True, exist_ok=True)
             kept = ({**r, "text": " ".join(r["tokens"])} for r in rows if known.issuperset((*r["tags"], r["intent"])))
-            target.write_bytes(gzip.compress("".join(json.dumps(r) + "\n" for r in kept).encode(), mtime=0))
+            content = gzip.compress("".join(json.dumps(r) + "\n" for r in kept).encode(), mtime=0)
+            if not target.is_file() or target.read_bytes() != content:  # another process may be reading it
+                write_atomic(target, content)
 
 
 def run_set(name: str, data: Path, work: Path, seed: int) -> Path:
@@ -143,10 +147,13 @@ def run_set(name: str, data: Path, work: Path, seed: int) -> Path:
     began = _children_cpu()
     settings = list(chosen.list_settings(data, work, seed))
     command = [sys.executable, "-m", "pocketbert", "run", chosen.recipe, "-o", str(folder), *settings]
-    done = subprocess.run(command, check=False)
-    cpu = before + _children_cpu() - began
-    if folder.is_dir():
-        write_json(folder / COST_FILE, {"cpu_s": cpu, "machine": describe_machine().summary, "exit": done.returncode})
+    code = None
+    try:
+        code = subprocess.run(command, check=False).returncode
+    finally:  # what an interrupted run took counts, too
+        if folder.is_dir():
+            cpu = before + _children_cpu() - began
+            write_json(folder / COST_FILE, {"cpu_s": cpu, "machine": describe_machine().summary, "exit": code})
     return folder
 
 

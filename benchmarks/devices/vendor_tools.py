@@ -95,7 +95,7 @@ def _status_in_words(status: int) -> str:
     return f"the process ended with status {status}" if status else ""
 
 
-def only_signature(file: bytes, key: str) -> tuple[bytes, int]:
+def only_signature(file: bytes, key: str) -> tuple[bytes | bytearray, int]:
     """Reduce a TFLite file to one signature, because an NPU takes one length and compiles all signatures.
 
     Args:
@@ -140,7 +140,7 @@ class GraphOperators:
         ]
 
 
-def operators_of(file: bytes, graph: int, compiled_code: str = "DISPATCH_OP") -> GraphOperators:
+def operators_of(file: bytes | bytearray, graph: int, compiled_code: str = "DISPATCH_OP") -> GraphOperators:
     """Count the operators of a graph by type, and the pieces that were compiled for an NPU.
 
     Args:

@@ -113,7 +113,10 @@ class _CapturingXlm(MultiHeadAttention, CapturingModule):  # type: ignore[misc]
         """
         _refuse_probabilities(output_attentions)
         if kv is not None or mask.dim() != 2:
-            raise ValueError("the capturing attention of an encoder takes no other states")
+            what = "states of another text" if kv is not None else f"a mask of shape {tuple(mask.shape)}"
+            raise ValueError(
+                f"attention is recorded of encoders, with a mask [B, S] and no other states; this is {what}"
+            )
         projected = (projection(input) for projection in (self.q_lin, self.k_lin, self.v_lin))
         query, key, value = (_split_heads(states, self.n_heads) for states in projected)
         rate = self.dropout if self.training else 0.0

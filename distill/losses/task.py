@@ -31,7 +31,7 @@ from pocketbert.core.predict.sentence_settings import (
 from pocketbert.core.tasks import SENTENCE_EMBEDDING, Level, ScoreFunction, Task, TaskName
 from pocketbert.distill.losses.common import Term, hard_targets, soft_targets
 
-Projected = Callable[[Tensor], Tensor]
+Project = Callable[[Tensor], Tensor]
 """A map of pooled states of a student [B, d] to the width of the teacher's [B, D]."""
 _COSENT_SCALE = _CONTRASTIVE_SCALE = 20.0
 TEXT_NUMBERS = "texts"
@@ -100,7 +100,7 @@ def soft_loss(
     batch: Mapping[str, Tensor],
     temperature: float,
     pooling: Pooling,
-    projection: Projected | None = None,
+    projection: Project | None = None,
 ) -> Term:
     """Compute a task's loss of the student's outputs against the teacher's. It is 0 if they are equal.
 
@@ -156,9 +156,7 @@ def soft_loss(
     return Term.of(soft_targets(student, teacher, temperature), rows)
 
 
-def order_loss(
-    outputs: Any, batch: Mapping[str, Tensor], pooling: Pooling, projection: Projected | None = None
-) -> Term:
+def order_loss(outputs: Any, batch: Mapping[str, Tensor], pooling: Pooling, projection: Project | None = None) -> Term:
     """Compute how far the cosines of scored pairs of texts are from the order of their scores (CoSENT).
 
     ``log(1 + sum exp(20 (cos_j - cos_i)))`` over all pairs of texts i and j of the batch with ``score_i > score_j``
@@ -183,9 +181,7 @@ def order_loss(
     return Term.of(torch.stack(losses).mean(), len(vectors))
 
 
-def margin_loss(
-    outputs: Any, batch: Mapping[str, Tensor], pooling: Pooling, projection: Projected | None = None
-) -> Term:
+def margin_loss(outputs: Any, batch: Mapping[str, Tensor], pooling: Pooling, projection: Project | None = None) -> Term:
     """Compute the squared error of the margins between a query's better and other text against the teacher's (MarginMSE).
 
     ``(q . p - q . n - margin)^2``, the mean over triples (Hofstaetter et al. 2020, arXiv 2010.02666, eq. 1; `MarginMSELoss` of
@@ -211,7 +207,7 @@ def margin_loss(
 
 
 def contrastive_loss(
-    outputs: Any, batch: Mapping[str, Tensor], pooling: Pooling, projection: Projected | None = None
+    outputs: Any, batch: Mapping[str, Tensor], pooling: Pooling, projection: Project | None = None
 ) -> Term:
     """Compute the cross-entropy of finding a query's text among all texts of the batch that belong to other queries (InfoNCE).
 
@@ -242,7 +238,7 @@ def contrastive_loss(
     return Term.of(torch.stack(losses).mean(), len(vectors))
 
 
-def make_vectors(states: Tensor, mask: Tensor, pooling: Pooling, projection: Projected | None = None) -> Tensor:
+def make_vectors(states: Tensor, mask: Tensor, pooling: Pooling, projection: Project | None = None) -> Tensor:
     """Pool the token states of texts [B, S, d], project each pooled state, and apply the layers behind; return vectors [B, W]."""
     pooled = _pool_states(states, mask, pooling)
     if projection is not None:

@@ -190,11 +190,17 @@ class StageResult:
         outcome: Recorded losses, number type, and number of threads.
         carried: Parts for later stages, in addition to those that the job had.
         notes: Sentences that are shown with the student's results.
+        dropped: Names of earlier parts that no longer belong to the student.
     """
 
     outcome: Outcome
     carried: CarriedParts = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+    def add_carried(self, earlier: CarriedParts) -> CarriedParts:
+        """Return the parts for later stages: those of earlier stages that were not dropped, and this stage's."""
+        return {name: part for name, part in earlier.items() if name not in self.dropped} | dict(self.carried)
 
 
 # --- the registry of methods ------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from pocketbert.core.tasks import Level, Task, TaskName
 from pocketbert.distill.losses.common import Term
 from pocketbert.distill.losses.task import count_labelled_tokens, soft_loss
 from pocketbert.distill.methods.method import CarriedPart, ExportFunctions, StageJob, StageResult, TrainedCandidate
-from pocketbert.distill.methods.task import kept_pooling
+from pocketbert.distill.methods.task import add_carried_projection
 from pocketbert.distill.students.fake_quantization import (
     PreparedWeights,
     Ranges,
@@ -69,7 +69,7 @@ def train(job: StageJob[QatStage]) -> StageResult:
     """
     if job.exported is None:
         raise ValueError("method qat trains for a file: give StageJob(exported=...)")
-    pair, student, pooling = job.pair, job.pair.student, kept_pooling(job.pooling, job.carried)
+    pair, student, pooling = job.pair, job.pair.student, add_carried_projection(job.pooling, job.carried)
     form = job.exported(pooling)
     family = pair.student_family
     student.eval()

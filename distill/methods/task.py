@@ -4,7 +4,7 @@
 labels.
 
 A student of another width than its teacher learns hidden states and text vectors through a projection, which later stages go on with:
-`attach_carried_projection`. It is no part of the finished student, but for text vectors: `kept_pooling`.
+`attach_carried_projection`. It is no part of the finished student, but for text vectors: `add_carried_projection`.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from pocketbert.distill.students.projection import (
     attach_projection,
     attached_projection,
     detach_projection,
+    find_vector_projection,
     projected,
     restore_projection,
-    vector_map,
 )
 from pocketbert.distill.teacher.cache import cached_teacher
 from pocketbert.distill.teacher.signals import (
@@ -75,6 +75,9 @@ def train(job: StageJob[TaskStage]) -> StageResult:
     if job.answers is not None:  # no teacher runs: its sizes and its family do not matter
         pair = replace(pair, teacher=pair.student, family=pair.student_family)
     embeds = job.task.name is TaskName.FEATURE_EXTRACTION
+    # vectors of a column are learnt at the student's own width: the projection of an earlier stage is no part of them
+    dropped = (_PROJECTION,) if embeds and job.answers is not None else ()
+    job = replace(job, carried={name: part for name, part in job.carried.items() if name not in dropped})
     needs_width = stage.signals.logits or _PROJECTION in job.carried or any(n.weights for n in job.pooling.layers)
     if stage.signals.hidden or (embeds and needs_width):
         attach_carried_projection(replace(job, pair=pair), None)
@@ -95,7 +98,7 @@ def train(job: StageJob[TaskStage]) -> StageResult:
         outcome = job.fit(objective)
     finally:
         carried = detach_carried_projection(pair.student)
-    return StageResult(outcome, carried)
+    return StageResult(outcome, carried, dropped=dropped)
 
 
 # --- the projection of a student of another width ---
@@ -133,15 +136,15 @@ def detach_carried_projection(student: Any) -> CarriedParts:
     return {_PROJECTION: CarriedPart(tensors, projection.facts)}
 
 
-def kept_pooling(pooling: Pooling, carried: CarriedParts) -> Pooling:
+def add_carried_projection(pooling: Pooling, carried: CarriedParts) -> Pooling:
     """Return a student's pooling: the teacher's, with the projection that the student's stages have trained in front of its layers."""
     part = carried.get(_PROJECTION)
-    return pooling if part is None else add_projection(pooling, restore_projection(part.facts, part.tensors))
+    return add_projection(pooling, None if part is None else restore_projection(part.facts, part.tensors))
 
 
 @torch.no_grad()
 def _fit_projection(pair: TeacherStudent[Any], rows: TrainData, pooling: Pooling) -> None:
-    """Start a student's projection where it brings its pooled states of up to 1,008 rows next to the teacher's (least squares).
+    """Initialise a student's projection by least squares from its pooled states to the teacher's, over up to 1,008 rows.
 
     It is computed with the training loop's number of threads, so that a resumed run starts from the same weights.
     """
@@ -161,7 +164,7 @@ def _fit_projection(pair: TeacherStudent[Any], rows: TrainData, pooling: Pooling
     x, y = torch.cat(own), torch.cat(taught)
     # without the directions in which the student's texts hardly differ: their factors would be huge
     weight = torch.linalg.lstsq(x - x.mean(0), y - y.mean(0), rcond=_RCOND, driver="gelsd").solution.T
-    linear = vector_map(student)
+    linear = find_vector_projection(student)
     assert linear is not None
     linear.weight.copy_(weight)
     linear.bias.copy_(y.mean(0) - weight @ x.mean(0))
@@ -245,7 +248,7 @@ class TaskDistillation:
         with self._student:
             output = model(**{name: batch[name] for name in self.family.inputs}, output_hidden_states=learns_hidden)
         terms, mask = {}, batch["attention_mask"]
-        tokens, projection = mask.sum(), vector_map(model)
+        tokens, projection = mask.sum(), find_vector_projection(model)
         if Signal.LOGITS.value in self.weights:
             soft = self.stage.temperature, self.pooling, projection
             terms["logits"] = soft_loss(self.task, output, taught.outputs, batch, *soft)

@@ -10,6 +10,7 @@ a student.
 from __future__ import annotations
 
 import copy
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family, family_of, find_family
+from pocketbert.core.host.progress import print_note
 from pocketbert.core.models.checkpoints import finish_loading
 from pocketbert.core.plugins import Registry
 from pocketbert.core.recipe.student import StudentSection
@@ -87,22 +89,18 @@ def build_student(teacher: Any, family: Family, section: StudentSection, seed: i
         InputError: If the sizes do not fit, or the family cannot be made from this teacher.
     """
     assert section.layers is not None, "a student with `model` is loaded, not built"
-    name = section.family or family.graph
-    change = _find_change(family.graph, name) if name != family.graph else None
-    if section.fold_segments and (change is None or section.init == "random"):
-        what = "only a student of another family than its teacher, started from teacher layers, loses a segment table."
-        raise InputError(Problem("student.fold_segments", what, "Leave fold_segments out."))
-    config, model_class = copy.deepcopy(teacher.config), type(teacher)
-    if change:
-        config, model_class = change.config(teacher.config), _corresponding_class(teacher, family, change)
+    config, change = _make_config(teacher.config, family, section)
+    model_class = _corresponding_class(teacher, family, change) if change else type(teacher)
+    config._attn_implementation = "sdpa" if model_class._supports_sdpa else "eager"
     row = family_of(config.model_type)
-    _set_sizes(config, model_class, row, section)
-    shorten_layer_lists(config, row, section.layers, section.teacher_layers)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "student"))
         student = model_class(config)
     if section.init == "embeddings":
         state = change.weights(teacher.state_dict(), [], section.fold_segments) if change else teacher.state_dict()
+        print_note(
+            f"  the student starts from the teacher's embeddings, {config.hidden_size} numbers wide, and layers at random"
+        )
         _copy_embeddings(state, student, row, teacher.config.hidden_size)
     elif section.init != "random":
         depth = teacher.config.num_hidden_layers
@@ -116,8 +114,70 @@ def build_student(teacher: Any, family: Family, section: StudentSection, seed: i
             for path in (family.layer_path, *family.layer_lists):
                 state = _select_layers(state, path, chosen)
         student.load_state_dict(state)
-    finish_loading(student, find_family(name))
+    finish_loading(student, row)
     return student.train()
+
+
+def check_student_sizes(teacher_config: Any, family: Family, section: StudentSection) -> None:
+    """Check that a student of these sizes can be built, without building it or opening the teacher's weights.
+
+    Args:
+        teacher_config: transformers configuration of the teacher.
+        family: The teacher's model family.
+        section: The recipe's student section, with `layers`.
+
+    Raises:
+        InputError: Naming the sizes that do not fit each other, the teacher or the student's family.
+    """
+    import transformers
+
+    config, _ = _make_config(teacher_config, family, section)
+    try:
+        with torch.device("meta"):
+            transformers.AutoModel.from_config(config)
+    except (ValueError, AssertionError, RuntimeError) as error:
+        given = ", ".join(f"{key} {value}" for key in _SIZES if (value := getattr(section, key)) is not None)
+        what = f"{given}: {family_of(config.model_type).title} cannot have these sizes: {str(error).splitlines()[0]}."
+        groups = [v for k, v in config.to_dict().items() if k.endswith("_groups") and isinstance(v, int)]
+        fix = (
+            f"Set multiples of {math.lcm(*groups)}." if groups else "Leave them out, or set multiples of the teacher's."
+        )
+        raise InputError(Problem("student", what, fix)) from error
+
+
+def _make_config(teacher_config: Any, family: Family, section: StudentSection) -> tuple[Any, ClassChange | None]:
+    """Make a student's transformers configuration; return it with the change of class if it has another family."""
+    assert section.layers is not None, "a student with `model` is loaded, not built"
+    name = section.family or family.graph
+    change = _find_change(family.graph, name) if name != family.graph else None
+    if section.fold_segments and (change is None or section.init == "random"):
+        what = "only a student of another family than its teacher, started from teacher layers, loses a segment table."
+        raise InputError(Problem("student.fold_segments", what, "Leave fold_segments out."))
+    config = change.config(teacher_config) if change else copy.deepcopy(teacher_config)
+    own = config.hidden_size, config.num_attention_heads
+    row = family_of(config.model_type)
+    _set_sizes(config, row, section)
+    if section.init == "embeddings":
+        _check_width(own, config, section)
+    shorten_layer_lists(config, row, section.layers, section.teacher_layers)
+    return config, change
+
+
+def _check_width(own: tuple[int, int], config: Any, section: StudentSection) -> None:
+    """Refuse a width that the teacher's embeddings cannot be reduced to, and sizes that are the teacher's own.
+
+    Args:
+        own: The teacher's width and number of heads.
+        config: The student's configuration.
+        section: The recipe's student section.
+    """
+    if config.hidden_size > own[0]:
+        what = f"{config.hidden_size} is wider than the teacher's {own[0]}, whose embeddings it would start from."
+        raise InputError(Problem("student.hidden", what, f"Set hidden below {own[0]}, or init: random."))
+    if (section.hidden or section.heads) and (config.hidden_size, config.num_attention_heads) == own:
+        what = f"hidden {own[0]} and heads {own[1]} are the teacher's own: its layers fit, and would not be used."
+        fix = "Leave hidden and heads out to start from the teacher's layers, or set init: random."
+        raise InputError(Problem("student", what, fix))
 
 
 def _find_change(teacher: str, student: str) -> ClassChange:
@@ -144,14 +204,13 @@ def _corresponding_class(teacher: Any, family: Family, change: ClassChange) -> A
     return getattr(transformers, name)
 
 
-def _set_sizes(config: Any, model_class: Any, family: Family, section: StudentSection) -> None:
+_SIZES = {"hidden": "hidden_size", "heads": "num_attention_heads", "intermediate": "intermediate_size"}
+
+
+def _set_sizes(config: Any, family: Family, section: StudentSection) -> None:
     """Set the student's number of layers, widths and heads in its configuration; raise InputError if they do not fit."""
     config.num_hidden_layers = section.layers
-    for key, usual_name in (
-        ("hidden", "hidden_size"),
-        ("heads", "num_attention_heads"),
-        ("intermediate", "intermediate_size"),
-    ):
+    for key, usual_name in _SIZES.items():
         if (value := getattr(section, key)) is None:
             continue
         name = family.config_names.get(usual_name, usual_name)
@@ -170,7 +229,6 @@ def _set_sizes(config: Any, model_class: Any, family: Family, section: StudentSe
         raise InputError(Problem("student", what, fix))
     if family.head_size is not None:
         setattr(config, family.head_size, config.hidden_size // config.num_attention_heads)
-    config._attn_implementation = "sdpa" if model_class._supports_sdpa else "eager"
 
 
 @torch.no_grad()
@@ -188,7 +246,7 @@ def _copy_embeddings(state: Mapping[str, Tensor], student: Any, family: Family, 
         width: Width of the teacher's states.
 
     Raises:
-        InputError: If the teacher has no word vectors as wide as its states.
+        InputError: If the teacher has neither word vectors as wide as its states nor a map between the two.
     """
     paths = (family.layer_path, *family.layer_lists)
     layers = (*paths, *(path.partition(".")[2] for path in paths if "." in path))
@@ -200,10 +258,13 @@ def _copy_embeddings(state: Mapping[str, Tensor], student: Any, family: Family, 
         table = next(state[n] for n, p in own.items() if p is student.get_input_embeddings().weight)
         if table.shape[1] != width:  # a table of its own width, mapped to that of the states
             map_shape = (width, table.shape[1])
-            table = next((table @ state[n].T for n in own if state[n].shape == map_shape), table)
-        if student.config.hidden_size > width or table.shape[1] != width:
-            what = f"{student.config.hidden_size} numbers cannot be chosen from the {width} of {family.title}'s states."
-            raise InputError(Problem("student.hidden", what, f"Set hidden below {width}, or init: random."))
+            maps = (
+                w for n, w in state.items() if w.shape == map_shape and not n.startswith(tuple(f"{p}." for p in layers))
+            )
+            table = next((table @ w.T for w in maps), table)
+        if table.shape[1] != width:
+            what = f"{family.title}'s word vectors have {table.shape[1]} numbers, its states {width}: the student cannot start from them."
+            raise InputError(Problem("student.init", what, "Set init: random, or leave hidden out."))
         centred = (table - table.mean(0)).double()
         basis = find_principal_axes(centred.T @ centred, student.config.hidden_size).float()
     is_norm = {n for n, m in student.named_modules() if "norm" in type(m).__name__.lower()}

@@ -15,7 +15,7 @@ In the order in which method `qat` uses them:
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -156,8 +156,8 @@ def trace_prepared_weights(student: nn.Module, prepare: Prepare) -> PreparedWeig
         prepare: Function that rewrites a copy of the model for export.
 
     Returns:
-        The rewritten module and the origin of its weights. None if a weight is anything but a student parameter, scaled
-        or transposed: such a module cannot be trained.
+        The rewritten module and the origin of its weights. None if a weight that depends on the student is anything but
+        one of its parameters, scaled or transposed: such a module cannot be trained.
     """
     undivided, module = prepare(student, False), prepare(student, True)
     before, after = _tensors(undivided), _tensors(module)
@@ -165,9 +165,11 @@ def trace_prepared_weights(student: nn.Module, prepare: Prepare) -> PreparedWeig
     matrix_ids = {id(m.weight) for m in student.modules() if isinstance(m, nn.Linear)}
     all_names = [name for name, p in student.named_parameters() if id(p) not in table_ids]
     matrix_names = [n for n, p in student.named_parameters() if id(p) not in table_ids and id(p) in matrix_ids]
+    other = _tensors(prepare(_with_noise(student, all_names, 1), False))
+    constant = {name for name, value in before.items() if name in other and torch.equal(value, other[name])}
     for names in (all_names, matrix_names):
         origins = _find_origins(before, student, prepare, names)
-        if origins is not None and _covers_matrices(module, origins):
+        if origins is not None and _covers_matrices(module, origins, constant):
             divided = {name: _with_division(o, before[name], after[name]) for name, o in origins.items()}
             return PreparedWeights(module, divided)
     return None
@@ -253,14 +255,13 @@ def _with_division(origin: _WeightOrigin, undivided: Tensor, divided: Tensor) ->
     return _WeightOrigin(origin.name, origin.transposed, origin.factor * powers)
 
 
-def _covers_matrices(module: nn.Module, origins: Mapping[str, _WeightOrigin]) -> bool:
-    """Return whether an origin was found for the weight of every linear layer, apart from tied embedding tables.
+def _covers_matrices(module: nn.Module, origins: Mapping[str, _WeightOrigin], constant: Container[str]) -> bool:
+    """Return whether an origin was found for the weight of every linear layer that the student's weights change.
 
-    A module without such a layer gives False.
+    Embedding tables, and layers behind the pooling of sentence vectors, are constants. A module without another layer gives False.
     """
-    table_ids = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
-    names = [n for n, m in module.named_modules() if isinstance(m, nn.Linear) and id(m.weight) not in table_ids]
-    return bool(names) and all(f"{name}.weight" in origins for name in names)
+    weights = [f"{name}.weight" for name, m in module.named_modules() if isinstance(m, nn.Linear)]
+    return any(w in origins for w in weights) and all(w in origins or w in constant for w in weights)
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:

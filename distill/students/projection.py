@@ -2,7 +2,7 @@
 
 `LayerProjection` maps a student's states to its teacher's width, and is part of the student only during training: `attach_projection`
 adds it to a student, `projected` applies it, `detach_projection` removes it, and `restore_projection` creates it from the arguments and
-weights that an earlier stage passed on. A student that makes text vectors keeps the map of its last states (`vector_map`) as a layer
+weights that an earlier stage passed on. A student that makes text vectors keeps the map of its last states (`find_vector_projection`) as a layer
 behind its pooling: `add_projection`. `learn_rotation` rotates a teacher's text vectors so that they may be cut; the student keeps the
 rotation. `find_principal_axes` reduces vectors to a smaller width.
 """
@@ -181,19 +181,21 @@ def projected(student: Any, number: int, state: Tensor) -> Tensor:
     return state if projection is None else projection(number, state)
 
 
-def vector_map(student: Any) -> nn.Linear | None:
+def find_vector_projection(student: Any) -> nn.Linear | None:
     """Return the map of a student's last states, pooled or not, to the teacher's width; None if no projection is attached."""
     projection = attached_projection(student)
     return None if projection is None else projection.map_of(projection.layers)
 
 
-def add_projection(pooling: Pooling, projection: LayerProjection) -> Pooling:
+def add_projection(pooling: Pooling, projection: LayerProjection | None) -> Pooling:
     """Return a teacher's pooling with a Dense layer in front of its layers, which projects each of a student's pooled states.
 
     Args:
         pooling: The pooling and its layers.
-        projection: The student's projection.
+        projection: The student's projection; None leaves the pooling as it is.
     """
+    if projection is None:
+        return pooling
     linear, kinds = projection.map_of(projection.layers), len(pooling.kinds)
     weight, bias = (p.detach().float().cpu().numpy() for p in (linear.weight, linear.bias))
     weights = {"linear.weight": np.kron(np.eye(kinds, dtype=np.float32), weight), "linear.bias": np.tile(bias, kinds)}

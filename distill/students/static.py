@@ -302,7 +302,7 @@ def embed_pieces(teacher: Any, family: Family, tokenizer: TextTokenizer, dtype: 
         teacher: A transformers model in eval mode.
         family: Names and inputs of the teacher's model family.
         tokenizer: The teacher's tokenizer, which decides the special tokens around a piece.
-        dtype: Dtype of matrix products, float32 or bfloat16.
+        dtype: Dtype of matrix products, float32 or bfloat16. They run on a GPU if there is one.
 
     Returns:
         One vector for each piece, [V, H] float32: the mean of the last states of its text, special tokens included, as
@@ -311,17 +311,19 @@ def embed_pieces(teacher: Any, family: Family, tokenizer: TextTokenizer, dtype: 
     before, after = _frame(tokenizer)
     count = teacher.get_input_embeddings().num_embeddings
     vectors = torch.empty(count, teacher.config.hidden_size)
-    encoder = getattr(teacher, teacher.base_model_prefix, teacher)
-    autocast = torch.autocast(teacher.device.type, dtype, enabled=dtype is torch.bfloat16)
+    home, device = teacher.device, torch.device("cuda") if torch.cuda.is_available() else teacher.device
+    encoder = getattr(teacher, teacher.base_model_prefix, teacher).to(device)
+    autocast = torch.autocast(device.type, dtype, enabled=dtype is torch.bfloat16)
     with Meter("token vectors", count) as meter, torch.inference_mode(), autocast:
         for start in range(0, count, _PIECES_AT_ONCE):
             pieces = torch.arange(start, min(start + _PIECES_AT_ONCE, count))
             sides = [torch.tensor(ids, dtype=torch.long).expand(len(pieces), -1) for ids in (before, after)]
-            ids = torch.cat([sides[0], pieces[:, None], sides[1]], 1)
+            ids = torch.cat([sides[0], pieces[:, None], sides[1]], 1).to(device)
             feed = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
             states = encoder(**{name: feed[name] for name in family.inputs}).last_hidden_state
-            vectors[pieces] = states.float().mean(1)
+            vectors[pieces] = states.float().mean(1).cpu()
             meter.advance(len(pieces))
+    encoder.to(home)
     return vectors
 
 

@@ -7,7 +7,8 @@ starts: every round asks each for the same texts, one at a time; the ratio is th
 
 Run: python lab/peers/tools_of_today.py [--out FOLDER] [--only NAME ...] [--anew NAME ...] [--rounds N]
 
-What is made stays in FOLDER/NAME and is not made again; what went wrong is there as `failed.txt`, and in the table by its last line.
+What is made stays in FOLDER/NAME and is not made again; what went wrong is there in `made.json` and `log.txt`, and in the
+table by its last line; `--anew NAME` tries again.
 About an hour of CPU at first, then a minute a round. Prints a markdown table; FOLDER/results.json has all values.
 """
 

@@ -156,7 +156,7 @@ class _WholeGraph(MeasuredModel):
         content: The file, with all its signatures: shorter rows are run in shorter signatures.
     """
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: bytes | bytearray) -> None:
         """Load the model, and find the operators that compute from attention mask and segment ids only."""
         super().__init__(content, _AllKinds())
         signature = self._model.signatureDefs[0]
@@ -267,7 +267,7 @@ class _WholeGraph(MeasuredModel):
             widened[place] = room * low - _BELOW * (place in self._masked_scores), room * high
         return widened
 
-    def keep_longest(self) -> bytes:
+    def keep_longest(self) -> bytearray:
         """Remove all signatures but the longest, and return the bytes of the TFLite file."""
         keep_longest(self._model)
         self.content = dump_model(self._model)

@@ -185,7 +185,7 @@ def rename_results(model: Any) -> None:
                     graph.tensors[index].name = f"operator{at:04d}_{place}_signature{number}".encode()
 
 
-def find_results_reading(content: bytes, digests: frozenset[str]) -> list[str]:
+def find_results_reading(content: bytes | bytearray, digests: frozenset[str]) -> list[str]:
     """Return the output tensor names of the operators that read an fp32 weight with one of the digests.
 
     All signatures are searched.

@@ -30,7 +30,7 @@ _ASYMMETRIC_VERSION = 9
 # --- one scale per tensor ---
 
 
-def one_scale_per_tensor(content: bytes) -> bytes:
+def one_scale_per_tensor(content: bytes) -> bytearray:
     """Replace per-channel scales in a TFLite file by one per tensor and a multiplication, for TFLite 2.14 to 2.16.
 
     Products get the flag ``asymmetric_quantize_inputs``: without it the older kernels round activations to a symmetric

@@ -73,7 +73,7 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
     destination.write_bytes(content)
 
 
-def _quantizer_recipe(content: bytes, plan: Plan) -> ModelQuantizationRecipe:
+def _quantizer_recipe(content: bytes | bytearray, plan: Plan) -> ModelQuantizationRecipe:
     """Build the ai-edge-quantizer recipe for static int8 products.
 
     Products that the plan makes dynamic or leaves float are excepted.
@@ -103,7 +103,7 @@ class MeasuredModel:
         content: The file with unique names.
     """
 
-    def __init__(self, content: bytes, measured: Container[str]) -> None:
+    def __init__(self, content: bytes | bytearray, measured: Container[str]) -> None:
         self._measured = measured
         self._model, self._schema = load_model(content), tflite_schema()
         self._names = {v: k for k, v in vars(self._schema.BuiltinOperator).items() if not k.startswith("_")}
@@ -155,7 +155,7 @@ class MeasuredModel:
             measured[place] = measured[copied[place]]
         return measured | {place: own for place, own in self.learned(plan.learned).items() if place in measured}
 
-    def _with_outputs(self) -> bytes:
+    def _with_outputs(self) -> bytearray:
         """Return the bytes of a copy of the model with all measured tensors as additional outputs."""
         model = load_model(self.content)
         for signature in model.signatureDefs:

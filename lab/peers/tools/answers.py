@@ -76,7 +76,7 @@ def litert(answer: dict[str, Any]) -> Classify:
 
 
 def transformers(answer: dict[str, Any]) -> Classify:
-    """A checkpoint in torch; with a `head` it is an encoder of sentences, and a regression on its vectors."""
+    """A checkpoint of a classifier in torch."""
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 

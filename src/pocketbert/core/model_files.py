@@ -159,7 +159,7 @@ _ALIGNMENT = 16
 """The schema aligns weights to 16 bytes; flatbuffers' Python builder forgets that for vectors of bytes."""
 
 
-def load_model(model: bytes) -> Any:
+def load_model(model: bytes | bytearray) -> Any:
     """Parse the bytes of a TFLite file to a `ModelT` object, with all weights in the buffers of that object.
 
     ai-edge-quantizer writes weights behind the flatbuffer, and only their offset and size into the buffer table. If
@@ -203,7 +203,7 @@ def load_model(model: bytes) -> Any:
     return loaded
 
 
-def dump_model(model: Any) -> bytes:
+def dump_model(model: Any) -> bytearray:
     """Serialize a TFLite `ModelT` to bytes, with all buffers inside and aligned to 16 bytes."""
     import flatbuffers
 
@@ -214,7 +214,9 @@ def dump_model(model: Any) -> bytes:
     size = sum(len(b.data) for b in model.buffers if b.data is not None)
     builder = AligningBuilder(size + (1 << 20))
     builder.Finish(model.Pack(builder), file_identifier=IDENTIFIER)
-    return bytes(memoryview(builder.Bytes)[builder.Head() :])  # `builder.Output()` would copy the file once more
+    written: bytearray = builder.Bytes
+    del written[: builder.Head()]  # `builder.Output()` would copy a file of hundreds of MB once more
+    return written
 
 
 def tflite_schema() -> Any:

@@ -153,6 +153,11 @@ class Inputs:
             key = "student.family"
             family = next((f for f in all_families() if f.name == student.family), family)
         check_exportable(family, key)
+        if student is not None and student.layers and (student.hidden or student.heads or student.intermediate):
+            from pocketbert.core.models.checkpoints import read_model_config
+            from pocketbert.distill.students.build import check_student_sizes
+
+            check_student_sizes(read_model_config(self.model), self.model.family, student)
 
     def _check_npu_files(self) -> None:
         """Check that the recipe asks for no NPU files of a model without layers.

@@ -26,6 +26,7 @@ from pocketbert.core.models import checkpoints
 from pocketbert.core.models.checkpoints import load_model, save_model
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.models.tokenizers import save_tokenizer
+from pocketbert.core.models.weights import missing_weights
 from pocketbert.core.predict.predictor import TorchPredictor
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
@@ -122,7 +123,12 @@ def test_a_whole_checkpoint_is_loaded_as_if_random_numbers_had_been_drawn_before
     family: str, task: TaskName, tiny_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = open_model_folder(str(tiny_model(family, 2, auto_class=TASKS[task].auto_class)))
+    missing = list[list[str]]()
+    monkeypatch.setattr(
+        checkpoints, "missing_weights", lambda *args: missing.append(missing_weights(*args)) or missing[-1]
+    )
     model = load_model(source, TASKS[task])
+    assert missing == [[]], "no number was drawn, tied weights or not"
     monkeypatch.setattr(checkpoints, "missing_weights", lambda *_: ["one"])
     drawn = load_model(source, TASKS[task])
     for ours, theirs in (

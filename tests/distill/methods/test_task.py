@@ -14,11 +14,13 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
 from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling, PoolingKind
 from pocketbert.core.recipe.stages import SignalWeights, TaskStage
-from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.tasks import SENTENCE_EMBEDDING, TASKS, TaskName
 from pocketbert.core.types import Projection
-from pocketbert.distill.methods.method import StageJob, TeacherStudent
-from pocketbert.distill.methods.task import Finetune, TaskDistillation, kept_pooling, train
+from pocketbert.distill.methods.method import CarriedPart, StageJob, TeacherStudent
+from pocketbert.distill.methods.task import Finetune, TaskDistillation, add_carried_projection, train
+from pocketbert.distill.teacher.column import ColumnTeacher
 from pocketbert.distill.teacher.signals import Wanted
+from pocketbert.distill.training.data import ROW_NUMBERS
 from support.objectives import CLASSIFY, NARROW, SIZES, make_batch, make_student, means, try_task
 
 HIDDEN_AND_ATTENTION = SignalWeights(logits=0, hidden=1, attention=1)
@@ -163,14 +165,34 @@ def test_a_kept_projection_starts_at_the_teachers_vectors_and_a_dropped_one_goes
     assert record.terms["logits"] < 0.05, "5 texts, and 24 numbers to tell them apart"
     assert record.terms["hidden"] < 5, "the map is no larger than it need be, so that it serves other states"
     part = first.carried["projection"]
-    pooling = kept_pooling(DEFAULT_POOLING, first.carried)
+    pooling = add_carried_projection(DEFAULT_POOLING, first.carried)
     np.testing.assert_array_equal(pooling.layers[0].weights["linear.weight"], part.tensors["maps.0.weight"].numpy())
-    assert kept_pooling(DEFAULT_POOLING, {}) is DEFAULT_POOLING
+    assert add_carried_projection(DEFAULT_POOLING, {}) is DEFAULT_POOLING
     labels = TaskStage(
         method="task", steps=1, batch=4, lr=1e-9, signals=SignalWeights(logits=0, hidden=0, attention=0, labels=1)
     )
     again = train(replace(job, pair=replace(job.pair, stage=labels), carried=first.carried, work=tmp_path / "b"))
     torch.testing.assert_close(again.carried["projection"].tensors["maps.0.weight"], part.tensors["maps.0.weight"])
+
+
+def test_vectors_of_a_column_are_learnt_at_the_students_width_without_an_earlier_stages_projection(
+    make_classifier: Callable[..., Any], tmp_path: Path
+) -> None:
+    teacher = make_classifier("bert", 2, (), auto_class="AutoModel")
+    student = make_student(teacher, 2, **NARROW)
+    stage = TaskStage(method="task", steps=1, batch=5, lr=1e-9, signals=SignalWeights(logits=1, hidden=0, attention=0))
+
+    class NumberedRows(Rows):
+        def batch(self, rows: Sequence[int], step: int) -> dict[str, torch.Tensor]:
+            return {**super().batch(rows, step), ROW_NUMBERS: torch.tensor([*rows])}
+
+    job = StageJob(TeacherStudent(teacher, student, family_of("bert"), stage), NumberedRows, 3, tmp_path, EMBED)
+    earlier = {"projection": CarriedPart({}, {"of": "tinybert-general"}), "other": CarriedPart({}, {})}
+    width = student.config.hidden_size
+    column = ColumnTeacher({SENTENCE_EMBEDDING: [*np.eye(5, width, dtype=np.float32)]}, by_token=False)
+    result = train(replace(job, carried=earlier, answers=column))
+    assert set(result.add_carried(earlier)) == {"other"}
+    assert add_carried_projection(DEFAULT_POOLING, result.add_carried(earlier)) is DEFAULT_POOLING
 
 
 def test_nothing_is_asked_of_layers_without_weight() -> None:

@@ -12,7 +12,7 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of, find_family
 from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.types import Projection
-from pocketbert.distill.students.build import build_student, freeze_positions
+from pocketbert.distill.students.build import build_student, check_student_sizes, freeze_positions
 from pocketbert.distill.students.projection import attach_projection
 from support.counting import parameter_count
 from support.tiny import BASIC, ENTRIES
@@ -169,7 +169,14 @@ def test_students_have_the_published_numbers_of_parameters(name: str) -> None:
             {"layers": 1, "init": "random", "hidden": 30},
             "hidden 30 is not a multiple of heads 4. Fix: Set heads: 3, or hidden to a multiple of 4, such as 28",
         ),
-        ({"layers": 1, "init": "embeddings", "hidden": 64}, "student.hidden: 64 numbers cannot be chosen from the 32"),
+        (
+            {"layers": 1, "init": "embeddings", "hidden": 64},
+            "student.hidden: 64 is wider than the teacher's 32.*Set hidden below 32, or init: random",
+        ),
+        (
+            {"layers": 1, "init": "embeddings", "hidden": 32},
+            "hidden 32 and heads 4 are the teacher's own: .* Leave hidden and heads out",
+        ),
         ({"layers": 3}, "the student has 3 layers, the teacher only 2"),
         ({"layers": 1, "family": "mobilebert"}, r"'mobilebert' cannot be made .*possible: bert, distilbert\."),
         ({"layers": 1, "fold_segments": True}, r"student\.fold_segments"),
@@ -181,6 +188,39 @@ def test_what_cannot_be_made_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         build_student(make_classifier("bert", 2, ("a", "b")), BERT, section(**wanted), 0)
+
+
+@pytest.mark.parametrize("name", [n for n in FAMILIES if ENTRIES[n].resized])
+def test_sizes_that_can_be_built_pass_before_anything_is_built(name: str, make_classifier: Callable[..., Any]) -> None:
+    config = make_classifier(name, 3, ("a", "b")).config
+    check_student_sizes(config, find_family(name), section(2, init="embeddings", hidden=24, heads=3))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"hidden": 30, "heads": 3}, r"student: hidden 30, heads 3: SqueezeBERT cannot have .*groups.* multiples of 4"),
+        ({"intermediate": 50}, r"student: intermediate 50: SqueezeBERT cannot have .*groups.* multiples of 4"),
+    ],
+)
+def test_channels_that_do_not_fill_their_groups_are_refused_before_anything_is_built(
+    sizes: dict[str, int], message: str, make_classifier: Callable[..., Any]
+) -> None:
+    config = make_classifier("squeezebert", 2, ("a", "b")).config
+    with pytest.raises(InputError, match=message):
+        check_student_sizes(config, find_family("squeezebert"), section(1, init="random", **sizes))
+
+
+def test_word_vectors_of_their_own_width_are_kept_and_others_are_refused_with_the_reason(
+    make_classifier: Callable[..., Any],
+) -> None:
+    teacher = make_classifier("electra", 2, ("a", "b"), embedding_size=16)
+    student = build_student(teacher, find_family("electra"), section(1, init="embeddings", hidden=16), 0)
+    assert torch.equal(student.get_input_embeddings().weight, teacher.get_input_embeddings().weight)
+    other = make_classifier("mobilebert", 2, ("a", "b"))
+    own = other.config.embedding_size
+    with pytest.raises(InputError, match=rf"student.init: MobileBERT's word vectors have {own} numbers, its states"):
+        build_student(other, find_family("mobilebert"), section(1, init="embeddings", hidden=16), 0)
 
 
 def test_a_size_that_a_family_does_not_have_is_refused(make_classifier: Callable[..., Any]) -> None:

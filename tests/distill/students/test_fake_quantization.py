@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import find_family
+from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING
 from pocketbert.core.tasks import task_of
+from pocketbert.core.types import Projection
 from pocketbert.distill.students.fake_quantization import (
     Prepare,
     Ranges,
@@ -22,6 +24,7 @@ from pocketbert.distill.students.fake_quantization import (
     clip_activations,
     trace_prepared_weights,
 )
+from pocketbert.distill.students.projection import add_projection, attach_projection, detach_projection
 from pocketbert.export.prepare import prepare
 from pocketbert.quantize.rounding import Simulation, per_row, per_tensor, round_between
 from support.tiny import BASIC
@@ -124,6 +127,21 @@ def test_divided_channels_are_multiplied_by_the_same_powers(make_classifier: Cal
     weight = found.compute(model)["model.classifier.weight"]
     assert torch.equal(weight[:, 3], model.classifier.weight[:, 3] * 8)
     assert torch.equal(weight[:, 4], model.classifier.weight[:, 4])
+
+
+def test_layers_behind_the_pooling_are_constants(make_classifier: Callable[..., Any]) -> None:
+    model = make_classifier("bert", 2, (), auto_class="AutoModel")
+    attach_projection(model, 48, Projection.SHARED, 0)
+    projection = detach_projection(model)
+    assert projection is not None
+    pooling = add_projection(DEFAULT_POOLING, projection)
+    found = trace_prepared_weights(
+        model, lambda m, divide: prepare(m, find_family("bert"), task_of("feature-extraction"), pooling=pooling)
+    )
+    assert found is not None
+    behind = [n for n, w in found.module.named_parameters() if w.shape == (48, 32)]
+    assert behind and not found.origins.keys() & set(behind)
+    assert len(found.origins) > 10
 
 
 @pytest.mark.parametrize("family", ["deberta-v2", "xlnet", "bert"])

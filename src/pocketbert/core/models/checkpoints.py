@@ -118,7 +118,7 @@ def load_model(
         what = str(error).split("\n")[0] or type(error).__name__
         raise InputError(Problem(where, f"does not describe a model: {what}.")) from error
     state = match_weights(meta_model, state, folder, task, new_head)
-    is_whole = not missing_weights(meta_model.state_dict(), state)
+    is_whole = not missing_weights(meta_model.state_dict(keep_vars=True), state)
     return _fill_model(auto, config, state, folder, is_whole)
 
 
@@ -191,11 +191,14 @@ def apply_form(model: Any, folder: ModelFolder, form: str, entities: Path | None
 # --- configuration ------------------------------------------------------------
 
 
-def read_hidden_size(folder: ModelFolder) -> int:
-    """Return the width of a model's token states, whatever the entry of config.json is called in its family."""
+def read_model_config(folder: ModelFolder) -> Any:
+    """Return the transformers configuration of a model folder's encoder, without its weights.
+
+    The width of its token states is `hidden_size`, whatever the entry of config.json is called in its family.
+    """
     require_torch()
     register_with_transformers(folder.family)
-    return int(_build_config(folder, TASKS[TaskName.FEATURE_EXTRACTION], None, False).hidden_size)
+    return _build_config(folder, TASKS[TaskName.FEATURE_EXTRACTION], None, False)
 
 
 def _build_config(folder: ModelFolder, task: Task, labels: Labels | None, new_head: bool) -> Any:

@@ -8,8 +8,9 @@ that uses it can be imported without.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from pocketbert.core.families import GraphInput
 from pocketbert.pipeline.formats.constants import (
@@ -140,18 +142,20 @@ def _other_length(length: int) -> int:
 
 def _trace(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[list[Constant], list[StoredTensor]]:
     """Run a module; return the constants that its operators use, and the tensors computed from constants alone."""
-    names = {id(p): name for name, p in [*module.named_parameters(), *module.named_buffers()]}
-    mode = _TracingMode(names, inputs)
+    mode = _TracingMode(module, inputs)
     with torch.no_grad(), mode:
         outputs = module(*inputs)
-    return mode.tracker.finish(id(o) for o in outputs), mode.computed
+    return mode.tracker.finish(mode.number_of(o) for o in outputs), mode.computed
 
 
 class _TracingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records which constants each operator of a running torch module uses. Tensors are identified by their `id`.
+    """Records which constants each operator of a running torch module uses.
+
+    Tensors are identified by numbers, and results that depend on the inputs are freed as soon as the module lets them go:
+    the attention scores of all layers together have a gigabyte in a base model.
 
     Args:
-        names: Names of parameters and buffers, by the `id` of the tensor.
+        module: The module, whose parameters and buffers name the constants.
         inputs: Inputs of the module.
 
     Attributes:
@@ -159,19 +163,26 @@ class _TracingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         computed: Tensors that were computed from constants alone.
     """
 
-    def __init__(self, names: Mapping[int, str], inputs: Sequence[Tensor]) -> None:
+    def __init__(self, module: nn.Module, inputs: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.names, self.tracker = names, ConstantTracker(lists_folds=True)
+        self.tracker = ConstantTracker(lists_folds=True)
         self.computed: list[StoredTensor] = []
-        self._kept: list[Tensor] = [*inputs]
-        self._known = {id(i) for i in inputs}
-        self.tracker.other(list(self._known), [])
+        self._names = {id(p): name for name, p in [*module.named_parameters(), *module.named_buffers()]}
+        self._numbers: MutableMapping[Tensor, int] = WeakTensorKeyDictionary()
+        self._next = count()
+        self.tracker.other([self.number_of(i) for i in inputs], [])
+
+    def number_of(self, tensor: Tensor) -> int:
+        """Return the number of a tensor; a new one gets the next, so that no two have the same although one was freed."""
+        if tensor not in self._numbers:
+            self._numbers[tensor] = next(self._next)
+        return self._numbers[tensor]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         inputs, operator = _tensors_in(args), func.overloadpacket.__name__.removesuffix("_")
         for tensor in inputs:
             self._store_parameter(tensor)
-        stored = [self.tracker.stored(id(t)) for t in inputs]
+        stored = [self.tracker.stored(self.number_of(t)) for t in inputs]
         is_constant = operator != "embedding" and all(s is not None for s in stored)
         if operator in _PRODUCTS and not is_constant:
             # only which constants are used is wanted, so that any numbers do for what depends on the inputs
@@ -180,28 +191,27 @@ class _TracingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             result = func(*args, **(kwargs or {}))
         outputs = _tensors_in((result,))
-        self._kept += outputs
-        self._known |= {id(o) for o in outputs}
+        for output in outputs:
+            self.number_of(output)  # else it would count as a parameter where it is read
         if is_constant:
             name = ", ".join(dict.fromkeys(s.name for s in stored if s is not None and s.name))
             for out in outputs:
                 self.computed.append(StoredTensor(out.detach().numpy(), name))
-                self.tracker.store(id(out), self.computed[-1])
+                self.tracker.store(self.number_of(out), self.computed[-1])
         else:
             self._follow(operator, args, inputs, outputs)
         return result
 
     def _store_parameter(self, tensor: Tensor) -> None:
         """Register a parameter or buffer as a constant with the tracker, when an operator first reads it."""
-        if id(tensor) not in self._known:
-            self._known.add(id(tensor))
-            self._kept.append(tensor)
-            name = self.names.get(id(tensor), "")
-            self.tracker.store(id(tensor), StoredTensor(tensor.detach().numpy(), name))
+        if tensor not in self._numbers:
+            self.tracker.store(
+                self.number_of(tensor), StoredTensor(tensor.detach().numpy(), self._names.get(id(tensor), ""))
+            )
 
     def _follow(self, operator: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
         """Report one torch operator to the constant tracker: as lookup, product, sum, reshape, or as unknown."""
-        tracker, keys, out = self.tracker, [id(t) for t in inputs], id(outputs[0])
+        tracker, keys, out = self.tracker, [self.number_of(t) for t in inputs], self.number_of(outputs[0])
         if operator == "embedding":
             tracker.lookup(out, keys[0], keys[1])
         elif operator in ("mm", "bmm") and tracker.stored(keys[1]) is not None:
@@ -221,7 +231,7 @@ class _TracingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif operator in _SHAPE_OPERATORS and outputs[0].shape[-1:] == inputs[0].shape[-1:]:
             tracker.keep(out, keys[0])
         else:
-            tracker.other([id(o) for o in outputs], keys)
+            tracker.other([self.number_of(o) for o in outputs], keys)
 
 
 def _tensors_in(values: Any) -> list[Tensor]:

@@ -28,7 +28,7 @@ from pocketbert.core.heads.sequence_classification import fit_label_thresholds
 from pocketbert.core.host.processes import current_process
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.metrics import METRICS, Direction, describe_retrieval
-from pocketbert.core.models.checkpoints import apply_form, read_hidden_size, save_model
+from pocketbert.core.models.checkpoints import apply_form, read_model_config, save_model
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.inputs import ENTITIES_FILE
 from pocketbert.core.predict.predictor import Batching, Matrix, TorchPredictor, join_texts, run_rows
@@ -369,7 +369,9 @@ def pooling_for(recipe: Recipe, folder: ModelFolder) -> Pooling:
         own = replace(own, kind=kind, further=())
     pooling = own if unit is None else replace(own, normalize=unit)
     if pooling.layers:
-        check_width(pooling, read_hidden_size(folder), "answer.pooling" if kind is not None else str(folder.path))
+        check_width(
+            pooling, read_model_config(folder).hidden_size, "answer.pooling" if kind is not None else str(folder.path)
+        )
     lengths = recipe.answer.dimensions
     if lengths and recipe.task is TaskName.FEATURE_EXTRACTION:
         similarity = recipe.answer.similarity or read_similarity(folder.path)
@@ -378,7 +380,7 @@ def pooling_for(recipe: Recipe, folder: ModelFolder) -> Pooling:
             raise InputError(
                 Problem("answer.dimensions", what, "Leave it out, or set answer.similarity to another one.")
             )
-        if lengths[-1] > (width := vector_width(pooling, read_hidden_size(folder))):
+        if lengths[-1] > (width := vector_width(pooling, read_model_config(folder).hidden_size)):
             what = f"{lengths[-1]} is more than the {width} numbers of a vector."
             raise InputError(Problem("answer.dimensions", what, f"Give numbers up to {width}."))
         pooling = replace(pooling, dimensions=tuple(lengths))

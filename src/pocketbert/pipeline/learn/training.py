@@ -281,7 +281,7 @@ def _train_stage(learning: Learning, number: int, before: _StudentState | None, 
     return _StudentState(
         student,
         stage.general,
-        {**job.carried, **result.carried},
+        result.add_carried(job.carried),
         records_attention(student),
         (*(before.curves if before else ()), make_curve(key, result.outcome)),
         tuple(dict.fromkeys((*(before.notes if before else ()), *notes, *result.notes))),
@@ -584,7 +584,7 @@ def _finish_student(learning: Learning, state: _StudentState, at: StepPaths, see
 
 def _open_student(learning: Learning, state: _StudentState) -> TrainedModel:
     """Return the trained student with the task's head; it computes attention with sdpa where it can."""
-    from pocketbert.distill.methods.task import kept_pooling
+    from pocketbert.distill.methods.task import add_carried_projection
 
     student = _make_task_student(learning, state)
     student.set_attn_implementation("sdpa" if student._supports_sdpa else "eager")
@@ -594,7 +594,7 @@ def _open_student(learning: Learning, state: _StudentState) -> TrainedModel:
         learning.source,
         learning.data,
         learning.length,
-        kept_pooling(learning.pooling, state.carried),
+        add_carried_projection(learning.pooling, state.carried),
         state.curves,
         (*state.notes, *([AGREEMENT] if learning.data.scores_agreement else [])),
     )
