@@ -241,6 +241,7 @@ def has_large_numbers(values: ArrayLike) -> bool:
 def _describe(spec: Any, info: CoremlInfo, task: Task, family: Family) -> None:
     """Write description, version, author, licence and notes into a package, and a text for each input and output."""
     features = {**_FEATURES, **{i.name: i.description for i in family.extra}}
+    features |= {h.output: f"Head {h.name}, {h.task.name}: {_LOGITS[h.task.name]}" for h in task.heads}
     metadata = spec.description.metadata
     metadata.shortDescription, metadata.versionString = info.description, info.version
     metadata.author, metadata.license = info.author, info.license

@@ -39,6 +39,7 @@ _TASKS = {
     TaskName.QUESTION_ANSWERING: "its Tasks have no question answering",
     TaskName.MULTIPLE_CHOICE: "its TextClassifier reads one text, and a question is read with each of its choices",
     TaskName.FILL_MASK: "it has no such task",
+    TaskName.SEVERAL: "its files have one output",
 }
 _LOWER = str.maketrans({chr(c): chr(c + 32) for c in range(ord("A"), ord("Z") + 1)})
 _BLANKS = r"\t\n\f\r "  # RE2's \s: neither \v nor any blank beyond ASCII

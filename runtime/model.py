@@ -43,7 +43,7 @@ from pocketbert.core.predict.predictor import (
 )
 from pocketbert.core.predict.scores import apply_temperature
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.tasks import TASKS, LabelKind, Task, TaskName
+from pocketbert.core.tasks import LabelKind, Task, TaskName
 from pocketbert.core.types import Format, Scheme
 from pocketbert.runtime.engines import EngineFile, FilePredictor
 from pocketbert.runtime.remembered import CheckedFiles
@@ -225,7 +225,7 @@ def _load_fastest(
     max_length, refused = listing.max_length, list[PocketBertError]()
     predictors: dict[EngineFile, FilePredictor] = {}
     first: ListedModel | None = None
-    tokenizer, task = _check_description(path, listing, checked), TASKS[listing.task]
+    tokenizer, task = _check_description(path, listing, checked), listing.task_row
     for record in records:
         digest = _check_file(path, record, checked)
         file = EngineFile(path / record.path, record.format, record.runtime)

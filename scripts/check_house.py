@@ -21,10 +21,10 @@ from statistics import median
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("src/pocketbert", "distill", "export", "quantize", "runtime", "benchmarks")
 LIMITS = {
-    "files": 429,  # 428 before the choice of columns moved to a file of its own, 427 before pre-norm layers, 425 before cells of spans and folders of texts, 409 before plan, student: auto, serve, the web demo and the page that begins with what decides
+    "files": 430,  # 429 before several heads on one encoder, 428 before the choice of columns moved to a file of its own, 427 before pre-norm layers, 425 before cells of spans and folders of texts, 409 before plan, student: auto, serve, the web demo and the page that begins with what decides
     "longest file": 600,
-    "lines in a file, 90th percentile": 494,  # 486 before rankings, 467 before docstrings said of each argument what it does, 480 before vectors that may be cut
-    "lines of code": 56590,  # 56,520 before sizes of students were checked ahead of training and traces freed what depends on the inputs, 56,420 before labels and answers in one file were compared by their names, 56,320 before students of another width, 56,284 before checkpoints loaded without drawn numbers and tables checked in parts, 56,210 before answers as pipelines write them and triplets without names, 56,160 before SqueezeBERT, 55,860 before rankings, 55,640 before pre-norm layers and 20 more shapes of checkpoints, 55,080 before 40 more shapes of data files, 54,800 before vectors that may be cut and votes in several columns
+    "lines in a file, 90th percentile": 496,  # 494 before several heads, 486 before rankings, 467 before docstrings said of each argument what it does, 480 before vectors that may be cut
+    "lines of code": 57300,  # 56,590 before several heads on one encoder, 56,520 before sizes of students were checked ahead of training and traces freed what depends on the inputs, 56,420 before labels and answers in one file were compared by their names, 56,320 before students of another width, 56,284 before checkpoints loaded without drawn numbers and tables checked in parts, 56,210 before answers as pipelines write them and triplets without names, 56,160 before SqueezeBERT, 55,860 before rankings, 55,640 before pre-norm layers and 20 more shapes of checkpoints, 55,080 before 40 more shapes of data files, 54,800 before vectors that may be cut and votes in several columns
     "public names per 1,000 lines of code": 38,
     "import lines in 100": 7,
     "public names with a single using module in 100": 40,  # 38 of more names, before those without a user became private

@@ -18,7 +18,7 @@ from pocketbert.core.artefacts.search import BudgetSearch, RoleRow, Sensitivitie
 from pocketbert.core.compare.diagnosis import StudentDiagnosis
 from pocketbert.core.data_report import DataReport
 from pocketbert.core.host.hardware import Machine
-from pocketbert.core.metrics import METRICS, Metric
+from pocketbert.core.metrics import MEAN_OF_HEADS, METRICS, Metric, describe_details
 from pocketbert.core.predict.scores import Confidence, Score
 from pocketbert.core.recipe.planned import PlannedFile
 from pocketbert.core.tasks import TASKS, TaskName
@@ -205,7 +205,7 @@ class ReportData(_Record):
     def metric(self) -> Metric:
         """The metric of the files' scores, which the data may decide; the task's own metric if nothing was scored."""
         scored = [s.metric for r in self.rows for s in (r.eval_score, r.holdout_score) if s is not None]
-        return METRICS[scored[0]] if scored else TASKS[self.task].metric
+        return METRICS[scored[0]] if scored else TASKS[self.task].metric if self.task in TASKS else MEAN_OF_HEADS
 
     @property
     def reference(self) -> ModelRow | None:
@@ -307,7 +307,10 @@ def make_summary_rows(data: ReportData) -> list[_SummaryRow]:
     """Return a row for each model file, for the table at the top of the report, in the order of `data.rows`."""
 
     def printed(score: Score | None) -> str:
-        return wording.NONE if score is None else METRICS[score.metric].format(score.value)
+        if score is None:
+            return wording.NONE
+        more = f" ({describe_details(score.others)})" if score.heads else ""
+        return f"{METRICS[score.metric].format(score.value)}{more}"
 
     sessions, reference = shown_sessions(data), data.reference
     rows = []

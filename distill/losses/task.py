@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pocketbert.core.heads.head import IGNORED_LABEL, LABELLED_ROWS
 from pocketbert.core.heads.multiple_choice import CHOICES
+from pocketbert.core.predict.predictor import split_heads
 from pocketbert.core.predict.sentence_settings import (
     CUT,
     LAYER_NORM,
@@ -28,12 +29,14 @@ from pocketbert.core.predict.sentence_settings import (
     PoolingKind,
     VectorLayer,
 )
-from pocketbert.core.tasks import SENTENCE_EMBEDDING, Level, ScoreFunction, Task, TaskName
+from pocketbert.core.tasks import SENTENCE_EMBEDDING, Level, NamedTask, ScoreFunction, Task, TaskName
 from pocketbert.distill.losses.common import Term, hard_targets, soft_targets
 
 Project = Callable[[Tensor], Tensor]
 """A map of pooled states of a student [B, d] to the width of the teacher's [B, D]."""
 _COSENT_SCALE = _CONTRASTIVE_SCALE = 20.0
+_BY_HEAD = ("labels", "logits")
+"""Terms that each of several heads has."""
 TEXT_NUMBERS = "texts"
 """Name of the numbers of texts in a batch, of which equal texts have the same."""
 QUERY_ROWS = "query_rows"
@@ -41,6 +44,62 @@ QUERY_ROWS = "query_rows"
 _PADDED_SCORE = -1e4
 """Added to the score of a padded token as start or end of an answer, and of a row that is no choice: its probability is 0,
 and the score finite."""
+
+
+def head_weights(task: Task, weights: Mapping[str, float]) -> dict[str, float]:
+    """Return the weights of a loss's terms by name, with one term for each of several heads instead of ``labels`` and ``logits``.
+
+    The term of a head has its name behind a dot, such as ``logits.intent``, and the weight times that of the head.
+    """
+    if not task.heads:
+        return {**weights}
+    by_head = {f"{name}.{h.name}": w * h.weight for name, w in weights.items() if name in _BY_HEAD for h in task.heads}
+    return {name: weight for name, weight in weights.items() if name not in _BY_HEAD} | by_head
+
+
+def gold_terms(task: Task, outputs: Any, batch: Mapping[str, Tensor]) -> dict[str, Term]:
+    """Compute the terms of a task's loss against the gold labels: ``labels``, or one for each head; see `gold_loss`."""
+    if not task.heads:
+        return {"labels": gold_loss(task, outputs, batch)}
+    return {
+        f"labels.{head.name}": gold_loss(
+            head.task, _outputs_of_head(task, head, outputs.logits), _batch_of_head(head, batch)
+        )
+        for head in task.heads
+    }
+
+
+def soft_terms(
+    task: Task,
+    outputs: Any,
+    teacher_outputs: Mapping[str, Tensor],
+    batch: Mapping[str, Tensor],
+    temperature: float,
+    pooling: Pooling,
+    projection: Project | None = None,
+) -> dict[str, Term]:
+    """Compute the terms of a task's loss against the teacher's outputs: ``logits``, or one for each head; see `soft_loss`."""
+    if not task.heads:
+        return {"logits": soft_loss(task, outputs, teacher_outputs, batch, temperature, pooling, projection)}
+    terms = {}
+    for head in task.heads:
+        own = _outputs_of_head(task, head, outputs.logits)
+        taught = {"logits": _outputs_of_head(task, head, teacher_outputs["logits"]).logits}
+        rows = _batch_of_head(head, batch)
+        terms[f"logits.{head.name}"] = soft_loss(head.task, own, taught, rows, temperature, pooling)
+    return terms
+
+
+def _outputs_of_head(task: Task, head: NamedTask, logits: Tensor) -> SimpleNamespace:
+    """Return the logits of one of several heads as a model with this head alone would return them."""
+    return SimpleNamespace(logits=split_heads(logits, task)[head.output])
+
+
+def _batch_of_head(head: NamedTask, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a batch with the targets of one of several heads, under the names that a task of its own has."""
+    start = f"{head.name}."
+    own = {name.removeprefix(start): value for name, value in batch.items() if name.startswith(start)}
+    return {"attention_mask": batch["attention_mask"], **own}
 
 
 def gold_loss(task: Task, outputs: Any, batch: Mapping[str, Tensor]) -> Term:
@@ -252,11 +311,14 @@ def _list_lengths(pooling: Pooling, vectors: Tensor) -> list[int]:
 
 
 def count_labelled_tokens(task: Task, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the number of labelled tokens in a batch for the loss terms ``labels`` and ``logits``.
+    """Return the number of labelled tokens in a batch for the loss terms ``labels`` and ``logits``, or those of each head.
 
     The result is empty if the terms are means over all rows. If only some rows have a label, the term ``labels`` counts
     only those rows, or the tokens in them.
     """
+    if task.heads:
+        counts = {h.name: count_labelled_tokens(h.task, _batch_of_head(h, batch)) for h in task.heads}
+        return {f"{term}.{name}": count for name, own in counts.items() for term, count in own.items()}
     labelled = batch.get(LABELLED_ROWS)
     if task.level is not Level.TOKEN or task.name is TaskName.QUESTION_ANSWERING:
         return {} if labelled is None else {"labels": labelled.sum()}

@@ -28,11 +28,12 @@ from pocketbert.distill.losses.common import Term, attention_kl, hidden_mse, mea
 from pocketbert.distill.losses.task import (
     contrastive_loss,
     count_labelled_tokens,
-    gold_loss,
+    gold_terms,
+    head_weights,
     make_vectors,
     margin_loss,
     order_loss,
-    soft_loss,
+    soft_terms,
 )
 from pocketbert.distill.methods.method import (
     CarriedPart,
@@ -211,7 +212,8 @@ class TaskDistillation:
         self.depth = student.config.num_hidden_layers
         _check_signals(pair, task)
         self.layers = map_layers(pair, stage.signals.attention > 0)
-        self.weights = stage.signals.weighted()
+        self._learned = frozenset(stage.signals.weighted())
+        self.weights = head_weights(task, stage.signals.weighted())
         wanted = self.wanted(stage, self.layers)
         self.signals = choose_signals(teacher, family, wanted, signals)
         # Student and teacher both run through the capture, so that no implementation differs between them.
@@ -243,32 +245,32 @@ class TaskDistillation:
 
         They are those of `SignalWeights` whose weight is above 0.
         """
-        learns_hidden = Signal.HIDDEN.value in self.weights
+        learns_hidden = Signal.HIDDEN.value in self._learned
         taught = self.signals(batch)
         with self._student:
             output = model(**{name: batch[name] for name in self.family.inputs}, output_hidden_states=learns_hidden)
-        terms, mask = {}, batch["attention_mask"]
+        terms, mask = dict[str, Term](), batch["attention_mask"]
         tokens, projection = mask.sum(), find_vector_projection(model)
-        if Signal.LOGITS.value in self.weights:
+        if Signal.LOGITS.value in self._learned:
             soft = self.stage.temperature, self.pooling, projection
-            terms["logits"] = soft_loss(self.task, output, taught.outputs, batch, *soft)
+            terms |= soft_terms(self.task, output, taught.outputs, batch, *soft)
         if learns_hidden:
             states = checked_hidden_states(output, self.depth)
             pairs = [(projected(model, m, states[m]), taught.hidden[n]) for m, n in enumerate(self.layers, 1)]
             errors = [hidden_mse(own, teacher_state, mask) for own, teacher_state in pairs]
             terms["hidden"] = Term.of(mean_over_layers(errors), tokens)
-        if Signal.ATTENTION.value in self.weights:
+        if Signal.ATTENTION.value in self._learned:
             scores = self._student.scores
             divergences = [attention_kl(scores[m], taught.scores[n - 1], mask) for m, n in enumerate(self.layers)]
             terms["attention"] = Term.of(mean_over_layers(divergences), tokens)
-        if "labels" in self.weights:
+        if "labels" in self._learned:
             if self.task.name is TaskName.FEATURE_EXTRACTION:
                 terms["labels"] = order_loss(output, batch, self.pooling, projection)
             else:
-                terms["labels"] = gold_loss(self.task, output, batch)
-        if "margins" in self.weights:
+                terms |= gold_terms(self.task, output, batch)
+        if "margins" in self._learned:
             terms["margins"] = margin_loss(output, batch, self.pooling, projection)
-        if "negatives" in self.weights:
+        if "negatives" in self._learned:
             terms["negatives"] = contrastive_loss(output, batch, self.pooling, projection)
         return terms
 
@@ -301,12 +303,15 @@ class Finetune:
     Attributes:
         family: Family of the model; decides which inputs it is given.
         task: Task of the model, such as classification; decides the loss.
-        weights: Weight of the one term, ``labels``.
+        weights: Weight of the one term, ``labels``, or of one for each of several heads.
     """
 
     family: Family
     task: Task
-    weights: dict[str, float] = field(default_factory=lambda: {"labels": 1.0})
+    weights: dict[str, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.weights = head_weights(self.task, {"labels": 1.0})
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the number of labelled tokens in a batch if the loss is a mean over tokens, else an empty mapping.
@@ -316,6 +321,6 @@ class Finetune:
         return count_labelled_tokens(self.task, batch)
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """Run the model on a batch, and return its loss against the gold labels as the term ``labels``."""
+        """Run the model on a batch, and return its loss against the gold labels as `gold_terms`."""
         output = model(**{name: batch[name] for name in self.family.inputs})
-        return {"labels": gold_loss(self.task, output, batch)}
+        return gold_terms(self.task, output, batch)

@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import ADAPTERS
+from pocketbert.core.predict.predictor import split_heads
 from pocketbert.core.types import Format, Layout
 from pocketbert.export.adapters.lean import AllRows, FirstRow, Parts, PostNormLayer, Shape, decompose_norms
 from pocketbert.export.adapters.mask_4d import MASK_VALUE, ExportPlan, sentence_pooling
@@ -298,7 +299,7 @@ class _Banded(nn.Module):
         self.dense = dense
         kind = type(model).__name__
         self.first, self.question = kind.endswith(_FIRST), kind.endswith(_QUESTION)
-        self.outputs, self.pooling = plan.outputs, sentence_pooling(plan)
+        self.task, self.pooling = plan.task, sentence_pooling(plan)
         encoder = getattr(model, model.base_model_prefix, model)
         self.embeddings = _Embeddings(encoder.embeddings)
         shape = Shape(flat_ffn=plan.format is Format.ONNX, opaque=plan.format is Format.TFLITE)
@@ -323,6 +324,8 @@ class _Banded(nn.Module):
             vector = [] if self.pooling is None else [self.pooling(states, attention_mask)]
             return (states, *vector)
         answer = self.head(states)
+        if self.task.heads:
+            return tuple(split_heads(answer, self.task).values())
         return tuple(answer.unbind(-1)) if self.question else (answer,)
 
     def _global_tokens(self, ids: Tensor, attention_mask: Tensor) -> Tensor | None:

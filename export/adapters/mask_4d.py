@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import ADAPTERS, Family
+from pocketbert.core.predict.predictor import split_heads
 from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling
 from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Layout
@@ -190,7 +191,7 @@ class Wrapped(nn.Module):
 
     def __init__(self, model: Any, plan: ExportPlan, carried: float, additive: bool = True) -> None:
         super().__init__()
-        self.model, self.outputs, self.carried = model, plan.outputs, carried
+        self.model, self.task, self.outputs, self.carried = model, plan.task, plan.outputs, carried
         self.pooling = sentence_pooling(plan, carried)
         self.additive = additive
         self.outliers: tuple[Outliers, ...] = ()
@@ -212,6 +213,9 @@ class Wrapped(nn.Module):
             vector = self.pooling(states, attention_mask)
             # only now: a vector of length 1 has no scale, and fp16 may hold it where it cannot hold the states
             return self._restored(states), self._restored(vector) if self.pooling.scaled else vector
+        if self.task.heads:
+            by_head = split_heads(out["logits"], self.task)
+            return tuple(by_head[name] for name in self.outputs)
         return tuple(out[name] for name in self.outputs)
 
     def _restored(self, states: Tensor) -> Tensor:

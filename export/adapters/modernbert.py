@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import ADAPTERS, LAYER_PARTS, LayerParts
+from pocketbert.core.predict.predictor import split_heads
 from pocketbert.core.predict.sentence_settings import PoolingKind
 from pocketbert.core.types import Format, Layout
 from pocketbert.export.adapters.lean import Shape, find_layer_parts, find_layers, make_linear, rewrite_layers
@@ -120,7 +121,7 @@ class _TwoMasks(nn.Module):
         Rotary positions are computed in the graph, or for Core ML stored as tables.
         """
         super().__init__()
-        self.model, self.outputs, self.pooling = model, plan.outputs, sentence_pooling(plan)
+        self.model, self.task, self.outputs, self.pooling = model, plan.task, plan.outputs, sentence_pooling(plan)
         config = model.config
         self.window = config.local_attention // 2
         angles = _RotaryAngles(model.base_model.rotary_emb, tuple(sorted(set(config.layer_types))))
@@ -137,12 +138,13 @@ class _TwoMasks(nn.Module):
         if "last_hidden_state" in self.outputs:
             return (states,)
         if "start_logits" in self.outputs:
-            logits: Tensor = self.model.classifier(self.model.head(states))
-            return tuple(part.squeeze(-1) for part in torch.split(logits, 1, -1))
+            both: Tensor = self.model.classifier(self.model.head(states))
+            return tuple(part.squeeze(-1) for part in torch.split(both, 1, -1))
         if type(self.model).__name__.endswith("ForSequenceClassification"):
             states = pool_states(states, attention_mask, self.classified)
         decoder = getattr(self.model, "decoder", None)
-        return ((self.model.classifier if decoder is None else decoder)(self.model.head(states)),)
+        logits = (self.model.classifier if decoder is None else decoder)(self.model.head(states))
+        return tuple(split_heads(logits, self.task).values()) if self.task.heads else (logits,)
 
     def _encode(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Run embeddings and layers, and return the last hidden states, [B, L, H] or [B, 1, H]."""

@@ -13,7 +13,7 @@ from pocketbert.core.compare.golden import GOLDEN_FILE, read_golden
 from pocketbert.core.compare.sample_texts import ASCII_SENTENCES
 from pocketbert.core.predict.answers import Prediction
 from pocketbert.core.predict.scores import Confidence
-from pocketbert.core.tasks import ScoreFunction, TaskName
+from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
 from pocketbert.pipeline.formats.snippets import kotlin
 from support.clients import LENGTH, answers, plain, texts_of, write_model
 
@@ -35,7 +35,7 @@ OTHER_CODE: dict[TaskName, dict[str, Any]] = {
 
 def write_phones(folder: Path) -> None:
     """Write `folder`/TASK for every task: ONNX for all, TFLite and its form for TFLite 2.16 for classification."""
-    for task in TaskName:
+    for task in TASKS:
         source = folder / "models" / task
         source.mkdir(parents=True)
         write_model(task, source)

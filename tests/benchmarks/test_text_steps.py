@@ -54,7 +54,7 @@ def time_steps(tmp_path, engine, texts):
     return told
 
 
-@pytest.mark.parametrize("name", list(TaskName))
+@pytest.mark.parametrize("name", list(TASKS))
 def test_every_task_has_a_step_after_the_engine(name, tmp_path, texts):
     engine = RandomEngine(TASKS[name], len(vocabulary(0)) if name is TaskName.FILL_MASK else len(LABELS))
     told = time_steps(tmp_path, engine, texts)

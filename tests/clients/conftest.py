@@ -17,7 +17,7 @@ from filelock import FileLock
 
 from pocketbert import ExportOptions, api
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.tasks import TaskName
+from pocketbert.core.tasks import TASKS, TaskName
 from support.client_environments import MEDIAPIPE, OPTIMUM, ROOT, build, build_node, run
 from support.clients import LABELS, LENGTH, TEXTS, write_model
 from support.debian_tools import TOOLS, lacking, lacking_libraries
@@ -69,7 +69,7 @@ def render_table(notes: Sequence[tuple[str, str, str, float | None]]) -> list[st
             cell[file] = max(difference, cell.get(file, 0))
     clients = [c for c in _COLUMNS if any(c == seen for _, seen in cells)]
     lines = ["| task | " + " | ".join(clients) + " |", "|---" * (len(clients) + 1) + "|"]
-    for task in (t.value for t in TaskName if any(t.value == seen for seen, _ in cells)):
+    for task in (t.value for t in TASKS if any(t.value == seen for seen, _ in cells)):
         row = ["–" if (cell := cells.get((task, c))) is None else _render_cell([*cell.values()]) for c in clients]
         lines.append(f"| {task} | " + " | ".join(row) + " |")
     return lines

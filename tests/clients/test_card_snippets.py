@@ -35,7 +35,7 @@ from support.clients import (
     with_texts,
 )
 
-ALL = [t.value for t in TaskName]
+ALL = [t.value for t in TASKS]
 ENGINES = {
     "onnx": ("Python, with only ONNX Runtime and tokenizers", "onnx/model_int8.onnx", "onnxruntime==1.31.1"),
     "tflite": ("Python, with only LiteRT and tokenizers", "tflite/model_int8.tflite", "ai-edge-litert==2.3.0"),

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 for _package in ("torch", "litert_torch", "ai_edge_quantizer"):
     pytest.importorskip(_package)
 
-from pocketbert.core.tasks import TaskName
+from pocketbert.core.tasks import TASKS
 from support.client_environments import ROOT, run
 from support.clients import answers, same_fields, snippet, texts_of, with_texts
 
@@ -77,7 +77,7 @@ def ask(node: Callable[..., str], folder: Path, phone: Path, file: str, texts: S
 
 
 @pytest.mark.parametrize(("file", "close"), [(FP32, 2e-5), (INT8, 2e-3)])
-@pytest.mark.parametrize("task", [t.value for t in TaskName])
+@pytest.mark.parametrize("task", [t.value for t in TASKS])
 def test_the_tarball_answers_as_python_does(
     task: str, file: str, close: float, phones: Callable[[str], Path], node: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -88,7 +88,7 @@ def test_the_tarball_answers_as_python_does(
         same_fields(made, expected, close)
 
 
-@pytest.mark.parametrize("task", [t.value for t in TaskName])
+@pytest.mark.parametrize("task", [t.value for t in TASKS])
 def test_the_code_of_the_card_runs(
     task: str, phones: Callable[[str], Path], node: Callable[..., str], tmp_path: Path
 ) -> None:

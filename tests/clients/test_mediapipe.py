@@ -293,7 +293,7 @@ def test_limit_it_reports_to_google_when_a_task_is_closed(phones: Callable[[str]
     assert "metrics of their use to Google" in (phone / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("task", [t for t in TaskName if t not in (CLASSIFY.name, EMBED.name)])
+@pytest.mark.parametrize("task", [t for t in TASKS if t not in (CLASSIFY.name, EMBED.name)])
 def test_limit_other_tasks_have_no_file_and_the_folder_says_why(task: str, phones: Callable[[str], Path]) -> None:
     phone = phones(task)
     reason = read_artefacts(phone).absent["tflite/mediapipe.tflite"]

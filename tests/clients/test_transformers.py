@@ -15,7 +15,7 @@ for _package in ("torch", "litert_torch", "ai_edge_quantizer"):
     pytest.importorskip(_package)
 
 import pocketbert
-from pocketbert.core.tasks import TaskName
+from pocketbert.core.tasks import TASKS, TaskName
 from support.client_environments import SENTENCE_TRANSFORMERS, build
 from support.clients import LENGTH, largest, own, texts_of
 
@@ -69,7 +69,7 @@ def difference(task: str, row: Any, text: Any, model: Any) -> float:
     return float(apart)
 
 
-@pytest.mark.parametrize("task", [t.value for t in TaskName])
+@pytest.mark.parametrize("task", [t.value for t in TASKS])
 def test_transformers_with_torch(
     task: str, phones: Callable[[str], Path], ask: Callable[..., Any], measured: Callable[..., None]
 ) -> None:
@@ -80,7 +80,7 @@ def test_transformers_with_torch(
 
 
 @pytest.mark.parametrize("file", [FP32, INT8, "onnx/model_small.onnx", "onnx/model_a8w8.onnx"])
-@pytest.mark.parametrize("task", [t.value for t in TaskName])
+@pytest.mark.parametrize("task", [t.value for t in TASKS])
 def test_optimum(
     task: str,
     file: str,

@@ -15,7 +15,7 @@ for _package in ("torch", "litert_torch", "ai_edge_quantizer"):
     pytest.importorskip(_package)
 
 from pocketbert import api
-from pocketbert.core.tasks import TaskName
+from pocketbert.core.tasks import TASKS, TaskName
 from support.client_environments import ROOT
 from support.clients import ODD_TEXTS, TEXTS, answers, largest, own, same_in_javascript, texts_of
 
@@ -41,7 +41,7 @@ def predict(node: Node, phone: Path, task: str, dtype: str, texts: list[Any]) ->
     # another ONNX Runtime computes there, whose int8 kernels may round otherwise
     [("fp32", FP32, 2e-5), ("int8", INT8, 2e-3)],
 )
-@pytest.mark.parametrize("task", [t.value for t in TaskName])
+@pytest.mark.parametrize("task", [t.value for t in TASKS])
 def test_the_example_predicts_as_the_toolkit_does(
     task: str, dtype: str, file: str, close: float, phones: Phones, node: Node, measured: Callable[..., None]
 ) -> None:

@@ -10,7 +10,7 @@ from pocketbert.core.metrics import CHANCE, METRICS
 from pocketbert.core.tasks import TASKS, TaskName, task_of
 
 
-@pytest.mark.parametrize("name", TaskName)
+@pytest.mark.parametrize("name", TASKS)
 def test_every_task_has_a_row_that_the_rest_agrees_with(name: TaskName) -> None:
     task = task_of(name.value)
     assert task is TASKS[name]
@@ -27,4 +27,4 @@ def test_an_unknown_task_is_refused_with_the_nearest_or_all() -> None:
         task_of("text-clasification")
     with pytest.raises(InputError, match="recipe.yaml:3: 'summarise' is not a task; allowed: ") as caught:
         task_of("summarise", "recipe.yaml:3")
-    assert all(name in str(caught.value) for name in TaskName)
+    assert all(name in str(caught.value) for name in TASKS)

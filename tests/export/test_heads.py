@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from pocketbert.core.families import Family, find_family
 from pocketbert.core.predict.predictor import Predictor, TorchPredictor
-from pocketbert.core.tasks import TASKS, Task, TaskName
+from pocketbert.core.tasks import TASKS, Task, TaskName, several_task
 from pocketbert.core.types import Format, Layout, Scheme, Shapes
 from pocketbert.export import onnx as onnx_exporter
-from pocketbert.export.prepare import prepare
+from pocketbert.export.prepare import PreparedPredictor, prepare
 from support.drawn import draw_inputs
-from support.tiny import BASIC, NAMES, noisy_model
+from support.tiny import BASIC, ENTRIES, NAMES, noisy_model
 from support.tiny_tokenizers import vocabulary
 
 LENGTHS = (8, 16)
@@ -153,3 +153,37 @@ def test_a_tied_table_is_stored_once(name: str, format: Format, tmp_path: Path) 
     tables = [n for n in stored_sizes(tmp_path / SUFFIX[format], format) if n % WORDS == 0 and n > WORDS]
     # MobileBERT's decoder has a matrix of its own beside the table
     assert sorted(tables) == ([16 * WORDS, 16 * WORDS] if name == "mobilebert" else [32 * WORDS])
+
+
+# Several heads on one encoder
+
+OF_HEADS = ("intent: a", "intent: b", "mood: number", "slots: O", "slots: B-x", "slots: I-x")
+SEVERAL = several_task(
+    {"intent": "text-classification", "mood": "regression", "slots": "token-classification"}, OF_HEADS
+)
+OF_TEXTS = several_task({"intent": "text-classification", "mood": "regression"}, OF_HEADS[:3])
+
+
+def several_model(name: str, task: Task) -> Any:
+    words = len(vocabulary(find_family(name).tiny["pad_token_id"]))
+    return noisy_model(name, 2, task.auto_class, OF_HEADS[: task.heads[-1].stop], vocab_size=words)
+
+
+@pytest.mark.parametrize("format", list(Format))
+def test_a_file_of_several_heads_has_an_output_for_each(format: Format, tmp_path: Path) -> None:
+    row, model = find_family("bert"), several_model("bert", SEVERAL)
+    predictor: Any = write(format, model, row, SEVERAL, tmp_path)
+    assert worst(predictor, model, row, SEVERAL, [*LISTED, *(FREE if format is Format.ONNX else [])]) < BOUND
+    assert [t.name for t in predictor.signature.outputs] == ["intent_logits", "mood_logits", "slots_logits"]
+
+
+@pytest.mark.parametrize("task", [SEVERAL, OF_TEXTS], ids=["with words", "texts only"])
+@pytest.mark.parametrize("name", ENTRIES)
+def test_heads_of_every_system_are_read_where_its_model_has_them(name: str, task: Task) -> None:
+    row = find_family(name)
+    if why := row.invalid_tasks.get(TaskName.SEVERAL) or row.instead_of_export:
+        pytest.skip(why)
+    model = several_model(name, task)
+    sizes = [(5, (0,)), (13, (0, 4))]
+    # a head of one number has no larger one beside it
+    assert worst(PreparedPredictor(prepare(model, row, task), row, task), model, row, task, sizes) < 5 * BOUND

@@ -251,16 +251,16 @@ class _Package:
             raise _RefusalError(f"{self.name}: inputs {', '.join(arrays)}; known: {', '.join(known)}.")
         self.dtypes = {n: "int32" if a.dataType == INT32 else "float32" for n, a in arrays.items()}
         self.widths = {n: int(a.shape[2]) for n, a in arrays.items() if len(a.shape) > 2}
-        names = [f.name for f in description.output]
-        self.outputs = next((k for k in ANSWERS if set(k) <= set(names)), tuple(names[:1]))
+        names = tuple(f.name for f in description.output)
+        self.outputs = next((k for k in ANSWERS if set(k) <= set(names)), names)
+        if len(self.outputs) > 1 and self.outputs not in ANSWERS:
+            raise _RefusalError(f"{self.name} has several heads ({', '.join(names)}), and one is measured.")
         ids = arrays[INPUTS[0]]
         self.default_length = int(ids.shape[-1])
         shapes, ranges = list(ids.enumeratedShapes.shapes), list(ids.shapeRange.sizeRanges)
         self.range: tuple[int, float] | None = None
-        self.lengths = [self.default_length]
-        if shapes:
-            self.lengths = sorted({int(s.shape[-1]) for s in shapes})
-        elif ranges:
+        self.lengths = sorted({int(s.shape[-1]) for s in shapes}) or [self.default_length]
+        if ranges and not shapes:
             low, high = int(ranges[-1].lowerBound), int(ranges[-1].upperBound)
             self.range = low, math.inf if high < 0 else high
             self.lengths = [x for x in (32, 64, 128) if low <= x <= self.range[1]] or [self.default_length]

@@ -107,6 +107,7 @@ export function makeHead(list, tokenizer) {
       answer: (_, [encoded], [matrix]) => ({ vector: Float32Array.from(rowOf(matrix, 0)), truncated: encoded.truncated }),
     },
   };
+  if (list.task === "several") throw new Error("artifacts.json: the folder has several heads, and this package shows one. Read the outputs by their names: README.md of the folder has code.");
   if (!heads[list.task]) throw new Error(`artifacts.json: the task '${list.task}' is not known.`);
   return heads[list.task];
 }

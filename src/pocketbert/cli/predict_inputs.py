@@ -49,13 +49,12 @@ def read_needs(model: Path) -> tuple[tuple[str, ...], Task | None]:
     """Return the data columns that the model's files read beside the text, and its task; None if it cannot be opened."""
     from pocketbert.core.artefacts import find_artefact_folder, read_artefacts
     from pocketbert.core.predict.inputs import COLUMNS
-    from pocketbert.core.tasks import TASKS
 
     try:
         artefacts = read_artefacts(find_artefact_folder(model))
     except InputError:
         return (), None  # opening the model raises the error
-    return COLUMNS if artefacts.form is not None else (), TASKS[artefacts.task]
+    return COLUMNS if artefacts.form is not None else (), artefacts.task_row
 
 
 def find_inputs(

@@ -1,6 +1,6 @@
 """Report on the data of a run, made before the first training step.
 
-`split_report` counts rows, duplicates, labels and tokens of one split, and `DataReport` holds the splits of a run.
+`check_classes` refuses labels without a training row. `split_report` counts rows, duplicates, labels and tokens of one split, and `DataReport` holds the splits of a run.
 `warn_about_majority`, `note_similar_labels` and `warn_about_language` warn about labels and languages that make a run pointless.
 """
 
@@ -9,16 +9,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from pydantic import BaseModel
 
 from pocketbert.core.data.cells import label_of_tag
+from pocketbert.core.data.files import guess_table_form
 from pocketbert.core.data.labels import Labels
-from pocketbert.core.errors import shorten_repr
+from pocketbert.core.data.source import DataSource
+from pocketbert.core.errors import InputError, Problem, shorten_repr
 from pocketbert.core.heads import Prepared
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.tasks import LabelKind
+from pocketbert.core.tasks import LabelKind, Task
 
 
 class SplitReport(BaseModel):
@@ -161,7 +165,40 @@ def _count_labels(rows: Prepared, labels: Labels, kind: LabelKind) -> dict[str, 
     return {}
 
 
+def count_head_labels(task: Task, rows: Prepared, labels: Labels) -> dict[str, int]:
+    """Count how often each label of each head occurs in a data set; the names have the head's name in front."""
+    counts = dict[str, int]()
+    for place, (head, own) in enumerate(zip(task.heads, labels.heads, strict=True)):
+        part = replace(rows, truth=[truth[place] for truth in rows.truth if truth[place] is not None])
+        counts |= {f"{head.label_prefix}{k}": n for k, n in _count_labels(part, own, head.task.labels).items()}
+    return counts
+
+
+def check_classes(reports: Sequence[SplitReport]) -> None:
+    """Check that each label has a training row, where a head is to be trained.
+
+    Raises:
+        InputError: Naming the labels without one.
+    """
+    train = next((r for r in reports if r.name == "train"), None)
+    if train is not None and (empty := [name for name, rows in train.labels.items() if not rows]):
+        what = f"no training row has the label {', '.join(empty[:10])}."
+        fix = "Add rows, or remove the label from data.labels."
+        raise InputError(Problem("data.train", what, fix))
+
+
 # --- notes ---
+
+
+def note_missing_headers(sources: Sequence[DataSource | None]) -> list[str]:
+    """Return a note for each table in which no header row was found although its source does not set `header`."""
+    tables = [s for s in sources if s is not None and s.path is not None and s.header is None]
+    forms = [(Path(source.title).name, guess_table_form(source)) for source in tables]
+    return [
+        f"{name}: no header was found, the first row is data (header: true in its source, if it names the columns)"
+        for name, form in forms
+        if form is not None and not form.header
+    ]
 
 
 def warn_about_majority(report: SplitReport, kind: LabelKind) -> str | None:

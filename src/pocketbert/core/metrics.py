@@ -90,8 +90,20 @@ MEAN_COSINE = Metric("mean_cosine")
 RECALL_1 = Metric("recall@1")
 RECALL_10 = Metric("recall@10")
 MRR_10 = Metric("mrr@10")
+MEAN_OF_HEADS = Metric("mean_of_heads")
 
-_DECIDING = (ACCURACY, MICRO_F1, PEARSON, SPEARMAN, SPAN_F1, SQUAD_F1, CROSS_ENTROPY, MEAN_COSINE, MRR_10)
+_DECIDING = (
+    ACCURACY,
+    MICRO_F1,
+    PEARSON,
+    SPEARMAN,
+    SPAN_F1,
+    SQUAD_F1,
+    CROSS_ENTROPY,
+    MEAN_COSINE,
+    MRR_10,
+    MEAN_OF_HEADS,
+)
 METRICS = {m.name: m for m in _DECIDING}
 """The metrics that decide a task, by name."""
 CHANCE = {
@@ -104,6 +116,7 @@ CHANCE = {
     CROSS_ENTROPY.name: "guessing by the tokens' frequencies",
     MEAN_COSINE.name: "always the teacher's mean vector",
     MRR_10.name: "passages in random order",
+    MEAN_OF_HEADS.name: "what is meant for each head",
 }
 """For each metric, the answers of a model that ignores its input, with which scores are compared."""
 
@@ -205,9 +218,15 @@ def retrieval_scores(positions: Sequence[Sequence[int]]) -> dict[str, float]:
     return {RECALL_1.name: recalls[0], RECALL_10.name: recalls[1], MRR_10.name: reciprocal}
 
 
-def describe_retrieval(others: Mapping[str, float]) -> str:
-    """Return recall@1, recall@10 and MRR@10 of a score in words; empty if they were not measured."""
-    return ", ".join(f"{m.name} {m.format(others[m.name])}" for m in (RECALL_1, RECALL_10, MRR_10) if m.name in others)
+def describe_details(others: Mapping[str, float]) -> str:
+    """Return recall@1, recall@10 and MRR@10 of a score in words, or each of several heads with its score; else an empty text."""
+    by_head = dict[str, str]()
+    for name, value in others.items():
+        head, dot, metric = name.partition(".")
+        if dot:  # the head's deciding metric comes first
+            by_head.setdefault(head, f"{head} {metric} {Metric(metric).format(value)}")
+    found = [f"{m.name} {m.format(others[m.name])}" for m in (RECALL_1, RECALL_10, MRR_10) if m.name in others]
+    return ", ".join([*found, *by_head.values()])
 
 
 def entropy(gold: _IntArray) -> float:

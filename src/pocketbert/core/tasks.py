@@ -1,9 +1,14 @@
-"""The table of tasks (`TASKS`): the deciding metric of each, the outputs of its graph, its head, its labels."""
+"""The table of tasks (`TASKS`): the deciding metric of each, the outputs of its graph, its head, its labels.
+
+`several_task` makes the row of a model with several heads on one encoder, which is no row of the table: what it is made of differs.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from pocketbert.core import metrics
 from pocketbert.core.errors import InputError, Problem, suggest_allowed
@@ -24,6 +29,8 @@ class TaskName(StrEnum):
     MULTIPLE_CHOICE = "multiple-choice"
     FILL_MASK = "fill-mask"
     FEATURE_EXTRACTION = "feature-extraction"
+    SEVERAL = "several"
+    """Several heads on one encoder, each with a task of its own; see `several_task`."""
 
 
 class ScoreFunction(StrEnum):
@@ -34,6 +41,8 @@ class ScoreFunction(StrEnum):
     CHOICES = "softmax-over-choices"
     """The softmax over the numbers of all choices of one question; a file's row of outputs is the number of one choice."""
     NONE = "none"
+    BY_HEAD = "by-head"
+    """Each of several heads has the function of its own task."""
 
 
 class Level(StrEnum):
@@ -64,6 +73,42 @@ class LabelKind(StrEnum):
     """The text is all there is."""
     SCORE_OR_NONE = "score or none"
     """A number where there is one."""
+    SEVERAL = "several"
+    """A label for each of several heads, or none."""
+
+
+@dataclass(frozen=True)
+class NamedTask:
+    """One of several heads on an encoder: its name, its task, and its columns among the logits of all heads.
+
+    Attributes:
+        name: Name of the head, such as ``intent``.
+        task: The head's own task.
+        start: First column of the head's logits.
+        stop: Column after the last one.
+        weight: Weight of the head's losses in training.
+    """
+
+    name: str
+    task: Task
+    start: int = 0
+    stop: int = 0
+    weight: float = 1.0
+
+    @property
+    def output(self) -> str:
+        """Name of the output with the head's logits in model files."""
+        return f"{self.name}_logits"
+
+    @property
+    def columns(self) -> slice:
+        """The head's columns among the logits of all heads."""
+        return slice(self.start, self.stop)
+
+    @property
+    def label_prefix(self) -> str:
+        """What the names of the head's labels begin with in the list of all heads' labels."""
+        return f"{self.name}: "
 
 
 @dataclass(frozen=True)
@@ -84,7 +129,9 @@ class Task:
         level: Whether an output has a row per text or per token.
         labels: Kind of label that data rows have.
         compared: Groups of outputs in which a file is compared with the original model; answers are made from the first
-            group.
+            group, of several heads from all.
+        heads: The heads of a model with several; empty for one head. The torch model computes the logits of all of them side by
+            side as ``logits``; heads of whole texts are read at the first token if other heads label tokens.
     """
 
     name: TaskName
@@ -98,11 +145,12 @@ class Task:
     level: Level
     labels: LabelKind
     compared: tuple[tuple[str, ...], ...] = (("logits",),)
+    heads: tuple[NamedTask, ...] = ()
 
     @property
     def answer(self) -> tuple[str, ...]:
         """Names of the outputs that the answer is made from."""
-        return self.compared[0]
+        return self.outputs if self.heads else self.compared[0]
 
     @property
     def class_suffix(self) -> str:
@@ -112,7 +160,7 @@ class Task:
     @property
     def names_labels(self) -> bool:
         """Whether the task has a set of named labels."""
-        return self.labels in (LabelKind.NAME, LabelKind.NAMES, LabelKind.SPANS)
+        return self.labels in (LabelKind.NAME, LabelKind.NAMES, LabelKind.SPANS, LabelKind.SEVERAL)
 
     @property
     def pairs_only(self) -> bool:
@@ -122,7 +170,16 @@ class Task:
     @property
     def single_only(self) -> bool:
         """Whether inputs are single texts only, never pairs."""
-        return self.labels in (LabelKind.SPANS, LabelKind.NONE, LabelKind.SCORE_OR_NONE)
+        is_single = self.labels in (LabelKind.SPANS, LabelKind.NONE, LabelKind.SCORE_OR_NONE)
+        return is_single or any(head.task.single_only for head in self.heads)
+
+    def with_columns(self, labels: Sequence[str]) -> Task:
+        """Return the task of several heads with each head's columns, by the labels of all heads in order of their columns."""
+        heads = []
+        for head in self.heads:
+            own = [i for i, name in enumerate(labels) if name.startswith(head.label_prefix)]
+            heads.append(replace(head, start=own[0] if own else 0, stop=own[-1] + 1 if own else 0))
+        return replace(self, heads=tuple(heads))
 
 
 TASKS: dict[TaskName, Task] = {
@@ -171,6 +228,78 @@ TASKS: dict[TaskName, Task] = {
 }  # fmt: skip
 
 
+HEAD_TASKS = (TaskName.TEXT_CLASSIFICATION, TaskName.MULTI_LABEL, TaskName.REGRESSION, TaskName.TOKEN_CLASSIFICATION)
+"""Tasks that one of several heads can have."""
+HEADS_KEY = "pocketbert_heads"
+"""Entry of config.json with the heads of a model with several: the task of each by name, in order of their columns."""
+REGRESSION_COLUMN = "number"
+"""Name of the single column of a regression head, in the list of all heads' labels."""
+
+
+def several_task(
+    heads: Mapping[str, str], labels: Sequence[str] = (), weights: Mapping[str, float] | None = None
+) -> Task:
+    """Make the row of a model with several heads on one encoder.
+
+    The torch model is a plain transformers class whose last layer computes the logits of all heads side by side: that for token
+    classification if a head labels tokens, else that for sequence classification. Model files have an output for each head.
+
+    Args:
+        heads: The task of each head by its name, in order of their columns.
+        labels: Labels of all heads in order of their columns, each with the name of its head in front, which decide the order of the
+            heads; empty if they are not known yet.
+        weights: Weight of each head's losses by its name; None for 1 each.
+    """
+    named = [
+        NamedTask(name, TASKS[TaskName(own)], weight=(weights or {}).get(name, 1.0)) for name, own in heads.items()
+    ]
+    first_columns = dict[str, int]()
+    for column, label in enumerate(labels):
+        first_columns.setdefault(label.partition(": ")[0], column)
+    named.sort(key=lambda head: first_columns.get(head.name, len(labels)))  # config.json sorts the names
+    per_token = any(head.task.level is Level.TOKEN for head in named)
+    kind = TASKS[TaskName.TOKEN_CLASSIFICATION if per_token else TaskName.TEXT_CLASSIFICATION]
+    outputs = tuple(head.output for head in named)
+    row = Task(
+        name=TaskName.SEVERAL,
+        metric=metrics.MEAN_OF_HEADS,
+        others=(),
+        outputs=outputs,
+        head=kind.head,
+        auto_class=kind.auto_class,
+        problem_type=None,
+        score=ScoreFunction.BY_HEAD,
+        level=kind.level,
+        labels=LabelKind.SEVERAL,
+        compared=tuple((name,) for name in outputs),
+        heads=tuple(named),
+    )
+    return row.with_columns(labels)
+
+
+def read_heads(config: Mapping[str, Any], labels: Sequence[str], where: str) -> dict[str, str] | None:
+    """Return the task of each head of a model with several by its name, in order of their columns; None for one head.
+
+    Args:
+        config: Content of config.json.
+        labels: Labels of the model, each with its head's name in front.
+        where: Name of the file in the error.
+
+    Raises:
+        InputError: If heads are listed that are not served, or whose labels are not those of the model.
+    """
+    heads, columns, placed = config.get(HEADS_KEY), list[int](), tuple[NamedTask, ...]()
+    if heads is None:
+        return None
+    if isinstance(heads, dict) and len(heads) > 1 and all(task in HEAD_TASKS for task in heads.values()):
+        placed = several_task(heads, labels).heads
+        columns = [column for head in placed for column in range(head.start, head.stop)]
+    if not labels or columns != [*range(len(labels))]:
+        what = f"{HEADS_KEY} is {heads!r:.120}, which does not fit the labels."
+        raise InputError(Problem(where, what, "Copy the folder again."))
+    return {head.name: head.task.name.value for head in placed}
+
+
 def task_of(name: str, where: str = "task") -> Task:
     """Look up a task of the table by its Hub name; raise InputError if there is none.
 
@@ -183,5 +312,6 @@ def task_of(name: str, where: str = "task") -> Task:
     """
     known = [t.value for t in TASKS]
     if name not in known:
-        raise InputError(Problem(where, f"'{name}' is not a task; {suggest_allowed(name, known)}."))
+        fix = " Describe its heads under tasks in a recipe." if name == TaskName.SEVERAL else ""
+        raise InputError(Problem(where, f"'{name}' is not a task; {suggest_allowed(name, known)}.{fix}"))
     return TASKS[TaskName(name)]

@@ -21,7 +21,6 @@ from pocketbert.core.families import all_families, check_distillable, check_expo
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe.recipe import Recipe, TrainingSection
 from pocketbert.core.recipe.student import VOCABULARY_LIMITS
-from pocketbert.core.tasks import task_of
 from pocketbert.core.types import Calibration, Format, Runtime
 from pocketbert.pipeline.doctor import require
 from pocketbert.pipeline.formats.base import format_place
@@ -75,7 +74,7 @@ class Inputs:
     @cached_property
     def length(self) -> int:
         """Longest input in tokens."""
-        return max_length(self.recipe.data, self.model, task_of(self.recipe.task))
+        return max_length(self.recipe.data, self.model, self.recipe.task_row)
 
     @cached_property
     def general_head(self) -> str | None:
@@ -189,7 +188,7 @@ class Inputs:
         else:
             section = _drop_keys(section, *VOCABULARY_LIMITS)
         return {
-            "task": recipe.task,
+            **self.task_settings(),
             "seed": recipe.seed,
             "student": section,
             "answer": self.answer_settings(),
@@ -202,6 +201,11 @@ class Inputs:
         The digest is None if the student is built from its teacher.
         """
         return {"student.model": self.start.digest if self.start else None}
+
+    def task_settings(self) -> dict[str, object]:
+        """Return the recipe's task and, of a model with several heads, these in their order, by recipe key."""
+        heads = [[name, head.model_dump(mode="json")] for name, head in (self.recipe.tasks or {}).items()]
+        return {"task": self.recipe.task, **({"tasks": heads} if heads else {})}
 
     def answer_settings(self) -> object:
         """Return the recipe's `answer` section without temperature and "unknown" threshold, which affect no weights."""

@@ -394,7 +394,7 @@ def _measure_longest_input(recipe: Recipe, rows: Sequence[Example]) -> int:
 
     model = open_teacher(recipe)
     most = min(model.positions, model.tokenizer_length, _LONGEST)
-    tokenizer, task = TextTokenizer(model.tokenizer_folder, most), TASKS[recipe.task]
+    tokenizer, task = TextTokenizer(model.tokenizer_folder, most), recipe.task_row
     some = sorted(rows, key=lambda row: row.digest)[:_MEASURED_TEXTS]
     lengths = np.sort([len(e) for e in tokenizer.encode([task_text(task, row.input, tokenizer) for row in some])])
     long = int(lengths[int(_SHARE_OF_TEXTS * (len(lengths) - 1))])

@@ -33,7 +33,7 @@ from pocketbert.core.predict.predictor import Batching, Matrix, TorchPredictor, 
 from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, read_pooling
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.tasks import LabelKind, Task, TaskName
+from pocketbert.core.tasks import LabelKind, Level, Task, TaskName
 from pocketbert.core.types import Attention
 
 if TYPE_CHECKING:
@@ -202,7 +202,8 @@ def task_text(task: Task, text: Text, tokenizer: TextTokenizer) -> Text:
 
 def takes_texts_and_pairs(task: Task) -> bool:
     """Return whether models of a task accept both single texts and text pairs."""
-    return task.name in (TaskName.TEXT_CLASSIFICATION, TaskName.MULTI_LABEL, TaskName.REGRESSION)
+    of_texts = (TaskName.TEXT_CLASSIFICATION, TaskName.MULTI_LABEL, TaskName.REGRESSION)
+    return task.name in of_texts or (bool(task.heads) and not task.single_only)
 
 
 def tokenize_batches(tokenizer: TextTokenizer, texts: Sequence[Text]) -> list[dict[str, NDArray[np.int64]]]:
@@ -274,8 +275,12 @@ def answered_labels(matrix: Matrix, task: Task) -> list[int]:
 
     Args:
         matrix: Logits [rows, labels]. For multi-label tasks the first row is read, and each label above 0 is predicted.
-        task: The task; if it is not multi-label, the largest logit of each row is predicted.
+        task: The task; if it is not multi-label, the largest logit of each row is predicted, of several heads that of each head.
     """
+    if task.heads:
+        parts = [(head, matrix[:, head.columns]) for head in task.heads if head.task.names_labels]
+        rows = [(h, own if h.task.level is Level.TOKEN else own[:1]) for h, own in parts]
+        return [head.start + i for head, own in rows for i in answered_labels(own, head.task)]
     if task.labels is LabelKind.NAMES:
         return [int(i) for i in np.flatnonzero(matrix[0] > 0)]
     return [int(i) for i in matrix.argmax(-1)]

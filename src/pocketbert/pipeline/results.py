@@ -18,7 +18,7 @@ from pocketbert.core.families.weight_records import ProductRanges, WeightRole
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.system import release_memory, version_of
 from pocketbert.core.host.terminal import html_table
-from pocketbert.core.metrics import METRICS, describe_retrieval
+from pocketbert.core.metrics import METRICS, describe_details
 from pocketbert.core.predict.predictor import (
     PROBABILITIES,
     Matrix,
@@ -309,7 +309,7 @@ class Verification(BaseModel):
             parts = [f"{passed} check{'s' * (passed != 1)} passed"] if counted else ["not checked"]
             parts += [f"{failed} failed"] if failed else []
             for name, score in self.scores.get(file, {}).items():
-                more = f" ({found})" if (found := describe_retrieval(score.others)) else ""
+                more = f" ({found})" if (found := describe_details(score.others)) else ""
                 parts.append(f"{score.metric} {METRICS[score.metric].format(score.value)}{more} on {name}")
             if confidence := _summarize_confidence(self.confidence.get(file)):
                 parts.append(confidence)

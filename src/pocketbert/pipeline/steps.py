@@ -38,7 +38,7 @@ from pocketbert.core.predict.predictor import TorchPredictor
 from pocketbert.core.predict.scores import Score
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.tasks import LabelKind, task_of
+from pocketbert.core.tasks import LabelKind
 from pocketbert.core.types import Format, Scheme
 from pocketbert.pipeline.formats.base import (
     ModelFile,
@@ -205,7 +205,7 @@ class RunSteps:
             title="data",
             output="data.json",
             settings={
-                "task": recipe.task,
+                **self.inputs.task_settings(),
                 "data": drop_resultless_keys({**section, "max_length": self.length}),
                 **(self.inputs.training_settings() if recipe.teacher.finetune or recipe.distill else {}),
                 **({"rows that choose a seed": True} if recipe.training.seeds > 1 else {}),
@@ -264,7 +264,7 @@ class RunSteps:
             title=f"{model_title(recipe)} {recipe.teacher.model}",
             output="teacher",
             settings={
-                "task": recipe.task,
+                **self.inputs.task_settings(),
                 "seed": recipe.seed,
                 "teacher": {"finetune": section_settings(recipe.teacher.finetune)},
                 "answer": self.inputs.answer_settings(),
@@ -474,7 +474,7 @@ class RunSteps:
             sets=[rows for rows in sets if rows is not None],
             teacher=self._torch_score(self.path / "teacher"),
             reference=self._torch_score(self.weights),
-            labels=self.data.labels.names if task_of(self.recipe.task).names_labels else None,
+            labels=self.data.labels.names if self.recipe.task_row.names_labels else None,
             settled=dict.fromkeys((f.path for f in self.files), confidence_of_recipe(self.recipe.answer)),
             selection=self.data.selection,
             head=self.data.head,
@@ -586,7 +586,7 @@ class RunSteps:
     @cached_property
     def confusions(self) -> list[tuple[str, str, int]]:
         """Label pairs that the packed file confuses most on eval: gold label, predicted label, number of rows."""
-        if task_of(self.recipe.task).labels is not LabelKind.NAME:
+        if self.recipe.task_row.labels is not LabelKind.NAME:
             return []
         rows = self.labelled.named(EVAL, self.weights)
         if rows is None:

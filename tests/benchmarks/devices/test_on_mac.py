@@ -294,7 +294,7 @@ def test_answers_per_token_from_two_outputs(measure, folder_of):
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("task", list(TaskName))
+@pytest.mark.parametrize("task", list(TASKS))
 def test_it_reads_answers_as_the_toolkit_records_them(tmp_path, task, side):
     """Outputs of one padded text, of which golden rows record some places and columns."""
     draw, ids, length = np.random.default_rng(0), [2, 9, 4, 7, 4, 3], 16

@@ -215,7 +215,7 @@ def test_checkpoints_hold_the_projection_saved_students_do_not_and_the_next_stag
     assert train_layers(job_of(teacher, wide, tmp_path / "wide")).carried == {}
 
 
-@pytest.mark.parametrize("name", list(TaskName))
+@pytest.mark.parametrize("name", list(TASKS))
 def test_the_prediction_stage_is_a_task_stage(name: TaskName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_method, "train", lambda job: job.pair.stage)
     settings = {"steps": 70, "batch": 16, "micro_batch": 4, "lr": 2e-5, "warmup": 0.2, "schedule": Schedule.CONSTANT}

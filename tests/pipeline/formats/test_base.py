@@ -97,7 +97,7 @@ def test_every_form_is_complete(format: Format, scheme: Scheme, runtime: Runtime
     assert bounds_of(ModelFile("a/b", "a/b", format, scheme, None, runtime)) is bounds
     assert (bounds == _FP32_BOUNDS) is (scheme is Scheme.FP32)
     assert find_row(format, scheme, runtime).scheme is scheme, "the types gate knows what its weights must be"
-    for task in TaskName:
+    for task in TASKS:
         artefacts = folder(format, scheme, runtime, task)
         card, offers = render_card(artefacts, FACTS), place.offers(artefacts)
         assert place.info.title in card.split("## Processing")[1].split("## Lineage")[0]

@@ -185,7 +185,7 @@ def test_a_file_with_the_softmax_inside_gets_the_same_temperature() -> None:
 
 
 def test_other_tasks_have_no_confidence_and_numbers_that_are_not_finite_no_error() -> None:
-    for task in TaskName:
+    for task in TASKS:
         found = fit_confidence(subject(task), [EVAL, HELD], KnownConfidence(unknown=0.5))
         assert (found is None) is (task is not TaskName.TEXT_CLASSIFICATION)
     broken = [m.copy() for m in EVAL[1]]

@@ -13,7 +13,7 @@ import pytest
 
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.errors import InputError
-from pocketbert.core.metrics import describe_retrieval
+from pocketbert.core.metrics import describe_details
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, read_pooling
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -238,7 +238,7 @@ def test_vectors_that_may_be_cut(tiny_model: Callable[..., Path], task: Task, cl
     assert {"spearman@4", "spearman@16"} <= artefacts.default_model().scores["eval"].others.keys()
     card = (phone / "README.md").read_text()
     assert "A vector may be cut to its first 4 or 16 numbers" in card
-    search = describe_retrieval(artefacts.default_model().scores["eval"].others)
+    search = describe_details(artefacts.default_model().scores["eval"].others)
     assert search.startswith("recall@1 ")
     assert f"Search on eval, `{artefacts.default_model().path}`: {search}." in card
     assert search.split(", ")[1] in (tmp_path / "run/report.html").read_text()

@@ -95,7 +95,7 @@ def gates(made: Made, **fault: Any) -> dict[str, Gate]:
     return {g.name: g for g in found}
 
 
-@pytest.mark.parametrize("name", TaskName)
+@pytest.mark.parametrize("name", TASKS)
 def test_the_file_itself_passes(made: Callable[[TaskName], Made], name: TaskName) -> None:
     found = gates(made(name))
     assert {"finite", "golden", "reference", "padding"} <= set(found)
@@ -198,7 +198,7 @@ def test_fewer_rows_have_each_label_and_all_drawn_rows() -> None:
         assert all(any(tokens[i] == length for i in chosen) for length in lengths)
 
 
-@pytest.mark.parametrize("name", TaskName)
+@pytest.mark.parametrize("name", TASKS)
 def test_rows_record_the_places_they_name(made: Callable[[TaskName], Made], name: TaskName) -> None:
     task, case = TASKS[name], made(name)
     tokenizer = case.subject.tokenizer
@@ -246,7 +246,7 @@ def test_what_is_too_small_for_the_recorded_places_is_no_number() -> None:
     assert row.shaped([1, 2, 3, 4]).tolist() == [[1, 2], [3, 4]]
 
 
-@pytest.mark.parametrize("name", TaskName)
+@pytest.mark.parametrize("name", TASKS)
 def test_drawn_rows_fill_the_length_and_read_every_word(made: Callable[[TaskName], Made], name: TaskName) -> None:
     case = made(name)
     tokenizer = case.subject.tokenizer

@@ -63,7 +63,7 @@ def test_a_head_that_reads_nothing_is_refused_and_a_dead_layer_is_not(tiny_model
         check(folder, zero(tiny_classifier("bert", 2, LABELS), *parts))
 
 
-@pytest.mark.parametrize("name", TaskName)
+@pytest.mark.parametrize("name", TASKS)
 def test_a_random_model_of_every_task_passes(name: TaskName, tiny_model: Callable[..., Path]) -> None:
     labels = ("a", "b") if name is TaskName.QUESTION_ANSWERING else ("a", "b", "c")
     model = tiny_classifier("bert", 2, labels, auto_class=TASKS[name].auto_class)

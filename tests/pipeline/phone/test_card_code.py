@@ -32,7 +32,7 @@ E5 = {"query": "query: ", "passage": "passage: "}
 AWKWARD = {'say "\\(x)" `y`': 'tab\t, line\n, "quotes", \\(back) \\, é 👍 \u2028 $x ${y} #{z}'}
 SWIFT = tree_sitter.Parser(tree_sitter.Language(tree_sitter_swift.language()))
 SOURCE = FileRecord(path="ios/Tokenizer.swift", sha256="0" * 64, bytes=1, kind=Kind.TOOL)
-TASK_NAMES = list(TaskName)
+TASK_NAMES = list(TASKS)
 
 
 def card(artefacts: Artefacts) -> str:

@@ -22,7 +22,7 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import FORM_KEY, all_families
 from pocketbert.core.families.config import CONFIG_FILE, label_names, read_config
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
+from pocketbert.core.tasks import HEADS_KEY, ScoreFunction, TaskName
 from pocketbert.core.types import Scheme
 
 CARD_FILE = "README.md"
@@ -97,7 +97,7 @@ def write_artefacts(folder: Path, artefacts: Artefacts) -> None:
 def _contradictions(artefacts: Artefacts) -> list[str]:
     """List the entries of an artifacts.json that contradict the task it names, one sentence each."""
     task, processing, labels = artefacts.task, artefacts.processing, artefacts.labels
-    row = TASKS[task]
+    row = artefacts.task_row
     problems = [
         f"processing.{key} has no meaning for {task}"
         for key, tasks in _TASKS_OF_ENTRY.items()
@@ -115,6 +115,9 @@ def _contradictions(artefacts: Artefacts) -> list[str]:
         problems += [f"{path} has a temperature, which has no meaning for {task}" for path in paths[:1]]
     if row.names_labels and not labels:
         problems.append(f"names no labels; {task} has some")
+    columns = [column for head in row.heads for column in range(head.start, head.stop)]
+    if row.heads and columns != [*range(len(labels))]:
+        problems.append(f"heads ({', '.join(artefacts.heads or ())}) do not fit the labels")
     if not row.names_labels and labels:
         problems.append(f"names {len(labels)} labels; {task} has none")
     return problems
@@ -157,7 +160,7 @@ def read_checked_config(folder: Path, artefacts: Artefacts) -> dict[str, Any] | 
         return None
     family = next((f for f in all_families() if f.name == artefacts.family), None)
     config = read_config(path, family.bounds) if family else read_config(path)
-    task, length, problems = TASKS[artefacts.task], artefacts.processing.max_length, []
+    task, length, problems = artefacts.task_row, artefacts.processing.max_length, []
     if family and config.get("model_type") not in (None, *family.model_types):
         problems.append(f"model_type is {config.get('model_type')!r:.40}, the folder's list says {family.name}.")
     rows = config.get("max_position_embeddings")
@@ -169,6 +172,9 @@ def read_checked_config(folder: Path, artefacts: Artefacts) -> dict[str, Any] | 
     head = family.head_suffixes.get(task.head, task.head) if family else task.head
     if classes and not any(c.endswith(head) for c in classes):
         problems.append(f"architectures is {classes[0]!r:.60}, the folder's task is {task.name}.")
+    heads = None if artefacts.heads is None else {name: own.value for name, own in artefacts.heads.items()}
+    if config.get(HEADS_KEY) != heads:
+        problems.append(f"{HEADS_KEY} is {config.get(HEADS_KEY)!r:.80}, the folder's list says {heads!r:.80}.")
     if config.get(FORM_KEY) != artefacts.form:
         problems.append(f"{FORM_KEY} is {config.get(FORM_KEY)!r:.40}, the folder's list says {artefacts.form!r:.40}.")
     if problems:
@@ -182,7 +188,7 @@ def check_label_names(folder: Path, artefacts: Artefacts, config: dict[str, Any]
     Raises:
         InputError: Naming the first difference.
     """
-    names = label_names(config) if config and TASKS[artefacts.task].names_labels else None
+    names = label_names(config) if config and artefacts.task_row.names_labels else None
     if names is None or names == artefacts.labels:
         return
     pairs = enumerate(zip(names, artefacts.labels, strict=False))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.heads import Head, make_head
 from pocketbert.core.predict.sentence_settings import Similarity
-from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
+from pocketbert.core.tasks import ScoreFunction, Task, TaskName, several_task, task_of
 from pocketbert.core.types import Format, Runtime, Scheme, Status
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ class FolderListing:
         max_length: Longest input in tokens.
         prompts: Texts to put in front of a text, by name.
         settings: The answer settings that a head reads, by name.
+        heads: The task of each of several heads by its name; None for one head.
         models: The model files, without aliases.
         described: tokenizer.json and config.json, as far as they are listed.
     """
@@ -113,6 +114,7 @@ class FolderListing:
     max_length: int
     prompts: Mapping[str, str]
     settings: Mapping[str, Any]
+    heads: Mapping[str, str] | None
     models: tuple[ListedModel, ...]
     described: tuple[ListedFile, ...]
 
@@ -130,6 +132,7 @@ class FolderListing:
             artefacts.processing.max_length,
             artefacts.processing.prompts,
             {name: getattr(settings, name) for name in _SETTINGS},
+            None if artefacts.heads is None else {name: task.value for name, task in artefacts.heads.items()},
             tuple(ListedModel.of(record, artefacts) for record in artefacts.models()),
             tuple(ListedFile(f.path, f.sha256, f.bytes) for f in described),
         )
@@ -139,12 +142,17 @@ class FolderListing:
         """The model file that `pocketbert.load` opens."""
         return next(model for model in self.models if model.default)
 
+    @property
+    def task_row(self) -> Task:
+        """The task of the folder's model: a row of the table, or that of its several heads."""
+        return task_of(self.task) if self.heads is None else several_task(self.heads, self.labels)
+
     def head(self) -> Head:
         """Build the task's head with the folder's labels and settings."""
         similarity = self.settings["similarity"]
         values = {**self.settings, "similarity": None if similarity is None else Similarity(similarity)}
         settings = cast("AnswerSettings", SimpleNamespace(**values))
-        return make_head(replace(TASKS[self.task], score=self.score), Labels(self.labels), settings)
+        return make_head(replace(self.task_row, score=self.score), Labels(self.labels), settings)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the listing as JSON values."""

@@ -7,7 +7,17 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictInt, Tag, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StrictInt,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 from pocketbert.core.artefacts.search import BudgetSearch
 from pocketbert.core.data.labels import Labels
@@ -18,7 +28,7 @@ from pocketbert.core.heads import Head, make_head
 from pocketbert.core.heads.settings import AnswerSettings, Share
 from pocketbert.core.predict.score_records import Confidence, Score
 from pocketbert.core.predict.sentence_settings import PoolingKind, Prompts, Similarity
-from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
+from pocketbert.core.tasks import HEAD_TASKS, ScoreFunction, Task, TaskName, several_task, task_of
 from pocketbert.core.types import Client, Format, Provenance, Runtime, Scheme, Status
 
 SCHEMA_VERSION = "1.0"
@@ -27,6 +37,7 @@ _MAX_LABELS = 1 << 16
 _Size = Annotated[StrictInt, Field(ge=0, lt=1 << 63)]
 _Length = Annotated[int, Field(ge=1, le=_MAX_LENGTH)]
 _LabelName = Annotated[str, Field(min_length=1, max_length=1 << 12)]
+_HeadName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 _PromptText = Annotated[str, Field(max_length=1 << 14)]
 
 
@@ -295,6 +306,16 @@ class Processing(_Record):
         return AnswerSettings.model_validate({k: v for k, v in values.items() if v is not None})
 
 
+def _check_head_task(task: TaskName) -> TaskName:
+    """Raise ValueError for a task that one of several heads cannot have; return the task."""
+    if task not in HEAD_TASKS:
+        raise ValueError(f"{task} is no task of one of several heads")
+    return task
+
+
+HeadTask = Annotated[TaskName, AfterValidator(_check_head_task)]
+
+
 class Artefacts(_Record):
     """The content of ``artifacts.json``: everything about an artefact folder's model and files.
 
@@ -304,7 +325,8 @@ class Artefacts(_Record):
         task: Hub task name.
         family: Name of the model family.
         form: Export form (additional inputs besides the text) of the files; None for text only.
-        labels: Label names in order of their ids.
+        heads: The task of each head by its name, for a model with several, in order of their outputs; None for one head.
+        labels: Label names in order of their ids; of several heads each with its head's name in front.
         pair: Whether inputs are pairs of texts.
         processing: Pre- and post-processing.
         files: Every file of the folder except this one.
@@ -324,6 +346,7 @@ class Artefacts(_Record):
     task: TaskName
     family: str
     form: str | None = None
+    heads: dict[_HeadName, HeadTask] | None = None
     labels: Annotated[list[_LabelName], Field(max_length=_MAX_LABELS)]
     pair: bool = False
     processing: Processing
@@ -337,9 +360,21 @@ class Artefacts(_Record):
     search: BudgetSearch | None = None
     generator: Literal["pocketbert"] = "pocketbert"
 
+    @property
+    def task_row(self) -> Task:
+        """The task of the folder's model: a row of the table, or that of its several heads."""
+        return several_task(self.heads, self.labels) if self.heads is not None else task_of(self.task)
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> Artefacts:
+        """Raise ValueError unless a model with several heads, and no other, names them."""
+        if (self.heads is not None) is not (self.task is TaskName.SEVERAL):
+            raise ValueError("heads are named for the task several, and for no other task")
+        return self
+
     def head(self) -> Head:
         """Build the task's head (scoring and answers) with this folder's labels and settings."""
-        task = replace(TASKS[self.task], score=self.processing.score)
+        task = replace(self.task_row, score=self.processing.score)
         return make_head(task, Labels(tuple(self.labels)), self.processing.settings())
 
     @field_validator("labels")

@@ -60,7 +60,17 @@ class GoldAnswer:
     text: str
 
 
-Label = int | float | str | tuple[int | float | str, ...] | tuple[Span, ...] | tuple[GoldAnswer, ...]
+_Label = int | float | str | tuple[int | float | str, ...] | tuple[Span, ...] | tuple[GoldAnswer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadLabels:
+    """The labels of one row for several heads, in their order; None for a label that the row lacks."""
+
+    labels: tuple[_Label | None, ...]
+
+
+Label = _Label | HeadLabels
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +179,12 @@ def read_labelled_examples(
     kind: LabelKind = LabelKind.NAME,
     columns: Sequence[str] = (),
     without_labels: bool = False,
+    sparse: bool = False,
 ) -> tuple[list[Example], list[Example]]:
     """Read a file or data set as examples; return those with a label and those without. See `read_examples`.
 
     A file in which no row has a label is an error, unless `without_labels` is set: then all its rows are returned as
-    unlabelled.
+    unlabelled. One in which most rows have none is an error unless `sparse` is set.
 
     Returns:
         The labelled rows in file order, and the unlabelled rows whose text can be read.
@@ -186,8 +197,7 @@ def read_labelled_examples(
     read = [source.text, source.text_pair, source.label, *source.label.split(","), _ANSWER_STARTS, *columns]
     read += [*choice_columns(source.choices), *teacher_columns(source.teacher)]
     tag_names = read_class_names(source) if kind is LabelKind.SPANS else None
-    examples, has_column, marks = list[Example](), False, list[bool | None]()
-    unlabelled = list[Example]()
+    examples, unlabelled, has_column, marks = list[Example](), list[Example](), False, list[bool | None]()
     for number, row in read_rows(source, bad, [name for name in read if name is not None]):
         try:
             is_empty = source.teacher is not None and _has_no_label(source, row, kind)
@@ -221,7 +231,8 @@ def read_labelled_examples(
     problems = bad.close()
     if without_labels and unlabelled and not examples and not bad.count:
         return [], unlabelled
-    if empty.count > len(examples) + bad.count:  # most rows: another column holds the labels
+    # where most rows have none, another column holds the labels
+    if empty.count > len(examples) + bad.count and not (sparse and examples):
         what = f"{empty.count:,} of {empty.count + len(examples) + bad.count:,} rows have no label in column '{source.label}'."
         problems += [Problem(source.title, what, _NO_LABEL_FIX)] if has_column else empty.close()
     if not problems and not examples:
@@ -554,6 +565,9 @@ def _with_purpose(digest: str, purpose: str) -> str:
 def label_names(example: Example) -> list[object]:
     """Return the label names of a row: one, several, or those of its spans; empty for scores and answers."""
     label = example.label
+    if isinstance(label, HeadLabels):
+        parts = enumerate(label.labels)
+        return [(n, name) for n, own in parts for name in label_names(replace(example, label=own))]
     if isinstance(label, tuple):
         return [v.label if isinstance(v, Span) else v for v in label if not isinstance(v, GoldAnswer)]
     return [] if label is None or isinstance(label, float) else [label]

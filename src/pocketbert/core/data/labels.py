@@ -18,7 +18,7 @@ from pocketbert.core.data.cells import OUTSIDE, Span, find_name_problems, iob2_t
 from pocketbert.core.data.examples import Example
 from pocketbert.core.data.tables import BadRows
 from pocketbert.core.errors import InputError, Problem, shorten_list, shorten_repr, suggest_allowed
-from pocketbert.core.tasks import LabelKind
+from pocketbert.core.tasks import REGRESSION_COLUMN, LabelKind, Task
 
 _MAX_LABELS = 1 << 16
 """A larger label number is an id or a score, not a class."""
@@ -41,12 +41,14 @@ class Labels:
             position.
         numbers: The number in the data that stands for each label. Empty if numbers in the data are positions, or are
             the names themselves.
+        heads: The labels of each of several heads, whose names then have the head's name in front; empty for one head.
     """
 
     names: tuple[str, ...]
     note: str = ""
     declared: bool = True
     numbers: tuple[int | float, ...] = ()
+    heads: tuple[Labels, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of labels."""
@@ -118,6 +120,15 @@ class Labels:
             raise InputError(bad.close())
         return spans_by_row
 
+    def split(self, task: Task) -> list[Labels]:
+        """Return the labels of each head of a task with several, without the head's name; empty for a head of regression."""
+        if self.heads:
+            return [*self.heads]
+        return [
+            Labels(tuple(n.removeprefix(h.label_prefix) for n in self.names[h.columns]) if h.task.names_labels else ())
+            for h in task.heads
+        ]
+
     def permutation_from(self, other: Labels, where: str) -> list[int] | None:
         """Return the permutation that brings the outputs of a model with the labels `other` into the order of this label set.
 
@@ -146,6 +157,20 @@ class Labels:
             )
         position = {name: i for i, name in enumerate(other.names)}
         return [position[name] for name in self.names]
+
+
+def join_head_labels(task: Task, labels: Sequence[Labels]) -> Labels:
+    """Join the labels of several heads, in order of the heads, each with its head's name in front.
+
+    A head of regression has one column, which is named too.
+    """
+    names = [
+        f"{head.label_prefix}{name}"
+        for head, own in zip(task.heads, labels, strict=True)
+        for name in own.names or (REGRESSION_COLUMN,)
+    ]
+    notes = [f"{head.name}: {own.note}" for head, own in zip(task.heads, labels, strict=True) if own.note]
+    return Labels(tuple(names), "; ".join(notes), heads=tuple(labels))
 
 
 def are_placeholder_names(names: Sequence[str]) -> bool:

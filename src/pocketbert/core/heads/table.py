@@ -12,6 +12,7 @@ from pocketbert.core.heads.head import Head
 from pocketbert.core.heads.multiple_choice import MultipleChoiceHead
 from pocketbert.core.heads.question_answering import QuestionAnsweringHead
 from pocketbert.core.heads.sequence_classification import ClassificationHead, MultiLabelHead, RegressionHead
+from pocketbert.core.heads.several import SeveralHeads
 from pocketbert.core.heads.token_classification import TokenClassificationHead
 from pocketbert.core.predict.sentence_settings import Similarity
 from pocketbert.core.tasks import Task, TaskName
@@ -25,7 +26,8 @@ def make_head(task: Task, labels: Labels, settings: AnswerSettings | None = None
 
     Args:
         task: The task's row in the table of tasks.
-        labels: Label names in order of their ids; empty for tasks without labels.
+        labels: Label names in order of their ids; empty for tasks without labels. Those of several heads have the head's name in
+            front.
         settings: Settings that turn outputs into answers; None for the defaults.
     """
     if settings is None:
@@ -49,6 +51,10 @@ def make_head(task: Task, labels: Labels, settings: AnswerSettings | None = None
             return FillMaskHead(task)
         case TaskName.FEATURE_EXTRACTION:
             return FeatureExtractionHead(task, settings.similarity or Similarity.COSINE, settings.dimensions or ())
+        case TaskName.SEVERAL:
+            task = task.with_columns(labels.names)
+            pairs = zip(task.heads, labels.split(task), strict=True)
+            return SeveralHeads(task, {head.name: make_head(head.task, own, settings) for head, own in pairs})
 
 
 def label_thresholds(settings: AnswerSettings, labels: int) -> Sequence[float]:

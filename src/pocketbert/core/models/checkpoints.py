@@ -30,7 +30,7 @@ from pocketbert.core.models.weights import (
     rename_paths,
 )
 from pocketbert.core.predict.sentence_settings import SETTINGS_FILE, is_cross_encoder, read_settings
-from pocketbert.core.tasks import TASKS, ScoreFunction, Task, TaskName
+from pocketbert.core.tasks import HEAD_TASKS, HEADS_KEY, TASKS, ScoreFunction, Task, TaskName
 from pocketbert.core.types import Attention
 
 if TYPE_CHECKING:
@@ -88,9 +88,16 @@ def load_model(
     import torch
     import transformers
 
-    why = folder.family.invalid_tasks.get(task.name)
+    why = next(
+        (w for t in (task, *(h.task for h in task.heads)) if (w := folder.family.invalid_tasks.get(t.name))), None
+    )
     if why is not None:
         raise InputError(Problem(str(folder.path), f"{folder.family.title} cannot do {task.name}: {why}."))
+    if folder.heads is not None and not task.heads and not new_head and task.name in HEAD_TASKS:
+        what = f"has several heads ({', '.join(folder.heads)}), which {task.name} would read as one."
+        raise InputError(
+            Problem(str(folder.path), what, "Leave --task (in a recipe task) out, or list its heads under tasks.")
+        )
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     # torchao, which comes with litert-torch, is imported by transformers and warns about its own enums
@@ -223,6 +230,10 @@ def _build_config(folder: ModelFolder, task: Task, labels: Labels | None, new_he
     elif labels and (new_head or folder.labels is None):
         config.id2label = labels.id2label
         config.label2id = {name: i for i, name in labels.id2label.items()}
+    if task.heads:
+        setattr(config, HEADS_KEY, {head.name: head.task.name.value for head in task.heads})
+    elif hasattr(config, HEADS_KEY):
+        delattr(config, HEADS_KEY)
     if task.problem_type and not new_head:
         _check_problem_type(folder, task)
     if task.problem_type:

@@ -43,7 +43,7 @@ from pocketbert.core.predict.sentence_settings import (
     read_settings,
 )
 from pocketbert.core.predict.tokenizer_file import MAX_TOKENIZER_MIB
-from pocketbert.core.tasks import TASKS, ScoreFunction, Task, TaskName
+from pocketbert.core.tasks import TASKS, ScoreFunction, Task, TaskName, read_heads, several_task, task_of
 from pocketbert.core.types import Attention
 
 DEMO_TEACHER = "minilm-l6"
@@ -67,16 +67,8 @@ _TOKENIZER_FILE = "tokenizer.json"
 _READ_FILES = ("*.json", "*.txt", "*.model", "*/**/config.json")
 """Files that are read beside the weights; the last pattern is that of the modules of sentence-transformers."""
 _LAYER_FILES = ("model.safetensors", "pytorch_model.bin")
-_HUB_FILES = [
-    "adapter_model.bin",
-    "*.json",
-    "*.safetensors",
-    "*.txt",
-    "*.model",
-    "README.md",
-    "pytorch_model.bin",
-    "*/pytorch_model.bin",
-]
+_HUB_FILES = ["adapter_model.bin", "*.json", "*.safetensors", "*.txt", "*.model", "README.md"]
+_HUB_FILES += ["pytorch_model.bin", "*/pytorch_model.bin"]
 _GENERATOR = "LMHeadModel"
 """Suffix of the names of classes with a language model that reads a text from left to right, or in another order."""
 _MAX_CARD_BYTES = 1 << 20
@@ -156,9 +148,16 @@ class ModelFolder:
         """Return whether config.json's `architectures` names a class that ends with `suffix`, such as "ForMaskedLM"."""
         return any(str(a).endswith(suffix) for a in self.config.get("architectures") or [])
 
+    @cached_property
+    def heads(self) -> dict[str, str] | None:
+        """The task of each of several heads by its name, in order of their columns; None for a model with one head."""
+        return read_heads(self.config, self.labels or [], f"{self.path}/config.json")
+
     @property
     def task(self) -> TaskName | None:
         """The task that the weights were trained for, from config.json and modules.json; None if these do not show it."""
+        if self.heads is not None:
+            return TaskName.SEVERAL
         if (self.path / MODULES_FILE).is_file() and not is_cross_encoder(self.path):
             return TaskName.FEATURE_EXTRACTION
         name = str((self.config.get("architectures") or [""])[0])
@@ -184,7 +183,9 @@ class ModelFolder:
         Raises:
             InputError: If config.json names an activation that is not supported.
         """
-        task = TASKS[TaskName(name)]
+        if name == TaskName.SEVERAL and self.heads is not None:
+            return several_task(self.heads, self.labels or ())
+        task = task_of(name)
         if task.name is not TaskName.REGRESSION or not self.has_head("ForSequenceClassification"):
             return task
         is_cross = is_cross_encoder(self.path)

@@ -300,6 +300,30 @@ class Embedding:
         return f"[{shown} ... {len(self.vector)} numbers]"
 
 
+@dataclass(frozen=True)
+class HeadAnswers:
+    """The answers of a model with several heads to one text, computed in one pass.
+
+    Attributes:
+        answers: The answer of each head by its name, such as a `Prediction` of ``intent`` and the `Spans` of ``slots``.
+    """
+
+    answers: dict[str, Answer]
+
+    @property
+    def truncated(self) -> bool:
+        """Whether a part of the text was not read, see `Answer`."""
+        return any(answer.truncated for answer in self.answers.values())
+
+    def fields(self, top: int = 1) -> dict[str, Any]:
+        """Return a JSON object with the fields of each head's answer under the head's name."""
+        return {name: answer.fields(top) for name, answer in self.answers.items()}
+
+    def line(self, top: int = 1) -> str:
+        """Return each head's name with its answer's line behind it, separated by tabs, for a terminal."""
+        return "\t".join(f"{name}\t{answer.line(top)}" for name, answer in self.answers.items())
+
+
 def mark_unknown_answers(answers: Sequence[Answer], thresholds: Sequence[float | None]) -> list[Answer]:
     """Return the answers, with each label marked as unknown whose probability is below the text's threshold.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -268,8 +268,11 @@ def split_by_text(
         One matrix per text; full of NaN if the outputs have no row for each token although the task needs them.
     """
     values = [np.asarray(outputs[name], np.float32) for name in names]
+    if task.heads and names[0] != PROBABILITIES:
+        values = [_align_heads(values)]
     # start and end logits are [B, L]; all other outputs of two axes are [B, C]
-    if values[0].ndim == 2 and task.level is Level.TEXT and names[0] not in ("start_logits", "end_logits"):
+    is_text = task.level is Level.TEXT or bool(task.heads)
+    if values[0].ndim == 2 and is_text and names[0] not in ("start_logits", "end_logits"):
         return [row[None] for row in values[0]]
     stacked = np.stack(values, -1) if values[0].ndim == 2 else np.concatenate(values, -1)
     real = inputs["attention_mask"].astype(bool)
@@ -279,6 +282,15 @@ def split_by_text(
     if stacked.ndim != 3 or stacked.shape[:2] != real.shape:
         return [np.full((int(keep.sum()), stacked.shape[-1]), np.nan, np.float32) for keep in real]
     return [row[keep] for row, keep in zip(stacked, real, strict=True)]
+
+
+def _align_heads(values: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Put the outputs of several heads side by side: [B, C] if all are of texts, else [B, L, C], those of texts at every token."""
+    tokens = next((value.shape[1] for value in values if value.ndim == 3), None)
+    if tokens is None:
+        return np.concatenate(values, -1)
+    wide = (len(values[0]), tokens)
+    return np.concatenate([v if v.ndim == 3 else np.broadcast_to(v[:, None], (*wide, v.shape[-1])) for v in values], -1)
 
 
 def join_texts(parts: Sequence[Matrix]) -> Matrix:
@@ -343,11 +355,24 @@ class TorchPredictor:
         tensors = {name: torch.from_numpy(np.ascontiguousarray(inputs[name])).to(device) for name in self.inputs}
         with torch.inference_mode():
             outputs = self.model(**tensors)
+        if self.task.heads:
+            return split_heads(outputs["logits"].float().cpu().numpy(), self.task)
         names = [name for name in self.outputs if name != SENTENCE_EMBEDDING]
         arrays: Arrays = {name: outputs[name].float().cpu().numpy() for name in names}
         if SENTENCE_EMBEDDING in self.outputs:
             arrays[SENTENCE_EMBEDDING] = pool_embeddings(arrays[names[0]], inputs["attention_mask"], self.pooling)
         return arrays
+
+
+def split_heads(logits: Any, task: Task) -> dict[str, Any]:
+    """Split the logits of all heads, an array or a tensor [B, C] or [B, L, C], into one output per head.
+
+    Heads of whole texts are read at the first token.
+    """
+    first = logits[:, 0] if task.level is Level.TOKEN else logits
+    return {
+        head.output: (logits if head.task.level is Level.TOKEN else first)[..., head.columns] for head in task.heads
+    }
 
 
 def pool_embeddings(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from pocketbert.core.metrics import Metric
 
@@ -24,6 +24,7 @@ class Score(BaseModel):
         rows: Number of rows that were scored.
         chance: Score that a model may reach by luck without reading the text.
         finite: Whether every output was a finite number.
+        heads: For a model with several heads, the score of each by its name, on the rows that have a label of it.
     """
 
     # a failed gate may hold NaN, which JSON has no word for; "NaN" reads back, null would not
@@ -35,6 +36,12 @@ class Score(BaseModel):
     rows: int
     chance: float
     finite: bool
+    heads: dict[str, Score] = {}
+
+    @model_serializer(mode="wrap")
+    def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out `heads` where there is one head."""
+        return {key: value for key, value in handler(self).items() if key != "heads" or value}
 
     @classmethod
     def of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,8 @@ from pydantic import AfterValidator, ConfigDict, Field, PositiveInt, field_valid
 from pocketbert.core.data.cells import find_name_problems
 from pocketbert.core.data.source import DataSource, EvalSource, PlainNumbers
 from pocketbert.core.data.streams import DEFAULT_CORPUS_ROWS
-from pocketbert.core.recipe.sections import Fraction, Section
+from pocketbert.core.recipe.sections import Fraction, Section, Stage, method_names
+from pocketbert.core.tasks import HEAD_TASKS, TaskName
 
 MAX_LENGTH = 8192
 """Longest input in tokens that a recipe may ask for."""
@@ -124,6 +126,30 @@ def _check_label_names(names: list[str]) -> list[str]:
     return names
 
 
+def _check_head_task(task: TaskName) -> TaskName:
+    """Raise ValueError for a task that one of several heads cannot have; return the task."""
+    if task not in HEAD_TASKS:
+        raise ValueError(f"{task} cannot share an encoder with other heads; allowed: {', '.join(HEAD_TASKS)}")
+    return task
+
+
+class HeadSection(Section):
+    """One of several heads on one encoder: its task, and the column of its labels in all rows of data."""
+
+    task: Annotated[TaskName, AfterValidator(_check_head_task)] = Field(
+        description=f"Task of the head: {', '.join(HEAD_TASKS)}."
+    )
+    label: str | None = Field(
+        None,
+        min_length=1,
+        description="Column of its labels in data.train, data.eval and data.validation; default the name of the head.",
+    )
+    labels: Annotated[list[str], AfterValidator(_check_label_names)] | None = Field(
+        None, min_length=2, description="Its label names, in order of their ids; default those of the data."
+    )
+    weight: float = Field(1.0, gt=0, le=1000, description="Weight of its losses beside those of the other heads.")
+
+
 class DataSection(Section):
     """The rows to train on and the rows to evaluate on; empty if a ready model is only exported."""
 
@@ -196,3 +222,36 @@ class DataSection(Section):
         """The source of the validation rows: a source of their own, else that of the training rows."""
         own = self.validation
         return self.train if own is None or own.fraction is not None else own
+
+
+_HEAD_METHODS = ("task", "tinybert-intermediate", "tinybert-prediction")
+"""Methods on the task's rows that train several heads."""
+
+
+def list_head_problems(
+    heads: Mapping[str, HeadSection], data: DataSection, stages: Sequence[Stage], unsuited: Sequence[str]
+) -> list[str]:
+    """List the settings of a recipe that several heads cannot have, each with the fix.
+
+    Args:
+        heads: The heads by their names.
+        data: The section `data`.
+        stages: The entries of `distill`.
+        unsuited: Keys that are set and have no use for several heads.
+    """
+    problems = [f"{key}: is not possible with several heads (tasks): leave it out" for key in unsuited]
+    if "teacher" in heads:
+        problems.append("tasks.teacher: a head cannot be called teacher: give it another name, and its column as label")
+    if data.labels is not None:
+        problems.append("data.labels: belongs to one head: give tasks.NAME.labels")
+    problems += [
+        f"tasks.{name}.labels: {head.task} has no labels: leave it out"
+        for name, head in heads.items()
+        if head.labels and head.task is TaskName.REGRESSION
+    ]
+    allowed = (*_HEAD_METHODS, *method_names(lambda stage: stage.general))
+    return problems + [
+        f"distill.{number}: method {stage.method_name()} does not train several heads; allowed: {', '.join(allowed)}"
+        for number, stage in enumerate(stages)
+        if stage.method_name() not in allowed
+    ]

@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -378,8 +378,10 @@ def _split_location(location: _Keys) -> tuple[_Keys, set[str]]:
 def _allowed_keys(keys: _Keys, methods: set[str]) -> list[str]:
     """Return the keys that are allowed in the section at `keys`; in a stage, the keys of its method."""
     model: Any = Recipe
+    is_name = False
     for key in keys:
-        if isinstance(key, int):
+        if isinstance(key, int) or is_name:  # an entry of a list, or of a mapping from names
+            is_name = False
             continue
         model_field = next((f for n, f in model.model_fields.items() if (f.alias or n) == key), None)
         inner = _models_in(model_field.annotation) if model_field else []
@@ -387,6 +389,8 @@ def _allowed_keys(keys: _Keys, methods: set[str]) -> list[str]:
             return []
         sections = [s for name, s in stage_sections().items() if name in methods] if Stage in inner else []
         model = (sections or inner)[0]
+        kinds = get_args(model_field.annotation) if model_field else ()
+        is_name = any(get_origin(kind) is dict for kind in kinds)
     return [f.alias or n for n, f in model.model_fields.items()]
 
 

@@ -10,7 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from pocketbert.core.data.source import TeacherColumn
 from pocketbert.core.devices import LOCAL, MAX_GAP_MS, check_device
@@ -18,7 +26,7 @@ from pocketbert.core.families import TEXT_ONLY
 from pocketbert.core.heads.settings import AnswerSettings
 from pocketbert.core.recipe import stages as _stages  # noqa: F401 - it registers the methods of the package
 from pocketbert.core.recipe.column import fill_column_recipe, list_column_problems
-from pocketbert.core.recipe.data import DataSection
+from pocketbert.core.recipe.data import DataSection, HeadSection, list_head_problems
 from pocketbert.core.recipe.planned import PlannedSection
 from pocketbert.core.recipe.presets import MLPERF_RUNS, MLPERF_S, PRESETS, Preset
 from pocketbert.core.recipe.quantize import QuantizeSection, list_calibration_problems, list_choice_problems
@@ -39,7 +47,7 @@ from pocketbert.core.recipe.student import (
     list_static_problems,
     list_vocabulary_problems,
 )
-from pocketbert.core.tasks import TASKS, LabelKind, TaskName
+from pocketbert.core.tasks import LabelKind, Task, TaskName, several_task, task_of
 from pocketbert.core.types import Attention, Client, Format, Layout, Scheme, Shapes
 
 _STANDARD = PRESETS[Preset.STANDARD]
@@ -245,9 +253,9 @@ class VerifySection(Section):
     )
 
 
-def _allow_no_teacher(schema: dict[str, Any]) -> None:
-    """Remove `teacher` from the required keys of the JSON Schema, since a column of answers can replace it."""
-    schema["required"] = [key for key in schema["required"] if key != "teacher"]
+def _relax_required_keys(schema: dict[str, Any]) -> None:
+    """Remove `teacher` and `task` from the required keys of the JSON Schema: a column of answers, and `tasks`, can replace them."""
+    schema["required"] = [key for key in schema["required"] if key not in ("teacher", "task")]
 
 
 def _allow_auto(schema: dict[str, Any]) -> None:
@@ -258,12 +266,19 @@ def _allow_auto(schema: dict[str, Any]) -> None:
 class Recipe(Section):
     """The settings of one run, from teacher to artefact folder."""
 
-    model_config = ConfigDict(json_schema_extra=_allow_no_teacher)
+    model_config = ConfigDict(json_schema_extra=_relax_required_keys)
 
     schema_version: Literal[1] = Field(alias="schema", description="Version of the recipe format.")
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="Short name of the run.")
     description: str = Field("", description="One sentence for people.")
-    task: TaskName = Field(description="Hub task name.")
+    task: TaskName = Field(description="Hub task name; several, or left out, with tasks.")
+    tasks: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")], HeadSection] | None = Field(
+        None,
+        min_length=2,
+        max_length=16,
+        description="Several heads on one encoder, by their names: all answer in one pass. The model files have an output NAME_logits for "
+        "each.",
+    )
     seed: int = Field(0, ge=0, lt=1 << 63, description="Seed of every random choice.")
     data: DataSection = Field(default_factory=lambda: DataSection())
     answer: AnswerSettings = Field(default_factory=lambda: AnswerSettings(), description="How outputs become answers.")
@@ -288,8 +303,15 @@ class Recipe(Section):
     @model_validator(mode="before")
     @classmethod
     def _fill_for_column(cls, values: object) -> object:
-        """Fill in what a recipe may leave out if its teacher is a column of answers, see `fill_column_recipe`."""
+        """Fill in what a recipe may leave out if its teacher is a column of answers, or if it lists its heads under `tasks`."""
+        if isinstance(values, dict) and values.get("tasks") is not None and values.get("task") is None:
+            values = {**values, "task": TaskName.SEVERAL}
         return fill_column_recipe(values)
+
+    @model_serializer(mode="wrap")
+    def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out an unset `tasks`, so that runs from before the key existed keep their digests."""
+        return {key: value for key, value in handler(self).items() if key != "tasks" or value is not None}
 
     @model_validator(mode="after")
     def _check_sections(self) -> Recipe:
@@ -299,7 +321,8 @@ class Recipe(Section):
             ContradictionError: Listing every contradiction, most of them between two sections, and every
                 setting that is missing although another one needs it.
         """
-        problems = []
+        if problems := self._head_problems():
+            raise ContradictionError(problems)
         if self.student is not None and not self.distill:
             problems.append(
                 "student: a student without a distill stage would never learn: add one, e.g. [{method: task, steps: "
@@ -343,6 +366,19 @@ class Recipe(Section):
         return self
 
     @property
+    def task_row(self) -> Task:
+        """The recipe's task: a row of the table, or that of its heads, whose columns are not known before the data is read."""
+        if self.tasks is None:
+            return task_of(self.task)
+        heads = self.tasks.items()
+        return several_task({name: h.task for name, h in heads}, weights={name: h.weight for name, h in heads})
+
+    @property
+    def label_columns(self) -> dict[str, str]:
+        """The column of each head's label, by the head's name; empty for a recipe with one head."""
+        return {name: head.label or name for name, head in (self.tasks or {}).items()}
+
+    @property
     def column(self) -> TeacherColumn | None:
         """The column of a teacher's answers that the student learns from; None if a model is the teacher."""
         return self.data.train.teacher if self.data.train is not None else None
@@ -351,6 +387,27 @@ class Recipe(Section):
     def prunes_vocabulary(self) -> bool:
         """Whether the student keeps only a part of its vocabulary."""
         return self.student is not None and self.student.vocabulary is not None
+
+    def _head_problems(self) -> list[str]:
+        """List settings that a model with several heads cannot have, and a `task` that contradicts `tasks`."""
+        if (self.tasks is not None) is not (self.task is TaskName.SEVERAL):
+            if self.tasks is None:
+                return ["tasks: task is several, and its heads are not listed: add tasks: {NAME: {task: ...}, ...}"]
+            return [f"task: is {self.task}, and tasks lists several heads: leave one of them out"]
+        if self.tasks is None:
+            return []
+        data, student = self.data, self.student
+        unsuited = {
+            "data.transfer": data.transfer is not None,
+            "data.augment": data.augment is not None,
+            "data.train.teacher": self.column is not None,
+            "quantize.budget": self.quantize.budget is not None,
+            "student: auto": student is not None and student.auto is not None,
+            "student.layers: 0": student is not None and student.layers == 0,
+            "student.vocabulary": student is not None and student.vocabulary is not None,
+            "export.form": self.export.form not in (None, TEXT_ONLY),
+        }
+        return list_head_problems(self.tasks, data, self.distill, [key for key, is_set in unsuited.items() if is_set])
 
     def _transfer_problems(self) -> list[str]:
         """List settings of unlabelled texts that no stage can use, or that do not fit the task."""
@@ -379,11 +436,11 @@ class Recipe(Section):
             ]
         for i, source in enumerate(transfer.sources):
             key = f"data.transfer.sources.{i}.text_pair"
-            if TASKS[self.task].labels is LabelKind.ANSWERS and source.text_pair is None:
+            if self.task_row.labels is LabelKind.ANSWERS and source.text_pair is None:
                 problems.append(
                     f"{key}: question-answering needs the column of the context; pairs are not drawn for it"
                 )
-            if TASKS[self.task].labels is LabelKind.SPANS and source.text_pair is not None:
+            if self.task_row.labels is LabelKind.SPANS and source.text_pair is not None:
                 problems.append(f"{key}: {self.task} takes one text")
         section = self.student.vocabulary if self.student is not None else None
         if section is not None and section.reads_otherwise:
@@ -422,8 +479,9 @@ class Recipe(Section):
 
     def _training_problems(self) -> list[str]:
         """List settings of the section `training` and of validation rows that have no effect in this recipe."""
-        section, task, problems = self.training, TASKS[self.task], list[str]()
+        section, task, problems = self.training, self.task_row, list[str]()
         known = [m.name for m in (task.metric, *task.others)]
+        known += [f"{h.name}.{m.name}" for h in task.heads for m in (h.task.metric, *h.task.others)]
         if section.metric is not None and section.metric not in known:
             problems.append(
                 f"training.metric: '{section.metric}' is not measured for {self.task}; allowed: {', '.join(known)}"
@@ -483,7 +541,7 @@ class Recipe(Section):
 
     def _task_problems(self) -> list[str]:
         """List settings of the recipe's sections `data`, `teacher` and `answer` that the recipe's task does not allow."""
-        task, problems = TASKS[self.task], []
+        task, problems = self.task_row, []
         own = {"train": self.data.train, "eval": self.data.eval if self.data.eval_source is self.data.eval else None}
         sources = [(k, s) for k, s in own.items() if s is not None]
         if task.labels is LabelKind.ANSWERS:
@@ -499,7 +557,7 @@ class Recipe(Section):
             else "has no choices"
         )
         problems += [f"data.{k}.choices: {self.task} {what}" for k, s in sources if (s.choices is None) is is_choice]
-        if task.labels in (LabelKind.SPANS, LabelKind.NONE):
+        if task.labels in (LabelKind.SPANS, LabelKind.NONE) or (task.heads and task.single_only):
             problems += [
                 f"data.{k}.text_pair: {self.task} takes one text" for k, s in sources if s.text_pair is not None
             ]

@@ -246,6 +246,12 @@ def _check_same_task(old: _Side, new: _Side) -> None:
         InputError: If they do not.
     """
     tasks = [side.head.task.name for side in (old, new)]
+    for side in (old, new):
+        if side.head.task.heads:
+            what = "has several heads; answers of one head are compared."
+            raise InputError(
+                Problem(side.where, what, "Score both on labelled rows: pocketbert verify -m FOLDER --data FILE")
+            )
     if tasks[0] is not tasks[1]:
         what = f"its task is {tasks[1]}, that of OLD is {tasks[0]}."
         raise InputError(Problem("NEW", what, "Compare two models of one task."))

@@ -53,7 +53,7 @@ from pocketbert.core.recipe.data import MAX_LENGTH
 from pocketbert.core.recipe.file import load_recipe, recipe_from_values
 from pocketbert.core.recipe.quantize import list_quantized_files
 from pocketbert.core.recipe.recipe import CoremlSection, Recipe
-from pocketbert.core.tasks import TaskName, task_of
+from pocketbert.core.tasks import TASKS, TaskName, task_of
 from pocketbert.core.types import Attention, Format, Runtime, Scheme
 from pocketbert.pipeline.doctor import require_for
 from pocketbert.pipeline.formats.base import check_file_sizes
@@ -275,8 +275,8 @@ def export_recipe(model: str, options: ExportOptions) -> tuple[Recipe, ModelFold
             if options.max_length is None and (options.data is not None or options.calibrate is not None):
                 # with rows, a recipe has another default than the model's own limit
                 options = replace(options, max_length=min(folder.positions, folder.tokenizer_length, MAX_LENGTH))
-            if task in set(TaskName):
-                labels = task_of(TaskName(task)).labels
+            if task in TASKS:
+                labels = task_of(task).labels
                 options = replace(
                     options,
                     data=options.data and guess_and_report_columns(options.data, labels),
@@ -284,7 +284,12 @@ def export_recipe(model: str, options: ExportOptions) -> tuple[Recipe, ModelFold
                 )
         except InputError as error:
             raise InputError([*error.problems, *option_problems(name, options)]) from error
-        recipe = recipe_from_values(_recipe_content(name, _recipe_name(folder), options, task), _TITLE)
+        content = _recipe_content(name, _recipe_name(folder), options, task)
+        if task == TaskName.SEVERAL:
+            if folder.heads is None:
+                raise InputError(Problem("task", "the model has one head, not several.", "Leave it out."))
+            content["tasks"] = {head: {"task": own} for head, own in folder.heads.items()}
+        recipe = recipe_from_values(content, _TITLE)
         licence = recipe.teacher.licence or folder.licence
         return recipe, replace(folder, licence=licence, used_for=TaskName(task))
 
@@ -298,11 +303,12 @@ def _resolve_model(name: str, where: str) -> str:
 def option_problems(model: str, options: ExportOptions) -> list[Problem]:
     """List problems of command-line options that do not depend on the model; each problem names the flag.
 
-    Options that depend on the task are not checked if no task is named, because their problems could be wrong.
+    Options that depend on the task are not checked if no task is named, or several heads, because their problems could be wrong.
     """
-    checked = options if options.task else replace(options, labels=None, answer={})
+    task = options.task if options.task != TaskName.SEVERAL else None
+    checked = options if task else replace(options, labels=None, answer={})
     try:
-        recipe_from_values(_recipe_content(model, "model", checked, options.task or _ASSUMED_TASK), _TITLE)
+        recipe_from_values(_recipe_content(model, "model", checked, task or _ASSUMED_TASK), _TITLE)
     except InputError as error:
         return list(dict.fromkeys(_with_flags(p) for p in error.problems))
     return []
@@ -334,7 +340,7 @@ def _task_of_model(folder: ModelFolder) -> str:
     classes = ", ".join(map(str, folder.config.get("architectures") or [])) or "no class"
     family = folder.family
     reasons = [f" {family.title} cannot do {task}: {why}." for task, why in family.invalid_tasks.items()]
-    possible = " | ".join(task for task in TaskName if task not in family.invalid_tasks)
+    possible = " | ".join(task for task in TASKS if task not in family.invalid_tasks)
     what = f"config.json names {classes}, but no task.{''.join(reasons)}"
     raise InputError(Problem("task", what, f"Give one: --task {possible}"))
 

@@ -223,6 +223,10 @@ def _open(data: DataFiles | None, options: PlanOptions, overrides: Sequence[str]
         assert options.task is not None
         start = task_recipe(options.task, folder, overrides)
     recipe = start.recipe
+    if recipe.tasks is not None:
+        raise InputError(
+            Problem("tasks", "a plan is for one head.", "Leave tasks out, and plan with the head that matters most.")
+        )
     if recipe.student is None or [stage.method_name() for stage in recipe.distill] != ["task"]:
         fix = "Leave out what sets student or distill."
         raise InputError(Problem("distill", "a plan is for one stage of method task with a student.", fix))

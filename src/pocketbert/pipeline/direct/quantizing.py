@@ -93,7 +93,7 @@ def quantize_folder(
             problems.append(
                 Problem("--roles", "a budget chooses among whole schemes.", "Leave --roles or --budget out.")
             )
-        problems += _budget_problems(budget, exported, schemes, runtimes, calibration.rows)
+        problems += _budget_problems(budget, exported, schemes, runtimes, calibration.rows, artefacts.heads)
         exported = [r for r in exported if budget.formats is None or r.format in budget.formats] or exported
         options = options_of_folder(model, artefacts, exported, ["fp32"], [])
         answer = {**options.answer, **budget.answer}
@@ -173,6 +173,7 @@ def _budget_problems(
     schemes: Sequence[str] | None,
     runtimes: Sequence[str],
     calibrate: DataSource | None,
+    heads: Mapping[str, str] | None,
 ) -> list[Problem]:
     """Return the problems of command-line options that a budget search cannot use; each names the flag.
 
@@ -184,8 +185,12 @@ def _budget_problems(
         schemes: Schemes that the user named; None for all.
         runtimes: Runtimes that the user named; a budget allows none.
         calibrate: Calibration rows, which a budget needs.
+        heads: The model's heads, if it has several.
     """
     problems, existing = [], list(dict.fromkeys(r.format.value for r in exported if r.plain))
+    if heads is not None:
+        what = "chooses files by the score of one head, and the folder has several."
+        problems.append(Problem("--budget", what, "Name the schemes to write: --scheme int8,small"))
     if budget.data is None:
         what = "a budget needs labelled rows to score candidates on."
         problems.append(Problem("--data", what, "Give --data dev.csv"))

@@ -65,6 +65,11 @@ def measure_sensitivity(
     formats = list(dict.fromkeys(r.format for r in exported))
     existing = {(r.format, r.scheme) for r in artefacts.models() if r.plain}
     files = _files_to_measure(formats, schemes, existing)
+    if artefacts.heads is not None:
+        what = "has several heads; sensitivity is measured for one."
+        raise InputError(
+            Problem(str(model), what, "Compare whole files instead: pocketbert verify -m FOLDER --data FILE")
+        )
     problems = [] if exported else [Problem(str(model), "has no fp32 file (Core ML: fp16) to quantize.")]
     if calibration.rows is None:
         what = "is missing: files are compared on training rows, and static schemes measure ranges on them."

@@ -28,7 +28,7 @@ from pocketbert.core.predict.predictor import join_texts, run_rows
 from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, read_pooling
 from pocketbert.core.predict.tokenization import TextTokenizer, read_padding_side, read_truncation_side
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.tasks import Task, TaskName, task_of
+from pocketbert.core.tasks import Task, TaskName
 from pocketbert.core.types import Client, Format, Provenance, Runtime, Scheme
 from pocketbert.pipeline.formats.base import (
     FormatPlace,
@@ -288,7 +288,7 @@ def _mediapipe_refusal(recipe: Recipe, weights: Path) -> str | None:
     sources = (recipe.data.train, recipe.data.eval)
     pair = any(s is not None and s.text_pair is not None for s in sources)
     sides = read_padding_side(weights), read_truncation_side(weights)
-    return explain_refusal(weights, task_of(recipe.task).name, pair, *sides)
+    return explain_refusal(weights, recipe.task, pair, *sides)
 
 
 # --- gates ------------------------------------------------------------------------------------------------------------

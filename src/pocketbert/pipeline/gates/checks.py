@@ -31,7 +31,7 @@ from pocketbert.core.compare.golden import GoldenRow, read_golden_tokens
 from pocketbert.core.compare.parity import count_padded_tokens, measure_padding_effect
 from pocketbert.core.host.hardware import describe_machine
 from pocketbert.core.host.progress import print_note
-from pocketbert.core.metrics import CHANCE, METRICS, confusion_counts, describe_retrieval, most_confused_labels
+from pocketbert.core.metrics import CHANCE, METRICS, confusion_counts, describe_details, most_confused_labels
 from pocketbert.core.models.checkpoints import missing_libraries
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.inputs import truncate_row
@@ -143,18 +143,29 @@ def check_golden_rows(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]
         bound, worst = rows[0].tolerance[subject.name], worst_difference(logits, expected)
         detail = f"recorded logits differ by {worst:.3g}, allowed {bound:.3g}."
         gates.append(_error_gate("golden", subject.name, worst, bound, detail))
-    gates.append(_check_fidelity(subject, logits, reference))
+    gates += _check_fidelity(subject, logits, reference)
     if subject.task.names_labels:
         gates.append(_check_label_names(subject, rows))
     return gates
 
 
-def _check_fidelity(subject: Subject, logits: Matrix, reference: Matrix) -> Gate:
-    """Check how far a file's logits [N, labels] are from the torch model's (`reference`) on the same rows.
+def _check_fidelity(subject: Subject, logits: Matrix, reference: Matrix) -> list[Gate]:
+    """Check how far a file's logits [N, labels] are from the torch model's (`reference`) on the same rows, head by head.
 
     For fp32 files the largest difference counts, for all others the RMS difference, both as a share of the logits'
     spread (standard deviation).
     """
+    if not subject.task.heads:
+        return [_check_head_fidelity(subject, logits, reference)]
+    gates = []
+    for head in subject.task.heads:
+        gate = _check_head_fidelity(subject, logits[:, head.columns], reference[:, head.columns])
+        gates.append(gate.model_copy(update={"name": f"{gate.name} {head.name}"}))
+    return gates
+
+
+def _check_head_fidelity(subject: Subject, logits: Matrix, reference: Matrix) -> Gate:
+    """Check how far the logits of one head are from the torch model's: the largest difference, or the RMS of quantized files."""
     same_labels = ""
     if subject.task.labels in (LabelKind.NAME, LabelKind.SPANS):
         same_labels = f", same label on {label_agreement(logits, reference):.1%} of the rows"
@@ -249,6 +260,26 @@ def record_engine(predictor: Predictor) -> PassedEngine:
 # --- scores -----------------------------------------------------------------------------------------------------------
 
 
+def check_each_head(check: Callable[..., Gate], name: str, score: Score, *others: object) -> list[Gate]:
+    """Run a check of a score for each of several heads, whose name then follows that of the gate; once for one head.
+
+    Args:
+        check: `check_chance`, `check_drop` or `check_kept`.
+        name: Name of the file or model that has the score.
+        score: The score.
+        others: The check's further arguments; of scores among them, that of the same head is taken.
+    """
+    if not score.heads:
+        return [check(name, score, *others)]
+    gates = []
+    for head, own in score.heads.items():
+        parts = [other.heads.get(head) if isinstance(other, Score) else other for other in others]
+        if None not in parts:
+            gate = check(name, own, *parts)
+            gates.append(gate.model_copy(update={"name": f"{gate.name} {head}"}))
+    return gates
+
+
 def check_chance(name: str, score: Score, rows: str) -> Gate:
     """Check that a score beats chance level: what a model that does not read its input may reach on these rows by luck.
 
@@ -282,7 +313,7 @@ def check_drop(name: str, score: Score, reference: Score, bound: float, what: st
         error = math.sqrt(score.value * (1 - score.value) / score.rows)
         row = f"1 of {score.rows:,} rows is {100 / score.rows:.2f} points"
         uncertainty = f"; {row}, one standard error of the score {100 * error:.2f}"
-    if found := describe_retrieval(score.others):
+    if found := describe_details(score.others):
         uncertainty = f"; {found}"
     detail = (
         f"{score.metric} {metric.format(score.value)}, {what} has {metric.format(reference.value)}: "
@@ -347,7 +378,7 @@ class TorchScores:
             return []
         # they compute what torch computes; a row or two near a tie may flip by rounding
         bound = max(bounds_of(subject).drop, 2 / score.rows)
-        return [check_drop(subject.name, score, reference, bound, "the torch model")]
+        return check_each_head(check_drop, subject.name, score, reference, bound, "the torch model")
 
     def _reference(self, rows: EvalSet, subject: Subject) -> Score | None:
         """Return the torch model's score on rows cut to a file's longest input; None without a score or a model.
@@ -385,11 +416,11 @@ def check_student(
             none.
         rows: Name of the rows on which both scores were measured.
     """
-    gates = [check_chance("teacher", teacher, rows)] if teacher is not None else []
+    gates = check_each_head(check_chance, "teacher", teacher, rows) if teacher is not None else []
     if student is not None:
-        gates.append(check_chance(STUDENT, student, rows))
+        gates += check_each_head(check_chance, STUDENT, student, rows)
     if student is not None and teacher is not None and min_kept is not None:
-        gates.append(check_kept(STUDENT, student, teacher, min_kept))
+        gates += check_each_head(check_kept, STUDENT, student, teacher, min_kept)
     return gates
 
 
@@ -420,7 +451,7 @@ def judge_student(recipe: Recipe, rows: Callable[[], int], student: Training, te
         if recipe.column is not None and training is teacher:
             size = " of the column "
         print_note(f"  {name:8} {size}  {metric.name} {metric.format(score.value)}{kept}")
-    if teacher.score is not None and not gates[0].passed:
+    if any(g.file == "teacher" and not g.passed for g in gates):
         where = "teacher.finetune.epochs" if recipe.teacher.finetune else "teacher.model"
         where = where if recipe.column is None else "data.train.teacher"
         reason = f"the teacher itself does no better than chance: look at the labels of the data, then at {where}"

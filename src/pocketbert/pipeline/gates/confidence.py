@@ -36,7 +36,7 @@ from pocketbert.core.predict.scores import (
     measure_coverage,
     to_logits,
 )
-from pocketbert.core.tasks import TASKS, Level, ScoreFunction, TaskName
+from pocketbert.core.tasks import Level, ScoreFunction, TaskName
 from pocketbert.core.types import Client
 from pocketbert.pipeline.results import Gate, Subject
 
@@ -269,7 +269,7 @@ def write_selftest(folder: Path, artefacts: Artefacts) -> None:
     chosen = _choose_rows(artefacts, [row for row in golden if _text_key(row.input) in tokens_of])
     # a score function turns whole outputs of texts into probabilities
     is_whole = not any(r.columns or r.places for r in chosen)
-    of_texts = TASKS[artefacts.task].level is not Level.TOKEN
+    of_texts = artefacts.task_row.level is not Level.TOKEN
     as_probabilities = is_whole and of_texts and artefacts.processing.score in _STEEPEST
     rows = [
         AppRow(

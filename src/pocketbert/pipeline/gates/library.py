@@ -19,7 +19,7 @@ from pocketbert.core.predict.answers import Answer, Embedding, Labelling, Predic
 from pocketbert.core.predict.predictor import PROBABILITIES, Batching, Matrix, run_rows
 from pocketbert.core.predict.scores import apply_score_function
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.tasks import ScoreFunction, Task, TaskName
+from pocketbert.core.tasks import Level, ScoreFunction, Task, TaskName
 from pocketbert.pipeline.formats.base import bounds_of
 from pocketbert.pipeline.results import Gate, Subject
 from pocketbert.runtime.coreml import REFERENCE_ENGINE
@@ -204,6 +204,10 @@ def _run_file(
     outputs = run_rows(subject.predictor, tokenizer, prepared.encoded, head.task, _PADDED)
     if head.task.names_labels and outputs[0].shape[-1] != labels:
         return [None] * len(rows)
+    if head.task.heads:
+        by_head = [(h.task.level is Level.TOKEN, h.columns) for h in head.task.heads]
+        flat = [[(m if every else m[:1])[:, columns].ravel() for every, columns in by_head] for m in outputs]
+        return [np.concatenate(parts).astype(np.float64) for parts in flat]
     if head.task.name is TaskName.MULTIPLE_CHOICE:  # a pair is one choice, whose probability among one says nothing
         return [np.asarray(matrix[0], np.float64) for matrix in outputs]
     if head.task.name in (TaskName.TOKEN_CLASSIFICATION, TaskName.FILL_MASK, TaskName.QUESTION_ANSWERING):

@@ -48,7 +48,6 @@ from pocketbert.core.predict.predictor import Matrix, Predictor, TorchPredictor,
 from pocketbert.core.predict.scores import Confidence, Score
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import VerifySection
-from pocketbert.core.tasks import TASKS, task_of
 from pocketbert.core.types import Status
 from pocketbert.pipeline.formats.base import ModelFile, RunModel, format_place
 from pocketbert.pipeline.formats.weight_roles import resolve_file_weights
@@ -56,6 +55,7 @@ from pocketbert.pipeline.gates.checks import (
     TorchScores,
     check_chance,
     check_drop,
+    check_each_head,
     check_finite_weights,
     check_golden_rows,
     check_kept,
@@ -169,7 +169,7 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
     if evidence.vocabulary is not None and evidence.tokenizer.largest_id >= evidence.vocabulary:
         return result
     if evidence.teacher is not None:
-        gates.append(check_chance("teacher", evidence.teacher, "eval"))
+        gates += check_each_head(check_chance, "teacher", evidence.teacher, "eval")
     if evidence.head is not None:
         gates.append(check_library_texts(evidence.library, evidence.tokenizer, subjects))
     scores: dict[str, dict[str, Score]] = {}
@@ -182,7 +182,7 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
             labels, is_asked_all = len(evidence.labels or ()), subject.name == asked_all
             own += check_library_answers(evidence.library, evidence.head, labels, subject, is_asked_all)
         answered = check_answers(subject, evidence.golden)
-        if all(g.passed for g in answered if g.name in ("finite", "golden", "reference")):
+        if all(g.passed for g in answered if g.name.partition(" ")[0] in ("finite", "golden", "reference")):
             engines[subject.name] = record_engine(subject.predictor)
         own += answered
         scored, outputs = _check_scores(subject, evidence, settings, scores, subjects, torch_scores)
@@ -259,7 +259,7 @@ def _check_scores(
         score, logits = _score(subject, rows)
         scores[subject.name][rows.name] = score
         outputs.append((rows, logits))
-        gates.append(check_chance(subject.name, score, rows.name))
+        gates += check_each_head(check_chance, subject.name, score, rows.name)
         gates += torch_scores.gates(subject, rows, score)
         gates += _compare_scores(subject, rows.name, scores, subjects, evidence, settings)
     return gates, outputs
@@ -288,9 +288,10 @@ def _compare_scores(
         exported = [s for s in subjects if s.exported and s.format is subject.format]
         base = next((s for s in exported if s.client is subject.client), subjects[0])
         before = scores[base.name][rows]
-        gates.append(check_drop(subject.name, score, before, settings.max_drop, f"{base.scheme} on {rows}"))
+        what = f"{base.scheme} on {rows}"
+        gates += check_each_head(check_drop, subject.name, score, before, settings.max_drop, what)
     if rows == "eval" and evidence.teacher is not None and settings.min_kept is not None:
-        gates.append(check_kept(subject.name, score, evidence.teacher, settings.min_kept))
+        gates += check_each_head(check_kept, subject.name, score, evidence.teacher, settings.min_kept)
     return gates
 
 
@@ -381,14 +382,14 @@ def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: Verif
     if refusal is not None:
         return Verification(status=Status.FAILED, gates=[integrity, refusal], notes=notes)
     subjects, unopened = _open_artefact_files(folder, artefacts)
-    torch, no_torch = open_torch_model(folder, task_of(artefacts.task), changed) if sets else (None, "")
+    torch, no_torch = open_torch_model(folder, artefacts.task_row, changed) if sets else (None, "")
     evidence = replace(
         read_evidence(folder, folder, artefacts.processing.max_length),
         sets=sets,
         torch=torch,
         no_torch=no_torch,
         head=artefacts.head(),
-        labels=artefacts.labels if TASKS[artefacts.task].names_labels else None,
+        labels=artefacts.labels if artefacts.task_row.names_labels else None,
         settled={r.path: KnownConfidence(r.temperature, artefacts.unknown_below(r)) for r in models},
     )
     result = verify_files(subjects, evidence, settings or VerifySection())
@@ -453,7 +454,7 @@ def open_artefact_file(
         config: Content of config.json, whose label names are used; None to use the names in ``artifacts.json``.
         simulated: Errors and ranges that were simulated in torch.
     """
-    task = task_of(artefacts.task)
+    task = artefacts.task_row
     predictor = FileOnDemand(partial(open_file, folder / record.path, record.format, runtime=record.runtime))
     check_outputs(predictor, task, folder / record.path)
     return Subject(

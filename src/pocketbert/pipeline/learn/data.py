@@ -22,7 +22,7 @@ from pocketbert.core.data.examples import (
     hold_out_share,
     read_labelled_examples,
 )
-from pocketbert.core.data.files import check_source, guess_table_form, read_class_names
+from pocketbert.core.data.files import check_source, read_class_names
 from pocketbert.core.data.labels import Labels, are_placeholder_names, resolve_labels
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.data.unlabelled import PairDrawing, TransferCounts, read_transfer_rows
@@ -30,6 +30,9 @@ from pocketbert.core.data_report import (
     LANGUAGE_ROWS,
     DataReport,
     SplitReport,
+    check_classes,
+    count_head_labels,
+    note_missing_headers,
     note_similar_labels,
     split_report,
     warn_about_language,
@@ -37,6 +40,7 @@ from pocketbert.core.data_report import (
 )
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 from pocketbert.core.heads import Head, Prepared, make_head
+from pocketbert.core.heads.several import check_head_rows, read_head_rows, resolve_head_labels
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.models.folder import DEMO_TEACHER, NEXT_SENTENCE_HEAD, ModelFolder, list_weight_names
 from pocketbert.core.predict.inputs import Encoded, Text
@@ -45,9 +49,10 @@ from pocketbert.core.predict.sentence_settings import read_similarity
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.data import CorpusSource, DataSection
 from pocketbert.core.recipe.recipe import Recipe
-from pocketbert.core.tasks import LabelKind, Task, TaskName, task_of
+from pocketbert.core.tasks import LabelKind, Task, TaskName
 from pocketbert.pipeline.learn.answers import name_rows, read_answer_kind
 from pocketbert.pipeline.learn.corpora import is_prepared
+from pocketbert.pipeline.learn.label_order import check_trained_heads
 from pocketbert.pipeline.learn.validation import VALIDATION, add_validation, divide_by_own_label, with_column
 from pocketbert.pipeline.reference import label_by_model, open_teacher, task_text
 
@@ -178,7 +183,10 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
     if section.train is None and section.eval is None and section.transfer is None:
         return _make_data_without_rows(recipe, model, head_labels)
     parts, leaked, unlabelled = _read_parts(recipe)
-    notes, length = [*_note_missing_headers(section), *add_validation(parts, recipe)], max_length(section, model, task)
+    notes, length = (
+        [*note_missing_headers([section.train, section.eval]), *add_validation(parts, recipe)],
+        max_length(section, model, task),
+    )
     has_labels = task.labels not in (LabelKind.NONE, LabelKind.SCORE_OR_NONE)
     lacking = [name for name, rows in parts.items() if has_labels and all(row.label is None for row in rows)]
     answered = [name for name in lacking if name != "train"]
@@ -198,7 +206,8 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
     data = RunData(make_head(task, labels, answer), labels, {}, None, labelled="train" not in lacking)
     tokenizer = TextTokenizer(model.tokenizer_folder, length)
     reports = _prepare_splits(data, section, parts, tokenizer)
-    _check_classes(reports, recipe)
+    if recipe.teacher.finetune:
+        check_classes(reports)
     some = sorted(next(iter(parts.values())), key=lambda row: row.digest)[:LANGUAGE_ROWS]
     if note := warn_about_language([row.text for row in some], tokenizer):
         notes.append(note)
@@ -223,13 +232,17 @@ def _prepare_splits(
     data: RunData, section: DataSection, parts: Mapping[str, list[Example]], tokenizer: TextTokenizer
 ) -> list[SplitReport]:
     """Tokenize the rows of each part, store them in `data.splits`, and return a report on each part."""
-    reports = []
+    reports, task = [], data.head.task
     for name, rows in parts.items():
         source = {"eval": section.eval_source, VALIDATION: section.validation_source}.get(name, section.train)
         title = source.title if source is not None else "data.transfer"
         data.splits[name] = data.head.prepare(rows, tokenizer, title, labelled=data.needs_labels(name))
         kind = data.head.task.labels if data.labelled or name != "train" else LabelKind.NONE
-        reports.append(split_report(name, Path(title).name, data.splits[name], data.labels, kind))
+        report = split_report(name, Path(title).name, data.splits[name], data.labels, kind)
+        if task.heads:
+            counts = count_head_labels(task, data.splits[name], data.labels)
+            report = report.model_copy(update={"labels": counts, "unit": "rows or spans"})
+        reports.append(report)
     return reports
 
 
@@ -252,6 +265,11 @@ def _choose_labels(
             names.
     """
     section, task = recipe.data, _resolve_task(recipe, model)
+    if task.heads and parts:
+        check_head_rows(task, parts)
+        by_head = {name: head.labels for name, head in (recipe.tasks or {}).items()}
+        trained = Labels(tuple(head_labels)) if head_labels else None
+        return resolve_head_labels(task, by_head, trained, parts.get("train") or next(iter(parts.values())))
     if not parts:
         return _labels_without_rows(recipe, model, head_labels)
     named_source = section.train or section.eval
@@ -337,7 +355,7 @@ def _read_texts(recipe: Recipe, held_out: Sequence[Example]) -> list[Example]:
         recipe: The recipe.
         held_out: Rows whose texts are left out.
     """
-    section, counts, task = recipe.data.transfer, TransferCounts(), task_of(recipe.task)
+    section, counts, task = recipe.data.transfer, TransferCounts(), recipe.task_row
     assert section is not None
     is_pair = any(source.text_pair for source in section.sources)
     pair = (task.pairs_only or is_pair) and task.labels is not LabelKind.SCORE_OR_NONE
@@ -366,12 +384,16 @@ def _read_sources(recipe: Recipe) -> tuple[dict[str, list[Example]], dict[str, l
         InputError: Listing the problems of both.
     """
     rows, unlabelled = dict[str, list[Example]](), dict[str, list[Example]]()
-    problems, kind = list[Problem](), task_of(recipe.task).labels
+    problems, task = list[Problem](), recipe.task_row
     needs_labels = recipe.teacher.finetune is not None or any(s.needs_labels(recipe.task) for s in recipe.distill)
     may_lack = _learns_without_labels(recipe) and not needs_labels
     for name, source in _named_sources(recipe.data):
         try:
-            labelled, empty = read_labelled_examples(with_column(source, recipe), kind=kind, without_labels=may_lack)
+            if task.heads:
+                labelled, empty = read_head_rows(source, task, recipe.label_columns), list[Example]()
+            else:
+                own = with_column(source, recipe)
+                labelled, empty = read_labelled_examples(own, kind=task.labels, without_labels=may_lack)
         except InputError as error:
             problems += error.problems
         else:
@@ -400,17 +422,6 @@ def _divide(rows: list[Example], fraction: float, task: TaskName) -> tuple[list[
         fix = "Give more rows, a larger fraction, or a file of other rows: data.eval.path=dev.csv."
         raise InputError(Problem("data.eval.fraction", what, fix))
     return train, held
-
-
-def _note_missing_headers(section: DataSection) -> list[str]:
-    """Return a note for each table in which no header row was found although its source does not set `header`."""
-    sources = [s for s in (section.train, section.eval) if s is not None and s.path is not None and s.header is None]
-    forms = [(Path(source.title).name, guess_table_form(source)) for source in sources]
-    return [
-        f"{name}: no header was found, the first row is data (header: true in its source, if it names the columns)"
-        for name, form in forms
-        if form is not None and not form.header
-    ]
 
 
 def _make_data_without_rows(recipe: Recipe, model: ModelFolder, head_labels: list[str] | None) -> RunData:
@@ -444,7 +455,12 @@ def _labels_without_rows(recipe: Recipe, model: ModelFolder, head_labels: list[s
 
 def _resolve_task(recipe: Recipe, model: ModelFolder) -> Task:
     """Return the recipe's task; unless a new head is fine-tuned, its score function is that of the teacher's head."""
-    return task_of(recipe.task) if recipe.teacher.finetune or recipe.column else model.task_row(recipe.task)
+    if recipe.teacher.finetune or recipe.column:
+        return recipe.task_row
+    if recipe.tasks is not None:
+        check_trained_heads(recipe.task_row, model)
+        return recipe.task_row
+    return model.task_row(recipe.task)
 
 
 def is_labelled(task: Task, split: str) -> bool:
@@ -463,21 +479,6 @@ def _check_thresholds(recipe: Recipe, labels: Labels) -> None:
         what = f"lists {len(thresholds)} thresholds for {len(labels)} labels."
         fix = "Give one per label, in the order of data.labels, or a single number."
         raise InputError(Problem("answer.thresholds", what, fix))
-
-
-def _check_classes(reports: Sequence[SplitReport], recipe: Recipe) -> None:
-    """Check that each label has a training row, if the teacher is to be fine-tuned.
-
-    Raises:
-        InputError: Naming the labels without one.
-    """
-    train = next((r for r in reports if r.name == "train"), None)
-    if train is None or not recipe.teacher.finetune:
-        return
-    if empty := [name for name, rows in train.labels.items() if not rows]:
-        what = f"no training row has the label {', '.join(empty[:10])}."
-        fix = "Add rows, or remove the label from data.labels."
-        raise InputError(Problem("data.train", what, fix))
 
 
 # --- checks before the rows are read ---

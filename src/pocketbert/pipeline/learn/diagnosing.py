@@ -66,6 +66,9 @@ def diagnose_run(run: Path, rows: int | None = None) -> StudentDiagnosis:
     if recipe.column is not None:
         what = "its teacher is a column of answers (data.train.teacher), which says nothing about unseen rows."
         raise InputError(Problem(str(run), what, "Diagnose a run whose teacher is a model."))
+    if recipe.tasks is not None:
+        what = "its models have several heads; a diagnosis is of one."
+        raise InputError(Problem(str(run), what, "See the scores of each head in the report of the run."))
     model = open_teacher(recipe)
     data = load_data(recipe, model)
     length = max_length(recipe.data, model, data.head.task)
@@ -109,10 +112,10 @@ def _diagnose(
         most: Most eval rows to ask about.
 
     Returns:
-        The diagnosis; None if eval or training rows have no labels, or if a column of answers is the teacher, since no
-        model can be asked about unseen rows then.
+        The diagnosis; None if eval or training rows have no labels, if the models have several heads, or if a column of answers is
+        the teacher, since no model can be asked about unseen rows then.
     """
-    if recipe.column is not None:
+    if recipe.column is not None or recipe.tasks is not None:
         return None
     eval_rows, train_rows = data.splits.get(EVAL), data.splits.get("train")
     if eval_rows is None or not len(eval_rows.truth) or train_rows is None or not len(train_rows.truth):

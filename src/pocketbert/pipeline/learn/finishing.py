@@ -27,7 +27,7 @@ from pocketbert.core.heads import Head, Prepared, make_head
 from pocketbert.core.heads.sequence_classification import fit_label_thresholds
 from pocketbert.core.host.processes import current_process
 from pocketbert.core.host.progress import print_note
-from pocketbert.core.metrics import METRICS, Direction, describe_retrieval
+from pocketbert.core.metrics import METRICS, Direction, describe_details
 from pocketbert.core.models.checkpoints import apply_form, read_model_config, save_model
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.inputs import ENTITIES_FILE
@@ -279,7 +279,7 @@ def score_and_save(trained: TrainedModel, destination: Path, teacher: Path | Non
             rows = replace(rows, truth=vectors)
         score, _ = evaluate(predictor, tokenizer, EvalSet(EVAL, head, rows), batch=_choose_scoring_batch(task))
         metric = METRICS[score.metric]
-        more = f" ({found})" if (found := describe_retrieval(score.others)) else ""
+        more = f" ({found})" if (found := describe_details(score.others)) else ""
         print_note(f"  {metric.name} on eval (torch): {metric.format(score.value)}{more}")
     form = recipe.export.form or TEXT_ONLY
     entities = apply_form(model, trained.source, form, recipe.export.entities)

@@ -1,4 +1,7 @@
-"""Reorders the outputs of a trained head to the order of the data's labels, before anything is learnt or exported."""
+"""Compares a trained head with the data and the recipe, before anything is learnt or exported.
+
+`order_head_labels` reorders its outputs to the order of the data's labels; `check_trained_heads` compares several heads with those of a recipe.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.tasks import Task
 
 
 def order_head_labels(module: Any, model: ModelFolder, recipe: Recipe, data_labels: Labels) -> list[str]:
@@ -74,3 +78,19 @@ def _permute_head(model: Any, head_labels: Labels, data_labels: Labels) -> str |
     note = f"labels permuted: the model's order {list(head_labels.names)} became the data's order {list(data_labels.names)}"
     print_note(f"  {note}")
     return note
+
+
+def check_trained_heads(recipe_task: Task, model: ModelFolder) -> None:
+    """Check that a model that no stage of a recipe gives new heads has the heads that the recipe lists.
+
+    Raises:
+        InputError: If it has other heads, or one.
+    """
+    wanted = {head.name: head.task.name.value for head in recipe_task.heads}
+    if [*(model.heads or {}).items()] != [*wanted.items()]:
+        found = ", ".join(f"{name} ({task})" for name, task in (model.heads or {}).items()) or "one head"
+        what = (
+            f"the model has {found}; the recipe lists {', '.join(f'{name} ({task})' for name, task in wanted.items())}."
+        )
+        fix = "Train these heads: teacher: {model: ..., finetune: {epochs: 4}}; or list those of the model under tasks, in its order."
+        raise InputError(Problem("tasks", what, fix))

@@ -19,6 +19,7 @@ from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family
 from pocketbert.core.heads import Head, Prepared
+from pocketbert.core.heads.several import read_head_rows
 from pocketbert.core.metrics import METRICS, Direction
 from pocketbert.core.predict.predictor import TorchPredictor
 from pocketbert.core.predict.scores import Score
@@ -26,7 +27,7 @@ from pocketbert.core.predict.sentence_settings import Pooling
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.recipe.sections import Updates
-from pocketbert.core.tasks import LabelKind, TaskName, task_of
+from pocketbert.core.tasks import LabelKind, TaskName
 
 if TYPE_CHECKING:
     from pocketbert.distill.training.monitor import Validation
@@ -79,12 +80,15 @@ def add_validation(parts: dict[str, list[Example]], recipe: Recipe) -> list[str]
         InputError: If the source cannot be read, no row is left, or several seeds are trained and there are no labelled
             rows.
     """
-    source, task = recipe.data.validation, task_of(recipe.task)
+    source, task = recipe.data.validation, recipe.task_row
     train = parts.get("train", [])
     if recipe.training.seeds > 1 and task.labels is LabelKind.SCORE_OR_NONE:
         _check_scores("training.seeds", "the students of several seeds are reported on eval", parts.get("eval", []))
     if source is not None and source.fraction is None:
-        rows, _ = read_labelled_examples(with_column(source, recipe), kind=task.labels)
+        if task.heads:
+            rows = read_head_rows(source, task, recipe.label_columns)
+        else:
+            rows, _ = read_labelled_examples(with_column(source, recipe), kind=task.labels)
         rows, _ = divide_by_own_label(rows)
         if task.labels is LabelKind.SCORE_OR_NONE:
             _check_scores("data.validation", "checkpoints and seeds are chosen by scores of pairs", rows)
@@ -138,7 +142,7 @@ def _check_scores(key: str, what: str, rows: Sequence[Example]) -> None:
 
 def _are_taken_by_default(recipe: Recipe, rows: Sequence[Example]) -> bool:
     """Return whether some training rows become validation rows although the recipe does not ask for that."""
-    if task_of(recipe.task).labels is LabelKind.NONE or not rows or rows[0].label is None:
+    if recipe.task_row.labels is LabelKind.NONE or not rows or rows[0].label is None:
         return False
     if recipe.training.seeds > 1:
         return True
@@ -177,7 +181,7 @@ def scored_by_default_up_to(recipe: Recipe) -> int | str | None:
         The number of rows; ``any`` if there is no limit; None if no earlier step depends on it.
     """
     by_recipe = recipe.data.validation is not None or recipe.training.evaluate_every is not None
-    if by_recipe or recipe.training.seeds > 1 or task_of(recipe.task).labels is LabelKind.NONE:
+    if by_recipe or recipe.training.seeds > 1 or recipe.task_row.labels is LabelKind.NONE:
         return None
     on_rows = [s for s in recipe.distill if not s.general]
     reaches = [_scored_rows(s) if s.predicts else 0.0 for s in on_rows]

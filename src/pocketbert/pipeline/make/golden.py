@@ -35,7 +35,7 @@ from pocketbert.core.predict.predictor import (
 from pocketbert.core.predict.scores import apply_score_function
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.seeds import generator
-from pocketbert.core.tasks import LabelKind, Task
+from pocketbert.core.tasks import LabelKind, Level, Task
 from pocketbert.pipeline.formats.base import ModelFile, RunModel, bounds_of, format_place
 from pocketbert.pipeline.reference import (
     answer_label_names,
@@ -153,7 +153,7 @@ def blank_row(text: Text, matrix: Matrix, task: Task, labels: Sequence[str]) -> 
     """Return a golden row for a text without output values: with its label, and the places in the output to record.
 
     A small output is recorded whole. Of a long text some tokens are recorded, evenly spread. Of a wide output the
-    largest columns are recorded and some others.
+    largest columns are recorded and some others; of several heads all columns are.
 
     Args:
         text: The text.
@@ -163,7 +163,7 @@ def blank_row(text: Text, matrix: Matrix, task: Task, labels: Sequence[str]) -> 
     """
     places = _spread_numbers(len(matrix), PLACES) if has_token_outputs(task) else []
     columns: list[int] = []
-    if matrix.shape[1] > COLUMNS:
+    if matrix.shape[1] > COLUMNS and not task.heads:
         best = np.argsort(-matrix[places or [0]].max(0), kind="stable")[: COLUMNS // 4].tolist()
         # as many in every row, so that rows can be put below each other
         others = np.setdiff1d(np.arange(matrix.shape[1]), best)
@@ -261,11 +261,13 @@ def _find_texts_of_missing_labels(
     reached = {i for matrix in recorded if np.isfinite(matrix).all() for i in answered_labels(matrix, task)}
     known = set(present)
     further = [text for text in (*data, *project_texts(task, tokenizer)) if text not in known]
-    result = _find_label_texts(reference, tokenizer, [i for i in range(len(labels)) if i not in reached], further)
+    numbers = {c for h in task.heads if not h.task.names_labels for c in range(h.start, h.stop)}
+    wanted = [i for i in range(len(labels)) if i not in reached | numbers]
+    result = _find_label_texts(reference, tokenizer, wanted, further)
     if result.missing:
         cut = f" (the search ended after {_SECONDS:.0f} s)" if result.timed_out else ""
         print_note(
-            f"  golden rows reach {len(labels) - len(result.missing)} of {len(labels)} labels; not reached: {quote_labels([labels[i] for i in result.missing])}{cut}"
+            f"  golden rows reach {len(labels) - len(numbers) - len(result.missing)} of {len(labels) - len(numbers)} labels; not reached: {quote_labels([labels[i] for i in result.missing])}{cut}"
         )
     return result.texts
 
@@ -454,9 +456,14 @@ class _LabelSearch:
                 logits = reference.model(**inputs)["logits"]
             finally:
                 hook.remove()
-            logits = logits.reshape(-1, logits.shape[-1])
+            logits, task = logits.reshape(-1, logits.shape[-1]), reference.task
+            for head in task.heads:
+                if head.start <= label < head.stop:
+                    rows = slice(None) if head.task.level is Level.TOKEN else slice(1)
+                    logits, label, task = logits[rows, head.columns], label - head.start, head.task
+                    break
             others = torch.cat([logits[:, :label], logits[:, label + 1 :]], -1)
-            alone = reference.task.labels is LabelKind.NAMES or not others.shape[-1]
+            alone = task.labels is LabelKind.NAMES or not others.shape[-1]
             margin = logits[:, label] - (0.0 if alone else others.max(-1).values)
             [gradient] = torch.autograd.grad(margin.max(), embeddings[0])
         values: _Numbers = gradient[0].cpu().numpy()
@@ -469,6 +476,8 @@ def _compute_label_margins(matrix: Matrix, task: Task) -> _Numbers:
     The margin is the label's logit minus the largest other one, or the logit itself if a text can have several labels.
     If tokens have labels, it is that of the token with the largest margin.
     """
+    if task.heads:
+        return np.concatenate([_compute_label_margins(matrix[:, head.columns], head.task) for head in task.heads])
     if task.labels is LabelKind.NAMES or matrix.shape[1] < 2:
         return np.asarray(matrix.max(0), np.float32)
     top = np.sort(matrix, -1)

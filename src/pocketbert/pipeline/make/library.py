@@ -43,7 +43,7 @@ from pocketbert.core.models.tokenizers import (
 )
 from pocketbert.core.models.weights import GENERATED_WEIGHTS
 from pocketbert.core.predict.inputs import Text
-from pocketbert.core.predict.predictor import pool_embeddings
+from pocketbert.core.predict.predictor import pool_embeddings, split_heads
 from pocketbert.core.predict.scores import apply_score_function
 from pocketbert.core.predict.sentence_settings import (
     DEFAULT_POOLING,
@@ -401,6 +401,9 @@ def _compute_values(checkpoint: _Checkpoint, module: Any, encoded: Any) -> list[
     output = module(**encoded)
     if checkpoint.predicts_next_sentence:
         return [*map(float, apply_score_function(output.logits[0].float().numpy(), ScoreFunction.SOFTMAX))]
+    if checkpoint.task.heads:
+        by_head = split_heads(output.logits.float().numpy(), checkpoint.task)
+        return [float(v) for value in by_head.values() for v in value.ravel()]
     if checkpoint.task.labels is LabelKind.ANSWERS:
         return [*output.start_logits[0].tolist(), *output.end_logits[0].tolist()]
     if checkpoint.task.name is TaskName.FEATURE_EXTRACTION:

@@ -25,11 +25,13 @@ from pocketbert.core.devices import ADB, LOCAL, Figure, parse_device, parse_meas
 from pocketbert.core.errors import InputError, MachineError, Problem
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.heads import make_head
+from pocketbert.core.heads.several import read_head_rows
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.predict.inputs import Text
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.presets import Preset
 from pocketbert.core.recipe.recipe import BenchmarkSection, Recipe
+from pocketbert.core.tasks import LabelKind, Task
 from pocketbert.core.types import Format, Runtime
 from pocketbert.pipeline.formats.base import ModelFile, exported_file, format_place, quantized_files
 
@@ -273,6 +275,17 @@ def labelled_rows(folder: Path, source: DataSource) -> EvalSet:
     """
     artefacts = read_artefacts(folder)
     head, name = artefacts.head(), Path(source.title).name
+    if head.task.heads:
+        columns = _columns_of_heads(source.label, head.task)
+        leading = next((h for h in head.task.heads if h.task.labels is LabelKind.SPANS), head.task.heads[0])
+        given = {**source.model_dump(exclude_unset=True), "label": columns[leading.name]}
+        source = guess_and_report_columns(DataSource.model_validate(given), leading.task.labels)
+        prepared = head.prepare(
+            read_head_rows(source, head.task, columns),
+            TextTokenizer(folder, artefacts.processing.max_length),
+            source.title,
+        )
+        return EvalSet(name, head, prepared)
     source = guess_and_report_columns(source, head.task.labels)
     tokenizer = TextTokenizer(folder, artefacts.processing.max_length)
     reader = tokenizer.reader
@@ -290,6 +303,24 @@ def labelled_rows(folder: Path, source: DataSource) -> EvalSet:
         fix = "Give --text-pair, or leave --data out."
         raise InputError(Problem("--data", what, fix))
     return EvalSet(name, head, prepared)
+
+
+def _columns_of_heads(label: str, task: Task) -> dict[str, str]:
+    """Return the column of each head's label: its own name, or what ``--label intent=COLUMN,slots=COLUMN`` says.
+
+    Raises:
+        InputError: If a name there is no head.
+    """
+    columns, names = {head.name: head.name for head in task.heads}, [head.name for head in task.heads]
+    if label in ("", DataSource.model_fields["label"].default):
+        return columns
+    for part in label.split(","):
+        name, is_named, column = part.partition("=")
+        if not is_named or name not in columns or not column:
+            what = f"'{part}' names no column of a head; the folder has the heads {', '.join(names)}."
+            raise InputError(Problem("--label", what, f"Write --label {','.join(f'{n}=COLUMN' for n in names)}"))
+        columns[name] = column
+    return columns
 
 
 def only_compile(devices: Sequence[str]) -> bool:

@@ -500,7 +500,7 @@ def _measure_simulated_error(
 ) -> float:
     """Return the RMS error of a file's simulated outputs against the torch model's, as a share of the outputs' spread.
 
-    It is the larger one of the errors on all rows and on golden rows only. If the file computes probabilities itself,
+    It is the larger one of the errors on all rows and on golden rows only, of several heads the largest of each. If the file computes probabilities itself,
     which files for one client may do, it is the error of the probabilities.
 
     Args:
@@ -518,7 +518,9 @@ def _measure_simulated_error(
             answers, expected = (
                 [apply_score_function(m, score).astype(np.float32) for m in part] for part in (answers, expected)
             )
-    worst = max(rms_error(join_texts(answers[:n]), join_texts(expected[:n])) for n in (golden, len(rows)))
+    columns = [head.columns for head in model.task.heads] or [slice(None)]
+    parts = [(join_texts(answers[:n]), join_texts(expected[:n])) for n in (golden, len(rows))]
+    worst = max(rms_error(ours[:, own], theirs[:, own]) for ours, theirs in parts for own in columns)
     return float(f"{worst:.4g}")
 
 

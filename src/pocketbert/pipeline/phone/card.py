@@ -70,11 +70,12 @@ def render_card(artefacts: Artefacts, facts: CardFacts) -> str:
         artefacts: Content of the folder's ``artifacts.json``.
         facts: Measured figures and lineage.
     """
+    what = str(artefacts.task) if artefacts.heads is None else f"{len(artefacts.heads)} heads on one encoder"
     parts = [
         _render_front_matter(artefacts, facts),
         f"# {plain(artefacts.name)}",
         render_headline(artefacts, facts.figures),
-        f"{facts.family.title} for {artefacts.task}, converted for phones by PocketBERT. {_describe_output(artefacts)}",
+        f"{facts.family.title} for {what}, converted for phones by PocketBERT. {_describe_output(artefacts)}",
         _render_platforms(artefacts, facts),
         _render_code(artefacts),
         render_figures(artefacts, facts.figures),
@@ -94,7 +95,8 @@ def _render_front_matter(artefacts: Artefacts, facts: CardFacts) -> str:
         "base_model": facts.base_model,
         "language": list(facts.languages),
         "datasets": list(facts.datasets),
-        "pipeline_tag": str(_HUB_TASKS.get(artefacts.task, artefacts.task)),
+        # the Hub has no name for several heads, and its widget would show one of them
+        "pipeline_tag": str(_HUB_TASKS.get(artefacts.task, artefacts.task)) if artefacts.heads is None else "",
         "library_name": str(artefacts.default_model().format),
         "tags": ["pocketbert", artefacts.family, *formats, *schemes],
     }
@@ -148,6 +150,10 @@ def _describe_output(artefacts: Artefacts) -> str:
         case TaskName.FEATURE_EXTRACTION:
             numbers = output_width(artefacts.models()[0])
             return f"It answers with one vector{f' of {numbers} numbers' if numbers else ''} per text."
+    if artefacts.heads is not None:
+        row = artefacts.task_row
+        own = [f"`{h.name}`: {h.task.name} (output `{h.output}`)" for h in row.heads]
+        return f"All heads answer in one pass: {', '.join(own)}."
     count, what = (
         len(artefacts.labels),
         "tags" if artefacts.task is TaskName.TOKEN_CLASSIFICATION else "labels",

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.compare.parity import Parity
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.metrics import METRICS, Direction, describe_retrieval
-from pocketbert.core.tasks import TASKS
+from pocketbert.core.metrics import METRICS, Direction, describe_details
 from pocketbert.core.types import Client, Format, Provenance
 from pocketbert.pipeline.formats.base import FormatPlace, ModelFile, format_place
 from pocketbert.pipeline.formats.snippets.parts import CHECKED_SCHEMES, Platform
@@ -237,7 +236,7 @@ def _render_files(artefacts: Artefacts, figures: CardFigures) -> str:
     """Return the Markdown table of model files with sizes and scores, and sentences on them."""
     measured_metrics = [s.metric for r in artefacts.models() for s in r.scores.values()]
     # the metric of feature extraction depends on the data
-    metric = METRICS[measured_metrics[0]] if measured_metrics else TASKS[artefacts.task].metric
+    metric = METRICS[measured_metrics[0]] if measured_metrics else artefacts.task_row.metric
     better = ", lower is better" if metric.direction is Direction.LOWER else ""
     sets = list(dict.fromkeys(["eval", *(name for r in artefacts.models() for name in r.scores)]))
     columns = "".join(f" {metric.name} ({plain(name)}{better}) |" for name in sets)
@@ -258,7 +257,12 @@ def _render_files(artefacts: Artefacts, figures: CardFigures) -> str:
     )
     default = artefacts.default_model()
     for name, score in default.scores.items():
-        if found := describe_retrieval(score.others):
+        if score.heads:
+            each = [
+                f"`{r.path}` {describe_details(own.others)}" for r in artefacts.models() if (own := r.scores.get(name))
+            ]
+            text.append(f"By head on {plain(name)}: {'; '.join(each)}.")
+        elif found := describe_details(score.others):
             text.append(f"Search on {plain(name)}, `{default.path}`: {found}.")
     if emulated := [f"`{r.path}`" for r in artefacts.models() if r.emulated]:
         text.append(

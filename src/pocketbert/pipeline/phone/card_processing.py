@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.data.cells import have_iob_prefixes
+from pocketbert.core.data.labels import Labels
 from pocketbert.core.metrics import METRICS
 from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind, Similarity
 from pocketbert.core.tasks import LabelKind, TaskName
@@ -70,6 +72,38 @@ def _prompt_lines(artefacts: Artefacts) -> list[str]:
     ]
 
 
+def _describe_tags(tags: Sequence[str]) -> str:
+    """Return sentences on how the logits of tokens become labelled words."""
+    marks = (
+        "`B-` starts a span, `I-` of the same kind continues it, an `I-` without a start belongs to no span."
+        if have_iob_prefixes(tags)
+        else "No tag has a prefix such as `B-`: each word whose tag is not `O` is a span, also next to a word with the same tag."
+    )
+    return (
+        "Softmax over each token's logits gives its tags' probabilities. A word is what the tokenizer splits off (its "
+        "pre-tokenizer, so `it's` is three words of most tokenizers); the tag of its first token is the word's tag, its other "
+        f"tokens are ignored. {marks} Offsets count Unicode code points; "
+        "strings of Java, Kotlin, JavaScript and Swift's NSString count UTF-16 units, and an emoji is two of them."
+    )
+
+
+def _describe_heads(artefacts: Artefacts) -> str:
+    """Return sentences on how the outputs of several heads become an answer of each."""
+    row, lines = artefacts.task_row, list[str]()
+    for head, labels in zip(row.heads, Labels(tuple(artefacts.labels)).split(row), strict=True):
+        names = ", ".join(f"`{plain(n)}`" for n in labels.names[:LABELS_SHOWN])
+        more = f", and {len(labels) - LABELS_SHOWN} more in `config.json`" if len(labels) > LABELS_SHOWN else ""
+        words = {
+            LabelKind.NAME: f"softmax over the logits gives the probabilities of the labels {names}{more}.",
+            LabelKind.NAMES: f"the sigmoid of each logit gives the probability of the labels {names}{more}; from 0.5 on it is an answer.",
+            LabelKind.SCORE: "the one logit is the predicted number.",
+            LabelKind.SPANS: f"a row of logits for each token, for the tags {names}{more}. {_describe_tags(labels.names)}",
+        }
+        lines.append(f"- `{head.output}` ({head.task.name}): {words[head.task.labels]}")
+    lead = "`id2label` in `config.json` lists the labels of all heads, in their order and with the head's name in front (`intent: NAME`)."
+    return "\n".join([lead, "", *lines, ""])
+
+
 def _describe_answer(artefacts: Artefacts) -> str:
     """Return sentences on how an app turns the files' outputs into an answer of the task."""
     p = artefacts.processing
@@ -84,20 +118,12 @@ def _describe_answer(artefacts: Artefacts) -> str:
             )
         case TaskName.REGRESSION if applies_sigmoid(artefacts):
             return "The sigmoid of the one logit is the answer, a number from 0 to 1; the files give the logit."
+        case TaskName.SEVERAL:
+            return _describe_heads(artefacts)
         case TaskName.REGRESSION:
             return "The one logit is the predicted number: apply no sigmoid or softmax, and switch off those of a client library."
         case TaskName.TOKEN_CLASSIFICATION:
-            marks = (
-                "`B-` starts a span, `I-` of the same kind continues it, an `I-` without a start belongs to no span."
-                if have_iob_prefixes(artefacts.labels)
-                else "No tag has a prefix such as `B-`: each word whose tag is not `O` is a span, also next to a word with the same tag."
-            )
-            return (
-                "Softmax over each token's logits gives its tags' probabilities. A word is what the tokenizer splits off (its "
-                "pre-tokenizer, so `it's` is three words of most tokenizers); the tag of its first token is the word's tag, its other "
-                f"tokens are ignored. {marks} Offsets count Unicode code points; "
-                "strings of Java, Kotlin, JavaScript and Swift's NSString count UTF-16 units, and an emoji is two of them."
-            )
+            return _describe_tags(artefacts.labels)
         case TaskName.QUESTION_ANSWERING:
             none = (
                 "A question has no answer if the sum of the first token's two logits is higher than the best answer's in every window."

@@ -256,6 +256,7 @@ def _artefacts(model: RunModel, pair: bool, result: Verification, origin: Origin
         task=recipe.task,
         family=folder.family.name,
         form=folder.family.form.name if folder.family.form else None,
+        heads=None if model.folder.heads is None else {h.name: h.task.name for h in model.task.heads},
         labels=list(model.labels),
         pair=pair,
         processing=_processing(model),

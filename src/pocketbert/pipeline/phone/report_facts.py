@@ -23,7 +23,7 @@ from pocketbert.core.disk.files import path_bytes, read_json, sha256_path
 from pocketbert.core.families import Family
 from pocketbert.core.host.hardware import describe_machine
 from pocketbert.core.host.system import installed_versions
-from pocketbert.core.metrics import METRICS, describe_retrieval
+from pocketbert.core.metrics import METRICS, describe_details
 from pocketbert.core.models.folder import ModelCard, open_model_folder
 from pocketbert.core.recipe.file import dump_recipe
 from pocketbert.core.recipe.planned import PlannedFile, name_student
@@ -131,7 +131,7 @@ def early_report_data(recipe: Recipe, run: Path, command: str, tried: TriedStude
     # a student of an earlier choice may still be there
     gates = check_student(student.score, teacher.score, recipe.verify.min_kept) if tried is None else []
     failed = any(g.file == STUDENT and not g.passed for g in gates)
-    judged = [g for g in gates if g.name == "kept"]
+    judged = sorted((g for g in gates if g.name.partition(" ")[0] == "kept"), key=lambda g: g.value or 0.0)
     rows = [
         ModelRow(
             name=name,
@@ -239,7 +239,7 @@ def teacher_score(recipe: Recipe, result: Verification) -> str:
     if result.teacher is None or recipe.student is None:
         return ""
     metric = METRICS[result.teacher.metric]
-    more = f"; {found}" if (found := describe_retrieval(result.teacher.others)) else ""
+    more = f"; {found}" if (found := describe_details(result.teacher.others)) else ""
     return f"{metric.name} {metric.format(result.teacher.value)} on eval (fp32, torch){more}"
 
 

@@ -22,6 +22,7 @@ ROW = Family(
         "token-classification": _WHOLE_TEXT,
         "question-answering": _WHOLE_TEXT,
         "fill-mask": _WHOLE_TEXT,
+        "several": "its class has one head",
         "multiple-choice": "transformers has no class with its head",
     },
     objectives=(),

@@ -22,8 +22,9 @@ ROWS = (
         head_size="d_head",
         padding_side="left",
         invalid_tasks={
+            "several": "heads on whole texts are read at the first token, which is padding here",
             "fill-mask": "its language model predicts a word of a permuted order, which needs the inputs perm_mask and "
-            "target_mapping; without them each token sees the word it is to guess"
+            "target_mapping; without them each token sees the word it is to guess",
         },
         objectives=(),
         limits=(

@@ -54,7 +54,9 @@ def web_code(artefacts: Artefacts, record: ModelRecord) -> str:
     """Return sentences and JavaScript code that runs an ONNX file: with transformers.js, and with PocketBERT's own runtime."""
     file = SnippetFile(artefacts, record)
     code = _transformers_js(file)
-    return code if artefacts.form is not None else f"{code}\n\n{_own_runtime(file)}"
+    # the package runs text inputs and single heads only
+    is_run = artefacts.form is None and artefacts.heads is None
+    return f"{code}\n\n{_own_runtime(file)}" if is_run else code
 
 
 def _own_runtime(file: SnippetFile) -> str:
@@ -84,7 +86,7 @@ def _transformers_js(file: SnippetFile) -> str:
     If its pipelines cannot serve the model, the code uses a model class of transformers.js; if that has no class for
     the model, a session of onnxruntime-node.
     """
-    if file.artefacts.family not in _KNOWN[file.artefacts.task]:
+    if file.artefacts.family not in _KNOWN.get(file.artefacts.task, ()):
         return _session_code(file)
     if file.chooses:
         return _choice_code(file)

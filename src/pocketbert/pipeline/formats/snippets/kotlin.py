@@ -31,6 +31,7 @@ ANDROID = "Android 7 (API 24)"
 _FIELDS = """    private val assets = context.assets   // the files of this folder, under the same names in src/main/assets
     private val tokenizer = assets.open("tokenizer.json").bufferedReader().use { Tokenizer.read(it) }
 """
+_HEAD_ROWS = "logits: of heads on words a row for each token, of others one row; from here to answers: see Processing"
 _LABELS = """    private val labels =
         assets.open("config.json").bufferedReader().use { JsonParser.parseReader(it) }.asJsonObject.getAsJsonObject("id2label")
 """
@@ -115,7 +116,7 @@ def litert(artefacts: Artefacts, record: ModelRecord) -> str:
     file = SnippetFile(artefacts, record)
     names, longest = file.task.answer, file.longest
     feed = "\n".join(f'            "{n}" to {_litert_input(file, n)},' for n in file.inputs)
-    buffers = "\n".join(f"        val {_camel_case(n)} = {_output_buffer(file)}" for n in names)
+    buffers = "\n".join(f"        val {_camel_case(n)} = {_output_buffer(file, n)}" for n in names)
     outputs = ", ".join(f'"{n}" to {_camel_case(n)}' for n in names)
     left = file.processing.padding_side == "left"
     pad = "IntArray(length - values.size) + values" if left else "values.copyOf(length)"
@@ -200,7 +201,7 @@ class MediapipeModel(context: Context) : AutoCloseable {{
 
 def _class_opening(file: SnippetFile, name: str) -> str:
     """Return the first Kotlin lines of a class: its comment, its name, prompts, tokenizer and labels."""
-    labels = _LABELS if file.task.names_labels and not file.has_token_outputs else ""
+    labels = _LABELS if file.task.names_labels and not (file.has_token_outputs or file.task.heads) else ""
     return f"""/** Open it once, off the main thread, and close it when it is not needed any more. */
 class {name}(context: Context) : AutoCloseable {{
 {_prompts(file)}{_FIELDS}{labels}"""
@@ -247,7 +248,7 @@ def _answer_signature(file: SnippetFile) -> str:
         return _choice_signatures(file)
     kinds = {LabelKind.NAME: _label_pair_type(file), LabelKind.NAMES: "List<String>", LabelKind.SCORE: "Float"}
     gives = kinds.get(file.task.labels, "FloatArray")
-    if file.has_token_outputs:
+    if file.has_token_outputs or file.task.heads:
         gives = f"Map<String, {'Array<FloatArray>' if _rows_of_numbers(file) else 'FloatArray'}>"
     parameters = ", ".join(f"{t}: String" for t in texts)
     return f"fun answer({parameters}{_prompt_parameter(file)}): {gives}"
@@ -310,6 +311,14 @@ def _onnx_answer_lines(file: SnippetFile) -> list[str]:
     """
     kind = "Array<Array<FloatArray>>" if _rows_of_numbers(file) else "Array<FloatArray>"
     names = file.task.answer
+    if file.task.heads:
+        values = [
+            f'"{n}" to (outputs.get("{n}").get().value as Array<FloatArray>)'
+            if file.is_of_texts(n)
+            else f'"{n}" to (outputs.get("{n}").get().value as Array<Array<FloatArray>>)[0]'
+            for n in names
+        ]
+        return [f"return mapOf({', '.join(values)})   // {_HEAD_ROWS}"]
     if file.has_token_outputs:
         each = ", ".join(f'"{n}" to (outputs.get("{n}").get().value as {kind})[0]' for n in names)
         return [f"return mapOf({each})   // a row for each token; from here to an answer: see Processing"]
@@ -327,6 +336,9 @@ def _litert_answer_lines(file: SnippetFile) -> list[str]:
     to the model card for the rest.
     """
     names = file.task.answer
+    if file.task.heads:
+        each = ", ".join(f'"{n}" to {_camel_case(n)}{"" if file.is_of_texts(n) else "[0]"}' for n in names)
+        return [f"return mapOf({each})   // {_HEAD_ROWS}"]
     if file.has_token_outputs:
         each = ", ".join(f'"{n}" to {_camel_case(n)}[0]' for n in names)
         return [
@@ -393,9 +405,11 @@ def _input_values(name: str) -> str:
     return known.get(name, "IntArray(e.length())")
 
 
-def _output_buffer(file: SnippetFile) -> str:
+def _output_buffer(file: SnippetFile, name: str) -> str:
     """Return the Kotlin expression of an empty array that LiteRT fills with an output."""
-    numbers = output_width(file.record) or ""
+    numbers = (file.output_size(name) if file.task.heads else output_width(file.record)) or ""
+    if file.task.heads and file.is_of_texts(name):
+        return f"arrayOf(FloatArray({numbers}))"
     if _rows_of_numbers(file):
         return f"Array(1) {{ Array(length) {{ FloatArray({numbers}) }} }}"
     return f"arrayOf(FloatArray({'length' if file.has_token_outputs else numbers}))"
@@ -403,7 +417,7 @@ def _output_buffer(file: SnippetFile) -> str:
 
 def _rows_of_numbers(file: SnippetFile) -> bool:
     """Return whether outputs have several numbers per token, unlike the start and end scores of question answering."""
-    return file.has_token_outputs and len(file.task.answer) == 1
+    return bool(file.task.heads) or (file.has_token_outputs and len(file.task.answer) == 1)
 
 
 def _camel_case(name: str) -> str:

@@ -16,7 +16,7 @@ from pocketbert.core.artefacts import Artefacts, ModelRecord, Processing
 from pocketbert.core.artefacts.folder import choose_file, requested_scheme
 from pocketbert.core.families import GraphInput, Meaning, all_families
 from pocketbert.core.predict.inputs import ENTITIES_FILE
-from pocketbert.core.tasks import TASKS, LabelKind, Level, ScoreFunction, Task, TaskName
+from pocketbert.core.tasks import LabelKind, Level, ScoreFunction, Task, TaskName
 from pocketbert.core.types import Client, Format, Scheme
 
 NO_TELEMETRY = "before the first use: otherwise ONNX Runtime sends telemetry to its vendor"
@@ -124,7 +124,7 @@ def has_tokenizer_sources(artefacts: Artefacts, language: str) -> bool:
 
 def task_row(artefacts: Artefacts) -> Task:
     """Return the entry of the table of tasks for the folder's task."""
-    return TASKS[artefacts.task]
+    return artefacts.task_row
 
 
 def takes_prompts(artefacts: Artefacts) -> bool:
@@ -224,6 +224,17 @@ class SnippetFile:
     def choices(self) -> tuple[str, ...]:
         """The choices of the example."""
         return _CHOICES
+
+    def output_size(self, name: str) -> int | None:
+        """Return how many numbers an output of the file has per text or token; None if that is not known."""
+        signature = self.record.signature
+        sizes = [t.shape[-1] for t in signature.outputs if t.name == name] if signature else []
+        return next((n for n in sizes if isinstance(n, int)), None)
+
+    def is_of_texts(self, name: str) -> bool:
+        """Return whether an output has one row for a text, as of some of several heads."""
+        heads = [head for head in self.task.heads if head.output == name]
+        return heads[0].task.level is Level.TEXT if heads else not self.has_token_outputs
 
     @property
     def has_token_outputs(self) -> bool:

@@ -28,6 +28,7 @@ _SHOWN = {
     TaskName.MULTIPLE_CHOICE: "print(answer.index, answer.text, answer.score)",
     TaskName.FILL_MASK: "print([guess.text for guess in answer.places[0]])",
     TaskName.FEATURE_EXTRACTION: "print(answer.vector)",
+    TaskName.SEVERAL: "for head, own in answer.answers.items():\n    print(head, own.fields())",
 }
 _NO_TELEMETRY = """import os
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")   # before the import: otherwise ONNX Runtime sends telemetry to its vendor
@@ -106,8 +107,9 @@ def litert(artefacts: Artefacts, record: ModelRecord) -> str:
     padded = "[0] * (length - len(values)) + values" if left else "values + [0] * (length - len(values))"
     pad = _PAD_VECTORS if floats else f"pad = lambda values: np.array([{padded}], np.int32)"
     kept = "[:, -len(e.ids):]" if left else "[:, :len(e.ids)]"
+    of_texts = " if value.ndim == 3 else value" if file.artefacts.heads else ""
     out = (
-        f"{{name: value{kept} for name, value in out.items()}}   # without the padding"
+        f"{{name: value{kept}{of_texts} for name, value in out.items()}}   # without the padding"
         if file.has_token_outputs
         else "out"
     )
@@ -164,6 +166,8 @@ logits = run(e)["logits"][0, e.tokens.index(mask)]
 answer = [tokenizer.decode([i]) for i in np.argsort(-logits)[:5].tolist()]"""
     if file.chooses:
         return _choice_lines(file, call)
+    if file.artefacts.heads:
+        return "\n".join([encode, *_head_lines(file)])
     kind = file.task.labels
     if kind is LabelKind.NAME:
         divided = f" / {file.record.temperature:g}   # {TEMPERED}" if file.is_tempered else ""
@@ -202,6 +206,39 @@ answer = [tokenizer.decode([i]) for i in np.argsort(-logits)[:5].tolist()]"""
     else:
         lines = ['answer = run(e)["sentence_embedding"][0]']
     return "\n".join([encode, *lines])
+
+
+def _head_lines(file: SnippetFile) -> list[str]:
+    """Return the Python lines that compute the answers of several heads from one run of the file."""
+    lines = [
+        "out, answer = run(e), {}",
+        'names = json.load(open("config.json", "rb"))["id2label"].values()   # of all heads, with the head\'s name in front',
+        'labels = lambda head: [n.removeprefix(f"{head}: ") for n in names if n.startswith(f"{head}: ")]',
+    ]
+    for head in file.task.heads:
+        values = f'out["{head.output}"][0]'
+        match head.task.labels:
+            case LabelKind.NAME:
+                lines += [
+                    f"scores = np.exp({values} - {values}.max())",
+                    f'answer["{head.name}"] = labels("{head.name}")[scores.argmax()], float(scores.max() / scores.sum())',
+                ]
+            case LabelKind.NAMES:
+                lines.append(
+                    f'answer["{head.name}"] = [n for n, x in zip(labels("{head.name}"), {values}) if x >= 0]   # probability 0.5'
+                )
+            case LabelKind.SPANS:
+                lines += [
+                    "words = {}   # the first token of a word decides its tag",
+                    f"for (start, end), word, i in zip(e.offsets, e.word_ids, {values}.argmax(-1)):",
+                    "    if word is not None:",
+                    f'        start, _, tag = words.get(word, (start, end, labels("{head.name}")[i]))',
+                    "        words[word] = (start, end, tag)",
+                    f'answer["{head.name}"] = list(words.values())   # first character, the one behind the last, tag',
+                ]
+            case _:
+                lines.append(f'answer["{head.name}"] = float({values}[0])')
+    return lines
 
 
 def _choice_lines(file: SnippetFile, call: str) -> str:

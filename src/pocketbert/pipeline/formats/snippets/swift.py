@@ -319,6 +319,9 @@ def _onnx_answer(file: SnippetFile) -> tuple[str, str]:
 
 def _output_shape(file: SnippetFile) -> str:
     """Return the shape of a file's outputs as text for a comment, such as ``[1, length, 9]``."""
+    if file.task.heads:
+        shapes = [(n, file.is_of_texts(n), file.output_size(n) or "numbers") for n in file.task.answer]
+        return ", ".join(f"{n} [1, {'' if of_texts else 'length, '}{size}]" for n, of_texts, size in shapes)
     numbers = output_width(file.record) or "numbers"
     if not file.has_token_outputs:
         return f"[1, {numbers}]"

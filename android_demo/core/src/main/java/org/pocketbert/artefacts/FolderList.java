@@ -29,6 +29,9 @@ record FolderList(
         Fields fields = Fields.of("", content);
         checkSchema(fields.text("schema_version", ""));
         Task task = Task.named(fields.text("task"));
+        if (fields.text("task").equals("several")) {
+            throw new Fields.WrongField("the folder has several heads, and this app shows one.");
+        }
         if (task == null) {
             throw new Fields.WrongField("task '" + fields.text("task") + "' is not known to this app.");
         }

@@ -106,6 +106,7 @@ public class ArtefactsTest {
     @Test
     public void contradictionsAreRefused() {
         refused("text-classification", "soup", Reason.MALFORMED, "task 'soup'");
+        refused("text-classification", "several", Reason.MALFORMED, "the folder has several heads");
         refused("text-classification", "fill-mask", Reason.MALFORMED, "fill-mask has none");
         refused("\"no\", \"yes\"", "\"no\", \"no\"", Reason.MALFORMED, "a name twice");
         refused("\"no\", \"yes\"", "", Reason.MALFORMED, "has some");
