@@ -16,6 +16,7 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import ADAPTERS, LAYER_PARTS, LayerParts
 from pocketbert.core.predict.predictor import split_heads
 from pocketbert.core.predict.sentence_settings import PoolingKind
+from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format, Layout
 from pocketbert.export.adapters.lean import Shape, find_layer_parts, find_layers, make_linear, rewrite_layers
 from pocketbert.export.adapters.mask_4d import MASK_VALUE, ExportPlan, sentence_pooling
@@ -137,7 +138,7 @@ class _TwoMasks(nn.Module):
             return states, self.pooling(states, attention_mask)
         if "last_hidden_state" in self.outputs:
             return (states,)
-        if "start_logits" in self.outputs:
+        if self.task.name is TaskName.QUESTION_ANSWERING:
             both: Tensor = self.model.classifier(self.model.head(states))
             return tuple(part.squeeze(-1) for part in torch.split(both, 1, -1))
         if type(self.model).__name__.endswith("ForSequenceClassification"):

@@ -163,6 +163,11 @@ SEVERAL = several_task(
 )
 OF_TEXTS = several_task({"intent": "text-classification", "mood": "regression"}, OF_HEADS[:3])
 
+CALLED_SPANS = several_task(
+    {"start": "text-classification", "end": "regression"}, ("start: a", "start: b", "end: number")
+)
+"""Outputs with the names of those of question answering."""
+
 
 def several_model(name: str, task: Task) -> Any:
     words = len(vocabulary(find_family(name).tiny["pad_token_id"]))
@@ -177,7 +182,7 @@ def test_a_file_of_several_heads_has_an_output_for_each(format: Format, tmp_path
     assert [t.name for t in predictor.signature.outputs] == ["intent_logits", "mood_logits", "slots_logits"]
 
 
-@pytest.mark.parametrize("task", [SEVERAL, OF_TEXTS], ids=["with words", "texts only"])
+@pytest.mark.parametrize("task", [SEVERAL, OF_TEXTS, CALLED_SPANS], ids=["with words", "texts only", "start and end"])
 @pytest.mark.parametrize("name", ENTRIES)
 def test_heads_of_every_system_are_read_where_its_model_has_them(name: str, task: Task) -> None:
     row = find_family(name)

@@ -198,8 +198,8 @@ class _GoldenRows:
                 self.rows.append((tokens, row))
         self.extra_inputs = sorted({name for r in tokens_by_text.values() for name in r.get("inputs", {})})
         self.listed = {r["path"]: r["sha256"] for r in artefacts.get("files", [])}
-        self.pad_left = processing.get("padding_side") == "left"
-        self.pad_id = config.get("pad_token_id") or 0
+        self.pad_left, self.pad_id = processing.get("padding_side") == "left", config.get("pad_token_id") or 0
+        self.has_heads = bool(artefacts.get("heads"))
         added = (tokenizer.get("added_tokens") or []) if artefacts.get("task") == "fill-mask" else []
         # of a fill-mask model only, whose rows record masked tokens alone
         self.mask_ids = {token["id"] for token in added if token["content"] in ("[MASK]", "<mask>")}
@@ -253,7 +253,7 @@ class _Package:
         self.widths = {n: int(a.shape[2]) for n, a in arrays.items() if len(a.shape) > 2}
         names = tuple(f.name for f in description.output)
         self.outputs = next((k for k in ANSWERS if set(k) <= set(names)), names)
-        if len(self.outputs) > 1 and self.outputs not in ANSWERS:
+        if self.golden.has_heads or (len(self.outputs) > 1 and self.outputs not in ANSWERS):
             raise _RefusalError(f"{self.name} has several heads ({', '.join(names)}), and one is measured.")
         ids = arrays[INPUTS[0]]
         self.default_length = int(ids.shape[-1])

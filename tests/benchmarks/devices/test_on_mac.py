@@ -293,6 +293,15 @@ def test_answers_per_token_from_two_outputs(measure, folder_of):
     assert wrong["largest"] == pytest.approx(0.5, abs=1e-6)
 
 
+def test_heads_called_start_and_end_are_no_question_answering(measure, folder_of):
+    phone = folder_of(spans=True)
+    heads = {"start": "text-classification", "end": "text-classification"}
+    change_json(phone / "artifacts.json", lambda listed: listed.update(task="several", heads=heads))
+    done = measure(phone)
+    assert done.code == 2
+    assert "has several heads (start_logits, end_logits), and one is measured" in done.err
+
+
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("task", list(TASKS))
 def test_it_reads_answers_as_the_toolkit_records_them(tmp_path, task, side):

@@ -151,3 +151,15 @@ def test_outputs_of_files_are_put_side_by_side_at_real_tokens() -> None:
     assert (whole[1][:, 6:] == logits[1, :2, 6:]).all()
     intent = split_by_text(outputs, inputs, ("intent_logits",), HEAD.task, None)
     assert [m.shape for m in intent] == [(1, 3), (1, 3)]
+
+
+@pytest.mark.parametrize("names", [("start", "end"), ("end", "start"), ("begin", "end")])
+def test_heads_on_texts_may_be_called_as_the_outputs_of_question_answering(names: tuple[str, str]) -> None:
+    labels = [f"{name}: {label}" for name in names for label in "ab"]
+    task = several_task(dict.fromkeys(names, "text-classification"), labels)
+    logits = np.arange(8, dtype=np.float32).reshape(2, 4)
+    inputs = {"attention_mask": np.ones((2, 5), np.int64), "input_ids": np.ones((2, 5), np.int64)}
+    matrices = split_by_text(split_heads(logits, task), inputs, task.answer, task, None)
+    assert np.array_equal(matrices, logits[:, None]), "a row of all columns per text"
+    alone = split_by_text(split_heads(logits, task), inputs, task.compared[0], task, None)
+    assert np.array_equal(alone, logits[:, None, :2])

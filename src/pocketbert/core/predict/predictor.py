@@ -270,9 +270,8 @@ def split_by_text(
     values = [np.asarray(outputs[name], np.float32) for name in names]
     if task.heads and names[0] != PROBABILITIES:
         values = [_align_heads(values)]
-    # start and end logits are [B, L]; all other outputs of two axes are [B, C]
-    is_text = task.level is Level.TEXT or bool(task.heads)
-    if values[0].ndim == 2 and is_text and names[0] not in ("start_logits", "end_logits"):
+    # start and end logits of question answering are [B, L]; all other outputs of two axes are [B, C]
+    if values[0].ndim == 2 and (task.heads or task.level is Level.TEXT):
         return [row[None] for row in values[0]]
     stacked = np.stack(values, -1) if values[0].ndim == 2 else np.concatenate(values, -1)
     real = inputs["attention_mask"].astype(bool)
