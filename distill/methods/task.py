@@ -303,15 +303,16 @@ class Finetune:
     Attributes:
         family: Family of the model; decides which inputs it is given.
         task: Task of the model, such as classification; decides the loss.
-        weights: Weight of the one term, ``labels``, or of one for each of several heads.
+        weights: Weight of the one term, ``labels``, by default 1. With several heads it is multiplied by the weight of each, and
+            becomes that of the head's own term, such as ``labels.intent``.
     """
 
     family: Family
     task: Task
-    weights: dict[str, float] = field(init=False)
+    weights: dict[str, float] = field(default_factory=lambda: {"labels": 1.0})
 
     def __post_init__(self) -> None:
-        self.weights = head_weights(self.task, {"labels": 1.0})
+        self.weights = head_weights(self.task, self.weights)
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the number of labelled tokens in a batch if the loss is a mean over tokens, else an empty mapping.

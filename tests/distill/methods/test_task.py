@@ -14,7 +14,7 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
 from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling, PoolingKind
 from pocketbert.core.recipe.stages import SignalWeights, TaskStage
-from pocketbert.core.tasks import SENTENCE_EMBEDDING, TASKS, TaskName
+from pocketbert.core.tasks import SENTENCE_EMBEDDING, TASKS, TaskName, several_task
 from pocketbert.core.types import Projection
 from pocketbert.distill.methods.method import CarriedPart, StageJob, TeacherStudent
 from pocketbert.distill.methods.task import Finetune, TaskDistillation, add_carried_projection, train
@@ -47,6 +47,17 @@ def test_finetuning_minimises_the_cross_entropy_with_gold(family: str, make_clas
     wanted = -(logits.detach().double().log_softmax(-1)[torch.arange(5), labels]).mean()
     assert key == "labels" and term.mean.requires_grad and float(term.count) == 5
     assert float(term.mean.detach()) == pytest.approx(float(wanted), rel=1e-5)
+
+
+def test_finetuning_takes_the_weight_of_its_term() -> None:
+    row, heads = family_of("bert"), {"intent": "text-classification", "mood": "regression"}
+    assert Finetune(row, CLASSIFY).weights == {"labels": 1.0}
+    assert Finetune(row, CLASSIFY, {"labels": 0.5}).weights == {"labels": 0.5}
+    several = several_task(heads, weights={"mood": 3.0})
+    assert Finetune(row, several).weights == {"labels.intent": 1.0, "labels.mood": 3.0}
+    halved = Finetune(row, several, weights={"labels": 0.5})
+    assert halved.weights == {"labels.intent": 0.5, "labels.mood": 1.5}
+    assert replace(halved).weights == halved.weights
 
 
 @torch.no_grad()
