@@ -66,11 +66,16 @@ from pocketbert.distill.teacher.signals import (
 from pocketbert.distill.training.data import TrainData
 
 
-def train(job: StageJob[TaskStage]) -> StageResult:
+def train(job: StageJob[TaskStage], weights: dict[str, float] | None = None) -> StageResult:
     """Train a stage of method `task` on the job's rows, and return the losses.
 
     If the job has the teacher's answers (`StageJob.answers`), the student learns from them and no teacher runs. If the
     stage sets ``cache_teacher``, the teacher's outputs are computed and stored first.
+
+    Args:
+        job: The stage's job.
+        weights: Weight of each term by its name, where several heads do not all learn from the same signals; None for those
+            of the stage's signals.
     """
     pair, stage = job.pair, job.pair.stage
     if job.answers is not None:  # no teacher runs: its sizes and its family do not matter
@@ -88,6 +93,7 @@ def train(job: StageJob[TaskStage]) -> StageResult:
             pooling=job.pooling,
             signals=job.answers,
         )
+        objective.weights = objective.weights if weights is None else weights
         if stage.cache_teacher:
             wanted, where = objective.signals.wanted, f"{pair.where}.cache_teacher"
             half = stage.cache_teacher == "fp16"
@@ -272,7 +278,7 @@ class TaskDistillation:
             terms["margins"] = margin_loss(output, batch, self.pooling, projection)
         if "negatives" in self._learned:
             terms["negatives"] = contrastive_loss(output, batch, self.pooling, projection)
-        return terms
+        return {name: term for name, term in terms.items() if name in self.weights}
 
 
 def _check_signals(pair: TeacherStudent[TaskStage], task: Task) -> None:

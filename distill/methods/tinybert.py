@@ -65,8 +65,18 @@ def train_layers(job: StageJob[LayerStage]) -> StageResult:
 
 
 def train_prediction(job: StageJob[TinyBertPredictionStage]) -> StageResult:
-    """Train a stage of method `tinybert-prediction`, on the teacher's outputs alone, as a stage of method `task`."""
-    return task_method.train(job.with_stage(_to_task_stage(job.pair.stage, job.task)))
+    """Train a stage of method `tinybert-prediction`, on the teacher's outputs alone, as a stage of method `task`.
+
+    For regression it learns from the gold scores alone, and of several heads each as by itself.
+    """
+    signal_of = {head.name: "labels" if _learns_gold(head.task) else "logits" for head in job.task.heads}
+    weights = {f"{signal_of[head.name]}.{head.name}": head.weight for head in job.task.heads}
+    return task_method.train(job.with_stage(_to_task_stage(job.pair.stage, job.task)), weights or None)
+
+
+def _learns_gold(task: Task) -> bool:
+    """Return whether the student of a `tinybert-prediction` stage learns from the gold labels, not from the teacher."""
+    return task.name is TaskName.REGRESSION
 
 
 def _to_task_stage(stage: TinyBertPredictionStage, task: Task) -> TaskStage:
@@ -77,9 +87,9 @@ def _to_task_stage(stage: TinyBertPredictionStage, task: Task) -> TaskStage:
     gradient is that of the KL divergence. Unlike in the released code, the mean is not over classes as well, and there
     is a factor T^2: constant factors, which do not change Adam's steps as long as gradients are not clipped.
     """
-    gold = task.name is TaskName.REGRESSION
+    gold = {_learns_gold(head.task) for head in task.heads} or {_learns_gold(task)}
     optimisation = {name: getattr(stage, name) for name in Optimisation.model_fields}
-    signals = SignalWeights(logits=float(not gold), hidden=0.0, attention=0.0, labels=float(gold))
+    signals = SignalWeights(logits=float(False in gold), hidden=0.0, attention=0.0, labels=float(True in gold))
     return TaskStage(
         method="task", temperature=stage.temperature, signals=signals, augmented=stage.augmented, **optimisation
     )

@@ -17,7 +17,7 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
 from pocketbert.core.recipe.sections import Optimisation
 from pocketbert.core.recipe.stages import LayerWeights, TinyBertIntermediateStage, TinyBertPredictionStage
-from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.tasks import TASKS, TaskName, several_task
 from pocketbert.core.types import Projection, Schedule, Signal
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.losses.common import Counting
@@ -217,7 +217,7 @@ def test_checkpoints_hold_the_projection_saved_students_do_not_and_the_next_stag
 
 @pytest.mark.parametrize("name", list(TASKS))
 def test_the_prediction_stage_is_a_task_stage(name: TaskName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_method, "train", lambda job: job.pair.stage)
+    monkeypatch.setattr(task_method, "train", lambda job, weights: job.pair.stage)
     settings = {"steps": 70, "batch": 16, "micro_batch": 4, "lr": 2e-5, "warmup": 0.2, "schedule": Schedule.CONSTANT}
     settings |= {
         "weight_decay": 0.02,
@@ -236,6 +236,45 @@ def test_the_prediction_stage_is_a_task_stage(name: TaskName, tmp_path: Path, mo
     assert (made.method, made.temperature, made.augmented) == ("task", 1.5, True)
     gold = name is TaskName.REGRESSION
     assert made.signals.weighted() == {"labels" if gold else "logits": 1.0}
+
+
+HEADS = ("intent: a", "intent: b", "mood: number")
+
+
+class RowsOfHeads:
+    """Ten rows with a label of two heads; satisfies TrainData. Each number is 2."""
+
+    lengths: Sequence[int] = [*SIZES, *SIZES]
+
+    def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
+        batch = {name: value for name, value in make_batch(rows, step=step).items() if name in (*INPUTS, "rows")}
+        labels = torch.tensor([row % 2 for row in rows])
+        return {**batch, "intent.labels": labels, "mood.labels": torch.full((len(rows),), 2.0)}
+
+
+@pytest.mark.parametrize("tasks", [("text-classification", "regression"), ("regression", "regression")])
+def test_each_head_learns_in_the_prediction_stage_as_by_itself(
+    tasks: Sequence[str], make_classifier: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The teacher's number is wrong by far; a student that learnt it would follow."""
+    labels = HEADS if "text-classification" in tasks else ("intent: number", HEADS[2])
+    task = several_task(dict(zip(("intent", "mood"), tasks, strict=True)), labels, {"mood": 0.5})
+    teacher = make_classifier("bert", 3, labels)
+    student = make_student(teacher)
+    with torch.no_grad():
+        teacher.classifier.bias[-1] = -100.0
+    objectives, fit = list[Any](), StageJob.fit
+    monkeypatch.setattr(StageJob, "fit", lambda job, own: objectives.append(own) or fit(job, own))
+    stage = TinyBertPredictionStage(method="tinybert-prediction", steps=60, batch=5, lr=1e-2, warmup=0.0)
+    job = StageJob(TeacherStudent(teacher, student, BERT, stage), RowsOfHeads, 3, tmp_path, task)
+    train_prediction(job)
+    first = "logits.intent" if "text-classification" in tasks else "labels.intent"
+    assert objectives[0].weights == {first: 1.0, "labels.mood": 0.5}
+    batch = RowsOfHeads().batch(range(5), 0)
+    assert set(objectives[0](student, batch)) == {first, "labels.mood"}
+    with torch.no_grad():
+        numbers = student.eval()(**{name: batch[name] for name in INPUTS}).logits[:, -1]
+    assert float((numbers - 2).abs().max()) < 1.0, "the gold number, not the teacher's"
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
