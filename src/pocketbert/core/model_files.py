@@ -155,6 +155,8 @@ def _copy_outputs_except(description: Any, *names: str) -> list[Any]:
 
 
 IDENTIFIER = b"TFL3"
+_ROOM = 64 << 20
+"""Bytes for what a TFLite file holds besides its buffers; memory that is not written takes none."""
 _ALIGNMENT = 16
 """The schema aligns weights to 16 bytes; flatbuffers' Python builder forgets that for vectors of bytes."""
 
@@ -212,7 +214,7 @@ def dump_model(model: Any) -> bytearray:
             return super().StartVector(elemSize, numElems, _ALIGNMENT if elemSize == 1 else alignment)
 
     size = sum(len(b.data) for b in model.buffers if b.data is not None)
-    builder = AligningBuilder(size + (1 << 20))
+    builder = AligningBuilder(size + _ROOM)  # one that is too small doubles itself
     builder.Finish(model.Pack(builder), file_identifier=IDENTIFIER)
     written: bytearray = builder.Bytes
     del written[: builder.Head()]  # `builder.Output()` would copy a file of hundreds of MB once more
