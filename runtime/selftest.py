@@ -27,6 +27,9 @@ from pocketbert.core.tasks import Task
 from pocketbert.core.types import Format, Runtime, Scheme
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from pocketbert.core.compare.golden import GoldenRow
 
 _ROWS = 4
@@ -68,9 +71,9 @@ def self_test(
     pass_file = result_cache_file("selftest", key)
     if pass_file is not None and pass_file.is_file():
         return
-    passed = []
-    for number, row in read_test_rows(golden, record.path):
-        difference = golden_difference(predictor, tokenizer, row, record.path, task)
+    passed, (rows, shares) = [], read_test_rows(golden, record.path, task)
+    for number, row in rows:
+        difference = golden_difference(predictor, tokenizer, row, record.path, task, shares)
         bound = row.tolerance[record.path]
         if not difference <= bound:
             raise GateError(
@@ -116,12 +119,17 @@ def cache_folder(kind: str) -> Path | None:
     return folder / "pocketbert" / kind
 
 
-def read_test_rows(golden: Path, path: str) -> list[tuple[int, GoldenRow]]:
-    """Read the golden rows that the self-test of the model file `path` runs, with their line numbers."""
-    from pocketbert.core.compare.golden import read_golden  # only where rows must be run
+def read_test_rows(golden: Path, path: str, task: Task) -> tuple[list[tuple[int, GoldenRow]], NDArray[np.floating]]:
+    """Read the golden rows that the self-test of the model file `path` runs.
 
-    rows = [(n, r) for n, r in enumerate(read_golden(golden), 1) if path in r.outputs]
-    return _choose_rows(rows) if rows else []
+    Returns:
+        The rows with their line numbers, and the `tolerance_shares` of the columns.
+    """
+    from pocketbert.core.compare.golden import read_golden, tolerance_shares  # only where rows must be run
+
+    every = read_golden(golden)
+    rows = [(n, r) for n, r in enumerate(every, 1) if path in r.outputs]
+    return _choose_rows(rows) if rows else [], tolerance_shares(every, task.heads)
 
 
 def _choose_rows(rows: Sequence[tuple[int, GoldenRow]]) -> list[tuple[int, GoldenRow]]:
@@ -137,10 +145,20 @@ def _count_letters(row: tuple[int, GoldenRow]) -> int:
     return len(text) if isinstance(text, str) else sum(map(len, text))
 
 
-def golden_difference(predictor: Predictor, tokenizer: TextTokenizer, row: GoldenRow, path: str, task: Task) -> float:
-    """Run one golden row, and return the largest absolute difference from its expected outputs, NaN if any is NaN."""
+def golden_difference(
+    predictor: Predictor,
+    tokenizer: TextTokenizer,
+    row: GoldenRow,
+    path: str,
+    task: Task,
+    shares: NDArray[np.floating],
+) -> float:
+    """Run one golden row, and return the largest absolute difference from its expected outputs, NaN if any is NaN.
+
+    Differences are divided by the columns' shares of the tolerance, see `read_test_rows`.
+    """
     answer = run_rows(predictor, tokenizer, tokenizer.encode([row.input]), task)[0]
-    return worst_difference(row.pick(answer), row.expected(path))
+    return worst_difference(row.pick(answer), row.expected(path), shares)
 
 
 def _suggest_fix(predictor: Predictor, record: ListedModel) -> str:

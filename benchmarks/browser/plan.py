@@ -76,6 +76,7 @@ class PlannedFile:
         predictor: The file opened on this machine, for the names of inputs and outputs, and for outputs to compare
             with.
         golden: Golden rows of the folder; empty if it has none.
+        shares: The share of a golden row's tolerance that is allowed in each column.
         checked: The inputs of the runs whose outputs are compared, for each golden row; if there are none, for some
             texts.
     """
@@ -84,6 +85,7 @@ class PlannedFile:
     tokenizer: TextTokenizer
     predictor: FilePredictor
     golden: list[GoldenRow] = field(default_factory=list)
+    shares: NDArray[np.floating] = field(default_factory=lambda: np.ones(1))
     checked: list[list[Arrays]] = field(default_factory=list)
 
     @classmethod
@@ -92,10 +94,11 @@ class PlannedFile:
         tokenizer, predictor = TextTokenizer(variant.tokenizer, variant.max_length), variant.file.open(1)
         planned, golden = cls(variant, tokenizer, predictor), variant.tokenizer / GOLDEN_FILE
         if planned.path and golden.is_file():
-            planned.golden = [row for _, row in read_test_rows(golden, planned.path)]
+            rows, planned.shares = read_test_rows(golden, planned.path, planned.task)
+            planned.golden = [row for _, row in rows]
         for row in planned.golden:
             tracked = _TrackedPredictor(predictor)
-            golden_difference(tracked, tokenizer, row, planned.path, planned.task)
+            golden_difference(tracked, tokenizer, row, planned.path, planned.task, planned.shares)
             planned.checked.append(tracked.given)
         if not planned.golden:
             feeds = [make_feeds(tokenizer, [text], TEXT, predictor.lengths)[0] for text in texts[:ANSWERS_COMPARED]]
@@ -162,7 +165,7 @@ class PlannedFile:
             begin += len(runs)
             bound = row.tolerance[self.path]
             try:
-                difference = golden_difference(replayed, self.tokenizer, row, self.path, self.task)
+                difference = golden_difference(replayed, self.tokenizer, row, self.path, self.task, self.shares)
             except (ValueError, IndexError):  # outputs of another shape
                 return 0.0, bound, False
             if not np.isfinite(difference):

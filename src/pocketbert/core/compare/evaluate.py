@@ -1,7 +1,7 @@
 """Evaluation: score any predictor on labelled rows, and measure how far two predictors' outputs differ.
 
 `evaluate` scores a torch module, an ONNX file and everything else in the same way. Differences of outputs are measured
-by `worst_difference` and `rms_error`, both relative to the `logit_scale`, and by `label_agreement`.
+by `worst_difference` and `rms_error`, both relative to the `logit_scale` (of each head: `head_scales`), and by `label_agreement`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.predict.predictor import Batching, Matrix, Predictor, run_rows
 from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.tasks import NamedTask
 
 if TYPE_CHECKING:
     from pocketbert.core.predict.scores import Score
@@ -78,16 +79,24 @@ def _score(reduced: Sequence[Matrix], rows: EvalSet) -> Score:
 
 _FLOOR = 0.1
 """Least yardstick as a share of the largest logit. Trained heads have a spread of 0.2 of it and more."""
+_ONE = np.ones(1)
 
 
-def worst_difference(values: NDArray[np.floating], reference: NDArray[np.floating]) -> float:
+def worst_difference(
+    values: NDArray[np.floating], reference: NDArray[np.floating], scales: NDArray[np.floating] = _ONE
+) -> float:
     """Return the largest absolute difference of two arrays; NaN if a value is NaN or the shapes differ.
 
     NaN is kept by numpy's `max`; a maximum updated in a Python loop would lose it when the next value is finite.
+
+    Args:
+        values: The values.
+        reference: The values that they should have.
+        scales: What the differences are divided by, one number or one for each column; see `head_scales`.
     """
-    if values.shape != reference.shape:
+    if values.shape != reference.shape or (scales.size > 1 and values.shape[-1] != scales.size):
         return float("nan")
-    difference = np.abs(np.asarray(values, np.float64) - np.asarray(reference, np.float64))
+    difference = np.abs(np.asarray(values, np.float64) - np.asarray(reference, np.float64)) / scales
     return float(difference.max()) if difference.size else 0.0
 
 
@@ -108,6 +117,21 @@ def logit_scale(logits: NDArray[np.floating]) -> float:
     """
     largest = float(np.abs(np.asarray(logits, np.float64)).max()) if logits.size else 0.0
     return max(logit_spread(logits), _FLOOR * largest, 1e-6)
+
+
+def head_scales(logits: NDArray[np.floating], heads: Sequence[NamedTask]) -> NDArray[np.float64]:
+    """Return what differences of logits [N, columns] are divided by: one number, or with several heads one for each column.
+
+    A column of one of several heads has the `logit_scale` of that head: by the scale of all columns, a head whose logits differ
+    little could be entirely wrong and pass.
+    """
+    if not heads:
+        return np.array([logit_scale(logits)])
+    scales = np.full(logits.shape[-1], logit_scale(logits))
+    for head in heads:
+        if logits[:, head.columns].size:
+            scales[head.columns] = logit_scale(logits[:, head.columns])
+    return scales
 
 
 def rms_error(values: NDArray[np.floating], reference: NDArray[np.floating]) -> float:

@@ -14,16 +14,18 @@ from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from pocketbert.core.compare import GOLDEN_FILE as GOLDEN_FILE
 from pocketbert.core.compare import MAX_GOLDEN_MIB
-from pocketbert.core.compare.evaluate import logit_scale
+from pocketbert.core.compare.evaluate import head_scales, logit_scale
 from pocketbert.core.disk.files import check_size, read_json, write_json
 from pocketbert.core.errors import InputError, Problem, first_line
 from pocketbert.core.families.weight_records import ProductRanges
 from pocketbert.core.predict.inputs import Text, with_columns
 from pocketbert.core.predict.predictor import Matrix
+from pocketbert.core.tasks import NamedTask
 
 GOLDEN_TOKENS_FILE = "golden_tokens.jsonl"
 LIBRARY_FILE = "library.json"
@@ -154,6 +156,22 @@ def _problems_of_rows(rows: Sequence[GoldenRow]) -> Iterator[str]:
     worst = max((t for r in rows for t in r.tolerance.values()), default=0.0)
     if len(rows) >= LEAST_GOLDEN_ROWS and worst > spread + 1:  # probabilities of MediaPipe have a spread of at most 1
         yield f"allows a difference of {worst:.3g}, more than the answers differ among themselves ({spread:.3g})."
+
+
+def tolerance_shares(rows: Sequence[GoldenRow], heads: Sequence[NamedTask]) -> NDArray[np.float64]:
+    """Return the share of a recorded tolerance that is allowed in each column: all of it, or with several heads that of the head.
+
+    A tolerance is recorded for the spread of all logits together. A head whose logits differ less has as much less of it.
+
+    Args:
+        rows: All golden rows of a folder.
+        heads: The heads of the folder's task.
+
+    Returns:
+        A number for each column, or a single 1.
+    """
+    reference = np.concatenate([row.shaped(row.reference) for row in rows])
+    return head_scales(reference, heads) / logit_scale(reference)
 
 
 # --- token ids ---

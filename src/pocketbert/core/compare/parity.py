@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from pocketbert.core.compare.evaluate import logit_scale, worst_difference
+from pocketbert.core.compare.evaluate import head_scales, logit_scale, worst_difference
 from pocketbert.core.predict.inputs import Encoded, Text, truncate_row
 from pocketbert.core.predict.predictor import (
     Matrix,
@@ -195,9 +195,9 @@ def measure_padding_effect(
     own: Matrix | None = None,
     keep: _Pick | None = None,
     alone: Sequence[Matrix] | None = None,
-    spread: float | None = None,
+    spread: NDArray[np.floating] | None = None,
 ) -> float:
-    """Measure how far padding changes a file's outputs, divided by their spread.
+    """Measure how far padding changes a file's outputs, divided by their spread, of several heads each by its own.
 
     If the file applies the attention mask correctly, only rounding changes them.
 
@@ -211,14 +211,15 @@ def measure_padding_effect(
         keep: Function from a row's index and output matrix to the part of the matrix that is compared; by default all
             of it.
         alone: The outputs of the file for the rows without padding, reduced by `keep`; by default they are computed.
-        spread: The spread of the file's outputs, if it is known from more rows than these; by default that of these
-            rows.
+        spread: The `head_scales` of the file's outputs, if they are known from more rows than these; by default those of
+            these rows.
     """
     pick = keep or (lambda _, matrix: matrix)
     unpadded = join_texts(run_rows(predictor, tokenizer, rows, task, reduce=pick) if alone is None else alone)
     padded = [pick(i, m) for i, m in enumerate(run_padded_rows(predictor, tokenizer, rows, task))]
     moved = join_texts(padded) - unpadded
-    return worst_difference(moved, np.zeros_like(moved) if own is None else own) / (spread or logit_scale(unpadded))
+    scales = head_scales(unpadded, task.heads) if spread is None else spread
+    return worst_difference(moved, np.zeros_like(moved) if own is None else own, scales)
 
 
 def run_padded_rows(

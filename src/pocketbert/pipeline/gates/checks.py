@@ -22,12 +22,13 @@ from pocketbert.core.artefacts import PassedEngine
 from pocketbert.core.compare.evaluate import (
     EvalSet,
     evaluate,
+    head_scales,
     label_agreement,
     logit_scale,
     rms_error,
     worst_difference,
 )
-from pocketbert.core.compare.golden import GoldenRow, read_golden_tokens
+from pocketbert.core.compare.golden import GoldenRow, read_golden_tokens, tolerance_shares
 from pocketbert.core.compare.parity import count_padded_tokens, measure_padding_effect
 from pocketbert.core.host.hardware import describe_machine
 from pocketbert.core.host.progress import print_note
@@ -125,7 +126,7 @@ def check_golden_rows(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]
     Returns:
         The gates. If outputs are not finite or have another shape, one failed gate.
     """
-    rows = subject.rows(rows)
+    shares, rows = tolerance_shares(rows, subject.task.heads), subject.rows(rows)
     answers, references = subject.answers(rows), subject.reference(rows)
     bad = sum(not np.isfinite(a).all() for a in answers)
     if bad:
@@ -140,7 +141,7 @@ def check_golden_rows(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]
     gates = [Gate(name="finite", file=subject.name, passed=True, detail=detail)]
     if subject.name in rows[0].outputs:
         expected = join_texts([r.expected(subject.name) for r in rows])
-        bound, worst = rows[0].tolerance[subject.name], worst_difference(logits, expected)
+        bound, worst = rows[0].tolerance[subject.name], worst_difference(logits, expected, shares)
         detail = f"recorded logits differ by {worst:.3g}, allowed {bound:.3g}."
         gates.append(_error_gate("golden", subject.name, worst, bound, detail))
     gates += _check_fidelity(subject, logits, reference)
@@ -206,7 +207,7 @@ def check_padding(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
         inputs = [truncate_row(e, longest - 1) for e in encoded]
     else:
         # a lost mask moves the answers of every row, and each length has a graph and a mask of its own
-        spread = logit_scale(join_texts(subject.answers([rows[i] for i in short])))
+        spread = head_scales(join_texts(subject.answers([rows[i] for i in short])), subject.task.heads)
         wide = {i: count_padded_tokens(subject.predictor, subject.tokenizer, encoded[i]) for i in short}
         # the shortest row of a graph first: one that nearly fills it has next to no padding
         padded = choose_spread_rows(wide, subject.predictor.lengths, {i: -len(encoded[i]) for i in short})

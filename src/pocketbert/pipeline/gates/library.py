@@ -146,25 +146,29 @@ def _check_answers(library: LibraryAnswers, head: Head, labels: int, subject: Su
     if not rows:
         detail = "the library answered no text that the file takes."
         return Gate(name=_ANSWER_GATE, file=subject.name, passed=True, skipped=True, detail=detail)
-    unlike = next((r for r, a, b in zip(rows, file_values, library_values, strict=True) if a.shape != b.shape), None)
+    by_head = [
+        [_values_of_heads(head.task, r, v) for r, v in zip(rows, own, strict=True)]
+        for own in (file_values, library_values)
+    ]
+    sizes = [[[*map(len, parts)] for parts in own] for own in by_head]
+    unlike = next((r for r, a, b in zip(rows, *sizes, strict=True) if a != b or 0 in b), None)
     if unlike is not None:
         detail = f"{unlike.called}: another number of values than {library.library} gives."
         return Gate(name=_ANSWER_GATE, file=subject.name, passed=False, detail=detail)
-    spread = _measure_value_range(library_values)
-    differences = [np.abs(a - b) / spread for a, b in zip(file_values, library_values, strict=True)]
-    if subject.exported and subject.predictor.engine != REFERENCE_ENGINE:
-        by_row, bound = [float(d.max()) for d in differences], _EXPORTED
-        found = max(by_row)
-    else:
-        by_row = [float(np.sqrt((d**2).mean())) for d in differences]
-        found = float(np.sqrt(np.concatenate([d.ravel() ** 2 for d in differences]).mean()))
-        bound = _RELAXED * bounds_of(subject).allowed(subject.simulated) + _EXPORTED
-    worst = rows[int(np.argmax(by_row))]
+    largest = subject.exported and subject.predictor.engine != REFERENCE_ENGINE
+    # each head by its own range: a head of small numbers could be entirely wrong beside one of large ones
+    of_heads = zip(*(zip(*own, strict=True) for own in by_head), strict=True)
+    errors = [_measure_error(own, expected, largest) for own, expected in of_heads]
+    number = int(np.argmax([error for error, _ in errors]))
+    found, worst = errors[number][0], rows[errors[number][1]].called
+    if head.task.heads:
+        worst = f"head '{head.task.heads[number].name}' of {worst}"
+    bound = _EXPORTED if largest else _RELAXED * bounds_of(subject).allowed(subject.simulated) + _EXPORTED
     detail = f"{len(rows)} texts are answered as by {library.library}, up to {found:.2g} of the answers' spread, allowed {bound:.2g}."
     if not found <= bound:
         detail = (
             f"its answers differ from those of {library.library} by {found:.3g} of their spread, allowed {bound:.2g}; most for "
-            f"{worst.called}. Do pooling, normalization, activation, padding side and label order agree with the checkpoint's files?"
+            f"{worst}. Do pooling, normalization, activation, padding side and label order agree with the checkpoint's files?"
         )
     return Gate(name=_ANSWER_GATE, file=subject.name, passed=found <= bound, value=found, bound=bound, detail=detail)
 
@@ -182,6 +186,38 @@ def _choose_few(rows: Sequence[LibraryRow], with_longest: bool) -> list[LibraryR
     if with_longest:
         chosen |= set({isinstance(rows[i].text, str): i for i in numbers}.values())
     return [rows[i] for i in sorted(chosen)]
+
+
+def _values_of_heads(task: Task, row: LibraryRow, values: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    """Split a row's values into those of each head, one after the other; values too many for the heads are left at the end.
+
+    A head on whole texts has a value for each of its columns, one on tokens as many for each token.
+    """
+    tokens = [len(row.ids) if named.task.level is Level.TOKEN else 1 for named in task.heads]
+    sizes = [count * (named.stop - named.start) for count, named in zip(tokens, task.heads, strict=True)]
+    return np.split(values, np.cumsum(sizes)[:-1]) if sizes else [values]
+
+
+def _measure_error(
+    values: Sequence[NDArray[np.float64]], expected: Sequence[NDArray[np.float64]], largest: bool
+) -> tuple[float, int]:
+    """Measure how far a head's values of all rows differ from the expected ones, as a share of the range of these.
+
+    Args:
+        values: The values of each row.
+        expected: The values that each row should have.
+        largest: Whether to return the largest difference, rather than the root mean square.
+
+    Returns:
+        The error, and the number of the row that differs most.
+    """
+    spread = _measure_value_range(expected)
+    differences = [np.abs(a - b) / spread for a, b in zip(values, expected, strict=True)]
+    if largest:
+        by_row = [float(d.max()) for d in differences]
+        return float(np.max(by_row)), int(np.argmax(by_row))
+    by_row = [float(np.sqrt((d**2).mean())) for d in differences]
+    return float(np.sqrt(np.concatenate([d.ravel() ** 2 for d in differences]).mean())), int(np.argmax(by_row))
 
 
 def _measure_value_range(values: Sequence[NDArray[np.float64]]) -> float:
