@@ -116,6 +116,16 @@ def test_each_head_is_scored_as_by_itself_on_the_rows_with_its_label(
     assert broken.heads["intent"] == alone["intent"], "the other heads keep their score"
 
 
+def test_a_head_of_which_no_row_has_a_label_is_named_and_in_no_mean(
+    examples: list[Example], tokenizer: TextTokenizer
+) -> None:
+    prepared = HEAD.prepare(examples[2:3], tokenizer, "a.jsonl")
+    score = score_outputs(HEAD, prepared, draw_outputs(prepared))
+    assert {name: own.rows for name, own in score.heads.items()} == {"intent": 0, "topics": 1, "mood": 1, "slots": 1}
+    assert score.value == pytest.approx(np.mean([own.value for own in score.heads.values() if own.rows]))
+    assert not any(name.startswith("intent.") for name in score.others)
+
+
 def test_the_answer_holds_that_of_each_head(examples: list[Example], tokenizer: TextTokenizer) -> None:
     prepared = HEAD.prepare(examples, tokenizer, "a.jsonl", labelled=False)
     outputs = draw_outputs(prepared)

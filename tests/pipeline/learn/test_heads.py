@@ -415,3 +415,22 @@ def test_a_head_that_lost_is_not_outweighed_by_one_that_won() -> None:
     assert failed(check_student(score(0.9, 0.4), score(0.9, 0.9), 0.9)) == ["chance slots", "kept slots"]
     alone = before.heads["intent"]
     assert [g.name for g in check_each_head(check_drop, "f", alone, alone, 0.01, "fp32")] == ["drop"]
+
+
+def test_a_head_that_cannot_be_checked_is_listed_as_skipped() -> None:
+    both = score(0.9, 0.8)
+    empty = both.heads["slots"].model_copy(update={"rows": 0, "value": 0.0})
+    lacking = both.model_copy(update={"heads": {**both.heads, "slots": empty}})
+    older = both.model_copy(update={"heads": {"intent": both.heads["intent"]}})
+    for check, bound in ((check_drop, (0.01, "fp32")), (check_kept, (0.9,))):
+        for own, reference, why in (
+            (lacking, both, "none of the scored rows has a label of it"),
+            (older, both, "none of the scored rows has a label of it"),
+            (both, lacking, "what it is compared with has no score of it"),
+            (both, older, "what it is compared with has no score of it"),
+        ):
+            intent, slots = check_each_head(check, "f", own, reference, *bound)
+            assert (intent.passed, intent.skipped) == (True, False)
+            assert (slots.name, slots.skipped) == (f"{check.__name__.removeprefix('check_')} slots", True)
+            assert slots.detail == f"the head 'slots' is not checked: {why}."
+    assert [g.skipped for g in check_each_head(check_chance, "f", lacking, "eval")] == [False, True]

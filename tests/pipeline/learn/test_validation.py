@@ -6,19 +6,29 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from pocketbert.cli.main import app
-from pocketbert.core.data.examples import Example
+from pocketbert.core.data.examples import Example, HeadLabels
+from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
+from pocketbert.core.families import family_of
+from pocketbert.core.heads import make_head
+from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.file import recipe_from_values
 from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.tasks import several_task
+from pocketbert.pipeline.learn import validation
 from pocketbert.pipeline.learn.finishing import read_training
-from pocketbert.pipeline.learn.validation import add_validation
+from pocketbert.pipeline.learn.validation import add_validation, make_validation
 from support.tiny_texts import write_lines
 
 Cli = Callable[..., Any]
@@ -72,6 +82,39 @@ def test_validation_rows_are_taken_from_the_training_rows_where_they_can_tell_so
     assert sorted(e.row for e in (*taken, *parts["train"])) == [*range(rows)]
     assert not {e.digest for e in taken} & {e.digest for e in parts["train"]}, "equal texts stay together"
     assert all(abs(count - wanted / 3) <= 3 for count in Counter(e.label for e in taken).values())
+
+
+def test_the_rows_that_are_scored_have_labels_of_each_head(
+    tiny_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The numbers stand at the rows with the largest hashes, which a budget of 120 of 600 rows leaves out."""
+    heads = {"intent": "text-classification", "mood": "regression"}
+    head = make_head(several_task(heads, labels := ("intent: a", "intent: b", "mood: number")), Labels(labels))
+    made = [Example(f"text {i}", None, HeadLabels(("ab"[i % 2], None)), i) for i in range(600)]
+    last = {e.digest for e in sorted(made, key=lambda e: e.digest)[-70:]}
+    made = [replace(e, label=HeadLabels((e.label.labels[0], e.row / 600))) if e.digest in last else e for e in made]  # type: ignore[union-attr]
+    tokenizer, scored = TextTokenizer(tiny_model("bert", 2, ("a", "b")), 8), list[Any]()
+    splits: Any = {
+        "train": SimpleNamespace(examples=[None] * 2000),
+        "validation": head.prepare(made, tokenizer, "rows"),
+    }
+
+    def evaluate(_: Any, __: Any, rows: Any, batch: int) -> Any:
+        scored.append(rows.rows)
+        return head.score([torch.randn(1, 3).numpy() for _ in rows.rows.encoded], rows.rows), []
+
+    monkeypatch.setattr(validation, "evaluate", evaluate)
+    for metric in ("mood.pearson", None):
+        tasks = {name: {"task": own, "label": name} for name, own in heads.items()}
+        recipe = recipe_with({"metric": metric} if metric else {}, steps=150, task=None, tasks=tasks)
+        settings = recipe.teacher.finetune
+        assert settings is not None
+        found = make_validation(recipe, head, splits, settings, family_of("bert"), tokenizer, DEFAULT_POOLING)
+        assert found is not None
+        assert -1 <= found.score(torch.nn.Identity()) <= 1
+        assert len(scored[-1].examples) == 120
+        assert sum(truth[1] is not None for truth in scored[-1].truth) == 60
+        assert [e.row for e in scored[-1].examples] == sorted(e.row for e in scored[-1].examples)
 
 
 def test_rare_labels_stay_in_training_and_the_seed_decides_which_rows_go() -> None:

@@ -81,10 +81,13 @@ class SeveralHeads:
         return np.concatenate(parts, -1)
 
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
-        """Compute the score of each head on the rows that have a label of it, and the mean of the heads' deciding metrics."""
+        """Compute the score of each head on the rows that have a label of it, and the mean of the heads' deciding metrics.
+
+        A head of which no row has a label has a score of 0 rows, which is in no mean.
+        """
         from pocketbert.core.predict.score_records import Score
 
-        scores, start = dict[str, Score](), 0
+        scores, unscored, start = dict[str, Score](), dict[str, Score](), 0
         for place, named in enumerate(self.task.heads):
             per_token = named.task.level is Level.TOKEN
             stop = start + (1 if per_token else named.stop - named.start)
@@ -98,9 +101,11 @@ class SeveralHeads:
                 truth=[prepared.truth[i][place] for i in numbers],
             )
             own = [reduced[i][:, start:stop] if per_token else reduced[i][:1, start:stop] for i in numbers]
+            start = stop
             if numbers:
                 scores[named.name] = self.heads[named.name].score(own, part)
-            start = stop
+            else:
+                unscored[named.name] = Score.of(named.task.metric, 0.0, {}, 0, 0.0, True)
         others = {f"{name}.{score.metric}": score.value for name, score in scores.items()}
         others |= {f"{name}.{key}": value for name, score in scores.items() for key, value in score.others.items()}
         values, chances = [s.value for s in scores.values()], [s.chance for s in scores.values()]
@@ -112,7 +117,7 @@ class SeveralHeads:
             float(np.mean(chances)) if chances else 0.0,
             all_finite(reduced),
         )
-        return whole.model_copy(update={"heads": scores})
+        return whole.model_copy(update={"heads": scores | unscored})
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
         """Return for each text the answers of all heads, as `HeadAnswers`."""

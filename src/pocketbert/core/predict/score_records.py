@@ -24,7 +24,8 @@ class Score(BaseModel):
         rows: Number of rows that were scored.
         chance: Score that a model may reach by luck without reading the text.
         finite: Whether every output was a finite number.
-        heads: For a model with several heads, the score of each by its name, on the rows that have a label of it.
+        heads: For a model with several heads, the score of each by its name, on the rows that have a label of it; of 0 rows if
+            none has.
     """
 
     # a failed gate may hold NaN, which JSON has no word for; "NaN" reads back, null would not

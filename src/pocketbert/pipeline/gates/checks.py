@@ -264,6 +264,8 @@ def record_engine(predictor: Predictor) -> PassedEngine:
 def check_each_head(check: Callable[..., Gate], name: str, score: Score, *others: object) -> list[Gate]:
     """Run a check of a score for each of several heads, whose name then follows that of the gate; once for one head.
 
+    The gate of a head is skipped if it has no score, or if one of the others has none of it.
+
     Args:
         check: `check_chance`, `check_drop` or `check_kept`.
         name: Name of the file or model that has the score.
@@ -272,12 +274,23 @@ def check_each_head(check: Callable[..., Gate], name: str, score: Score, *others
     """
     if not score.heads:
         return [check(name, score, *others)]
-    gates = []
-    for head, own in score.heads.items():
-        parts = [other.heads.get(head) if isinstance(other, Score) else other for other in others]
-        if None not in parts:
-            gate = check(name, own, *parts)
-            gates.append(gate.model_copy(update={"name": f"{gate.name} {head}"}))
+    gates, compared = list[Gate](), [other for other in others if isinstance(other, Score)]
+    for head in dict.fromkeys(head for each in (score, *compared) for head in each.heads):
+        of_head = [each.heads.get(head) for each in (score, *compared)]
+        if all(own is not None and own.rows for own in of_head):
+            parts = [other.heads[head] if isinstance(other, Score) else other for other in others]
+            gate = check(name, score.heads[head], *parts)
+        else:
+            has_own = of_head[0] is not None and of_head[0].rows
+            which = (
+                "what it is compared with has no score of it"
+                if has_own
+                else "none of the scored rows has a label of it"
+            )
+            detail = f"the head '{head}' is not checked: {which}."
+            kind = check.__name__.removeprefix("check_")
+            gate = Gate(name=kind, file=name, passed=True, skipped=True, detail=detail)
+        gates.append(gate.model_copy(update={"name": f"{gate.name} {head}"}))
     return gates
 
 

@@ -261,7 +261,7 @@ def make_validation(
     if not named and not _is_scored_by_default(recipe, settings, trained + len(rows.examples), trained):
         return None
     if section.evaluate_every is None:
-        rows = _limit_rows(rows, settings)
+        rows = _limit_rows(rows, settings, len(head.task.heads))
         every = max(ceil(settings.steps / _MOST_SCORES), ceil(len(rows.encoded) / (_FREE * settings.batch)))
         every = min(every, ceil(settings.steps / 3))
     else:
@@ -278,13 +278,26 @@ def make_validation(
     return Validation(score, every, section.patience, higher, name)
 
 
-def _limit_rows(rows: Prepared, settings: Updates) -> Prepared:
-    """Return as many rows as can be scored six times in 5 % of the training's time: those with the smallest hashes."""
+def _limit_rows(rows: Prepared, settings: Updates, heads: int) -> Prepared:
+    """Return as many rows as can be scored six times in 5 % of the training's time: those with the smallest hashes.
+
+    Of several heads, each has an equal part of the rows first: those with a label of it, which few rows may have.
+
+    Args:
+        rows: All validation rows.
+        settings: Settings of the training, with its number of steps.
+        heads: Number of several heads; 0 for one head.
+    """
     budget = max(_FREE * settings.batch * settings.steps / _LEAST_SCORES, _LEAST_SCORED)
     count = int(budget * len(rows.examples) / len(rows.encoded))
     if count >= len(rows.examples):
         return rows
-    return rows.only(sorted(rows.first_by_hash(max(count, 1))))
+    count, ordered = max(count, heads, 1), rows.first_by_hash(len(rows.examples))
+    chosen = set[int]()
+    for place in range(heads):
+        chosen |= {*[i for i in ordered if rows.truth[i][place] is not None][: count // heads]}
+    chosen |= {*[i for i in ordered if i not in chosen][: count - len(chosen)]}
+    return rows.only(sorted(chosen))
 
 
 def metric_value(score: Score, name: str) -> float:
