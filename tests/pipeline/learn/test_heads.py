@@ -27,8 +27,11 @@ from pocketbert.core.predict.answers import HeadAnswers
 from pocketbert.core.predict.scores import Score
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.core.tasks import TaskName, several_task
+from pocketbert.pipeline.direct.exporting import export_recipe
 from pocketbert.pipeline.gates.checks import check_chance, check_drop, check_each_head, check_kept, check_student
 from pocketbert.pipeline.learn.finishing import read_training
+from pocketbert.pipeline.options import ExportOptions
+from pocketbert.pipeline.run import RECIPE_FILE
 from support.client_environments import ROOT
 from support.defects import ONNX, ONNX_INT8, relist
 from support.defects import onnx as defects
@@ -278,6 +281,43 @@ def test_a_finished_model_is_exported_and_quantized_again(finished: Path, tmp_pa
     small = cli("quantize", "-m", finished / "phone", "-o", tmp_path / "small", "--scheme", "w4")
     assert small.exit_code == 0, small.stderr
     assert len(pocketbert.load(tmp_path / "small", "w4").predict(["a song"])[0].fields()) == 2
+
+
+def test_rows_for_an_export_name_the_column_of_each_head(
+    finished: Path, folder: Path, tmp_path: Path, cli: Cli
+) -> None:
+    rows = ("--data", folder / "eval.jsonl", "--label", "slots=tags")
+    command = ("export", "-m", finished / "student", "-o", tmp_path / "e", "--format", "onnx", "--scheme", "fp32")
+    result = cli(*command, *rows)
+    assert result.exit_code == 0, result.stderr
+    assert "text: column 'tokens'" in result.stderr, "the column of texts is found"
+    scores = read_artefacts(tmp_path / "e").default_model().scores["eval"].heads
+    assert scores["slots"].value > 0.9
+    assert scores["intent"].value > 0.9
+    unnamed = cli(*command[:4], tmp_path / "u", *command[5:], *rows[:2])
+    assert unnamed.exit_code == 2
+    assert "slots" in unnamed.stderr
+    wrong = cli(*command[:4], tmp_path / "u", *command[5:], *rows[:3], "mood=tags")
+    assert "names no column of a head; the folder has the heads slots, intent" in wrong.stderr
+
+
+def test_calibration_rows_name_the_column_of_each_head(finished: Path, folder: Path, tmp_path: Path, cli: Cli) -> None:
+    rows = ("--calibrate", folder / "train.jsonl", "--label", "slots=tags")
+    result = cli("quantize", "-m", finished / "phone", "-o", tmp_path / "q", "--scheme", "a8w8", *rows)
+    assert result.exit_code == 0, result.stderr
+    assert len(pocketbert.load(tmp_path / "q", "a8w8").predict(["a song"])[0].fields()) == 2
+    recipe = load_recipe(tmp_path / "q" / RECIPE_FILE)
+    assert recipe.label_columns == {"slots": "tags", "intent": "intent"}
+
+
+def test_rows_with_labels_in_different_columns_are_refused(finished: Path, folder: Path) -> None:
+    files = {"data": folder / "eval.jsonl", "calibrate": folder / "train.jsonl"}
+    sources = {key: DataSource(path=str(path), label="slots=tags") for key, path in files.items()}
+    sources["data"] = sources["data"].model_copy(update={"label": "slots=tags,intent=mood"})
+    with pytest.raises(
+        InputError, match="--label: slots=tags,intent=mood and slots=tags name other columns of the heads"
+    ):
+        export_recipe(str(finished / "student"), ExportOptions(schemes=["a8w8"], **sources))
 
 
 def test_labelled_rows_score_each_head(finished: Path, folder: Path, cli: Cli) -> None:

@@ -53,12 +53,13 @@ from pocketbert.core.recipe.data import MAX_LENGTH
 from pocketbert.core.recipe.file import load_recipe, recipe_from_values
 from pocketbert.core.recipe.quantize import list_quantized_files
 from pocketbert.core.recipe.recipe import CoremlSection, Recipe
-from pocketbert.core.tasks import TASKS, TaskName, task_of
+from pocketbert.core.tasks import TASKS, TaskName, several_task, task_of
 from pocketbert.core.types import Attention, Format, Runtime, Scheme
 from pocketbert.pipeline.doctor import require_for
 from pocketbert.pipeline.formats.base import check_file_sizes
 from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.learn.data import check_files, check_threshold
+from pocketbert.pipeline.make.measuring import guess_head_columns
 from pocketbert.pipeline.options import OPTION_RECIPE_KEYS, RECIPE_KEY_FLAGS, AnswerOptions, ExportOptions
 from pocketbert.pipeline.phone.recording import write_page
 from pocketbert.pipeline.reference import print_family_choice
@@ -282,13 +283,18 @@ def export_recipe(model: str, options: ExportOptions) -> tuple[Recipe, ModelFold
                     data=options.data and guess_and_report_columns(options.data, labels),
                     calibrate=options.calibrate and guess_and_report_columns(options.calibrate, labels),
                 )
+            columns = dict[str, str]()
+            if task == TaskName.SEVERAL:
+                if folder.heads is None:
+                    raise InputError(Problem("task", "the model has one head, not several.", "Leave it out."))
+                row, rows = several_task(folder.heads), (options.data, options.calibrate)
+                (data, calibrate), columns = guess_head_columns(rows, row)
+                options = replace(options, data=data, calibrate=calibrate)
         except InputError as error:
             raise InputError([*error.problems, *option_problems(name, options)]) from error
         content = _recipe_content(name, _recipe_name(folder), options, task)
-        if task == TaskName.SEVERAL:
-            if folder.heads is None:
-                raise InputError(Problem("task", "the model has one head, not several.", "Leave it out."))
-            content["tasks"] = {head: {"task": own} for head, own in folder.heads.items()}
+        if folder.heads is not None and task == TaskName.SEVERAL:
+            content["tasks"] = {head: {"task": own, "label": columns[head]} for head, own in folder.heads.items()}
         recipe = recipe_from_values(content, _TITLE)
         licence = recipe.teacher.licence or folder.licence
         return recipe, replace(folder, licence=licence, used_for=TaskName(task))

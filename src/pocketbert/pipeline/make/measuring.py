@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from pocketbert.core.artefacts import find_artefact_folder, read_artefacts
 from pocketbert.core.compare.evaluate import EvalSet
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 TEACHER_ROW_NAME = "teacher fp32"
 """Name of the teacher's file in tables."""
+_Source = TypeVar("_Source", bound=DataSource | None)
 _RUN_BUDGET_S = 60.0
 """Seconds that the benchmark of a run takes at most; `pocketbert benchmark --budget` has its own."""
 
@@ -276,10 +277,7 @@ def labelled_rows(folder: Path, source: DataSource) -> EvalSet:
     artefacts = read_artefacts(folder)
     head, name = artefacts.head(), Path(source.title).name
     if head.task.heads:
-        columns = _columns_of_heads(source.label, head.task)
-        leading = next((h for h in head.task.heads if h.task.labels is LabelKind.SPANS), head.task.heads[0])
-        given = {**source.model_dump(exclude_unset=True), "label": columns[leading.name]}
-        source = guess_and_report_columns(DataSource.model_validate(given), leading.task.labels)
+        (source, *_), columns = guess_head_columns([source], head.task)
         prepared = head.prepare(
             read_head_rows(source, head.task, columns),
             TextTokenizer(folder, artefacts.processing.max_length),
@@ -303,6 +301,35 @@ def labelled_rows(folder: Path, source: DataSource) -> EvalSet:
         fix = "Give --text-pair, or leave --data out."
         raise InputError(Problem("--data", what, fix))
     return EvalSet(name, head, prepared)
+
+
+def guess_head_columns(sources: Sequence[_Source], task: Task) -> tuple[list[_Source], dict[str, str]]:
+    """Guess the columns of texts that sources of rows for several heads do not name.
+
+    Args:
+        sources: The rows; their `label` may name a column of each head, ``intent=COLUMN,slots=COLUMN``. None for no rows.
+        task: The task of all heads.
+
+    Returns:
+        Copies of the sources that name their columns of texts and no label, and the column of each head's label by the head's name.
+
+    Raises:
+        InputError: If a name in `label` is no head, two sources name other columns, or the columns cannot be guessed.
+    """
+    default = DataSource.model_fields["label"].default
+    labels = list(dict.fromkeys(source.label for source in sources if source is not None)) or [default]
+    columns, *others = [_columns_of_heads(label, task) for label in labels]
+    if any(own != columns for own in others):
+        what = f"{' and '.join(labels)} name other columns of the heads, and one run reads both files."
+        raise InputError(Problem("--label", what, "Name the columns of both files alike."))
+    leading = next((h for h in task.heads if h.task.labels is LabelKind.SPANS), task.heads[0])
+    guessed = list(sources)
+    for i, source in enumerate(sources):
+        if source is not None:
+            given = {**source.model_dump(exclude_unset=True), "label": columns[leading.name]}
+            found = guess_and_report_columns(DataSource.model_validate(given), leading.task.labels)
+            guessed[i] = cast("_Source", found.model_copy(update={"label": default}))
+    return guessed, columns
 
 
 def _columns_of_heads(label: str, task: Task) -> dict[str, str]:
