@@ -160,6 +160,17 @@ def test_a_head_without_labels_is_refused_with_its_column(tmp_path: Path) -> Non
         ({"data": {"labels": ["a", "b"]}}, "data.labels: belongs to one head: give tasks.NAME.labels"),
         ({"data": {"train": {"text_pair": "b"}}}, "data.train.text_pair: several takes one text"),
         ({"data": {"train": {"teacher": "probs"}}}, "data.train.teacher: is not possible with several heads"),
+        ({"data": {"eval": {"teacher": "probs"}}}, "data.eval.teacher: is not possible with several heads"),
+        ({"data": {"train": {"label": "tags"}}}, "data.train.label: belongs to one head: give tasks.NAME.label"),
+        ({"data": {"eval": {"label": "tags"}}}, "data.eval.label: belongs to one head: give tasks.NAME.label"),
+        (
+            {"data": {"validation": {"path": "v.jsonl", "label": "tags", "teacher": "probs"}}},
+            "data.validation.teacher: is not possible with several heads",
+        ),
+        (
+            {"data": {"validation": {"path": "v.jsonl", "label": "tags"}}},
+            "data.validation.label: belongs to one head: give tasks.NAME.label",
+        ),
         ({"student": {"layers": 0}}, "student.layers: 0: is not possible with several heads"),
         ({"student": {"layers": 1, "vocabulary": {}}}, "student.vocabulary: is not possible with several heads"),
         ({"answer": {"temperature": 1.5}}, "answer.temperature: has no meaning for several"),

@@ -206,6 +206,11 @@ class DataSection(Section):
             return source.model_dump(exclude_unset=True)
         return source
 
+    def labelled_sources(self) -> list[tuple[str, DataSource]]:
+        """Return `train`, `eval` and `validation` by name, those that the recipe has."""
+        named = {"train": self.train, "eval": self.eval, "validation": self.validation}
+        return [(name, source) for name, source in named.items() if source is not None]
+
     @property
     def eval_source(self) -> DataSource | None:
         """The source of the evaluation rows; None without any.
@@ -244,6 +249,12 @@ def list_head_problems(
         problems.append("tasks.teacher: a head cannot be called teacher: give it another name, and its column as label")
     if data.labels is not None:
         problems.append("data.labels: belongs to one head: give tasks.NAME.labels")
+    default = DataSource.model_fields["label"].default
+    problems += [
+        f"data.{name}.label: belongs to one head: give tasks.NAME.label"
+        for name, source in data.labelled_sources()
+        if source.label != default  # a stored recipe lists the default
+    ]
     problems += [
         f"tasks.{name}.labels: {head.task} has no labels: leave it out"
         for name, head in heads.items()

@@ -400,7 +400,7 @@ class Recipe(Section):
         unsuited = {
             "data.transfer": data.transfer is not None,
             "data.augment": data.augment is not None,
-            "data.train.teacher": self.column is not None,
+            **{f"data.{name}.teacher": source.teacher is not None for name, source in data.labelled_sources()},
             "quantize.budget": self.quantize.budget is not None,
             "student: auto": student is not None and student.auto is not None,
             "student.layers: 0": student is not None and student.layers == 0,
