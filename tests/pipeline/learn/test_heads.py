@@ -157,6 +157,11 @@ def test_a_head_without_labels_is_refused_with_its_column(tmp_path: Path) -> Non
         ({"tasks": {"slots": {"task": "fill-mask"}}}, "fill-mask cannot share an encoder with other heads"),
         ({"tasks": {"teacher": {"task": "regression"}}}, "tasks.teacher: a head cannot be called teacher"),
         ({"tasks": {"Slots": {"task": "regression"}}}, "tasks"),
+        *(
+            ({"tasks": {n: {"task": "regression"}}}, f"tasks.{n}: a head cannot be called {n}")
+            for n in ("text", "truncated", "row")
+        ),
+        ({"tasks": {f"h{i}": {"task": "regression"} for i in range(15)}}, "at most 16 items"),
         ({"data": {"labels": ["a", "b"]}}, "data.labels: belongs to one head: give tasks.NAME.labels"),
         ({"data": {"train": {"text_pair": "b"}}}, "data.train.text_pair: several takes one text"),
         ({"data": {"train": {"teacher": "probs"}}}, "data.train.teacher: is not possible with several heads"),
@@ -376,6 +381,10 @@ def test_commands_that_take_one_head_say_so(finished: Path, folder: Path, tmp_pa
     [
         ("artifacts.json", {"heads": None}, "heads are named for the task several"),
         ("artifacts.json", {"heads": {"slots": "token-classification", "mood": "regression"}}, "do not fit the labels"),
+        ("artifacts.json", {"heads": {}}, "at least 2 items"),
+        ("artifacts.json", {"heads": {f"h{i}": "regression" for i in range(17)}}, "at most 16 items"),
+        ("artifacts.json", {"heads": {"../x": "regression", "slots": "token-classification"}}, "heads.../x"),
+        ("artifacts.json", {"heads": {"text": "regression", "slots": "token-classification"}}, "cannot be called text"),
         ("artifacts.json", {"heads": {"intent": "fill-mask", "slots": "token-classification"}}, "fill-mask is no task"),
         ("config.json", {"pocketbert_heads": {"slots": "token-classification"}}, "pocketbert_heads is"),
         ("config.json", {"pocketbert_heads": None}, "pocketbert_heads is None"),

@@ -28,7 +28,17 @@ from pocketbert.core.heads import Head, make_head
 from pocketbert.core.heads.settings import AnswerSettings, Share
 from pocketbert.core.predict.score_records import Confidence, Score
 from pocketbert.core.predict.sentence_settings import PoolingKind, Prompts, Similarity
-from pocketbert.core.tasks import HEAD_TASKS, ScoreFunction, Task, TaskName, several_task, task_of
+from pocketbert.core.tasks import (
+    FEWEST_HEADS,
+    HEAD_TASKS,
+    MOST_HEADS,
+    HeadName,
+    ScoreFunction,
+    Task,
+    TaskName,
+    several_task,
+    task_of,
+)
 from pocketbert.core.types import Client, Format, Provenance, Runtime, Scheme, Status
 
 SCHEMA_VERSION = "1.0"
@@ -37,7 +47,6 @@ _MAX_LABELS = 1 << 16
 _Size = Annotated[StrictInt, Field(ge=0, lt=1 << 63)]
 _Length = Annotated[int, Field(ge=1, le=_MAX_LENGTH)]
 _LabelName = Annotated[str, Field(min_length=1, max_length=1 << 12)]
-_HeadName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 _PromptText = Annotated[str, Field(max_length=1 << 14)]
 
 
@@ -346,7 +355,7 @@ class Artefacts(_Record):
     task: TaskName
     family: str
     form: str | None = None
-    heads: dict[_HeadName, HeadTask] | None = None
+    heads: Annotated[dict[HeadName, HeadTask], Field(min_length=FEWEST_HEADS, max_length=MOST_HEADS)] | None = None
     labels: Annotated[list[_LabelName], Field(max_length=_MAX_LABELS)]
     pair: bool = False
     processing: Processing

@@ -245,8 +245,6 @@ def list_head_problems(
         unsuited: Keys that are set and have no use for several heads.
     """
     problems = [f"{key}: is not possible with several heads (tasks): leave it out" for key in unsuited]
-    if "teacher" in heads:
-        problems.append("tasks.teacher: a head cannot be called teacher: give it another name, and its column as label")
     if data.labels is not None:
         problems.append("data.labels: belongs to one head: give tasks.NAME.labels")
     default = DataSource.model_fields["label"].default

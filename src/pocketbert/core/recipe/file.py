@@ -371,6 +371,8 @@ def _validation_problem(error: Any, document: _Document) -> Problem:
 
 def _split_location(location: _Keys) -> tuple[_Keys, set[str]]:
     """Split a pydantic error's location into the file's keys, and the method names that pydantic adds between them."""
+    if location[-1:] == ("[key]",):  # the key itself is wrong, not its value
+        location = location[:-1]
     added = {i for i in range(2, len(location)) if location[i - 2] == "distill" and location[i] in stage_sections()}
     return tuple(k for i, k in enumerate(location) if i not in added), {str(location[i]) for i in added}
 

@@ -47,7 +47,7 @@ from pocketbert.core.recipe.student import (
     list_static_problems,
     list_vocabulary_problems,
 )
-from pocketbert.core.tasks import LabelKind, Task, TaskName, several_task, task_of
+from pocketbert.core.tasks import FEWEST_HEADS, MOST_HEADS, HeadName, LabelKind, Task, TaskName, several_task, task_of
 from pocketbert.core.types import Attention, Client, Format, Layout, Scheme, Shapes
 
 _STANDARD = PRESETS[Preset.STANDARD]
@@ -272,10 +272,10 @@ class Recipe(Section):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="Short name of the run.")
     description: str = Field("", description="One sentence for people.")
     task: TaskName = Field(description="Hub task name; several, or left out, with tasks.")
-    tasks: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")], HeadSection] | None = Field(
+    tasks: dict[HeadName, HeadSection] | None = Field(
         None,
-        min_length=2,
-        max_length=16,
+        min_length=FEWEST_HEADS,
+        max_length=MOST_HEADS,
         description="Several heads on one encoder, by their names: all answer in one pass. The model files have an output NAME_logits for "
         "each.",
     )
