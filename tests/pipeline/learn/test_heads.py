@@ -359,7 +359,7 @@ def test_commands_that_take_one_head_say_so(finished: Path, folder: Path, tmp_pa
         (("sensitivity", "-m", phone, "--calibrate", train), "has several heads; sensitivity is measured for one"),
         (
             ("teach", "-m", finished / "student", "--data", rows, "--text", "tokens", "-o", tmp_path / "t.jsonl"),
-            "has several heads (intent, slots), and a column holds the answers of one",
+            "has several heads (slots, intent), and a column holds the answers of one",
         ),
         (("quantize", "-m", phone, "-o", tmp_path / "q", "--budget", "max_size_mb=1", "--data", rows), "several"),
         (("pack", "-m", phone, "-o", tmp_path / "p", "--for", "android"), "which the Android app does not show"),

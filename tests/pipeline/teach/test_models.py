@@ -70,6 +70,29 @@ def direct(folder: Path, text: str) -> Any:
         return model(**{k: v for k, v in inputs.items() if k in ("input_ids", "attention_mask")}).logits[0].double()
 
 
+@pytest.mark.parametrize(
+    ("heads", "said"),
+    [
+        (None, ""),
+        (5, "pocketbert_heads is 5, which does not fit the labels"),
+        (["a", 1], "pocketbert_heads is ['a', 1], which does not fit the labels"),
+        ({"mood": "regression", "size": "regression"}, "does not fit the labels"),
+    ],
+)
+def test_heads_in_a_config_are_checked_before_a_model_is_opened(
+    tmp_path: Path, data: Path, heads: Any, said: str
+) -> None:
+    folder = build(tmp_path / "m", "bert", LABELS)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "pocketbert_heads": heads}))
+    if said:
+        with pytest.raises(InputError) as caught:
+            teach([str(folder)], data, tmp_path / "out.jsonl")
+        assert said in str(caught.value)
+    else:
+        assert teach([str(folder)], data, tmp_path / "out.jsonl").labelled == ROWS
+
+
 @pytest.mark.parametrize("family", ["roberta", "albert", "decoder"])
 def test_a_classifier_of_any_family_answers_as_transformers_does(tmp_path: Path, data: Path, family: str) -> None:
     folder = build_decoder(tmp_path / "m") if family == "decoder" else build(tmp_path / "m", family, LABELS)

@@ -19,7 +19,7 @@ from pocketbert.core.models.folder import locate_model
 from pocketbert.core.predict.predictor import pool_embeddings
 from pocketbert.core.predict.scores import apply_score_function
 from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, MODULES_FILE, read_pooling
-from pocketbert.core.tasks import HEADS_KEY, ScoreFunction, TaskName, task_of
+from pocketbert.core.tasks import ScoreFunction, TaskName, read_heads, task_of
 from pocketbert.pipeline.teach.answering import AnswerForm, Array, AskedRow
 
 _LONGEST = 512
@@ -120,8 +120,10 @@ def _find_head(config: Any, path: Path, task: str | None) -> str:
     Raises:
         InputError: If a column cannot hold answers of the task, or the model has no such head.
     """
-    if hasattr(config, HEADS_KEY):
-        what = f"has several heads ({', '.join(getattr(config, HEADS_KEY))}), and a column holds the answers of one."
+    labels = [str(name) for _, name in sorted((config.id2label or {}).items())]
+    heads = read_heads(config.to_dict(), labels, f"{path}/config.json")
+    if heads is not None:
+        what = f"has several heads ({', '.join(heads)}), and a column holds the answers of one."
         fix = "Answer with pocketbert predict --json, or give a model with one head."
         raise InputError(Problem(str(path), what, fix))
     if task is not None:
