@@ -1,19 +1,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core.data.examples import Example
-from pocketbert.core.data.labels import Labels
+from pocketbert.core.data.cells import Span
+from pocketbert.core.data.examples import Example, HeadLabels
+from pocketbert.core.data.labels import Labels, join_head_labels
 from pocketbert.core.data_report import DataReport, SplitReport, split_report, warn_about_language, warn_about_majority
-from pocketbert.core.heads import Prepared
+from pocketbert.core.heads import Prepared, make_head
 from pocketbert.core.predict.inputs import Encoded
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.tasks import LabelKind
+from pocketbert.core.tasks import LabelKind, several_task, task_of
 from support.tiny import write_bert
 
 LABELS = Labels(("no", "yes", "never"))
@@ -60,12 +62,52 @@ def test_the_lines_say_the_numbers() -> None:
 
 
 def test_a_majority_is_noted() -> None:
-    assert warn_about_majority(report([(f"t{i}", 0 if i < 8 else 1, 3) for i in range(10)]), LabelKind.NAME) is None
-    note = warn_about_majority(report([(f"t{i}", 0 if i < 9 else 1, 3) for i in range(10)]), LabelKind.NAME)
-    assert note is not None
-    assert "90%" in note
+    names, several = task_of("text-classification"), task_of("multi-label")
+    assert not warn_about_majority(report([(f"t{i}", 0 if i < 8 else 1, 3) for i in range(10)]), names)
+    (note,) = warn_about_majority(report([(f"t{i}", 0 if i < 9 else 1, 3) for i in range(10)]), names)
+    assert "train: one label holds 90%" in note
     # of labels that stand beside one another, one may well be on most rows
-    assert warn_about_majority(report([(f"t{i}", 0, 3) for i in range(10)]), LabelKind.NAMES) is None
+    assert not warn_about_majority(report([(f"t{i}", 0, 3) for i in range(10)]), several)
+
+
+HEADS = several_task({"intent": "text-classification", "mood": "text-classification", "slots": "token-classification"})
+HEAD_LABELS = join_head_labels(HEADS, [Labels(("a", "b")), Labels(("good", "bad")), Labels(("O", "B-x", "I-x"))])
+
+
+def head_report(tmp_path: Path, rows: list[tuple[str, tuple[Any, ...]]]) -> SplitReport:
+    """A report of rows with a label for each head, or None."""
+    write_bert(tmp_path / "model")
+    tokenizer = TextTokenizer(tmp_path / "model", 64)
+    examples = [Example(text, None, HeadLabels(labels), i) for i, (text, labels) in enumerate(rows, 1)]
+    head: Any = make_head(HEADS.with_columns(HEAD_LABELS.names), HEAD_LABELS)
+    prepared = head.prepare(examples, tokenizer, "a.jsonl")
+    return split_report("train", "a.jsonl", prepared, HEAD_LABELS, HEADS.labels, HEADS.heads)
+
+
+def test_labels_of_several_heads_conflict_only_with_those_of_the_same_head(tmp_path: Path) -> None:
+    merged = [(f"text {i}", ("a", None, None)) for i in range(40)] + [
+        (f"text {i}", (None, "good", None)) for i in range(40)
+    ]
+    made = head_report(tmp_path, merged)
+    assert (made.rows, made.duplicates, made.conflicting) == (80, 40, 0)
+    assert made.unit == "rows or spans"
+    assert made.labels == {"intent: a": 40, "intent: b": 0, "mood: good": 40, "mood: bad": 0, "slots: x": 0}
+    spans = (Span(0, 4, "x"),)
+    more = [
+        ("text 0", ("b", None, None)),  # another intent than the first row of the text
+        ("text 1", ("a", None, spans)),  # the first tags of the text
+        ("text 1", ("a", "bad", None)),  # the same intent, another mood than the second row
+        ("text 1", ("a", "good", ())),  # other tags
+        ("text 2", ("a", "good", spans)),
+    ]
+    assert head_report(tmp_path, merged + more).conflicting == 3
+
+
+def test_a_majority_is_noted_for_each_head(tmp_path: Path) -> None:
+    rows = [(f"text {i}", ("ab"[i % 2], "bad" if i == 0 else "good" if i < 10 else None, ())) for i in range(20)]
+    assert warn_about_majority(head_report(tmp_path, rows), HEADS) == [
+        "train, head mood: one label holds 90% of the rows; look at macro F1 and accuracy"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,13 +16,14 @@ import numpy as np
 from pydantic import BaseModel
 
 from pocketbert.core.data.cells import label_of_tag
+from pocketbert.core.data.examples import HeadLabels
 from pocketbert.core.data.files import guess_table_form
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError, Problem, shorten_repr
 from pocketbert.core.heads import Prepared
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.tasks import LabelKind, Task
+from pocketbert.core.tasks import LabelKind, NamedTask, Task
 
 
 class SplitReport(BaseModel):
@@ -33,7 +34,7 @@ class SplitReport(BaseModel):
         source: File or data set.
         rows: Rows read.
         duplicates: Rows whose texts occur earlier in the split.
-        conflicting: Rows among the duplicates whose label differs from that of the first occurrence.
+        conflicting: Rows among the duplicates whose label differs from the first one of the text; of several heads, any label.
         truncated: Rows longer than the maximum length.
         labels: Count of each label, in the unit `unit`; empty for tasks without labels.
         tokens_mean: Mean length in tokens.
@@ -104,7 +105,9 @@ def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def split_report(name: str, source: str, rows: Prepared, labels: Labels, kind: LabelKind) -> SplitReport:
+def split_report(
+    name: str, source: str, rows: Prepared, labels: Labels, kind: LabelKind, heads: Sequence[NamedTask] = ()
+) -> SplitReport:
     """Collect the statistics of one data split: rows, duplicates, labels and lengths in tokens.
 
     Args:
@@ -113,14 +116,15 @@ def split_report(name: str, source: str, rows: Prepared, labels: Labels, kind: L
         rows: The rows, tokenized.
         labels: The label set.
         kind: Kind of the rows' labels.
+        heads: The heads of a model with several; the names of their labels have the head's name in front.
     """
-    first_labels: dict[str, Hashable] = {}
+    first_labels: dict[str, list[object]] = {}
     conflicting = 0
-    # ids, because a number and its name are the same label
-    row_labels = map(int, rows.truth) if kind is LabelKind.NAME else (example.label for example in rows.examples)
-    for example, label in zip(rows.examples, row_labels, strict=True):
-        if first_labels.setdefault(example.digest, label) != label:
-            conflicting += 1
+    for example, own in zip(rows.examples, _list_row_labels(rows, kind, heads), strict=True):
+        first = first_labels.setdefault(example.digest, own)
+        pairs = [*zip(first, own, strict=True)]
+        conflicting += any(a is not None and b is not None and a != b for a, b in pairs)
+        first_labels[example.digest] = [b if a is None else a for a, b in pairs]
     lengths = np.sort([len(e) for e in rows.encoded])
     p50, p95 = (int(lengths[max(0, int(np.ceil(share * len(lengths))) - 1)]) for share in (0.50, 0.95))
     return SplitReport(
@@ -130,13 +134,34 @@ def split_report(name: str, source: str, rows: Prepared, labels: Labels, kind: L
         duplicates=len(rows.examples) - len(first_labels),
         conflicting=conflicting,
         truncated=sum(e.truncated for e in rows.encoded),
-        labels=_count_labels(rows, labels, kind),
+        labels=_count_head_labels(heads, rows, labels) if heads else _count_labels(rows, labels, kind),
         tokens_mean=float(lengths.mean()),
         tokens_p50=p50,
         tokens_p95=p95,
         tokens_max=int(lengths[-1]),
-        unit={LabelKind.SPANS: "spans", LabelKind.ANSWERS: "questions"}.get(kind, "rows"),
+        unit=_UNITS.get(kind, "rows"),
     )
+
+
+_UNITS = {LabelKind.SPANS: "spans", LabelKind.ANSWERS: "questions", LabelKind.SEVERAL: "rows or spans"}
+"""What the labels of a split are counted in, if not in rows."""
+
+
+def _list_row_labels(rows: Prepared, kind: LabelKind, heads: Sequence[NamedTask]) -> list[list[object]]:
+    """Return the labels of each row, one for each head, such that equal labels are equal; None for a label that a row lacks.
+
+    Names are compared as ids, because a number and its name are the same label.
+    """
+    if not heads and kind is LabelKind.NAME:
+        return [[int(i)] for i in rows.truth]
+    if not heads:
+        return [[example.label] for example in rows.examples]
+    given = [e.label.labels if isinstance(e.label, HeadLabels) else (None,) * len(heads) for e in rows.examples]
+    by_id = [head.task.labels is LabelKind.NAME for head in heads]
+    return [
+        [i if is_id else label for is_id, i, label in zip(by_id, truth, own, strict=True)]
+        for truth, own in zip(rows.truth, given, strict=True)
+    ]
 
 
 def _count_labels(rows: Prepared, labels: Labels, kind: LabelKind) -> dict[str, int]:
@@ -165,10 +190,10 @@ def _count_labels(rows: Prepared, labels: Labels, kind: LabelKind) -> dict[str, 
     return {}
 
 
-def count_head_labels(task: Task, rows: Prepared, labels: Labels) -> dict[str, int]:
+def _count_head_labels(heads: Sequence[NamedTask], rows: Prepared, labels: Labels) -> dict[str, int]:
     """Count how often each label of each head occurs in a data set; the names have the head's name in front."""
     counts = dict[str, int]()
-    for place, (head, own) in enumerate(zip(task.heads, labels.heads, strict=True)):
+    for place, (head, own) in enumerate(zip(heads, labels.heads, strict=True)):
         part = replace(rows, truth=[truth[place] for truth in rows.truth if truth[place] is not None])
         counts |= {f"{head.label_prefix}{k}": n for k, n in _count_labels(part, own, head.task.labels).items()}
     return counts
@@ -201,12 +226,16 @@ def note_missing_headers(sources: Sequence[DataSource | None]) -> list[str]:
     ]
 
 
-def warn_about_majority(report: SplitReport, kind: LabelKind) -> str | None:
-    """Return a warning if one class holds over 80 % of the rows, so that accuracy misleads; else None."""
-    share = max(report.labels.values(), default=0) / report.rows
-    if share > 0.8 and kind is LabelKind.NAME and len(report.labels) > 1:
-        return f"{report.name}: one label holds {share:.0%} of the rows; look at macro F1 and accuracy"
-    return None
+def warn_about_majority(report: SplitReport, task: Task) -> list[str]:
+    """Return a warning for each head of which one class holds over 80 % of the labelled rows, so that accuracy misleads."""
+    warnings = []
+    heads = [(f"{report.name}, head {h.name}", h.label_prefix, h.task.labels) for h in task.heads]
+    for title, prefix, kind in heads or [(report.name, "", task.labels)]:
+        counts = [rows for name, rows in report.labels.items() if name.startswith(prefix)]
+        share = max(counts, default=0) / max(sum(counts), 1)
+        if share > 0.8 and kind is LabelKind.NAME and len(counts) > 1:
+            warnings.append(f"{title}: one label holds {share:.0%} of the rows; look at macro F1 and accuracy")
+    return warnings
 
 
 def note_similar_labels(report: SplitReport) -> list[str]:

@@ -31,7 +31,6 @@ from pocketbert.core.data_report import (
     DataReport,
     SplitReport,
     check_classes,
-    count_head_labels,
     note_missing_headers,
     note_similar_labels,
     split_report,
@@ -211,7 +210,7 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
     some = sorted(next(iter(parts.values())), key=lambda row: row.digest)[:LANGUAGE_ROWS]
     if note := warn_about_language([row.text for row in some], tokenizer):
         notes.append(note)
-    notes += [n for r in reports if (n := warn_about_majority(r, task.labels))] + note_similar_labels(reports[0])
+    notes += [n for r in reports for n in warn_about_majority(r, task)] + note_similar_labels(reports[0])
     names = {name: Path(source.title).name for name, source in _named_sources(section)}
     taught = unlabelled.get("train", []) if _learns_without_labels(recipe) else []
     report = DataReport(
@@ -237,12 +236,8 @@ def _prepare_splits(
         source = {"eval": section.eval_source, VALIDATION: section.validation_source}.get(name, section.train)
         title = source.title if source is not None else "data.transfer"
         data.splits[name] = data.head.prepare(rows, tokenizer, title, labelled=data.needs_labels(name))
-        kind = data.head.task.labels if data.labelled or name != "train" else LabelKind.NONE
-        report = split_report(name, Path(title).name, data.splits[name], data.labels, kind)
-        if task.heads:
-            counts = count_head_labels(task, data.splits[name], data.labels)
-            report = report.model_copy(update={"labels": counts, "unit": "rows or spans"})
-        reports.append(report)
+        kind = task.labels if data.labelled or name != "train" else LabelKind.NONE
+        reports.append(split_report(name, Path(title).name, data.splits[name], data.labels, kind, task.heads))
     return reports
 
 
