@@ -312,7 +312,8 @@ def test_rows_for_an_export_name_the_column_of_each_head(
     assert scores["intent"].value > 0.9
     unnamed = cli(*command[:4], tmp_path / "u", *command[5:], *rows[:2])
     assert unnamed.exit_code == 2
-    assert "slots" in unnamed.stderr
+    assert "no column 'slots'; allowed: intent, tags, tokens" in unnamed.stderr
+    assert "Of several heads: --label slots=COLUMN,intent=COLUMN" in unnamed.stderr
     wrong = cli(*command[:4], tmp_path / "u", *command[5:], *rows[:3], "mood=tags")
     assert "names no column of a head; the folder has the heads slots, intent" in wrong.stderr
 

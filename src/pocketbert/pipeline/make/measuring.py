@@ -327,7 +327,11 @@ def guess_head_columns(sources: Sequence[_Source], task: Task) -> tuple[list[_So
     for i, source in enumerate(sources):
         if source is not None:
             given = {**source.model_dump(exclude_unset=True), "label": columns[leading.name]}
-            found = guess_and_report_columns(DataSource.model_validate(given), leading.task.labels)
+            try:
+                found = guess_and_report_columns(DataSource.model_validate(given), leading.task.labels)
+            except InputError as error:
+                fix = f"Of several heads: --label {','.join(f'{name}=COLUMN' for name in columns)}."
+                raise InputError([replace(p, fix=f"{p.fix} {fix}".strip()) for p in error.problems]) from error
             guessed[i] = cast("_Source", found.model_copy(update={"label": default}))
     return guessed, columns
 
