@@ -96,7 +96,8 @@ def _forget_weights(module: torch.nn.Module) -> None:
 
     own = {t.data_ptr() for t in (*module.parameters(), *module.buffers())}
     for value in gc.get_objects():
-        tensor = value.const_value if isinstance(value, onnx_ir.Value) else None
+        # by the class itself: `isinstance` would wake what warns when it is looked at
+        tensor = value.const_value if onnx_ir.Value in type(value).__mro__ else None
         raw = getattr(tensor, "raw", None)  # of torch's exporter: the torch tensor
         if isinstance(raw, torch.Tensor) and raw.data_ptr() in own:
             value.const_value = None

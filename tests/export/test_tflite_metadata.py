@@ -102,7 +102,7 @@ def answer(model: bytes) -> np.ndarray:
     from ai_edge_litert.interpreter import Interpreter
 
     ids = np.arange(LENGTH, dtype=np.int32)[None]
-    runner = Interpreter(model_content=model).get_signature_runner()
+    runner = Interpreter(model_content=bytes(model)).get_signature_runner()
     return np.asarray(runner(input_ids=ids, attention_mask=ids * 0, token_type_ids=ids * 0)["probabilities"])
 
 

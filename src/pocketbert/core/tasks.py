@@ -9,9 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Annotated, Any
-
-from pydantic import AfterValidator, Field
+from typing import Any
 
 from pocketbert.core import metrics
 from pocketbert.core.errors import InputError, Problem, suggest_allowed
@@ -237,26 +235,22 @@ HEADS_KEY = "pocketbert_heads"
 """Entry of config.json with the heads of a model with several: the task of each by name, in order of their columns."""
 FEWEST_HEADS, MOST_HEADS = 2, 16
 """How many heads a model with several can have."""
-_HEAD_NAME = r"^[a-z][a-z0-9_]{0,31}$"
+HEAD_NAME = r"^[a-z][a-z0-9_]{0,31}$"
 _OTHER_KEYS = ("text", "truncated", "row", "teacher")
 """Keys that stand beside those of the heads in answers and rows."""
 REGRESSION_COLUMN = "number"
 """Name of the single column of a regression head, in the list of all heads' labels."""
 
 
-def _check_head_name(name: str) -> str:
+def check_head_name(name: str) -> str:
     """Raise ValueError for a name that no head can have; return the name."""
-    if re.fullmatch(_HEAD_NAME, name) is None or name.endswith("\n"):
+    if re.fullmatch(HEAD_NAME, name) is None or name.endswith("\n"):
         raise ValueError(f"{name!r:.40} is no name of a head: up to 32 of a-z, 0-9 and _, a letter first")
     if name in _OTHER_KEYS:
         raise ValueError(
             f"a head cannot be called {name}, a key beside the heads in answers and rows: give it another name, and its column as label"
         )
     return name
-
-
-HeadName = Annotated[str, Field(pattern=_HEAD_NAME), AfterValidator(_check_head_name)]
-"""Name of one of several heads: it becomes part of names of outputs and a key of answers."""
 
 
 def several_task(
@@ -318,7 +312,7 @@ def read_heads(config: Mapping[str, Any], labels: Sequence[str], where: str) -> 
     counted = isinstance(heads, dict) and FEWEST_HEADS <= len(heads) <= MOST_HEADS
     if counted and all(task in HEAD_TASKS for task in heads.values()):
         try:
-            placed = several_task({_check_head_name(name): task for name, task in heads.items()}, labels).heads
+            placed = several_task({check_head_name(name): task for name, task in heads.items()}, labels).heads
         except ValueError as error:
             what = f"{HEADS_KEY}: {error}."
         columns = [column for head in placed for column in range(head.start, head.stop)]

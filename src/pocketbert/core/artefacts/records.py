@@ -25,14 +25,13 @@ from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families.weight_records import WeightRole
 from pocketbert.core.heads import Head, make_head
-from pocketbert.core.heads.settings import AnswerSettings, Share
+from pocketbert.core.heads.settings import AnswerSettings, HeadName, Share
 from pocketbert.core.predict.score_records import Confidence, Score
 from pocketbert.core.predict.sentence_settings import PoolingKind, Prompts, Similarity
 from pocketbert.core.tasks import (
     FEWEST_HEADS,
     HEAD_TASKS,
     MOST_HEADS,
-    HeadName,
     ScoreFunction,
     Task,
     TaskName,

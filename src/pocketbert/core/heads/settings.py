@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, PositiveInt, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 
 from pocketbert.core.data.source import PlainNumbers
 from pocketbert.core.predict.score_records import Temperature
 from pocketbert.core.predict.sentence_settings import PoolingKind, Similarity
+from pocketbert.core.tasks import HEAD_NAME, check_head_name
 
 Share = Annotated[float, Field(gt=0, lt=1)]
+HeadName = Annotated[str, Field(pattern=HEAD_NAME), AfterValidator(check_head_name)]
+"""Name of one of several heads: it becomes part of names of outputs and a key of answers."""
 
 
 class UnknownSettings(PlainNumbers):

@@ -23,7 +23,7 @@ from pydantic import (
 from pocketbert.core.data.source import TeacherColumn
 from pocketbert.core.devices import LOCAL, MAX_GAP_MS, check_device
 from pocketbert.core.families import TEXT_ONLY
-from pocketbert.core.heads.settings import AnswerSettings
+from pocketbert.core.heads.settings import AnswerSettings, HeadName
 from pocketbert.core.recipe import stages as _stages  # noqa: F401 - it registers the methods of the package
 from pocketbert.core.recipe.column import fill_column_recipe, list_column_problems
 from pocketbert.core.recipe.data import DataSection, HeadSection, list_head_problems
@@ -47,7 +47,7 @@ from pocketbert.core.recipe.student import (
     list_static_problems,
     list_vocabulary_problems,
 )
-from pocketbert.core.tasks import FEWEST_HEADS, MOST_HEADS, HeadName, LabelKind, Task, TaskName, several_task, task_of
+from pocketbert.core.tasks import FEWEST_HEADS, MOST_HEADS, LabelKind, Task, TaskName, several_task, task_of
 from pocketbert.core.types import Attention, Client, Format, Layout, Scheme, Shapes
 
 _STANDARD = PRESETS[Preset.STANDARD]

@@ -345,7 +345,9 @@ def _task_of_model(folder: ModelFolder) -> str:
         return folder.task.value
     classes = ", ".join(map(str, folder.config.get("architectures") or [])) or "no class"
     family = folder.family
-    reasons = [f" {family.title} cannot do {task}: {why}." for task, why in family.invalid_tasks.items()]
+    reasons = [
+        f" {family.title} cannot do {task}: {why}." for task, why in family.invalid_tasks.items() if task in TASKS
+    ]
     possible = " | ".join(task for task in TASKS if task not in family.invalid_tasks)
     what = f"config.json names {classes}, but no task.{''.join(reasons)}"
     raise InputError(Problem("task", what, f"Give one: --task {possible}"))

@@ -32,6 +32,7 @@ ROW = Family(
         "a student only (student: {layers: 0}): the teacher's tokenizer pads on the right and, for pairs, marks the "
         "second text in token_type_ids",
         "student.init: pruned is refused: it has no feed-forward neurons",
+        "no several heads: its class has one head",
         "no rewrite for Apple's Neural Engine (export.coreml.layout: ane), and no files for npu and qnn: in "
         "integers, the mean of its vectors is lost",
         "transformers has no class for it: a phone folder's model.safetensors opens with PocketBERT only",

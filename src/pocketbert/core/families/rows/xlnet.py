@@ -33,6 +33,7 @@ ROWS = (
             "one-directional attention are not computed",
             "question answering takes XLNetForQuestionAnsweringSimple; the beam search of XLNetForQuestionAnswering is "
             "not computed",
+            "no several heads: heads on whole texts are read at the first token, which is padding here",
             "no general stages: its language model guesses no hidden words",
             "relations are the content queries, keys and values, without the biases and offsets that scores get on top",
         ),
