@@ -25,6 +25,8 @@ from pocketbert.core.tasks import Task
 
 _MAX_IR = 10
 _MAX_OPSET = 20
+_MUCH_MEMORY = 100_000_000
+"""Bytes of weights from which on it is worth a search for objects that hold them."""
 
 
 def export(
@@ -90,11 +92,15 @@ def export(
 def _forget_weights(module: torch.nn.Module) -> None:
     """Take a module's weights out of the graphs that the rules of onnxscript's optimizer remember after an export.
 
-    Values that a graph no longer lists, such as a table that was an input at first, hold weights as well.
+    Values that a graph no longer lists, such as a table that was an input at first, hold weights as well. The search through
+    all objects of the process takes 0.2 seconds and more, so that small models are left there.
     """
     import onnx_ir
 
-    own = {t.data_ptr() for t in (*module.parameters(), *module.buffers())}
+    weights = [*module.parameters(), *module.buffers()]
+    if sum(w.nbytes for w in weights) < _MUCH_MEMORY:
+        return
+    own = {w.data_ptr() for w in weights}
     for value in gc.get_objects():
         # by the class itself: `isinstance` would wake what warns when it is looked at
         tensor = value.const_value if onnx_ir.Value in type(value).__mro__ else None

@@ -165,10 +165,10 @@ def trace_prepared_weights(student: nn.Module, prepare: Prepare) -> PreparedWeig
     matrix_ids = {id(m.weight) for m in student.modules() if isinstance(m, nn.Linear)}
     all_names = [name for name, p in student.named_parameters() if id(p) not in table_ids]
     matrix_names = [n for n, p in student.named_parameters() if id(p) not in table_ids and id(p) in matrix_ids]
-    other = _tensors(prepare(_with_noise(student, all_names, 1), False))
-    constant = {name for name, value in before.items() if name in other and torch.equal(value, other[name])}
+    constant = {*before}
     for names in (all_names, matrix_names):
-        origins = _find_origins(before, student, prepare, names)
+        unchanged, origins = _find_origins(before, student, prepare, names)
+        constant &= unchanged  # what no parameter changes, matrix or not
         if origins is not None and _covers_matrices(module, origins, constant):
             divided = {name: _with_division(o, before[name], after[name]) for name, o in origins.items()}
             return PreparedWeights(module, divided)
@@ -177,7 +177,7 @@ def trace_prepared_weights(student: nn.Module, prepare: Prepare) -> PreparedWeig
 
 def _find_origins(
     before: Mapping[str, Tensor], student: nn.Module, prepare: Prepare, names: list[str]
-) -> dict[str, _WeightOrigin] | None:
+) -> tuple[set[str], dict[str, _WeightOrigin] | None]:
     """Find from which of the named parameters each tensor of a rewritten model is computed.
 
     A tensor may be a multiple of one parameter, which may be transposed. An origin that is found with one random change
@@ -190,7 +190,7 @@ def _find_origins(
         names: Parameters that are changed.
 
     Returns:
-        The origin of each tensor that the changes affect; None if one of them cannot be explained.
+        The tensors that the changes do not affect, and the origin of each other one; None if one of them cannot be explained.
     """
     changed = [_with_noise(student, names, seed) for seed in (1, 2)]
     first, second = (_tensors(prepare(model, False)) for model in changed)
@@ -198,16 +198,15 @@ def _find_origins(
         {n: p.detach() for n, p in model.named_parameters() if n in names} for model in changed
     )
     if not before.keys() == first.keys() == second.keys():
-        return None
-    origins = {}
-    for name, value in before.items():
-        if torch.equal(value, first[name]):
-            continue
+        return set(), None
+    unchanged = {name for name, value in before.items() if torch.equal(value, first[name])}
+    origins = dict[str, _WeightOrigin]()
+    for name in (n for n in before if n not in unchanged):
         origin = _match_parameter(first[name], parameters)
         if origin is None or not _is_close(origin.compute(other_parameters), second[name]):
-            return None
+            return unchanged, None
         origins[name] = origin
-    return origins
+    return unchanged, origins
 
 
 def _with_noise(student: nn.Module, names: list[str], seed: int) -> nn.Module:

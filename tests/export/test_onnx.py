@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from pocketbert.core.predict.predictor import TorchPredictor
 from pocketbert.core.tasks import TASKS, TaskName
 from pocketbert.export import onnx as exporter
 from pocketbert.export.onnx import check_readable
+from pocketbert.export.prepare import prepare
 from pocketbert.runtime.onnx import OnnxPredictor
 from support.tiny import BASIC, ENTRIES
 from support.tiny_tokenizers import vocabulary
@@ -145,3 +148,19 @@ def test_a_missing_exporter_is_named_with_its_command(
     monkeypatch.setattr(exporter, "version_of", lambda name: None if name == absent else "1")
     with pytest.raises(MissingBackendError, match=rf"{absent} is not installed.*pip install 'pocketbert\[onnx\]'"):
         exporter.export(None, family_of("bert"), TASK, {}, tmp_path / "a.onnx")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["bert", "deberta-v2"])
+def test_the_weights_of_an_exported_model_are_freed_with_it(
+    name: str, make_classifier: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(exporter, "_MUCH_MEMORY", 0)
+    row, model = family_of(name), make_classifier(name, 2, ("a", "b"))
+    module = prepare(model, row, TASK)
+    example = {name: np.ones((2, 8), np.int64) for name in row.inputs}
+    exporter.export(module, row, TASK, example, tmp_path / "model.onnx")
+    weights = [weakref.ref(p) for p in (*model.parameters(), *module.parameters())]
+    assert len(weights) > 40
+    del model, module
+    gc.collect()
+    assert not [w for w in weights if w() is not None]
