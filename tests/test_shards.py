@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from support.shards import deal_tests, expected_minutes, function_of, parse_shard
+from support.shards import UNKNOWN_FAST_S, deal_tests, expected_minutes, function_of, parse_shard
 
 NODES = [
     f"../tests/a/test_x.py::test_{name}[{i}]" for name, count in (("long", 30), ("short", 200)) for i in range(count)
@@ -33,5 +33,7 @@ def test_what_is_no_shard_is_refused_with_an_example(text: str) -> None:
         parse_shard(text)
 
 
-def test_a_test_without_a_record_counts_two_seconds() -> None:
-    assert expected_minutes(["tests/none.py::test_a", "tests/none.py::test_b[1]"], 2) == pytest.approx(2 / 60)
+def test_a_test_without_a_record_counts_as_an_average_one_of_the_fast_suite() -> None:
+    assert expected_minutes(["tests/none.py::test_a", "tests/none.py::test_b[1]"], 2) == pytest.approx(
+        UNKNOWN_FAST_S / 60
+    )

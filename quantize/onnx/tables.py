@@ -42,6 +42,7 @@ _CONSTANTS = {
     "pb_table_8": np.array(_MIDDLE, np.float32),
 }
 _INT8_MAX = 127
+_ROWS_AT_ONCE = 8192
 _QUANTIZED, _SCALE, _ZERO_POINT = "_quantized", "_scale", "_zero_point"
 """What ONNX Runtime's quantizer appends to the name of a weight."""
 
@@ -346,9 +347,13 @@ def quantize_int8(value: NDArray[np.float32], axis: int) -> tuple[NDArray[np.int
         Integers, and scales that keep the other axes with one index each, [V, 1] for rows.
     """
     others = tuple(i for i in range(value.ndim) if i != axis)
-    largest = np.abs(value).max(others, keepdims=True)
+    largest = np.maximum(value.max(others, keepdims=True), -value.min(others, keepdims=True))
     scales = np.maximum(largest, np.finfo(np.float32).tiny * _INT8_MAX) / _INT8_MAX
-    return np.rint(value / scales).astype(np.int8), scales.astype(np.float32)
+    codes = np.empty(value.shape, np.int8)
+    for start in range(0, len(value), _ROWS_AT_ONCE):  # a table of 250,000 words would be in memory three times
+        rows = slice(start, start + _ROWS_AT_ONCE)
+        codes[rows] = np.rint(value[rows] / (scales if len(scales) == 1 else scales[rows]))
+    return codes, scales.astype(np.float32)
 
 
 def int8_lookup_nodes(gather: Any, table: str, scales: str, last_axis: str | None = None) -> list[Any]:

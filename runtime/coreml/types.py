@@ -267,6 +267,7 @@ LARGEST_FP16 = 65504.0
 SMALLEST_FP16 = 2.0**-24
 """Smallest fp16 number above 0."""
 
+_ROUNDED_AT_ONCE = 1 << 24
 _EXPONENT = np.uint32(0x7F800000)
 _NORMAL = np.uint32(0x38800000)  # the exponent of 2**-14, where fp16's steps stop getting finer
 _MAGIC = np.uint32((13 << 23) | (1 << 22))  # times 1.5 * 2**13
@@ -288,6 +289,11 @@ def round_half(value: NDArray[np.float32]) -> NDArray[np.float32]:
     """
     if not value.ndim:  # numpy answers with scalars, which cannot be written to
         return value.astype(np.float16).astype(np.float32)
+    if value.size > _ROUNDED_AT_ONCE and len(value) > 1:  # the bits of a large table need as much memory as the table
+        rounded, count = np.empty_like(value), max(1, _ROUNDED_AT_ONCE * len(value) // value.size)
+        for start in range(0, len(value), count):
+            rounded[start : start + count] = round_half(value[start : start + count])
+        return rounded
     flat = value.ravel(order="K")
     # a sum of squares within fp16's range proves, in one pass of BLAS, that nothing overflows and nothing is NaN
     if not (float(np.dot(flat, flat)) < LARGEST_FP16 * LARGEST_FP16 or bool((np.abs(flat) <= LARGEST_FP16).all())):

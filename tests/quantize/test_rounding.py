@@ -66,6 +66,7 @@ def test_halves_are_rounded_as_numpy_does_in_fp16() -> None:
     found = rounding.per_row_in_fp16(values)
     assert np.array_equal(found.numpy(), wanted.astype(np.float32))
     assert (found != rounding.per_row_with_offset(values).half()).float().mean() > 0.01
+    assert torch.equal(rounding.per_row_in_fp16(values.repeat(500, 1)), found.repeat(500, 1))
 
 
 def test_only_files_made_from_halves_are_rounded_as_halves() -> None:

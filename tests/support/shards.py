@@ -20,7 +20,9 @@ import pytest
 RECORD = Path(__file__).parents[1] / "seconds.json"
 _LONGEST_MODULE = "pipeline/test_run_folder.py"
 UNKNOWN_S = 2.0
-"""Seconds of a case whose function has no record yet."""
+"""Seconds of a slow case whose function has no record yet."""
+UNKNOWN_FAST_S = 0.15
+"""Seconds of a case of the fast suite whose file has no record yet: what one takes on average."""
 LONG_CASES = re.compile(
     r"""test_only_the_bound_sees_a_broken_file_that_recorded_itself\[.*(coreml|tflite)/
     |test_a_run_of_three_formats_killed_in_each|test_pack_and_verify_killed_right_before
@@ -105,7 +107,8 @@ def deal_tests(nodes: Iterable[str], count: int, seconds: Mapping[str, float]) -
 def expected_minutes(nodes: Iterable[str], workers: int) -> float:
     """Return about how many minutes the tests take with so many processes on a quiet machine, from the record."""
     seconds = read_seconds()
-    work = sum(seconds.get(function_of(n), seconds.get(function_of(n).partition("::")[0], UNKNOWN_S)) for n in nodes)
+    functions = [function_of(node) for node in nodes]
+    work = sum(seconds.get(f, seconds.get(f.partition("::")[0], UNKNOWN_FAST_S)) for f in functions)
     return work / max(workers, 1) / 60
 
 

@@ -26,7 +26,14 @@ from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.types import Calibration, Format, Layout, Runtime, Scheme, Status
 from pocketbert.export.adapters import half_range
 from pocketbert.export.prepare import PreparedPredictor, is_rescaled_to_fp16, prepare
-from pocketbert.pipeline.formats.constants import ConstantTracker, StoredRange, StoredRanges, StoredTensor, read_tensor
+from pocketbert.pipeline.formats.constants import (
+    ConstantTracker,
+    StoredRange,
+    StoredRanges,
+    StoredTensor,
+    dequantize,
+    read_tensor,
+)
 from pocketbert.pipeline.formats.weight_roles import digest_float_weights, list_weights
 from pocketbert.pipeline.gates.reference_constants import ReferenceConstants
 from pocketbert.pipeline.gates.stored import PreparedModels, _compare_ranges, compare_constants
@@ -193,6 +200,15 @@ def test_a_range_of_results_that_are_clipped_to_it_is_not_compared() -> None:
         [matrix] = tracker.finish(["clipped"])
         found[name] = matrix.ranges.before_offset
     assert found == {"clipped": None, "narrower": StoredRange(0.0, 3.0, step=3 / 255)}
+
+
+def test_integers_are_not_copied_before_they_are_dequantized() -> None:
+    codes = np.array([[-128, 127]], np.int8)
+    stored = read_tensor(codes, "table")
+    assert stored.value is codes and stored.is_float
+    assert stored.magnitude.tolist() == [[128.0, 127.0]]
+    assert dequantize(stored, np.array([0.5], np.float32), np.array([1])).value.tolist() == [[-64.5, 63.0]]
+    assert stored.add(stored).value.tolist() == [[-256.0, 254.0]]
 
 
 def spoil_range(patch: pytest.MonkeyPatch, wanted: Range, factor: float) -> None:

@@ -44,6 +44,15 @@ def test_every_int8_number_is_within_half_a_step_of_its_row(table: np.ndarray[An
     assert (codes[table == 0] == 0).all()
 
 
+def test_rows_of_a_large_table_are_rounded_as_alone() -> None:
+    table = np.random.default_rng(0).normal(size=(20_000, 4)).astype(np.float32)
+    codes, scales = quantize_int8(table, 0)
+    for row in (0, 8191, 8192, 19_999):
+        alone, scale = quantize_int8(table[row : row + 1], 0)
+        assert np.array_equal(codes[row : row + 1], alone)
+        assert scales[row] == scale[0]
+
+
 @settings(max_examples=25)
 @given(
     st.integers(0, 999),

@@ -180,7 +180,7 @@ LARGE = np.array([65504, 65519.9, 65520, -1e9, 1e30, np.nan, np.inf, -0.0], np.f
     "value",
     [
         HALVES, -HALVES, MIDDLES, np.nextafter(MIDDLES, 0), np.nextafter(MIDDLES, np.float32(np.inf)), LARGE,
-        *(np.random.default_rng(0).normal(size=s).astype(np.float32).T for s in ((), (0,), (3, 0), (4, 5, 6))),
+        *(np.random.default_rng(0).normal(size=s).astype(np.float32).T for s in ((), (0,), (3, 0), (4, 5, 6), (5000, 3500))),
     ],
     ids=lambda v: str(v.shape),
 )  # fmt: skip

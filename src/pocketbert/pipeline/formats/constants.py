@@ -37,7 +37,7 @@ class StoredTensor:
     """The dequantized value of a constant, and how precisely it is stored.
 
     Attributes:
-        value: The numbers; integers that are not quantized numbers keep their type.
+        value: The numbers; integers keep their type until they are dequantized.
         name: Name in the file.
         step: Distance between neighbouring numbers that can be stored, with as many axes as `value` and broadcastable
             to it; None for floats.
@@ -62,12 +62,12 @@ class StoredTensor:
     @property
     def magnitude(self) -> Floats:
         """Magnitudes of the numbers, to which rounding errors are relative."""
-        return np.abs(self.value) if self.magnitude_sum is None else self.magnitude_sum
+        return np.abs(self.value, dtype=np.float32) if self.magnitude_sum is None else self.magnitude_sum
 
     @property
     def is_float(self) -> bool:
         """Whether these are weights, and not a shape, an axis or ids."""
-        return bool(self.value.dtype.kind == "f")
+        return self.step is not None or bool(self.value.dtype.kind == "f")
 
     def transform(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> StoredTensor:
         """Return the tensor with its numbers and their steps rearranged by `change`, as by a transposition."""
@@ -100,7 +100,7 @@ class StoredTensor:
         product = replace(self, value=self.value * by, fp16_factors=self.fp16_factors + factor.fp16_factors)
         if step is not None and factor.step is not None:
             # both were rounded, so that no range says how coarse the steps may be
-            step = np.asarray(step + np.abs(self.value) * factor.step, np.float32)
+            step = np.asarray(step + np.abs(self.value, dtype=np.float32) * factor.step, np.float32)
             return replace(product, step=step, bits=32)
         magnitudes = None if self.magnitude_sum is None else np.asarray(self.magnitude_sum * np.abs(by), np.float32)
         ends = None if self.palette_ends is None else (self.palette_ends[0] * by, self.palette_ends[1] * by)
@@ -112,7 +112,7 @@ class StoredTensor:
         """Return the sum with a tensor of the same shape. The quantization steps are added too."""
         total = replace(
             self,
-            value=self.value + other.value,
+            value=np.add(self.value, other.value, dtype=np.float32),
             fp16_factors=max(self.fp16_factors, other.fp16_factors),
             magnitude_sum=self.magnitude + other.magnitude,
         )
@@ -132,8 +132,8 @@ class StoredTensor:
 
 def read_tensor(value: NDArray[Any], name: str) -> StoredTensor:
     """Read a stored array. 8-bit integers count as quantized, in steps of 1 until their scale is known."""
-    if value.dtype in _QUANTIZED_TYPES:
-        return StoredTensor(value.astype(np.float32), name, np.ones((1,) * value.ndim, np.float32))
+    if value.dtype in _QUANTIZED_TYPES:  # not yet as floats, which would be four times the file
+        return StoredTensor(value, name, np.ones((1,) * value.ndim, np.float32))
     if value.dtype == np.float16:
         return StoredTensor(value.astype(np.float32), name, fp16_factors=1)
     return StoredTensor(value.astype(np.float32, copy=False) if value.dtype.kind == "f" else value, name)
@@ -583,7 +583,7 @@ class ConstantTracker:
         places = [i for i, c in enumerate(self.constants) if c.tensor is first]
         if first is None or matrix is None or not places:
             return
-        magnitudes = np.abs(matrix.value) @ np.abs(first.value)
+        magnitudes = np.abs(matrix.value, dtype=np.float32) @ np.abs(first.value, dtype=np.float32)
         folded = replace(first, value=matrix.value @ first.value, magnitude_sum=magnitudes)
         covers = 1 << places[0]
         if value.offset is not None:

@@ -251,9 +251,10 @@ class _ConstantReader:
     """
 
     def __init__(self, graph: Any) -> None:
-        from onnx import numpy_helper
+        from onnx import GraphProto, numpy_helper
 
-        self.graph, self.tracker = graph, ConstantTracker()
+        # without its numbers, which `raw` has: both would be twice the file in memory
+        self.graph, self.tracker = GraphProto(node=graph.node, output=graph.output), ConstantTracker()
         self.raw: dict[str, NDArray[Any]] = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
         dequantized = {n.input[0] for n in graph.node if n.op_type == "DequantizeLinear"}
         for name, value in self.raw.items():

@@ -101,7 +101,7 @@ class ReferenceConstants:
         """Return the largest magnitude of a tensor. It is computed once per tensor."""
         if id(tensor) not in self._largest:
             self._looked_up.append(tensor)
-            self._largest[id(tensor)] = float(np.abs(tensor.value).max())
+            self._largest[id(tensor)] = _largest_along(tensor.value, None).item()
         return self._largest[id(tensor)]
 
     def _tables_with_first_rows(self, stored: StoredTensor) -> list[int]:
@@ -258,6 +258,14 @@ def _is_fine(stored: StoredTensor, value: Floats) -> NDArray[np.bool_] | bool:
     groups = groups.reshape((1,) * (value.ndim - stored.step.ndim) + stored.step.shape)
     shared = tuple(axis for axis in range(value.ndim) if groups.shape[axis] == 1)  # first along them: `at` is slow
     largest = np.zeros(steps.shape, np.float32)
-    np.maximum.at(largest, groups.reshape(-1), np.abs(value).max(shared, keepdims=True).reshape(-1))
+    np.maximum.at(largest, groups.reshape(-1), _largest_along(value, shared).reshape(-1))
     fine = (steps <= largest / levels * 1.01) | (largest == 0)
     return np.broadcast_to(np.asarray(fine[groups], bool), value.shape)
+
+
+def _largest_along(values: Floats, axes: tuple[int, ...] | None) -> Floats:
+    """Return the largest magnitude along axes (None: of all), which keep length 1, without a copy of the values."""
+    highest, lowest = (
+        np.asarray(end, np.float32) for end in (values.max(axes, keepdims=True), values.min(axes, keepdims=True))
+    )
+    return np.maximum(highest, -lowest)

@@ -84,6 +84,8 @@ def check_stored_numbers(subject: Subject, models: PreparedModels) -> Gate:
         return unread
     if models.absent is not None:
         return skipped(models.absent)
+    layout, lengths = place.layout_of(subject.path), subject.predictor.lengths
+    reference = models.reference(subject.format, layout)  # first: loading a model has its weights in memory twice
     try:
         graphs = place.constants(subject.path)
     except MissingBackendError as error:
@@ -94,8 +96,7 @@ def check_stored_numbers(subject: Subject, models: PreparedModels) -> Gate:
         graphs = [
             [replace(c, tensor=replace(c.tensor, step=None, fp16_factors=0)) for c in constants] for constants in graphs
         ]
-    layout, lengths = place.layout_of(subject.path), subject.predictor.lengths
-    comparison, note = compare_constants(graphs, models.reference(subject.format, layout), lengths), ""
+    comparison, note = compare_constants(graphs, reference, lengths), ""
     row = find_row(subject.format, subject.scheme, subject.runtime)
     range_problems, range_count = _compare_ranges(comparison.products, subject.ranges, whole=row.weights.whole)
     scheme_problems = _compare_schemes(comparison.weights, subject.weights, row)
