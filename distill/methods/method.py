@@ -177,6 +177,12 @@ class StageJob(Generic[S]):
         pair: TeacherStudent[Any] = self.pair
         return train(pair.student, objective, self.rows(), pair.stage, self.seed, pair.where, self.work, self.monitor)
 
+    def pad_fully(self) -> StageJob[S]:
+        """Return a copy of this job whose batches are padded to the longest input that the stage's rows may have."""
+        from pocketbert.distill.training.data import FixedLengthSet
+
+        return replace(self, rows=lambda: FixedLengthSet(self.rows()))
+
     def with_stage(self, stage: Any) -> StageJob[Any]:
         """Return a copy of this job whose settings of the stage are `stage`."""
         return replace(self, pair=replace(self.pair, stage=stage))

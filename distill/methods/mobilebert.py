@@ -76,7 +76,7 @@ def train(job: StageJob[MobileBertStage]) -> StageResult:
     )
     notes.append(f"MobileBERT transfer: {objective.phases.name}{batch}")
     print_note(f"  {notes[-1]}")
-    outcome = job.fit(objective)
+    outcome = (job.pad_fully() if pair.stage.reference else job).fit(objective)
     if adapter is None:
         return StageResult(outcome, {}, tuple(notes))
     tensors = {"centre": adapter.centre.cpu(), "basis": adapter.basis.cpu()}

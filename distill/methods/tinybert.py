@@ -52,13 +52,14 @@ def train_layers(job: StageJob[LayerStage]) -> StageResult:
     """Train a student on the outputs of the teacher's layers (TinyBERT's general and intermediate distillation).
 
     If the models' widths differ, a projection to the teacher's width is trained with the student, and passed on to
-    later stages. It is a submodule of the student only during training.
+    later stages. It is a submodule of the student only during training. If the stage sets ``reference``, batches are
+    padded to the longest input, as in the released code.
     """
     pair = job.pair
     task_method.attach_carried_projection(job, pair.stage.projection)
     try:
         objective = TinyBertDistillation(pair.teacher, pair.student, pair.family, pair.stage, pair.where)
-        outcome = job.fit(objective)
+        outcome = (job.pad_fully() if pair.stage.reference else job).fit(objective)
     finally:
         carried = task_method.detach_carried_projection(pair.student)
     return StageResult(outcome, carried)
@@ -102,8 +103,8 @@ class TinyBertDistillation:
     layer m learns from teacher layer ``g(m) = m * N / M``, rounded, or from the one that the stage lists: from its
     attention scores before the softmax and its output. If widths differ, the student's states pass through its
     projection: see `attach_projection`. By default means are over real tokens and pairs of them. With
-    ``stage.reference`` they are over padding too, as in the released code, and padding changes the loss. Unlike there,
-    the teacher runs without dropout.
+    ``stage.reference`` they are over padding too, so that the loss is that of the released code if batches are padded
+    as there, to one length. Unlike there, the teacher runs without dropout.
 
     Args:
         teacher: Frozen model, with or without a head; its attention is replaced by one that records.

@@ -216,7 +216,9 @@ class LayerStage(Stage, Optimisation):
         None, description="Teacher layer (from 1) that each student layer learns from; default round(m*N/M)."
     )
     reference: bool = Field(
-        False, description="Average as the original code does: padding counts, and masked scores count as 0."
+        False,
+        description="Average as the original code does: padding up to the longest input (data.corpus.length, "
+        "data.max_length) counts, and masked scores count as 0.",
     )
 
     def problems(self, place: StagePlace) -> list[str]:
@@ -375,7 +377,10 @@ class MobileBertStage(GeneralText, Updates):
     layers: list[PositiveInt] | None = Field(
         None, description="Teacher layer (from 1) that each student layer learns from; default round(m*N/M)."
     )
-    reference: bool = Field(False, description="Average as the original code does: padding counts.")
+    reference: bool = Field(
+        False,
+        description="Average as the original code does: padding up to the longest row (data.corpus.length) counts.",
+    )
     masking: MaskingKind = Field(MaskingKind.DYNAMIC, description="How tokens to hide are chosen.")
     pairs: bool = Field(
         True,
