@@ -18,7 +18,7 @@ from pocketbert.core.families import Family
 from pocketbert.core.heads.head import IGNORED_LABEL
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.recipe.stages import MobileBertStage
-from pocketbert.core.types import Signal
+from pocketbert.core.types import Signal, Transfer
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.capture.outputs import LayerOutputs, LmHead, TokenOutput, flat_indices
 from pocketbert.distill.capture.recorder import AttentionRecorder
@@ -28,6 +28,7 @@ from pocketbert.distill.losses.transfer import counted_mask, feature_transfer, p
 from pocketbert.distill.methods.method import (
     CarriedPart,
     Heads,
+    MethodSource,
     Needs,
     StageJob,
     StageResult,
@@ -48,6 +49,52 @@ _BlockSignals = tuple[Tensor, Tensor | None]
 
 _ADAPTER = "adapter"
 """Name of the part that a stage passes on: the adapter of a teacher without bottlenecks."""
+
+
+SOURCE = MethodSource(
+    paper="MobileBERT, Sun et al. 2020, arXiv 2004.02984; google-research/mobilebert",
+    published={
+        "steps": "740,000",
+        "strategy": Transfer.PROGRESSIVE,
+        "batch": 2048,
+        "lr": 1.5e-3,
+        "weight_decay": 0.01,
+        "eps": 1e-6,
+        "clip": 1.0,
+        "dropout": 0.0,
+        "truth": 0.5,
+        "reference": "true: means count padding up to 512",
+        "weights": {
+            "maps": 100.0,
+            "means": 5000.0,
+            "variances": 5.0,
+            "attention": 1.0,
+            "guesses": 1.0,
+            "next_sentence": 1.0,
+        },
+        "masking": "dynamic, but drawn once",
+        "mask_share": "0.15, at most 20 of a row's 512 tokens",
+        "pairs": True,
+    },
+    differences=(
+        (
+            "statistics of a layer",
+            "compared with the teacher's of that layer",
+            "with those of all layers: a wrong variable",
+        ),
+        ("attention transfer", "divergence, as in the paper", "cross-entropy: larger by the teacher's entropy"),
+        ("weights of rate 0", "have no gradient", "have one, and it counts in the norm to clip"),
+        ("padded keys", "masked as in transformers", "−6 is added to their scores"),
+        ("pairs", "rows cut at a word, in the middle of a sentence", "segments of whole sentences of a document"),
+        ("rates of `joint` and `auxiliary`", "this project's", "not published"),
+        ("teacher without bottlenecks", "principal components of its states", "not possible"),
+        (
+            "fine-tuning",
+            "a stage `task`, on a fine-tuned teacher's outputs",
+            "on gold labels, 2 to 10 epochs, lr 1e-5 to 1e-4",
+        ),
+    ),
+)
 
 
 def train(job: StageJob[MobileBertStage]) -> StageResult:

@@ -38,6 +38,7 @@ from pocketbert.distill.losses.task import (
 from pocketbert.distill.methods.method import (
     CarriedPart,
     CarriedParts,
+    MethodSource,
     StageJob,
     StageResult,
     TeacherStudent,
@@ -64,6 +65,12 @@ from pocketbert.distill.teacher.signals import (
     choose_signals,
 )
 from pocketbert.distill.training.data import TrainData
+
+SOURCE = MethodSource(
+    paper="this project's: outputs as in Hinton et al. 2015, arXiv 1503.02531; states as in TinyBERT, attention as in MiniLM",
+    published={"temperature": "chosen for each task"},
+    differences=(("states", "means over tokens and layers", "TinyBERT: sums over layers"),),
+)
 
 
 def train(job: StageJob[TaskStage], weights: dict[str, float] | None = None) -> StageResult:
