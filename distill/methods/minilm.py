@@ -46,6 +46,7 @@ SOURCE = MethodSource(
         "warmup": "0.01: 4,000 steps",
         "schedule": Schedule.LINEAR,
         "weight_decay": 0.01,
+        "beta2": 0.999,
         "eps": 1e-6,
         "weights": {"attention": 0.0, "query": 1.0, "key": 1.0, "value": 1.0},
         "relation_heads": "48, of large teachers 64",
