@@ -1,8 +1,7 @@
 """Method `mobilebert`: knowledge transfer block by block, then pre-training distillation, on plain text.
 
 `train` trains a stage with the objective `MobileBertDistillation`, in the phases of
-`pocketbert.distill.methods.transfer`. `Pretraining` is the objective that trains a teacher for it (masked LM and next
-sentence, as for BERT and IB-BERT).
+`pocketbert.distill.methods.transfer`. A teacher for it, an IB-BERT, is trained by the method `pretrain`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from pocketbert.distill.capture import record_attention
 from pocketbert.distill.capture.outputs import LayerOutputs, LmHead, TokenOutput, flat_indices
 from pocketbert.distill.capture.recorder import AttentionRecorder
 from pocketbert.distill.losses.common import Term, attention_kl
-from pocketbert.distill.losses.tokens import masked_lm, next_sentence
+from pocketbert.distill.losses.tokens import next_sentence
 from pocketbert.distill.losses.transfer import counted_mask, feature_transfer, pretraining_distillation
 from pocketbert.distill.methods.method import (
     CarriedPart,
@@ -338,53 +337,3 @@ def _check_blocks(pair: TeacherStudent[MobileBertStage], width: int) -> list[int
         )
         problems.append(Problem(pair.where, what, fix))
     return check_and_map_layers(pair, problems)
-
-
-class Pretraining:
-    """Objective: BERT's pre-training loss ``L_MLM + L_NSP`` (Devlin et al. 2019, arXiv 1810.04805), also for IB-BERT.
-
-    Only masked tokens reach the vocabulary projection.
-
-    Args:
-        model: The model to train, not yet wrapped. It has the masked-LM head and, with `next_sentence`, the
-            next-sentence head.
-        family: Names and inputs of the model's family.
-        next_sentence: Whether next-sentence prediction is trained too; batches then come from
-            `pocketbert.distill.text.pairs.GeneralSet` with pairs.
-        where: Name of the model, for errors.
-
-    Attributes:
-        weights: ``mlm``, and ``next_sentence`` if it is trained; 1 each.
-
-    Raises:
-        InputError: If the model lacks a head that is trained.
-    """
-
-    def __init__(self, model: Any, family: Family, next_sentence: bool = True, where: str = "model") -> None:
-        self.family, self._head = family, LmHead(model, where)
-        if next_sentence and not self._head.has_next_sentence:
-            fix = f"Load it as {family.classes}ForPreTraining, or leave next_sentence out."
-            raise InputError(Problem(where, f"{type(model).__name__} has no next-sentence head.", fix))
-        self.weights = {"mlm": 1.0, **({"next_sentence": 1.0} if next_sentence else {})}
-
-    def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return, for each term, its items in a batch: masked tokens, or text pairs; see `losses.common.Counting`."""
-        labels = {"mlm": "labels", "next_sentence": NEXT_SENTENCE_LABEL}
-        return {name: (batch[labels[name]] != IGNORED_LABEL).sum() for name in self.weights}
-
-    def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """Run the model on a batch, and return the terms ``mlm`` and, if it is trained, ``next_sentence``.
-
-        Args:
-            model: The model, or its DDP wrapper.
-            batch: The family's inputs (with masked tokens) and ``labels`` (original ids of the masked tokens, else
-                -100), [B, S] each; with next-sentence prediction also ``next_sentence_label``, [B]. Other entries are
-                ignored.
-        """
-        inputs = {name: batch[name] for name in self.family.inputs}
-        masked = flat_indices(batch["labels"] != IGNORED_LABEL)
-        output = self._head.run(model, inputs, masked)
-        terms = {"mlm": masked_lm(output.logits, batch["labels"].flatten()[masked])}
-        if output.next_sentence is not None and "next_sentence" in self.weights:
-            terms["next_sentence"] = next_sentence(output.next_sentence, batch[NEXT_SENTENCE_LABEL])
-        return terms

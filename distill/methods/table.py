@@ -7,6 +7,7 @@ from pocketbert.core.recipe.stages import (
     DistilBertStage,
     MiniLmStage,
     MobileBertStage,
+    PretrainStage,
     QatStage,
     ReplacedTokensStage,
     TaskStage,
@@ -14,7 +15,7 @@ from pocketbert.core.recipe.stages import (
     TinyBertIntermediateStage,
     TinyBertPredictionStage,
 )
-from pocketbert.distill.methods import distilbert, minilm, mobilebert, qat, replaced_tokens, task, tinybert
+from pocketbert.distill.methods import distilbert, minilm, mobilebert, pretrain, qat, replaced_tokens, task, tinybert
 from pocketbert.distill.methods.method import Method, register_method, registered_methods
 
 ROWS = (
@@ -31,6 +32,7 @@ ROWS = (
         needs=replaced_tokens.needs,
         source=replaced_tokens.SOURCE,
     ),
+    Method(section=PretrainStage, train=pretrain.train, needs=pretrain.needs, source=pretrain.SOURCE),
     Method(section=QatStage, train=qat.train, source=qat.SOURCE),
 )
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from pocketbert.core.artefacts import BudgetSearch
 from pocketbert.core.disk.files import sha256_file, sha256_path
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.families import all_families, check_distillable, check_exportable, check_prunable
+from pocketbert.core.families import all_families, check_distillable, check_exportable, check_prunable, find_family
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe.recipe import Recipe, TrainingSection
 from pocketbert.core.recipe.student import VOCABULARY_LIMITS
@@ -144,7 +144,9 @@ class Inputs:
         if student is not None and student.vocabulary is not None:
             check_vocabulary(self.model)
         if student is not None and (student.size is not None or student.layers == 0):
-            return  # a MobileBERT or a static student, whatever its teacher is
+            if student.size is not None:
+                check_exportable(find_family(student.size.family), "student.size")
+            return  # whatever its teacher is
         key, family = "teacher.model", self.model.family
         if self.start is not None:
             key, family = "student.model", self.start.family

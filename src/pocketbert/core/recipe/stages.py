@@ -476,6 +476,30 @@ class ReplacedTokensStage(GeneralText, Optimisation):
 
 
 @register_stage
+class PretrainStage(GeneralText, Optimisation):
+    """Method `pretrain`: the student learns masked tokens and next sentences from plain text, and nothing from a teacher."""
+
+    teaches_words: ClassVar[bool] = True
+
+    method: Literal["pretrain"] = Field(description="Distillation method.")
+    batch: PositiveInt = Field(256, description="Rows per step.")
+    warmup: Fraction = Field(0.01, description="Share of the steps with rising learning rate.")
+    optimizer: Literal["adamw", "lamb"] = Field("adamw", description="lamb for batches of thousands of rows.")
+    masking: MaskingKind = Field(MaskingKind.DYNAMIC, description="How tokens to hide are chosen.")
+    pairs: bool = Field(
+        True,
+        description="Cut rows into two segments, of which every other second one is from elsewhere, and learn which: "
+        "next-sentence prediction.",
+    )
+
+    def problems(self, place: StagePlace) -> list[str]:
+        """List a problem if no token is hidden, so that there are none to learn."""
+        if self.masking is not MaskingKind.NONE:
+            return []
+        return [f"{place.where}.masking: none hides no tokens to learn from: name another, such as dynamic"]
+
+
+@register_stage
 class QatStage(Stage, Optimisation):
     """Method `qat`: the student learns its own fp32 outputs while its numbers are rounded as in a quantized file."""
 

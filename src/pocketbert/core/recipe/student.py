@@ -153,7 +153,8 @@ class StudentSection(Section):
     size: MobileBertSize | None = Field(
         None,
         description="A MobileBERT with as many layers as the teacher, and the heads and the width between blocks of "
-        "one with bottlenecks: mobilebert, tiny or mini.",
+        "one with bottlenecks: mobilebert, tiny or mini. Or an IB-BERT with random weights and the teacher's vocabulary, "
+        "which the method pretrain trains, and nothing exports: ib-bert or ib-bert-mini.",
     )
     init: Literal["teacher-layers", "embeddings", "pruned", "random"] = Field(
         "teacher-layers",
