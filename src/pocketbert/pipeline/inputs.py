@@ -26,6 +26,7 @@ from pocketbert.pipeline.doctor import require
 from pocketbert.pipeline.formats.base import format_place
 from pocketbert.pipeline.learn.corpora import general_head_task
 from pocketbert.pipeline.learn.data import max_length
+from pocketbert.pipeline.learn.stage_folder import CARRIED_FILE
 from pocketbert.pipeline.learn.vocabulary import check_vocabulary
 from pocketbert.pipeline.options import CONFIDENCE_KEYS
 from pocketbert.pipeline.phone.pack import portable
@@ -198,11 +199,15 @@ class Inputs:
         }
 
     def student_contents(self) -> dict[str, str | None]:
-        """Return the digest of the model that the student starts from, by recipe key.
+        """Return the digest of the model that the student starts from, and of what a general stage left beside it.
 
         The digest is None if the student is built from its teacher.
         """
-        return {"student.model": self.start.digest if self.start else None}
+        if self.start is None:
+            return {"student.model": None}
+        carried = self.start.path / CARRIED_FILE
+        more = {f"student.model/{CARRIED_FILE}": sha256_file(carried)} if carried.is_file() else {}
+        return {"student.model": self.start.digest, **more}
 
     def task_settings(self) -> dict[str, object]:
         """Return the recipe's task and, of a model with several heads, these in their order, by recipe key."""

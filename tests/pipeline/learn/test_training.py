@@ -421,6 +421,53 @@ def test_exporting_an_ib_bert_is_refused_before_anything_is_trained(
     assert not (tmp_path / "phone").exists()
 
 
+def test_a_general_student_serves_two_recipes_with_its_projection(
+    write_recipe: Write, teachers: dict[str, Path], cli: Cli, tmp_path: Path
+) -> None:
+    general, still = {**LAYERS, "steps": 12}, {"steps": 1, "lr": 1e-9, "augmented": False}
+    run = cli(
+        "distill",
+        write_recipe([general, {**OUTPUTS, "steps": 1}], student={**NARROW, "heads": 2}),
+        "-o",
+        tmp_path / "first",
+    )
+    assert run.exit_code == 0, run.output
+    assert "distill/0 in the run folder is the general student: student.model of other recipes" in run.stderr
+    made = tmp_path / "first" / "distill" / "0"
+    before = load_file(made / "carried.safetensors")
+    assert before
+    other = {
+        split: {
+            "path": str(
+                write_lines(tmp_path / f"{split}.jsonl", [{**r, "label": str(len(r["text"]) % 2)} for r in rows])
+            )
+        }
+        for split, rows in (("train", task_rows(60, 3)), ("eval", task_rows(20, 4)))
+    }
+    tasks: list[dict[str, Any]] = [{}, {"data": {**other, "labels": ["0", "1"]}}]
+    heads = []
+    for number, more in enumerate(tasks):
+        stages = [{**INTERMEDIATE, **still}, {**PREDICTION, "augmented": False}]
+        path, out = write_recipe(stages, student={"model": str(made), "layers": None}, **more), tmp_path / str(number)
+        run = cli("distill", path, "-o", out)
+        assert run.exit_code == 0, run.output
+        assert "student.model: its projection from 16 to 32 numbers goes on" in run.stderr
+        after = load_file(out / "distill" / "0" / "carried.safetensors")
+        assert before.keys() == after.keys()
+        assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
+        encoder = load_file(made / "model.safetensors")
+        trained = load_file(out / "distill" / "0" / "model.safetensors")
+        for name in encoder.keys() & {n.removeprefix("bert.") for n in trained}:
+            assert torch.allclose(encoder[name], trained[f"bert.{name}"], atol=1e-6), name
+        heads.append(len(read_config(out / "student")["id2label"]))
+    assert heads == [3, 2], "two tasks"
+    again = cli(
+        "distill", write_recipe([OUTPUTS], "wide", {"model": str(made), "layers": None}), "-o", tmp_path / "other"
+    )
+    assert again.exit_code == 0, again.output
+    assert "numbers is left out, this teacher is 160 wide" in again.stderr
+
+
 def test_what_is_not_exported_may_be_an_ib_bert(write_recipe: Write, cli: Cli, tmp_path: Path) -> None:
     run = cli("distill", write_recipe([TASK], "ib_bert"), "-o", tmp_path / "run")
     assert run.exit_code == 0, run.output

@@ -146,8 +146,8 @@ class StudentSection(Section):
     model: str | None = Field(
         None,
         min_length=1,
-        description="Folder or Hub name of a student to go on with, e.g. one that learnt general text; it has its own "
-        "sizes.",
+        description="Folder or Hub name of a student to go on with, e.g. the general student of another run (runs/x/distill/0), "
+        "with its projection; it has its own sizes.",
     )
     revision: str | None = Field(None, description="Hub revision of model.")
     size: MobileBertSize | None = Field(
