@@ -329,7 +329,7 @@ class MobileBertSize(StrEnum):
     MINI = "mini"
     """MobileBERT with blocks a quarter as wide: trains on two cores."""
     IB_BERT = "ib-bert"
-    """IB-BERT-large, the published teacher, with random weights: 294,205,184 parameters."""
+    """IB-BERT-large, the published teacher, with random weights: 294,205,184 parameters below its heads."""
     IB_BERT_MINI = "ib-bert-mini"
     """IB-BERT of six blocks a quarter as wide, the teacher of `MINI`, with random weights: trains on two cores."""
 
