@@ -135,5 +135,6 @@ reference: $(VENV)/.installed ## regenerate the recipe schema and the reference 
 	$(PY) scripts/api_reference.py > docs/api-reference.md
 	$(PY) scripts/bounds_reference.py > docs/bounds.md
 	$(PY) scripts/data_reference.py > docs/data-files.md
+	$(PY) scripts/methods_reference.py > docs/lab/methods.md
 	$(PY) scripts/checkpoints_reference.py > docs/checkpoints.md
 	$(PY) scripts/families_reference.py

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from pocketbert.distill.losses.transfer import FeatureTransfer, feature_transfer, pretraining_distillation
     from pocketbert.distill.methods.distilbert import DistilBertDistillation
     from pocketbert.distill.methods.minilm import MiniLmDistillation
-    from pocketbert.distill.methods.mobilebert import MobileBertDistillation, Pretraining
+    from pocketbert.distill.methods.mobilebert import MobileBertDistillation
+    from pocketbert.distill.methods.pretrain import Pretraining
     from pocketbert.distill.methods.task import Finetune, TaskDistillation
     from pocketbert.distill.methods.tinybert import TinyBertDistillation
     from pocketbert.distill.methods.transfer import TransferCourse, TransferPhases, auxiliary, joint, progressive
@@ -176,7 +177,8 @@ _PLACES = {
     "distill.losses.transfer": ("FeatureTransfer", "feature_transfer", "pretraining_distillation"),
     "distill.methods.distilbert": ("DistilBertDistillation",),
     "distill.methods.minilm": ("MiniLmDistillation",),
-    "distill.methods.mobilebert": ("MobileBertDistillation", "Pretraining"),
+    "distill.methods.mobilebert": ("MobileBertDistillation",),
+    "distill.methods.pretrain": ("Pretraining",),
     "distill.methods.task": ("Finetune", "TaskDistillation"),
     "distill.methods.tinybert": ("TinyBertDistillation",),
     "distill.methods.transfer": ("TransferCourse", "TransferPhases", "auxiliary", "joint", "progressive"),

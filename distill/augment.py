@@ -62,10 +62,9 @@ class Augmenter:
     word of a copy is, with probability p, replaced by one of its K candidates, all equally likely. Candidates are found
     once per word and not per copy. What the paper leaves open follows the released code, with three exceptions:
 
-    - A copy that equals the row or an earlier copy is left out. A row has at most N copies, also if it is a pair: the
-      first half of them (the larger one of an odd N) varies the first text, the rest vary the second. The released code
-      makes N copies of each text, and all that vary the second text carry the last varied first one by an oversight;
-      here the other text is always the row's own.
+    - A copy that equals the row or an earlier copy is left out, so a row has at most N copies of each of its texts: 2N
+      if it is a pair, first those that vary the first text, then those that vary the second. In the released code all
+      that vary the second text carry the last varied first one by an oversight; here the other text is the row's own.
     - A candidate is a word that could itself be replaced (letters only, no stop word), and never the word that it
       replaces, so p is the share of words that change.
     - The text between replaced words stays as it was, to the byte: the released code writes lower-case tokens.
@@ -90,7 +89,7 @@ class Augmenter:
         self._neighbours, self._masked = neighbours, masked
 
     def copies(self, rows: Sequence[SourceRow]) -> list[list[tuple[str, ...]]]:
-        """Return, for each row, at most `settings.copies` copies of its texts in which some words are replaced.
+        """Return, for each row, at most `settings.copies` copies of each of its texts in which some words are replaced.
 
         The row itself is never among its copies. The copies depend on the seed, the row's texts and its number, and not
         on the other rows.
@@ -122,15 +121,13 @@ class Augmenter:
         copies, width = self.settings.copies, max(map(len, choices))
         if width == 0:
             return []
-        # counters, not a stream: copy 3 is the same whether 3 or 30 are made
-        draws = generator(self.seed, "augment", row.number).random((copies, 2, width))
-        first = copies if len(row.texts) == 1 else (copies + 1) // 2
+        # counters, not a stream: copy 3 of a text is the same whether 3 or 30 are made
+        draws = generator(self.seed, "augment", row.number).random((copies, len(row.texts), 2, width))
         unique: dict[_Texts, None] = {row.texts: None}
-        for copy in range(copies):
-            part = 0 if copy < first else 1
-            chances, picks = draws[copy].tolist()
-            text = _replace_words(row.texts[part], choices[part], chances, picks, self.settings.probability)
-            unique[(*row.texts[:part], text, *row.texts[part + 1 :])] = None
+        for part, own in enumerate(row.texts):
+            for chances, picks in draws[:, part].tolist():
+                text = _replace_words(own, choices[part], chances, picks, self.settings.probability)
+                unique[(*row.texts[:part], text, *row.texts[part + 1 :])] = None
         return list(unique)[1:]
 
 

@@ -97,7 +97,7 @@ SECTIONS: dict[str, tuple[str, str]] = {
     ),
     "Plug-ins: methods": (
         "",
-        "plugins.register_method plugins.Method plugins.Stage plugins.StagePlace plugins.GeneralText plugins.Optimisation plugins.StageJob "
+        "plugins.register_method plugins.Method plugins.MethodSource plugins.Stage plugins.StagePlace plugins.GeneralText plugins.Optimisation plugins.StageJob "
         "plugins.StageResult plugins.Needs plugins.Heads plugins.CarriedPart",
     ),
     "Plug-ins: formats and schemes": (

@@ -14,11 +14,13 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family, Objective
 from pocketbert.core.heads.head import IGNORED_LABEL
 from pocketbert.core.recipe.stages import DistilBertStage
+from pocketbert.core.types import MaskingKind, Schedule
 from pocketbert.distill.capture.outputs import LmHead, flat_indices
 from pocketbert.distill.losses.common import Term
 from pocketbert.distill.losses.tokens import cosine_distance, masked_lm, sparse_token_soft_targets, token_soft_targets
 from pocketbert.distill.methods.method import (
     Heads,
+    MethodSource,
     Needs,
     StageJob,
     StageResult,
@@ -31,6 +33,39 @@ from pocketbert.distill.teacher.signals import move_teacher
 from pocketbert.distill.teacher.sparse import SparseTeacher, sparse_teacher
 from pocketbert.distill.text.pairs import GeneralSet
 from pocketbert.distill.training.data import BatchOrder
+
+SOURCE = MethodSource(
+    paper="DistilBERT, Sanh et al. 2019, arXiv 1910.01108; huggingface/transformers-research-projects, distillation",
+    published={
+        "epochs": "3 of Wikipedia and books",
+        "batch": "about 2,000 (5 × 50 on each of 8 GPUs)",
+        "lr": 5e-4,
+        "warmup": 0.05,
+        "schedule": Schedule.LINEAR,
+        "weight_decay": 0.0,
+        "beta2": 0.98,
+        "eps": 1e-6,
+        "clip": 5.0,
+        "temperature": 2.0,
+        "weights": {"logits": 5.0, "mlm": 2.0, "cosine": 1.0},
+        "masked_only": False,
+        "masking": MaskingKind.FREQUENCY,
+        "mask_share": 0.15,
+        "smoothing": 0.7,
+        "freeze_positions": True,
+    },
+    differences=(
+        (
+            "long texts",
+            "cut before special tokens are added",
+            "cut behind it, so that the first piece is a token shorter",
+        ),
+        ("batches", "of similar lengths, in windows of 64 batches", "of similar lengths, in bins of 4 tokens"),
+        ("terms", "means over the whole batch", "means over each process and portion, averaged"),
+        ("cosine", "`|a/|a| − b/|b||² / 2`: exactly 0 for equal states", "`1 − cos`"),
+        ("students", "of class DistilBERT from a BERT teacher only", "from RoBERTa and GPT-2 too"),
+    ),
+)
 
 
 def train(job: StageJob[DistilBertStage]) -> StageResult:

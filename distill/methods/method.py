@@ -177,6 +177,12 @@ class StageJob(Generic[S]):
         pair: TeacherStudent[Any] = self.pair
         return train(pair.student, objective, self.rows(), pair.stage, self.seed, pair.where, self.work, self.monitor)
 
+    def pad_fully(self) -> StageJob[S]:
+        """Return a copy of this job whose batches are padded to the longest input that the stage's rows may have."""
+        from pocketbert.distill.training.data import FixedLengthSet
+
+        return replace(self, rows=lambda: FixedLengthSet(self.rows()))
+
     def with_stage(self, stage: Any) -> StageJob[Any]:
         """Return a copy of this job whose settings of the stage are `stage`."""
         return replace(self, pair=replace(self.pair, stage=stage))
@@ -241,6 +247,22 @@ def _needs_encoders(stage: Any, where: str) -> Needs:
 
 
 @dataclass(frozen=True)
+class MethodSource:
+    """The publication that a method follows, and how the method differs from it; `docs/lab/methods.md` shows it.
+
+    Attributes:
+        paper: Authors, year and number of the paper, and the released code.
+        published: For recipe keys of a stage, the value in the paper or its released code. A value that is equal to the
+            key's default is shown as the same, any other one as a difference.
+        differences: What differs besides, one after the other: what it is, how it is here, and how it is there.
+    """
+
+    paper: str
+    published: Mapping[str, Any] = field(default_factory=dict)
+    differences: tuple[tuple[str, str, str], ...] = ()
+
+
+@dataclass(frozen=True)
 class Method:
     """A distillation method: its section of a recipe and the functions that train a stage of it.
 
@@ -250,11 +272,13 @@ class Method:
         train: Function that trains one stage: builds the objective, runs or caches the teacher, and calls
             `StageJob.fit`.
         needs: Function that returns which heads a stage needs, given its section and recipe key.
+        source: The publication that the method follows; None for one without.
     """
 
     section: type[Stage]
     train: Callable[[StageJob[Any]], StageResult]
     needs: Callable[[Any, str], Needs] = _needs_encoders
+    source: MethodSource | None = None
 
     @property
     def name(self) -> str:

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family
 from pocketbert.core.recipe.stages import MiniLmStage
-from pocketbert.core.types import Signal
+from pocketbert.core.types import Schedule, Signal
 from pocketbert.distill.capture import query_width, record_attention
 from pocketbert.distill.losses.common import Term, attention_kl
 from pocketbert.distill.losses.relations import relation_heads, relation_kl
 from pocketbert.distill.methods.method import (
+    MethodSource,
     StageJob,
     StageResult,
     TeacherStudent,
@@ -34,6 +35,30 @@ _SIGNALS = {
     "value": Signal.RELATIONS,
 }
 """Signal of the models that each loss term compares."""
+
+
+SOURCE = MethodSource(
+    paper="MiniLM, Wang et al. 2020, arXiv 2002.10957, and MiniLMv2, 2021, arXiv 2012.15828; no code of theirs, bloomberg/minilmv2.bb",
+    published={
+        "steps": "400,000",
+        "batch": 256,
+        "lr": 6e-4,
+        "warmup": "0.01: 4,000 steps",
+        "schedule": Schedule.LINEAR,
+        "weight_decay": 0.01,
+        "beta2": 0.999,
+        "eps": 1e-6,
+        "weights": {"attention": 0.0, "query": 1.0, "key": 1.0, "value": 1.0},
+        "relation_heads": "48, of large teachers 64",
+        "teacher_layer": "the last; of BERT-large the 21st",
+    },
+    differences=(
+        ("default of `relation_heads`", "48, or the largest number below that divides both widths", "48 or 64"),
+        ("default of `teacher_layer`", "the 21st of any teacher of 24 layers", "chosen for each large teacher"),
+        ("mean", "over all real tokens of the batch", "over the texts' own means; the same where rows are packed"),
+        ("teacher assistant", "none: two recipes by hand", "for students of at most half the depth and width (v1)"),
+    ),
+)
 
 
 def train(job: StageJob[MiniLmStage]) -> StageResult:

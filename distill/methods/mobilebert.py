@@ -1,8 +1,7 @@
 """Method `mobilebert`: knowledge transfer block by block, then pre-training distillation, on plain text.
 
 `train` trains a stage with the objective `MobileBertDistillation`, in the phases of
-`pocketbert.distill.methods.transfer`. `Pretraining` is the objective that trains a teacher for it (masked LM and next
-sentence, as for BERT and IB-BERT).
+`pocketbert.distill.methods.transfer`. A teacher for it, an IB-BERT, is trained by the method `pretrain`.
 """
 
 from __future__ import annotations
@@ -18,16 +17,17 @@ from pocketbert.core.families import Family
 from pocketbert.core.heads.head import IGNORED_LABEL
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.recipe.stages import MobileBertStage
-from pocketbert.core.types import Signal
+from pocketbert.core.types import Signal, Transfer
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.capture.outputs import LayerOutputs, LmHead, TokenOutput, flat_indices
 from pocketbert.distill.capture.recorder import AttentionRecorder
 from pocketbert.distill.losses.common import Term, attention_kl
-from pocketbert.distill.losses.tokens import masked_lm, next_sentence
+from pocketbert.distill.losses.tokens import next_sentence
 from pocketbert.distill.losses.transfer import counted_mask, feature_transfer, pretraining_distillation
 from pocketbert.distill.methods.method import (
     CarriedPart,
     Heads,
+    MethodSource,
     Needs,
     StageJob,
     StageResult,
@@ -48,6 +48,52 @@ _BlockSignals = tuple[Tensor, Tensor | None]
 
 _ADAPTER = "adapter"
 """Name of the part that a stage passes on: the adapter of a teacher without bottlenecks."""
+
+
+SOURCE = MethodSource(
+    paper="MobileBERT, Sun et al. 2020, arXiv 2004.02984; google-research/mobilebert",
+    published={
+        "steps": "740,000",
+        "strategy": Transfer.PROGRESSIVE,
+        "batch": 2048,
+        "lr": 1.5e-3,
+        "weight_decay": 0.01,
+        "eps": 1e-6,
+        "clip": 1.0,
+        "dropout": 0.0,
+        "truth": 0.5,
+        "reference": "true: means count padding up to 512",
+        "weights": {
+            "maps": 100.0,
+            "means": 5000.0,
+            "variances": 5.0,
+            "attention": 1.0,
+            "guesses": 1.0,
+            "next_sentence": 1.0,
+        },
+        "masking": "dynamic, but drawn once",
+        "mask_share": "0.15, at most 20 of a row's 512 tokens",
+        "pairs": True,
+    },
+    differences=(
+        (
+            "statistics of a layer",
+            "compared with the teacher's of that layer",
+            "with those of all layers: a wrong variable",
+        ),
+        ("attention transfer", "divergence, as in the paper", "cross-entropy: larger by the teacher's entropy"),
+        ("weights of rate 0", "have no gradient", "have one, and it counts in the norm to clip"),
+        ("padded keys", "masked as in transformers", "−6 is added to their scores"),
+        ("pairs", "rows cut at a word, in the middle of a sentence", "segments of whole sentences of a document"),
+        ("rates of `joint` and `auxiliary`", "this project's", "not published"),
+        ("teacher without bottlenecks", "principal components of its states", "not possible"),
+        (
+            "fine-tuning",
+            "a stage `task`, on a fine-tuned teacher's outputs",
+            "on gold labels, 2 to 10 epochs, lr 1e-5 to 1e-4",
+        ),
+    ),
+)
 
 
 def train(job: StageJob[MobileBertStage]) -> StageResult:
@@ -76,7 +122,7 @@ def train(job: StageJob[MobileBertStage]) -> StageResult:
     )
     notes.append(f"MobileBERT transfer: {objective.phases.name}{batch}")
     print_note(f"  {notes[-1]}")
-    outcome = job.fit(objective)
+    outcome = (job.pad_fully() if pair.stage.reference else job).fit(objective)
     if adapter is None:
         return StageResult(outcome, {}, tuple(notes))
     tensors = {"centre": adapter.centre.cpu(), "basis": adapter.basis.cpu()}
@@ -291,53 +337,3 @@ def _check_blocks(pair: TeacherStudent[MobileBertStage], width: int) -> list[int
         )
         problems.append(Problem(pair.where, what, fix))
     return check_and_map_layers(pair, problems)
-
-
-class Pretraining:
-    """Objective: BERT's pre-training loss ``L_MLM + L_NSP`` (Devlin et al. 2019, arXiv 1810.04805), also for IB-BERT.
-
-    Only masked tokens reach the vocabulary projection.
-
-    Args:
-        model: The model to train, not yet wrapped. It has the masked-LM head and, with `next_sentence`, the
-            next-sentence head.
-        family: Names and inputs of the model's family.
-        next_sentence: Whether next-sentence prediction is trained too; batches then come from
-            `pocketbert.distill.text.pairs.GeneralSet` with pairs.
-        where: Name of the model, for errors.
-
-    Attributes:
-        weights: ``mlm``, and ``next_sentence`` if it is trained; 1 each.
-
-    Raises:
-        InputError: If the model lacks a head that is trained.
-    """
-
-    def __init__(self, model: Any, family: Family, next_sentence: bool = True, where: str = "model") -> None:
-        self.family, self._head = family, LmHead(model, where)
-        if next_sentence and not self._head.has_next_sentence:
-            fix = f"Load it as {family.classes}ForPreTraining, or leave next_sentence out."
-            raise InputError(Problem(where, f"{type(model).__name__} has no next-sentence head.", fix))
-        self.weights = {"mlm": 1.0, **({"next_sentence": 1.0} if next_sentence else {})}
-
-    def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return, for each term, its items in a batch: masked tokens, or text pairs; see `losses.common.Counting`."""
-        labels = {"mlm": "labels", "next_sentence": NEXT_SENTENCE_LABEL}
-        return {name: (batch[labels[name]] != IGNORED_LABEL).sum() for name in self.weights}
-
-    def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
-        """Run the model on a batch, and return the terms ``mlm`` and, if it is trained, ``next_sentence``.
-
-        Args:
-            model: The model, or its DDP wrapper.
-            batch: The family's inputs (with masked tokens) and ``labels`` (original ids of the masked tokens, else
-                -100), [B, S] each; with next-sentence prediction also ``next_sentence_label``, [B]. Other entries are
-                ignored.
-        """
-        inputs = {name: batch[name] for name in self.family.inputs}
-        masked = flat_indices(batch["labels"] != IGNORED_LABEL)
-        output = self._head.run(model, inputs, masked)
-        terms = {"mlm": masked_lm(output.logits, batch["labels"].flatten()[masked])}
-        if output.next_sentence is not None and "next_sentence" in self.weights:
-            terms["next_sentence"] = next_sentence(output.next_sentence, batch[NEXT_SENTENCE_LABEL])
-        return terms

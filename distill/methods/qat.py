@@ -32,7 +32,14 @@ from pocketbert.core.recipe.stages import QatStage
 from pocketbert.core.tasks import Level, Task, TaskName
 from pocketbert.distill.losses.common import Term
 from pocketbert.distill.losses.task import count_labelled_tokens, soft_loss
-from pocketbert.distill.methods.method import CarriedPart, ExportFunctions, StageJob, StageResult, TrainedCandidate
+from pocketbert.distill.methods.method import (
+    CarriedPart,
+    ExportFunctions,
+    MethodSource,
+    StageJob,
+    StageResult,
+    TrainedCandidate,
+)
 from pocketbert.distill.methods.task import add_carried_projection
 from pocketbert.distill.students.fake_quantization import (
     PreparedWeights,
@@ -55,6 +62,16 @@ _SQUARED_WEIGHT = 0.1
 _CALIBRATION_ROWS = 300
 """Rows that ranges are measured on before the first step."""
 _MAX_SELECTION_ROWS = 600
+
+
+SOURCE = MethodSource(
+    paper="straight-through gradients: Bengio et al. 2013, arXiv 1308.3432; `activation: relu6`: google-research/mobilebert",
+    differences=(
+        ("ranges", "trained by their gradients", "moving averages, decay 0.999, beginning at ±6"),
+        ("attention scores", "stay float", "clipped to −6 … 60"),
+        ("when", "last stage of a finished student", "distilled with rounding from the beginning"),
+    ),
+)
 
 
 def train(job: StageJob[QatStage]) -> StageResult:

@@ -19,10 +19,11 @@ from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.recipe.stages import ReplacedTokensStage
 from pocketbert.core.seeds import generator as random_generator
 from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.types import MaskingKind, Schedule
 from pocketbert.distill.capture.outputs import LmHead, flat_indices
 from pocketbert.distill.losses.common import Term
 from pocketbert.distill.losses.tokens import masked_lm, replaced_soft_targets, replaced_tokens
-from pocketbert.distill.methods.method import Heads, Needs, StageJob, StageResult, TeacherStudent
+from pocketbert.distill.methods.method import Heads, MethodSource, Needs, StageJob, StageResult, TeacherStudent
 from pocketbert.distill.teacher.signals import move_teacher
 from pocketbert.distill.text.pairs import GeneralSet
 from pocketbert.distill.text.tokenizer import read_vocabulary
@@ -31,6 +32,27 @@ from pocketbert.distill.training.data import ROW_NUMBERS, STEP_NUMBERS
 _GENERATOR_MODULE = "token_generator"
 """Name of the student's submodule that holds the generator during training; it is part of the training checkpoints."""
 _HEAD = "ForPreTraining"
+
+
+SOURCE = MethodSource(
+    paper="ELECTRA, Clark et al. 2020, arXiv 2003.10555",
+    published={
+        "steps": "1,000,000 (small)",
+        "batch": 128,
+        "lr": 5e-4,
+        "warmup": 0.01,
+        "schedule": Schedule.LINEAR,
+        "weight_decay": 0.01,
+        "eps": 1e-6,
+        "mask_share": 0.15,
+        "masking": MaskingKind.DYNAMIC,
+        "weights": "generator 1, replaced 50; there is no teacher",
+    },
+    differences=(
+        ("embeddings", "of generator and student apart", "shared"),
+        ("start", "a trained generator, and a student that may start from its teacher", "both from random weights"),
+    ),
+)
 
 
 def train(job: StageJob[ReplacedTokensStage]) -> StageResult:

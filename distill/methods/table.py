@@ -7,6 +7,7 @@ from pocketbert.core.recipe.stages import (
     DistilBertStage,
     MiniLmStage,
     MobileBertStage,
+    PretrainStage,
     QatStage,
     ReplacedTokensStage,
     TaskStage,
@@ -14,19 +15,25 @@ from pocketbert.core.recipe.stages import (
     TinyBertIntermediateStage,
     TinyBertPredictionStage,
 )
-from pocketbert.distill.methods import distilbert, minilm, mobilebert, qat, replaced_tokens, task, tinybert
+from pocketbert.distill.methods import distilbert, minilm, mobilebert, pretrain, qat, replaced_tokens, task, tinybert
 from pocketbert.distill.methods.method import Method, register_method, registered_methods
 
 ROWS = (
-    Method(section=TaskStage, train=task.train),
-    Method(section=DistilBertStage, train=distilbert.train, needs=distilbert.needs),
-    Method(section=TinyBertGeneralStage, train=tinybert.train_layers),
-    Method(section=TinyBertIntermediateStage, train=tinybert.train_layers),
-    Method(section=TinyBertPredictionStage, train=tinybert.train_prediction),
-    Method(section=MiniLmStage, train=minilm.train),
-    Method(section=MobileBertStage, train=mobilebert.train, needs=mobilebert.needs),
-    Method(section=ReplacedTokensStage, train=replaced_tokens.train, needs=replaced_tokens.needs),
-    Method(section=QatStage, train=qat.train),
+    Method(section=TaskStage, train=task.train, source=task.SOURCE),
+    Method(section=DistilBertStage, train=distilbert.train, needs=distilbert.needs, source=distilbert.SOURCE),
+    Method(section=TinyBertGeneralStage, train=tinybert.train_layers, source=tinybert.GENERAL_SOURCE),
+    Method(section=TinyBertIntermediateStage, train=tinybert.train_layers, source=tinybert.INTERMEDIATE_SOURCE),
+    Method(section=TinyBertPredictionStage, train=tinybert.train_prediction, source=tinybert.PREDICTION_SOURCE),
+    Method(section=MiniLmStage, train=minilm.train, source=minilm.SOURCE),
+    Method(section=MobileBertStage, train=mobilebert.train, needs=mobilebert.needs, source=mobilebert.SOURCE),
+    Method(
+        section=ReplacedTokensStage,
+        train=replaced_tokens.train,
+        needs=replaced_tokens.needs,
+        source=replaced_tokens.SOURCE,
+    ),
+    Method(section=PretrainStage, train=pretrain.train, needs=pretrain.needs, source=pretrain.SOURCE),
+    Method(section=QatStage, train=qat.train, source=qat.SOURCE),
 )
 
 for _row in ROWS:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family
 from pocketbert.core.host.hardware import default_threads
+from pocketbert.core.host.progress import print_note
 from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling
 from pocketbert.core.recipe.stages import TaskStage
 from pocketbert.core.tasks import Task, TaskName
@@ -38,6 +39,7 @@ from pocketbert.distill.losses.task import (
 from pocketbert.distill.methods.method import (
     CarriedPart,
     CarriedParts,
+    MethodSource,
     StageJob,
     StageResult,
     TeacherStudent,
@@ -64,6 +66,12 @@ from pocketbert.distill.teacher.signals import (
     choose_signals,
 )
 from pocketbert.distill.training.data import TrainData
+
+SOURCE = MethodSource(
+    paper="this project's: outputs as in Hinton et al. 2015, arXiv 1503.02531; states as in TinyBERT, attention as in MiniLM",
+    published={"temperature": "chosen for each task"},
+    differences=(("states", "means over tokens and layers", "TinyBERT: sums over layers"),),
+)
 
 
 def train(job: StageJob[TaskStage], weights: dict[str, float] | None = None) -> StageResult:
@@ -141,6 +149,19 @@ def detach_carried_projection(student: Any) -> CarriedParts:
         return {}
     tensors = {name: value.detach().cpu() for name, value in projection.state_dict().items()}
     return {_PROJECTION: CarriedPart(tensors, projection.facts)}
+
+
+def keep_projection(carried: CarriedParts, teacher: Any, student: Any) -> CarriedParts:
+    """Return the projection that an earlier run trained with a student, if it maps to this teacher's width; say which."""
+    part, width = carried.get(_PROJECTION), teacher.config.hidden_size
+    if part is None:
+        return {}
+    facts = part.facts
+    sizes = facts["width"], facts["layers"], facts["teacher_width"]
+    kept = sizes == (student.config.hidden_size, student.config.num_hidden_layers, width)
+    said = "goes on" if kept else f"is left out, this teacher is {width} wide"
+    print_note(f"  student.model: its projection from {facts['width']} to {facts['teacher_width']} numbers {said}")
+    return {_PROJECTION: part} if kept else {}
 
 
 def add_carried_projection(pooling: Pooling, carried: CarriedParts) -> Pooling:

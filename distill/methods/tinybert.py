@@ -15,7 +15,7 @@ from pocketbert.core.families import Family
 from pocketbert.core.recipe.sections import Optimisation
 from pocketbert.core.recipe.stages import LayerStage, SignalWeights, TaskStage, TinyBertPredictionStage
 from pocketbert.core.tasks import Task, TaskName
-from pocketbert.core.types import Signal
+from pocketbert.core.types import MaskingKind, Projection, Schedule, Signal
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.losses.common import (
     Term,
@@ -28,6 +28,7 @@ from pocketbert.distill.losses.common import (
 )
 from pocketbert.distill.methods import task as task_method
 from pocketbert.distill.methods.method import (
+    MethodSource,
     StageJob,
     StageResult,
     TeacherStudent,
@@ -48,17 +49,84 @@ _SIGNALS = {"attention": Signal.ATTENTION, "hidden": Signal.HIDDEN, "embeddings"
 """Signal of the teacher's family that each term learns from; the embeddings are hidden state 0."""
 
 
+_PAPER = "TinyBERT, Jiao et al. 2020, arXiv 1909.10351; huawei-noah/Pretrained-Language-Model"
+_OPTIMISER: dict[str, Any] = {"weight_decay": 0.01, "eps": 1e-6, "clip": "1, of each tensor"}
+_BIAS = (
+    "moments of AdamW",
+    "divided by 1 − βᵗ",
+    "not divided: step t is (1 − β₁ᵗ)/√(1 − β₂ᵗ) times as large, 6.5 times at step 10, 1.3 times at step 1,000",
+)
+_LAYER_LOSS: dict[str, Any] = {
+    "weights": {"attention": 1.0, "hidden": 1.0, "embeddings": 1.0},
+    "projection": Projection.SHARED,
+    "reference": "true: means count padding up to the longest input",
+}
+_TEACHER = ("teacher", "without dropout, with its unchanged head", "with dropout, and a ReLU behind the pooler")
+_EQUAL = ("student of the teacher's width", "no projection", "a projection too")
+GENERAL_SOURCE = MethodSource(
+    paper=_PAPER,
+    published={
+        "steps": "3 epochs of 2.5 G words, about 300,000 steps",
+        "batch": 256,
+        "lr": 5e-5,
+        "warmup": 0.1,
+        "schedule": Schedule.LINEAR,
+        **_OPTIMISER,
+        **_LAYER_LOSS,
+        "masking": MaskingKind.NONE,
+        "pairs": True,
+    },
+    differences=(
+        _BIAS,
+        _TEACHER,
+        _EQUAL,
+        ("pairs", "rows cut at a word, in the middle of a sentence", "segments of whole sentences of a document"),
+        ("several processes", "train one student", "each trains its own"),
+    ),
+)
+INTERMEDIATE_SOURCE = MethodSource(
+    paper=_PAPER,
+    published={
+        "epochs": "20; MNLI, QQP, QNLI 10; CoLA 50",
+        "batch": 32,
+        "lr": 5e-5,
+        "schedule": Schedule.CONSTANT,
+        **_OPTIMISER,
+        **_LAYER_LOSS,
+    },
+    differences=(_BIAS, _TEACHER, _EQUAL),
+)
+PREDICTION_SOURCE = MethodSource(
+    paper=_PAPER,
+    published={
+        "epochs": "3",
+        "batch": 32,
+        "lr": 3e-5,
+        "warmup": 0.1,
+        "schedule": Schedule.LINEAR,
+        **_OPTIMISER,
+        "temperature": 1.0,
+    },
+    differences=(
+        ("loss", "divergence of a row, times T²", "cross-entropy, also averaged over the classes"),
+        ("checkpoint", "best on validation rows", "best on the dev rows that are reported, every 50 or 100 steps"),
+        _BIAS,
+    ),
+)
+
+
 def train_layers(job: StageJob[LayerStage]) -> StageResult:
     """Train a student on the outputs of the teacher's layers (TinyBERT's general and intermediate distillation).
 
     If the models' widths differ, a projection to the teacher's width is trained with the student, and passed on to
-    later stages. It is a submodule of the student only during training.
+    later stages. It is a submodule of the student only during training. If the stage sets ``reference``, batches are
+    padded to the longest input, as in the released code.
     """
     pair = job.pair
     task_method.attach_carried_projection(job, pair.stage.projection)
     try:
         objective = TinyBertDistillation(pair.teacher, pair.student, pair.family, pair.stage, pair.where)
-        outcome = job.fit(objective)
+        outcome = (job.pad_fully() if pair.stage.reference else job).fit(objective)
     finally:
         carried = task_method.detach_carried_projection(pair.student)
     return StageResult(outcome, carried)
@@ -102,8 +170,8 @@ class TinyBertDistillation:
     layer m learns from teacher layer ``g(m) = m * N / M``, rounded, or from the one that the stage lists: from its
     attention scores before the softmax and its output. If widths differ, the student's states pass through its
     projection: see `attach_projection`. By default means are over real tokens and pairs of them. With
-    ``stage.reference`` they are over padding too, as in the released code, and padding changes the loss. Unlike there,
-    the teacher runs without dropout.
+    ``stage.reference`` they are over padding too, so that the loss is that of the released code if batches are padded
+    as there, to one length. Unlike there, the teacher runs without dropout.
 
     Args:
         teacher: Frozen model, with or without a head; its attention is replaced by one that records.

@@ -18,6 +18,7 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import family_of
 from pocketbert.core.seeds import derive_seed
 from pocketbert.core.types import MobileBertSize
+from pocketbert.distill.students import ib_bert
 from pocketbert.distill.students.ib_bert import IbBertConfig
 
 _PUBLISHED_HEADS = 4
@@ -50,6 +51,24 @@ _BLOCKS: Mapping[MobileBertSize, _Block] = {
     MobileBertSize.MINI: _Block(128, 32, 128, 4, False),
 }
 
+_IB_BERTS: Mapping[MobileBertSize, dict[str, Any]] = {
+    MobileBertSize.IB_BERT: {},
+    MobileBertSize.IB_BERT_MINI: {
+        "num_hidden_layers": 6,
+        "hidden_size": 128,
+        "embedding_size": 32,
+        "intra_bottleneck_size": 256,
+        "intermediate_size": 1024,
+    },
+}
+"""Sizes of the IB-BERTs that are trained as students, where they are not those of IB-BERT-large."""
+
+
+def _ib_bert_config(teacher_config: Any, size: MobileBertSize) -> IbBertConfig:
+    """Return the configuration of an IB-BERT with the vocabulary of another model."""
+    vocabulary = {"vocab_size": teacher_config.vocab_size, "pad_token_id": teacher_config.pad_token_id}
+    return IbBertConfig(**_IB_BERTS[size], **vocabulary)
+
 
 def transfer_student(
     teacher: Any, size: MobileBertSize, seed: int, head: str | None = None
@@ -66,24 +85,27 @@ def transfer_student(
         head: Suffix of the class, such as ``ForPreTraining``; default the teacher's.
 
     Returns:
-        transformers' MobileBERT with the head; fp32, in training mode.
+        transformers' MobileBERT, or an IB-BERT with random weights, with the head; fp32, in training mode.
 
     Raises:
-        InputError: If there is no MobileBERT class with the head, or the sizes do not fit; see `transfer_config`.
+        InputError: If there is no class with the head, or the sizes do not fit; see `transfer_config`.
     """
     name = type(teacher).__name__
     suffix = head or name.removeprefix(family_of(teacher.config.model_type).classes)
-    model_class = getattr(transformers, f"MobileBert{suffix}", None)
+    is_teacher = size in _IB_BERTS
+    model_class = (
+        getattr(ib_bert, f"IbBert{suffix}", None) if is_teacher else getattr(transformers, f"MobileBert{suffix}", None)
+    )
     if model_class is None:
-        what = f"MobileBERT has no class like {name}."
+        what = f"{'IB-BERT' if is_teacher else 'MobileBERT'} has no class like {name}."
         raise InputError(Problem("student.size", what, "Load the teacher with another head."))
-    config = transfer_config(teacher.config, size)
+    config = _ib_bert_config(teacher.config, size) if is_teacher else transfer_config(teacher.config, size)
     for key in ("id2label", "label2id", "problem_type"):
         setattr(config, key, getattr(teacher.config, key))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "student"))
         student: MobileBertPreTrainedModel = model_class(config)
-    if has_bottlenecks(teacher.config):
+    if has_bottlenecks(teacher.config) and not is_teacher:
         _copy_outside_blocks(teacher, student)
     return student.train()
 
@@ -211,11 +233,4 @@ def mini_teacher_config(vocab_size: int = 30522) -> IbBertConfig:
     Args:
         vocab_size: Number of tokens in the vocabulary.
     """
-    return IbBertConfig(
-        vocab_size=vocab_size,
-        num_hidden_layers=6,
-        hidden_size=128,
-        embedding_size=32,
-        intra_bottleneck_size=256,
-        intermediate_size=1024,
-    )
+    return IbBertConfig(vocab_size=vocab_size, **_IB_BERTS[MobileBertSize.IB_BERT_MINI])

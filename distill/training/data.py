@@ -1,8 +1,9 @@
 """Training rows as tensors: which rows a step has, and how they become a batch.
 
 - `TrainData` is the interface that the training loop reads rows through. `TrainSet` implements it for tokenized rows in
-  memory, `PackedSet` for millions of them, and `MixedSet` joins labelled and unlabelled rows. If teacher and student
-  read different tokens, `select_teacher_inputs` selects the teacher's.
+  memory, `PackedSet` for millions of them, and `MixedSet` joins labelled and unlabelled rows. `FixedLengthSet` pads the
+  batches of any of them to one length. If teacher and student read different tokens, `select_teacher_inputs` selects the
+  teacher's.
 - `BatchOrder` decides which rows make up the batch of a step, from the seed and the step alone, and in which shares.
 - `split_batch` and `take_rows` divide a batch among processes, and a process's share into portions that fit into
   memory.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -229,6 +230,41 @@ class MixedSet:
         if not all(part.labelled for part in self.parts):
             tensors[LABELLED_ROWS] = torch.tensor([self.parts[i].labelled for i in part_of])
         return tensors
+
+
+class FixedLengthSet:
+    """Training rows whose batches are all padded to the longest input that they may have; implements `TrainData`.
+
+    Released training code pads in this way. A loss whose means are over padding too has the value that it has there.
+
+    Args:
+        rows: Rows that are padded to the longest one of a batch: any of the classes of this package.
+    """
+
+    def __init__(self, rows: TrainData) -> None:
+        source: Any = rows.parts[0].rows if isinstance(rows, MixedSet) else rows
+        self._rows, self._tokenizer = rows, cast("TextTokenizer", source.tokenizer)
+        self.together, self.shares = rows_together(rows), row_shares(rows)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Number of tokens of each row with its padding: the tokenizer's `max_length`."""
+        return [self._tokenizer.max_length] * len(self._rows.lengths)
+
+    def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
+        """Return a batch of the given rows; entries that are as wide as the token ids have padding up to `max_length`."""
+        batch, reader, length = self._rows.batch(rows, step), self._tokenizer.reader, self._tokenizer.max_length
+        width = batch["input_ids"].shape[1]
+        extra = {e.name: e.padding for e in reader.form.extra} if reader is not None else {}
+        fills = {"input_ids": self._tokenizer.pad_id, "attention_mask": 0, "token_type_ids": 0, **extra}
+        if batch.get("labels", batch["rows"]).shape == batch["input_ids"].shape:
+            fills["labels"] = IGNORED_LABEL
+        for name in fills.keys() & batch.keys():
+            value = batch[name]
+            padded = value.new_full((len(value), length, *value.shape[2:]), fills[name])
+            padded[:, self._tokenizer.span(width, length)] = value
+            batch[name] = padded
+        return batch
 
 
 def select_teacher_inputs(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -134,14 +134,19 @@ def test_copies_depend_on_seed_and_number_and_not_on_company(kit: Kit) -> None:
     assert together != kit(seed=2, probability=0.5).copies(rows)
 
 
-def test_the_partner_in_a_pair_is_always_the_rows_own(kit: Kit) -> None:
-    rows = [SourceRow(i, pair) for i, pair in enumerate([*PAIRS, ("good music", "good music")])]
-    for row, copies in zip(rows, kit(probability=0.9, copies=9).copies(rows), strict=True):
-        varied = [(a != row.texts[0], b != row.texts[1]) for a, b in copies]
-        assert len(copies) <= 9
-        assert set(varied) == {(True, False), (False, True)}
-        assert varied == sorted(varied, reverse=True)
-        assert sum(a for a, _ in varied) <= 5
+def test_each_text_of_a_pair_has_n_copies_beside_the_rows_own_partner(kit: Kit) -> None:
+    words = "good bad happy sad music light order number quick brown"
+    pair = (words, f"never {words}")
+    for texts, expected in (((words,), 30), (pair, 60), (("good music", "good music"), None)):
+        (copies,) = kit(probability=0.9, copies=30).copies([SourceRow(4, texts)])
+        assert len(copies) == expected or expected is None
+        varied = [tuple(copy[i] != own for i, own in enumerate(texts)) for copy in copies]
+        assert set(varied) == ({(True,)} if len(texts) == 1 else {(True, False), (False, True)})
+        assert varied == sorted(varied, reverse=True), "those of the first text come first"
+        assert max(varied.count(which) for which in varied) <= 30
+    (few,) = kit(probability=0.9, copies=3).copies([SourceRow(4, pair)])
+    (many,) = kit(probability=0.9, copies=30).copies([SourceRow(4, pair)])
+    assert few == many[:3] + many[30:33], "more begin with the same ones"
 
 
 class Planted:

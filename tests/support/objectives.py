@@ -32,7 +32,8 @@ from pocketbert.distill.losses.common import Term
 from pocketbert.distill.methods.distilbert import DistilBertDistillation
 from pocketbert.distill.methods.method import TeacherStudent
 from pocketbert.distill.methods.minilm import MiniLmDistillation
-from pocketbert.distill.methods.mobilebert import MobileBertDistillation, Pretraining
+from pocketbert.distill.methods.mobilebert import MobileBertDistillation
+from pocketbert.distill.methods.pretrain import Pretraining
 from pocketbert.distill.methods.replaced_tokens import ReplacedTokens
 from pocketbert.distill.methods.task import TaskDistillation
 from pocketbert.distill.methods.tinybert import TinyBertDistillation

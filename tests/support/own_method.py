@@ -58,13 +58,13 @@ LOGITS = Method(section=LogitsStage, train=train)
 
 
 @contextmanager
-def registered() -> Iterator[Method]:
-    """The method, registered in one call, and forgotten when the block ends."""
+def registered(method: Method = LOGITS) -> Iterator[Method]:
+    """A method, registered in one call, and forgotten when the block ends."""
     from pocketbert.distill.methods import table  # noqa: F401  the rows of the package come first
 
     with (
         mock.patch.multiple(registry, _SECTIONS=stage_sections()),
         mock.patch.multiple(rows, _METHODS=registered_methods()),
     ):
-        yield register_method(LOGITS)
+        yield register_method(method)
     Recipe.model_rebuild(force=True)

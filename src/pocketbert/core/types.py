@@ -317,7 +317,10 @@ class Transfer(StrEnum):
 
 
 class MobileBertSize(StrEnum):
-    """Size of a MobileBERT student's blocks; their number, and the width between them, are those of the teacher."""
+    """Size of a MobileBERT student's blocks; their number, and the width between them, are those of the teacher.
+
+    An IB-BERT has its own sizes and the teacher's vocabulary: a MobileBERT's teacher, which is trained as a student.
+    """
 
     MOBILEBERT = "mobilebert"
     """The published model: 24,581,888 parameters below IB-BERT-large, no pooler among them (the paper says 25.3M)."""
@@ -325,11 +328,16 @@ class MobileBertSize(StrEnum):
     """MobileBERT-TINY: 15,485,696 (the paper says 15.1M)."""
     MINI = "mini"
     """MobileBERT with blocks a quarter as wide: trains on two cores."""
+    IB_BERT = "ib-bert"
+    """IB-BERT-large, the published teacher, with random weights: 294,205,184 parameters below its heads."""
+    IB_BERT_MINI = "ib-bert-mini"
+    """IB-BERT of six blocks a quarter as wide, the teacher of `MINI`, with random weights: trains on two cores."""
 
     @property
     def family(self) -> str:
-        """Name of the model family that students of every size belong to: ``mobilebert``."""
-        return MobileBertSize.MOBILEBERT.value
+        """Name of the model family that students of the size belong to."""
+        own = self in (MobileBertSize.IB_BERT, MobileBertSize.IB_BERT_MINI)
+        return MobileBertSize.IB_BERT.value if own else MobileBertSize.MOBILEBERT.value
 
 
 class Role(StrEnum):

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from pocketbert.core.artefacts import BudgetSearch
 from pocketbert.core.disk.files import sha256_file, sha256_path
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.families import all_families, check_distillable, check_exportable, check_prunable
+from pocketbert.core.families import all_families, check_distillable, check_exportable, check_prunable, find_family
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe.recipe import Recipe, TrainingSection
 from pocketbert.core.recipe.student import VOCABULARY_LIMITS
@@ -26,6 +26,7 @@ from pocketbert.pipeline.doctor import require
 from pocketbert.pipeline.formats.base import format_place
 from pocketbert.pipeline.learn.corpora import general_head_task
 from pocketbert.pipeline.learn.data import max_length
+from pocketbert.pipeline.learn.stage_folder import CARRIED_FILE
 from pocketbert.pipeline.learn.vocabulary import check_vocabulary
 from pocketbert.pipeline.options import CONFIDENCE_KEYS
 from pocketbert.pipeline.phone.pack import portable
@@ -144,7 +145,9 @@ class Inputs:
         if student is not None and student.vocabulary is not None:
             check_vocabulary(self.model)
         if student is not None and (student.size is not None or student.layers == 0):
-            return  # a MobileBERT or a static student, whatever its teacher is
+            if student.size is not None:
+                check_exportable(find_family(student.size.family), "student.size")
+            return  # whatever its teacher is
         key, family = "teacher.model", self.model.family
         if self.start is not None:
             key, family = "student.model", self.start.family
@@ -196,11 +199,15 @@ class Inputs:
         }
 
     def student_contents(self) -> dict[str, str | None]:
-        """Return the digest of the model that the student starts from, by recipe key.
+        """Return the digest of the model that the student starts from, and of what a general stage left beside it.
 
         The digest is None if the student is built from its teacher.
         """
-        return {"student.model": self.start.digest if self.start else None}
+        if self.start is None:
+            return {"student.model": None}
+        carried = self.start.path / CARRIED_FILE
+        more = {f"student.model/{CARRIED_FILE}": sha256_file(carried)} if carried.is_file() else {}
+        return {"student.model": self.start.digest, **more}
 
     def task_settings(self) -> dict[str, object]:
         """Return the recipe's task and, of a model with several heads, these in their order, by recipe key."""

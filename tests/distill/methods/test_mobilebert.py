@@ -14,7 +14,8 @@ from torch import Tensor
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
 from pocketbert.core.recipe.stages import MobileBertStage
-from pocketbert.distill.methods.mobilebert import MobileBertDistillation, Pretraining
+from pocketbert.distill.methods.mobilebert import MobileBertDistillation
+from pocketbert.distill.methods.pretrain import Pretraining
 from pocketbert.distill.training.loop import TrainingLoop, train
 from support.objectives import SIZES, Trial, make_batch, means, try_mobilebert, try_pretraining
 from support.tiny import PRETRAINED, tiny_classifier

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -13,9 +16,11 @@ from pocketbert.core.recipe.file import recipe_from_values, recipe_schema
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.recipe.sections import GeneralText, StagePlace, register_stage, stage_sections
 from pocketbert.core.recipe.stages import TaskStage
-from pocketbert.distill.methods.method import Heads, Method, register_method
+from pocketbert.distill.methods.method import Heads, Method, MethodSource, register_method
 from pocketbert.distill.methods.table import ROWS, find_method
 from support.own_method import LOGITS, LogitsStage, registered, train
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -49,6 +54,22 @@ def test_every_row_is_whole(row: Method) -> None:
     assert needs.heads is Heads.ENCODER or row.section.general
     assert needs.heads is not Heads.ENCODER or not needs.words
     assert stage.problems(StagePlace(0, [stage], 1)) == []
+
+
+def test_the_table_of_defaults_and_differences_is_current_and_has_methods_of_packages() -> None:
+    page = runpy.run_path(str(ROOT / "scripts/methods_reference.py"))["page"]
+    assert page() == (ROOT / "docs/lab/methods.md").read_text("utf-8"), "run `make reference`"
+    assert all(f"\n| `{row.name}` | source |  | {row.source.paper} |\n" in page() for row in ROWS if row.source)
+    source = MethodSource("Nobody 2026", {"scale": 2.0, "lr": 1e-4}, (("scores", "a | b", "c"),))
+    with registered():
+        assert "| `logits` | source | that of its package | not named |" in page()
+    with registered(replace(LOGITS, source=source)):
+        end = page().rpartition("| `logits` | source |  | Nobody 2026 |\n")[2]
+    assert end.splitlines() == [
+        "| `logits` | as published | `lr` `1e-4` | the same |",
+        "| `logits` | `scale` | `1` | `2` |",
+        "| `logits` | scores | a \\| b | c |",
+    ]
 
 
 def test_every_section_has_a_row() -> None:

@@ -11,10 +11,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
+from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.sections import Optimisation
 from pocketbert.core.recipe.stages import LayerWeights, TinyBertIntermediateStage, TinyBertPredictionStage
 from pocketbert.core.tasks import TASKS, TaskName, several_task
@@ -213,6 +214,81 @@ def test_checkpoints_hold_the_projection_saved_students_do_not_and_the_next_stag
     assert following.carried["projection"].facts == part.facts
     wide = make_student(teacher)
     assert train_layers(job_of(teacher, wide, tmp_path / "wide")).carried == {}
+
+
+LENGTH = 16
+"""Longest input of the rows below, ``max_seq_length`` of the released code."""
+
+
+class TextRows:
+    """Twelve tokenized rows of 3 to 12 tokens; satisfies TrainData, and pads to the longest row of a batch."""
+
+    lengths: Sequence[int] = [*SIZES, *SIZES, 5, 3]
+
+    def __init__(self, folder: Path) -> None:
+        self.tokenizer = TextTokenizer(folder, LENGTH)
+
+    def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
+        return make_batch(rows, step=step)
+
+
+def released_loss(teacher: Any, student: Any, maps: nn.Linear, batch: Mapping[str, Tensor]) -> dict[str, float]:
+    """The terms of `general_distill.py` (lines 418 to 440) and `task_distill.py` on a batch of any padding.
+
+    Written with plain torch and transformers' own outputs; the student has 2 layers, the teacher 4.
+    """
+    inputs = {name: batch[name] for name in INPUTS}
+    far = (1.0 - batch["attention_mask"][:, None, None, :].float()) * -10000.0
+
+    def scores(model: Any, states: Sequence[Tensor], layer: int) -> Tensor:
+        own = model.encoder.layer[layer].attention.self
+        query, key = (
+            made.view(*made.shape[:2], own.num_attention_heads, -1).transpose(1, 2)
+            for made in (own.query(states[layer]), own.key(states[layer]))
+        )
+        return query @ key.transpose(-1, -2) / own.attention_head_size**0.5 + far
+
+    with torch.no_grad():
+        reps_s, reps_t = (model(**inputs, output_hidden_states=True).hidden_states for model in (student, teacher))
+        atts_s, atts_t = (
+            [scores(m, r, n) for n in range(len(r) - 1)] for m, r in ((student, reps_s), (teacher, reps_t))
+        )
+        att_loss = rep_loss = 0.0
+        for student_att, teacher_att in zip(atts_s, [atts_t[2 * i + 1] for i in range(2)], strict=True):
+            student_att = torch.where(student_att <= -1e2, torch.zeros_like(student_att), student_att)
+            teacher_att = torch.where(teacher_att <= -1e2, torch.zeros_like(teacher_att), teacher_att)
+            att_loss += float(nn.functional.mse_loss(student_att, teacher_att))
+        errors = [
+            float(nn.functional.mse_loss(maps(s), t))
+            for s, t in zip(reps_s, [reps_t[2 * i] for i in range(3)], strict=True)
+        ]
+        rep_loss = sum(errors[1:])
+    return {"attention": att_loss, "hidden": rep_loss, "embeddings": errors[0]}
+
+
+@pytest.mark.parametrize("reference", [True, False])
+def test_a_stage_with_reference_has_the_loss_of_the_released_code_on_rows_padded_to_one_length(
+    reference: bool, encoder: Callable[..., Any], tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    teacher, rows = encoder(4).eval(), TextRows(tiny_model("bert"))
+    student = make_student(teacher, projection=Projection.SHARED, **NARROW)
+    maps = attached_projection(student)
+    assert maps is not None
+    plan = {"steps": 1, "batch": 12, "micro_batch": 5, "lr": 1e-9, "dropout": 0.0, "reference": reference}
+    stage = TinyBertIntermediateStage(method="tinybert-intermediate", **plan)
+    padded = {
+        name: nn.functional.pad(value, (0, LENGTH - value.shape[1]))
+        for name, value in rows.batch(range(12), 0).items()
+        if name in INPUTS
+    }
+    expected = released_loss(teacher, student, maps.maps[0], padded)
+    carried = task_method.detach_carried_projection(student)
+    job = dataclasses.replace(job_of(teacher, student, tmp_path, stage, carried=carried), rows=lambda: rows)
+    (record,) = train_layers(job).outcome.history
+    if reference:
+        assert record.terms == pytest.approx(expected, rel=2e-3), "to the rounding of bf16, where the machine has it"
+    else:
+        assert record.terms["attention"] / record.terms["hidden"] > 1.5 * expected["attention"] / expected["hidden"]
 
 
 @pytest.mark.parametrize("name", list(TASKS))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from pocketbert.distill.students import mobilebert
 from pocketbert.distill.students.ib_bert import IbBertConfig, IbBertForMaskedLM, IbBertForPreTraining, IbBertModel
 from pocketbert.distill.students.mobilebert import mini_teacher_config, transfer_config, transfer_student
 from support.counting import parameter_count
+from support.tiny import tiny_classifier
 
 MINI = MobileBertSize.MINI
 NORM = {"embeddings.LayerNorm.weight", "embeddings.LayerNorm.bias"}
@@ -94,8 +96,24 @@ def test_teachers_that_no_student_fits_are_refused(config: Any, size: MobileBert
 # --- weights ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("size", "width", "parameters"), [("ib-bert", 512, 294_205_184), ("ib-bert-mini", 128, None)])
+def test_an_ib_bert_has_its_own_sizes_and_the_teachers_vocabulary(
+    size: str, width: int, parameters: int | None
+) -> None:
+    teacher = tiny_classifier("bert", 2, (), auto_class="AutoModel", vocab_size=30_522 if parameters else 60)
+    with torch.device("meta") if parameters else nullcontext():
+        made = transfer_student(teacher, MobileBertSize(size), 0, "ForPreTraining")
+    assert type(made) is IbBertForPreTraining
+    assert (made.config.vocab_size, made.config.hidden_size) == (teacher.config.vocab_size, width)
+    assert made.config.pad_token_id == teacher.config.pad_token_id
+    if parameters:
+        assert parameter_count(made.mobilebert.embeddings) + parameter_count(made.mobilebert.encoder) == parameters
+    with pytest.raises(InputError, match="IB-BERT has no class like"):
+        transfer_student(teacher, MobileBertSize(size), 0, "ForDreaming")
+
+
 @torch.no_grad()
-@pytest.mark.parametrize("size", MobileBertSize)
+@pytest.mark.parametrize("size", [size for size in MobileBertSize if size.family == "mobilebert"])
 @pytest.mark.parametrize("length", [1, 9])
 def test_blocks_of_teacher_and_student_can_be_compared(size: MobileBertSize, length: int) -> None:
     large = make_teacher(IbBertForMaskedLM)

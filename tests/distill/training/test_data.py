@@ -14,12 +14,14 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.distill.training.data import (
     ROW_NUMBERS,
     BatchOrder,
+    FixedLengthSet,
     MixedPart,
     MixedSet,
     PackedSet,
     TrainSet,
     row_shares,
     rows_per_pass,
+    rows_together,
     select_teacher_inputs,
     split_batch,
     take_rows,
@@ -62,6 +64,36 @@ def test_rows_of_a_batch_have_about_the_same_length_and_batches_come_in_no_order
     assert 1 - lengths[np.concatenate(batches)].sum() / padded < 0.05
     means = [lengths[b].mean() for b in batches]
     assert abs(np.corrcoef(means, range(len(means)))[0, 1]) < 0.3
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_batches_of_one_length_are_those_of_the_rows_with_more_padding(
+    tmp_path: Path, make_tokenizer: Callable[..., None], side: str
+) -> None:
+    make_tokenizer(tmp_path)
+    tokenizer = TextTokenizer(tmp_path, 32, pad_id=3, padding_side=side)
+    encoded = tokenizer.encode(["good", "a good film", "bad day"])
+    words, classes = [np.arange(len(e)) for e in encoded], np.eye(3, 5, dtype=np.int64)
+    plain = TrainSet(Prepared([], encoded, np.arange(3), {"labels": words}), tokenizer)
+    other = TrainSet(Prepared([], encoded, np.arange(3), {"labels": classes[:, :4]}), tokenizer, together=3)
+    for rows in (
+        plain,
+        other,
+        PackedSet([plain.rows], tokenizer),
+        MixedSet([MixedPart(plain, 1), MixedPart(plain, 2)]),
+    ):
+        padded, count = FixedLengthSet(rows), len(rows.lengths)
+        assert padded.lengths == [32] * count
+        assert (padded.together, padded.shares) == (rows_together(rows), row_shares(rows))
+        short, long = rows.batch(range(count), 0), padded.batch(range(count), 0)
+        for name, fill in {"input_ids": 3, "attention_mask": 0, "token_type_ids": 0, "labels": IGNORED_LABEL}.items():
+            if rows is other and name == "labels":
+                assert long[name].tolist() == classes[:, :4].tolist()
+                continue
+            own = tokenizer.span(short[name].shape[1], 32)
+            assert long[name].shape == (count, 32) and torch.equal(long[name][:, own], short[name])
+            assert (long[name] == fill).sum() - (short[name] == fill).sum() == count * (32 - short[name].shape[1])
+        assert torch.equal(long[ROW_NUMBERS], short[ROW_NUMBERS])
 
 
 @pytest.mark.parametrize("side", ["right", "left"])

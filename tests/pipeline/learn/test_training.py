@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -89,7 +88,6 @@ SIZES = {
     "intermediate_size": 64,
     "max_position_embeddings": 64,
 }
-SCRIPT = Path(__file__).resolve().parents[3] / "lab/pretrain_ib_bert.py"
 
 
 @pytest.fixture(scope="module")
@@ -423,6 +421,53 @@ def test_exporting_an_ib_bert_is_refused_before_anything_is_trained(
     assert not (tmp_path / "phone").exists()
 
 
+def test_a_general_student_serves_two_recipes_with_its_projection(
+    write_recipe: Write, teachers: dict[str, Path], cli: Cli, tmp_path: Path
+) -> None:
+    general, still = {**LAYERS, "steps": 12}, {"steps": 1, "lr": 1e-9, "augmented": False}
+    run = cli(
+        "distill",
+        write_recipe([general, {**OUTPUTS, "steps": 1}], student={**NARROW, "heads": 2}),
+        "-o",
+        tmp_path / "first",
+    )
+    assert run.exit_code == 0, run.output
+    assert "distill/0 in the run folder is the general student: student.model of other recipes" in run.stderr
+    made = tmp_path / "first" / "distill" / "0"
+    before = load_file(made / "carried.safetensors")
+    assert before
+    other = {
+        split: {
+            "path": str(
+                write_lines(tmp_path / f"{split}.jsonl", [{**r, "label": str(len(r["text"]) % 2)} for r in rows])
+            )
+        }
+        for split, rows in (("train", task_rows(60, 3)), ("eval", task_rows(20, 4)))
+    }
+    tasks: list[dict[str, Any]] = [{}, {"data": {**other, "labels": ["0", "1"]}}]
+    heads = []
+    for number, more in enumerate(tasks):
+        stages = [{**INTERMEDIATE, **still}, {**PREDICTION, "augmented": False}]
+        path, out = write_recipe(stages, student={"model": str(made), "layers": None}, **more), tmp_path / str(number)
+        run = cli("distill", path, "-o", out)
+        assert run.exit_code == 0, run.output
+        assert "student.model: its projection from 16 to 32 numbers goes on" in run.stderr
+        after = load_file(out / "distill" / "0" / "carried.safetensors")
+        assert before.keys() == after.keys()
+        assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
+        encoder = load_file(made / "model.safetensors")
+        trained = load_file(out / "distill" / "0" / "model.safetensors")
+        for name in encoder.keys() & {n.removeprefix("bert.") for n in trained}:
+            assert torch.allclose(encoder[name], trained[f"bert.{name}"], atol=1e-6), name
+        heads.append(len(read_config(out / "student")["id2label"]))
+    assert heads == [3, 2], "two tasks"
+    again = cli(
+        "distill", write_recipe([OUTPUTS], "wide", {"model": str(made), "layers": None}), "-o", tmp_path / "other"
+    )
+    assert again.exit_code == 0, again.output
+    assert "numbers is left out, this teacher is 160 wide" in again.stderr
+
+
 def test_what_is_not_exported_may_be_an_ib_bert(write_recipe: Write, cli: Cli, tmp_path: Path) -> None:
     run = cli("distill", write_recipe([TASK], "ib_bert"), "-o", tmp_path / "run")
     assert run.exit_code == 0, run.output
@@ -434,23 +479,44 @@ def test_what_is_not_exported_may_be_an_ib_bert(write_recipe: Write, cli: Cli, t
     assert read_config(tmp_path / "words" / "teacher")["architectures"] == ["IbBertForMaskedLM"]
 
 
-def test_a_script_pre_trains_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """In this process; `pocketbert.distill.methods.mobilebert` is looked at in tests/distill/methods."""
-    (tmp_path / "tokenizer").mkdir()
-    write_wordpiece(tmp_path / "tokenizer", vocabulary())
-    texts = [f"{a['text']} {b['text']}" for a, b in zip(task_rows(60, 1), task_rows(60, 2), strict=True)]
-    corpus, out = write_lines(tmp_path / "text.jsonl", [{"text": t} for t in texts]), tmp_path / "ib-bert"
-    arguments = [tmp_path / "tokenizer", corpus, out, "--steps", 4, "--batch", 8, "--length", 16]
-    monkeypatch.setattr("sys.argv", [str(SCRIPT), *map(str, arguments)])
-    runpy.run_path(str(SCRIPT), run_name="__main__")
-    assert "step 4: mlm" in capsys.readouterr().out
-    model = transformers.AutoModelForPreTraining.from_pretrained(out)
+def test_an_ib_bert_is_trained_from_plain_text_by_a_recipe_and_teaches_a_mobilebert(
+    write_recipe: Write, teachers: dict[str, Path], cli: Cli, tmp_path: Path
+) -> None:
+    plan = {"method": "pretrain", "steps": 4, "batch": 8, "optimizer": "lamb", "checkpoint": 2}
+    recipe = write_recipe([plan], "words", {"size": "ib-bert-mini", "layers": None}, **FILL, finetune=None)
+    run = cli("distill", recipe, "-o", tmp_path / "ib")
+    assert run.exit_code == 0, run.output
+    general, student = (tmp_path / "ib" / name for name in ("distill/0", "student"))
+    model = transformers.AutoModelForPreTraining.from_pretrained(general)
     assert type(model).__name__ == "IbBertForPreTraining"
-    assert model.config.vocab_size == len(vocabulary())
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["ib-bert", "text.jsonl", "tokenizer"]
-    with pytest.raises(SystemExit):
-        runpy.run_path(str(SCRIPT), run_name="__main__")
-    assert "is there already" in capsys.readouterr().err
+    config = model.config
+    assert (config.vocab_size, config.num_hidden_layers, config.hidden_size) == (len(vocabulary()), 6, 128)
+    assert read_config(student)["architectures"] == ["IbBertForMaskedLM"]
+    (curve,) = json.loads((student / "training.json").read_text())["curves"]
+    assert set(curve["terms"]) == {"mlm", "next_sentence"}
+    refused = cli("run", recipe, "-o", tmp_path / "files")
+    assert refused.exit_code == 2
+    assert "student.size: no exporter writes IB-BERT. Fix: Distil a MobileBERT student from it" in refused.stderr
+    guessed = {**GUESSED, "steps": 12, "transfer_steps": 6}
+    recipe = write_recipe([guessed, OUTPUTS], "ib_bert", MINI)
+    run = cli("distill", recipe, "-o", tmp_path / "run", f"teacher.model={general}")
+    assert run.exit_code == 0, run.output
+    assert read_config(tmp_path / "run" / "student")["num_hidden_layers"] == 6
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+def test_pre_training_goes_on_with_a_model_that_has_the_heads(
+    pairs: bool, write_recipe: Write, teachers: dict[str, Path], cli: Cli, tmp_path: Path
+) -> None:
+    plan = {"method": "pretrain", "steps": 3, "batch": 8, "lr": 1e-9, "pairs": pairs}
+    recipe = write_recipe([plan], "words", {"model": str(teachers["words"]), "layers": None}, **FILL, finetune=None)
+    run = cli("distill", recipe, "-o", tmp_path / "run")
+    assert run.exit_code == 0, run.output
+    before, after = (load_file(f / "model.safetensors") for f in (teachers["words"], tmp_path / "run" / "student"))
+    for name in ("cls.predictions.bias", "bert.encoder.layer.0.output.dense.weight"):
+        assert torch.allclose(before[name], after[name], atol=1e-6), name
+    refused = cli("distill", recipe, "-o", tmp_path / "other", "distill.0.masking=none")
+    assert "distill.0.masking: none hides no tokens to learn from" in refused.stderr
 
 
 # --- what is refused ---

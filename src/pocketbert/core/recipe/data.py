@@ -21,7 +21,11 @@ MAX_LENGTH = 8192
 class AugmentSection(Section):
     """Copies of the training rows in which words are replaced by similar ones (TinyBERT's data augmentation)."""
 
-    copies: PositiveInt = Field(20, le=1000, description="Copies of each row, at most; the row itself is kept.")
+    copies: PositiveInt = Field(
+        20,
+        le=1000,
+        description="Copies of each text of a row, at most, so that a pair has up to twice as many; the row itself is kept.",
+    )
     probability: Fraction = Field(0.4, description="Chance of each word to be replaced.")
     candidates: PositiveInt = Field(15, le=1000, description="Replacements to choose from, the nearest ones.")
     masked_lm: bool | None = Field(

@@ -216,7 +216,9 @@ class LayerStage(Stage, Optimisation):
         None, description="Teacher layer (from 1) that each student layer learns from; default round(m*N/M)."
     )
     reference: bool = Field(
-        False, description="Average as the original code does: padding counts, and masked scores count as 0."
+        False,
+        description="Average as the original code does: padding up to the longest input (data.corpus.length, "
+        "data.max_length) counts, and masked scores count as 0.",
     )
 
     def problems(self, place: StagePlace) -> list[str]:
@@ -375,7 +377,10 @@ class MobileBertStage(GeneralText, Updates):
     layers: list[PositiveInt] | None = Field(
         None, description="Teacher layer (from 1) that each student layer learns from; default round(m*N/M)."
     )
-    reference: bool = Field(False, description="Average as the original code does: padding counts.")
+    reference: bool = Field(
+        False,
+        description="Average as the original code does: padding up to the longest row (data.corpus.length) counts.",
+    )
     masking: MaskingKind = Field(MaskingKind.DYNAMIC, description="How tokens to hide are chosen.")
     pairs: bool = Field(
         True,
@@ -468,6 +473,30 @@ class ReplacedTokensStage(GeneralText, Optimisation):
             "out"
             for n in others
         ]
+
+
+@register_stage
+class PretrainStage(GeneralText, Optimisation):
+    """Method `pretrain`: the student learns masked tokens and next sentences from plain text, and nothing from a teacher."""
+
+    teaches_words: ClassVar[bool] = True
+
+    method: Literal["pretrain"] = Field(description="Distillation method.")
+    batch: PositiveInt = Field(256, description="Rows per step.")
+    warmup: Fraction = Field(0.01, description="Share of the steps with rising learning rate.")
+    optimizer: Literal["adamw", "lamb"] = Field("adamw", description="lamb for batches of thousands of rows.")
+    masking: MaskingKind = Field(MaskingKind.DYNAMIC, description="How tokens to hide are chosen.")
+    pairs: bool = Field(
+        True,
+        description="Cut rows into two segments, of which every other second one is from elsewhere, and learn which: "
+        "next-sentence prediction.",
+    )
+
+    def problems(self, place: StagePlace) -> list[str]:
+        """List a problem if no token is hidden, so that there are none to learn."""
+        if self.masking is not MaskingKind.NONE:
+            return []
+        return [f"{place.where}.masking: none hides no tokens to learn from: name another, such as dynamic"]
 
 
 @register_stage

@@ -146,14 +146,15 @@ class StudentSection(Section):
     model: str | None = Field(
         None,
         min_length=1,
-        description="Folder or Hub name of a student to go on with, e.g. one that learnt general text; it has its own "
-        "sizes.",
+        description="Folder or Hub name of a student to go on with, e.g. the general student of another run (runs/x/distill/0), "
+        "with its projection; it has its own sizes.",
     )
     revision: str | None = Field(None, description="Hub revision of model.")
     size: MobileBertSize | None = Field(
         None,
         description="A MobileBERT with as many layers as the teacher, and the heads and the width between blocks of "
-        "one with bottlenecks: mobilebert, tiny or mini.",
+        "one with bottlenecks: mobilebert, tiny or mini. Or an IB-BERT with random weights and the teacher's vocabulary, "
+        "which the method pretrain trains, and nothing exports: ib-bert or ib-bert-mini.",
     )
     init: Literal["teacher-layers", "embeddings", "pruned", "random"] = Field(
         "teacher-layers",

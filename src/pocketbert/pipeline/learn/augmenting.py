@@ -51,7 +51,7 @@ _WHY_NOT = {
     TaskName.MULTIPLE_CHOICE: "a replaced word may make another choice right, or two",
     TaskName.FILL_MASK: "its text hides other words at every step as it is",
 }
-_VERSION = 1
+_VERSION = 2  # since each text of a pair has its own copies
 """Part of the key of the copies on disk; a change of the algorithm raises it."""
 _AT_ONCE = 4096
 """Rows that are tokenized together."""

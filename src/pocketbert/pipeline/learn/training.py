@@ -1,28 +1,24 @@
 """Train the teacher and the student: the steps `teacher`, ``distill.N`` and `student` of a run.
 
 `make_teacher` fine-tunes or copies the teacher. `make_stage` trains the student in one stage of `distill`, from the folder that the
-stage before wrote to a folder for the stage after; between two stages the student is a model that transformers opens, with
-``stage.json`` and the tensors that methods hand on. `make_student` scores the student of the last stage and writes its folder.
+stage before wrote to a folder for the stage after (`learn.stage_folder`). `make_student` scores the student of the last stage and writes its folder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from pydantic import BaseModel
-
 from pocketbert.core.data.labels import Labels
-from pocketbert.core.disk.files import read_json, write_json
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families.weight_records import copy_learned_ranges
 from pocketbert.core.heads.multiple_choice import even_choices
 from pocketbert.core.host.processes import current_process
 from pocketbert.core.host.progress import print_note
-from pocketbert.core.models.checkpoints import load_model, save_model
+from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind
 from pocketbert.core.predict.tokenization import TextTokenizer
@@ -52,6 +48,7 @@ from pocketbert.pipeline.learn.finishing import (
 )
 from pocketbert.pipeline.learn.label_order import order_head_labels
 from pocketbert.pipeline.learn.quantized import make_export_functions, write_carried
+from pocketbert.pipeline.learn.stage_folder import StudentState, read_general_parts, read_state, write_state
 from pocketbert.pipeline.learn.transfer import arrange_pairs, mix_rows, note_transfer
 from pocketbert.pipeline.learn.validation import make_validation
 from pocketbert.pipeline.learn.vocabulary import resplit_rows, with_vocabulary
@@ -66,8 +63,6 @@ if TYPE_CHECKING:
 
 CARD_FILE = "model_card.json"
 """File in the teacher's folder with the card of the model that the teacher was made from."""
-_STAGE_FILE = "stage.json"
-_CARRIED_FILE = "carried.safetensors"
 
 
 # --- the teacher ---
@@ -195,27 +190,6 @@ class Learning:
         return pooling_for(self.recipe, self.source)
 
 
-@dataclass(frozen=True)
-class _StudentState:
-    """The student between two stages, with its losses, notes and the tensors that methods pass on.
-
-    Attributes:
-        student: The torch model.
-        general: Whether the model has the heads of general stages (on plain text) and not that of the task.
-        carried: Tensors and facts that methods hand to later stages.
-        captured: Whether the model computes attention in the way that can record it, which rounds differently.
-        curves: Losses of each stage so far.
-        notes: Remarks for readers of the student's scores.
-    """
-
-    student: Any
-    general: bool
-    carried: CarriedParts = field(default_factory=dict)
-    captured: bool = False
-    curves: tuple[Curve, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
 def make_stage(learning: Learning, number: int, before: Path | None, at: StepPaths) -> Sequence[str]:
     """Train the student in one stage of `distill`: read it from the previous stage's folder, write it to `at.output`.
 
@@ -225,12 +199,24 @@ def make_stage(learning: Learning, number: int, before: Path | None, at: StepPat
         before: Output of the stage before; None for the first stage.
         at: Where the student, its checkpoints, its caches and its losses go.
     """
-    state = _read_state(learning, before) if before is not None else None
-    _write_state(learning, _train_stage(learning, number, state, at), at.output)
+    state = _train_stage(learning, number, _read_state(learning, before) if before is not None else None, at)
+    source, labels = (learning.model, Labels(())) if state.general else (learning.source, learning.data.labels)
+    if current_process().main:
+        write_state(state, source, labels, learning.length, at.output)
+        following = learning.recipe.distill[number + 1 :]
+        if state.general and following and not following[0].general:
+            print_note(f"  distill/{number} in the run folder is the general student: student.model of other recipes")
     return ()
 
 
-def _train_stage(learning: Learning, number: int, before: _StudentState | None, at: StepPaths) -> _StudentState:
+def _read_state(learning: Learning, folder: Path) -> StudentState:
+    """Read the student that a stage wrote to a folder, with the head that it had."""
+    has_general = any(stage.general for stage in learning.recipe.distill)
+    general_head = general_head_task(learning.recipe) if has_general else None
+    return read_state(folder, general_head, learning.task, learning.data.labels)
+
+
+def _train_stage(learning: Learning, number: int, before: StudentState | None, at: StepPaths) -> StudentState:
     """Train the student in one stage of `distill` and return its new state.
 
     Checkpoints go to ``distill.N`` in the work folder. `number` is the stage's index. `before` is the state after the
@@ -269,7 +255,7 @@ def _train_stage(learning: Learning, number: int, before: _StudentState | None, 
         work=at.work / key,
         task=learning.task,
         monitor=_make_stage_monitor(learning, pair, at),
-        carried=before.carried if before else {},
+        carried=before.carried if before else _read_start_parts(learning, teacher, student),
         pooling=learning.pooling,
         untrained=before is None and section.model is None,
         exported=partial(_make_export_functions, learning, cast("QatStage", stage), key, at.metrics),
@@ -278,13 +264,25 @@ def _train_stage(learning: Learning, number: int, before: _StudentState | None, 
     with frozen(teacher):
         result = find_method(stage).train(job)
     student.requires_grad_(True)
-    return _StudentState(
+    return StudentState(
         student,
         stage.general,
         result.add_carried(job.carried),
         records_attention(student),
         (*(before.curves if before else ()), make_curve(key, result.outcome)),
         tuple(dict.fromkeys((*(before.notes if before else ()), *notes, *result.notes))),
+    )
+
+
+def _read_start_parts(learning: Learning, teacher: Any, student: Any) -> CarriedParts:
+    """Return what an earlier run's general stage left beside the student in `student.model`: its projection, if it fits."""
+    from pocketbert.distill.methods.task import keep_projection
+
+    section = learning.recipe.student
+    if section is None or section.model is None:
+        return {}
+    return keep_projection(
+        read_general_parts(open_model_folder(section.model, section.revision).path), teacher, student
     )
 
 
@@ -331,7 +329,7 @@ def _make_stage_monitor(learning: Learning, pair: TeacherStudent[Any], at: StepP
     return _make_monitor(learning.recipe, at, validation)
 
 
-def _make_stage_student(learning: Learning, general: bool, before: _StudentState | None) -> tuple[Any, bool]:
+def _make_stage_student(learning: Learning, general: bool, before: StudentState | None) -> tuple[Any, bool]:
     """Return the student that a stage trains (a new one for the first), and whether it can record attention.
 
     `general` says whether the stage trains on plain text; `before` is the state after the stage before, if there was
@@ -427,7 +425,7 @@ def _prune_neurons(learning: Learning, source: ModelFolder, model: Any) -> Any:
     return result.model
 
 
-def _make_task_student(learning: Learning, state: _StudentState) -> Any:
+def _make_task_student(learning: Learning, state: StudentState) -> Any:
     """Return the student with the task's head; after stages on plain text it is a new one with the trained encoder."""
     if not state.general:
         return state.student
@@ -472,76 +470,6 @@ def _prepare_stage_rows(learning: Learning, number: int, at: StepPaths) -> tuple
     return rows, []
 
 
-# --- the student between two stages, as a folder ---
-
-
-class _StageFile(BaseModel):
-    """Content of ``stage.json``, next to the student's weights; the fields are those of `_StudentState`.
-
-    Attributes:
-        general: Whether the student has the heads of general stages (on plain text).
-        captured: Whether it computes attention in the way that can record it.
-        curves: Losses of each stage so far.
-        notes: Remarks for readers of the student's scores.
-        carried: Facts that methods hand on, by name; their tensors are in ``carried.safetensors``.
-    """
-
-    general: bool
-    captured: bool
-    curves: list[Curve]
-    notes: list[str]
-    carried: dict[str, dict[str, Any]]
-
-
-def _write_state(learning: Learning, state: _StudentState, destination: Path) -> None:
-    """Write the student after a stage to a folder, if this is process 0: model, ``stage.json`` and tensors for later stages."""
-    from safetensors.torch import save_file
-
-    if not current_process().main:
-        return
-    source, labels = learning.source, learning.data.labels
-    if state.general:
-        source, labels = learning.model, Labels(())
-    save_model(state.student, source, labels, learning.length, destination)
-    tensors = {
-        f"{name}/{key}": value.detach().cpu().contiguous()
-        for name, part in state.carried.items()
-        for key, value in part.tensors.items()
-    }
-    save_file(tensors, destination / _CARRIED_FILE)
-    file = _StageFile(
-        general=state.general,
-        captured=state.captured,
-        curves=[*state.curves],
-        notes=[*state.notes],
-        carried={name: dict(part.facts) for name, part in state.carried.items()},
-    )
-    write_json(destination / _STAGE_FILE, file.model_dump(mode="json"))
-
-
-def _read_state(learning: Learning, folder: Path) -> _StudentState:
-    """Read the student that a stage wrote to a folder, with its losses, notes and the tensors for later stages."""
-    from safetensors.torch import load_file
-
-    from pocketbert.distill.methods.method import CarriedPart
-    from pocketbert.distill.training.loop import mark_as_prepared
-
-    file = _StageFile.model_validate(read_json(folder / _STAGE_FILE))
-    source = open_model_folder(str(folder))
-    head = (general_head_task(learning.recipe),) if file.general else (learning.task, learning.data.labels)
-    student = load_model(source, *head)
-    mark_as_prepared(student)
-    tensors = load_file(folder / _CARRIED_FILE)
-    carried = {
-        name: CarriedPart(
-            {key.removeprefix(f"{name}/"): value for key, value in tensors.items() if key.startswith(f"{name}/")},
-            facts,
-        )
-        for name, facts in file.carried.items()
-    }
-    return _StudentState(student.train(), file.general, carried, file.captured, tuple(file.curves), tuple(file.notes))
-
-
 # --- the finished student ---
 
 
@@ -570,7 +498,7 @@ def make_student(learning: Learning, last: Path, at: StepPaths, seeds: Sequence[
     return ()
 
 
-def _finish_student(learning: Learning, state: _StudentState, at: StepPaths, seeds: Sequence[SeedScore] = ()) -> None:
+def _finish_student(learning: Learning, state: StudentState, at: StepPaths, seeds: Sequence[SeedScore] = ()) -> None:
     """Prune the trained student's vocabulary if the recipe asks for that, score it on eval, and write its folder."""
     trained = replace(_open_student(learning, state), seeds=tuple(seeds))
     section = learning.recipe.student
@@ -582,7 +510,7 @@ def _finish_student(learning: Learning, state: _StudentState, at: StepPaths, see
         write_carried(state.carried, at.output)
 
 
-def _open_student(learning: Learning, state: _StudentState) -> TrainedModel:
+def _open_student(learning: Learning, state: StudentState) -> TrainedModel:
     """Return the trained student with the task's head; it computes attention with sdpa where it can."""
     from pocketbert.distill.methods.task import add_carried_projection
 
