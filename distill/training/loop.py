@@ -229,7 +229,7 @@ class TrainingLoop:
     ) -> None:
         torch.set_num_threads(default_threads())
         keep_freed_memory()
-        self.dtype = training_dtype(model)
+        self.dtype = training_dtype(model, settings.precision, f"{purpose}.precision")
         self.objective, self.data, self.settings, self.seed = objective, data, settings, seed
         self.purpose, self.work = purpose, work
         self._validation = monitor.validation if monitor is not None else None

@@ -1,13 +1,15 @@
 """How this machine trains: dtype of matrix products, Accelerate's set-up of the process, and the C library's memory.
 
-`training_dtype` chooses bf16 or fp32, `make_accelerator` creates the Accelerator of the process, and
-`keep_freed_memory` makes the C library keep freed memory, which is faster than giving it back to the system.
+`training_dtype` chooses bf16 or fp32, `check_bf16` refuses a recipe before anything is trained, `make_accelerator` creates
+the Accelerator of the process, and `keep_freed_memory` makes the C library keep freed memory, which is faster than giving it
+back to the system.
 """
 
 from __future__ import annotations
 
 import ctypes
 import platform
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +19,7 @@ from torch import nn
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import all_families
 from pocketbert.core.host.processes import current_process
+from pocketbert.core.types import Precision
 
 _PATIENCE = timedelta(hours=1)
 """How long a process waits for the others in a step, or to begin: process 0 may be writing to a slow disk, another one
@@ -67,20 +70,44 @@ def keep_freed_memory() -> None:
     libc.mallopt(trim_threshold, (1 << 31) - 1)
 
 
-def training_dtype(model: nn.Module | None = None) -> torch.dtype:
-    """Return the dtype of matrix products in training on this machine: bf16 if the hardware computes it, else fp32.
+def training_dtype(
+    model: nn.Module | None = None, precision: Precision = Precision.AUTO, where: str = "precision"
+) -> torch.dtype:
+    """Return the dtype of matrix products in training on this machine: by default bf16 if the hardware computes it, else fp32.
 
     Args:
         model: The model to train, since some families cannot be trained in bf16; None for the dtype of all others.
+        precision: The number type that the recipe asks for.
+        where: Recipe key that an error names.
+
+    Raises:
+        InputError: If the recipe asks for bf16, and the hardware does not compute it or the model cannot be trained in it.
     """
-    if not _bf16_is_fast():
+    if precision is Precision.BF16:
+        check_bf16([where])
+    if precision is Precision.FP32 or not _bf16_is_fast():
         return torch.float32
     model_type = getattr(getattr(model, "config", None), "model_type", None)
     # without a model the family table is not read: `doctor` works where the rows of a plug-in cannot be read
     only_fp32 = model_type is not None and any(
         model_type in f.model_types and not f.trains_in_bf16 for f in all_families()
     )
+    if only_fp32 and precision is Precision.BF16:
+        what = f"bf16, and the code of {model_type} in transformers cannot be trained in it."
+        raise InputError(Problem(where, what, "Set precision: auto, which is fp32 for this model."))
     return torch.float32 if only_fp32 else torch.bfloat16
+
+
+def check_bf16(keys: Sequence[str]) -> None:
+    """Check that this machine's hardware computes in bf16, which some keys of the recipe ask for.
+
+    Raises:
+        InputError: Naming each of the keys, if it does not.
+    """
+    if keys and not _bf16_is_fast():
+        part = "GPU does not compute in bf16" if torch.cuda.is_available() else "CPU has neither avx512_bf16 nor AMX"
+        what = f"bf16, and this machine's {part}: training would be slower than in fp32."
+        raise InputError([Problem(key, what, "Set precision: auto, or train on another machine.") for key in keys])
 
 
 def _bf16_is_fast() -> bool:

@@ -272,7 +272,7 @@ def run(name: str, out: Path, at: int = -1) -> None:
     """Make a case, up to a kill if wanted, and write its losses and weights."""
     objective, data, more = CASES[name]
     objective.left = at
-    loop.training_dtype = lambda _: torch.float32  # type: ignore[assignment]  # where the CPU would choose bfloat16
+    loop.training_dtype = lambda *_: torch.float32  # type: ignore[assignment]  # where the CPU would choose bfloat16
     model, plan = tagger(), settings(**more)
     if isinstance(objective, Teaching):
         model = objective.start()

@@ -94,7 +94,7 @@ def objective_of(world: World, stage: DistilBertStage) -> tuple[Any, DistilBertD
 
 @pytest.fixture
 def fp32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "training_dtype", lambda _: torch.float32)
+    monkeypatch.setattr(loop, "training_dtype", lambda *_: torch.float32)
     monkeypatch.setattr(loop, "_LOG_EVERY", 1)
 
 

@@ -129,7 +129,7 @@ def test_a_nan_in_one_process_stops_all_in_the_same_step(name: str, what: str, t
 def test_a_run_that_a_nan_stopped_is_continued_as_if_nothing_had_been(
     two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "training_dtype", lambda _: torch.float32)
+    monkeypatch.setattr(loop, "training_dtype", lambda *_: torch.float32)
     name = "one portion of process 1"
     shutil.copytree(two / f"{name}.work", tmp_path / "left")
     objective, more = cases.POISONED[name]  # poisons process 1 only, and here is none
