@@ -1,15 +1,17 @@
 """How this machine trains: dtype of matrix products, Accelerate's set-up of the process, and the C library's memory.
 
 `training_dtype` chooses bf16 or fp32, `check_bf16` refuses a recipe before anything is trained, `make_accelerator` creates
-the Accelerator of the process, and `keep_freed_memory` makes the C library keep freed memory, which is faster than giving it
-back to the system.
+the Accelerator of the process, `on_accelerator` moves a teacher to the GPU of the process, and `keep_freed_memory` makes the C
+library keep freed memory, which is faster than giving it back to the system.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -25,16 +27,29 @@ _PATIENCE = timedelta(hours=1)
 """How long a process waits for the others in a step, or to begin: process 0 may be writing to a slow disk, another one
 reading from it. One that fails is noticed within seconds, whatever this is."""
 
+_SHARDING = {
+    "FSDP": "ACCELERATE_USE_FSDP",
+    "DeepSpeed": "ACCELERATE_USE_DEEPSPEED",
+    "Megatron-LM": "ACCELERATE_USE_MEGATRON_LM",
+    "tensor or context parallelism": "ACCELERATE_USE_PARALLELISM_CONFIG",
+}
+"""Ways of dividing one model among processes, by the variable with which `accelerate launch` asks for them."""
+
 
 def make_accelerator(dtype: torch.dtype) -> Any:
     """Create the Hugging Face Accelerator of this process for bf16 or fp32 training.
 
     Raises:
-        InputError: If Accelerate finds another number of processes than the launcher started.
+        InputError: If Accelerate finds another number of processes than the launcher started, or its configuration asks for
+            sharded models, which are not supported.
     """
     from accelerate import Accelerator
     from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 
+    if sharding := [kind for kind, name in _SHARDING.items() if os.environ.get(name, "").lower() == "true"]:
+        what = f"Accelerate's configuration asks for {', '.join(sharding)}: every process holds the whole models here."
+        fix = "Launch with --multi_gpu (plain data parallel), and set micro_batch if a batch does not fit into a GPU."
+        raise InputError(Problem("launcher", what, fix))
     accelerator = Accelerator(
         # without a GPU, Accelerate ignores torchrun unless it is told that the CPU is wanted
         cpu=current_process().world > 1 and not torch.accelerator.is_available(),
@@ -68,6 +83,27 @@ def keep_freed_memory() -> None:
     libc = ctypes.CDLL(None)
     libc.mallopt(mmap_threshold, 1 << 30)
     libc.mallopt(trim_threshold, (1 << 31) - 1)
+
+
+@contextmanager
+def on_accelerator(model: Any) -> Iterator[torch.device]:
+    """Move a model to this process's accelerator, and back when the block ends. Without one it stays where it is.
+
+    Of several GPUs, a process uses the one that Accelerate gives it for training.
+
+    Yields:
+        The device of the model in the block.
+    """
+    original = device = next(model.parameters()).device
+    if (accelerator := torch.accelerator.current_accelerator(check_available=True)) is not None:
+        device = torch.device(
+            accelerator.type, int(os.environ.get("LOCAL_RANK", "0")) % torch.accelerator.device_count()
+        )
+    try:
+        model.to(device)
+        yield device
+    finally:
+        model.to(original)
 
 
 def training_dtype(

@@ -160,11 +160,20 @@ def test_weights_that_no_term_reaches_stay_as_they_are(two: Path) -> None:
 
 
 LAUNCHED = """
-import os, signal, sys
+import os, signal, sys, time
 from pocketbert.cli.main import main
 from pocketbert.distill.methods.task import Finetune
+from pocketbert.distill.teacher import cache
 from pocketbert.distill.training import loop
 from pocketbert.distill.losses.common import Term
+
+stored, cache._SAVED_BATCHES = cache._stored_bytes, 1
+def dying_in_cache(*arguments):
+    if os.environ["RANK"] == os.environ.get("KILL_IN_CACHE"):
+        time.sleep(3)  # until process 0 has written its part
+        os.kill(os.getpid(), signal.SIGKILL)
+    return stored(*arguments)
+cache._stored_bytes = dying_in_cache
 
 at, step, right = 0, loop.TrainingLoop.step, Finetune.__call__
 def dying(self):
@@ -197,7 +206,7 @@ def test_a_launched_run_is_killed_resumed_and_ends_as_one_never_killed(
         "data": {"train": {"path": "train.jsonl"}, "eval": {"path": "eval.jsonl"}, "max_length": 32},
         "teacher": {"model": str(tiny_model("bert", 2)), "finetune": training},
         "student": {"layers": 1},
-        "distill": [{"method": "task", **training}],
+        "distill": [{"method": "task", **training, "cache_teacher": "fp16"}],
     }
     (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
     (tmp_path / "launched.py").write_text(LAUNCHED)
@@ -227,6 +236,9 @@ def test_a_launched_run_is_killed_resumed_and_ends_as_one_never_killed(
     assert not (tmp_path / "resumed" / "teacher").exists()
     assert not (tmp_path / "resumed" / ".steps" / "teacher.json").exists()
     assert launch("resumed", KILL_RANK="0").returncode == 1
+    in_cache = launch("resumed", KILL_IN_CACHE="1")
+    assert in_cache.returncode == 1 and (tmp_path / "resumed" / "teacher").exists()
+    assert list((tmp_path / "resumed" / ".work").glob("distill.0-*/**/0-progress.json")), "what process 0 wrote is kept"
     resumed = launch("resumed")
     assert resumed.returncode == 0, resumed.stderr
     for name in ("teacher/model.safetensors", "student/model.safetensors", "metrics.jsonl"):

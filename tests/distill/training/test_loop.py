@@ -357,3 +357,14 @@ def test_training_in_a_set_precision_computes_in_it(
     wanted = torch.bfloat16 if precision == "bf16" else torch.float32
     assert learn(model, tmp_path, steps=2, precision=precision).dtype == str(wanted).removeprefix("torch.")
     assert seen == {wanted}
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked"), [("FSDP", "FSDP"), ("DeepSpeed", "DEEPSPEED"), ("Megatron-LM", "MEGATRON_LM")]
+)
+def test_launches_that_divide_one_model_among_processes_are_refused(
+    kind: str, asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"ACCELERATE_USE_{asked}", "true")
+    with pytest.raises(InputError, match=f"launcher: Accelerate's configuration asks for {kind}: every process holds"):
+        learn(tagger().float(), tmp_path)
