@@ -18,6 +18,8 @@ from safetensors.torch import load_file
 from pocketbert.distill.training import loop
 from support import training_cases as cases
 from support.ports import free_port
+from support.tiny import tiny_classifier
+from support.tiny_tokenizers import write_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -249,3 +251,57 @@ def test_a_launched_run_is_killed_resumed_and_ends_as_one_never_killed(
     assert refused.returncode == 1  # torchrun's; the processes end with 2
     assert refused.stderr.count("exists and is not a run folder") == 1
     assert "exitcode  : 2" in refused.stderr
+
+
+@pytest.mark.slow
+def test_a_launched_run_on_plain_text_with_caches_learns_what_one_process_learns(
+    tmp_path: Path, labelled_rows: Callable[..., Any], write_rows: Callable[..., Path]
+) -> None:
+    tiny_classifier("bert", 2, (), auto_class="AutoModelForMaskedLM").save_pretrained(tmp_path / "model")
+    write_tokenizer(tmp_path / "model")
+    rows = labelled_rows(60)
+    for name, part in (("train", rows[:50]), ("eval", rows[50:]), ("a", rows[:30]), ("b", rows[20:])):
+        write_rows(tmp_path / f"{name}.jsonl", part)
+    training = {"steps": 12, "batch": 7, "precision": "fp32", "dropout": 0.0}
+    cached = {"masked_only": True, "weights": {"cosine": 0}, "cache": {"top": 4, "samples": 3}}
+    recipe = {
+        "schema": 1,
+        "name": "tiny",
+        "task": "text-classification",
+        "data": {
+            "train": {"path": "train.jsonl"},
+            "eval": {"path": "eval.jsonl"},
+            "max_length": 32,
+            "corpus": {"sources": [{"path": f"{name}.jsonl", "share": 1} for name in "ab"], "length": 32},
+        },
+        "teacher": {"model": "model", "finetune": training},
+        "student": {"layers": 1},
+        "distill": [
+            {"method": "distilbert", **training, **cached},
+            {"method": "task", **training, "cache_teacher": "fp32"},
+        ],
+    }
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
+    for output, launcher in (("one", []), ("two", torchrun)):
+        ended = subprocess.run(
+            [sys.executable, *launcher, "-m", "pocketbert.cli.main", "distill", "recipe.yaml", "-o", output],
+            cwd=tmp_path,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+    one, two = (tmp_path / output for output in ("one", "two"))
+    written = sorted(p.relative_to(one) for p in (one / "corpus").rglob("*") if p.is_file())
+    assert len(written) == 6 and all((one / p).read_bytes() == (two / p).read_bytes() for p in written)
+    losses = [[json.loads(line) for line in (f / "metrics.jsonl").read_text().splitlines()] for f in (one, two)]
+    assert [r["stage"] for r in losses[0]] == ["finetune", "distill.0", "distill.1"]
+    for ours, theirs in zip(*losses, strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-6)
+    students = [load_file(f / "student" / "model.safetensors") for f in (one, two)]
+    for key, value in students[0].items():
+        if not key.endswith("key.bias"):  # its gradient is rounding, which Adam makes large
+            torch.testing.assert_close(value, students[1][key], rtol=0, atol=1e-5, msg=key)
