@@ -273,22 +273,7 @@ def cached_teacher(
         rows = _Rows.of(online, data, batch, half)
         _check_size(rows.layout, data.lengths, _LIMIT_BYTES, where)
         _check_room(rows.layout, data.lengths, folder.parent)
-        with open_workspace(folder.with_name(f"{folder.name}-{_RECORDS}"), resume=f"{key}/{batch}") as started:
-            try:
-                missing = rows.list_missing(started.path)
-                exchange(json.dumps([str(started.path), missing]))  # what is to be done, and where
-                _write_records(online, data, rows, missing, started.path, where)
-                exchange()  # all processes have written their records
-                _add_shares(rows, started.path)
-            except MachineError:  # another process failed: what is written is kept
-                raise
-            except Exception:  # an error, as of a full disk, leaves nothing; only a kill does
-                started.discard()
-                raise
-            with build_folder(folder, FolderContents(_DESCRIPTION, (_LENGTHS, _RECORDS))) as work:
-                replace_file(started.path / _RECORDS, work / _RECORDS)
-                np.save(work / _LENGTHS, rows.lengths)
-                write_json(work / _DESCRIPTION, _Description(key=key, layout=rows.layout).model_dump(mode="json"))
+        _build_cache(online, data, rows, folder, key, where)
         exchange()  # the cache is there
         return CachedTeacher(folder, key, wanted)
 
@@ -479,6 +464,26 @@ class _Rows:
         """Return the numbers of the batches that no process has written into the folder `work`."""
         written = {number for path in work.glob(f"*-{_PROGRESS}") for number in read_json(path)}
         return [number for number in range(-(-len(self.lengths) // self.batch)) if number not in written]
+
+
+def _build_cache(online: OnlineTeacher, data: TrainData, rows: _Rows, folder: Path, key: str, where: str) -> None:
+    """Build the folder of a cache in process 0, together with the other processes; see `cached_teacher`."""
+    with open_workspace(folder.with_name(f"{folder.name}-{_RECORDS}"), resume=f"{key}/{rows.batch}") as started:
+        try:
+            missing = rows.list_missing(started.path)
+            exchange(json.dumps([str(started.path), missing]))  # what is to be done, and where
+            _write_records(online, data, rows, missing, started.path, where)
+            exchange()  # all processes have written their records
+            _add_shares(rows, started.path)
+        except MachineError:  # another process failed: what is written is kept
+            raise
+        except Exception:  # an error, as of a full disk, leaves nothing; only a kill does
+            started.discard()
+            raise
+        with build_folder(folder, FolderContents(_DESCRIPTION, (_LENGTHS, _RECORDS))) as work:
+            replace_file(started.path / _RECORDS, work / _RECORDS)
+            np.save(work / _LENGTHS, rows.lengths)
+            write_json(work / _DESCRIPTION, _Description(key=key, layout=rows.layout).model_dump(mode="json"))
 
 
 def _write_records(
