@@ -49,7 +49,7 @@ from pocketbert.distill.students.fake_quantization import (
     trace_prepared_weights,
 )
 from pocketbert.distill.teacher.signals import move_teacher
-from pocketbert.distill.training.data import TrainData
+from pocketbert.distill.training.data import TrainData, make_part
 from pocketbert.distill.training.optimizer import AdamWCourse, split_decay_groups
 
 LEARNED_RANGES_PART = "learned ranges"
@@ -143,7 +143,11 @@ class _RowSubset:
 
     def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
         """Return the tensors of a batch by name, for row numbers counted within this subset; see `TrainData.batch`."""
-        return self.rows.batch([self.numbers[n] for n in rows], step)
+        return self.part(rows, step, slice(None))
+
+    def part(self, rows: Sequence[int], step: int, own: slice) -> dict[str, Tensor]:
+        """Return the rows `own` of the batch of `rows`; see `pocketbert.distill.training.data.make_part`."""
+        return make_part(self.rows, [self.numbers[n] for n in rows], step, own)
 
     def single_inputs(self, names: Sequence[str]) -> list[dict[str, Tensor]]:
         """Return a mapping of the named model inputs for each row by itself, without padding, tensors [1, L]."""

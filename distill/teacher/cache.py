@@ -15,11 +15,13 @@ at random is one read.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +36,14 @@ from pocketbert.core.disk.ownership import FolderContents, lock_beside, replace_
 from pocketbert.core.disk.workspace import build_folder, open_workspace
 from pocketbert.core.errors import InputError, MachineError, Problem
 from pocketbert.core.families import Family
+from pocketbert.core.host.processes import current_process, exchange
 from pocketbert.core.host.progress import Meter
 from pocketbert.core.host.system import installed_versions
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture.recorder import MASKED_SCORE
 from pocketbert.distill.teacher.signals import OnlineTeacher, Taught, Wanted
 from pocketbert.distill.training.data import TrainData, select_teacher_inputs
+from pocketbert.distill.training.machine import on_accelerator
 
 _FORMAT = 1
 """Version of the files of a cache; counts up when their meaning changes."""
@@ -215,7 +219,8 @@ def cached_teacher(
     """Open the cache of a teacher's outputs for all training rows, which is built first if none has the right key.
 
     A cache with another key (other weights, rows, order, signals or versions) is replaced. A build that was killed
-    continues where it stopped. An incomplete cache is never read, and a second process waits for the first.
+    continues where it stopped. An incomplete cache is never read, and a second process waits for the first. The processes
+    of a launch build it together, each a part of the batches of rows, into the bytes that one process would write.
 
     With fp32 the cache returns the teacher's numbers: exactly for the batch in which they were computed, and within
     rounding (1e-5) for other batches, as far as the teacher itself ignores padding. (The embeddings of MobileBERT read
@@ -224,7 +229,7 @@ def cached_teacher(
     fp32, even if training uses bf16.
 
     Args:
-        teacher: Model with a head, on the device to compute on.
+        teacher: Model with a head; moved to the accelerator, if there is one, while the cache is built.
         family: Names, layer paths and inputs of the model's family.
         data: Training rows, which must have the same text at every step.
         wanted: Signals to store.
@@ -247,28 +252,29 @@ def cached_teacher(
     folder.parent.mkdir(parents=True, exist_ok=True)
     digests = [weights_digest(teacher), _rows_digest(data, family)]
     key = sha256_json([_FORMAT, *digests, asdict(wanted), half, installed_versions(("torch", "transformers"))])
+    if not current_process().main:
+        if (plan := json.loads(exchange()[0])) is not None:
+            online = OnlineTeacher(teacher, family, wanted)
+            _write_records(online, data, _Rows.of(online, data, batch, half), plan[1], Path(plan[0]), where)
+            exchange()
+            exchange()
+        return CachedTeacher(folder, key, wanted)
     with lock_beside(folder):
         try:
-            return CachedTeacher(folder, key, wanted)
+            cache = CachedTeacher(folder, key, wanted)
         except (InputError, OSError, ValueError):
             if folder.exists() and not (folder / _DESCRIPTION).is_file():
                 what = "exists and is not a cache of teacher outputs; it is not replaced."
                 raise InputError(Problem(str(folder), what, "Choose another folder.")) from None
+        else:
+            exchange(json.dumps(None))  # nothing is to be done
+            return cache
         online = OnlineTeacher(teacher, family, wanted)
-        shortest = int(np.argmin(data.lengths))
-        layout = _layout_of(online(_inputs(data, [shortest], next(teacher.parameters()).device)), half)
-        _check_size(layout, data.lengths, _LIMIT_BYTES, where)
-        _check_room(layout, data.lengths, folder.parent)
-        with open_workspace(folder.with_name(f"{folder.name}-{_RECORDS}"), resume=key) as started:
-            try:
-                _write_records(online, data, layout, started.path, batch, where)
-            except Exception:  # an error, as of a full disk, leaves nothing; only a kill does
-                started.discard()
-                raise
-            with build_folder(folder, FolderContents(_DESCRIPTION, (_LENGTHS, _RECORDS))) as work:
-                replace_file(started.path / _RECORDS, work / _RECORDS)
-                np.save(work / _LENGTHS, np.asarray(data.lengths, np.int64))
-                write_json(work / _DESCRIPTION, _Description(key=key, layout=layout).model_dump(mode="json"))
+        rows = _Rows.of(online, data, batch, half)
+        _check_size(rows.layout, data.lengths, _LIMIT_BYTES, where)
+        _check_room(rows.layout, data.lengths, folder.parent)
+        _build_cache(online, data, rows, folder, key, where)
+        exchange()  # the cache is there
         return CachedTeacher(folder, key, wanted)
 
 
@@ -394,7 +400,8 @@ def _check_size(layout: _Layout, lengths: Sequence[int], limit: int, where: str)
 
 def _check_room(layout: _Layout, lengths: Sequence[int], folder: Path) -> None:
     """Raise MachineError if the disk of a folder has too little room for a cache."""
-    needed, free = _estimate_bytes(layout, lengths), shutil.disk_usage(folder).free
+    copies = 1 if current_process().world == 1 else 2  # records of other processes are copied
+    needed, free = copies * _estimate_bytes(layout, lengths), shutil.disk_usage(folder).free
     if needed > free:
         raise MachineError(
             f"teacher outputs take {needed:,} bytes, {folder} has {free:,} free. "
@@ -410,37 +417,133 @@ def _gib(count: int) -> str:
 # --- writing ---
 
 
-def _write_records(online: OnlineTeacher, data: TrainData, layout: _Layout, work: Path, batch: int, where: str) -> None:
-    """Run the teacher over all rows, and write its outputs as one record per row into the file of records in `work`.
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of a cache that is being built: their records, and the batches in which the teacher answers them.
 
-    Rows that an earlier, killed call has written there are not computed again.
+    The longest rows come first, so that what does not fit in memory fails at once. Every process forms the same
+    batches, so that an answer does not depend on the process that computes it.
+
+    Attributes:
+        layout: Layout of a record.
+        lengths: Number of tokens of each row, [N] int64.
+        batch: Rows per forward pass.
     """
-    lengths = np.asarray(data.lengths, np.int64)
-    starts, size = layout.starts(lengths), layout.dtype.itemsize
-    device = next(online.teacher.parameters()).device
-    order = np.argsort(-lengths, kind="stable")  # the longest first: what does not fit in memory fails at once
-    path, progress = work / _RECORDS, work / _PROGRESS
-    begun = read_json(progress)["rows"] if path.is_file() and progress.is_file() else 0
+
+    layout: _Layout
+    lengths: NDArray[np.int64]
+    batch: int
+
+    @classmethod
+    def of(cls, online: OnlineTeacher, data: TrainData, batch: int, half: bool) -> _Rows:
+        """Return the rows of `data`, whose records have the layout of the teacher's outputs for the shortest of them."""
+        shortest = int(np.argmin(data.lengths))
+        taught = online(_inputs(data, [shortest], next(online.teacher.parameters()).device))
+        return cls(_layout_of(taught, half), np.asarray(data.lengths, np.int64), batch)
+
+    @cached_property
+    def order(self) -> NDArray[np.int64]:
+        """The row numbers in the order in which the teacher answers them, [N]."""
+        return np.argsort(-self.lengths, kind="stable")
+
+    @cached_property
+    def places(self) -> NDArray[np.int64]:
+        """First byte of each row's record in the file of all records, and the end of the last one, [N + 1]."""
+        return self.layout.starts(self.lengths) * self.layout.dtype.itemsize
+
+    def of_batch(self, number: int) -> list[int]:
+        """Return the row numbers of a batch."""
+        rows: list[int] = self.order[number * self.batch : (number + 1) * self.batch].tolist()
+        return rows
+
+    def count_bytes(self, numbers: Sequence[int]) -> int:
+        """Return how many bytes the records of some batches have."""
+        return sum(int(self.places[row + 1] - self.places[row]) for number in numbers for row in self.of_batch(number))
+
+    def list_missing(self, work: Path) -> list[int]:
+        """Return the numbers of the batches that no process has written into the folder `work`."""
+        written = {number for path in work.glob(f"*-{_PROGRESS}") for number in read_json(path)}
+        return [number for number in range(-(-len(self.lengths) // self.batch)) if number not in written]
+
+
+def _build_cache(online: OnlineTeacher, data: TrainData, rows: _Rows, folder: Path, key: str, where: str) -> None:
+    """Build the folder of a cache in process 0, together with the other processes; see `cached_teacher`."""
+    with open_workspace(folder.with_name(f"{folder.name}-{_RECORDS}"), resume=f"{key}/{rows.batch}") as started:
+        try:
+            missing = rows.list_missing(started.path)
+            exchange(json.dumps([str(started.path), missing]))  # what is to be done, and where
+            _write_records(online, data, rows, missing, started.path, where)
+            exchange()  # all processes have written their records
+            _add_shares(rows, started.path)
+        except MachineError:  # another process failed: what is written is kept
+            raise
+        except Exception:  # an error, as of a full disk, leaves nothing; only a kill does
+            started.discard()
+            raise
+        with build_folder(folder, FolderContents(_DESCRIPTION, (_LENGTHS, _RECORDS))) as work:
+            replace_file(started.path / _RECORDS, work / _RECORDS)
+            np.save(work / _LENGTHS, rows.lengths)
+            write_json(work / _DESCRIPTION, _Description(key=key, layout=rows.layout).model_dump(mode="json"))
+
+
+def _write_records(
+    online: OnlineTeacher, data: TrainData, rows: _Rows, missing: Sequence[int], work: Path, where: str
+) -> None:
+    """Run the teacher over this process's share of the missing batches, and write its outputs as one record per row.
+
+    Process 0 writes each record to its place in the file of all records. The others append theirs to files of their own,
+    which `_add_shares` copies: on some network file systems two machines must not write into one file. What an earlier,
+    killed call has written in `work` stays.
+    """
+    process, layout = current_process(), rows.layout
+    path, progress = _share_of(work, process.rank)
+    written: list[int] = read_json(progress) if path.is_file() and progress.is_file() else []
+    own = missing[process.rank :: process.world]
     # written, not mapped: a full disk is an OSError here, and would be a killed process there
-    with path.open("r+b" if begun else "wb") as stream, Meter("cache teacher outputs", len(order)) as meter:
-        meter.advance(begun)
-        for begin in range(begun, len(order), batch):
-            rows = order[begin : begin + batch].tolist()
-            inputs = _inputs(data, rows, device)
+    with (
+        path.open("r+b" if written else "wb") as stream,
+        on_accelerator(online.teacher) as device,
+        Meter("cache teacher outputs", len(own)) as meter,
+    ):
+        if not process.main:
+            stream.truncate(rows.count_bytes(written))
+            stream.seek(0, os.SEEK_END)
+        for count, number in enumerate(own, 1):
+            numbers = rows.of_batch(number)
+            inputs = _inputs(data, numbers, device)
             with torch.autocast(device.type, enabled=False):
                 signals = _signals(online(inputs))
             arrays = [signals[part.signal, part.name].float().cpu().numpy() for part in layout.parts]
             mask = inputs["attention_mask"].cpu().numpy() != 0
-            for i, (row, first) in enumerate(zip(rows, mask.argmax(1).tolist(), strict=True)):
-                stream.seek(int(starts[row]) * size)
+            for i, (row, first) in enumerate(zip(numbers, mask.argmax(1).tolist(), strict=True)):
+                if process.main:
+                    stream.seek(int(rows.places[row]))
                 for part, array in zip(layout.parts, arrays, strict=True):
-                    values = array[i][part.token_slices(first, int(lengths[row]))]
+                    values = array[i][part.token_slices(first, int(rows.lengths[row]))]
                     stream.write(_stored_bytes(values, layout, part, where))
-            meter.advance(len(rows))
-            if (begin // batch + 1) % _SAVED_BATCHES == 0:
+            meter.advance()
+            written.append(number)
+            if count % _SAVED_BATCHES == 0 or count == len(own):
                 stream.flush()
                 os.fsync(stream.fileno())
-                write_json(progress, {"rows": begin + len(rows)})
+                write_json(progress, written)
+
+
+def _add_shares(rows: _Rows, work: Path) -> None:
+    """Copy the records that processes other than 0 have written to their places in the file of all records."""
+    with _share_of(work, 0)[0].open("r+b") as stream:
+        for progress in work.glob(f"*-{_PROGRESS}"):
+            rank = int(progress.name.partition("-")[0])
+            if rank:
+                with _share_of(work, rank)[0].open("rb") as share:
+                    for row in (row for number in read_json(progress) for row in rows.of_batch(number)):
+                        stream.seek(int(rows.places[row]))
+                        stream.write(share.read(int(rows.places[row + 1] - rows.places[row])))
+
+
+def _share_of(work: Path, rank: int) -> tuple[Path, Path]:
+    """Return a process's file of records, and the file with the numbers of the batches in it, in their order."""
+    return work / (f"{rank}-{_RECORDS}" if rank else _RECORDS), work / f"{rank}-{_PROGRESS}"
 
 
 def _inputs(data: TrainData, rows: Sequence[int], device: torch.device) -> dict[str, Tensor]:

@@ -14,8 +14,8 @@ A `_SparseStore` is a folder with one folder per epoch: ``store.json`` (`_StoreS
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ from pocketbert.core.disk.ownership import FolderContents, lock_beside
 from pocketbert.core.disk.workspace import build_folder
 from pocketbert.core.errors import InputError, MachineError, Problem
 from pocketbert.core.heads.head import IGNORED_LABEL
-from pocketbert.core.host.processes import current_process
+from pocketbert.core.host.processes import current_process, exchange
 from pocketbert.core.host.progress import Meter
 from pocketbert.core.host.system import installed_versions
 from pocketbert.core.recipe.stages import DistilBertStage, SparseCache
@@ -42,7 +42,8 @@ from pocketbert.distill.losses.tokens import SparseLogits, draw_uniform_numbers,
 from pocketbert.distill.teacher.cache import weights_digest
 from pocketbert.distill.text.corpus import TokenRows
 from pocketbert.distill.text.pairs import GeneralSet
-from pocketbert.distill.training.data import ROW_NUMBERS, STEP_NUMBERS, BatchOrder, split_batch, take_rows
+from pocketbert.distill.training.data import ROW_NUMBERS, STEP_NUMBERS, BatchOrder, Lookahead, split_batch, take_rows
+from pocketbert.distill.training.machine import on_accelerator
 
 _DESCRIPTION, _INDEX, _RECORDS = "store.json", "index.npy", "records.bin"
 
@@ -51,9 +52,6 @@ _DIGEST_ROWS = 4096
 
 _PORTION = 32
 """Rows per forward pass while building."""
-
-_POLL_S = 0.2
-"""Seconds between two looks for an epoch that another process writes."""
 
 
 class _StoreSettings(BaseModel):
@@ -241,33 +239,57 @@ def _build_store(
 ) -> SparseTeacher:
     """Run the teacher on the batches of all steps, and store a sample of its logits. Epochs that are complete are kept.
 
-    A build that was killed continues with the epoch in which it stopped. With several processes, process 0 computes and
-    writes, and the others wait. The teacher computes in fp32, on the accelerator if there is one, `portion` rows at a
-    time, and is then moved back; if nothing is missing it is not run.
+    A build that was killed continues with the epoch in which it stopped. The processes of a launch compute consecutive
+    parts of an epoch's steps, and process 0 joins them to the bytes that one process would write. The teacher computes in
+    fp32, on the accelerator if there is one, `portion` rows at a time, and is then moved back; if nothing is missing it is
+    not run.
     """
     epochs = [range(first, min(first + order.per_epoch, steps)) for first in range(0, steps, order.per_epoch)]
 
-    def holds(epoch: int) -> bool:
-        return store.holds(epoch, np.concatenate([order.rows(step) for step in epochs[epoch]]))
+    def compute(epoch: int, writer: _SparseWriter) -> None:
+        """Compute and write this process's part of an epoch, showing the progress."""
+        process = current_process()
+        [own] = split_batch(len(epochs[epoch]), process.rank, process.world)
+        batches = Lookahead(lambda step: data.batch(order.rows(step).tolist(), step), epochs[epoch][own].stop)
+        label = f"ask the teacher, epoch {epoch + 1} of {len(epochs)}"
+        with (
+            on_accelerator(teacher) as device,
+            torch.no_grad(),
+            torch.autocast(device.type, enabled=False),
+            Meter(label, len(epochs[epoch][own])) as meter,
+        ):
+            head = LmHead(teacher, "teacher")
+            for step in epochs[epoch][own]:
+                for rows in split_batch(order.batch, 0, 1, portion):
+                    _write_logits(teacher, head, take_rows(batches.take(step), rows), epoch, writer)
+                meter.advance()
 
     if not current_process().main:
-        for epoch in range(len(epochs)):
-            while not holds(epoch):
-                time.sleep(_POLL_S)  # should process 0 fail, the launcher's watch ends this one
+        for epoch in json.loads(exchange()[0]):
+            work = Path(exchange()[0])
+            with (work / f"{current_process().rank}-{_RECORDS}").open("wb") as stream:
+                writer = _SparseWriter(store.settings, stream, work)
+                compute(epoch, writer)
+            np.save(work / f"{current_process().rank}-{_INDEX}", writer.index)
+            exchange()
+        exchange()
         return SparseTeacher(store, order.per_epoch)
     store.folder.parent.mkdir(parents=True, exist_ok=True)
     with lock_beside(store.folder):
-        missing = {epoch: epoch_steps for epoch, epoch_steps in enumerate(epochs) if not holds(epoch)}
+        missing = {
+            epoch: own_steps
+            for epoch, own_steps in enumerate(epochs)
+            if not store.holds(epoch, np.concatenate([order.rows(step) for step in own_steps]))
+        }
         _check_room(store, data, order, missing)
-        done = steps - sum(len(epoch_steps) for epoch_steps in missing.values())
-        with Meter("ask the teacher", steps, done) as meter:
-            for epoch, epoch_steps in missing.items():
-                with store.writing(epoch) as writer, _in_fp32(teacher) as head:
-                    for step in epoch_steps:
-                        batch = data.batch(order.rows(step).tolist(), step)
-                        for rows in split_batch(order.batch, 0, 1, portion):
-                            _write_logits(teacher, head, take_rows(batch, rows), epoch, writer)
-                        meter.advance()
+        exchange(json.dumps([*missing]))
+        for epoch in missing:
+            with store.writing(epoch) as writer:
+                exchange(str(writer.folder))
+                compute(epoch, writer)
+                exchange()  # all processes have written their parts
+                writer.add_parts()
+        exchange()  # all epochs are there
     return SparseTeacher(store, order.per_epoch)
 
 
@@ -286,29 +308,13 @@ def _check_room(store: _SparseStore, data: GeneralSet, order: BatchOrder, missin
         raise InputError(problems)
     masked = sum(data.masking.estimate(order.lengths[order.rows(s)]) for steps in missing.values() for s in steps)
     needed = masked * store.settings.bytes_per_position + len(missing) * store.settings.rows * 16
+    needed *= 1 if current_process().world == 1 else 2  # what other processes write is copied
     free = shutil.disk_usage(store.folder.parent).free
     if needed > free:
         raise MachineError(
             f"the teacher's answers at {masked:,} hidden tokens take {needed:,} bytes, {store.folder.parent} has {free:,} free. "
             "Fix: make room, lower cache.top and cache.samples, or run the teacher online."
         )
-
-
-@contextmanager
-def _in_fp32(teacher: Any) -> Iterator[LmHead]:
-    """Move a teacher to the accelerator, yield its masked-LM head, and move it back when the block ends.
-
-    In the block, forward passes are in fp32 and without gradients. Without an accelerator the teacher stays where it
-    is.
-    """
-    original = next(teacher.parameters()).device
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else original
-    try:
-        teacher.to(device)
-        with torch.no_grad(), torch.autocast(device.type if device else original.type, enabled=False):
-            yield LmHead(teacher, "teacher")
-    finally:
-        teacher.to(original)
 
 
 def _write_logits(teacher: Any, head: LmHead, batch: dict[str, Tensor], epoch: int, writer: _SparseWriter) -> None:
@@ -371,7 +377,7 @@ class _SparseStore:
         """Yield a writer for an epoch (from 0). Its files replace older ones when the block ends without an error."""
         with build_folder(self.path(epoch), FolderContents(_DESCRIPTION, (_RECORDS, _INDEX))) as work:
             with (work / _RECORDS).open("wb") as stream:
-                writer = _SparseWriter(self.settings, stream)
+                writer = _SparseWriter(self.settings, stream, work.parent)
                 yield writer
             np.save(work / _INDEX, writer.index)
             description = _Description(settings=self.settings, epoch=epoch)
@@ -446,11 +452,12 @@ class _SparseWriter:
     """Writes the sampled logits of one epoch's rows, in any order of rows.
 
     Attributes:
+        folder: Temporary folder for the parts that other processes write.
         index: Where each row's records begin and how many there are, [rows, 2]; -1 where a row was not written.
     """
 
-    def __init__(self, settings: _StoreSettings, stream: BinaryIO) -> None:
-        self.settings, self._stream, self._records_written = settings, stream, 0
+    def __init__(self, settings: _StoreSettings, stream: BinaryIO, folder: Path) -> None:
+        self.settings, self.folder, self._stream, self._records_written = settings, folder, stream, 0
         self.index = np.full((settings.rows, 2), -1, np.int64)
 
     def add(self, rows: Sequence[int], positions: Sequence[Sequence[int]], teacher: SparseLogits) -> None:
@@ -483,3 +490,13 @@ class _SparseWriter:
         self.index[list(rows), 0] = self._records_written + np.cumsum([0, *counts[:-1]])
         self.index[list(rows), 1] = counts
         self._records_written += slots[0]
+
+    def add_parts(self) -> None:
+        """Append what processes other than 0 have written into `folder`, in the order of the processes."""
+        for rank in range(1, current_process().world):
+            index = np.load(self.folder / f"{rank}-{_INDEX}", allow_pickle=False)
+            own = index[:, 0] >= 0
+            self.index[own] = index[own] + [self._records_written, 0]
+            with (self.folder / f"{rank}-{_RECORDS}").open("rb") as part:
+                shutil.copyfileobj(part, self._stream)
+            self._records_written += int(index[own, 1].sum())

@@ -24,9 +24,9 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.seeds import generator
 from pocketbert.core.types import SecondSegment
 from pocketbert.distill.text.corpus import TokenRows
-from pocketbert.distill.text.masking import MaskingScheme
+from pocketbert.distill.text.masking import Masking, MaskingScheme
 from pocketbert.distill.text.tokenizer import PROBES, continues_word, word_starts, wordless_ids
-from pocketbert.distill.training.data import ROW_NUMBERS, STEP_NUMBERS
+from pocketbert.distill.training.data import ROW_NUMBERS, STEP_NUMBERS, take_rows
 
 NEXT_SENTENCE_LABEL = "next_sentence_label"
 """Name of the labels in a batch."""
@@ -93,13 +93,35 @@ class GeneralSet:
             original id where one is to be predicted, else -100), each [B, S] int64; ``rows`` and ``steps``, [B] int64;
             for pairs also ``next_sentence_label``, [B] int64: see `PairedRows`.
         """
-        next_sentence: dict[str, _Ids] = {}
-        if self.pairs is None:
-            encoded = [_one_segment(np.asarray(ids, np.int64)) for ids in self.corpus.ids(rows)]
-        else:
-            pairs = self.pairs.build(self.corpus, rows, step)
-            encoded, next_sentence = pairs.encoded, {NEXT_SENTENCE_LABEL: pairs.labels}
-        padded = self.tokenizer.pad(encoded)
+        return self._stack(rows, step, self._pair(rows, step), 0)
+
+    def part(self, rows: Sequence[int], step: int, own: slice) -> dict[str, Tensor]:
+        """Return the rows `own` of a step's batch of `rows`, padded as in the whole batch; see `batch`.
+
+        `Masking` draws from the tokens of the whole batch, which is therefore made with it.
+        """
+        if isinstance(self.masking, Masking):
+            return take_rows(self.batch(rows, step), own)
+        paired = self._pair(rows[own], step)
+        longest, lengths = max(map(len, paired.encoded)), self.corpus.lengths[np.asarray(rows)]
+        for i in np.argsort(-lengths, kind="stable").tolist():
+            if lengths[i] <= longest:  # so are all that follow, and pairs are no longer than their rows
+                break
+            others = self._pair([rows[i]], step).encoded
+            longest = max(longest, *map(len, others))
+        return self._stack(rows[own], step, paired, longest)
+
+    def _pair(self, rows: Sequence[int], step: int) -> PairedRows:
+        """Return the given rows of the corpus as pairs, or as single segments without `pairs`."""
+        if self.pairs is not None:
+            return self.pairs.build(self.corpus, rows, step)
+        encoded = [_one_segment(np.asarray(ids, np.int64)) for ids in self.corpus.ids(rows)]
+        return PairedRows(encoded, np.full(len(rows), IGNORED_LABEL))
+
+    def _stack(self, rows: Sequence[int], step: int, paired: PairedRows, width: int) -> dict[str, Tensor]:
+        """Mask tokens of rows that were made into pairs, and return the tensors; at least `width` tokens wide."""
+        padded = self.tokenizer.pad(paired.encoded, max(width, *map(len, paired.encoded)))
+        next_sentence = {} if self.pairs is None else {NEXT_SENTENCE_LABEL: paired.labels}
         masked = self.masking.apply(padded["input_ids"], padded["attention_mask"], rows, step)
         padded |= {"input_ids": masked.input_ids, "labels": masked.labels, **next_sentence}
         tensors = {name: torch.from_numpy(value) for name, value in padded.items()}

@@ -6,14 +6,15 @@
   teacher's.
 - `BatchOrder` decides which rows make up the batch of a step, from the seed and the step alone, and in which shares.
 - `split_batch` and `take_rows` divide a batch among processes, and a process's share into portions that fit into
-  memory.
+  memory. `make_part` makes the rows of one process, and `Lookahead` the next step's while this one is computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -24,6 +25,8 @@ from pocketbert.core.heads.head import IGNORED_LABEL, LABELLED_ROWS, Prepared
 from pocketbert.core.predict.inputs import Encoded
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.seeds import generator
+
+_T = TypeVar("_T")
 
 ROW_NUMBERS = "rows"
 """Name of the row numbers in a batch; a cached teacher finds its signals by them."""
@@ -42,7 +45,8 @@ class TrainData(Protocol):
     """Interface of training rows: their lengths, and the batch of any rows as tensors.
 
     If the loss compares rows with each other, such as the choices of a question, the rows also have the attribute
-    ``together``: how many neighbouring rows are always in one portion of a batch.
+    ``together``: how many neighbouring rows are always in one portion of a batch. If some rows of a batch can be made
+    without the others, they have a method ``part``, see `make_part`.
     """
 
     @property
@@ -53,7 +57,7 @@ class TrainData(Protocol):
     def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
         """Return a batch of the given rows as tensors by name, padded to the longest row.
 
-        Random choices depend only on (seed, step, row).
+        Random choices depend only on (seed, step, row). It is called in another thread than the model.
         """
         ...
 
@@ -86,19 +90,13 @@ class TrainSet:
             rows: Row numbers, B of them.
             step: Number of the optimizer step; not used.
         """
-        padded = self.tokenizer.pad([self.rows.encoded[i] for i in rows])
-        tensors = {name: torch.from_numpy(value) for name, value in padded.items()}
-        width = tensors["input_ids"].shape[1]
-        for name, values in self.rows.targets.items():
-            target: NDArray[np.generic]
-            if isinstance(values, np.ndarray):
-                target = values[np.asarray(rows)]
-            else:
-                target = np.full((len(rows), width), IGNORED_LABEL, np.int64)
-                for i, row in enumerate(rows):
-                    target[i, self.tokenizer.span(len(values[row]), width)] = values[row]
-            tensors[name] = torch.from_numpy(np.ascontiguousarray(target))
-        tensors[ROW_NUMBERS] = torch.tensor(list(rows))
+        return self.part(rows, step, slice(None))
+
+    def part(self, rows: Sequence[int], step: int, own: slice) -> dict[str, Tensor]:
+        """Return the rows `own` of the batch of `rows`, padded as in the whole batch; `step` is not used."""
+        width, numbers = max(len(self.rows.encoded[i]) for i in rows), rows[own]
+        tensors = _stack(self.take(numbers), self.tokenizer, width)
+        tensors[ROW_NUMBERS] = torch.tensor(list(numbers))
         return tensors
 
     def take(self, rows: Sequence[int]) -> Prepared:
@@ -150,8 +148,13 @@ class PackedSet:
 
         `step` is not used.
         """
-        tensors = TrainSet(self.take(rows), self.tokenizer).batch(range(len(rows)), step)
-        tensors[ROW_NUMBERS] = torch.from_numpy(np.asarray(rows, np.int64))
+        return self.part(rows, step, slice(None))
+
+    def part(self, rows: Sequence[int], step: int, own: slice) -> dict[str, Tensor]:
+        """Return the rows `own` of the batch of `rows`, padded as in the whole batch; `step` is not used."""
+        width, numbers = int(self._lengths[np.asarray(rows)].max()), rows[own]
+        tensors = _stack(self.take(numbers), self.tokenizer, width)
+        tensors[ROW_NUMBERS] = torch.from_numpy(np.asarray(numbers, np.int64))
         return tensors
 
     def take(self, rows: Sequence[int]) -> Prepared:
@@ -164,6 +167,22 @@ class PackedSet:
             for name, values in self._targets.items()
         }
         return Prepared([], encoded, np.arange(len(numbers)), targets)
+
+
+def _stack(rows: Prepared, tokenizer: TextTokenizer, width: int) -> dict[str, Tensor]:
+    """Return rows with their targets as tensors by name, padded to `width` tokens."""
+    padded = tokenizer.pad(rows.encoded, width)
+    tensors = {name: torch.from_numpy(value) for name, value in padded.items()}
+    for name, values in rows.targets.items():
+        target: NDArray[np.generic]
+        if isinstance(values, np.ndarray):
+            target = values
+        else:
+            target = np.full((len(values), width), IGNORED_LABEL, np.int64)
+            for i, value in enumerate(values):
+                target[i, tokenizer.span(len(value), width)] = value
+        tensors[name] = torch.from_numpy(np.ascontiguousarray(target))
+    return tensors
 
 
 @dataclass(frozen=True)
@@ -193,8 +212,8 @@ class MixedSet:
 
     def __init__(self, parts: Sequence[MixedPart]) -> None:
         self.parts = list(parts)
-        self._part_lengths = [list(part.rows.lengths) for part in self.parts]
-        sizes = [len(lengths) for lengths in self._part_lengths]
+        part_lengths = [np.asarray(part.rows.lengths, np.int64) for part in self.parts]
+        self._lengths, sizes = np.concatenate(part_lengths), [len(lengths) for lengths in part_lengths]
         self._starts = np.cumsum([0, *sizes])
         self.shares = [(size, part.weight) for size, part in zip(sizes, self.parts, strict=True)]
         self._like = {name: values for part in self.parts for name, values in part.rows.take([0]).targets.items()}
@@ -202,20 +221,25 @@ class MixedSet:
     @property
     def lengths(self) -> list[int]:
         """Number of tokens of each row."""
-        return [length for lengths in self._part_lengths for length in lengths]
+        lengths: list[int] = self._lengths.tolist()
+        return lengths
 
     def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
         """Return a batch of the given rows as tensors by name, in their order; see `TrainSet.batch`."""
-        numbers = np.asarray(rows, np.int64)
+        return self.part(rows, step, slice(None))
+
+    def part(self, rows: Sequence[int], step: int, own: slice) -> dict[str, Tensor]:
+        """Return the rows `own` of the batch of `rows`, padded as in the whole batch; `step` is not used."""
+        width, numbers = int(self._lengths[np.asarray(rows)].max()), np.asarray(rows[own], np.int64)
         part_of = np.searchsorted(self._starts, numbers, "right") - 1
         order = np.argsort(part_of, kind="stable")
         encoded, targets = list[Encoded](), {name: list[NDArray[np.generic]]() for name in self._like}
         for number, part in enumerate(self.parts):
-            own = numbers[part_of == number] - self._starts[number]
-            taken = part.rows.take(own.tolist())
+            chosen = numbers[part_of == number] - self._starts[number]
+            taken = part.rows.take(chosen.tolist())
             encoded += taken.encoded
             for name, like in self._like.items():
-                zeros = np.zeros((len(own), *np.shape(like)[1:]), np.asarray(like).dtype)
+                zeros = np.zeros((len(chosen), *np.shape(like)[1:]), np.asarray(like).dtype)
                 targets[name] += list(taken.targets.get(name, zeros))
         place = np.argsort(order)
         sorted_targets = {
@@ -225,7 +249,7 @@ class MixedSet:
             for name, values in targets.items()
         }
         prepared = Prepared([], [encoded[i] for i in place], np.arange(len(numbers)), sorted_targets)
-        tensors = TrainSet(prepared, self.parts[0].rows.tokenizer).batch(range(len(numbers)), step)
+        tensors = _stack(prepared, self.parts[0].rows.tokenizer, width)
         tensors[ROW_NUMBERS] = torch.from_numpy(numbers)
         if not all(part.labelled for part in self.parts):
             tensors[LABELLED_ROWS] = torch.tensor([self.parts[i].labelled for i in part_of])
@@ -415,3 +439,46 @@ def split_batch(rows: int, rank: int, world: int, most: int | None = None, toget
 def take_rows(batch: dict[str, Tensor], rows: slice) -> dict[str, Tensor]:
     """Return a slice of the rows of a batch. Padding stays as wide as in the whole batch."""
     return {name: value[rows] for name, value in batch.items()}
+
+
+def make_part(data: TrainData, rows: Sequence[int], step: int, own: slice) -> dict[str, Tensor]:
+    """Return some rows of a step's batch as tensors by name, padded as in the whole batch.
+
+    Training rows with a method ``part``, which has the other three arguments, make these rows alone. Of other training
+    rows the whole batch is made, and these rows are taken from it.
+
+    Args:
+        data: Training rows.
+        rows: Row numbers of the whole batch.
+        step: Number of the optimizer step.
+        own: Which of `rows` are returned; there may be none.
+    """
+    make = getattr(data, "part", None)
+    if make is None or len(rows[own]) == len(rows):
+        return take_rows(data.batch(rows, step), own)
+    if not rows[own]:  # tensors without rows have the names, number types and widths of others
+        return take_rows(make(rows, step, slice(0, 1)), slice(0, 0))
+    part: dict[str, Tensor] = make(rows, step, own)
+    return part
+
+
+class Lookahead(Generic[_T]):
+    """Prepares what the next step needs in a thread, while the present step is computed.
+
+    Args:
+        prepare: Prepares a step. It is called in one thread, for one step after the other.
+        steps: Number of steps; nothing is prepared beyond the last one.
+    """
+
+    def __init__(self, prepare: Callable[[int], _T], steps: int) -> None:
+        self._prepare, self._steps = prepare, steps
+        self._thread = ThreadPoolExecutor(1, "pocketbert-batches")
+        self._prepared = dict[int, Future[_T]]()
+
+    def take(self, step: int) -> _T:
+        """Return what was prepared for a step, also if asked again, and begin to prepare the step after it."""
+        self._prepared = {number: future for number, future in self._prepared.items() if number >= step}
+        for number in range(step, min(step + 2, self._steps)):
+            if number not in self._prepared:
+                self._prepared[number] = self._thread.submit(self._prepare, number)
+        return self._prepared[step].result()

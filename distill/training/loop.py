@@ -4,8 +4,8 @@
 writes checkpoints and metrics, keeps the best weights by a `Validation`, and stops cleanly at a signal. `frozen` prepares a
 teacher for it.
 
-The loop works in one process or in many: the batch of a step is formed as a whole and then divided, and every term of the loss
-is a mean over the whole, so that the number of processes changes the speed and nothing else.
+The loop works in one process or in many: the rows of a step are chosen as a whole and then divided, each process makes its own,
+and every term of the loss is a mean over all, so that the number of processes changes the speed and nothing else.
 """
 
 from __future__ import annotations
@@ -36,7 +36,16 @@ from pocketbert.distill.training.checkpoints import (
     save_checkpoint,
     saved_tensors,
 )
-from pocketbert.distill.training.data import BatchOrder, TrainData, row_shares, rows_together, split_batch, take_rows
+from pocketbert.distill.training.data import (
+    BatchOrder,
+    Lookahead,
+    TrainData,
+    make_part,
+    row_shares,
+    rows_together,
+    split_batch,
+    take_rows,
+)
 from pocketbert.distill.training.finite import ATTEMPTS, NonFiniteErrors, StepResult, first_not_finite
 from pocketbert.distill.training.machine import keep_freed_memory, make_accelerator, training_dtype
 from pocketbert.distill.training.monitor import Monitor, open_records
@@ -220,7 +229,7 @@ class TrainingLoop:
     ) -> None:
         torch.set_num_threads(default_threads())
         keep_freed_memory()
-        self.dtype = training_dtype(model)
+        self.dtype = training_dtype(model, settings.precision, f"{purpose}.precision")
         self.objective, self.data, self.settings, self.seed = objective, data, settings, seed
         self.purpose, self.work = purpose, work
         self._validation = monitor.validation if monitor is not None else None
@@ -243,6 +252,8 @@ class TrainingLoop:
         self._prepared_optimizer = self._accelerator.prepare_optimizer(self._optimizer)
         self._together = rows_together(data)
         self._order = BatchOrder(data.lengths, settings.batch, seed, purpose, self._together, row_shares(data))
+        shares = self._accelerator.process_index, self._accelerator.num_processes, None, self._together
+        self._batches = Lookahead(partial(_make_own_rows, data, self._order, shares), settings.steps)
         self._counts_checked = False
         self._model.train()
         self._room = self._measure_room()
@@ -338,11 +349,10 @@ class TrainingLoop:
         """Compute gradients of a step's loss over the rows of all processes; return the loss and its terms by name."""
         accelerator, world = self._accelerator, self._accelerator.num_processes
         rank = accelerator.process_index
-        chosen = self._order.rows(step).tolist()
-        batch = self.data.batch(chosen, step)
+        chosen, batch = self._batches.take(step)
         names = list(self.objective.weights)
-        batch_counts = count_items(self.objective, names, batch)
-        portions = split_batch(count_rows(batch), rank, world, self._rows_at_once(chosen), self._together)
+        batch_counts = self._add_counts(count_items(self.objective, names, batch))
+        portions = split_batch(count_rows(batch), 0, 1, self._rows_at_once(chosen), self._together)
         portion_terms: list[dict[str, float]] = []
         for number, rows in enumerate(portions):
             portion = take_rows(batch, rows)
@@ -364,6 +374,14 @@ class TrainingLoop:
             # a NaN of another process counts, even where this one has no rows for the term
             total = {k: v for k, v in zip(("", *names), summed, strict=True) if k in total or not isfinite(v)}
         return total.pop(""), total
+
+    def _add_counts(self, counts: dict[str, float]) -> dict[str, float]:
+        """Return the sums over all processes of how many items of each loss term their rows have: those of the batch."""
+        if self._accelerator.num_processes == 1:
+            return counts
+        # whole numbers, which are exact in float64 however many there are
+        own = torch.tensor([*counts.values()], dtype=torch.float64, device=self._accelerator.device)
+        return dict(zip(counts, self._accelerator.reduce(own, "sum").tolist(), strict=True))
 
     def _measure_room(self) -> tuple[float, float] | None:
         """Measure the memory that a batch needs, to decide whether it must be computed in portions.
@@ -445,6 +463,18 @@ class TrainingLoop:
                     "Put the run folder on a file system that all nodes share.",
                 )
             )
+
+
+def _make_own_rows(
+    data: TrainData, order: BatchOrder, shares: tuple[int, int, None, int], step: int
+) -> tuple[list[int], dict[str, Tensor]]:
+    """Return the row numbers of a step's whole batch, and the tensors of the rows that this process computes.
+
+    `shares` are the arguments of `split_batch` after the number of rows.
+    """
+    rows = order.rows(step).tolist()
+    [own] = split_batch(len(rows), *shares)
+    return rows, make_part(data, rows, step, own)
 
 
 class _WeightedLoss(nn.Module):

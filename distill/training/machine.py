@@ -1,13 +1,17 @@
 """How this machine trains: dtype of matrix products, Accelerate's set-up of the process, and the C library's memory.
 
-`training_dtype` chooses bf16 or fp32, `make_accelerator` creates the Accelerator of the process, and
-`keep_freed_memory` makes the C library keep freed memory, which is faster than giving it back to the system.
+`training_dtype` chooses bf16 or fp32, `check_bf16` refuses a recipe before anything is trained, `make_accelerator` creates
+the Accelerator of the process, `on_accelerator` moves a teacher to the GPU of the process, and `keep_freed_memory` makes the C
+library keep freed memory, which is faster than giving it back to the system.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -17,21 +21,35 @@ from torch import nn
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import all_families
 from pocketbert.core.host.processes import current_process
+from pocketbert.core.types import Precision
 
 _PATIENCE = timedelta(hours=1)
 """How long a process waits for the others in a step, or to begin: process 0 may be writing to a slow disk, another one
 reading from it. One that fails is noticed within seconds, whatever this is."""
+
+_SHARDING = {
+    "FSDP": "ACCELERATE_USE_FSDP",
+    "DeepSpeed": "ACCELERATE_USE_DEEPSPEED",
+    "Megatron-LM": "ACCELERATE_USE_MEGATRON_LM",
+    "tensor or context parallelism": "ACCELERATE_USE_PARALLELISM_CONFIG",
+}
+"""Ways of dividing one model among processes, by the variable with which `accelerate launch` asks for them."""
 
 
 def make_accelerator(dtype: torch.dtype) -> Any:
     """Create the Hugging Face Accelerator of this process for bf16 or fp32 training.
 
     Raises:
-        InputError: If Accelerate finds another number of processes than the launcher started.
+        InputError: If Accelerate finds another number of processes than the launcher started, or its configuration asks for
+            sharded models, which are not supported.
     """
     from accelerate import Accelerator
     from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 
+    if sharding := [kind for kind, name in _SHARDING.items() if os.environ.get(name, "").lower() == "true"]:
+        what = f"Accelerate's configuration asks for {', '.join(sharding)}: every process holds the whole models here."
+        fix = "Launch with --multi_gpu (plain data parallel), and set micro_batch if a batch does not fit into a GPU."
+        raise InputError(Problem("launcher", what, fix))
     accelerator = Accelerator(
         # without a GPU, Accelerate ignores torchrun unless it is told that the CPU is wanted
         cpu=current_process().world > 1 and not torch.accelerator.is_available(),
@@ -67,20 +85,65 @@ def keep_freed_memory() -> None:
     libc.mallopt(trim_threshold, (1 << 31) - 1)
 
 
-def training_dtype(model: nn.Module | None = None) -> torch.dtype:
-    """Return the dtype of matrix products in training on this machine: bf16 if the hardware computes it, else fp32.
+@contextmanager
+def on_accelerator(model: Any) -> Iterator[torch.device]:
+    """Move a model to this process's accelerator, and back when the block ends. Without one it stays where it is.
+
+    Of several GPUs, a process uses the one that Accelerate gives it for training.
+
+    Yields:
+        The device of the model in the block.
+    """
+    original = device = next(model.parameters()).device
+    if (accelerator := torch.accelerator.current_accelerator(check_available=True)) is not None:
+        device = torch.device(
+            accelerator.type, int(os.environ.get("LOCAL_RANK", "0")) % torch.accelerator.device_count()
+        )
+    try:
+        model.to(device)
+        yield device
+    finally:
+        model.to(original)
+
+
+def training_dtype(
+    model: nn.Module | None = None, precision: Precision = Precision.AUTO, where: str = "precision"
+) -> torch.dtype:
+    """Return the dtype of matrix products in training on this machine: by default bf16 if the hardware computes it, else fp32.
 
     Args:
         model: The model to train, since some families cannot be trained in bf16; None for the dtype of all others.
+        precision: The number type that the recipe asks for.
+        where: Recipe key that an error names.
+
+    Raises:
+        InputError: If the recipe asks for bf16, and the hardware does not compute it or the model cannot be trained in it.
     """
-    if not _bf16_is_fast():
+    if precision is Precision.BF16:
+        check_bf16([where])
+    if precision is Precision.FP32 or not _bf16_is_fast():
         return torch.float32
     model_type = getattr(getattr(model, "config", None), "model_type", None)
     # without a model the family table is not read: `doctor` works where the rows of a plug-in cannot be read
     only_fp32 = model_type is not None and any(
         model_type in f.model_types and not f.trains_in_bf16 for f in all_families()
     )
+    if only_fp32 and precision is Precision.BF16:
+        what = f"bf16, and the code of {model_type} in transformers cannot be trained in it."
+        raise InputError(Problem(where, what, "Set precision: auto, which is fp32 for this model."))
     return torch.float32 if only_fp32 else torch.bfloat16
+
+
+def check_bf16(keys: Sequence[str]) -> None:
+    """Check that this machine's hardware computes in bf16, which some keys of the recipe ask for.
+
+    Raises:
+        InputError: Naming each of the keys, if it does not.
+    """
+    if keys and not _bf16_is_fast():
+        part = "GPU does not compute in bf16" if torch.cuda.is_available() else "CPU has neither avx512_bf16 nor AMX"
+        what = f"bf16, and this machine's {part}: training would be slower than in fp32."
+        raise InputError([Problem(key, what, "Set precision: auto, or train on another machine.") for key in keys])
 
 
 def _bf16_is_fast() -> bool:

@@ -174,6 +174,12 @@ EDITS = {
         "distill.1 and the 7 steps behind it would be made anew.",
         ("distill.1.steps=120", "distill.1.lr=0.001", "distill.1.signals.hidden=0"),
     ),
+    "a stage's precision": Edit(
+        ("distill.1", *BEHIND_STUDENT),
+        "distill.1.precision was not set, is fp32: distill.1 and the 7 steps behind it would be made anew.",
+        ("distill.1.precision=fp32",),
+    ),
+    "the precision as it is": Edit(edits=("distill.1.precision=auto", "teacher.finetune.precision=auto")),
     "the teacher's training": Edit(
         ("teacher", "distill.1", "student", *BEHIND_EXPORT),
         "teacher.finetune.steps was 140, is 150: teacher and the 9 steps behind it would be made anew.",
@@ -222,6 +228,22 @@ def test_an_edit_of_a_finished_run(finished_desk: Desk, name: str) -> None:
     assert sorted(n for n, state in planned.items() if state != "finished") == sorted(edit.again)
     assert desk.run(*edit.edits, overwrite=bool(edit.said)) == [n for n in ORDER if n in edit.again]
     assert desk.run(*edit.edits) == []
+
+
+def test_training_in_bf16_is_refused_ahead_where_the_machine_has_none(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edits = ("distill.1.precision=bf16", "teacher.finetune.precision=bf16")
+    monkeypatch.setattr("pocketbert.distill.training.machine._bf16_is_fast", lambda: False)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    said = desk.refused(*edits)
+    for key in ("teacher.finetune.precision", "distill.1.precision"):
+        assert f"{key}: bf16, and this machine's CPU has neither avx512_bf16 nor AMX" in said
+    assert "distill.0" not in said and "Set precision: auto" in said
+    with monkeypatch.context() as able:
+        able.setattr("pocketbert.distill.training.machine._bf16_is_fast", lambda: True)
+        desk.kill_in("verify", *edits)
+    assert desk.run(*edits)[0] == "verify", "what is trained already goes on anywhere"
 
 
 @pytest.mark.parametrize(

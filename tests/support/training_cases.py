@@ -73,6 +73,22 @@ class Rows:
         return out | {"steps": torch.full((len(rows),), step)}
 
 
+class OwnRows(Rows):
+    """Rows of which each process makes only its own, not more than four at a time."""
+
+    def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
+        """The whole batch, for one process alone."""
+        assert current_process().world == 1 or len(rows) <= 4
+        return super().batch(rows, step)
+
+    def part(self, rows: Sequence[int], step: int, own: slice) -> dict[str, Tensor]:
+        """The rows `own`, as wide as the whole batch."""
+        made, wide = self.batch(rows[own], step), max(self.lengths[i] for i in rows)
+        filled = {"input_ids": 0, "attention_mask": 0, "labels": NONE}
+        padded = {name: F.pad(made[name], (0, wide - made[name].shape[1]), value=v) for name, v in filled.items()}
+        return made | padded
+
+
 class Tagging:
     """Cross-entropy over labelled tokens, and the squared width of the first token's state: means over tokens and rows."""
 
@@ -225,7 +241,9 @@ CASES: dict[str, tuple[Tagging | Teaching, Rows, dict[str, Any]]] = {
     "nothing labelled": (Tagging(tags=1.0), Rows(labelled=0), {}),
     "head unused": (Tagging(states=1.0), Rows(), {"weight_decay": 0.5}),
     "one row": (Tagging(), Rows(), {"batch": 1}),
-    "dropout": (Tagging(), Rows(), {"dropout": 0.3}),
+    "own rows": (Tagging(), OwnRows(), {"micro_batch": 3}),
+    "own rows, one": (Tagging(), OwnRows(), {"batch": 1}),
+    "dropout": (Tagging(), OwnRows(), {"dropout": 0.3}),
     "relations": (Teaching(minilm), Rows(), {"micro_batch": 3, "weight_decay": 0.5}),
     "tinybert": (Teaching(tinybert(reference=False)), Rows(), {"micro_batch": 3}),
     "mobilebert": (Teaching(transfer, mobilebert), Rows(), {"micro_batch": 3}),
@@ -254,7 +272,7 @@ def run(name: str, out: Path, at: int = -1) -> None:
     """Make a case, up to a kill if wanted, and write its losses and weights."""
     objective, data, more = CASES[name]
     objective.left = at
-    loop.training_dtype = lambda _: torch.float32  # type: ignore[assignment]  # where the CPU would choose bfloat16
+    loop.training_dtype = lambda *_: torch.float32  # type: ignore[assignment]  # where the CPU would choose bfloat16
     model, plan = tagger(), settings(**more)
     if isinstance(objective, Teaching):
         model = objective.start()

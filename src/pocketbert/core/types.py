@@ -305,6 +305,16 @@ class Schedule(StrEnum):
     CONSTANT = "constant"
 
 
+class Precision(StrEnum):
+    """Number type of the matrix products in training; weights and moments are fp32 in all."""
+
+    AUTO = "auto"
+    """bf16 where the GPU or CPU has hardware for it and the model can be trained in it, else fp32."""
+    FP32 = "fp32"
+    BF16 = "bf16"
+    """Refused where the hardware or the model's family does not allow it."""
+
+
 class Transfer(StrEnum):
     """In which order a MobileBERT student learns its teacher's layers and its masked-token predictions."""
 

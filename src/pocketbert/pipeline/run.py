@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +25,7 @@ from pocketbert.core.host.processes import current_process, direct_processes, fo
 from pocketbert.core.host.progress import print_note, set_quiet
 from pocketbert.core.models.folder import DEMO_TEACHER, open_model_folder
 from pocketbert.core.recipe.file import dump_recipe, load_recipe
+from pocketbert.core.types import Precision
 from pocketbert.pipeline.doctor import missing, require_for
 from pocketbert.pipeline.gates.checks import STUDENT, judge_student
 from pocketbert.pipeline.inputs import Inputs
@@ -96,6 +97,7 @@ class Run(RunSteps):
             self.folder.hash(steps)
             self.folder.recover(steps)
             plan = self.folder.plan(steps)
+            self._check_precision(steps, {**plan.anew, **plan.retried})
             if self.start is not None:
                 self.start.keep(self.path, self.folder.allowed.overwrite)
             if plan.anew:
@@ -116,6 +118,25 @@ class Run(RunSteps):
         """Return the steps up to and including the one named `last`, or all steps if `last` is None."""
         steps = self.steps()
         return steps if last is None else steps[: [s.name for s in steps].index(last) + 1]
+
+    def _check_precision(self, steps: Sequence[Step], again: Collection[str]) -> None:
+        """Check that this machine computes in bf16 if trainings that are still to be made ask for it.
+
+        Args:
+            steps: The steps of the run.
+            again: Names of the steps that are made again, although there is a result.
+
+        Raises:
+            InputError: Naming the recipe keys of these trainings, if it does not.
+        """
+        due = [step for step in steps if step.name in again or self.folder.state(step) != "finished"]
+        settings = {
+            key: value for step in due if step.trains for key, value in self.folder.now[step.name].settings.items()
+        }
+        if keys := [key for key, value in settings.items() if key.endswith(".precision") and value == Precision.BF16]:
+            from pocketbert.distill.training.machine import check_bf16
+
+            check_bf16(keys)
 
     def _check_student(self) -> None:
         """Check the trained student's score, so that a student that has learnt too little is not exported.
@@ -162,6 +183,7 @@ class Run(RunSteps):
         self.folder.refuse_foreign()
         plan = self.folder.plan(steps)
         again = {**plan.anew, **plan.retried}
+        self._check_precision(steps, again)
         if has_local_rows(self.recipe.data) and (steps[0].name in again or self.folder.state(steps[0]) != "finished"):
             load_data(self.recipe, self.model)  # raises what is wrong with the rows
         return [

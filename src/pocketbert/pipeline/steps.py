@@ -246,6 +246,7 @@ class RunSteps:
             needs=(),
             make=self._make_corpus,
             libraries=("tokenizers", "pyarrow"),
+            trains=True,  # by all processes
         )
 
     def _make_corpus(self, at: StepPaths) -> Sequence[str]:

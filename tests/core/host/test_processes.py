@@ -7,15 +7,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from pocketbert.core.errors import MachineError
 from pocketbert.core.host import processes
 from pocketbert.core.host.processes import (
     LaunchedProcess,
     Order,
     _Channel,
     current_process,
+    exchange,
     postpone_stop,
     postpone_stops,
 )
@@ -53,6 +56,25 @@ def test_orders_arrive_in_sequence_and_end(launched: dict[str, str]) -> None:
     assert first.failure() is None
     second.report("no room")
     assert first.failure() == "process 1: no room."
+
+
+def test_every_process_gets_the_texts_of_all(launched: dict[str, str]) -> None:
+    channels = [_Channel(LaunchedProcess(rank, 2)) for rank in (0, 1)]
+    with ThreadPoolExecutor(2) as threads:
+        for texts in (["plan", ""], ["", "done"]):
+            given = [threads.submit(channel.exchange, text) for channel, text in zip(channels, texts, strict=True)]
+            assert [future.result(30) for future in given] == [texts, texts]
+    channels[1].report("no room")
+    with pytest.raises(MachineError, match=r"process 1: no room\. Finished work is kept"):
+        channels[0].exchange("alone")
+    channels[0].send(Order(None, code=2))
+    with pytest.raises(SystemExit) as ended:
+        _Channel(LaunchedProcess(1, 3)).exchange("one is missing")
+    assert ended.value.code == 2
+
+
+def test_without_a_launcher_a_process_has_its_own_text_only() -> None:
+    assert exchange("plan") == ["plan"]
 
 
 STUCK = """

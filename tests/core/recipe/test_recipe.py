@@ -73,6 +73,7 @@ def test_active_signals_are_those_with_a_weight() -> None:
         ({"warmup": 1.1}, "warmup"),
         ({"dropout": 1.0}, "dropout"),
         ({"clip": 0.0}, "clip"),
+        ({"precision": "fp16"}, "precision"),
         ({"step": 3}, "step"),
         ({"method": None}, "method"),
         ({"temperature": 0}, "temperature"),

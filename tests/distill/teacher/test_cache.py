@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.distill.teacher import cache as caches
 from pocketbert.distill.teacher.cache import CachedTeacher, cached_teacher
 from pocketbert.distill.teacher.signals import OnlineTeacher, Taught, Wanted
+from support.launches import run_launch
 
 TEXTS = [
     "a good film",
@@ -295,6 +297,51 @@ def test_a_killed_build_goes_on_where_it_was(desk: Desk, monkeypatch: pytest.Mon
     assert_same(cache(batch), OnlineTeacher(desk.model, BERT, HIDDEN)(batch), batch["attention_mask"])
     beside = sorted(p.name for p in desk.path.parent.iterdir())
     assert [n for n in beside if "records" in n] == []
+
+
+@pytest.mark.parametrize("world", [2, 3, 7])
+def test_the_processes_of_a_launch_write_the_bytes_of_one(world: int, desk: Desk, tmp_path: Path) -> None:
+    wanted = Wanted(hidden=(1,), attention=(0,))
+    desk.open(wanted, batch=2)
+    whole, desk.path = desk.files(), tmp_path / "other"
+    asked = list[int]()
+    desk.model.register_forward_hook(lambda *_: asked.append(threading.get_ident()))
+    opened = run_launch(world, lambda _: desk.open(wanted, batch=2), caches)
+    assert desk.files() == whole
+    shares = [asked.count(process) - 1 for process in dict.fromkeys(asked)]  # each is asked for shapes first
+    assert sum(shares) == 5 and max(shares) - min(shares) <= 1
+    assert len(shares) == world or len(asked) == world, "every process answers its part"
+    asked.clear()
+    assert len(run_launch(world, lambda _: desk.open(wanted, batch=2), caches)) == len(opened) == world
+    assert not asked, "it is there"
+    assert sorted(p.name for p in tmp_path.iterdir() if "records" in p.name) == []
+
+
+@pytest.mark.parametrize(("world", "then"), [(2, 2), (3, 1), (1, 2)])
+def test_a_killed_launch_is_continued_by_any_number_of_processes(
+    world: int, then: int, desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.open(batch=2)
+    whole, desk.path = desk.files(), tmp_path / "other"
+    monkeypatch.setattr(caches, "_SAVED_BATCHES", 1)
+    passes = list[int]()
+
+    def kill(*_: Any) -> None:
+        passes.append(1)
+        if len(passes) == world + 3:  # each process is asked for shapes
+            raise KeyboardInterrupt
+
+    hook = desk.model.register_forward_hook(kill)
+    with pytest.raises(KeyboardInterrupt):
+        run_launch(world, lambda _: desk.open(batch=2), caches)
+    assert not desk.path.exists()
+    passes.clear()
+    passes += [1] * (world + 3)
+    run_launch(then, lambda _: desk.open(batch=2), caches)
+    hook.remove()
+    assert then < len(passes) - (world + 3) <= then + 3, "at least two of five batches were written before"
+    assert desk.files() == whole
+    assert [p.name for p in tmp_path.iterdir() if "records" in p.name] == []
 
 
 def test_too_little_room_is_said_before_the_teacher_runs_through(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +29,7 @@ from pocketbert.distill.text.masking import Masking, masking_of
 from pocketbert.distill.text.pairs import GeneralSet
 from pocketbert.distill.training import loop
 from pocketbert.distill.training.data import BatchOrder, take_rows
+from support.launches import run_launch
 
 SEED, PURPOSE, STEPS, BATCH = 3, "distill.0", 11, 6
 """20 rows: epochs of 3 steps, the last one not whole."""
@@ -94,7 +94,7 @@ def objective_of(world: World, stage: DistilBertStage) -> tuple[Any, DistilBertD
 
 @pytest.fixture
 def fp32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "training_dtype", lambda _: torch.float32)
+    monkeypatch.setattr(loop, "training_dtype", lambda *_: torch.float32)
     monkeypatch.setattr(loop, "_LOG_EVERY", 1)
 
 
@@ -332,23 +332,18 @@ def test_a_folder_of_something_else_is_not_replaced(world: World, tmp_path: Path
     assert not world.asked
 
 
-def test_a_process_other_than_0_waits_and_never_asks(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mine = world.open(tmp_path / "c")
-    late, away, waits = mine.store.path(2), tmp_path / "away", []
-    late.rename(away)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "1")
+@pytest.mark.parametrize("world_size", [2, 5])
+def test_the_processes_of_a_launch_write_the_bytes_of_one(world_size: int, world: World, tmp_path: Path) -> None:
+    def files(folder: Path) -> dict[str, bytes]:
+        return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
-    def sleep(seconds: float) -> None:
-        waits.append(seconds)
-        if len(waits) == 3:
-            away.rename(late)
-
-    monkeypatch.setattr(sparse, "time", SimpleNamespace(sleep=sleep))
+    world.open(tmp_path / "one")
     world.asked.clear()
-    other = world.open(tmp_path / "c")
-    assert len(waits) == 3
-    assert torch.equal(other(world.batch(7)).ids, mine(world.batch(7)).ids)
-    assert not world.asked
+    opened = run_launch(world_size, lambda _: world.open(tmp_path / "many"), sparse)
+    assert len(world.asked) == STEPS
+    assert files(tmp_path / "many") == files(tmp_path / "one")
+    world.asked.clear()
+    run_launch(world_size, lambda _: world.open(tmp_path / "many", stage_of(steps=3)), sparse)
+    assert not world.asked, "every epoch of the stage is there"
+    for cached in opened:
+        assert len(cached(world.batch(7))) == len(opened[0](world.batch(7))) > 0

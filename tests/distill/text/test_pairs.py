@@ -25,6 +25,7 @@ from pocketbert.core.types import MaskingKind, SecondSegment
 from pocketbert.distill.text.corpus import EncodedRows
 from pocketbert.distill.text.masking import Masking, masking_of
 from pocketbert.distill.text.pairs import GeneralSet, PairLayout, Pairs, pairs_of
+from pocketbert.distill.training.data import make_part
 
 Ids = NDArray[np.int64]
 UNK, CLS, SEP = 1, 2, 3
@@ -353,3 +354,18 @@ def test_keys_tell_sets_apart(tokenizer: Callable[..., TextTokenizer]) -> None:
     keys = {str(data.key()) for data in sets}
     assert len(keys) == len(sets)
     assert str(paired(tokenizer(), MaskingKind.NONE).key()) in keys
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("kind", MaskingKind)
+def test_each_process_makes_its_own_rows_of_a_batch(
+    tokenizer: Callable[..., TextTokenizer], kind: MaskingKind, side: str
+) -> None:
+    rows = [3, 0, 2, 1, 0]
+    for data in (paired(tokenizer(side), kind), replace(paired(tokenizer(side), kind), pairs=None)):
+        for step in range(8):  # among them steps whose longest pair is no process's own
+            whole = data.batch(rows, step)
+            for own in (slice(0, 2), slice(2, 4), slice(4, 5), slice(5, 5)):
+                part = make_part(data, rows, step, own)
+                assert part.keys() == whole.keys()
+                assert all(torch.equal(part[name], value[own]) for name, value in whole.items())

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,10 +16,13 @@ from pocketbert.distill.training.data import (
     ROW_NUMBERS,
     BatchOrder,
     FixedLengthSet,
+    Lookahead,
     MixedPart,
     MixedSet,
     PackedSet,
+    TrainData,
     TrainSet,
+    make_part,
     row_shares,
     rows_per_pass,
     rows_together,
@@ -230,3 +234,42 @@ def test_packed_rows_keep_targets_of_each_token(tiny_model: Callable[..., Path])
     rows = Prepared([], encoded, np.arange(3), {"labels": marks})
     packed, plain = PackedSet([rows], tokenizer).batch([2, 0], 0), TrainSet(rows, tokenizer).batch([2, 0], 0)
     assert all(torch.equal(packed[name], value) for name, value in plain.items())
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_part_of_a_batch_is_made_as_the_whole_batch_has_it(side: str, tiny_model: Callable[..., Path]) -> None:
+    tokenizer = TextTokenizer(tiny_model("bert", 2), 20, padding_side=side)
+    encoded = tokenizer.encode(["a good film", "not bad", "the day was far better than that", "ok", "no never"])
+    marks = [np.arange(len(e)) for e in encoded]
+    labelled = Prepared([], encoded, np.arange(5), {"labels": marks, "scores": np.arange(5) / 2})
+    texts = PackedSet([Prepared([], encoded[2:], np.arange(3))], tokenizer)
+    plain = TrainSet(Prepared([], encoded[:2], np.arange(2), {"labels": np.array([1, 2])}), tokenizer)
+    mixed = MixedSet([MixedPart(plain, 1.0), MixedPart(texts, 2.0, labelled=False)])
+    numbers = [4, 1, 2, 0]
+    sets: list[TrainData] = [TrainSet(labelled, tokenizer), PackedSet([labelled], tokenizer), mixed]
+    for data in sets:
+        whole = data.batch(numbers, 3)
+        for own in (slice(0, 1), slice(1, 4), slice(2, 2), slice(0, 4)):
+            part = make_part(data, numbers, 3, own)
+            assert part.keys() == whole.keys()
+            assert all(torch.equal(part[name], value[own]) for name, value in whole.items())
+
+
+def test_the_next_step_is_prepared_in_a_thread_while_the_present_one_is_computed() -> None:
+    begun, calls = [threading.Event() for _ in range(4)], list[tuple[int, str]]()
+
+    def prepare(step: int) -> int:
+        calls.append((step, threading.current_thread().name))
+        begun[step].set()
+        if step == 2:
+            raise ValueError("row 7 cannot be read")
+        return step * 10
+
+    batches = Lookahead(prepare, 3)
+    assert batches.take(0) == 0
+    assert begun[1].wait(10), "without being asked for"
+    assert (batches.take(0), batches.take(1)) == (0, 10)
+    with pytest.raises(ValueError, match="row 7"):
+        batches.take(2)
+    assert [step for step, _ in calls] == [0, 1, 2], "each step once, none beyond the last"
+    assert threading.current_thread().name not in {name for _, name in calls}

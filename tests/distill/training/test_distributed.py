@@ -18,6 +18,8 @@ from safetensors.torch import load_file
 from pocketbert.distill.training import loop
 from support import training_cases as cases
 from support.ports import free_port
+from support.tiny import tiny_classifier
+from support.tiny_tokenizers import write_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +131,7 @@ def test_a_nan_in_one_process_stops_all_in_the_same_step(name: str, what: str, t
 def test_a_run_that_a_nan_stopped_is_continued_as_if_nothing_had_been(
     two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "training_dtype", lambda _: torch.float32)
+    monkeypatch.setattr(loop, "training_dtype", lambda *_: torch.float32)
     name = "one portion of process 1"
     shutil.copytree(two / f"{name}.work", tmp_path / "left")
     objective, more = cases.POISONED[name]  # poisons process 1 only, and here is none
@@ -160,11 +162,20 @@ def test_weights_that_no_term_reaches_stay_as_they_are(two: Path) -> None:
 
 
 LAUNCHED = """
-import os, signal, sys
+import os, signal, sys, time
 from pocketbert.cli.main import main
 from pocketbert.distill.methods.task import Finetune
+from pocketbert.distill.teacher import cache
 from pocketbert.distill.training import loop
 from pocketbert.distill.losses.common import Term
+
+stored, cache._SAVED_BATCHES = cache._stored_bytes, 1
+def dying_in_cache(*arguments):
+    if os.environ["RANK"] == os.environ.get("KILL_IN_CACHE"):
+        time.sleep(3)  # until process 0 has written its part
+        os.kill(os.getpid(), signal.SIGKILL)
+    return stored(*arguments)
+cache._stored_bytes = dying_in_cache
 
 at, step, right = 0, loop.TrainingLoop.step, Finetune.__call__
 def dying(self):
@@ -197,7 +208,7 @@ def test_a_launched_run_is_killed_resumed_and_ends_as_one_never_killed(
         "data": {"train": {"path": "train.jsonl"}, "eval": {"path": "eval.jsonl"}, "max_length": 32},
         "teacher": {"model": str(tiny_model("bert", 2)), "finetune": training},
         "student": {"layers": 1},
-        "distill": [{"method": "task", **training}],
+        "distill": [{"method": "task", **training, "cache_teacher": "fp16"}],
     }
     (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
     (tmp_path / "launched.py").write_text(LAUNCHED)
@@ -227,6 +238,9 @@ def test_a_launched_run_is_killed_resumed_and_ends_as_one_never_killed(
     assert not (tmp_path / "resumed" / "teacher").exists()
     assert not (tmp_path / "resumed" / ".steps" / "teacher.json").exists()
     assert launch("resumed", KILL_RANK="0").returncode == 1
+    in_cache = launch("resumed", KILL_IN_CACHE="1")
+    assert in_cache.returncode == 1 and (tmp_path / "resumed" / "teacher").exists()
+    assert list((tmp_path / "resumed" / ".work").glob("distill.0-*/**/0-progress.json")), "what process 0 wrote is kept"
     resumed = launch("resumed")
     assert resumed.returncode == 0, resumed.stderr
     for name in ("teacher/model.safetensors", "student/model.safetensors", "metrics.jsonl"):
@@ -237,3 +251,57 @@ def test_a_launched_run_is_killed_resumed_and_ends_as_one_never_killed(
     assert refused.returncode == 1  # torchrun's; the processes end with 2
     assert refused.stderr.count("exists and is not a run folder") == 1
     assert "exitcode  : 2" in refused.stderr
+
+
+@pytest.mark.slow
+def test_a_launched_run_on_plain_text_with_caches_learns_what_one_process_learns(
+    tmp_path: Path, labelled_rows: Callable[..., Any], write_rows: Callable[..., Path]
+) -> None:
+    tiny_classifier("bert", 2, (), auto_class="AutoModelForMaskedLM").save_pretrained(tmp_path / "model")
+    write_tokenizer(tmp_path / "model")
+    rows = labelled_rows(60)
+    for name, part in (("train", rows[:50]), ("eval", rows[50:]), ("a", rows[:30]), ("b", rows[20:])):
+        write_rows(tmp_path / f"{name}.jsonl", part)
+    training = {"steps": 12, "batch": 7, "precision": "fp32", "dropout": 0.0}
+    cached = {"masked_only": True, "weights": {"cosine": 0}, "cache": {"top": 4, "samples": 3}}
+    recipe = {
+        "schema": 1,
+        "name": "tiny",
+        "task": "text-classification",
+        "data": {
+            "train": {"path": "train.jsonl"},
+            "eval": {"path": "eval.jsonl"},
+            "max_length": 32,
+            "corpus": {"sources": [{"path": f"{name}.jsonl", "share": 1} for name in "ab"], "length": 32},
+        },
+        "teacher": {"model": "model", "finetune": training},
+        "student": {"layers": 1},
+        "distill": [
+            {"method": "distilbert", **training, **cached},
+            {"method": "task", **training, "cache_teacher": "fp32"},
+        ],
+    }
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
+    for output, launcher in (("one", []), ("two", torchrun)):
+        ended = subprocess.run(
+            [sys.executable, *launcher, "-m", "pocketbert.cli.main", "distill", "recipe.yaml", "-o", output],
+            cwd=tmp_path,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+    one, two = (tmp_path / output for output in ("one", "two"))
+    written = sorted(p.relative_to(one) for p in (one / "corpus").rglob("*") if p.is_file())
+    assert len(written) == 6 and all((one / p).read_bytes() == (two / p).read_bytes() for p in written)
+    losses = [[json.loads(line) for line in (f / "metrics.jsonl").read_text().splitlines()] for f in (one, two)]
+    assert [r["stage"] for r in losses[0]] == ["finetune", "distill.0", "distill.1"]
+    for ours, theirs in zip(*losses, strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-6)
+    students = [load_file(f / "student" / "model.safetensors") for f in (one, two)]
+    for key, value in students[0].items():
+        if not key.endswith("key.bias"):  # its gradient is rounding, which Adam makes large
+            torch.testing.assert_close(value, students[1][key], rtol=0, atol=1e-5, msg=key)

@@ -28,7 +28,7 @@ NAN = float("nan")
 
 @pytest.fixture(autouse=True)
 def in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "training_dtype", lambda _: torch.float32)
+    monkeypatch.setattr(loop, "training_dtype", lambda *_: torch.float32)
 
 
 class Course(AdamWCourse):
@@ -224,7 +224,7 @@ def in_fp16(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
                 self.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=4)
                 self.native_amp = True  # else neither autocast nor the scaler's `unscale_` is asked on a CPU
 
-        monkeypatch.setattr(loop, "training_dtype", lambda _: torch.float16)
+        monkeypatch.setattr(loop, "training_dtype", lambda *_: torch.float16)
         monkeypatch.setattr("accelerate.Accelerator", Scaled)
 
     return choose

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from pocketbert.core.errors import InputError
+from pocketbert.core.families import all_families
 from pocketbert.core.recipe.sections import Updates
+from pocketbert.core.types import Precision
 from pocketbert.distill.losses.common import Term
 from pocketbert.distill.training import loop
 from pocketbert.distill.training.loop import Outcome, frozen, train
@@ -53,7 +56,7 @@ def test_training_lowers_the_loss_and_ends_in_eval_mode(tmp_path: Path) -> None:
 
 
 def test_a_model_trained_in_bf16_computes_in_fp32_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "training_dtype", lambda _: torch.bfloat16)
+    monkeypatch.setattr(loop, "training_dtype", lambda *_: torch.bfloat16)
     model, plain = (tagger().float() for _ in range(2))
     assert learn(model, tmp_path, steps=2).dtype == "bfloat16"
     plain.load_state_dict(model.state_dict())
@@ -312,3 +315,56 @@ def test_bf16_only_where_the_cpu_or_the_gpu_computes_in_it(
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: fast[0])
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: fast[1])
     assert training_dtype() is wanted
+
+
+@pytest.mark.parametrize(
+    ("precision", "fast", "model_type", "wanted"),
+    [
+        ("auto", True, "bert", torch.bfloat16),
+        ("fp32", True, "bert", torch.float32),
+        ("bf16", True, "bert", torch.bfloat16),
+        ("auto", False, "bert", torch.float32),
+        ("bf16", False, "bert", "has neither avx512_bf16 nor AMX: training would be slower than in fp32"),
+        ("auto", True, "ONLY_FP32", torch.float32),
+        ("bf16", True, "ONLY_FP32", "cannot be trained in it"),
+    ],
+)
+def test_a_recipe_sets_the_number_type_of_training(
+    precision: str, fast: bool, model_type: str, wanted: torch.dtype | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if model_type == "ONLY_FP32":
+        model_type = next(f.model_types[0] for f in all_families() if not f.trains_in_bf16)
+    monkeypatch.setattr("pocketbert.distill.training.machine._bf16_is_fast", lambda: fast)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    model = nn.Linear(2, 2)
+    vars(model)["config"] = SimpleNamespace(model_type=model_type)
+    if isinstance(wanted, torch.dtype):
+        assert training_dtype(model, Precision(precision), "distill.1.precision") is wanted
+    else:
+        with pytest.raises(InputError, match=wanted) as error:
+            training_dtype(model, Precision(precision), "distill.1.precision")
+        assert str(error.value).startswith("distill.1.precision: bf16, and ")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_training_in_a_set_precision_computes_in_it(
+    precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pocketbert.distill.training.machine._bf16_is_fast", lambda: True)
+    seen = set[torch.dtype]()
+    model = tagger().float()
+    model.classifier.register_forward_hook(lambda _, __, out: seen.add(out.dtype))  # type: ignore[union-attr, operator]
+    wanted = torch.bfloat16 if precision == "bf16" else torch.float32
+    assert learn(model, tmp_path, steps=2, precision=precision).dtype == str(wanted).removeprefix("torch.")
+    assert seen == {wanted}
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked"), [("FSDP", "FSDP"), ("DeepSpeed", "DEEPSPEED"), ("Megatron-LM", "MEGATRON_LM")]
+)
+def test_launches_that_divide_one_model_among_processes_are_refused(
+    kind: str, asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"ACCELERATE_USE_{asked}", "true")
+    with pytest.raises(InputError, match=f"launcher: Accelerate's configuration asks for {kind}: every process holds"):
+        learn(tagger().float(), tmp_path)

@@ -11,8 +11,10 @@ import pytest
 from pocketbert.core.errors import InputError
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.distill.text.pairs import GeneralSet
+from pocketbert.pipeline.learn import corpora
 from pocketbert.pipeline.learn.corpora import general_rows, write_corpora
 from pocketbert.pipeline.reference import open_teacher
+from support.launches import run_launch
 from support.tiny import tiny_classifier
 from support.tiny_texts import task_rows, write_lines
 from support.tiny_tokenizers import vocabulary, write_tokenizer
@@ -36,11 +38,11 @@ def rows_of(task: Any, tmp_path: Path) -> Rows:
             distill=[{"method": "minilm", "steps": 4, **stage}, {"method": "task", "steps": 1}],
         )
         recipe = load_recipe(path)
-        source, corpora = open_teacher(recipe), tmp_path / "corpora"
-        corpora.mkdir(exist_ok=True)
+        source, written = open_teacher(recipe), tmp_path / "corpora"
+        written.mkdir(exist_ok=True)
         assert recipe.data.corpus is not None
-        write_corpora(recipe.data.corpus, source.path, corpora)
-        return general_rows(recipe, source, 0, corpora, teacher)
+        write_corpora(recipe.data.corpus, source.path, written)
+        return general_rows(recipe, source, 0, written, teacher)
 
     return make
 
@@ -76,3 +78,33 @@ def test_similar_words_are_the_files_or_the_teachers(rows_of: Rows, tmp_path: Pa
     assert own.key() != named.key()
     with pytest.raises(InputError, match=r"distill\.0\.vectors"):
         rows_of("macbert", masking="similar", vectors=str(tmp_path / "none.txt"))
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_the_processes_of_a_launch_write_the_corpora_of_one(world: int, task: Any, tmp_path: Path) -> None:
+    (tmp_path / "teacher").mkdir()
+    write_tokenizer(tmp_path / "teacher")
+    texts = [write_lines(tmp_path / f"text{n}.jsonl", task_rows(20 + n, n)) for n in range(3)]
+    sources = [{"path": str(path), "share": 1} for path in texts]
+    path = task.variant(
+        tmp_path / "recipe.yaml",
+        data={"corpus": {"sources": sources, "length": 32}},
+        distill=[{"method": "minilm", "steps": 4}, {"method": "task", "steps": 1}],
+    )
+    section = load_recipe(path).data.corpus
+    assert section is not None
+
+    def files(folder: Path) -> dict[str, bytes]:
+        return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+    for name in ("one", "many"):
+        (tmp_path / name).mkdir()
+    write_corpora(section, tmp_path / "teacher", tmp_path / "one")
+    folders = run_launch(
+        world,
+        lambda rank: write_corpora(section, tmp_path / "teacher", tmp_path / ("ignored" if rank else "many")),
+        corpora,
+    )
+    assert folders == [[tmp_path / "many" / f"{n:02d}" for n in range(3)]] * world
+    assert files(tmp_path / "many") == files(tmp_path / "one")
+    assert not (tmp_path / "ignored").exists()

@@ -6,7 +6,8 @@ finished, and writes. The others wait for its orders, train their part, and writ
 1. `current_process` returns which process this one is; without a launcher, one of one,
 2. `direct_processes` surrounds the whole recipe in process 0, `order_training` calls the others into a step,
 3. `follow_orders` is what the other processes run,
-4. `postpone_stops` and `postpone_stop` let Ctrl-C wait for the end of a training step.
+4. `exchange` passes a text from each process to all others,
+5. `postpone_stops` and `postpone_stop` let Ctrl-C wait for the end of a training step.
 
 Orders go through the launcher's key-value store, not through collectives: setting a key waits for no peer, so that a
 process that fails can report it while its peers are busy, and waiting for hours needs no time limit.
@@ -91,7 +92,7 @@ class Order:
 
 
 _channels: list[_Channel] = []
-"""The channel of process 0, once it is open; a launch has one."""
+"""The channel of this process, once it is open; a process has one."""
 
 
 @contextmanager
@@ -107,8 +108,7 @@ def direct_processes() -> Iterator[None]:
         return
     if _channels:
         raise MachineError("one launch runs one verb: the other processes ended with the first. Start a second launch.")
-    channel = _Channel(current_process())
-    _channels.append(channel)
+    channel = _open_channel()
     try:
         with _watch_peers(channel):
             yield
@@ -127,7 +127,7 @@ def direct_processes() -> Iterator[None]:
 
 def order_training(step: str, hash: str) -> None:
     """Tell the other processes of the launch to train a recipe step; do nothing without a launcher."""
-    if _channels:
+    if _channels and current_process().main:
         _channels[0].send(Order(step, hash))
 
 
@@ -148,7 +148,7 @@ def follow_orders(train: Callable[[Order], Any]) -> NoReturn:
         SystemExit: With the exit code of process 0, when process 0 ends.
         Exception: The error that `train` raised in this process, unless process 0 ends with an error too.
     """
-    channel = _Channel(current_process())
+    channel = _open_channel()
     code = 0
     try:
         for order in channel.orders():
@@ -177,6 +177,25 @@ def follow_orders(train: Callable[[Order], Any]) -> NoReturn:
 # --- both ------------------------------------------------------------
 
 
+def exchange(text: str = "") -> list[str]:
+    """Give a text to all processes of the launch, wait until each has given its own, and return them by rank.
+
+    All processes call it equally often. It needs no process group, and waits for hours if another process takes as long.
+
+    Raises:
+        MachineError: In process 0, if another process failed meanwhile.
+        SystemExit: In the others, with the exit code of process 0, if that has ended.
+    """
+    return [text] if current_process().world == 1 else _open_channel().exchange(text)
+
+
+def _open_channel() -> _Channel:
+    """Return the channel of this process, which is opened by the first call."""
+    if not _channels:
+        _channels.append(_Channel(current_process()))
+    return _channels[0]
+
+
 class _Channel:
     """Passes messages between the processes of a launch through the launcher's key-value store.
 
@@ -200,7 +219,8 @@ class _Channel:
             multi_tenant=True,
             timeout=timedelta(minutes=5),
         )
-        self.process, self._store, self._sent = process, PrefixStore(f"pocketbert/{attempt}", server), 0
+        self.process, self._store = process, PrefixStore(f"pocketbert/{attempt}", server)
+        self._sent = self._exchanged = 0
 
     def send(self, order: Order) -> None:
         """Send the next message to all other processes."""
@@ -221,6 +241,19 @@ class _Channel:
             if order.step is None:
                 return
             number += 1
+
+    def exchange(self, text: str) -> list[str]:
+        """Set this process's text of the next exchange, and return the texts of all processes when all are there."""
+        keys = [f"exchange/{self._exchanged}/{rank}" for rank in range(self.process.world)]
+        self._exchanged += 1
+        self._set(keys[self.process.rank], text)
+        while not self._store.check(keys):
+            if self.process.main and (failure := self.failure()):
+                raise MachineError(f"{failure} {_RESUMES}")
+            if not self.process.main and (code := self.end_code()) is not None:
+                raise SystemExit(code)
+            time.sleep(_POLL_S)
+        return [self._store.get(key).decode() for key in keys]
 
     def end_code(self, within_s: float = 0.0) -> int | None:
         """Return the exit code of process 0; None if it has not ended within some seconds."""

@@ -30,7 +30,7 @@ from pocketbert.core.errors import suggest_allowed
 from pocketbert.core.families import all_families
 from pocketbert.core.plugins import load_plugins, record_registration
 from pocketbert.core.tasks import TaskName
-from pocketbert.core.types import Format, MaskingKind, Runtime, Schedule, Scheme, SecondSegment
+from pocketbert.core.types import Format, MaskingKind, Precision, Runtime, Schedule, Scheme, SecondSegment
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Rate = Annotated[float, Field(gt=0, le=1)]
@@ -79,6 +79,10 @@ class Updates(Section):
         None,
         description="Rows per forward pass in each process; gradients are summed. Default all at once, or what fits into memory.",
     )
+    precision: Precision = Field(
+        Precision.AUTO,
+        description="Number type of the matrix products, those of the teacher too: auto is bf16 where the hardware has it.",
+    )
     lr: Rate = Field(1e-4, description="Peak learning rate.")
     weight_decay: float = Field(0.01, ge=0, le=1, description="The optimiser's weight decay, not on biases and norms.")
     beta2: Rate = Field(0.999, description="The optimiser's decay of squared gradients.")
@@ -97,9 +101,10 @@ class Updates(Section):
 
     @model_serializer(mode="wrap")
     def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Serialize the section with only that one of `steps` and `epochs` that is set."""
-        unset = "steps" if self.epochs is not None else "epochs"
-        return {key: value for key, value in handler(self).items() if key != unset}
+        """Serialize the section with only that one of `steps` and `epochs` that is set, and `precision` if it is not auto."""
+        unset = {"steps" if self.epochs is not None else "epochs"}
+        unset |= {"precision"} if self.precision is Precision.AUTO else set()  # as before this key existed
+        return {key: value for key, value in handler(self).items() if key not in unset}
 
     def for_rows(self, rows: int) -> Self:
         """Return a copy with `epochs` converted to `steps` for this number of training rows."""

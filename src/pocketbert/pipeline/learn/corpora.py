@@ -21,6 +21,7 @@ from pocketbert.core.disk.files import read_json, sha256_json
 from pocketbert.core.disk.ownership import remove
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family, Objective
+from pocketbert.core.host.processes import current_process, exchange
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import ModelFolder
@@ -96,26 +97,31 @@ def prepare_corpora(recipe: Recipe, output: Path) -> list[Path]:
 def write_corpora(section: CorpusSection, tokenizer: Path, destination: Path) -> list[Path]:
     """Tokenize each text source into a folder of `destination`, except sources that are tokenized corpora already.
 
+    If a launcher started several processes, all of them call it, and each tokenizes other sources in turn.
+
     Args:
         section: Sources and settings.
         tokenizer: Folder of the model whose tokenizer is used.
-        destination: Folder for the new corpora.
+        destination: Folder for the new corpora; that of process 0 counts.
 
     Returns:
-        The corpora's folders in the order of the sources.
+        The corpora's folders in the order of the sources, when all are written.
     """
     from pocketbert.distill.text.writer import write_corpus
 
+    process, destination = current_process(), Path(exchange(str(destination))[0])
+    own = [n for n, source in enumerate(section.sources) if not is_prepared(source)][process.rank :: process.world]
     settings = CorpusSettings.model_validate({k: getattr(section, k) for k in CorpusSettings.model_fields})
     folders = []
     for number, source in enumerate(section.sources):
         if is_prepared(source):
             folders.append(Path(str(source.path)))
             continue
-        folder = destination / f"{number:02d}"
-        info = write_corpus(_read_texts(source), tokenizer, settings, folder)
-        print_note(f"  {source.title}: {info.texts:,} texts, {info.rows:,} rows, {info.tokens:,} tokens")
-        folders.append(folder)
+        folders.append(destination / f"{number:02d}")
+        if number in own:
+            info = write_corpus(_read_texts(source), tokenizer, settings, folders[-1])
+            print_note(f"  {source.title}: {info.texts:,} texts, {info.rows:,} rows, {info.tokens:,} tokens")
+    exchange()
     return folders
 
 
