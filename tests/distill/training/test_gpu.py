@@ -38,6 +38,25 @@ with install(), tempfile.TemporaryDirectory() as work:
     checks = gpu_check.check_methods(NAME, Path(work), ["float32"])
 Path(sys.argv[1]).write_text(json.dumps({check.method: [check.passed, check.error] for check in checks}))
 """
+TAUGHT = """
+import json
+from contextlib import nullcontext
+from pathlib import Path
+
+from pocketbert import api
+from support.fake_gpu import NAME, install
+from support.tiny import write_bert
+from support.tiny_texts import task_rows, write_lines
+
+work = Path(sys.argv[1]).parent
+model = write_bert(work / "model", ("a", "b"))
+rows = write_lines(work / "rows.jsonl", task_rows(9, 1))
+for name, where in (("cpu", nullcontext()), ("card", install())):
+    with where:
+        api.teach([str(model)], rows, work / f"{name}.jsonl")
+lines = [[json.loads(line)["teacher"] for line in (work / f"{name}.jsonl").read_text().splitlines()] for name in ("cpu", "card")]
+Path(sys.argv[1]).write_text(json.dumps(lines))
+"""
 NEEDED = "import sys\nsys.path[:0] = sys.argv[2:]\n"
 EACH = {row.name for row in ROWS}
 
@@ -72,6 +91,13 @@ def test_a_loss_of_its_own_on_the_device_and_a_tensor_elsewhere_are_found(tmp_pa
     assert failed["tinybert-general"] == failed["tinybert-intermediate"] == ""
     assert "on card: RuntimeError" in failed["minilm"] and "found cpu and card:0" in failed["minilm"]
     assert {method.split(",")[0] for method in found} == EACH
+
+
+def test_a_teacher_of_texts_answers_on_the_device(tmp_path: Path) -> None:
+    _, (on_cpu, on_card) = run_code(TAUGHT, tmp_path / "answers.json")
+    assert len(on_card) == 9
+    for one, other in zip(on_cpu, on_card, strict=True):
+        assert one == pytest.approx(other, abs=1e-4)
 
 
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
