@@ -1,7 +1,8 @@
 """How this machine trains: dtype of matrix products, Accelerate's set-up of the process, and the C library's memory.
 
 `training_dtype` chooses bf16 or fp32, `make_accelerator` creates the Accelerator of the process, and
-`keep_freed_memory` makes the C library keep freed memory, which is faster than giving it back to the system.
+`keep_freed_memory` makes the C library keep freed memory, which is faster than giving it back to the system. `AttentionInFp32` computes
+the student's attention in fp32, which is faster than in bf16 on a CPU.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import all_families
@@ -21,6 +24,8 @@ from pocketbert.core.host.processes import current_process
 _PATIENCE = timedelta(hours=1)
 """How long a process waits for the others in a step, or to begin: process 0 may be writing to a slow disk, another one
 reading from it. One that fails is noticed within seconds, whatever this is."""
+_LONGEST_IN_FP32 = 192
+"""Tokens up to which attention with gradients is faster in fp32 than in bf16 on a CPU."""
 
 
 def make_accelerator(dtype: torch.dtype) -> Any:
@@ -65,6 +70,33 @@ def keep_freed_memory() -> None:
     libc = ctypes.CDLL(None)
     libc.mallopt(mmap_threshold, 1 << 30)
     libc.mallopt(trim_threshold, (1 << 31) - 1)
+
+
+class AttentionInFp32(TorchFunctionMode):
+    """Torch function mode in which attention with gradients is computed in fp32 on a CPU, although autocast says bf16.
+
+    PyTorch's backward pass of fused attention takes 2 to 5 times as long in bf16 as in fp32 on a CPU, for up to 192 tokens
+    (torch 2.13, AMX; `python lab/training_step.py`): up to a third of a training step. Results are more exact. Attention without
+    gradients, as a teacher's, in fp32, on a GPU, or over longer texts is left as it is.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a torch function; attention gets its inputs in fp32, and its result is cast back."""
+        named = kwargs or {}
+        if func is not F.scaled_dot_product_attention or not torch.is_autocast_enabled("cpu"):
+            return func(*args, **named)
+        query: Tensor = args[0] if args else named["query"]
+        is_left = query.device.type != "cpu" or query.dtype is torch.float64 or query.shape[-2] > _LONGEST_IN_FP32
+        if is_left or not query.requires_grad:
+            return func(*args, **named)
+        with torch.autocast("cpu", enabled=False):
+            context: Tensor = func(*map(_to_fp32, args), **{name: _to_fp32(value) for name, value in named.items()})
+        return context.to(torch.get_autocast_dtype("cpu"))
+
+
+def _to_fp32(value: Any) -> Any:
+    """Return a tensor of floating-point numbers in fp32, and anything else as it is."""
+    return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def training_dtype(model: nn.Module | None = None) -> torch.dtype:
