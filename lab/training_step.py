@@ -1,6 +1,6 @@
 """Measure what part of a training step is matrix products: the time of the products alone, by `torch.mm`, beside that of the whole step.
 
-Run: python lab/training_step.py [--shape demo] [--shape base] [--precision bfloat16] [--rounds 9] [--profile] [-o runs/training-step.json]
+Run: python lab/training_step.py [--shape demo] [--shape base] [--precision bfloat16] [--rounds 9] [--attention] [--profile] [-o runs/training-step.json]
 
 A step is the toolkit's own: batch, teacher, student, losses, backward pass, clipping, AdamW, checks for NaN. Its matrix products are
 recorded by shape, and the same products are then computed by `torch.mm` and `torch.bmm` on fresh matrices. Steps and products take
@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pocketbert.benchmarks.statistics import paired_ratio
 from pocketbert.core.host.hardware import describe_machine, load_average
+from pocketbert.distill.training import machine
 
 MINILM = (("hidden_size", 384), ("num_hidden_layers", 6), ("num_attention_heads", 12), ("intermediate_size", 1536))
 SHAPES = {
@@ -116,6 +117,20 @@ def measure(loop: Any, rounds: int) -> dict[str, float]:
     }
 
 
+def compare_attention(loop: Any, rounds: int) -> str:
+    """Return how much CPU time a step takes with attention in fp32, as a share of that in bf16; both take turns."""
+    chosen, seconds = machine._LONGEST_IN_FP32, {0: list[float](), machine._LONGEST_IN_FP32: list[float]()}
+    for number in range(rounds):
+        for longest in (0, chosen)[:: 1 if number % 2 else -1]:
+            machine._LONGEST_IN_FP32 = longest
+            began = time.process_time()
+            loop.step()
+            seconds[longest].append(time.process_time() - began)
+    machine._LONGEST_IN_FP32 = chosen
+    ratio = paired_ratio(seconds[chosen], seconds[0])
+    return f"attention in fp32: {ratio.median:.2f} [{ratio.low:.2f}, {ratio.high:.2f}] of the CPU time in bf16"
+
+
 def print_profile(loop: Any) -> None:
     """Print the operations that take most of a step."""
     activities = [torch.profiler.ProfilerActivity.CPU]
@@ -132,11 +147,12 @@ def main() -> None:
     parser.add_argument("--precision", action="append", choices=["float32", "bfloat16"], help="default both")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--profile", action="store_true", help="print the operations of each step")
+    parser.add_argument("--attention", action="store_true", help="compare attention in fp32 and in bf16")
     parser.add_argument("-o", "--output", type=Path, help="JSON file for the measurements")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    machine = describe_machine().summary
-    print(f"{machine}; load {load_average():.1f}; one core, random weights; provenance measured")
+    title_of_machine = describe_machine().summary
+    print(f"{title_of_machine}; load {load_average():.1f}; one core, random weights; provenance measured")
     found = []
     for shape in options.shape or ["demo", "base"]:
         title, sizes = SHAPES[shape]
@@ -151,13 +167,15 @@ def main() -> None:
                         f"{result['share']:.0%} [{result['low']:.0%}, {result['high']:.0%}], {result['gflop']:.0f} GFLOP",
                         flush=True,
                     )
+                    if options.attention:
+                        print(f"  {compare_attention(loop, options.rounds)}", flush=True)
                     if options.profile:
                         print_profile(loop)
                 found.append({"shape": title, "signals": name, "precision": precision, **result})
     if options.output:
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text(
-            json.dumps({"machine": machine, "provenance": "measured", "steps": found}, indent=1) + "\n"
+            json.dumps({"machine": title_of_machine, "provenance": "measured", "steps": found}, indent=1) + "\n"
         )
 
 

@@ -75,8 +75,8 @@ def keep_freed_memory() -> None:
 class AttentionInFp32(TorchFunctionMode):
     """Torch function mode in which attention with gradients is computed in fp32 on a CPU, although autocast says bf16.
 
-    PyTorch's backward pass of fused attention takes 2 to 5 times as long in bf16 as in fp32 on a CPU, for up to 192 tokens
-    (torch 2.13, AMX; `python lab/training_step.py`): up to a third of a training step. Results are more exact. Attention without
+    PyTorch's backward pass of fused attention takes 1.7 to 5 times as long in bf16 as in fp32 on a CPU, for up to 128
+    tokens (torch 2.13, AMX; `python lab/training_step.py --attention`): up to a third of a training step. Results are more exact. Attention without
     gradients, as a teacher's, in fp32, on a GPU, or over longer texts is left as it is.
     """
 
