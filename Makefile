@@ -18,7 +18,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 # Compiled once at installation: where PYTHONDONTWRITEBYTECODE is set, every process would compile torch anew.
 export UV_COMPILE_BYTECODE := 1
 
-.PHONY: demo test test-web test-android test-all test-docs docs release next-shard matrix check fuzz bench study tools dev latest lock clean reference
+.PHONY: demo gpu-check test test-web test-android test-all test-docs docs release next-shard matrix check fuzz bench study tools dev latest lock clean reference
 
 demo: $(VENV)/.installed ## the whole chain on real weights; TEXT="a sentence" to have yours classified
 	$(VENV)/bin/pocketbert demo -o runs/demo --overwrite $(if $(TEXT),--text "$$TEXT")
@@ -90,6 +90,12 @@ bench: $(VENV)/.installed ## ratios against plain loops, interleaved; a pruned s
 
 study: $(VENV)/.installed ## what the stages of TinyBERT, MiniLM and MobileBERT are worth; STUDY="--sst2 DIR --wikitext DIR --minutes 6 --seeds 1 2"
 	PYTHONPATH=lab $(PY) -m study -o runs/study $(STUDY)
+
+# Not with .venv: set-up may be impossible there. The head of the program says what PYTHON's environment needs.
+PYTHON ?= python3
+CHECK  ?=
+gpu-check: ## on a machine with a GPU: the losses of all methods beside the CPU's, a distillation, the speed; PYTHON=.venv/bin/python CHECK="-o FILE"
+	$(PYTHON) lab/gpu_check.py $(CHECK)
 
 tools: $(VENV)/.installed ## what tests of devices and of the Java tokenizer need: Debian packages and npm archives, below .cache, and Gson in Maven's folder
 	$(PY) tests/support/debian_tools.py

@@ -47,7 +47,7 @@ from pocketbert.distill.training.data import (
     take_rows,
 )
 from pocketbert.distill.training.finite import ATTEMPTS, NonFiniteErrors, StepResult, first_not_finite
-from pocketbert.distill.training.machine import keep_freed_memory, make_accelerator, training_dtype
+from pocketbert.distill.training.machine import AttentionInFp32, keep_freed_memory, make_accelerator, training_dtype
 from pocketbert.distill.training.monitor import Monitor, open_records
 from pocketbert.distill.training.optimizer import AdamWCourse, Course
 from pocketbert.distill.training.progress import Progress, StepRecord, write_metrics
@@ -503,7 +503,8 @@ class _WeightedLoss(nn.Module):
             batch_counts: The same numbers for the step's whole batch.
         """
         objective, rows = self._objective[0], count_rows(portion)
-        terms = to_terms(objective(self.model, portion), rows) if rows else {}
+        with AttentionInFp32():
+            terms = to_terms(objective(self.model, portion), rows) if rows else {}
         shares = {name: scale_partial_mean(term.mean, counts[name], batch_counts[name]) for name, term in terms.items()}
         loss = 0.0 * self.anchor
         if any(value.requires_grad for value in shares.values()):

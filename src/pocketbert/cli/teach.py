@@ -120,6 +120,19 @@ def teach(
         ),
     ] = None,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Answer this number of texts at once.")] = _DEFAULT.batch,
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine",
+            help="ray: answer in the processes of a Ray cluster, a local one or that of RAY_ADDRESS; the file is the same.",
+        ),
+    ] = _DEFAULT.engine,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers", min=1, help="With --engine ray: processes that answer; default: one on each machine."
+        ),
+    ] = None,
     overwrite: options.OverwriteFile = False,
     json: options.Json = False,
 ) -> None:
@@ -148,6 +161,8 @@ def teach(
         per_minute=per_minute,
         prices=_numbers(prices, "--prices"),
         key_variable=key_variable,
+        engine=engine,
+        workers=workers,
     )
     source = options.rows(data, text, text_pair, label, header, max_line_mb, max_rows, encoding)
     report = api.teach(model or [], source, output, asked)

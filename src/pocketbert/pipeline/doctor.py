@@ -29,6 +29,7 @@ _EXTRAS: dict[str, tuple[str, ...]] = {
     "vela": ("ethos-u-vela", "ai-edge-litert", "flatbuffers"),
     "report": ("jinja2", "matplotlib"),
     "serve": ("starlette", "uvicorn"),
+    "ray": ("ray",),
 }
 """Distributions of each extra of pyproject.toml that a command can miss; those of formats are in the table of formats."""
 

@@ -322,6 +322,8 @@ class TeachOptions:
         per_minute: Most requests in a minute; None for no limit.
         prices: Price of a million tokens read, and of a million written; empty to count tokens only.
         key_variable: Environment variable that holds the server's key.
+        engine: ``local`` to answer in this process, ``ray`` in the processes of a Ray cluster.
+        workers: With Ray, number of processes that answer; None for one on each machine.
     """
 
     task: str | None = None
@@ -340,3 +342,5 @@ class TeachOptions:
     per_minute: float | None = None
     prices: Sequence[float] = ()
     key_variable: str = "OPENAI_API_KEY"
+    engine: str = "local"
+    workers: int | None = None

@@ -10,6 +10,7 @@ import inspect
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ class _Model:
     """A transformers model with its tokenizer, and the task that its head is for."""
 
     def __init__(self, name: str, task: str | None, max_length: int | None) -> None:
+        import torch
         import transformers
 
         self.title = name
@@ -71,7 +73,8 @@ class _Model:
             raise InputError(
                 Problem(name, what, "Give a fine-tuned model, or --task feature-extraction for its vectors.")
             )
-        self.model.eval().float()
+        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        self.model.eval().float().to(device)
         self.config, self.path = self.model.config, path
         if self.tokenizer.pad_token is None:  # decoders have none
             self.tokenizer.pad_token = self.tokenizer.eos_token or self.tokenizer.unk_token
@@ -87,12 +90,16 @@ class _Model:
         return self.tokenizer(list(texts), list(pairs) if pairs is not None else None, **settings)
 
     def run(self, encoded: Mapping[str, Any]) -> Any:
-        """Run the model on tokenized rows, without gradients."""
+        """Run the model on tokenized rows, without gradients, on the GPU if there is one. The outputs are on the CPU."""
         import torch
 
         names = {"input_ids", "attention_mask", "token_type_ids"} & self._inputs
+        device = self.model.device
         with torch.inference_mode():
-            return self.model(**{name: encoded[name] for name in sorted(names) if name in encoded})
+            outputs = self.model(**{name: encoded[name].to(device) for name in sorted(names) if name in encoded})
+        return SimpleNamespace(
+            **{name: value.cpu() for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+        )
 
 
 def _check_safetensors(path: Path) -> None:

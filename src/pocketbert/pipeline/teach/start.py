@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from pocketbert.core.data.source import DataSource
@@ -14,7 +15,18 @@ from pocketbert.pipeline.options import TeachOptions
 from pocketbert.pipeline.teach.answering import Teacher
 from pocketbert.pipeline.teach.writing import TeachReport, TeachSettings, teach
 
-_WITHOUT_EFFECT = ("overwrite", "batch", "per_minute", "prices", "key_variable", "weights", "top", "column")
+_WITHOUT_EFFECT = (
+    "overwrite",
+    "batch",
+    "per_minute",
+    "prices",
+    "key_variable",
+    "weights",
+    "top",
+    "column",
+    "engine",
+    "workers",
+)
 """Options that decide no answer, or that are compared by themselves."""
 _FEWEST_LABELS = 2
 
@@ -30,16 +42,21 @@ def start_teaching(models: Sequence[str], source: DataSource, output: Path, opti
 
     Raises:
         InputError: If a teacher, a row or the output cannot be used.
-        MissingBackendError: If transformers is not installed.
+        MissingBackendError: If transformers is not installed, or Ray where it is to answer.
     """
     _check_options(models, options)
     asked = {key: value for key, value in asdict(options).items() if key not in _WITHOUT_EFFECT}
     asked["prompt"] = options.prompt.read_text(encoding="utf-8") if options.prompt is not None else None
     asked["weights"] = [_describe_weights(Path(name)) for name in models]
+    cluster = None
+    if options.engine == "ray":
+        from pocketbert.pipeline.teach.cluster import TeachingCluster
+
+        cluster = TeachingCluster(partial(_open_teachers, models, options, output), options)
     teachers = _open_teachers(models, options, output)
     weights = [float(weight) for weight in options.weights] or [1.0] * len(teachers)
     settings = TeachSettings(source, output, options.column, weights, options.top, options.overwrite, asked)
-    return teach(teachers, settings)
+    return teach(teachers, settings, cluster)
 
 
 def _describe_weights(folder: Path) -> list[tuple[str, int, int]]:
@@ -58,6 +75,8 @@ def _check_options(models: Sequence[str], options: TeachOptions) -> None:
         InputError: Listing all problems.
     """
     problems = []
+    if options.engine not in ("local", "ray"):
+        problems.append(Problem("--engine", f"there is none called '{options.engine}'.", "Set local or ray."))
     if not models and options.endpoint is None:
         problems.append(
             Problem("-m/--model", "names no teacher.", "Give a fine-tuned model, or --endpoint for a language model.")
@@ -99,7 +118,10 @@ def _check_options(models: Sequence[str], options: TeachOptions) -> None:
 
 
 def _open_teachers(models: Sequence[str], options: TeachOptions, output: Path) -> list[Teacher]:
-    """Open the teachers that the options name. The modules for transformers and for HTTP are imported only here."""
+    """Open the teachers that the options name. The modules for transformers and for HTTP are imported only here.
+
+    `output` is the file that is written; requests to a language model are kept beside it.
+    """
     if options.endpoint is not None:
         from pocketbert.pipeline.teach.endpoint import open_endpoint
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,8 +41,12 @@ from pocketbert.pipeline.teach.answering import (
     mean_answer,
 )
 
+if TYPE_CHECKING:
+    from pocketbert.pipeline.teach.cluster import TeachingCluster
+
 PORTION = 512
 """Rows that are answered, and kept, together."""
+_Portion = list[tuple[int, dict[str, Any]]]
 _LABEL = "label"
 _READ_AS = {
     AnswerForm.SPAN: LabelKind.ANSWERS,
@@ -114,12 +119,13 @@ class TeachReport:
         return [*lines, *self.notes]
 
 
-def teach(teachers: Sequence[Teacher], settings: TeachSettings) -> TeachReport:
+def teach(teachers: Sequence[Teacher], settings: TeachSettings, cluster: TeachingCluster | None = None) -> TeachReport:
     """Ask teachers about the rows of a file, and write the rows with the mean of the answers in a column.
 
     Args:
         teachers: The teachers, of one form and the same labels.
         settings: The rows and the output.
+        cluster: Processes with the same teachers, which answer in place of this one.
 
     Raises:
         InputError: If the teachers cannot be averaged, a row has no text, or the output cannot be written.
@@ -147,7 +153,8 @@ def teach(teachers: Sequence[Teacher], settings: TeachSettings) -> TeachReport:
     with keep_rows(output, key, PORTION) as kept:
         if kept.note:
             print_note(kept.note)
-        _answer_rows(teachers, orders, settings, chosen, kept)
+        with cluster or nullcontext():
+            _answer_rows(teachers, orders, settings, chosen, kept, cluster)
         return _finish(kept, output, teachers, settings, chosen)
 
 
@@ -160,6 +167,7 @@ def _answer_rows(
     settings: TeachSettings,
     source: DataSource,
     kept: KeptRows,
+    cluster: TeachingCluster | None,
 ) -> None:
     """Ask the teachers about the rows that are not kept yet, and keep their answers, a portion of rows at a time.
 
@@ -169,6 +177,7 @@ def _answer_rows(
         settings: How the answers are written.
         source: The rows, with the columns of their texts.
         kept: The file of kept answers, which knows how many rows it holds already.
+        cluster: The processes that answer; None for this one.
 
     Raises:
         InputError: Naming the rows without a text.
@@ -178,11 +187,11 @@ def _answer_rows(
     weights = np.asarray(settings.weights, np.float64) / sum(settings.weights)
     rows = islice(read_rows(source, bad), kept.done, None)
     with Meter("answers", total, kept.done) as meter:
-        for portion in _portions(rows, PORTION):
-            asked = _check_rows(portion, source, bad)
-            if bad.count:
-                continue  # all problems are listed before the command ends
-            answers = [_in_order(t.answer(asked), order) for t, order in zip(teachers, orders, strict=True)]
+        checked = ((portion, _check_rows(portion, source, bad)) for portion in _portions(rows, PORTION))
+        sound = (item for item in checked if not bad.count)  # all problems are listed before the command ends
+        answered = _ask(teachers, sound) if cluster is None else cluster.answer(sound)
+        for portion, asked, each in answered:
+            answers = [_in_order(own, order) for own, order in zip(each, orders, strict=True)]
             lines = []
             for i, (_, row) in enumerate(portion):
                 own = [of_teacher[i] for of_teacher in answers]
@@ -193,6 +202,14 @@ def _answer_rows(
             meter.advance(len(portion))
     if bad.count:
         raise InputError(bad.close())
+
+
+def _ask(
+    teachers: Sequence[Teacher], portions: Iterable[tuple[_Portion, list[AskedRow]]]
+) -> Iterator[tuple[_Portion, list[AskedRow], list[list[Array]]]]:
+    """Yield portions of rows with the answers of each teacher, which are asked in this process."""
+    for portion, asked in portions:
+        yield portion, asked, [teacher.answer(asked) for teacher in teachers]
 
 
 def _line(
