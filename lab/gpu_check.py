@@ -122,19 +122,22 @@ class Check:
 @contextmanager
 def training_on(device: Any, precision: str | None = None) -> Iterator[None]:
     """Let all trainings in the block run on a device, whatever Accelerate would choose, with bf16 or fp32 matrix products."""
+    import torch
     from accelerate.state import AcceleratorState, PartialState
 
     from pocketbert.distill.training import machine
 
-    chosen = machine._bf16_is_fast
+    chosen, accelerated = machine._bf16_is_fast, torch.accelerator.current_accelerator
     AcceleratorState._reset_state(reset_partial_state=True)
     PartialState()._shared_state["device"] = device
+    if str(device) == "cpu":  # where teachers that answer in advance are moved to
+        torch.accelerator.current_accelerator = lambda check_available=False: None
     if precision is not None:
         machine._bf16_is_fast = lambda: precision == "bfloat16"
     try:
         yield
     finally:
-        machine._bf16_is_fast = chosen
+        machine._bf16_is_fast, torch.accelerator.current_accelerator = chosen, accelerated
         AcceleratorState._reset_state(reset_partial_state=True)
 
 
@@ -178,7 +181,7 @@ def make_jobs(folder: Path) -> dict[str, Callable[[], Any]]:
         )
 
     def needed(stage: Any) -> str:
-        return "labels" if stage.method in ("distilbert", "mobilebert", "replaced-tokens") else ""
+        return "labels" if stage.method in ("distilbert", "mobilebert", "replaced-tokens", "pretrain") else ""
 
     def job(
         method: str, auto_class: str, student: Any = None, family: str = "bert", wide: bool = False, **settings: Any
@@ -200,7 +203,9 @@ def make_jobs(folder: Path) -> dict[str, Callable[[], Any]]:
         stage = section.model_validate({**known, **settings})
         pair = TeacherStudent(teacher, made, find_family(family), stage, where)
         work = Path(tempfile.mkdtemp(dir=folder)) / where
-        return StageJob(pair, lambda: rows(stage, method == "mobilebert"), 1, work, CLASSIFY, untrained=True)
+        return StageJob(
+            pair, lambda: rows(stage, method in ("mobilebert", "pretrain")), 1, work, CLASSIFY, untrained=True
+        )
 
     def quantized() -> Any:
         family, row = find_family("bert"), find_row(Format.ONNX, "a8w8")
@@ -215,11 +220,11 @@ def make_jobs(folder: Path) -> dict[str, Callable[[], Any]]:
     narrow = lambda teacher: make_student(teacher, **NARROW)  # noqa: E731
     small = lambda teacher: transfer_student(teacher, MobileBertSize.MINI, 3)  # noqa: E731
     named = {"generator": {"model": str(generator)}}
-    half = {"cache_teacher": "fp32"}
+    cached = {"cache_teacher": "fp32"}
     sparse = {"masked_only": True, "weights": {"cosine": 0}, "cache": {"top": 4, "samples": 4}}
     made: dict[str, tuple[str, dict[str, Any]]] = {
         "task": (classes, {"signals": {"labels": 1}}),
-        "task, cached teacher": (classes, half),
+        "task, cached teacher": (classes, cached),
         "task, narrow student": (classes, {"student": narrow, "signals": {"attention": 0}}),
         "distilbert": (words, {}),
         "distilbert, cached teacher": (words, sparse),
@@ -230,6 +235,8 @@ def make_jobs(folder: Path) -> dict[str, Callable[[], Any]]:
         "mobilebert": (both, {"family": "ib-bert", "student": small, "strategy": "auxiliary"}),
         "mobilebert, adapter": (both, {"student": small, "wide": True, "strategy": "auxiliary"}),
         "replaced-tokens": (both, {"family": "electra", **named}),
+        "pretrain": (both, {}),
+        "pretrain, lamb": (both, {"optimizer": "lamb"}),
     }
     jobs: dict[str, Callable[[], Any]] = {
         name: lambda name=name, given=given: job(name.split(",")[0], given[0], **given[1])

@@ -34,6 +34,8 @@ _BLOCK = 32
 _STEPS = 255
 _INT8_LOW, _INT8_HIGH = -128, 127
 _INT4_LOW, _INT4_HIGH, _INT4_STEPS = -8, 7, 15
+_ROWS_AT_ONCE = 8192
+"""Rows of a table that are rounded at a time."""
 _EPSILON = 1e-30
 """Added to every scale, so that rows of zeros are not divided by zero; no scale of a weight is as small."""
 
@@ -146,6 +148,8 @@ def per_row_in_fp16(values: Tensor) -> Tensor:
     next step.
     """
     rounded, axes = values.clone(), _axes_after_first(values)
+    if not axes:  # the numbers of a vector have one scale
+        return _between_extremes_in_fp16(values, axes, _INT8_LOW, _INT8_HIGH)
     for start in range(0, len(values), _ROWS_AT_ONCE):  # a table of 250,000 words would be in memory six times
         rows = slice(start, start + _ROWS_AT_ONCE)
         rounded[rows] = _between_extremes_in_fp16(values[rows], axes, _INT8_LOW, _INT8_HIGH)
@@ -268,7 +272,6 @@ def _join_blocks(blocks: Tensor, like: Tensor) -> Tensor:
 _DENSITY_BINS = 2048
 _MAX_ITERATIONS = 2000
 _CODES = 1 << 16
-_ROWS_AT_ONCE = 8192
 """How many fp16 numbers there are, with infinities and NaN."""
 
 

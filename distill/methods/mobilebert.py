@@ -55,12 +55,12 @@ SOURCE = MethodSource(
     published={
         "steps": "740,000",
         "strategy": Transfer.PROGRESSIVE,
-        "batch": 2048,
+        "batch": "2,048; 4,096 in the paper",
         "lr": 1.5e-3,
         "weight_decay": 0.01,
         "eps": 1e-6,
         "clip": 1.0,
-        "dropout": 0.0,
+        "dropout": "0, of attention 0.1",
         "truth": 0.5,
         "reference": "true: means count padding up to 512",
         "weights": {

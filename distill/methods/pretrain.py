@@ -41,6 +41,7 @@ SOURCE = MethodSource(
     differences=(
         ("masks", "drawn anew at every step", "drawn once, ten times over"),
         ("pairs", "rows cut at a word, in the middle of a sentence", "segments of whole sentences of a document"),
+        ("moments of AdamW", "divided by 1 − βᵗ", "not divided"),
         ("lengths", "one for all steps", "BERT: 128 tokens for nine tenths of the steps, then 512"),
     ),
 )
@@ -56,7 +57,7 @@ def train(job: StageJob[PretrainStage]) -> StageResult:
 
 
 def needs(stage: PretrainStage, where: str) -> Needs:
-    """Return which pre-training heads the student needs. The teacher lends its vocabulary only."""
+    """Return which pre-training heads the student needs. The teacher does not run: only its vocabulary is used."""
     return Needs(Heads.WORDS_AND_PAIRS if stage.pairs else Heads.WORDS)
 
 

@@ -50,6 +50,7 @@ SOURCE = MethodSource(
     },
     differences=(
         ("embeddings", "of generator and student apart", "shared"),
+        ("moments of AdamW", "divided by 1 − βᵗ", "not divided"),
         ("start", "a trained generator, and a student that may start from its teacher", "both from random weights"),
     ),
 )

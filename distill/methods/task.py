@@ -157,9 +157,15 @@ def keep_projection(carried: CarriedParts, teacher: Any, student: Any) -> Carrie
     if part is None:
         return {}
     facts = part.facts
-    sizes = facts["width"], facts["layers"], facts["teacher_width"]
-    kept = sizes == (student.config.hidden_size, student.config.num_hidden_layers, width)
-    said = "goes on" if kept else f"is left out, this teacher is {width} wide"
+    config = student.config
+    kept = (facts["width"], facts["layers"]) == (config.hidden_size, config.num_hidden_layers)
+    said = (
+        "goes on"
+        if kept
+        else f"is left out, this student has {config.num_hidden_layers} layers {config.hidden_size} wide"
+    )
+    if kept and facts["teacher_width"] != width:
+        kept, said = False, f"is left out, this teacher is {width} wide"
     print_note(f"  student.model: its projection from {facts['width']} to {facts['teacher_width']} numbers {said}")
     return {_PROJECTION: part} if kept else {}
 

@@ -15,7 +15,7 @@ from pocketbert.core.families import Family
 from pocketbert.core.recipe.sections import Optimisation
 from pocketbert.core.recipe.stages import LayerStage, SignalWeights, TaskStage, TinyBertPredictionStage
 from pocketbert.core.tasks import Task, TaskName
-from pocketbert.core.types import MaskingKind, Projection, Schedule, Signal
+from pocketbert.core.types import Projection, Schedule, Signal
 from pocketbert.distill.capture import record_attention
 from pocketbert.distill.losses.common import (
     Term,
@@ -73,7 +73,7 @@ GENERAL_SOURCE = MethodSource(
         "schedule": Schedule.LINEAR,
         **_OPTIMISER,
         **_LAYER_LOSS,
-        "masking": MaskingKind.NONE,
+        "masking": "none, but one token of each row is hidden",
         "pairs": True,
     },
     differences=(

@@ -17,7 +17,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -250,9 +250,10 @@ def _build_store(
         """Compute and write this process's part of an epoch, showing the progress."""
         process = current_process()
         [own] = split_batch(len(epochs[epoch]), process.rank, process.world)
-        batches = Lookahead(lambda step: data.batch(order.rows(step).tolist(), step), epochs[epoch][own].stop)
+        ahead = Lookahead(lambda step: data.batch(order.rows(step).tolist(), step), epochs[epoch][own].stop)
         label = f"ask the teacher, epoch {epoch + 1} of {len(epochs)}"
         with (
+            closing(ahead) as batches,
             on_accelerator(teacher) as device,
             torch.no_grad(),
             torch.autocast(device.type, enabled=False),

@@ -277,11 +277,17 @@ class FixedLengthSet:
 
     def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
         """Return a batch of the given rows; entries that are as wide as the token ids have padding up to `max_length`."""
-        batch, reader, length = self._rows.batch(rows, step), self._tokenizer.reader, self._tokenizer.max_length
+        return self.part(rows, step, slice(None))
+
+    def part(self, rows: Sequence[int], step: int, own: slice) -> dict[str, Tensor]:
+        """Return the rows `own` of the batch of `rows`, padded up to `max_length`; see `make_part`."""
+        batch = make_part(self._rows, rows, step, own)
+        reader, length = self._tokenizer.reader, self._tokenizer.max_length
         width = batch["input_ids"].shape[1]
         extra = {e.name: e.padding for e in reader.form.extra} if reader is not None else {}
         fills = {"input_ids": self._tokenizer.pad_id, "attention_mask": 0, "token_type_ids": 0, **extra}
-        if batch.get("labels", batch["rows"]).shape == batch["input_ids"].shape:
+        labels = batch.get("labels", batch["rows"])  # those of multi-label rows are floats
+        if labels.shape == batch["input_ids"].shape and not labels.is_floating_point():
             fills["labels"] = IGNORED_LABEL
         for name in fills.keys() & batch.keys():
             value = batch[name]
@@ -482,3 +488,7 @@ class Lookahead(Generic[_T]):
             if number not in self._prepared:
                 self._prepared[number] = self._thread.submit(self._prepare, number)
         return self._prepared[step].result()
+
+    def close(self) -> None:
+        """Prepare nothing more, so that a training that was interrupted does not wait for batches that nobody takes."""
+        self._thread.shutdown(wait=False, cancel_futures=True)

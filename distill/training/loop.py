@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite
@@ -146,6 +146,7 @@ def train(
             print_note(f"  {label}: {settings.passes(len(data.lengths))}{resumed}")
         write_metrics(watched.metrics, purpose, seed, loop.progress)  # without steps after the checkpoint
         with (
+            closing(loop.batches),
             Meter(label, settings.steps, loop.progress.step) as meter,
             open_records(watched, purpose, seed, settings) as write,
         ):
@@ -248,12 +249,12 @@ class TrainingLoop:
         self._errors = NonFiniteErrors(purpose, settings, self.dtype, work)
         self._check_same_checkpoint()
         self._model = self._accelerator.prepare_model(model, evaluation_mode=True)
-        self._forward = self._accelerator.prepare_model(_WeightedLoss(self._model, objective))
+        self._forward = self._accelerator.prepare_model(_WeightedLoss(self._model, objective, self.dtype))
         self._prepared_optimizer = self._accelerator.prepare_optimizer(self._optimizer)
         self._together = rows_together(data)
         self._order = BatchOrder(data.lengths, settings.batch, seed, purpose, self._together, row_shares(data))
         shares = self._accelerator.process_index, self._accelerator.num_processes, None, self._together
-        self._batches = Lookahead(partial(_make_own_rows, data, self._order, shares), settings.steps)
+        self.batches = Lookahead(partial(_make_own_rows, data, self._order, shares), settings.steps)
         self._counts_checked = False
         self._model.train()
         self._room = self._measure_room()
@@ -349,7 +350,7 @@ class TrainingLoop:
         """Compute gradients of a step's loss over the rows of all processes; return the loss and its terms by name."""
         accelerator, world = self._accelerator, self._accelerator.num_processes
         rank = accelerator.process_index
-        chosen, batch = self._batches.take(step)
+        chosen, batch = self.batches.take(step)
         names = list(self.objective.weights)
         batch_counts = self._add_counts(count_items(self.objective, names, batch))
         portions = split_batch(count_rows(batch), 0, 1, self._rows_at_once(chosen), self._together)
@@ -399,7 +400,7 @@ class TrainingLoop:
             return None
         first = int(lengths.argmax()) // together * together
         group = [*range(first, first + together)]
-        loss, kept = _WeightedLoss(self._model, self.objective).to(device), list[int]()
+        loss, kept = _WeightedLoss(self._model, self.objective, self.dtype).to(device), list[int]()
         for times in (1, 2):  # what does not grow with the rows is no part of the difference: weights cast to bf16
             batch = self.data.batch(group * times, 0)
             inputs = {name: value.to(device) for name, value in batch.items()}
@@ -485,9 +486,9 @@ class _WeightedLoss(nn.Module):
     (logits that no term uses).
     """
 
-    def __init__(self, model: nn.Module, objective: Objective) -> None:
+    def __init__(self, model: nn.Module, objective: Objective, dtype: torch.dtype) -> None:
         super().__init__()
-        self.model = model
+        self.model, self._dtype = model, dtype
         self._objective = (objective,)  # not a submodule, even where it is a module: it holds the teacher
         # The loss of an empty portion depends on this: without a backward pass the other processes would wait for ever.
         self.anchor = nn.Parameter(torch.zeros(()))
@@ -503,7 +504,8 @@ class _WeightedLoss(nn.Module):
             batch_counts: The same numbers for the step's whole batch.
         """
         objective, rows = self._objective[0], count_rows(portion)
-        with AttentionInFp32():
+        in_bf16_on_cpu = self._dtype is torch.bfloat16 and self.anchor.device.type == "cpu"
+        with AttentionInFp32() if in_bf16_on_cpu else nullcontext():
             terms = to_terms(objective(self.model, portion), rows) if rows else {}
         shares = {name: scale_partial_mean(term.mean, counts[name], batch_counts[name]) for name, term in terms.items()}
         loss = 0.0 * self.anchor

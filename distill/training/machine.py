@@ -115,8 +115,9 @@ class AttentionInFp32(TorchFunctionMode):
     """Torch function mode in which attention with gradients is computed in fp32 on a CPU, although autocast says bf16.
 
     PyTorch's backward pass of fused attention takes 1.7 to 5 times as long in bf16 as in fp32 on a CPU, for up to 128
-    tokens (torch 2.13, AMX; `python lab/training_step.py --attention`): up to a third of a training step. Results are more exact. Attention without
-    gradients, as a teacher's, in fp32, on a GPU, or over longer texts is left as it is.
+    tokens (torch 2.13, AMX; `python lab/training_step.py --attention`): up to a third of a training step. Results are
+    more exact. Attention without gradients, as a teacher's, in fp32, on a GPU, or over more than 192 tokens is left as
+    it is. Gradient checkpointing must not be used in it: what it computes again is outside the mode.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

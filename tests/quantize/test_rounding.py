@@ -67,6 +67,8 @@ def test_halves_are_rounded_as_numpy_does_in_fp16() -> None:
     assert np.array_equal(found.numpy(), wanted.astype(np.float32))
     assert (found != rounding.per_row_with_offset(values).half()).float().mean() > 0.01
     assert torch.equal(rounding.per_row_in_fp16(values.repeat(500, 1)), found.repeat(500, 1))
+    vector = torch.randn(10_000)  # has one scale
+    assert torch.equal(rounding.per_row_in_fp16(vector), rounding.per_row_in_fp16(vector[:, None].T.contiguous())[0])
 
 
 def test_only_files_made_from_halves_are_rounded_as_halves() -> None:

@@ -247,6 +247,7 @@ def test_a_part_of_a_batch_is_made_as_the_whole_batch_has_it(side: str, tiny_mod
     mixed = MixedSet([MixedPart(plain, 1.0), MixedPart(texts, 2.0, labelled=False)])
     numbers = [4, 1, 2, 0]
     sets: list[TrainData] = [TrainSet(labelled, tokenizer), PackedSet([labelled], tokenizer), mixed]
+    sets += [FixedLengthSet(rows) for rows in sets]
     for data in sets:
         whole = data.batch(numbers, 3)
         for own in (slice(0, 1), slice(1, 4), slice(2, 2), slice(0, 4)):

@@ -62,6 +62,8 @@ def test_what_ray_cannot_do_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
         teach([], rows, tmp_path / "out.jsonl", TeachOptions(engine="ray", **server))
     with pytest.raises(InputError, match="--engine: there is none called 'dask'"):
         teach(["model"], rows, tmp_path / "out.jsonl", TeachOptions(engine="dask"))
+    with pytest.raises(InputError, match="--workers: counts processes of Ray"):
+        teach(["model"], rows, tmp_path / "out.jsonl", TeachOptions(workers=2))
     monkeypatch.setattr("pocketbert.pipeline.doctor.installed_versions", lambda names: {})
     with pytest.raises(MissingBackendError, match=r"ray.*pip install 'pocketbert\[ray\]'"):
         teach(["model"], rows, tmp_path / "out.jsonl", TeachOptions(engine="ray"))

@@ -28,6 +28,8 @@ from pocketbert.pipeline.teach.answering import Array, AskedRow, Teacher
 _IN_FLIGHT = 2
 """Portions that each process has at once: one that it answers, and one that waits."""
 
+_RESTARTS = 3
+"""How often a process is started anew before the command gives up."""
 _SHORT = "/tmp" if Path("/tmp").is_dir() else None  # noqa: S108 - a folder of its own is made in it
 P = TypeVar("P")
 
@@ -87,12 +89,20 @@ class TeachingCluster:
             local = {"num_cpus": cores, "include_dashboard": False, "_temp_dir": folder}
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **local)
         count = wanted or len([node for node in ray.nodes() if node["Alive"]])
-        gpus = int(ray.cluster_resources().get("GPU", 0) >= count)
-        # a process that dies is started anew, and its portions are given to it again
-        kind = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1, max_task_retries=-1)(_Worker)
+        there = {kind: int(ray.cluster_resources().get(kind, 0)) for kind in ("GPU", "CPU")}
+        kind = "GPU" if there["GPU"] else "CPU"
+        if count > there[kind]:  # the processes would wait for ever
+            self.__exit__()
+            what = f"asks for {count} processes, and the cluster has {there[kind]} {kind}s."
+            raise InputError(Problem("--workers", what, f"Set at most {there[kind]}."))
+        # on all machines; a process that dies is started anew, and its portions are given to it again: a text that kills
+        # every process that answers it would otherwise do so for ever
+        placed = {"num_cpus": 1, "num_gpus": int(kind == "GPU"), "scheduling_strategy": "SPREAD"}
+        worker = ray.remote(**placed, max_restarts=_RESTARTS, max_task_retries=_RESTARTS)(_Worker)
         threads = torch.get_num_threads()
-        self._workers = [kind.remote(self._open_teachers, threads) for _ in range(count)]
-        print_note(f"  {count} processes of Ray answer, {'on a GPU each' if gpus else f'with {threads} threads each'}")
+        self._workers = [worker.remote(self._open_teachers, threads) for _ in range(count)]
+        each = "on a GPU each" if kind == "GPU" else f"with {threads} threads each"
+        print_note(f"  {count} processes of Ray answer, {each}")
         return self
 
     def __exit__(self, *_: object) -> None:

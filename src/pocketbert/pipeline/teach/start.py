@@ -77,6 +77,8 @@ def _check_options(models: Sequence[str], options: TeachOptions) -> None:
     problems = []
     if options.engine not in ("local", "ray"):
         problems.append(Problem("--engine", f"there is none called '{options.engine}'.", "Set local or ray."))
+    if options.workers is not None and options.engine != "ray":
+        problems.append(Problem("--workers", "counts processes of Ray.", "Add --engine ray, or leave it out."))
     if not models and options.endpoint is None:
         problems.append(
             Problem("-m/--model", "names no teacher.", "Give a fine-tuned model, or --endpoint for a language model.")
