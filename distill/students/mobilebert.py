@@ -92,20 +92,20 @@ def transfer_student(
     """
     name = type(teacher).__name__
     suffix = head or name.removeprefix(family_of(teacher.config.model_type).classes)
-    is_teacher = size in _IB_BERTS
+    is_ib_bert = size in _IB_BERTS
     model_class = (
-        getattr(ib_bert, f"IbBert{suffix}", None) if is_teacher else getattr(transformers, f"MobileBert{suffix}", None)
+        getattr(ib_bert, f"IbBert{suffix}", None) if is_ib_bert else getattr(transformers, f"MobileBert{suffix}", None)
     )
     if model_class is None:
-        what = f"{'IB-BERT' if is_teacher else 'MobileBERT'} has no class like {name}."
+        what = f"{'IB-BERT' if is_ib_bert else 'MobileBERT'} has no class like {name}."
         raise InputError(Problem("student.size", what, "Load the teacher with another head."))
-    config = _ib_bert_config(teacher.config, size) if is_teacher else transfer_config(teacher.config, size)
+    config = _ib_bert_config(teacher.config, size) if is_ib_bert else transfer_config(teacher.config, size)
     for key in ("id2label", "label2id", "problem_type"):
         setattr(config, key, getattr(teacher.config, key))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "student"))
         student: MobileBertPreTrainedModel = model_class(config)
-    if has_bottlenecks(teacher.config) and not is_teacher:
+    if has_bottlenecks(teacher.config) and not is_ib_bert:
         _copy_outside_blocks(teacher, student)
     return student.train()
 

@@ -104,11 +104,18 @@ def deal_tests(nodes: Iterable[str], count: int, seconds: Mapping[str, float]) -
     return shards
 
 
-def expected_minutes(nodes: Iterable[str], workers: int) -> float:
-    """Return about how many minutes the tests take with so many processes on a quiet machine, from the record."""
+def expected_minutes(nodes: Iterable[str], workers: int, slow: bool = False) -> float:
+    """Return about how many minutes the tests take with so many processes on a quiet machine, from the record.
+
+    Args:
+        nodes: Names of the tests.
+        workers: Number of processes.
+        slow: Whether they are slow ones, whose record is by function: a function may have fast cases too.
+    """
     seconds = read_seconds()
     functions = [function_of(node) for node in nodes]
-    work = sum(seconds.get(f, seconds.get(f.partition("::")[0], UNKNOWN_FAST_S)) for f in functions)
+    by_file = [seconds.get(f.partition("::")[0], UNKNOWN_FAST_S) for f in functions]
+    work = sum(seconds.get(f, known) if slow else known for f, known in zip(functions, by_file, strict=True))
     return work / max(workers, 1) / 60
 
 
@@ -146,7 +153,7 @@ def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None
         _announced = True
         workers = node.config.option.numprocesses or 1
         reporter = node.config.pluginmanager.get_plugin("terminalreporter")
-        minutes = expected_minutes(ids, workers)
+        minutes = expected_minutes(ids, workers, slow=bool(os.environ.get("SHARD")))
         reporter.write_line(
             f"{len(ids)} tests: about {minutes:.0f} minutes with {workers} processes on a quiet machine"
         )

@@ -1,7 +1,8 @@
 """Training in several processes, started by ``torchrun`` or ``accelerate launch``, and stopping it in order.
 
 Only training is shared. Process 0 runs the recipe: it holds the lock of the run folder, decides which steps are
-finished, and writes. The others wait for its orders, train their part, and write nothing.
+finished, and writes. The others wait for its orders, train their part, and write their shares of teacher caches and
+corpora only.
 
 1. `current_process` returns which process this one is; without a launcher, one of one,
 2. `direct_processes` surrounds the whole recipe in process 0, `order_training` calls the others into a step,
@@ -63,7 +64,7 @@ class LaunchedProcess:
 
     @property
     def main(self) -> bool:
-        """Whether this is process 0, the only one that writes files."""
+        """Whether this is process 0. The others write only their shares of teacher caches and corpora."""
         return self.rank == 0
 
 

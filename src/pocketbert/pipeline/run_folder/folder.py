@@ -289,7 +289,7 @@ class RunFolder:
     def take_part(self, steps: Sequence[Step], order: Order) -> None:
         """Train a step together with process 0, in another process of a multi-process launch.
 
-        Nothing is written into the run folder.
+        Nothing is written into the run folder, except its share of teacher caches and corpora.
 
         Args:
             steps: All steps of the run.
