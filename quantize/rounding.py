@@ -147,9 +147,10 @@ def per_row_in_fp16(values: Tensor) -> Tensor:
     The quotient of a number that is many steps from zero is inexact in fp16: 2 to 3 % of the numbers are rounded to the
     next step.
     """
-    rounded, axes = values.clone(), _axes_after_first(values)
+    axes = _axes_after_first(values)
     if not axes:  # the numbers of a vector have one scale
         return _between_extremes_in_fp16(values, axes, _INT8_LOW, _INT8_HIGH)
+    rounded = values.clone()
     for start in range(0, len(values), _ROWS_AT_ONCE):  # a table of 250,000 words would be in memory six times
         rows = slice(start, start + _ROWS_AT_ONCE)
         rounded[rows] = _between_extremes_in_fp16(values[rows], axes, _INT8_LOW, _INT8_HIGH)

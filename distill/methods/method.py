@@ -166,22 +166,20 @@ class StageJob(Generic[S]):
         """Folder for the teacher's stored outputs, next to the folder of the checkpoints."""
         return self.work.parent / f"{self.pair.where}-cache"
 
-    def fit(self, objective: Objective) -> Outcome:
+    def fit(self, objective: Objective, pads_fully: bool = False) -> Outcome:
         """Train the student in place on the stage's rows with the given loss and return the losses and the number type.
 
         Args:
             objective: Loss function that computes the named loss terms of a batch.
+            pads_fully: Whether batches are padded to the longest input that the stage's rows may have, instead of to
+                their own longest row.
         """
+        from pocketbert.distill.training.data import FixedLengthSet
         from pocketbert.distill.training.loop import train
 
         pair: TeacherStudent[Any] = self.pair
-        return train(pair.student, objective, self.rows(), pair.stage, self.seed, pair.where, self.work, self.monitor)
-
-    def pad_fully(self) -> StageJob[S]:
-        """Return a copy of this job whose batches are padded to the longest input that the stage's rows may have."""
-        from pocketbert.distill.training.data import FixedLengthSet
-
-        return replace(self, rows=lambda: FixedLengthSet(self.rows()))
+        rows = FixedLengthSet(self.rows()) if pads_fully else self.rows()
+        return train(pair.student, objective, rows, pair.stage, self.seed, pair.where, self.work, self.monitor)
 
     def with_stage(self, stage: Any) -> StageJob[Any]:
         """Return a copy of this job whose settings of the stage are `stage`."""
@@ -260,6 +258,10 @@ class MethodSource:
     paper: str
     published: Mapping[str, Any] = field(default_factory=dict)
     differences: tuple[tuple[str, str, str], ...] = ()
+
+
+CUT_PAIRS = ("pairs", "rows cut at a word, in the middle of a sentence", "segments of whole sentences of a document")
+"""How text pairs differ from those of BERT's code, a row of `MethodSource.differences` of all methods that make pairs."""
 
 
 @dataclass(frozen=True)

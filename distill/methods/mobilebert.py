@@ -25,6 +25,7 @@ from pocketbert.distill.losses.common import Term, attention_kl
 from pocketbert.distill.losses.tokens import next_sentence
 from pocketbert.distill.losses.transfer import counted_mask, feature_transfer, pretraining_distillation
 from pocketbert.distill.methods.method import (
+    CUT_PAIRS,
     CarriedPart,
     Heads,
     MethodSource,
@@ -84,7 +85,7 @@ SOURCE = MethodSource(
         ("attention transfer", "divergence, as in the paper", "cross-entropy: larger by the teacher's entropy"),
         ("weights of rate 0", "have no gradient", "have one, and it counts in the norm to clip"),
         ("padded keys", "masked as in transformers", "−6 is added to their scores"),
-        ("pairs", "rows cut at a word, in the middle of a sentence", "segments of whole sentences of a document"),
+        CUT_PAIRS,
         ("rates of `joint` and `auxiliary`", "this project's", "not published"),
         ("teacher without bottlenecks", "principal components of its states", "not possible"),
         (
@@ -122,7 +123,7 @@ def train(job: StageJob[MobileBertStage]) -> StageResult:
     )
     notes.append(f"MobileBERT transfer: {objective.phases.name}{batch}")
     print_note(f"  {notes[-1]}")
-    outcome = (job.pad_fully() if pair.stage.reference else job).fit(objective)
+    outcome = job.fit(objective, pads_fully=pair.stage.reference)
     if adapter is None:
         return StageResult(outcome, {}, tuple(notes))
     tensors = {"centre": adapter.centre.cpu(), "basis": adapter.basis.cpu()}

@@ -19,7 +19,7 @@ from pocketbert.core.types import MaskingKind, Schedule
 from pocketbert.distill.capture.outputs import LmHead, flat_indices
 from pocketbert.distill.losses.common import Term
 from pocketbert.distill.losses.tokens import masked_lm, next_sentence
-from pocketbert.distill.methods.method import Heads, MethodSource, Needs, StageJob, StageResult
+from pocketbert.distill.methods.method import CUT_PAIRS, Heads, MethodSource, Needs, StageJob, StageResult
 from pocketbert.distill.text.pairs import NEXT_SENTENCE_LABEL
 from pocketbert.distill.training.optimizer import AdamWCourse, Course, Lamb, split_decay_groups
 
@@ -40,7 +40,7 @@ SOURCE = MethodSource(
     },
     differences=(
         ("masks", "drawn anew at every step", "drawn once, ten times over"),
-        ("pairs", "rows cut at a word, in the middle of a sentence", "segments of whole sentences of a document"),
+        CUT_PAIRS,
         ("moments of AdamW", "divided by 1 − βᵗ", "not divided"),
         ("lengths", "one for all steps", "BERT: 128 tokens for nine tenths of the steps, then 512"),
     ),

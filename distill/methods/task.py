@@ -153,21 +153,18 @@ def detach_carried_projection(student: Any) -> CarriedParts:
 
 def keep_projection(carried: CarriedParts, teacher: Any, student: Any) -> CarriedParts:
     """Return the projection that an earlier run trained with a student, if it maps to this teacher's width; say which."""
-    part, width = carried.get(_PROJECTION), teacher.config.hidden_size
+    part = carried.get(_PROJECTION)
     if part is None:
         return {}
-    facts = part.facts
-    config = student.config
-    kept = (facts["width"], facts["layers"]) == (config.hidden_size, config.num_hidden_layers)
-    said = (
-        "goes on"
-        if kept
-        else f"is left out, this student has {config.num_hidden_layers} layers {config.hidden_size} wide"
-    )
-    if kept and facts["teacher_width"] != width:
-        kept, said = False, f"is left out, this teacher is {width} wide"
+    facts, config, width = part.facts, student.config, teacher.config.hidden_size
+    why_not = ""
+    if (facts["width"], facts["layers"]) != (config.hidden_size, config.num_hidden_layers):
+        why_not = f"this student has {config.num_hidden_layers} layers {config.hidden_size} wide"
+    elif facts["teacher_width"] != width:
+        why_not = f"this teacher is {width} wide"
+    said = f"is left out, {why_not}" if why_not else "goes on"
     print_note(f"  student.model: its projection from {facts['width']} to {facts['teacher_width']} numbers {said}")
-    return {_PROJECTION: part} if kept else {}
+    return {} if why_not else {_PROJECTION: part}
 
 
 def add_carried_projection(pooling: Pooling, carried: CarriedParts) -> Pooling:

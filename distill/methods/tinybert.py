@@ -28,6 +28,7 @@ from pocketbert.distill.losses.common import (
 )
 from pocketbert.distill.methods import task as task_method
 from pocketbert.distill.methods.method import (
+    CUT_PAIRS,
     MethodSource,
     StageJob,
     StageResult,
@@ -80,7 +81,7 @@ GENERAL_SOURCE = MethodSource(
         _BIAS,
         _TEACHER,
         _EQUAL,
-        ("pairs", "rows cut at a word, in the middle of a sentence", "segments of whole sentences of a document"),
+        CUT_PAIRS,
         ("several processes", "train one student", "each trains its own"),
     ),
 )
@@ -126,7 +127,7 @@ def train_layers(job: StageJob[LayerStage]) -> StageResult:
     task_method.attach_carried_projection(job, pair.stage.projection)
     try:
         objective = TinyBertDistillation(pair.teacher, pair.student, pair.family, pair.stage, pair.where)
-        outcome = (job.pad_fully() if pair.stage.reference else job).fit(objective)
+        outcome = job.fit(objective, pads_fully=pair.stage.reference)
     finally:
         carried = task_method.detach_carried_projection(pair.student)
     return StageResult(outcome, carried)

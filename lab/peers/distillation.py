@@ -16,13 +16,17 @@ import argparse
 import multiprocessing as mp
 import os
 import resource
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from common import SST2, add_texts_option, print_header, real_texts
+from gpu_check import count_operations
 from loops.cases import BATCHES, GENERAL, TITLES, case
 
 BLOCK = 1
@@ -81,23 +85,10 @@ def _products(loop: Any, count: int) -> tuple[float, float]:
 
     Counting slows a step down, so each batch is gone through twice.
     """
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
-
-    aten, first = torch.ops.aten, loop.progress.step
-    on_cpu = {
-        aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, out_shape=None, **__: sdpa_flop_count(
-            q, k, v
-        ),
-        aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda g, q, k, v, *_, out_shape=None, **__: (
-            sdpa_backward_flop_count(g, q, k, v)
-        ),
-    }
-    with FlopCounterMode(display=False, custom_mapping=on_cpu) as counter:
-        for _ in range(count):
-            loop.step()
+    first = loop.progress.step
+    operations = sum(count_operations(loop) for _ in range(count))
     loop.progress.step = first
-    return counter.get_total_flops() / count, _turn(loop.step, count).cpu / count
+    return operations / count, _turn(loop.step, count).cpu / count
 
 
 def _rate() -> float:

@@ -110,19 +110,14 @@ def write_corpora(section: CorpusSection, tokenizer: Path, destination: Path) ->
     from pocketbert.distill.text.writer import write_corpus
 
     process, destination = current_process(), Path(exchange(str(destination))[0])
-    own = [n for n, source in enumerate(section.sources) if not is_prepared(source)][process.rank :: process.world]
     settings = CorpusSettings.model_validate({k: getattr(section, k) for k in CorpusSettings.model_fields})
-    folders = []
-    for number, source in enumerate(section.sources):
-        if is_prepared(source):
-            folders.append(Path(str(source.path)))
-            continue
-        folders.append(destination / f"{number:02d}")
-        if number in own:
-            info = write_corpus(_read_texts(source), tokenizer, settings, folders[-1])
-            print_note(f"  {source.title}: {info.texts:,} texts, {info.rows:,} rows, {info.tokens:,} tokens")
+    new = {n: destination / f"{n:02d}" for n, source in enumerate(section.sources) if not is_prepared(source)}
+    for number in [*new][process.rank :: process.world]:
+        source = section.sources[number]
+        info = write_corpus(_read_texts(source), tokenizer, settings, new[number])
+        print_note(f"  {source.title}: {info.texts:,} texts, {info.rows:,} rows, {info.tokens:,} tokens")
     exchange()
-    return folders
+    return [new.get(number, Path(str(source.path))) for number, source in enumerate(section.sources)]
 
 
 def _read_texts(source: DataSource) -> Iterator[str]:
