@@ -22,8 +22,10 @@ import pocketbert
 from pocketbert import ExportOptions, api
 from pocketbert.core.tasks import TaskName
 from pocketbert.core.types import Format
-from pocketbert.runtime.model import load
+from pocketbert.runtime.model import load, load_callers
+from pocketbert.runtime.server import serve
 from pocketbert.runtime.server_queue import try_joining
+from pocketbert.runtime.server_requests import ServerOptions
 from support.clients import LONG_QUESTION, MASKED, ODD_TEXTS, QUESTIONS, TEXTS, write_model
 from support.commands import command, one_core
 
@@ -296,6 +298,20 @@ def test_the_page_and_the_description_ask_no_other_host(slow: Server) -> None:
     assert {*description["paths"]} == {"/predict", "/health", "/metrics"}
     assert description["components"]["schemas"]["Texts"]["properties"]["texts"]["maxItems"] == 4
     assert len(slow.ask(**description["components"]["schemas"]["Texts"]["example"])) == 1
+
+
+def test_the_packets_of_an_answer_do_not_wait_for_each_other(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = []
+
+    def answer_one(server: Any, sockets: list[socket.socket]) -> None:
+        with sockets[0] as listening, socket.create_connection(listening.getsockname()):
+            accepted, _ = listening.accept()
+            with accepted:
+                waits.append(not accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    monkeypatch.setattr("uvicorn.Server.run", answer_one)
+    serve(load_callers(packed, callers=1), ServerOptions(port=0), joins=False)
+    assert waits == [False]
 
 
 def test_without_the_extra_the_error_is_its_command(cli: Callable[..., Any], packed: Path, monkeypatch: Any) -> None:

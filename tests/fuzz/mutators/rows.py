@@ -60,14 +60,23 @@ def mixed_labels(draw: random.Random, place: Place) -> None:
 
 
 @mutator("rows", verdict=Verdict.BAD, verbs=["check"])
-def labels_by_blank(draw: random.Random, place: Place) -> None:
-    """Labels that differ by a blank, and texts without anything to see."""
+def nothing_to_see(draw: random.Random, place: Place) -> None:
+    """A label that differs by what nobody sees, or a text without anything to see."""
     path, rows = _json_rows(draw, place)
     row = draw.choice(rows)
     if draw.random() < 0.5:
-        row["label"] = draw.choice(["{} ", " {}", "{}\n", "{}\u200b"]).format(row["label"])
+        row["label"] = draw.choice(["{}\u200b", "\ufeff{}", "{}\0"]).format(row["label"])
     else:
         row["text"] = draw.choice(["\u200b", "\0", "\u200b\u200b ", "\u00a0", "\ufeff", "\x1b", "\u2060"])
+    _put_rows(path, rows)
+
+
+@mutator("rows", verdict=Verdict.FINE, verbs=["check"])
+def labels_in_blanks(draw: random.Random, place: Place) -> None:
+    """Blanks around a label, which are no part of it."""
+    path, rows = _json_rows(draw, place)
+    row = draw.choice(rows)
+    row["label"] = draw.choice(["{} ", " {}", "{}\n", "\t{}"]).format(row["label"])
     _put_rows(path, rows)
 
 

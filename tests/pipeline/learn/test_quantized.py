@@ -221,6 +221,7 @@ WRITES_NONE = "which the recipe does not write: add "
         ("runtime: qnn", "a8w8", "onnx", "a8w8 for qnn in onnx, " + WRITES_NONE + "{scheme: a8w8, runtime: qnn} to"),
         ("runtime: npu", "{scheme: a8w8, runtime: npu}", "onnx, tflite", "a8w8 for npu in onnx, " + WRITES_NONE[:-6]),
         ("scheme: w4, runtime: qnn", "w4", "onnx", "qnn has no w4 file: leave it out, or set scheme: a8w8"),
+        ("precision: bf16", "a8w8", "onnx", "distill.0.precision: qat computes in fp32"),
         ("scheme: w4, activation: relu6", "w4", "onnx", "relu6 fixes ranges of activations, and w4 has none"),
     ],
 )

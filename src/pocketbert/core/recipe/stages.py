@@ -19,7 +19,7 @@ from pocketbert.core.recipe.sections import (
     register_stage,
 )
 from pocketbert.core.tasks import TaskName
-from pocketbert.core.types import Format, MaskingKind, Projection, Runtime, Schedule, Scheme, Signal, Transfer
+from pocketbert.core.types import Format, MaskingKind, Precision, Projection, Runtime, Schedule, Scheme, Signal, Transfer
 
 
 class TermWeights(Section):
@@ -548,6 +548,8 @@ class QatStage(Stage, Optimisation):
                 f"{where}: qat trains the finished student, a stage after it would undo that: make it the last of "
                 "distill"
             )
+        if self.precision is Precision.BF16:
+            problems.append(f"{where}.precision: qat computes in fp32, where rounding is exact: leave it out")
         if runtime is not None and scheme is Scheme.W4:
             fix = f"leave it out, or set scheme: {Scheme.A8W8}"
             problems.append(f"{where}.runtime: {runtime} has no {scheme} file: {fix}")
