@@ -45,7 +45,10 @@ def write_pairs(data: Path, destination: Path, seed: int) -> None:
     """Write the stand-in's rows: each text of CLINC150 with its own intent and with some others."""
     draw = random.Random(seed)  # noqa: S311
     for name in ("train", "dev"):
-        rows = [json.loads(line) for line in gzip.decompress((data / "clinc150" / f"{name}.jsonl.gz").read_bytes()).splitlines()]
+        rows = [
+            json.loads(line)
+            for line in gzip.decompress((data / "clinc150" / f"{name}.jsonl.gz").read_bytes()).splitlines()
+        ]
         intents = sorted({row["intent"] for row in rows})
         pairs = []
         for row in draw.sample(rows, min(STAND_IN_TEXTS, len(rows))):
@@ -100,7 +103,10 @@ def main() -> None:
     work.mkdir(parents=True, exist_ok=True)
     write_words(data, work)
     write_pairs(data, work / "pairs", options.seed)
-    pairs = {name: json.dumps({"path": str(work / "pairs" / f"{name}.jsonl"), "text": "premise", "text_pair": "hypothesis"}) for name in ("train", "dev")}
+    pairs = {
+        name: json.dumps({"path": str(work / "pairs" / f"{name}.jsonl"), "text": "premise", "text_pair": "hypothesis"})
+        for name in ("train", "dev")
+    }
     _call(
         "finetune", PLAIN, "-o", str(work / "stand-in"), f"seed={options.seed}", f"data.train={pairs['train']}", f"data.eval={pairs['dev']}",
         "data.max_length=64", "teacher={model: minilm-l6, finetune: {epochs: 1, batch: 32, lr: 1e-4}}",
@@ -113,13 +119,32 @@ def main() -> None:
     asked = [part for label, text in DESCRIPTIONS.items() for part in ("--zero-shot", f"{label}: {text}")]
     taught = work / "taught.jsonl"
     if not taught.is_file():
-        _call("teach", "-m", str(work / "stand-in" / "teacher"), "--data", str(work / "texts.jsonl"), "-o", str(taught), "--template", TEMPLATE, *asked)
-    train_student(work / "zero-shot", [f"data.train={json.dumps({'path': str(taught), 'text': 'text', 'teacher': 'teacher'})}", "teacher=null"], snips, options.seed)
+        _call(
+            "teach",
+            "-m",
+            str(work / "stand-in" / "teacher"),
+            "--data",
+            str(work / "texts.jsonl"),
+            "-o",
+            str(taught),
+            "--template",
+            TEMPLATE,
+            *asked,
+        )
+    train_student(
+        work / "zero-shot",
+        [f"data.train={json.dumps({'path': str(taught), 'text': 'text', 'teacher': 'teacher'})}", "teacher=null"],
+        snips,
+        options.seed,
+    )
     labelled = json.dumps({"path": str(work / "labelled.jsonl"), "text": "text", "label": "intent"})
     train_student(
         work / "supervised", [f"data.train={labelled}", "teacher={model: minilm-l6, finetune: {epochs: 2, batch: 32, lr: 3e-4}}"], snips, options.seed,
     )  # fmt: skip
-    scores = {name: 100 * read_json(work / name / "verify.json")["scores"][FILE]["eval"]["value"] for name in ("zero-shot", "supervised")}
+    scores = {
+        name: 100 * read_json(work / name / "verify.json")["scores"][FILE]["eval"]["value"]
+        for name in ("zero-shot", "supervised")
+    }
     print(f"{describe_machine().summary}, seed {options.seed}, {len(rows):,} training texts")
     print("| student of 3 layers, int8 | accuracy on SNIPS dev | of the supervised student's |\n|---|---:|---:|")
     for name, score in scores.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from pocketbert.core.recipe.planned import PlanLimits, PlannedFile, PlannedStude
 from pocketbert.core.recipe.student import StudentSection
 from pocketbert.core.types import Format, Provenance, Scheme
 from pocketbert.pipeline.direct import plan_probes, planning
+from pocketbert.pipeline.formats.base import exported_file
 from pocketbert.pipeline.options import DataFiles, PlanOptions
 from support.tiny import task_vocabulary, tiny_classifier, write_wordpiece
 from support.tiny_texts import task_rows, write_lines
@@ -54,8 +56,47 @@ def test_estimated_sizes_are_within_two_per_cent_of_exported_files(
     )
     estimated = [f for s in plan.students for f in s.files if f.by is Provenance.ESTIMATED]
     assert {f.student for f in estimated} == {"layers-2", "layers-3", "layers-4-width-64"}
+    assert plan.chosen == "layers-4"
     for file in estimated:
         assert file.bytes == pytest.approx(exported[file.student, file.scheme], rel=0.02), file
+
+
+@pytest.mark.parametrize(
+    ("limit", "named", "expected"),
+    [(3.5, None, ["layers-3", "layers-2"]), (None, "layers-2", ["layers-2"]), (9.5, None, [])],
+)
+def test_the_chosen_student_is_measured_and_chosen_again_if_it_is_beyond_the_limit(
+    limit: float | None, named: str | None, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Latency is the number of layers, that of three of them more than estimated: the largest inside 3.5 ms has two."""
+    teacher, tokens = tmp_path / "teacher", task_vocabulary()
+    sizes = {"vocab_size": len(tokens), "num_attention_heads": 2, "hidden_size": 64, "intermediate_size": 128}
+    tiny_classifier("bert", 4, (), 0, "AutoModel", **sizes).save_pretrained(teacher)
+    write_wordpiece(teacher, tokens)
+    data = write_lines(tmp_path / "rows.jsonl", task_rows(60, 1))
+    measured = list[str]()
+
+    def export(ground: Any, probes: list[plan_probes.Probe], formats: list[Format], *_: Any) -> None:
+        measured.extend(probe.name for probe in probes)
+        for probe in probes:
+            for scheme in (Scheme.FP32, Scheme.INT8):
+                file = exported_file(formats[0], scheme)
+                probe.files[formats[0], scheme] = file, tmp_path / "none", 1000 * (probe.rung.work + probe.pieces)
+
+    def time(ground: Any, probes: list[plan_probes.Probe], *_: Any) -> tuple[plan_probes.FileTimes, float]:
+        p50 = {probe.name: 4.0 if probe.rung.layers == 3 else probe.rung.layers + 0.1 for probe in probes}
+        return {(name, Format.ONNX, Scheme.INT8, "local"): (ms, ms) for name, ms in p50.items()}, 9.0
+
+    monkeypatch.setattr(planning, "export_probes", export)
+    monkeypatch.setattr(planning, "time_files", time)
+    monkeypatch.setattr(planning, "time_training", lambda *_: ({}, None))
+    options = PlanOptions(schemes=["int8"], max_p90_ms=limit, choose=named)
+    plan = planning.plan_students(DataFiles(data), options, [f"teacher.model={teacher}", "export.lengths=[16]"])
+    first = ["static", "layers-1", "layers-4", "static-vocabulary", "layers-1-vocabulary"]
+    assert [name for name in measured if name not in first and "width" not in name] == expected
+    chosen = next(student for student in plan.students if student.name == plan.chosen)
+    assert plan.chosen == (expected[-1] if expected else "layers-4")
+    assert {file.by for file in chosen.files} == {Provenance.MEASURED}
 
 
 def test_a_plan_in_which_nothing_fits_names_the_nearest_files_and_fails() -> None:

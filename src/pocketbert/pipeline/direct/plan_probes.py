@@ -1,6 +1,6 @@
 """What is measured for the plan of a student: files with random weights, their latencies, and some training steps.
 
-`PlanGround` is what a plan starts from. `choose_probes` chooses the students that are exported, `announce_plan` says what that takes,
+`PlanGround` is what a plan starts from. `choose_probes` and `list_probes` choose the students that are exported, `announce_plan` says what that takes,
 `export_probes` writes their files, `time_files` times them on the devices, and `time_training` makes some steps of each training.
 """
 
@@ -184,8 +184,8 @@ class Probe:
     files: dict[tuple[Format, Scheme], tuple[ModelFile, Path, int]] = field(default_factory=dict)
 
 
-def choose_probes(ground: PlanGround) -> list[Probe]:
-    """Return the students to export: the static ones, the ends of the depths, the first narrow one, one with fewer pieces."""
+def choose_probes(ground: PlanGround, named: str | None) -> list[Probe]:
+    """Return the students to export: the static ones, the ends of the depths, the first narrow one, one with fewer pieces, a named one."""
     full = [rung for rung in ground.rungs if rung.layers and rung.width is None]
     narrow = [rung for rung in ground.rungs if rung.width is not None]
     static = [rung for rung in ground.rungs if not rung.layers]
@@ -194,7 +194,12 @@ def choose_probes(ground: PlanGround) -> list[Probe]:
     if ground.kept is not None:
         few = len(ground.kept.kept_ids)
         probes += [Probe(rung.name + PRUNED_VOCABULARY, rung, few, timed=False) for rung in (*static, full[0])]
-    return probes
+    return probes + [probe for probe in list_probes(ground, named) if probe.name not in {p.name for p in probes}]
+
+
+def list_probes(ground: PlanGround, name: str | None) -> list[Probe]:
+    """Return the probe of the student of that name in a list, which is empty if there is none."""
+    return [Probe(name, rung, pieces, timed=True) for own, rung, pieces in ground.wanted if own == name]
 
 
 def announce_plan(
@@ -205,7 +210,7 @@ def announce_plan(
     timed = sum(_SECONDS_FOR_FILE for probe in probes if probe.timed for _ in formats for _ in schemes)
     steps = 4 * _STEP_S if ground.data.splits else 0.0
     print_note(
-        f"plan: {len(probes)} of {len(ground.wanted)} students are exported with random weights, the others estimated; about "
+        f"plan: {len(probes)} of {len(ground.wanted)} students are exported with random weights, the others estimated unless chosen; about "
         f"{(exports + timed + steps) / 60:.0f} to {2 * (exports + timed + steps) / 60:.0f} minutes"
     )
     weights = sum(parameter.numel() for parameter in ground.teacher.parameters()) * 4

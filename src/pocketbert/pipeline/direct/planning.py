@@ -52,6 +52,7 @@ from pocketbert.pipeline.direct.plan_probes import (
     announce_plan,
     choose_probes,
     export_probes,
+    list_probes,
     time_files,
     time_training,
 )
@@ -91,16 +92,22 @@ def plan_students(
     require_for(
         ground.recipe.model_copy(update={"export": ground.recipe.export.model_copy(update={"formats": formats})})
     )
-    probes = choose_probes(ground)
+    probes = choose_probes(ground, options.choose)
     announce_plan(ground, probes, formats, schemes)
-    with temporary_folder(Path(tempfile.gettempdir())) as work:
-        export_probes(ground, probes, formats, schemes, work)
-        times, tokens = time_files(ground, probes, schemes, devices, options.threads)
+    times, tokens = _measure_files(ground, probes, formats, schemes, devices, options.threads)
     minutes, teacher_min = time_training(ground, rungs)
-    students = _plan_files(ground, probes, times, options.threads, minutes)
+    while True:
+        students = _plan_files(ground, probes, times, options.threads, minutes)
+        chosen = _choose(students, limits, schemes, options, ground)
+        known = {probe.name for probe in probes}
+        newest = [probe for probe in list_probes(ground, chosen[0] if chosen else None) if probe.name not in known]
+        if not newest:
+            break
+        print_note(f"plan: {newest[0].name} is chosen by estimates; it is measured now, too")
+        times |= _measure_files(ground, newest, formats, schemes, devices, options.threads)[0]
+        probes += newest
     if options.keep is not None and options.max_p90_ms is not None:
         ground.notes += _list_limit_notes({device for *_, device in times}, options.threads)
-    chosen = _choose(students, limits, schemes, options, ground)
     plan = StudentPlan(
         name=ground.recipe.name,
         task=ground.recipe.task,
@@ -246,6 +253,20 @@ def _open(data: DataFiles | None, options: PlanOptions, overrides: Sequence[str]
 
 
 # --- the plan ---------------------------------------------------------------------------------------------------------
+
+
+def _measure_files(
+    ground: PlanGround,
+    probes: Sequence[Probe],
+    formats: Sequence[Format],
+    schemes: Sequence[Scheme],
+    devices: Sequence[str],
+    threads: int,
+) -> tuple[FileTimes, float]:
+    """Export the probes to a temporary folder and time their files; return the times and the mean number of tokens of the texts."""
+    with temporary_folder(Path(tempfile.gettempdir())) as work:
+        export_probes(ground, probes, formats, schemes, work)
+        return time_files(ground, probes, schemes, devices, threads)
 
 
 def _plan_files(
