@@ -126,26 +126,39 @@ export interface Answers {
   "multiple-choice": Choice;
   "fill-mask": Filled;
   "feature-extraction": Embedding;
+  several: HeadAnswers;
 }
 export type Task = keyof Answers;
+
+/** Tasks that one of several heads can have. */
+export type HeadTask = "text-classification" | "multi-label" | "regression" | "token-classification";
+/** The task of each of several heads by its name, such as `{ intent: "text-classification"; slots: "token-classification" }`. */
+export type Heads = { readonly [name: string]: HeadTask };
+/** several: the answer of each head under its name, `answer.intent.label`, all computed in one pass. */
+export type HeadAnswers<H extends Heads = Heads> = { [name in keyof H]: Answers[H[name]] } & MaybeTruncated;
+/** The answer of a model with a task, or with several heads. */
+export type AnswerOf<T extends Task | Heads> = T extends Task ? Answers[T] : T extends Heads ? HeadAnswers<T> : never;
 
 /**
  * Open an artefact folder for prediction.
  * @param folder A path (Node), the address of the folder, or a function that returns its files.
+ * The type argument names the task, or the heads of a model with several.
  * @throws If it is no artefact folder, a file is not the listed one, or this machine computes the file wrongly.
  */
-export function load<T extends Task = Task>(folder: string | URL | Read, options?: LoadOptions): Promise<Model<T>>;
+export function load<T extends Task | Heads = Task>(folder: string | URL | Read, options?: LoadOptions): Promise<Model<T>>;
 
 /** An artefact folder opened for prediction. */
-export class Model<T extends Task = Task> {
+export class Model<T extends Task | Heads = Task> {
   private constructor();
-  readonly task: T;
+  readonly task: T extends Task ? T : "several";
+  /** The task of each of several heads by its name; null for one head. */
+  readonly heads: Heads | null;
   /** Path of the model file in the folder. */
   readonly file: string;
   /** Name and version of the engine. */
   readonly engine: string;
   readonly record: ModelRecord;
-  /** Label names in order of their ids. */
+  /** Label names in order of their ids; of several heads each with its head's name in front, as in `intent: set_alarm`. */
   readonly labels: string[];
   /** Texts that can be put in front of a text, by name. */
   readonly prompts: Record<string, string>;
@@ -155,7 +168,7 @@ export class Model<T extends Task = Task> {
   readonly maxLength: number;
   readonly tokenizer: Tokenizer;
   /** Answer each text, in order. `prompt` names the text to put in front; default the folder's own, empty for none. */
-  predict(texts: string | readonly Text[], options?: { prompt?: string }): Promise<Answers[T][]>;
+  predict(texts: string | readonly Text[], options?: { prompt?: string }): Promise<AnswerOf<T>[]>;
   /** Rank passages for a query, by embeddings or with a reranker, best first. */
   rank(query: string, passages: readonly string[], options?: { prompt?: string; passagePrompt?: string }): Promise<{ index: number; text: string; score: number }[]>;
   /** Return how alike two vectors are, as the folder compares them; the larger, the more. */

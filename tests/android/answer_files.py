@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pocketbert.benchmarks.statistics import Statistics, burst_medians, repeat_interval
 from pocketbert.core.artefacts import (
@@ -32,6 +33,7 @@ from pocketbert.core.predict.answers import (
     Embedding,
     Excerpt,
     Filled,
+    HeadAnswers,
     Labelling,
     Prediction,
     Spans,
@@ -43,7 +45,7 @@ from pocketbert.core.predict.predictor import Matrix, has_token_outputs
 from pocketbert.core.predict.scores import Confidence, apply_temperature
 from pocketbert.core.predict.sentence_settings import PoolingKind
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.tasks import HEADS_KEY, Level, Task, TaskName, several_task, task_of
 from pocketbert.core.types import Format, Runtime, Scheme, Status
 from pocketbert.pipeline.make.golden import blank_row
 from support.tiny_tokenizers import vocabulary, write_tokenizer
@@ -82,6 +84,7 @@ class Kit:
         more: Entries of ``processing`` in addition to those that all have.
         temperature: What the first file's logits are divided by; the others have other temperatures.
         unknown: Probability below which an answer of the first file is unknown; the others have higher ones.
+        heads: The task of each of several heads by its name.
     """
 
     task: TaskName
@@ -90,6 +93,12 @@ class Kit:
     more: dict[str, Any] = field(default_factory=dict)
     temperature: float | None = None
     unknown: float | None = None
+    heads: dict[str, TaskName] | None = None
+
+    @property
+    def row(self) -> Task:
+        """The task's row."""
+        return task_of(self.task) if self.heads is None else several_task(self.heads, self.labels)
 
     def confidence(self, number: int) -> Confidence | None:
         """How sure a file is, by its number."""
@@ -104,8 +113,16 @@ class Kit:
         return {**own, TaskName.FILL_MASK: tokenizer.vocabulary_size}.get(self.task, len(self.labels))
 
 
+SMALL = 1 / 16
+"""What the numbers of a head are multiplied by that has less spread than the others, so that less of a tolerance is allowed it."""
 CLASSIFY, QUESTION = TaskName.TEXT_CLASSIFICATION, TaskName.QUESTION_ANSWERING
 TAG, EMBED = TaskName.TOKEN_CLASSIFICATION, TaskName.FEATURE_EXTRACTION
+SLOTS_INTENT = (
+    *(f"slots: {tag}" for tag in TAGS[:5]),
+    "mood: number",
+    *(f"intent: {n}" for n in ("alarm", "Licht", "no")),
+)
+TOPICS_INTENT = ("topics: a", "topics: b", "topics: c", "intent: same", "intent: other", "mood: number")
 KITS = {
     "classification": Kit(CLASSIFY, ("negative", "neutral", "Ünsure")),
     "temperature": Kit(CLASSIFY, ("negative", "neutral", "positive"), more={"unknown": 0.6}, temperature=1.7),
@@ -123,6 +140,18 @@ KITS = {
     "prompts": Kit(EMBED, more={**VECTORS, "prompts": PROMPTS, "default_prompt": "query"}),
     "truncation-left": Kit(
         EMBED, more={**VECTORS, "prompts": PROMPTS, "default_prompt": "none", "truncation_side": "left"}
+    ),
+    "slots-and-intent": Kit(
+        TaskName.SEVERAL,
+        SLOTS_INTENT,
+        more={"padding_side": "left"},
+        heads={"intent": CLASSIFY, "mood": TaskName.REGRESSION, "slots": TAG},
+    ),
+    "classifiers": Kit(
+        TaskName.SEVERAL,
+        TOPICS_INTENT,
+        pair=True,
+        heads={"intent": CLASSIFY, "mood": TaskName.REGRESSION, "topics": TaskName.MULTI_LABEL},
     ),
 }
 
@@ -153,15 +182,16 @@ def _statistics() -> Iterator[dict[str, Any]]:
 def _write_kit(folder: Path, kit: Kit, random: np.random.Generator) -> None:
     write_tokenizer(folder)
     config = {"pad_token_id": 0, "vocab_size": len(vocabulary(0)), "id2label": dict(enumerate(kit.labels))}
-    (folder / "config.json").write_text(json.dumps(config))
-    task = TASKS[kit.task]
+    heads = {HEADS_KEY: kit.heads} if kit.heads else {}
+    (folder / "config.json").write_text(json.dumps(config | heads))
     artefacts = Artefacts(
         name="tiny",
         task=kit.task,
         family="bert",
+        heads=kit.heads,
         labels=list(kit.labels),
         pair=kit.pair,
-        processing=Processing(**{"max_length": LENGTH, "score": task.score, **kit.more}),
+        processing=Processing(**{"max_length": LENGTH, "score": kit.row.score, **kit.more}),
         files=[],
     )
     write_artefacts(folder, artefacts)  # without files: the tokenizer reads how texts are processed
@@ -172,9 +202,11 @@ def _write_kit(folder: Path, kit: Kit, random: np.random.Generator) -> None:
     outputs = [_random_outputs(e, head, tokenizer, kit.columns(tokenizer), random) for e in prepared.encoded]
     _write_lines(folder / "cases.jsonl", _cases(head, prepared, outputs, kit))
     spelled = [[tokenizer.token(i), tokenizer.decode([i])] for i in range(tokenizer.vocabulary_size)]
-    (folder / "tokens.json").write_text(json.dumps({"mask_id": tokenizer.mask_id, "tokens": spelled}))
+    columns = [[bool(of_token), float(factor)] for of_token, factor in zip(*_fake_columns(kit, tokenizer), strict=True)]
+    said = {"mask_id": tokenizer.mask_id, "tokens": spelled, "columns": columns}
+    (folder / "tokens.json").write_text(json.dumps(said))
     _write_golden(folder, kit, texts, head, tokenizer)
-    _write_list(folder, artefacts, task.outputs, kit)
+    _write_list(folder, artefacts, kit.row.outputs, kit)
 
 
 def _texts(kit: Kit, random: np.random.Generator) -> list[Text]:
@@ -202,6 +234,9 @@ def _random_outputs(
     if head.task.name is TaskName.FILL_MASK:
         count = int((row.ids == tokenizer.mask_id).sum()) or count
     values = random.normal(0, 3, (count, columns))
+    for named in head.task.heads:
+        if named.task.level is Level.TEXT:  # the same at each token
+            values[:, named.columns] = values[:1, named.columns]
     return (np.round(values / 2) * 2 if random.random() < 1 / 3 else values).astype(np.float32)
 
 
@@ -259,6 +294,8 @@ def _plain(answer: Answer) -> dict[str, Any]:
             told |= {"places": [[vars(g) for g in place] for place in answer.places]}
         case Embedding():
             told |= {"vector": [float(v) for v in answer.vector]}
+        case HeadAnswers():
+            told |= {name: _plain(own) for name, own in answer.answers.items()}
     return told
 
 
@@ -278,12 +315,22 @@ def _write_golden(folder: Path, kit: Kit, texts: Sequence[Text], head: Head, tok
 
 def _fake_outputs(encoded: Encoded, head: Head, tokenizer: TextTokenizer, kit: Kit) -> Matrix:
     """What the tests' engine answers: of column c at token i the id there plus c, of a text the mean of its ids plus c."""
-    ids, columns = encoded.ids.astype(np.float64), np.arange(kit.columns(tokenizer))
-    if not has_token_outputs(head.task):
-        return (ids.mean() / 100 + columns)[None].astype(np.float32)
+    ids, (of_tokens, factors) = encoded.ids.astype(np.float64), _fake_columns(kit, tokenizer)
     masked = encoded.ids == tokenizer.mask_id
     chosen = ids[masked] if kit.task is TaskName.FILL_MASK and masked.any() else ids
-    return (chosen[:, None] / 100 + columns).astype(np.float32)
+    rows = chosen if has_token_outputs(head.task) else ids[:1]
+    numbers = np.where(of_tokens, rows[:, None], ids.mean()) / 100 + np.arange(len(factors))
+    return (numbers * factors).astype(np.float32)
+
+
+def _fake_columns(kit: Kit, tokenizer: TextTokenizer) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """Whether each column of the tests' engine has a number for each token, and what the column's numbers are multiplied by."""
+    count = kit.columns(tokenizer)
+    of_tokens, factors = np.full(count, has_token_outputs(kit.row)), np.ones(count)
+    for named in kit.row.heads:
+        of_tokens[named.columns] = has_token_outputs(named.task)
+        factors[named.columns] = SMALL if named.task.name is TaskName.REGRESSION else 1
+    return of_tokens, factors
 
 
 def _write_list(folder: Path, artefacts: Artefacts, outputs: Sequence[str], kit: Kit) -> None:

@@ -1,4 +1,4 @@
-"""Artefact folders of tiny random models, one for each task, as `pocketbert export` writes them."""
+"""Artefact folders of tiny random models, one for each task and one with two heads, as `pocketbert export` writes them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pocketbert.core.compare.golden import GOLDEN_FILE, read_golden
 from pocketbert.core.compare.sample_texts import ASCII_SENTENCES
 from pocketbert.core.predict.answers import Prediction
 from pocketbert.core.predict.scores import Confidence
-from pocketbert.core.tasks import TASKS, ScoreFunction, TaskName
+from pocketbert.core.tasks import ScoreFunction, TaskName
 from pocketbert.pipeline.formats.snippets import kotlin
-from support.clients import LENGTH, answers, plain, texts_of, write_model
+from support.clients import CLIENT_TASKS, LENGTH, answers, plain, texts_of, write_model
 
 SHORT = 16
 """A length of TFLite files below the longest, so that two signatures are tested."""
@@ -34,8 +34,8 @@ OTHER_CODE: dict[TaskName, dict[str, Any]] = {
 
 
 def write_phones(folder: Path) -> None:
-    """Write `folder`/TASK for every task: ONNX for all, TFLite and its form for TFLite 2.16 for classification."""
-    for task in TASKS:
+    """Write `folder`/TASK for every task: ONNX for all, TFLite for two heads, and for classification with its form for TFLite 2.16."""
+    for task in CLIENT_TASKS:
         source = folder / "models" / task
         source.mkdir(parents=True)
         write_model(task, source)
@@ -44,7 +44,7 @@ def write_phones(folder: Path) -> None:
             task=task,
             max_length=LENGTH,
             lengths=[SHORT],
-            formats=["onnx", "tflite"] if deep else ["onnx"],
+            formats=["onnx", "tflite"] if deep or task is TaskName.SEVERAL else ["onnx"],
             runtimes=["tflite216"] if deep else [],
             answer={"temperature": TEMPERATURE} if deep else {},
         )

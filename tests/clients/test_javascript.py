@@ -14,9 +14,8 @@ pytestmark = pytest.mark.slow
 for _package in ("torch", "litert_torch", "ai_edge_quantizer"):
     pytest.importorskip(_package)
 
-from pocketbert.core.tasks import TASKS
 from support.client_environments import ROOT, run
-from support.clients import answers, same_fields, snippet, texts_of, with_texts
+from support.clients import CLIENT_TASKS, answers, same_fields, snippet, texts_of, with_texts
 
 FP32, INT8 = "onnx/model.onnx", "onnx/model_int8.onnx"
 PACKAGES = ("onnxruntime-web@1.30.0", "typescript@5.9.3")
@@ -39,9 +38,18 @@ const model = await load<"text-classification">("phone", { scheme: "int8", threa
 const [answer] = await model.predict(["a text"], { prompt: "" });
 const score: number = answer!.score;
 const found: Prediction | undefined = answer;
-console.log(score, found?.unknown, model.tokenizer.encode("a", "b").ids.length);
+const two = await load<{ intent: "text-classification"; slots: "token-classification" }>("phone");
+const [both] = await two.predict(["a text"]);
+const sure: number = both!.intent.score, starts: number[] = both!.slots.spans.map((span) => span.start), cut: boolean = both!.truncated;
+const [any] = await (await load<"several">("phone")).predict(["a text"]);
+const task: "several" = two.task;
+console.log(score, found?.unknown, model.tokenizer.encode("a", "b").ids.length, sure, starts, cut, any!.intent, any!.truncated, two.heads, task);
 """
 WRONG = 'import { load } from "@pocketbert/runtime";\nconst [a] = await (await load<"regression">("x")).predict(["b"]);\na!.label;\n'
+WRONG_HEAD = (
+    'import { load } from "@pocketbert/runtime";\nconst model = await load<{ intent: "text-classification" }>("x");\n'
+    'const [a] = await model.predict(["b"]);\na!.intent.spans;\n'
+)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +85,7 @@ def ask(node: Callable[..., str], folder: Path, phone: Path, file: str, texts: S
 
 
 @pytest.mark.parametrize(("file", "close"), [(FP32, 2e-5), (INT8, 2e-3)])
-@pytest.mark.parametrize("task", [t.value for t in TASKS])
+@pytest.mark.parametrize("task", [t.value for t in CLIENT_TASKS])
 def test_the_tarball_answers_as_python_does(
     task: str, file: str, close: float, phones: Callable[[str], Path], node: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -88,7 +96,7 @@ def test_the_tarball_answers_as_python_does(
         same_fields(made, expected, close)
 
 
-@pytest.mark.parametrize("task", [t.value for t in TASKS])
+@pytest.mark.parametrize("task", [t.value for t in CLIENT_TASKS])
 def test_the_code_of_the_card_runs(
     task: str, phones: Callable[[str], Path], node: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -102,9 +110,10 @@ def test_the_code_of_the_card_runs(
 
 def test_types_are_checked(installed: Path) -> None:
     options = ["--strict", "--noEmit", "--module", "nodenext", "--target", "es2022", "--noUncheckedIndexedAccess"]
-    for name, code in (("typed.mts", TYPED), ("wrong.mts", WRONG)):
+    for name, code in (("typed.mts", TYPED), ("wrong.mts", WRONG), ("wrong_head.mts", WRONG_HEAD)):
         (installed / name).write_text(code)
     compiler = ["node", "node_modules/typescript/bin/tsc", *options]
     run([*compiler, "typed.mts"], "tsc", cwd=installed)
-    with pytest.raises(pytest.fail.Exception):
-        run([*compiler, "wrong.mts"], "tsc", cwd=installed)
+    for name in ("wrong.mts", "wrong_head.mts"):
+        with pytest.raises(pytest.fail.Exception):
+            run([*compiler, name], "tsc", cwd=installed)

@@ -21,9 +21,19 @@ for _package in ("torch", "litert_torch", "ai_edge_quantizer"):
 import pocketbert
 from pocketbert import api
 from pocketbert.core.artefacts import read_artefacts, write_artefacts
-from pocketbert.core.predict.answers import Answer, Choice, Embedding, Excerpt, Filled, Labelling, Prediction, Spans
-from pocketbert.core.tasks import TASKS, TaskName
-from support.clients import answers, same_fields, texts_of
+from pocketbert.core.predict.answers import (
+    Answer,
+    Choice,
+    Embedding,
+    Excerpt,
+    Filled,
+    HeadAnswers,
+    Labelling,
+    Prediction,
+    Spans,
+)
+from pocketbert.core.tasks import TaskName
+from support.clients import CLIENT_TASKS, answers, same_fields, texts_of
 from support.debian_tools import WEB_LIBRARIES
 from support.ports import free_port
 
@@ -106,7 +116,7 @@ def shown(answer: Answer, phone: Path, file: str) -> tuple[str, list[str]]:
     return "answer", [f"{answer.value:.4f}"]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("task", [t.value for t in TASKS])
+@pytest.mark.parametrize("task", [t.value for t in CLIENT_TASKS])
 def test_every_file_answers_as_python_does(
     task: str,
     phones: Callable[[str], Path],
@@ -124,9 +134,13 @@ def test_every_file_answers_as_python_does(
         expected = answers(phone, one["file"], texts)
         for made, answer in zip(page["answers"][one["file"]]["answers"], expected, strict=True):
             same_fields(made, answer, 2e-3 if "int8" in one["file"] else 2e-5)
-        where, what = shown(expected[0], phone, one["file"])
-        if "int8" not in one["file"]:  # close scores may change places there
-            assert ([one["answer"].strip()] if where == "answer" else one[where]) == what
+        parts = expected[0].answers if isinstance(expected[0], HeadAnswers) else {}
+        assert [*one["heads"]] == [*parts]
+        for seen, answer in [(one["heads"][name], own) for name, own in parts.items()] or [(one, expected[0])]:
+            where, what = shown(answer, phone, one["file"])
+            if "int8" not in one["file"]:  # close scores may change places there
+                assert ([seen["answer"].strip()] if where == "answer" else seen[where]) == what
+        assert all(f"{name}: " in page["said"] for name in parts)
         assert "ms (median of" in one["latency"]
 
 

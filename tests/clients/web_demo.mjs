@@ -44,13 +44,20 @@ for (const name of ["first", "second"]) {
 }
 await page.waitForFunction(() => document.querySelectorAll("article[data-open=true]").length === document.querySelectorAll("article").length, { timeout: 240000, polling: 100 });
 await new Promise((resolve) => setTimeout(resolve, 1500)); // longer than the pause after the last key, and than the answers of tiny files
-const seen = await page.evaluate(() => ({
-  state: document.documentElement.dataset.ready, wide: document.documentElement.scrollWidth, text: document.body.innerText,
-  files: [...document.querySelectorAll("article")].map((box) => ({
-    file: box.dataset.file, answer: box.querySelector(".answer").innerText, marks: [...box.querySelectorAll("mark")].map((mark) => mark.firstChild.textContent),
-    items: [...box.querySelectorAll("li")].map((item) => item.firstChild.textContent.trim()), latency: box.children[2]?.textContent ?? "",
-  })),
-}));
+const seen = await page.evaluate(() => {
+  const shown = (box) => ({
+    answer: box.innerText, marks: [...box.querySelectorAll("mark")].map((mark) => mark.firstChild.textContent),
+    items: [...box.querySelectorAll("li")].map((item) => item.firstChild.textContent.trim()),
+  });
+  return {
+    state: document.documentElement.dataset.ready, wide: document.documentElement.scrollWidth, text: document.body.innerText,
+    said: document.querySelector("#state").textContent,
+    files: [...document.querySelectorAll("article")].map((box) => ({
+      file: box.dataset.file, ...shown(box.querySelector(".answer")), latency: box.children[2]?.textContent ?? "",
+      heads: Object.fromEntries([...box.querySelectorAll("[data-head]")].map((part) => [part.querySelector("h3").textContent, shown(part.lastElementChild)])),
+    })),
+  };
+});
 const answers = await page.evaluate(async (files, texts) => {
   const { load } = await import("./runtime/index.js");
   const out = {};

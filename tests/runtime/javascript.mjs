@@ -10,30 +10,41 @@ const lines = (file) => readFileSync(file, "utf8").trimEnd().split("\n").map((li
 const say = (value) => console.log(JSON.stringify(value));
 const reader = (folder, changed = {}) => async (name) => changed[name]?.() ?? new Uint8Array(readFileSync(path.join(folder, name)));
 
-/** Return an engine: for the ids of a case its outputs, for others a sum over the ids, as tests/android/answer_files.py has it. */
-function fakeEngine(list, cases, { lengths = [], wrong = 0 } = {}) {
-  const { task } = list;
-  const { columns } = cases[0].rows[0];
+/** Return the outputs of a file of the folder: name, first column and number of columns. */
+function outputsOf(list, width) {
+  const single = { "question-answering": [["start_logits", 0, 1], ["end_logits", 1, 1]], "feature-extraction": [["sentence_embedding", 0, width]] };
+  if (!list.heads) return single[list.task] ?? [["logits", 0, width]];
+  return Object.keys(list.heads).map((name) => {
+    const own = list.labels.map((label, i) => (label.startsWith(`${name}: `) ? i : -1)).filter((i) => i >= 0);
+    return [`${name}_logits`, own[0], own.length];
+  });
+}
+
+/**
+ * Return an engine: for the ids of a case its outputs, for others a sum over the ids, as tests/android/answer_files.py has it.
+ * `columns` are those of tokens.json; `wrong(column)` is added to the sums.
+ */
+function fakeEngine(list, columns, { lengths = [], wrong = () => 0 } = {}) {
   const state = { recorded: true, rows: [] };
   const engine = async () => ({
     name: "fake", version: "1", inputs: ["input_ids", "attention_mask"], lengths, close() {},
     async run({ input_ids: ids, attention_mask: mask }) {
       if (lengths.length && !lengths.includes(ids.length)) throw new Error(`${ids.length} tokens`);
       const real = ids.filter((_, i) => mask[i]);
-      const tokens = ["token-classification", "fill-mask", "question-answering"].includes(task);
       const row = state.rows.find((one) => one.ids.join() === real.join());
-      const width = tokens ? ids.length : 1;
-      const data = new Float32Array(width * columns).fill(99);
-      let next = 0;
       const mean = real.reduce((a, b) => a + b, 0) / real.length;
-      const masks = real.includes(state.mask);
-      for (let i = 0; i < width; i++) {
-        if (tokens && (!mask[i] || (task === "fill-mask" && masks && ids[i] !== state.mask))) continue;
-        for (let c = 0; c < columns; c++) data[i * columns + c] = state.recorded ? (tokens ? ids[i] : mean) / 100 + c + wrong : row.values[next++];
-      }
-      const column = (c) => ({ shape: [1, width], data: data.filter((_, i) => i % 2 === c) });
-      if (task === "question-answering") return { start_logits: column(0), end_logits: column(1) };
-      return { [task === "feature-extraction" ? "sentence_embedding" : "logits"]: { shape: tokens ? [1, width, columns] : [1, columns], data } };
+      const masks = list.task === "fill-mask" && real.includes(state.mask);
+      const read = ids.map((_, i) => i).filter((i) => mask[i] && (!masks || ids[i] === state.mask));
+      const number = (token, k, c) => (state.recorded ? ((columns[c][0] ? ids[token] : mean) / 100 + c) * columns[c][1] + wrong(c) : row.values[k * columns.length + c]);
+      return Object.fromEntries(outputsOf(list, columns.length).map(([name, first, width]) => {
+        const [perToken] = columns[first];
+        const data = new Float32Array((perToken ? ids.length : 1) * width).fill(99);
+        (perToken ? read : [0]).forEach((token, k) => {
+          for (let c = 0; c < width; c++) data[token * width + c] = number(token, k, first + c);
+        });
+        const wide = list.task === "question-answering" ? [] : [width];
+        return [name, { shape: perToken ? [1, ids.length, ...wide] : [1, width], data }];
+      }));
     },
   });
   return { engine, state };
@@ -51,15 +62,21 @@ function differs(made, expected, where = "") {
   return null;
 }
 
+/** Return a recorded answer in the package's form: scores by label. */
+function expectedOf({ unknown, scores, ...answer }, labels, heads) {
+  for (const name of Object.keys(heads ?? {})) answer[name] = expectedOf(answer[name], labels.filter((label) => label.startsWith(`${name}: `)).map((label) => label.slice(name.length + 2)));
+  return scores ? { ...answer, scores: Object.fromEntries(labels.map((label, i) => [label, scores[i]])) } : answer;
+}
+
 async function answers() {
   for (const kit of readdirSync(root).filter((name) => !name.includes("."))) {
     const folder = path.join(root, kit);
     const list = JSON.parse(readFileSync(path.join(folder, "artifacts.json"), "utf8"));
     const cases = lines(path.join(folder, "cases.jsonl"));
-    const { tokens, mask_id: mask } = JSON.parse(readFileSync(path.join(folder, "tokens.json"), "utf8"));
+    const { tokens, columns, mask_id: mask } = JSON.parse(readFileSync(path.join(folder, "tokens.json"), "utf8"));
     const found = [];
     for (const [number, file] of list.files.filter((one) => one.kind === "model").map((one) => one.path).entries()) {
-      const { engine, state } = fakeEngine(list, cases, { lengths: number ? [12, 24] : [] });
+      const { engine, state } = fakeEngine(list, columns, { lengths: number ? [12, 24] : [] });
       state.mask = mask;
       const model = await load(reader(folder), { file, engine });
       state.recorded = false;
@@ -67,11 +84,10 @@ async function answers() {
         const input = one.input[1] === null ? one.input[0] : one.input;
         state.rows = one.rows;
         const [made] = await model.predict([input]);
-        const { unknown, scores, ...rest } = one.answer;
-        if (unknown !== undefined) found.push(differs(Boolean(made.unknown), one.unknown[file], `${file} ${input}: unknown`));
+        if (one.answer.unknown !== undefined) found.push(differs(Boolean(made.unknown), one.unknown[file], `${file} ${input}: unknown`));
         if (number) continue; // other temperatures
-        if (scores) rest.scores = Object.fromEntries(list.labels.map((label, i) => [label, scores[i]]));
-        found.push(differs(made, rest, String(input)));
+        found.push(differs(made, expectedOf(one.answer, list.labels, list.heads), String(input)));
+        if (list.heads && Object.keys(made).sort().join() !== [...Object.keys(list.heads), "truncated"].sort().join()) found.push(`${Object.keys(made)}`);
       }
       tokens.forEach(([token, text], id) => found.push(differs([model.tokenizer.token(id), model.tokenizer.decode(id)], [token, text], `token ${id}`)));
     }
@@ -80,16 +96,18 @@ async function answers() {
 }
 
 async function refusals() {
-  const folder = path.join(root, "prompts");
-  const list = () => JSON.parse(readFileSync(path.join(folder, "artifacts.json"), "utf8"));
-  const cases = lines(path.join(folder, "cases.jsonl"));
+  const read = (folder, name) => JSON.parse(readFileSync(path.join(folder, name), "utf8"));
+  let folder = path.join(root, "prompts");
+  const list = () => read(folder, "artifacts.json");
   const edited = (change) => ({ "artifacts.json": () => {
     const content = list();
     change(content);
     return new TextEncoder().encode(JSON.stringify(content));
   } });
   const attempt = async (name, changed, options, use = () => {}) => {
-    const { engine } = fakeEngine(list(), cases, { wrong: name === "wrong engine" ? 0.02 : 0 });
+    const small = (column) => (list().labels[column].startsWith("mood: ") ? 0.005 : 0);
+    const wrong = { "wrong engine": () => 0.02, "wrong head": small }[name];
+    const { engine } = fakeEngine(list(), read(folder, "tokens.json").columns, { wrong });
     const said = await load(reader(folder, changed), { engine, ...options }).then(use).then(() => "accepted", (error) => error.message);
     say([name, said]);
   };
@@ -110,6 +128,14 @@ async function refusals() {
   await attempt("number", {}, {}, (model) => model.predict([3]));
   await attempt("single", {}, {}, (model) => model.predict([["a"]]));
   await attempt("inherited", {}, {}, (model) => model.predict(["a"], { prompt: "constructor" }));
+  folder = path.join(root, "slots-and-intent");
+  await attempt("several heads", {}, {});
+  await attempt("wrong head", {}, {}); // half of what is allowed of all numbers
+  await attempt("pair", {}, {}, (model) => model.predict([["a", "b"]]));
+  await attempt("heads", edited((content) => delete content.heads.mood), {});
+  await attempt("heads", edited((content) => (content.heads.mood = "text-classification")), {});
+  await attempt("labels", edited((content) => (content.labels = content.labels.filter((label) => !label.startsWith("mood")))), {});
+  folder = path.join(root, "prompts");
   const other = list();
   other.files.find((file) => file.kind === "model").path = " //other.host/x";
   globalThis.fetch = async (address) => {
@@ -117,7 +143,7 @@ async function refusals() {
     const body = name === "artifacts.json" ? JSON.stringify(other) : name.includes("other") ? null : readFileSync(path.join(folder, name));
     return body === null ? new Response("", { status: 404 }) : new Response(body);
   };
-  const said = await load("http://own.host/f", { engine: fakeEngine(other, cases).engine, file: " //other.host/x" }).catch((error) => error.message);
+  const said = await load("http://own.host/f", { engine: fakeEngine(other, read(folder, "tokens.json").columns).engine, file: " //other.host/x" }).catch((error) => error.message);
   say(["other host", said]);
 }
 

@@ -77,6 +77,12 @@ def test_what_is_wrong_is_refused_in_words(answer_folders: Path) -> None:
         ("number", "neither a text nor a pair"),
         ("single", "neither a text nor a pair"),
         ("inherited", "'constructor' is no prompt"),
+        ("several heads", "accepted"),
+        ("wrong head", "fake 1 computes this file wrongly here: golden row"),
+        ("pair", "token-classification takes one text, this is a pair"),
+        ("heads", "heads differ from those of config.json"),
+        ("heads", "heads differ from those of config.json"),
+        ("labels", "its heads (mood, slots, intent) do not fit the labels"),
         ("other host", "http://own.host/f/%20//other.host/x: 404"),
     ]
     said = run_node(answer_folders, "refusals")

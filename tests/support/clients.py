@@ -19,18 +19,22 @@ from pocketbert.core.predict.answers import (
     Embedding,
     Excerpt,
     Filled,
+    HeadAnswers,
     Labelling,
     Prediction,
     Spans,
     Value,
+    answer_fields,
 )
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.tasks import TASKS, TaskName
+from pocketbert.core.tasks import HEADS_KEY, TASKS, Level, TaskName, several_task
 from support.published import edit_json
 from support.tiny import tiny_classifier
 from support.tiny_tokenizers import write_tokenizer
 
 LENGTH = 48
+HEADS = {"slots": TaskName.TOKEN_CLASSIFICATION.value, "intent": TaskName.TEXT_CLASSIFICATION.value}
+"""Of a model with several heads."""
 LABELS = {
     TaskName.TEXT_CLASSIFICATION: ("negative", "not so sure", "très bien"),
     TaskName.MULTI_LABEL: ("music", "light", "food", "time"),
@@ -38,6 +42,9 @@ LABELS = {
     TaskName.MULTIPLE_CHOICE: ("LABEL_0",),
     TaskName.TOKEN_CLASSIFICATION: ("O", "B-time", "I-time", "B-place", "I-place"),
 }
+LABELS[TaskName.SEVERAL] = tuple(f"{head}: {label}" for head, task in HEADS.items() for label in LABELS[TaskName(task)])
+CLIENT_TASKS = [*TASKS, TaskName.SEVERAL]
+"""What PocketBERT's own clients answer."""
 TEXTS = (
     "set an alarm for half past six",
     "the film was far better than I had expected, would recommend it",
@@ -64,7 +71,7 @@ MASKED = ("play some [MASK] please", "[MASK] was a good film", "turn the light [
 def write_model(task: TaskName, folder: Path) -> None:
     """Write a random model of the task whose answers differ from text to text."""
     write_tokenizer(folder)
-    row = TASKS[task]
+    row = several_task(HEADS, LABELS[task]) if task is TaskName.SEVERAL else TASKS[task]
     kind = {"problem_type": row.problem_type} if row.problem_type else {}
     model = tiny_classifier("bert", 2, LABELS.get(task, ("LABEL_0", "LABEL_1")), auto_class=row.auto_class, **kind)
     heads = {TaskName.FILL_MASK: "cls.predictions.decoder", TaskName.QUESTION_ANSWERING: "qa_outputs"}
@@ -74,8 +81,13 @@ def write_model(task: TaskName, folder: Path) -> None:
             if task is not TaskName.FILL_MASK:  # whose decoder is the embedding table
                 head.weight *= 10
             logits = [_logits(model, ids) for ids in TextTokenizer(folder, LENGTH).encode(list(TEXTS))]
-            head.bias -= torch.cat(logits).mean(0)
+            means = torch.cat(logits).mean(0)
+            for named in (named for named in row.heads if named.task.level is Level.TEXT):  # read at the first token
+                means[named.columns] = torch.stack([of_text[0, named.columns] for of_text in logits]).mean(0)
+            head.bias -= means
     model.save_pretrained(folder)
+    if row.heads:
+        edit_json(folder / "config.json", **{HEADS_KEY: HEADS})
     if task is TaskName.MULTIPLE_CHOICE:  # of BERT, the weights of this class have the same names
         edit_json(folder / "config.json", architectures=["BertForMultipleChoice"])
 
@@ -116,6 +128,8 @@ def plain(answer: Any) -> Any:
             return [guess.text for guess in answer.places[0]]
         case Embedding():
             return answer.vector.tolist()
+        case HeadAnswers():
+            return {name: plain(own) for name, own in answer.answers.items()}
     raise TypeError(type(answer).__name__)
 
 
@@ -206,6 +220,13 @@ def same_fields(made: Any, expected: Answer, close: float) -> None:
         np.testing.assert_allclose(np.asarray(one, float), np.asarray(other, float), rtol=0, atol=close)
 
     assert made["truncated"] == expected.truncated
+    if isinstance(expected, HeadAnswers):
+        fields = answer_fields(expected)
+        assert made.keys() - {"vector"} == fields.keys(), "other names than those of `predict --json`"
+        for name, own in expected.answers.items():
+            assert fields[name].keys() <= made[name].keys()
+            same_fields(made[name], own, close)
+        return
     match expected:
         case Prediction():
             assert (made["label"], made["unknown"]) == (expected.label, expected.unknown)

@@ -1,13 +1,28 @@
-// From the outputs of a file to answers, task by task, as the heads of the Python runtime make them.
+// From the outputs of a file to answers, as the heads of the Python runtime make them. `listHeads` says which heads a folder has,
+// `readMatrix` puts their outputs side by side, `makeHead` turns them into answers.
 
 /** @typedef {{ rows: number, columns: number, data: Float64Array | Float32Array }} Matrix */
 /** @typedef {import("./tokenizer.js").Encoding} Encoding */
+/**
+ * A head of a model; `name` is empty where the model has one. `start` is its first column in the outputs of all heads, `width` the
+ * number of its columns (null: not fixed by the folder), `outputs` the names of its outputs in the file.
+ * @typedef {{ name: string, task: string, labels: string[], score: string, thresholds: number[], outputs: string[], start: number, width: number | null }} NamedHead
+ */
 
 /** Names of the mask token in the vocabularies of the families. */
 export const MASK_TOKENS = ["[MASK]", "<mask>", "<special1>"];
 const GUESSES = 10;
+/** Outputs that answers are made from, by task; of other tasks `logits`. */
+const OUTPUTS = { "question-answering": ["start_logits", "end_logits"], "feature-extraction": ["sentence_embedding"] };
+/** Tasks whose outputs have a row for each token. */
+const TOKEN_TASKS = ["token-classification", "question-answering", "fill-mask"];
+const LABEL_TASKS = ["text-classification", "multi-label", "token-classification"];
+/** Tasks that one of several heads can have, with what turns its logits into scores. */
+const HEAD_SCORES = { "text-classification": "softmax", "multi-label": "sigmoid", regression: "none", "token-classification": "softmax" };
 const BEGIN = /^[BS]-/;
 const INSIDE = /^[IE]-/;
+/** Least scale of logits as a share of the largest, as Python's `logit_scale` has it. */
+const LEAST_SCALE = 0.1;
 
 const rowOf = (matrix, i) => matrix.data.subarray(i * matrix.columns, (i + 1) * matrix.columns);
 
@@ -49,68 +64,111 @@ export function applyTemperature(matrix, temperature, inside) {
 }
 
 /**
- * Return what an example of each task becomes: the rows that the model reads, and the answer of these rows' outputs.
- * `prepare(input, tokenize)` returns encodings; `answer(input, encodings, matrices)` the answer.
+ * Return the heads of a folder, in order of their columns: the only one, or each of several with its own labels.
  * @param {any} list The content of artifacts.json.
+ * @returns {NamedHead[]}
+ */
+export function listHeads({ task, labels, heads, processing }) {
+  if (task !== "several") {
+    const width = LABEL_TASKS.includes(task) ? labels.length : ["regression", "multiple-choice"].includes(task) ? 1 : null;
+    return [{ name: "", task, labels, score: processing.score, thresholds: processing.thresholds ?? [], outputs: OUTPUTS[task] ?? ["logits"], start: 0, width }];
+  }
+  const named = Object.entries(heads ?? {}).map(([name, own]) => {
+    const isOwn = (label) => label.startsWith(`${name}: `);
+    const names = labels.filter(isOwn).map((label) => label.slice(name.length + 2));
+    return { name, task: own, labels: names, score: Object.hasOwn(HEAD_SCORES, own) ? HEAD_SCORES[own] : null, thresholds: [], outputs: [`${name}_logits`], start: labels.findIndex(isOwn), width: names.length };
+  });
+  named.sort((a, b) => a.start - b.start);
+  const stop = named.reduce((column, head) => (head.width && head.score && head.start === column ? column + head.width : NaN), 0);
+  if (!named.length || stop !== labels.length) throw new Error(`artifacts.json: its heads (${named.map((head) => head.name).join(", ")}) do not fit the labels. Copy the folder again.`);
+  return named;
+}
+
+/** Return a matrix with the columns of one head only. @returns {Matrix} */
+function columnsOf(matrix, { start, width }) {
+  if (width === null || width === matrix.columns) return matrix;
+  const rows = Array.from({ length: matrix.rows }, (_, i) => rowOf(matrix, i).subarray(start, start + width));
+  const data = new Float64Array(matrix.rows * width);
+  rows.forEach((row, i) => data.set(row, i * width));
+  return { rows: matrix.rows, columns: width, data };
+}
+
+/**
+ * Return the share of a recorded tolerance that is allowed in each column: all of it, or of several heads that of the head. A tolerance is
+ * recorded for the spread of all logits together; a head whose logits differ less has as much less of it.
+ * @param {Matrix[]} matrices The recorded outputs of the original model, all rows of the folder.
+ * @param {NamedHead[]} heads
+ */
+export function toleranceShares(matrices, heads) {
+  const scale = (start, width) => {
+    const columns = Array.from({ length: width }, (_, c) => matrices.flatMap(({ rows, columns: wide, data }) => Array.from({ length: rows }, (_row, i) => data[i * wide + start + c])));
+    const spreads = columns.map((values) => {
+      const mean = values.reduce((a, b) => a + b, 0) / values.length;
+      return Math.sqrt(values.reduce((sum, value) => sum + (value - mean) ** 2, 0) / values.length);
+    });
+    const most = (values) => values.reduce((a, b) => Math.max(a, b), 0);
+    return Math.max(most(spreads), LEAST_SCALE * most(columns.flat().map(Math.abs)), 1e-6);
+  };
+  const wide = matrices[0]?.columns ?? 0;
+  if (heads.length === 1) return Array(wide).fill(1);
+  const whole = scale(0, wide);
+  return heads.flatMap(({ start, width }) => Array(width).fill(scale(start, width) / whole));
+}
+
+/**
+ * Return what an example becomes: the rows that the model reads, and the answer of these rows' outputs, of several heads an answer of each
+ * by its name. `prepare(input, tokenize)` returns encodings; `answer(input, encodings, matrices, inside)` the answer, where `inside` says
+ * that the file computed probabilities itself.
+ * @param {any} list The content of artifacts.json.
+ * @param {NamedHead[]} heads
  * @param {import("./tokenizer.js").Tokenizer} tokenizer
  */
-export function makeHead(list, tokenizer) {
-  const { labels, processing } = list;
-  const named = (scores) => Object.fromEntries(labels.map((label, i) => [label, scores[i]]));
-  const one = (input, tokenize) => [tokenize(input)];
-  const scoresOfText = (matrix, inside) => (inside ? Array.from(rowOf(matrix, 0)) : scoresOf(rowOf(matrix, 0), processing.score));
-  const heads = {
-    "text-classification": {
-      prepare: one,
-      answer: (_, [encoded], [matrix], inside) => {
-        const scores = scoresOfText(matrix, inside);
-        const at = best(scores);
-        return { label: labels[at], score: scores[at], scores: named(scores), truncated: encoded.truncated, unknown: null };
-      },
-    },
-    "multi-label": {
-      prepare: one,
-      answer: (_, [encoded], [matrix], inside) => {
-        const scores = scoresOfText(matrix, inside);
-        const order = labels.map((_label, i) => i).sort((a, b) => scores[b] - scores[a]);
-        const given = order.filter((i) => scores[i] >= (processing.thresholds?.[i] ?? 0.5));
-        return { labels: given.map((i) => labels[i]), scores: named(scores), truncated: encoded.truncated };
-      },
-    },
-    regression: {
-      prepare: one,
-      answer: (_, [encoded], [matrix], inside) => ({ value: scoresOfText(matrix, inside)[0], truncated: encoded.truncated }),
-    },
-    "token-classification": {
-      prepare: one,
-      answer: (input, [encoded], [matrix]) => ({ spans: findSpans(input, encoded, matrix, labels, processing.score), truncated: encoded.truncated }),
-    },
-    "question-answering": {
-      prepare: ([question, context]) => tokenizer.windows(question, context, list.maxLength, processing.stride ?? 0),
-      answer: ([, context], windows, matrices) => findAnswer(context, windows, matrices, processing),
-    },
-    "multiple-choice": {
-      prepare: ([question, choices], tokenize) => choices.map((choice) => tokenize([question, choice])),
-      answer: ([, choices], rows, matrices) => {
-        const numbers = matrices.map((matrix) => matrix.data[0]);
-        const scores = softmax(numbers);
-        const index = best(scores);
-        return { index, text: choices[index], score: scores[index], scores, numbers, choices, truncated: rows.some((row) => row.truncated) };
-      },
-    },
-    "fill-mask": {
-      prepare: one,
-      answer: (_, [encoded], [matrix]) => ({ places: fillMasks(encoded, matrix, tokenizer, processing.score), truncated: encoded.truncated }),
-    },
-    "feature-extraction": {
-      prepare: one,
-      answer: (_, [encoded], [matrix]) => ({ vector: Float32Array.from(rowOf(matrix, 0)), truncated: encoded.truncated }),
-    },
+export function makeHead(list, heads, tokenizer) {
+  const unknown = heads.find((head) => !Object.hasOwn(ANSWERS, head.task));
+  if (unknown) throw new Error(`artifacts.json: the task '${unknown.task}' is not known.`);
+  const rows = {
+    "question-answering": ([question, context]) => tokenizer.windows(question, context, list.maxLength, list.processing.stride ?? 0),
+    "multiple-choice": ([question, choices], tokenize) => choices.map((choice) => tokenize([question, choice])),
   };
-  if (list.task === "several") throw new Error("artifacts.json: the folder has several heads, and this package shows one. Read the outputs by their names: README.md of the folder has code.");
-  if (!heads[list.task]) throw new Error(`artifacts.json: the task '${list.task}' is not known.`);
-  return heads[list.task];
+  const answer = (input, encodings, matrices, inside) => {
+    const answers = heads.map((head) => {
+      const own = matrices.map((matrix) => columnsOf(matrix, head));
+      const scores = () => (inside ? Array.from(rowOf(own[0], 0)) : scoresOf(rowOf(own[0], 0), head.score));
+      return ANSWERS[head.task]({ input, encodings, matrices: own, scores, head, tokenizer, processing: list.processing });
+    });
+    if (!heads[0].name) return answers[0];
+    return { ...Object.fromEntries(heads.map((head, i) => [head.name, answers[i]])), truncated: answers.some((one) => one.truncated) };
+  };
+  return { prepare: rows[list.task] ?? ((input, tokenize) => [tokenize(input)]), answer };
 }
+
+const named = (labels, scores) => Object.fromEntries(labels.map((label, i) => [label, scores[i]]));
+
+/** The answer of a head to one example, by task; `scores()` are those of a text's only row. */
+const ANSWERS = {
+  "text-classification": ({ encodings, scores, head: { labels } }) => {
+    const all = scores();
+    const at = best(all);
+    return { label: labels[at], score: all[at], scores: named(labels, all), truncated: encodings[0].truncated, unknown: null };
+  },
+  "multi-label": ({ encodings, scores, head: { labels, thresholds } }) => {
+    const all = scores();
+    const order = labels.map((_label, i) => i).sort((a, b) => all[b] - all[a]);
+    const given = order.filter((i) => all[i] >= (thresholds[i] ?? 0.5));
+    return { labels: given.map((i) => labels[i]), scores: named(labels, all), truncated: encodings[0].truncated };
+  },
+  regression: ({ encodings, scores }) => ({ value: scores()[0], truncated: encodings[0].truncated }),
+  "token-classification": ({ input, encodings: [encoded], matrices, head }) => ({ spans: findSpans(input, encoded, matrices[0], head.labels, head.score), truncated: encoded.truncated }),
+  "question-answering": ({ input: [, context], encodings, matrices, processing }) => findAnswer(context, encodings, matrices, processing),
+  "multiple-choice": ({ input: [, choices], encodings, matrices }) => {
+    const numbers = matrices.map((matrix) => matrix.data[0]);
+    const scores = softmax(numbers);
+    const index = best(scores);
+    return { index, text: choices[index], score: scores[index], scores, numbers, choices, truncated: encodings.some((row) => row.truncated) };
+  },
+  "fill-mask": ({ encodings: [encoded], matrices, head, tokenizer }) => ({ places: fillMasks(encoded, matrices[0], tokenizer, head.score), truncated: encoded.truncated }),
+  "feature-extraction": ({ encodings, matrices }) => ({ vector: Float32Array.from(rowOf(matrices[0], 0)), truncated: encodings[0].truncated }),
+};
 
 /** Return the index of each word's first token, and its place in the text. */
 function findWords({ words, starts, ends }) {
@@ -196,23 +254,46 @@ export function maskId(tokenizer) {
   return MASK_TOKENS.map((token) => tokenizer.id(token)).find((id) => id !== undefined);
 }
 
-/** Return the rows of a file's outputs that count: one for a text, or one per token (of fill-mask: per masked one). @returns {Matrix} */
-export function readMatrix(outputs, task, ids, from, masked) {
-  const names = outputs.probabilities ? ["probabilities"] : { "question-answering": ["start_logits", "end_logits"], "feature-extraction": ["sentence_embedding"] }[task] ?? ["logits"];
-  const missing = names.find((name) => !outputs[name]);
-  if (missing) throw new Error(`the file gives ${Object.keys(outputs).join(", ")}; ${task} needs ${missing}: a file of another task?`);
-  const { shape, data } = outputs[names[0]];
-  if (task === "question-answering") {
-    const pairs = ids.flatMap((_, i) => names.map((name) => outputs[name].data[from + i]));
-    return { rows: ids.length, columns: 2, data: Float32Array.from(pairs) };
+/**
+ * Return the rows of a file's outputs that count, those of all heads side by side: one row for a text, or one per token (of fill-mask: per
+ * masked one), in which heads on whole texts have the same numbers everywhere.
+ * @param {Record<string, import("./engines.js").Output>} outputs
+ * @param {NamedHead[]} heads
+ * @param {number[]} ids Of the text, without padding.
+ * @param {number} from The first token behind the padding.
+ * @param {number | undefined} masked Id of the mask token.
+ * @returns {Matrix}
+ */
+export function readMatrix(outputs, heads, ids, from, masked) {
+  const parts = heads.flatMap((head) => partsOf(outputs, head));
+  const kept = ids.map((_, i) => i).filter((i) => heads[0].task !== "fill-mask" || ids[i] === masked);
+  const tokens = parts.some((part) => part.perToken) ? (kept.length ? kept : ids.map((_, i) => i)) : [0];
+  const columns = parts.reduce((sum, part) => sum + part.columns, 0);
+  const data = new Float32Array(tokens.length * columns);
+  let offset = 0;
+  for (const part of parts) {
+    tokens.forEach((token, i) => {
+      const at = part.perToken ? (from + token) * part.columns : 0;
+      data.set(part.data.subarray(at, at + part.columns), i * columns + offset);
+    });
+    offset += part.columns;
   }
-  const columns = shape[shape.length - 1];
-  if (task !== "token-classification" && task !== "fill-mask") return { rows: 1, columns, data: data.slice(0, columns) };
-  const kept = ids.map((_, i) => i).filter((i) => task !== "fill-mask" || ids[i] === masked);
-  const tokens = kept.length ? kept : ids.map((_, i) => i);
-  const out = new Float32Array(tokens.length * columns);
-  tokens.forEach((token, i) => out.set(data.subarray((from + token) * columns, (from + token + 1) * columns), i * columns));
-  return { rows: tokens.length, columns, data: out };
+  return { rows: tokens.length, columns, data };
+}
+
+/** Return the outputs of a file that belong to a head, each with the number of its columns; refuse a file of another task or number of labels. */
+function partsOf(outputs, head) {
+  const names = outputs.probabilities && !head.name ? ["probabilities"] : head.outputs;
+  const missing = names.find((name) => !outputs[name]);
+  if (missing) throw new Error(`the file gives ${Object.keys(outputs).join(", ")}; ${head.task} needs ${missing}: a file of another task?`);
+  const perToken = TOKEN_TASKS.includes(head.task);
+  const parts = names.map((name) => {
+    const { shape, data } = outputs[name];
+    return { data, perToken, columns: perToken && shape.length < 3 ? 1 : shape[shape.length - 1] }; // start and end logits: [1, tokens]
+  });
+  const columns = parts.reduce((sum, part) => sum + part.columns, 0);
+  if (head.width !== null && columns !== head.width) throw new Error(`${names.join(", ")}: ${columns} numbers, the folder says ${head.width}. Copy the folder again.`);
+  return parts;
 }
 
 /** Return how alike two vectors are; the larger, the more. */

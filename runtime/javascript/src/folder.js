@@ -95,6 +95,8 @@ export class Folder {
     const config = this.has(FILES.config) ? await this.json(FILES.config) : {};
     const names = config.id2label && Object.keys(config.id2label).length === this.list.labels.length ? Object.keys(config.id2label).map((_, i) => config.id2label[i]) : null;
     if (names && this.list.labels.length && names.join("\n") !== this.list.labels.join("\n")) throw new ArtefactError("artifacts.json: labels differ from those of config.json. Copy the folder again.");
+    const heads = (named) => Object.entries(named ?? {}).sort().join();
+    if (this.has(FILES.config) && heads(config.pocketbert_heads) !== heads(this.list.heads)) throw new ArtefactError("artifacts.json: heads differ from those of config.json. Copy the folder again.");
     return { content: await this.json(FILES.tokenizer), padId: config.pad_token_id ?? config.pad_index ?? 0, tableRows: config.vocab_size };
   }
 

@@ -1,5 +1,5 @@
 // `load` opens an artefact folder and tests that this machine computes its file right; `Model.predict` answers texts.
-import { MASK_TOKENS, applyTemperature, makeHead, maskId, readMatrix, similarity } from "./answers.js";
+import { MASK_TOKENS, applyTemperature, listHeads, makeHead, maskId, readMatrix, similarity, toleranceShares } from "./answers.js";
 import { canOpen, openSession } from "./engines.js";
 import { ArtefactError, openFolder } from "./folder.js";
 import { Tokenizer } from "./tokenizer.js";
@@ -37,6 +37,7 @@ export async function load(source, options = {}) {
 export class Model {
   #folder;
   #session;
+  #heads;
   #head;
   #padId;
   #busy = Promise.resolve();
@@ -51,17 +52,19 @@ export class Model {
     this.task = list.task;
     this.file = record.path;
     this.engine = [session.name, session.version].filter(Boolean).join(" ");
+    this.#heads = listHeads(list);
     this.labels = [...list.labels];
+    this.heads = this.task === "several" ? Object.fromEntries(this.#heads.map((head) => [head.name, head.task])) : null;
     this.prompts = { ...(list.processing.prompts ?? {}) };
     this.maxLength = Math.min(list.processing.max_length, ...(session.lengths.length ? [Math.max(...session.lengths)] : []));
     this.maskToken = MASK_TOKENS.find((token) => tokenizer.id(token) !== undefined) ?? null;
-    this.#head = makeHead({ ...list, maxLength: this.maxLength }, tokenizer);
+    this.#head = makeHead({ ...list, maxLength: this.maxLength }, this.#heads, tokenizer);
     if (this.task === "fill-mask" && this.maskToken === null) throw new ArtefactError("fill-mask needs a mask token, the tokenizer has none.");
   }
 
   /** Answer each text: see the types of answers in index.d.ts. */
   async predict(texts, { prompt } = {}) {
-    const inputs = (typeof texts === "string" ? [texts] : [...texts]).map((text, i) => checkInput(text, this.task, i + 1));
+    const inputs = (typeof texts === "string" ? [texts] : [...texts]).map((text, i) => checkInput(text, this.task, this.#heads, i + 1));
     const put = this.#promptText(prompt);
     const tokenize = (input) => this.#encode(input, put);
     const answers = [];
@@ -74,7 +77,6 @@ export class Model {
         inside = Boolean(outputs.probabilities);
         matrices.push(applyTemperature(this.#read(outputs, row), this.record.confidence?.temperature ?? 1, inside));
       }
-      this.#checkWidth(matrices[0]);
       answers.push(this.#mark(this.#head.answer(input, rows, matrices, inside)));
     }
     return answers;
@@ -105,10 +107,11 @@ export class Model {
       const same = made.ids.join() === ids.join() && made.typeIds.join() === typeIds.join() && offsets.every(([start, end], k) => made.starts[k] === start && made.ends[k] === end);
       if (!same) throw new ArtefactError(`golden_tokens.jsonl: row ${i + 1} is tokenized otherwise here: a tokenizer.json of another model? Copy the folder again.`);
     }
-    const golden = (await this.#folder.golden()).map((row, i) => ({ ...row, number: i + 1 })).filter((row) => this.file in row.outputs);
-    for (const row of chooseRows(golden)) {
+    const golden = (await this.#folder.golden()).map((row, i) => ({ ...row, number: i + 1 }));
+    const shares = toleranceShares(golden.map(recordedMatrix), this.#heads);
+    for (const row of chooseRows(golden.filter((one) => this.file in one.outputs))) {
       const encoded = this.#encode(row.text, this.#promptText(undefined));
-      const difference = goldenDifference(row, this.#read(await this.#run(encoded), encoded), row.outputs[this.file]);
+      const difference = goldenDifference(row, this.#read(await this.#run(encoded), encoded), row.outputs[this.file], shares);
       const allowed = row.tolerance[this.file];
       if (!(difference <= allowed)) throw new ArtefactError(`${this.file}: ${this.engine} computes this file wrongly here: golden row ${row.number} differs by ${difference.toPrecision(3)}, allowed ${allowed.toPrecision(3)}. Use another engine or version, or another file of the folder.`);
     }
@@ -135,7 +138,7 @@ export class Model {
 
   #read(outputs, row) {
     const from = this.#folder.processing.padding_side === "left" ? this.#width(row) - row.ids.length : 0;
-    return readMatrix(outputs, this.task, row.ids, from, this.task === "fill-mask" ? maskId(this.tokenizer) : undefined);
+    return readMatrix(outputs, this.#heads, row.ids, from, this.task === "fill-mask" ? maskId(this.tokenizer) : undefined);
   }
 
   /** Return the length that a row is padded to: none, or the smallest that the file takes. */
@@ -156,13 +159,6 @@ export class Model {
     return ran;
   }
 
-  /** Refuse a file with another number of outputs than the folder lists labels. */
-  #checkWidth(matrix) {
-    const single = this.task === "regression" || this.task === "multiple-choice";
-    const wanted = single ? 1 : this.labels.length || matrix.columns;
-    if (this.task !== "question-answering" && this.task !== "fill-mask" && matrix.columns !== wanted && this.task !== "feature-extraction") throw new ArtefactError(`${this.file} answers ${matrix.columns} numbers, the folder says ${wanted}. Copy the folder again.`);
-  }
-
   /** Mark a label whose probability is below the file's threshold as unknown. */
   #mark(answer) {
     const threshold = this.record.confidence?.unknown ?? this.#folder.processing.unknown ?? null;
@@ -171,7 +167,7 @@ export class Model {
 }
 
 /** Return an input as the task takes it; throw where it does not fit. */
-function checkInput(input, task, number) {
+function checkInput(input, task, heads, number) {
   const refuse = (what) => {
     throw new TypeError(`text ${number}: ${what}`);
   };
@@ -185,7 +181,8 @@ function checkInput(input, task, number) {
   if (!isText(input) && !(Array.isArray(input) && input.length === 2 && input.every(isText))) refuse("is neither a text nor a pair of texts.");
   const parts = isText(input) ? [input] : input;
   if (task === "question-answering" && parts.length < 2) refuse("question-answering takes a question and a context: [question, context].");
-  if (["token-classification", "fill-mask", "feature-extraction"].includes(task) && parts.length > 1) refuse(`${task} takes one text, this is a pair.`);
+  const single = heads.find((head) => ["token-classification", "fill-mask", "feature-extraction"].includes(head.task));
+  if (single && parts.length > 1) refuse(`${single.task} takes one text, this is a pair.`);
   return isText(input) ? input : parts;
 }
 
@@ -197,14 +194,20 @@ function chooseRows(rows) {
   return edges.slice(1).map((end, i) => rows.slice(edges[i], end).reduce((a, b) => (size(b) < size(a) ? b : a)));
 }
 
-/** Return the largest difference of an output from what was recorded; NaN where the shapes differ. */
-function goldenDifference({ places = [], columns = [] }, matrix, expected) {
+/** Return the original model's outputs that a golden row records, a row for each place. */
+function recordedMatrix({ reference, places = [] }) {
+  const rows = places.length || 1;
+  return { rows, columns: reference.length / rows, data: reference };
+}
+
+/** Return the largest difference of an output from what was recorded, divided by its column's share of the tolerance; NaN where the shapes differ. */
+function goldenDifference({ places = [], columns = [] }, matrix, expected, shares) {
   const rows = places.length ? places : Array.from({ length: matrix.rows }, (_, i) => i);
   const wide = columns.length ? columns : Array.from({ length: matrix.columns }, (_, i) => i);
   if (rows.length * wide.length !== expected.length || Math.max(...rows) >= matrix.rows || Math.max(...wide) >= matrix.columns) return NaN;
   let largest = 0;
   rows.forEach((row, i) => wide.forEach((column, k) => {
-    const apart = Math.abs(matrix.data[row * matrix.columns + column] - expected[i * wide.length + k]);
+    const apart = Math.abs(matrix.data[row * matrix.columns + column] - expected[i * wide.length + k]) / shares[k];
     largest = apart > largest || Number.isNaN(apart) ? apart : largest;
   }));
   return largest;

@@ -114,11 +114,9 @@ def _next_commands(folder: Path, artefacts: Artefacts) -> list[str]:
         f"{r.path} ({r.runtime})" for r in artefacts.models() if r.runtime is not None and r.runtime.accelerator
     ]
     platform = "android" if any(r.format is not Format.COREML for r in artefacts.models()) else "ios"
-    if artefacts.heads is not None:  # apps of PocketBERT show one head
-        platform = "server"
     also = f", and copy {', '.join(made_for)} beside its files: pack leaves these out" if made_for else ""
     return [
         f"Try it: pocketbert predict -m {place} {example_texts(artefacts)}",
         *lines,
-        f"{'Carry it in an app' if artefacts.heads is None else 'Serve it'}: pocketbert pack -m {place} -o ASSETS --for {platform}{also}",
+        f"Carry it in an app: pocketbert pack -m {place} -o ASSETS --for {platform}{also}",
     ]

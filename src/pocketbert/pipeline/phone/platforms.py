@@ -81,7 +81,7 @@ class AppPlatform(ABC):
         needed: Files that must be there in addition to the model files.
         useful: Files that are packed if the folder has them.
         folders: Folders whose files are packed if the artefact folder has them.
-        takes_forms: Whether the platform can run files with inputs besides the text, or with the outputs of several heads.
+        takes_forms: Whether the platform can run files with inputs besides the text.
     """
 
     name: ClassVar[str]
@@ -109,15 +109,11 @@ class AppPlatform(ABC):
 
         Raises:
             InputError: If the folder has no such model file, a file is missing or changed, there are too few golden
-                rows, the files take more inputs than the app makes, or they have several heads and the app shows one.
+                rows, or the files take more inputs than the app makes.
         """
         if artefacts.form is not None and not self.takes_forms:
             what = f"its files have the form '{artefacts.form}', with inputs that {self.title} does not make."
             raise InputError(Problem(str(folder), what, "Export the model again with --form text."))
-        if artefacts.heads is not None and not self.takes_forms:
-            what = f"its files have several heads ({', '.join(artefacts.heads)}), which {self.title} does not show."
-            fix = "Carry the files in an app of yours: README.md of the folder has code that reads each head."
-            raise InputError(Problem(str(folder), what, fix))
         passed = [r for r in artefacts.files if not (isinstance(r, ModelRecord) and r.status is Status.FAILED)]
         choice = self.models(artefacts.model_copy(update={"files": passed}))
         if not choice.models:

@@ -54,9 +54,8 @@ def web_code(artefacts: Artefacts, record: ModelRecord) -> str:
     """Return sentences and JavaScript code that runs an ONNX file: with transformers.js, and with PocketBERT's own runtime."""
     file = SnippetFile(artefacts, record)
     code = _transformers_js(file)
-    # the package runs text inputs and single heads only
-    is_run = artefacts.form is None and artefacts.heads is None
-    return f"{code}\n\n{_own_runtime(file)}" if is_run else code
+    # the package makes inputs of texts only
+    return f"{code}\n\n{_own_runtime(file)}" if artefacts.form is None else code
 
 
 def _own_runtime(file: SnippetFile) -> str:

@@ -101,6 +101,12 @@ const SHOW = {
   "feature-extraction": ({ answer }) => [ranked(answer.map((one) => [one.text, one.score]), (score) => score.toFixed(4))],
 };
 
+/** Return what is shown of an answer: of several heads a part for each, under its name. */
+function blocksOf({ heads, task }, asked, answer) {
+  if (!heads) return SHOW[task]({ answer, ...asked });
+  return Object.entries(heads).map(([name, own]) => make("div", { "data-head": name }, make("h3", {}, name), make("div", {}, ...SHOW[own]({ answer: answer[name], ...asked }))));
+}
+
 /** Ask one open file; show the answer and the latency, unless something else is asked by then (`isCurrent`). */
 async function ask(file, list, asked, isCurrent) {
   const begin = performance.now();
@@ -109,7 +115,7 @@ async function ask(file, list, asked, isCurrent) {
     const answer = list.task === "feature-extraction" ? await file.model.rank(asked.first, lines(asked.second), options) : (await file.model.predict([asked.input], options))[0];
     if (!isCurrent()) return;
     file.latencies = [...file.latencies, performance.now() - begin].slice(-LATENCIES);
-    file.answer.replaceChildren(...SHOW[list.task]({ answer, ...asked }), ...(answer.truncated ? [make("p", {}, "The text is too long; a part of it was not read.")] : []));
+    file.answer.replaceChildren(...blocksOf(file.model, asked, answer), ...(answer.truncated ? [make("p", {}, "The text is too long; a part of it was not read.")] : []));
     file.latency.textContent = `${median(file.latencies).toFixed(1)} ms (median of ${file.latencies.length}, with tokenization)`;
   } catch (error) {
     if (isCurrent()) file.answer.replaceChildren(make("p", { class: "bad" }, error.message));
@@ -147,8 +153,10 @@ async function open(file) {
   }
 }
 
-/** Return what a screen reader hears of an answer: what was found in the text, the first of a list, or the text. */
+/** Return what a screen reader hears of an answer: what was found in the text, the first of a list, or the text; of several heads that of each. */
 function summary(box) {
+  const parts = [...box.querySelectorAll("[data-head]")];
+  if (parts.length) return parts.map((part) => `${part.dataset.head}: ${summary(part.lastElementChild)}`).join("; ");
   const marks = [...box.querySelectorAll("mark")].map((mark) => mark.textContent);
   const first = marks.length ? marks.join(", ") : (box.querySelector("li, strong") ?? box).textContent;
   return first.trim().slice(0, 120);
@@ -185,7 +193,8 @@ async function start() {
   const order = (record) => [record.bytes > 1.5 * smallest, record.format !== "tflite", record.bytes]; // LiteRT.js is the faster engine
   records.sort((a, b) => order(a).map((value, i) => value - order(b)[i]).find((difference) => difference !== 0) ?? 0);
   document.title = element("name").textContent = list.name;
-  element("facts").textContent = `${list.task}, ${records.length} files; the first is opened at once, each larger one by its button.`;
+  const does = list.heads ? Object.entries(list.heads).map(([name, task]) => `${name}: ${task}`).join(", ") : list.task;
+  element("facts").textContent = `${does}, ${records.length} files; the first is opened at once, each larger one by its button.`;
   element("size").textContent = `Whole folder: ${megabytes(list.files.reduce((sum, file) => sum + file.bytes, 0))}.`;
   buildForm(list, rows);
   const files = records.map(buildFile);

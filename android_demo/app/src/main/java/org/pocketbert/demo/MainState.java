@@ -4,7 +4,9 @@ import android.content.Context;
 import android.os.Bundle;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.StringJoiner;
 import org.pocketbert.answers.Embedding;
+import org.pocketbert.artefacts.NamedHead;
 import org.pocketbert.artefacts.Processing;
 import org.pocketbert.artefacts.Task;
 import org.pocketbert.demo.model.Candidate;
@@ -225,9 +227,16 @@ final class MainState {
         return folder == null || folder.encoder().maskId() < 0 ? "" : folder.encoder().token(folder.encoder().maskId());
     }
 
-    /** Returns name and task of the model; empty before the folder was read. */
+    /** Returns name and task of the model, of several heads that of each; empty before the folder was read. */
     String title() {
-        return folder == null ? "" : folder.artefacts().name() + " · " + folder.artefacts().task().hubName();
+        if (folder == null) {
+            return "";
+        }
+        StringJoiner tasks = new StringJoiner(", ", folder.artefacts().name() + " · ", "");
+        for (NamedHead head : folder.artefacts().heads()) {
+            tasks.add(head.name() + (head.name().isEmpty() ? "" : ": ") + head.task().hubName());
+        }
+        return tasks.toString();
     }
 
     ModelChoice choice() {

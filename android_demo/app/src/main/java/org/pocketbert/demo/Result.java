@@ -44,6 +44,14 @@ public sealed interface Result {
     /** One sentence, such as a predicted number. */
     record Words(String text) implements Result {}
 
+    /**
+     * A result under a heading.
+     *
+     * @param name name of the head that answered
+     * @param result its answer
+     */
+    record Named(String name, Result result) implements Result {}
+
     /** Several results, one below the other. */
     record Several(List<Result> results) implements Result {}
 }

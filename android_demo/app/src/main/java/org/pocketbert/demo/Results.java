@@ -10,6 +10,7 @@ import org.pocketbert.answers.Excerpt;
 import org.pocketbert.answers.Filled;
 import org.pocketbert.answers.FoundSpan;
 import org.pocketbert.answers.Guess;
+import org.pocketbert.answers.HeadAnswers;
 import org.pocketbert.answers.Labelling;
 import org.pocketbert.answers.Neighbours;
 import org.pocketbert.answers.Prediction;
@@ -65,6 +66,11 @@ final class Results {
         }
         if (answer instanceof Embedding embedding) {
             return neighbours(embedding);
+        }
+        if (answer instanceof HeadAnswers heads) {
+            List<Result> parts = new ArrayList<>();
+            heads.answers().forEach((name, own) -> parts.add(new Result.Named(name, of(input, own))));
+            return new Result.Several(parts);
         }
         throw new IllegalStateException("no view for " + answer.getClass().getSimpleName());
     }

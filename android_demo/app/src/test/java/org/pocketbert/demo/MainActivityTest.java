@@ -148,6 +148,34 @@ public class MainActivityTest {
     }
 
     @Test
+    public void eachOfSeveralHeadsHasAPartUnderItsName() throws Exception {
+        Screen.push(Fixtures.phone("several"));
+        int pieces = 0;
+        for (JsonObject row : answers("several").subList(0, 6)) {
+            try (Screen screen = new Screen().open()) {
+                assertTrue(screen.text(R.id.model).endsWith(" · slots: token-classification, intent: text-classification"));
+                String text = row.get("text").getAsString();
+                screen.type(text);
+                String shown = Screens.texts(screen.result());
+                int slots = shown.indexOf("slots\n");
+                int intent = shown.indexOf("\nintent\n");
+                assertTrue(shown, slots == 0 && intent > 0);
+                JsonObject answer = row.getAsJsonObject("answer");
+                for (var span : answer.getAsJsonArray("slots")) {
+                    int start = text.offsetByCodePoints(0, span.getAsJsonArray().get(0).getAsInt());
+                    int end = text.offsetByCodePoints(0, span.getAsJsonArray().get(1).getAsInt());
+                    String said = text.substring(start, end) + " is " + span.getAsJsonArray().get(2).getAsString();
+                    assertTrue(shown, shown.substring(0, intent).contains(said));
+                    pieces++;
+                }
+                String best = best(answer.getAsJsonObject("intent"));
+                assertTrue(shown, shown.substring(intent).matches("(?s).*\\[\\Q" + best + "\\E: [^\\]]*, chosen\\].*"));
+            }
+        }
+        assertTrue("some text has slots", pieces > 0);
+    }
+
+    @Test
     public void anotherFileIsOpenedWhenItIsChosen() throws Exception {
         Screen.push(Fixtures.phone("text-classification"));
         try (Screen screen = new Screen().open()) {

@@ -65,6 +65,16 @@ public class PicturesTest {
     }
 
     @Test
+    public void heads() throws Exception {
+        Screen.push(Fixtures.phone("several"));
+        List<JsonObject> rows = Fixtures.lines(Fixtures.path("phones/several.app_answers.jsonl"));
+        try (Screen screen = new Screen().open()) {
+            screen.type(rows.get(0).get("text").getAsString());
+            Screens.draw(screen.activity(), "several_heads");
+        }
+    }
+
+    @Test
     public void benchmark() throws Exception {
         Intent intent = new Intent().putExtra("model", "onnx/model_int8.onnx").putExtra("runs", 100).putExtra("seconds", 2)
                 .putExtra("stay", true);

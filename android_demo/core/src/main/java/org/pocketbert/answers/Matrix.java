@@ -35,6 +35,18 @@ public record Matrix(float[] values, int rows, int columns) {
         return out;
     }
 
+    /** Returns some of the columns; this matrix itself where it has no others. A width of -1 stands for all. */
+    public Matrix columns(int start, int width) {
+        if (width < 0 || width == columns) {
+            return this;
+        }
+        float[] out = new float[rows * width];
+        for (int row = 0; row < rows; row++) {
+            System.arraycopy(values, row * columns + start, out, row * width, width);
+        }
+        return new Matrix(out, rows, width);
+    }
+
     /** Returns whether no number is NaN or infinite. */
     public boolean isFinite() {
         for (float value : values) {

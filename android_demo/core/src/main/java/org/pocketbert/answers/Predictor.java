@@ -9,6 +9,7 @@ import org.pocketbert.artefacts.ArtefactException;
 import org.pocketbert.artefacts.Artefacts;
 import org.pocketbert.artefacts.Configuration;
 import org.pocketbert.artefacts.ModelFile;
+import org.pocketbert.artefacts.NamedHead;
 import org.pocketbert.artefacts.Processing;
 import org.pocketbert.artefacts.Task;
 import org.pocketbert.engines.EngineException;
@@ -46,7 +47,7 @@ public final class Predictor {
         this.session = session;
         configuration = Configuration.read(artefacts);
         head = Heads.of(artefacts, file, encoder);
-        readout = new Readout(artefacts.task(), encoder.maskId());
+        readout = new Readout(artefacts.heads(), encoder.maskId());
     }
 
     /** Returns the longest input in tokens that the folder allows and the file takes. */
@@ -73,8 +74,8 @@ public final class Predictor {
         for (Encoding row : rows) { // one at a time: dynamic int8 depends on what else is in a batch
             Batch batch = batch(row);
             Map<String, Tensor> found = session.run(batch.inputs());
-            scored = readout.names(found).contains(Readout.PROBABILITIES);
-            outputs.add(checked(readout.matrix(found, batch, 0)));
+            scored = readout.isScored(found);
+            outputs.add(readout.matrix(found, batch, 0));
         }
         return head.answer(input, rows, outputs, scored);
     }
@@ -86,7 +87,9 @@ public final class Predictor {
      * @throws TextException if the task cannot take it
      */
     public List<Encoding> encode(Input input) throws TextException {
-        input.check(artefacts.task());
+        for (NamedHead one : artefacts.heads()) {
+            input.check(one.task());
+        }
         Processing processing = artefacts.processing();
         if (artefacts.task() == Task.QUESTION_ANSWERING) {
             return encoder.windows(input, maxLength(), processing.stride());
@@ -114,15 +117,5 @@ public final class Predictor {
     public Batch batch(Encoding row) throws TextException {
         int length = Lengths.fitting(session.facts().lengths(), row.length());
         return Batch.of(List.of(row), length, configuration.padId(), artefacts.processing().padsLeft());
-    }
-
-    private Matrix checked(Matrix matrix) throws AnswerException {
-        Task task = artefacts.task();
-        int wanted = task.namesLabels() ? artefacts.labels().size() : task == Task.REGRESSION ? 1 : matrix.columns();
-        if (matrix.columns() != wanted) {
-            throw new AnswerException("The file answers " + matrix.columns() + " numbers, the folder lists " + wanted
-                    + ". Pack the model again.");
-        }
-        return matrix;
     }
 }

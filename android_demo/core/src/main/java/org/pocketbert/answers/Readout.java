@@ -1,33 +1,45 @@
 package org.pocketbert.answers;
 
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import org.pocketbert.artefacts.NamedHead;
 import org.pocketbert.artefacts.Task;
 import org.pocketbert.engines.Tensor;
 import org.pocketbert.text.Batch;
 
-/** Reads what the outputs of a batch say of each row: one matrix per row, without its padding. */
+/**
+ * Reads what the outputs of a batch say of each row: one matrix per row, without its padding. The columns of several heads stand
+ * side by side; where one of them labels tokens, those on whole texts have the same numbers at each token.
+ */
 public final class Readout {
     /** Name of the output of a file that computes the scores itself. */
     public static final String PROBABILITIES = "probabilities";
 
-    private final Task task;
+    private final List<NamedHead> heads;
     private final int maskId;
 
     /**
      * Creates a reader.
      *
-     * @param task decides which outputs and tokens matter
+     * @param heads decide which outputs and tokens matter
      * @param maskId id of the token for a hidden word, for fill-mask; -1 for none
      */
-    public Readout(Task task, int maskId) {
-        this.task = task;
+    public Readout(List<NamedHead> heads, int maskId) {
+        this.heads = heads;
         this.maskId = maskId;
     }
 
-    /** Returns the outputs that the answer is made from. */
-    public List<String> names(Map<String, Tensor> outputs) {
-        return outputs.containsKey(PROBABILITIES) ? List.of(PROBABILITIES) : task.outputs();
+    /** Holds one output of a batch. */
+    private record Part(float[] values, int width, boolean perToken) {}
+
+    /** Returns whether the file computes the scores itself, so that its outputs are probabilities. */
+    public boolean isScored(Map<String, Tensor> outputs) {
+        return names(heads.get(0), outputs).contains(PROBABILITIES);
+    }
+
+    private static List<String> names(NamedHead head, Map<String, Tensor> outputs) {
+        return head.name().isEmpty() && outputs.containsKey(PROBABILITIES) ? List.of(PROBABILITIES) : head.outputs();
     }
 
     /**
@@ -39,76 +51,69 @@ public final class Readout {
      * @throws AnswerException if an output is missing, has another shape, or holds a number that is not finite
      */
     public Matrix matrix(Map<String, Tensor> outputs, Batch batch, int row) throws AnswerException {
-        List<String> names = names(outputs);
-        for (String name : names) {
-            if (!outputs.containsKey(name)) {
-                throw new AnswerException("The file gives " + outputs.keySet() + "; " + task.hubName() + " needs " + names
-                        + ". It is a file of another task: pack the model again.");
+        List<Part> parts = new ArrayList<>();
+        for (NamedHead head : heads) {
+            parts.addAll(parts(head, outputs, batch));
+        }
+        int[] tokens = parts.stream().anyMatch(Part::perToken) ? tokens(batch, row) : new int[1];
+        int columns = parts.stream().mapToInt(Part::width).sum();
+        float[] values = new float[tokens.length * columns];
+        int to = 0;
+        for (int token : tokens) {
+            for (Part part : parts) {
+                int place = part.perToken() ? row * batch.length() + token : row;
+                System.arraycopy(part.values(), place * part.width(), values, to, part.width());
+                to += part.width();
             }
         }
-        Matrix out = task.perToken() ? perToken(outputs, names, batch, row) : perText(outputs.get(names.get(0)), batch, row);
+        Matrix out = new Matrix(values, tokens.length, columns);
         if (!out.isFinite()) {
             throw new AnswerException("The engine answered numbers that are not finite. Choose another file or engine.");
         }
         return out;
     }
 
-    private Matrix perText(Tensor tensor, Batch batch, int row) throws AnswerException {
-        checkShape(tensor, batch, 2);
-        float[] values = tensor.row(row);
-        return new Matrix(values, 1, values.length);
-    }
-
-    private Matrix perToken(Map<String, Tensor> outputs, List<String> names, Batch batch, int row) throws AnswerException {
+    /** Returns the outputs of one head; their names, shapes and number of columns are checked. */
+    private static List<Part> parts(NamedHead head, Map<String, Tensor> outputs, Batch batch) throws AnswerException {
+        List<String> names = names(head, outputs);
+        if (!outputs.keySet().containsAll(names)) {
+            throw new AnswerException("The file gives " + outputs.keySet() + "; " + head.task().hubName() + " needs " + names
+                    + ". It is a file of another task: pack the model again.");
+        }
+        List<Part> parts = new ArrayList<>();
+        boolean perToken = head.task().perToken();
         int columns = 0;
         for (String name : names) {
-            checkShape(outputs.get(name), batch, names.size() == 1 ? 3 : 2);
-            columns += columns(outputs.get(name));
-        }
-        boolean[] read = read(batch, row);
-        int count = 0;
-        for (boolean one : read) {
-            count += one ? 1 : 0;
-        }
-        float[] values = new float[count * columns];
-        int to = 0;
-        for (int token = 0; token < read.length; token++) {
-            if (!read[token]) {
-                continue;
+            int[] shape = outputs.get(name).shape();
+            boolean right = shape.length == (perToken && names.size() == 1 ? 3 : 2) && shape[0] == batch.ids().length;
+            if (!right || (perToken && shape[1] != batch.length())) {
+                throw new AnswerException("The engine answered an output of shape " + java.util.Arrays.toString(shape)
+                        + ", which is not one of " + head.task().hubName() + ". Choose another file or engine.");
             }
-            for (String name : names) {
-                int width = columns(outputs.get(name));
-                int from = (row * read.length + token) * width;
-                System.arraycopy(outputs.get(name).values(), from, values, to, width);
-                to += width;
+            int width = perToken && shape.length == 2 ? 1 : shape[shape.length - 1];
+            parts.add(new Part(outputs.get(name).values(), width, perToken));
+            columns += width;
+        }
+        if (head.width() >= 0 && columns != head.width()) {
+            throw new AnswerException("The file answers " + columns + " numbers" + (head.name().isEmpty() ? "" : " of " + head.name())
+                    + ", the folder lists " + head.width() + ". Pack the model again.");
+        }
+        return parts;
+    }
+
+    /** Returns the tokens that are read: all but padding; of fill-mask the masked ones, where there are any. */
+    private int[] tokens(Batch batch, int row) {
+        List<Integer> all = new ArrayList<>();
+        List<Integer> masked = new ArrayList<>();
+        for (int token = 0; token < batch.length(); token++) {
+            if (batch.mask()[row][token] == 1) {
+                all.add(token);
+                if (batch.ids()[row][token] == maskId) {
+                    masked.add(token);
+                }
             }
         }
-        return new Matrix(values, count, columns);
-    }
-
-    /** Tells which tokens are read: all but padding; of fill-mask the masked ones, where there are any. */
-    private boolean[] read(Batch batch, int row) {
-        boolean[] masked = new boolean[batch.length()];
-        boolean[] all = new boolean[batch.length()];
-        boolean any = false;
-        for (int token = 0; token < all.length; token++) {
-            all[token] = batch.mask()[row][token] == 1;
-            masked[token] = all[token] && batch.ids()[row][token] == maskId;
-            any |= masked[token];
-        }
-        return task == Task.FILL_MASK && any ? masked : all;
-    }
-
-    private static int columns(Tensor tensor) {
-        return tensor.shape().length == 3 ? tensor.shape()[2] : 1;
-    }
-
-    private void checkShape(Tensor tensor, Batch batch, int axes) throws AnswerException {
-        int[] shape = tensor.shape();
-        boolean right = shape.length == axes && shape[0] == batch.ids().length;
-        if (!right || (task.perToken() && shape[1] != batch.length())) {
-            throw new AnswerException("The engine answered an output of shape " + java.util.Arrays.toString(shape)
-                    + ", which is not one of " + task.hubName() + ". Choose another file or engine.");
-        }
+        boolean fills = heads.get(0).task() == Task.FILL_MASK && !masked.isEmpty();
+        return (fills ? masked : all).stream().mapToInt(Integer::intValue).toArray();
     }
 }

@@ -66,7 +66,12 @@ public final class Artefacts {
         return list.task();
     }
 
-    /** Returns the names of the outputs in order of their ids; empty for tasks without labels. */
+    /** Returns the heads in order of their outputs: the only one, without a name, or each of several. */
+    public List<NamedHead> heads() {
+        return list.heads();
+    }
+
+    /** Returns the names of the outputs in order of their ids, of several heads each with the head's name in front; empty for tasks without labels. */
     public List<String> labels() {
         return list.labels();
     }

@@ -1,8 +1,11 @@
 package org.pocketbert.artefacts;
 
 import com.google.gson.JsonElement;
+import com.google.gson.JsonObject;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 
 /**
  * Holds what an app needs of {@code config.json}, the label file of the folder.
@@ -17,10 +20,12 @@ public record Configuration(int padId, int vocabularySize, List<String> labels) 
     /** Largest file that is read, in bytes. */
     public static final long MAX_BYTES = 16L << 20;
 
+    private static final String HEADS = "pocketbert_heads";
+
     /**
-     * Reads {@code config.json} and compares its label names with those of the list.
+     * Reads {@code config.json} and compares its label names and heads with those of the list.
      *
-     * @throws ArtefactException if it is missing, not the listed file, no configuration, or names other labels
+     * @throws ArtefactException if it is missing, not the listed file, no configuration, or names other labels or heads
      */
     public static Configuration read(Artefacts artefacts) throws ArtefactException {
         JsonElement content = artefacts.json(FILE_NAME, MAX_BYTES);
@@ -34,7 +39,29 @@ public record Configuration(int padId, int vocabularySize, List<String> labels) 
         if (artefacts.task().namesLabels() && !found.labels().isEmpty() && !found.labels().equals(listed)) {
             throw Artefacts.malformed(FILE_NAME, "its labels differ from those of the list: " + difference(found.labels(), listed));
         }
+        checkHeads(artefacts, Fields.of("", content));
         return found;
+    }
+
+    /** Refuses a model with other heads than the list has, or heads where the list has one. */
+    private static void checkHeads(Artefacts artefacts, Fields config) throws ArtefactException {
+        Map<String, String> listed = new HashMap<>();
+        for (NamedHead head : artefacts.heads()) {
+            listed.put(head.name(), head.task().hubName());
+        }
+        listed.remove("");
+        Map<String, String> found = new HashMap<>();
+        try {
+            Fields heads = config.has(HEADS) ? config.fields(HEADS) : Fields.of("", new JsonObject());
+            for (String name : heads.keys()) {
+                found.put(name, heads.text(name));
+            }
+        } catch (Fields.WrongField e) {
+            throw Artefacts.malformed(FILE_NAME, e.getMessage());
+        }
+        if (!found.equals(listed)) {
+            throw Artefacts.malformed(FILE_NAME, HEADS + " is " + found + ", the list has " + listed + ".");
+        }
     }
 
     private static Configuration of(Fields fields) {

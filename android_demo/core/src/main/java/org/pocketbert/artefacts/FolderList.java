@@ -16,6 +16,7 @@ record FolderList(
         String name,
         Task task,
         List<String> labels,
+        List<NamedHead> heads,
         boolean pair,
         Processing processing,
         Map<String, FileEntry> files,
@@ -29,14 +30,15 @@ record FolderList(
         Fields fields = Fields.of("", content);
         checkSchema(fields.text("schema_version", ""));
         Task task = Task.named(fields.text("task"));
-        if (fields.text("task").equals("several")) {
-            throw new Fields.WrongField("the folder has several heads, and this app shows one.");
-        }
         if (task == null) {
             throw new Fields.WrongField("task '" + fields.text("task") + "' is not known to this app.");
         }
         List<String> labels = List.copyOf(fields.texts("labels"));
         checkLabels(task, labels);
+        Processing processing = Processing.of(fields.fields("processing"), task, labels.size());
+        List<NamedHead> heads = task == Task.SEVERAL
+                ? NamedHead.several(fields.fields("heads"), labels)
+                : List.of(NamedHead.only(task, labels, processing.score(), processing.thresholds()));
         Map<String, FileEntry> files = new LinkedHashMap<>();
         List<ModelFile> models = new ArrayList<>();
         List<Fields> records = fields.objects("files");
@@ -60,8 +62,9 @@ record FolderList(
                 fields.text("name"),
                 task,
                 labels,
+                heads,
                 fields.flag("pair", false),
-                Processing.of(fields.fields("processing"), task, labels.size()),
+                processing,
                 Collections.unmodifiableMap(files),
                 List.copyOf(models));
     }

@@ -9,7 +9,7 @@ import java.util.List;
  * @param pairOrder meaning of the two texts of a pair, in order
  * @param padsLeft whether padding stands before the text
  * @param keepsEnd whether the beginning of a text that is too long is cut off, and not its end
- * @param score turns outputs into scores: {@code softmax}, {@code sigmoid} or {@code none}
+ * @param score turns outputs into scores: {@code softmax}, {@code sigmoid}, {@code none}, or {@code by-head} of several heads
  * @param prompt the default prompt, a text that is put in front of a text, of a pair in front of the first one; empty for none
  * @param thresholds probability from which each label is given (multi-label); empty for other tasks
  * @param unknown probability below which an answer of any file is unknown (text-classification); 0 where there is none, or each

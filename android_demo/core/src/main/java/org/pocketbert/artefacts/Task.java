@@ -17,7 +17,9 @@ public enum Task {
     /** Tokens for the masked places of a text. */
     FILL_MASK("fill-mask", "softmax", true, false, List.of("logits")),
     /** One vector for a text. */
-    FEATURE_EXTRACTION("feature-extraction", "none", false, false, List.of("sentence_embedding"));
+    FEATURE_EXTRACTION("feature-extraction", "none", false, false, List.of("sentence_embedding")),
+    /** Several heads on one encoder, each with a task and outputs of its own: see {@link NamedHead}. */
+    SEVERAL("several", "by-head", false, true, List.of());
 
     private final String hubName;
     private final String score;
@@ -38,7 +40,7 @@ public enum Task {
         return hubName;
     }
 
-    /** Returns what turns outputs into scores: {@code softmax}, {@code sigmoid} or {@code none}. */
+    /** Returns what turns outputs into scores: {@code softmax}, {@code sigmoid}, {@code none}, or {@code by-head} of several heads. */
     public String score() {
         return score;
     }
@@ -66,6 +68,11 @@ public enum Task {
     /** Returns whether it takes single texts only. */
     public boolean singlesOnly() {
         return this == TOKEN_CLASSIFICATION || this == FILL_MASK || this == FEATURE_EXTRACTION;
+    }
+
+    /** Returns whether one of several heads on one encoder can have it. */
+    public boolean canBeOneOfSeveral() {
+        return this == TEXT_CLASSIFICATION || this == MULTI_LABEL || this == REGRESSION || this == TOKEN_CLASSIFICATION;
     }
 
     /** Returns the task of a name on the Hub, or null where there is none. */

@@ -45,6 +45,23 @@ public record GoldenRow(
         });
     }
 
+    /**
+     * Reads what the original model of a folder with several heads gave for each text, all columns of the recorded places.
+     *
+     * @throws ArtefactException if the golden file is missing, not the listed one, or a row is wrong
+     */
+    static List<Matrix> references(Artefacts artefacts) throws ArtefactException {
+        int columns = artefacts.labels().size();
+        return JsonLines.read(artefacts, FILE_NAME, fields -> {
+            float[] values = fields.floats("reference");
+            int rows = Math.max(1, fields.wholes("places", 0, MAX_PLACE).length);
+            if (values.length != rows * columns) {
+                throw new Fields.WrongField("reference has " + values.length + " numbers for " + columns + " labels.");
+            }
+            return new Matrix(values, rows, columns);
+        });
+    }
+
     private static GoldenRow of(int number, Fields fields, String path) {
         Map<String, float[]> outputs = new HashMap<>();
         outputs.put(path, fields.fields("outputs").floats(path));
@@ -74,8 +91,9 @@ public record GoldenRow(
      *
      * @param path the model file
      * @param answer its outputs for this row
+     * @param shares what differences of each recorded column are divided by; empty for 1
      */
-    public double difference(String path, Matrix answer) {
+    public double difference(String path, Matrix answer, double[] shares) {
         float[] expected = outputs.get(path);
         int rows = places.length == 0 ? answer.rows() : places.length;
         int width = columns.length == 0 ? answer.columns() : columns.length;
@@ -90,7 +108,8 @@ public record GoldenRow(
                 if (row >= answer.rows() || column >= answer.columns()) {
                     return Double.NaN;
                 }
-                double difference = Math.abs((double) answer.at(row, column) - expected[i * width + j]);
+                double share = shares.length == 0 ? 1 : j < shares.length ? shares[j] : Double.NaN;
+                double difference = Math.abs((double) answer.at(row, column) - expected[i * width + j]) / share;
                 worst = Double.isNaN(difference) ? Double.NaN : Math.max(worst, difference); // max keeps a NaN
             }
         }

@@ -39,7 +39,7 @@ public final class SelfTest {
      * Holds what a passed test found.
      *
      * @param rows rows that were compared
-     * @param largest largest difference from the recorded outputs
+     * @param largest largest difference from the recorded outputs, of several heads divided by the head's share of the tolerance
      * @param tolerance largest difference that is allowed
      */
     public record Report(int rows, double largest, double tolerance) {}
@@ -100,11 +100,12 @@ public final class SelfTest {
     }
 
     private Report compare(Predictor predictor, String engine, List<GoldenRow> rows)
-            throws SelfTestException, EngineException {
+            throws SelfTestException, ArtefactException, EngineException {
         double largest = 0;
         double tolerance = 0;
+        double[] shares = ToleranceShares.read(artefacts);
         for (GoldenRow row : rows) {
-            double difference = difference(predictor, row);
+            double difference = difference(predictor, row, shares);
             double allowed = row.tolerance().get(model.path());
             if (!(difference <= allowed)) { // true for NaN too
                 throw new SelfTestException(
@@ -120,13 +121,13 @@ public final class SelfTest {
         return new Report(rows.size(), largest, tolerance);
     }
 
-    private double difference(Predictor predictor, GoldenRow row) throws EngineException {
+    private double difference(Predictor predictor, GoldenRow row, double[] shares) throws EngineException {
         try {
             int longest = artefacts.processing().maxLength();
             // a pair is one row here, also for questions: recorded rows fit; they are recorded without the prompt
             Input input = row.input().behind(artefacts.processing().prompt());
             Encoding encoding = predictor.encoder().encode(input, Math.min(longest, predictor.maxLength()));
-            return row.difference(model.path(), predictor.run(encoding));
+            return row.difference(model.path(), predictor.run(encoding), shares);
         } catch (AnswerException | TextException e) {
             return Double.NaN;
         }

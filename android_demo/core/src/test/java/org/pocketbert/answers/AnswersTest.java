@@ -9,6 +9,7 @@ import com.google.gson.JsonArray;
 import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
@@ -19,6 +20,7 @@ import org.pocketbert.answers.heads.Heads;
 import org.pocketbert.artefacts.Artefacts;
 import org.pocketbert.artefacts.Configuration;
 import org.pocketbert.artefacts.ModelFile;
+import org.pocketbert.artefacts.NamedHead;
 import org.pocketbert.artefacts.Task;
 import org.pocketbert.engines.Tensor;
 import org.pocketbert.text.Batch;
@@ -35,7 +37,7 @@ public class AnswersTest {
 
     @Test
     public void everyKitIsThere() {
-        assertEquals(15, Cases.kits().size());
+        assertEquals(17, Cases.kits().size());
     }
 
     @Test
@@ -86,7 +88,7 @@ public class AnswersTest {
         Artefacts artefacts = cases.artefacts();
         int[] next = {0};
         FakeSession session = new FakeSession(
-                artefacts.task(), cases.encoder(rows).maskId(), lengths, ids -> matrix(example, next[0]++));
+                artefacts.heads(), cases.encoder(rows).maskId(), lengths, ids -> matrix(example, next[0]++));
         Predictor predictor = new Predictor(artefacts, cases.encoder(rows), artefacts.standard(), session);
         JsonObject expected = example.getAsJsonObject("answer");
         if (input.first().isBlank() || (input.second() != null && input.second().isBlank())) {
@@ -110,7 +112,8 @@ public class AnswersTest {
             Artefacts artefacts = cases.artefacts();
             TextEncoder encoder = TokenizerEncoder.read(artefacts);
             boolean windows = artefacts.task() == Task.QUESTION_ANSWERING;
-            boolean places = windows || artefacts.task() == Task.TOKEN_CLASSIFICATION;
+            boolean words = artefacts.heads().stream().anyMatch(head -> head.task() == Task.TOKEN_CLASSIFICATION);
+            boolean places = windows || words;
             for (JsonObject example : cases.cases()) {
                 Input input = Cases.input(example.get("input")).behind(artefacts.processing().prompt());
                 int stride = artefacts.processing().stride();
@@ -125,7 +128,7 @@ public class AnswersTest {
                         assertArrayEquals(kit, rows.get(i).ends(), found.get(i).ends());
                         assertArrayEquals(kit, rows.get(i).parts(), found.get(i).parts());
                     }
-                    if (artefacts.task() == Task.TOKEN_CLASSIFICATION) { // of pairs the library numbers other things
+                    if (words) { // of pairs the library numbers other things
                         assertArrayEquals(kit, rows.get(i).words(), found.get(i).words());
                     }
                     assertEquals(kit, !windows && rows.get(i).truncated(), !windows && found.get(i).truncated());
@@ -177,6 +180,9 @@ public class AnswersTest {
             assertEquals(where, expected.get("score").getAsDouble(), excerpt.score(), EXACT);
         } else if (answer instanceof Filled filled) {
             compareGuesses(where, expected.getAsJsonArray("places"), filled.places());
+        } else if (answer instanceof HeadAnswers heads) {
+            assertEquals(where, expected.size() - 1, heads.answers().size()); // one key is truncated
+            heads.answers().forEach((name, own) -> compare(where + " " + name, expected.getAsJsonObject(name), own));
         } else {
             float[] vector = ((Embedding) answer).vector();
             double[] numbers = Cases.numbers(expected, "vector");
@@ -221,9 +227,13 @@ public class AnswersTest {
         return out;
     }
 
+    private static Readout readout(Task task, String... labels) {
+        return new Readout(List.of(NamedHead.only(task, List.of(labels), task.score(), new double[0])), -1);
+    }
+
     @Test
     public void outputsOfAnotherTaskAreRefused() throws Exception {
-        Readout readout = new Readout(Task.QUESTION_ANSWERING, -1);
+        Readout readout = readout(Task.QUESTION_ANSWERING);
         Batch batch = batch();
         Map<String, Tensor> logits = Map.of("logits", new Tensor(new float[6], new int[] {1, 6}));
         AnswerException e = assertThrows(AnswerException.class, () -> readout.matrix(logits, batch, 0));
@@ -236,8 +246,25 @@ public class AnswersTest {
     }
 
     @Test
+    public void headsOfAnotherFileAreRefused() throws Exception {
+        Readout readout = new Readout(Cases.of("slots-and-intent").artefacts().heads(), -1);
+        Map<String, Tensor> outputs = new HashMap<>();
+        outputs.put("slots_logits", new Tensor(new float[15], new int[] {1, 3, 5}));
+        outputs.put("mood_logits", new Tensor(new float[1], new int[] {1, 1}));
+        AnswerException e = assertThrows(AnswerException.class, () -> readout.matrix(outputs, batch(), 0));
+        assertTrue(e.getMessage(), e.getMessage().contains("needs [intent_logits]"));
+        outputs.put("intent_logits", new Tensor(new float[2], new int[] {1, 2}));
+        e = assertThrows(AnswerException.class, () -> readout.matrix(outputs, batch(), 0));
+        assertTrue(e.getMessage(), e.getMessage().contains("answers 2 numbers of intent, the folder lists 3"));
+        outputs.put("intent_logits", new Tensor(new float[] {1, 2, 3}, new int[] {1, 3}));
+        Matrix matrix = readout.matrix(outputs, batch(), 0);
+        assertEquals(3, matrix.rows());
+        assertArrayEquals(new float[] {0, 0, 0, 0, 0, 0, 1, 2, 3}, matrix.row(2), 0);
+    }
+
+    @Test
     public void numbersThatAreNotFiniteAreRefused() {
-        Readout readout = new Readout(Task.REGRESSION, -1);
+        Readout readout = readout(Task.REGRESSION);
         for (float wrong : new float[] {Float.NaN, Float.POSITIVE_INFINITY}) {
             Map<String, Tensor> outputs = Map.of("logits", new Tensor(new float[] {wrong}, new int[] {1, 1}));
             assertThrows(AnswerException.class, () -> readout.matrix(outputs, batch(), 0));
@@ -246,7 +273,7 @@ public class AnswersTest {
 
     @Test
     public void probabilitiesOfAFileAreNotScoredTwice() throws Exception {
-        Readout readout = new Readout(Task.TEXT_CLASSIFICATION, -1);
+        Readout readout = readout(Task.TEXT_CLASSIFICATION, "no", "yes");
         Tensor tensor = new Tensor(new float[] {0.25f, 0.75f}, new int[] {1, 2});
         Matrix matrix = readout.matrix(Map.of("probabilities", tensor), batch(), 0);
         Cases cases = Cases.of("pairs"); // two labels

@@ -1,5 +1,6 @@
 package org.pocketbert.answers;
 
+import com.google.gson.JsonArray;
 import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
 import com.google.gson.JsonParser;
@@ -106,10 +107,27 @@ public final class Cases {
         return row.getAsJsonArray(key).asList().stream().mapToDouble(JsonElement::getAsDouble).toArray();
     }
 
+    /** What a column of the tests' engine holds: a number for each token or for the whole text, and what it is multiplied by. */
+    public record Column(boolean perToken, double factor) {}
+
+    /** The columns of the tests' engine. */
+    public List<Column> columns() throws IOException {
+        List<Column> out = new ArrayList<>();
+        for (JsonElement column : tokens().getAsJsonArray("columns")) {
+            JsonArray both = column.getAsJsonArray();
+            out.add(new Column(both.get(0).getAsBoolean(), both.get(1).getAsDouble()));
+        }
+        return out;
+    }
+
+    private JsonObject tokens() throws IOException {
+        String json = Files.readString(new File(folder, "tokens.json").toPath(), StandardCharsets.UTF_8);
+        return JsonParser.parseString(json).getAsJsonObject();
+    }
+
     /** An encoder that returns given rows, and spells tokens as the kit does. */
     public TextEncoder encoder(List<Encoding> rows) throws IOException {
-        String json = Files.readString(new File(folder, "tokens.json").toPath(), StandardCharsets.UTF_8);
-        JsonObject spelled = JsonParser.parseString(json).getAsJsonObject();
+        JsonObject spelled = tokens();
         return new TextEncoder() {
             @Override
             public Encoding encode(Input input, int maxLength) {

@@ -3,6 +3,7 @@ package org.pocketbert.answers;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import org.pocketbert.artefacts.NamedHead;
 import org.pocketbert.artefacts.Task;
 import org.pocketbert.engines.EngineException;
 import org.pocketbert.engines.Processor;
@@ -20,7 +21,7 @@ public final class FakeSession implements Session {
         Matrix of(long[] ids);
     }
 
-    private final Task task;
+    private final List<NamedHead> heads;
     private final int maskId;
     private final List<Integer> lengths;
     private final Answers answers;
@@ -28,8 +29,8 @@ public final class FakeSession implements Session {
     public final List<Integer> ran = new java.util.ArrayList<>();
 
     /** Creates a session. */
-    public FakeSession(Task task, int maskId, List<Integer> lengths, Answers answers) {
-        this.task = task;
+    public FakeSession(List<NamedHead> heads, int maskId, List<Integer> lengths, Answers answers) {
+        this.heads = heads;
         this.maskId = maskId;
         this.lengths = lengths;
         this.answers = answers;
@@ -51,33 +52,35 @@ public final class FakeSession implements Session {
             }
         }
         Matrix matrix = answers.of(java.util.Arrays.copyOf(real, count));
-        return task.perToken() ? perToken(matrix, ids, mask) : Map.of(
-                task.outputs().get(0), new Tensor(matrix.values(), new int[] {1, matrix.columns()}));
+        Map<String, Tensor> out = new HashMap<>();
+        for (NamedHead head : heads) {
+            for (int output = 0; output < head.outputs().size(); output++) {
+                Matrix own = heads.size() == 1 ? matrix : matrix.columns(head.start(), head.width());
+                boolean joins = head.outputs().size() == 1; // start and end are outputs of their own
+                out.put(head.outputs().get(output), tensor(head.task(), joins ? own : own.columns(output, 1), joins, ids, mask));
+            }
+        }
+        return out;
     }
 
-    private Map<String, Tensor> perToken(Matrix matrix, long[] ids, long[] mask) {
-        int width = task == Task.QUESTION_ANSWERING ? 1 : matrix.columns();
+    private Tensor tensor(Task task, Matrix matrix, boolean joins, long[] ids, long[] mask) {
+        int width = matrix.columns();
+        if (!task.perToken()) {
+            return new Tensor(matrix.row(0), new int[] {1, width});
+        }
         boolean anyMask = false;
         for (long id : ids) {
             anyMask |= task == Task.FILL_MASK && id == maskId;
         }
-        Map<String, Tensor> out = new HashMap<>();
-        for (int output = 0; output < task.outputs().size(); output++) {
-            float[] values = new float[ids.length * width];
-            java.util.Arrays.fill(values, UNREAD);
-            int row = 0;
-            for (int i = 0; i < ids.length; i++) {
-                if (mask[i] == 1 && (!anyMask || ids[i] == maskId)) {
-                    for (int j = 0; j < width; j++) {
-                        values[i * width + j] = matrix.at(row, j + output);
-                    }
-                    row++;
-                }
+        float[] values = new float[ids.length * width];
+        java.util.Arrays.fill(values, UNREAD);
+        int row = 0;
+        for (int i = 0; i < ids.length; i++) {
+            if (mask[i] == 1 && (!anyMask || ids[i] == maskId)) {
+                System.arraycopy(matrix.row(row++), 0, values, i * width, width);
             }
-            int[] shape = task.outputs().size() > 1 ? new int[] {1, ids.length} : new int[] {1, ids.length, width};
-            out.put(task.outputs().get(output), new Tensor(values, shape));
         }
-        return out;
+        return new Tensor(values, joins ? new int[] {1, ids.length, width} : new int[] {1, ids.length});
     }
 
     @Override

@@ -106,7 +106,7 @@ public class ArtefactsTest {
     @Test
     public void contradictionsAreRefused() {
         refused("text-classification", "soup", Reason.MALFORMED, "task 'soup'");
-        refused("text-classification", "several", Reason.MALFORMED, "the folder has several heads");
+        refused("text-classification", "several", Reason.MALFORMED, "processing.score is 'softmax'; of several it is by-head");
         refused("text-classification", "fill-mask", Reason.MALFORMED, "fill-mask has none");
         refused("\"no\", \"yes\"", "\"no\", \"no\"", Reason.MALFORMED, "a name twice");
         refused("\"no\", \"yes\"", "", Reason.MALFORMED, "has some");
@@ -126,6 +126,49 @@ public class ArtefactsTest {
         refused("\"passed\"", "\"failed\"", Reason.MALFORMED, "no model file is listed");
         refused("\"bytes\": 7", "\"bytes\": -7", Reason.MALFORMED, "bytes is -7");
         refused("\"sha256\": \"", "\"sha256\": \"x", Reason.MALFORMED, "64 hexadecimal digits");
+    }
+
+    @Test
+    public void severalHeadsAreReadInTheOrderOfTheirColumns() throws Exception {
+        MemoryAssets assets = heads("{\"mood\": \"regression\", \"topics\": \"multi-label\"}");
+        Artefacts artefacts = Artefacts.read(assets);
+        assertEquals(Task.SEVERAL, artefacts.task());
+        NamedHead topics = artefacts.heads().get(0);
+        assertEquals("topics", topics.name());
+        assertEquals(List.of("no", "yes"), topics.labels());
+        assertEquals(List.of("topics_logits"), topics.outputs());
+        assertEquals(0.5, topics.thresholds()[1], 0);
+        assertEquals(2, artefacts.heads().get(1).start());
+        assertEquals(1, artefacts.heads().get(1).width());
+        ArtefactException e = assertThrows(ArtefactException.class, () -> Configuration.read(artefacts));
+        assertTrue(e.getMessage(), e.getMessage().contains("pocketbert_heads is {}, the list has {"));
+    }
+
+    @Test
+    public void headsThatDoNotFitTheirLabelsAreRefused() {
+        for (String wrong : List.of(
+                "{}",
+                "{\"topics\": \"multi-label\"}",
+                "{\"topics\": \"multi-label\", \"other\": \"regression\"}",
+                "{\"topics\": \"multi-label\", \"mood\": \"regression\", \"x\": \"regression\", \"y\": \"regression\"}",
+                "{\"topics\": \"regression\", \"mood\": \"regression\"}")) {
+            ArtefactException e = refused(heads(wrong));
+            assertTrue(e.getMessage(), e.getMessage().contains("do not fit the labels"));
+        }
+        for (String task : List.of("fill-mask", "several", "soup")) {
+            ArtefactException e = refused(heads("{\"topics\": \"multi-label\", \"mood\": \"" + task + "\"}"));
+            assertTrue(e.getMessage(), e.getMessage().contains("heads.mood is '" + task + "'"));
+        }
+    }
+
+    private static MemoryAssets heads(String heads) {
+        MemoryAssets assets = MemoryAssets.classifier();
+        assets.put("config.json", "{\"id2label\": {\"0\": \"topics: no\", \"1\": \"topics: yes\", \"2\": \"mood: number\"}}");
+        String list = assets.list()
+                .replace("\"text-classification\"", "\"several\", \"heads\": " + heads)
+                .replace("\"no\", \"yes\"", "\"topics: no\", \"topics: yes\", \"mood: number\"")
+                .replace("softmax", "by-head");
+        return assets.put(Artefacts.FILE_NAME, list);
     }
 
     @Test

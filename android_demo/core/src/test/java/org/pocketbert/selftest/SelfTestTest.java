@@ -5,6 +5,7 @@ import static org.junit.Assert.assertThrows;
 import static org.junit.Assert.assertTrue;
 
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import org.junit.Test;
 import org.pocketbert.answers.Cases;
@@ -14,53 +15,49 @@ import org.pocketbert.answers.Predictor;
 import org.pocketbert.artefacts.ArtefactException;
 import org.pocketbert.artefacts.Artefacts;
 import org.pocketbert.artefacts.Assets;
-import org.pocketbert.artefacts.Configuration;
 import org.pocketbert.artefacts.FolderAssets;
 import org.pocketbert.artefacts.ModelFile;
+import org.pocketbert.artefacts.NamedHead;
 import org.pocketbert.artefacts.Task;
 import org.pocketbert.selftest.SelfTestException.Reason;
 import org.pocketbert.text.TextEncoder;
 import org.pocketbert.text.TokenizerEncoder;
 
 public class SelfTestTest {
-    private static final int WIDTH = 7;
-
     /** Answers as tests/android/answer_files.py does: column c at token i is the id there plus c. */
     private static FakeSession right(Cases cases, float shift) throws Exception {
-        Artefacts artefacts = cases.artefacts();
-        Task task = artefacts.task();
-        int maskId = cases.encoder(List.of()).maskId();
-        int vocabulary = Configuration.read(artefacts).vocabularySize();
-        return new FakeSession(task, maskId, List.of(12, 24), ids -> answer(artefacts, maskId, vocabulary, ids, shift));
+        return shifted(cases, Collections.nCopies(cases.columns().size(), shift));
     }
 
-    private static Matrix answer(Artefacts artefacts, int maskId, int vocabulary, long[] ids, float shift) {
-        int width = switch (artefacts.task()) {
-            case QUESTION_ANSWERING -> 2;
-            case FEATURE_EXTRACTION -> WIDTH;
-            case REGRESSION -> 1;
-            case FILL_MASK -> vocabulary;
-            default -> artefacts.labels().size();
-        };
-        List<Double> rows = new ArrayList<>();
+    private static FakeSession shifted(Cases cases, List<Float> shifts) throws Exception {
+        List<NamedHead> heads = cases.artefacts().heads();
+        int maskId = cases.encoder(List.of()).maskId();
+        List<Cases.Column> columns = cases.columns();
+        boolean fills = heads.get(0).task() == Task.FILL_MASK;
+        return new FakeSession(heads, maskId, List.of(12, 24), ids -> answer(columns, fills ? maskId : -1, ids, shifts));
+    }
+
+    private static Matrix answer(List<Cases.Column> columns, int maskId, long[] ids, List<Float> shifts) {
+        List<Long> read = new ArrayList<>();
         double mean = 0;
+        boolean anyMask = false;
         for (long id : ids) {
             mean += (double) id / ids.length;
-            if (artefacts.task().perToken() && (artefacts.task() != Task.FILL_MASK || id == maskId)) {
-                rows.add((double) id);
+            anyMask |= id == maskId;
+        }
+        for (long id : ids) {
+            if (!anyMask || id == maskId) { // a text without masks is read at all tokens
+                read.add(id);
             }
         }
-        if (!artefacts.task().perToken()) {
-            rows.add(mean);
-        }
-        for (int i = 0; rows.size() == i && i < ids.length; i++) { // a text without masks is read at all tokens
-            rows.add((double) ids[i]);
-        }
-        float[] values = new float[rows.size() * width];
+        int width = columns.size();
+        float[] values = new float[read.size() * width];
         for (int i = 0; i < values.length; i++) {
-            values[i] = (float) (rows.get(i / width) / 100 + i % width) + shift;
+            int column = i % width;
+            double number = columns.get(column).perToken() ? (double) read.get(i / width) : mean;
+            values[i] = (float) ((number / 100 + column) * columns.get(column).factor()) + shifts.get(column);
         }
-        return new Matrix(values, rows.size(), width);
+        return new Matrix(values, read.size(), width);
     }
 
     private static TextEncoder tokenizer(Cases cases) throws Exception {
@@ -104,13 +101,32 @@ public class SelfTestTest {
     }
 
     @Test
+    public void aHeadOfSmallNumbersIsAllowedAsMuchLess() throws Exception {
+        for (String kit : List.of("slots-and-intent", "classifiers")) {
+            Cases cases = Cases.of(kit);
+            Artefacts artefacts = cases.artefacts();
+            for (NamedHead head : artefacts.heads()) {
+                List<Float> shifts = new ArrayList<>(Collections.nCopies(artefacts.labels().size(), 0f));
+                shifts.set(head.start(), 0.003f);
+                Predictor predictor = new Predictor(artefacts, tokenizer(cases), artefacts.standard(), shifted(cases, shifts));
+                SelfTest test = new SelfTest(artefacts, artefacts.standard());
+                if (head.task() == Task.REGRESSION) {
+                    assertThrows(kit, SelfTestException.class, () -> test.check(predictor, "Fake 1.0"));
+                } else {
+                    test.check(predictor, "Fake 1.0");
+                }
+            }
+        }
+    }
+
+    @Test
     public void answersThatAreNotFiniteOrOfAnotherShapeAreRefused() throws Exception {
         Cases cases = Cases.of("classification");
         Artefacts artefacts = cases.artefacts();
         List<Matrix> wrong = List.of(
                 new Matrix(new float[] {Float.NaN, 0, 0}, 1, 3), new Matrix(new float[2], 1, 2), new Matrix(new float[4], 1, 4));
         for (Matrix matrix : wrong) {
-            FakeSession session = new FakeSession(artefacts.task(), -1, List.of(), ids -> matrix);
+            FakeSession session = new FakeSession(artefacts.heads(), -1, List.of(), ids -> matrix);
             Predictor predictor = new Predictor(artefacts, tokenizer(cases), artefacts.standard(), session);
             SelfTestException e = assertThrows(
                     SelfTestException.class, () -> new SelfTest(artefacts, artefacts.standard()).check(predictor, "Fake 1.0"));

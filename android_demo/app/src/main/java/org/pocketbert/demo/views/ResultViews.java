@@ -45,6 +45,9 @@ public final class ResultViews {
             addMarked(marked);
         } else if (result instanceof Result.Words words) {
             addWords(words.text());
+        } else if (result instanceof Result.Named named) {
+            addText(R.layout.heading, named.name());
+            add(named.result());
         } else if (result instanceof Result.Several several) {
             several.results().forEach(this::add);
         }
@@ -54,7 +57,11 @@ public final class ResultViews {
         if (text.length() == 0) {
             return null;
         }
-        TextView view = (TextView) inflater.inflate(R.layout.words, into, false);
+        return addText(R.layout.words, text);
+    }
+
+    private TextView addText(int layout, CharSequence text) {
+        TextView view = (TextView) inflater.inflate(layout, into, false);
         view.setText(text);
         into.addView(view);
         return view;

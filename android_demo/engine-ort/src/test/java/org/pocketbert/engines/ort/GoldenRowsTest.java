@@ -14,6 +14,7 @@ import org.pocketbert.answers.Answer;
 import org.pocketbert.answers.Embedding;
 import org.pocketbert.answers.Excerpt;
 import org.pocketbert.answers.FoundSpan;
+import org.pocketbert.answers.HeadAnswers;
 import org.pocketbert.answers.Prediction;
 import org.pocketbert.answers.Predictor;
 import org.pocketbert.answers.Spans;
@@ -70,7 +71,11 @@ public class GoldenRowsTest {
     @Test
     public void answersAreThoseOfPython() throws Exception {
         for (Task task : List.of(
-                Task.TEXT_CLASSIFICATION, Task.TOKEN_CLASSIFICATION, Task.QUESTION_ANSWERING, Task.FEATURE_EXTRACTION)) {
+                Task.TEXT_CLASSIFICATION,
+                Task.TOKEN_CLASSIFICATION,
+                Task.QUESTION_ANSWERING,
+                Task.FEATURE_EXTRACTION,
+                Task.SEVERAL)) {
             List<JsonObject> rows = Fixtures.lines(Fixtures.path("phones/" + task.hubName() + ".answers.jsonl"));
             assertTrue(task + " " + rows.size(), task != Task.TEXT_CLASSIFICATION || rows.size() >= SENTENCES);
             open(Fixtures.phone(task.hubName()), "onnx/model.onnx", (predictor, test) -> {
@@ -90,7 +95,10 @@ public class GoldenRowsTest {
     }
 
     private static void check(Answer answer, JsonElement expected) {
-        if (answer instanceof Prediction prediction) {
+        if (answer instanceof HeadAnswers heads) {
+            assertEquals(expected.getAsJsonObject().keySet(), heads.answers().keySet());
+            heads.answers().forEach((name, own) -> check(own, expected.getAsJsonObject().get(name)));
+        } else if (answer instanceof Prediction prediction) {
             for (int i = 0; i < prediction.scores().length; i++) {
                 double wanted = expected.getAsJsonObject().get(prediction.labels().get(i)).getAsDouble();
                 assertEquals(wanted, prediction.scores()[i], FP32);

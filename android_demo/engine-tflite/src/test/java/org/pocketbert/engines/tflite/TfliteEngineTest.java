@@ -15,6 +15,10 @@ import java.util.List;
 import java.util.Map;
 import org.junit.Before;
 import org.junit.Test;
+import org.pocketbert.answers.Predictor;
+import org.pocketbert.artefacts.Artefacts;
+import org.pocketbert.artefacts.FolderAssets;
+import org.pocketbert.artefacts.ModelFile;
 import org.pocketbert.engines.EngineException;
 import org.pocketbert.engines.EngineException.Reason;
 import org.pocketbert.engines.ModelSource;
@@ -22,8 +26,10 @@ import org.pocketbert.engines.Processor;
 import org.pocketbert.engines.Session;
 import org.pocketbert.engines.SessionOptions;
 import org.pocketbert.engines.Tensor;
+import org.pocketbert.selftest.SelfTest;
 import org.pocketbert.testing.Fixtures;
 import org.pocketbert.testing.Shim;
+import org.pocketbert.text.TokenizerEncoder;
 
 /** Runs the native library of the TFLite 2.16.1 AAR, the same file that goes into the APK for x86-64. */
 public class TfliteEngineTest {
@@ -84,6 +90,19 @@ public class TfliteEngineTest {
     @Test
     public void theDefaultInt8FileIsWrongWithoutAnError() throws Exception {
         assertTrue(worst("tflite/model_int8.tflite", 1) > 5); // Why an app needs a self-test.
+    }
+
+    @Test
+    public void severalHeadsAreThoseThatPythonRecorded() throws Exception {
+        Path phone = Fixtures.phone("several");
+        Artefacts artefacts = Artefacts.read(new FolderAssets(phone.toFile()));
+        String path = "tflite/model.tflite";
+        ModelFile file = artefacts.models().stream().filter(m -> m.path().equals(path)).findFirst().orElseThrow();
+        try (Session session = engine.open(source(phone.resolve(path)), SessionOptions.cpu(1))) {
+            Predictor predictor = new Predictor(artefacts, TokenizerEncoder.read(artefacts), file, session);
+            SelfTest.Report report = new SelfTest(artefacts, file).checkAll(predictor, engine.name());
+            assertTrue(report.toString(), report.rows() >= 30);
+        }
     }
 
     @Test
