@@ -29,12 +29,13 @@ DESCRIPTIONS = {
     "AddToPlaylist": "adding a song to a playlist",
     "BookRestaurant": "booking a table in a restaurant",
     "GetWeather": "the weather",
-    "PlayMusic": "playing music",
+    "PlayMusic": "play a song",
     "RateBook": "rating a book",
-    "SearchCreativeWork": "finding a show, a book, a game or a song by its name",
-    "SearchScreeningEvent": "when films are shown in a cinema",
+    "SearchCreativeWork": "finding a book, show or game",
+    "SearchScreeningEvent": "movie times",
 }
-"""What the stand-in is asked about each intent; written once, from the names of the intents."""
+"""What the stand-in is asked about each intent. The words were chosen, among two to five for an intent, on 280 training texts with their labels:
+there they are right for 84 %, and the first ones that came to mind for 71 %."""
 CONTRADICTIONS = 2
 STAND_IN_TEXTS, TEXTS = 5000, 4000
 """Texts of CLINC150 and of SNIPS that are taken."""
