@@ -132,3 +132,7 @@ def main() -> None:
             scores, size, p50 = read_figures(folder, side)
             cells = [", ".join(f"{value:.1f}" for value in scores[name]) if name in scores else "" for name in HEADS]
             print(f"| {side} | {passes} | {seed} | {cells[0]} | {cells[1]} | {size:.1f} | {p50:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
