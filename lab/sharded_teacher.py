@@ -1,8 +1,10 @@
 """Measure the memory of each process with a frozen teacher of BERT-large's size, whole or divided among the processes.
 
-Run: OMP_NUM_THREADS=1 torchrun --nproc-per-node 2 lab/sharded_teacher.py [--whole] [--layers 24] [--rows 8] [--tokens 128]
+Run: MALLOC_MMAP_THRESHOLD_=1000000 OMP_NUM_THREADS=1 torchrun --nproc-per-node 2 lab/sharded_teacher.py [--whole] [--layers 24]
+    [--rows 8] [--tokens 128]
 
 The weights are random. The peaks are those of the resident memory (VmHWM of /proc, so on Linux only), counted anew in each part.
+With MALLOC_MMAP_THRESHOLD_, glibc gives freed weights back to the system at once; without, it keeps them, and they count.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ def main() -> None:
         keep_pace()
         peak = read_memory("VmHWM")
     if process.main:
-        print(f"{describe_machine().summary}; load {load_average():.1f}; weights {weights:,.0f} MB; provenance measured")
+        print(
+            f"{describe_machine().summary}; load {load_average():.1f}; weights {weights:,.0f} MB; provenance measured"
+        )
     print(
         f"process {process.rank} of {process.world}, {'whole' if options.whole else 'divided'}: over the {start:,.0f} MB of libraries, "
         f"{made - start:,.0f} MB at most while it was made, {held - start:,.0f} MB before passes, {peak - start:,.0f} MB at most in them",

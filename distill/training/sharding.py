@@ -45,8 +45,11 @@ def sharded(teacher: nn.Module, family: Family, wanted: bool = True) -> Iterator
         return
     shard = _ShardedTeacher(teacher, family)
     if current_process().main:
-        own, whole = (sum(p.numel() for p in parts) for parts in (shard.list_parts(), teacher.parameters()))
-        print_note(f"  teacher.shard: each process holds {own / 1e6:,.1f} of the teacher's {whole / 1e6:,.1f} million weights")
+        whole = sum(p.numel() for p in teacher.parameters())
+        own = sum(p.to_local().numel() for p in teacher.parameters())  # type: ignore[attr-defined]
+        print_note(
+            f"  teacher.shard: each process holds {own / 1e6:,.1f} of the teacher's {whole / 1e6:,.1f} million weights"
+        )
     _active.append(shard)
     try:
         yield
@@ -106,10 +109,8 @@ class _ShardedTeacher:
         for name in ("__name__", "__qualname__", "__module__"):
             setattr(type(model), name, getattr(model_class, name))
         model.register_forward_pre_hook(self._announce, prepend=True)
-
-    def list_parts(self) -> list[Tensor]:
-        """Return this process's part of each weight."""
-        return [parameter.to_local() for parameter in self.model.parameters()]  # type: ignore[operator]
+        # FSDP lists the layers of each pass until a backward pass, and there is none; this hook runs behind its own
+        model.register_forward_hook(lambda *_: model.reset_iter_state())  # type: ignore[operator]
 
     @torch.no_grad()
     def keep_pace(self) -> None:
@@ -148,7 +149,9 @@ def _list_called_layers(model: nn.Module, family: Family, filler: Mapping[str, T
     for path in (family.layer_path, *family.layer_lists):
         first, _, rest = path.partition(".")  # an encoder without a head lacks the first part
         layers += model.get_submodule(path if hasattr(model, first) else rest).children()
-    if family.layer_lists:  # attention is a layer of its own, and to record it, its class is replaced: its matrices are divided
+    if (
+        family.layer_lists
+    ):  # attention is a layer of its own, and to record it, its class is replaced: its matrices are divided
         layers = [part for layer in layers for part in [*layer.children()] or [layer] if [*part.parameters()]]
     handles = [layer.register_forward_pre_hook(lambda module, _: called.add(module)) for layer in layers]
     try:

@@ -75,14 +75,21 @@ def ask(name: str) -> dict[str, float]:
     expected = [[signals(OnlineTeacher(whole, family, w), n) for n in range(max(PASSES))] for w in wanted]
     with sharded(teacher, family):
         assert is_sharded(teacher) and type(teacher).__name__ == type(whole).__name__
-        own = [[signals(OnlineTeacher(teacher, family, w), n) for n in range(PASSES[current_process().rank])] for w in wanted]
+        own = [
+            [signals(OnlineTeacher(teacher, family, w), n) for n in range(PASSES[current_process().rank])]
+            for w in wanted
+        ]
         keep_pace()
+        listed = teacher._get_fsdp_state()._comm_ctx.post_forward_order
+        assert not listed, "what FSDP notes of a pass is forgotten behind it"
         assert weights_digest(teacher) == weights_digest(whole)
         parts = sum(p.to_local().numel() for p in teacher.parameters())  # type: ignore[operator]
         table = whole_tensor(teacher.get_input_embeddings().weight)
     assert torch.equal(table, whole.get_input_embeddings().weight)
     return {
-        "difference": max(difference(a, b) for i, j in zip(own, expected, strict=True) for a, b in zip(i, j, strict=False)),
+        "difference": max(
+            difference(a, b) for i, j in zip(own, expected, strict=True) for a, b in zip(i, j, strict=False)
+        ),
         "share": parts / sum(p.numel() for p in whole.parameters()),
     }
 
