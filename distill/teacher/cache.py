@@ -244,10 +244,7 @@ def cached_teacher(
         MachineError: If the disk has too little room.
     """
     if wanted.relations:
-        reason = (
-            f"a cache holds no queries, keys and values (layers {list(wanted.relations)}): computing them again is "
-            "cheaper than storing them."
-        )
+        reason = f"holds no queries, keys and values (layers {list(wanted.relations)}): computing them is cheaper."
         raise InputError(Problem(where, reason, "Run the teacher during training instead."))
     folder.parent.mkdir(parents=True, exist_ok=True)
     digests = [weights_digest(teacher), _rows_digest(data, family)]
