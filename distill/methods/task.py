@@ -188,7 +188,7 @@ def _fit_projection(pair: TeacherStudent[Any], rows: TrainData, pooling: Pooling
         batch = rows.batch([*range(start, min(start + _FITTED_BATCH, count))], 0)
         batch = {name: value.to(device) for name, value in batch.items()}
         output = student(**{name: batch[name] for name in pair.student_family.inputs})
-        pairs = (own, output.last_hidden_state), (taught, teacher(batch).outputs["last_hidden_state"])
+        pairs = (own, output.last_hidden_state), (taught, teacher(batch).outputs["last_hidden_state"].to(device))
         for pooled, states in pairs:
             vectors = make_vectors(states, batch["attention_mask"], pooling)
             pooled.append(vectors.view(-1, states.shape[-1]).cpu().double())

@@ -41,9 +41,9 @@ from pocketbert.core.host.progress import Meter
 from pocketbert.core.host.system import installed_versions
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture.recorder import MASKED_SCORE
-from pocketbert.distill.teacher.signals import OnlineTeacher, Taught, Wanted
+from pocketbert.distill.teacher.signals import OnlineTeacher, Taught, Wanted, on_accelerator
 from pocketbert.distill.training.data import TrainData, select_teacher_inputs
-from pocketbert.distill.training.machine import on_accelerator
+from pocketbert.distill.training.sharding import keep_pace, whole_tensor
 
 _FORMAT = 1
 """Version of the files of a cache; counts up when their meaning changes."""
@@ -244,15 +244,13 @@ def cached_teacher(
         MachineError: If the disk has too little room.
     """
     if wanted.relations:
-        reason = (
-            f"a cache holds no queries, keys and values (layers {list(wanted.relations)}): computing them again is "
-            "cheaper than storing them."
-        )
+        reason = f"holds no queries, keys and values (layers {list(wanted.relations)}): computing them is cheaper."
         raise InputError(Problem(where, reason, "Run the teacher during training instead."))
     folder.parent.mkdir(parents=True, exist_ok=True)
     digests = [weights_digest(teacher), _rows_digest(data, family)]
     key = sha256_json([_FORMAT, *digests, asdict(wanted), half, installed_versions(("torch", "transformers"))])
     if not current_process().main:
+        keep_pace()  # with process 0, which asks the teacher for one row if there is no cache
         if (plan := json.loads(exchange()[0])) is not None:
             online = OnlineTeacher(teacher, family, wanted)
             _write_records(online, data, _Rows.of(online, data, batch, half), plan[1], Path(plan[0]), where)
@@ -267,10 +265,12 @@ def cached_teacher(
                 what = "exists and is not a cache of teacher outputs; it is not replaced."
                 raise InputError(Problem(str(folder), what, "Choose another folder.")) from None
         else:
+            keep_pace()
             exchange(json.dumps(None))  # nothing is to be done
             return cache
         online = OnlineTeacher(teacher, family, wanted)
         rows = _Rows.of(online, data, batch, half)
+        keep_pace()
         _check_size(rows.layout, data.lengths, _LIMIT_BYTES, where)
         _check_room(rows.layout, data.lengths, folder.parent)
         _build_cache(online, data, rows, folder, key, where)
@@ -287,7 +287,7 @@ def weights_digest(model: Any) -> str:
     digest = hashlib.sha256(sha256_json([type(model).__name__, _to_json_types(config)]).encode())
     for name, value in sorted(model.state_dict().items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(_bytes(value))
+        digest.update(_bytes(whole_tensor(value)))
     return digest.hexdigest()
 
 
@@ -527,6 +527,7 @@ def _write_records(
                 stream.flush()
                 os.fsync(stream.fileno())
                 write_json(progress, written)
+        keep_pace()
 
 
 def _add_shares(rows: _Rows, work: Path) -> None:

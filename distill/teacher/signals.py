@@ -6,7 +6,9 @@ runs the model on every batch, or a replacement such as `pocketbert.distill.teac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,6 +18,7 @@ from torch import Tensor
 from pocketbert.core.families import Family
 from pocketbert.distill.capture import QueryKeyValue, record_attention
 from pocketbert.distill.training.data import select_teacher_inputs
+from pocketbert.distill.training.sharding import is_sharded
 
 _OUTPUTS = ("logits", "start_logits", "end_logits", "last_hidden_state", "prediction_logits", "seq_relationship_logits")
 """Fields of transformers' results that are outputs of a task, pre-training included."""
@@ -116,7 +119,7 @@ class OnlineTeacher:
     It needs no disk, and takes any text at any step. It is the right source for general distillation on hidden states,
     attention and relations, because reading them from a cache would take longer than running the teacher. For task
     data, whose rows recur many times, see `pocketbert.distill.teacher.cache`. If only attention and relations are
-    wanted, the teacher runs no further than the last layer of these.
+    wanted, the teacher runs no further than the last layer of these, unless it is sharded.
 
     Args:
         teacher: A transformers model. Its attention is replaced by one that records, it is put into eval mode, and it
@@ -138,7 +141,7 @@ class OnlineTeacher:
                 f"layers: hidden states are 0 to {depth}, attention layers 0 to {depth - 1}"
             )
         self.teacher, self.family, self.wanted, self._depth = teacher, family, wanted, depth
-        runs_to_end = wanted.outputs or bool(wanted.hidden)
+        runs_to_end = wanted.outputs or bool(wanted.hidden) or is_sharded(teacher)
         self._recorder = record_attention(teacher, family, wanted.attention, wanted.relations, stop=not runs_to_end)
 
     def __call__(self, batch: Mapping[str, Tensor]) -> Taught:
@@ -169,11 +172,35 @@ class OnlineTeacher:
 
 
 def move_teacher(teacher: Any, device: torch.device) -> None:
-    """Put a teacher into eval mode, and move it to a batch's device. The training loop moves only the student."""
-    if next(teacher.parameters()).device != device:
+    """Put a teacher into eval mode, and move it to a batch's device unless it is sharded. The training loop moves only the student."""
+    if not is_sharded(teacher) and next(teacher.parameters()).device != device:
         teacher.to(device)
     if teacher.training:
         teacher.eval()
+
+
+@contextmanager
+def on_accelerator(teacher: Any) -> Iterator[torch.device]:
+    """Move a teacher to this process's accelerator, and back when the block ends. Without one it stays where it is.
+
+    Of several GPUs, a process uses the one that Accelerate gives it for training. The parts of a sharded teacher are there already.
+
+    Yields:
+        The device of the teacher in the block.
+    """
+    original = device = next(teacher.parameters()).device
+    if is_sharded(teacher):
+        yield device
+        return
+    if (accelerator := torch.accelerator.current_accelerator(check_available=True)) is not None:
+        device = torch.device(
+            accelerator.type, int(os.environ.get("LOCAL_RANK", "0")) % torch.accelerator.device_count()
+        )
+    try:
+        teacher.to(device)
+        yield device
+    finally:
+        teacher.to(original)
 
 
 def checked_hidden_states(result: Any, depth: int) -> tuple[Tensor, ...]:

@@ -1,7 +1,7 @@
 """How this machine trains: dtype of matrix products, Accelerate's set-up of the process, and the C library's memory.
 
 `training_dtype` chooses bf16 or fp32, `check_bf16` refuses a recipe before anything is trained, `make_accelerator` creates
-the Accelerator of the process, `on_accelerator` moves a teacher to the GPU of the process, `AttentionInFp32` computes the
+the Accelerator of the process, `open_process_group` the connections between processes alone, `AttentionInFp32` computes the
 student's attention in fp32, which is faster than in bf16 on a CPU, and `keep_freed_memory` makes the C library keep freed
 memory, which is faster than giving it back to the system.
 """
@@ -11,8 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -46,19 +45,19 @@ def make_accelerator(dtype: torch.dtype) -> Any:
 
     Raises:
         InputError: If Accelerate finds another number of processes than the launcher started, or its configuration asks for
-            sharded models, which are not supported.
+            sharded models, which a recipe asks for here.
     """
     from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
     from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 
-    if sharding := [kind for kind, name in _SHARDING.items() if os.environ.get(name, "").lower() == "true"]:
-        what = f"Accelerate's configuration asks for {', '.join(sharding)}: every process holds the whole models here."
-        fix = "Launch with --multi_gpu (plain data parallel), and set micro_batch if a batch does not fit into a GPU."
-        raise InputError(Problem("launcher", what, fix))
+    _refuse_sharding_launchers()
+    mixed_precision = "bf16" if dtype is torch.bfloat16 else "no"
+    if AcceleratorState._shared_state and AcceleratorState().mixed_precision != mixed_precision:
+        AcceleratorState._reset_state()  # Accelerate has one precision per process, a recipe one per training
     accelerator = Accelerator(
-        # without a GPU, Accelerate ignores torchrun unless it is told that the CPU is wanted
-        cpu=current_process().world > 1 and not torch.accelerator.is_available(),
-        mixed_precision="bf16" if dtype is torch.bfloat16 else "no",
+        cpu=_trains_on_cpus(),
+        mixed_precision=mixed_precision,
         kwargs_handlers=[
             # a term may leave a head without gradient, and an empty portion leaves all parameters without
             DistributedDataParallelKwargs(find_unused_parameters=True),
@@ -76,6 +75,35 @@ def make_accelerator(dtype: torch.dtype) -> Any:
     return accelerator
 
 
+def open_process_group() -> torch.device:
+    """Connect the processes of the launch as `make_accelerator` does, unless they are, and return this process's device.
+
+    Raises:
+        InputError: If Accelerate's configuration asks for sharded models.
+    """
+    from accelerate import PartialState
+
+    _refuse_sharding_launchers()
+    device: torch.device = PartialState(cpu=_trains_on_cpus(), timeout=_PATIENCE).device
+    return device
+
+
+def _refuse_sharding_launchers() -> None:
+    """Raise InputError if Accelerate's configuration asks for FSDP, DeepSpeed or another way of dividing one model."""
+    if sharding := [kind for kind, name in _SHARDING.items() if os.environ.get(name, "").lower() == "true"]:
+        what = f"Accelerate's configuration asks for {', '.join(sharding)}: here the recipe says what is divided."
+        fix = (
+            "Launch with --multi_gpu (plain data parallel). teacher.shard: true divides a teacher that fits into no GPU among the "
+            "processes; micro_batch divides a batch."
+        )
+        raise InputError(Problem("launcher", what, fix))
+
+
+def _trains_on_cpus() -> bool:
+    """Return whether several processes train on CPUs: without a GPU, Accelerate ignores torchrun unless it is told so."""
+    return current_process().world > 1 and not torch.accelerator.is_available()
+
+
 def keep_freed_memory() -> None:
     """Configure glibc to keep freed blocks instead of giving them back to the system after every step.
 
@@ -88,27 +116,6 @@ def keep_freed_memory() -> None:
     libc = ctypes.CDLL(None)
     libc.mallopt(mmap_threshold, 1 << 30)
     libc.mallopt(trim_threshold, (1 << 31) - 1)
-
-
-@contextmanager
-def on_accelerator(model: Any) -> Iterator[torch.device]:
-    """Move a model to this process's accelerator, and back when the block ends. Without one it stays where it is.
-
-    Of several GPUs, a process uses the one that Accelerate gives it for training.
-
-    Yields:
-        The device of the model in the block.
-    """
-    original = device = next(model.parameters()).device
-    if (accelerator := torch.accelerator.current_accelerator(check_available=True)) is not None:
-        device = torch.device(
-            accelerator.type, int(os.environ.get("LOCAL_RANK", "0")) % torch.accelerator.device_count()
-        )
-    try:
-        model.to(device)
-        yield device
-    finally:
-        model.to(original)
 
 
 class AttentionInFp32(TorchFunctionMode):

@@ -1,15 +1,20 @@
-"""The processes of a launch as threads of which one runs at a time, for code that meets others in `exchange` only."""
+"""The processes of a launch: real ones, or threads of which one runs at a time, for code that meets others in `exchange` only."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 import pytest
 
 from pocketbert.core.host.processes import LaunchedProcess
+from support.ports import free_port
 
 T = TypeVar("T")
 
@@ -67,3 +72,27 @@ def run_launch(world: int, work: Callable[[int], T], *modules: ModuleType) -> li
     if errors:
         raise errors[0]
     return [results[rank] for rank in range(world)]
+
+
+def run_two_processes(script: str, *arguments: str, cwd: Path) -> None:
+    """Run a script in two processes of a launch, in the folder `cwd`, and wait until both have ended well."""
+    launcher = {
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+        "ACCELERATE_USE_CPU": "true",
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+    }
+    started = []
+    for rank in ("0", "1"):
+        environment = {**os.environ, **launcher, "RANK": rank, "LOCAL_RANK": rank}
+        argv = [sys.executable, script, *arguments]
+        started.append(subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, cwd=cwd, env=environment))
+    try:
+        for process in started:
+            _, said = process.communicate(timeout=300)
+            assert process.returncode == 0, said
+    finally:
+        for process in started:
+            process.kill()

@@ -150,9 +150,18 @@ def tinybert(reference: bool) -> Callable[[nn.Module], TinyBertDistillation]:
     return make
 
 
+def wide_teacher() -> nn.Module:
+    """A frozen teacher wider and deeper than the students."""
+    return tagger(hidden_size=24, num_hidden_layers=3).requires_grad_(False)
+
+
 def minilm(student: nn.Module) -> MiniLmDistillation:
     """MiniLM from a wider and deeper teacher: passes end early, and no term reaches what lies behind."""
-    teacher = tagger(hidden_size=24, num_hidden_layers=3).requires_grad_(False)
+    return minilm_of(student, wide_teacher())
+
+
+def minilm_of(student: nn.Module, teacher: nn.Module) -> MiniLmDistillation:
+    """MiniLM from a given teacher."""
     family = replace(family_of("bert"), inputs=("input_ids", "attention_mask"))
     return MiniLmDistillation(teacher, student, family, MiniLmStage(method="minilm", steps=1))
 

@@ -32,7 +32,7 @@ from pocketbert.pipeline.options import CONFIDENCE_KEYS
 from pocketbert.pipeline.phone.pack import portable
 from pocketbert.pipeline.reference import open_teacher, print_family_choice
 
-_NO_RESULT = ("checkpoint", "max_line_mb", "max_rows", "trackers")
+_NO_RESULT = ("checkpoint", "max_line_mb", "max_rows", "trackers", "shard")
 """Recipe keys that do not change a result, in any section."""
 
 
@@ -271,7 +271,7 @@ def section_settings(section: BaseModel | None) -> object:
 
 
 def drop_resultless_keys(sections: Mapping[str, object]) -> dict[str, object]:
-    """Return nested recipe sections without keys that change no result: `checkpoint`, `max_line_mb`, `max_rows`, `trackers`."""
+    """Return nested recipe sections without keys that change no result, such as `checkpoint` and `trackers`."""
     return cast(dict[str, object], _drop_keys(dict(sections), *_NO_RESULT))
 
 

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 from pocketbert.distill.training import loop
 from support import training_cases as cases
+from support.launches import run_two_processes
 from support.ports import free_port
 from support.tiny import tiny_classifier
 from support.tiny_tokenizers import write_tokenizer
@@ -26,25 +27,7 @@ from support.tiny_tokenizers import write_tokenizer
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes leave."""
     out, idle = tmp_path_factory.mktemp("two"), tmp_path_factory.mktemp("idle")
-    launcher = {
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "OMP_NUM_THREADS": "1",
-        "ACCELERATE_USE_CPU": "true",
-    }
-    argv = [sys.executable, str(Path(cases.__file__)), str(out)]
-    started = []
-    for rank in ("0", "1"):
-        environment = {**os.environ, **launcher, "RANK": rank, "LOCAL_RANK": rank}
-        started.append(subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, cwd=idle, env=environment))
-    try:
-        for process in started:
-            _, said = process.communicate(timeout=300)
-            assert process.returncode == 0, said
-    finally:
-        for process in started:
-            process.kill()
+    run_two_processes(cases.__file__, str(out), cwd=idle)
     return out
 
 

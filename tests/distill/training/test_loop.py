@@ -366,5 +366,8 @@ def test_launches_that_divide_one_model_among_processes_are_refused(
     kind: str, asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(f"ACCELERATE_USE_{asked}", "true")
-    with pytest.raises(InputError, match=f"launcher: Accelerate's configuration asks for {kind}: every process holds"):
+    with pytest.raises(
+        InputError, match=f"launcher: Accelerate's configuration asks for {kind}: here the recipe"
+    ) as caught:
         learn(tagger().float(), tmp_path)
+    assert "teacher.shard: true divides a teacher" in str(caught.value)

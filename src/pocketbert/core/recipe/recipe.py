@@ -43,6 +43,7 @@ from pocketbert.core.recipe.sections import (
 from pocketbert.core.recipe.student import (
     StudentSection,
     list_auto_problems,
+    list_shard_problems,
     list_smaller_student_problems,
     list_static_problems,
     list_vocabulary_problems,
@@ -214,6 +215,16 @@ class TeacherSection(Section):
         None, min_length=1, description="Licence of its weights, such as apache-2.0; default what its folder says."
     )
     finetune: Optimisation | None = Field(None, description="Train a head (and the encoder) on the data first.")
+    shard: bool = Field(
+        False,
+        description="Divide its weights among the processes of a launch while it answers in stages of `distill`, for a model that "
+        "fits into no GPU; it is read and fine-tuned whole in each.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out `shard` unless it is set, so that runs from before the key existed keep their digests."""
+        return {key: value for key, value in handler(self).items() if key != "shard" or value}
 
 
 class TrainingSection(Section):
@@ -357,6 +368,8 @@ class Recipe(Section):
         if self.student is not None:
             problems += list_static_problems(self.student, self.task, self.distill)
             problems += list_auto_problems(self.student, self.task, self.distill, has_model=self.column is None)
+        if self.teacher.shard:
+            problems += list_shard_problems(self.student, self.distill, has_model=self.column is None)
         depth = self.student.layers if self.student else None
         files = self.quantize.written(self.export.formats)
         for i, stage in enumerate(self.distill):

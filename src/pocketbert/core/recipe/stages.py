@@ -19,7 +19,17 @@ from pocketbert.core.recipe.sections import (
     register_stage,
 )
 from pocketbert.core.tasks import TaskName
-from pocketbert.core.types import Format, MaskingKind, Precision, Projection, Runtime, Schedule, Scheme, Signal, Transfer
+from pocketbert.core.types import (
+    Format,
+    MaskingKind,
+    Precision,
+    Projection,
+    Runtime,
+    Schedule,
+    Scheme,
+    Signal,
+    Transfer,
+)
 
 
 class TermWeights(Section):

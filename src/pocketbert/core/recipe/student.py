@@ -291,6 +291,33 @@ def list_static_problems(student: StudentSection, task: TaskName, stages: Sequen
     ]
 
 
+def list_shard_problems(student: StudentSection | None, stages: Sequence[Stage], *, has_model: bool) -> list[str]:
+    """List the settings with which the weights of a teacher cannot be divided among processes (`teacher.shard`), each with the fix.
+
+    Args:
+        student: The section `student`; None without one.
+        stages: The stages of `distill`.
+        has_model: Whether a model is the teacher, not a column of answers.
+    """
+    key = "teacher.shard"
+    if student is None or not has_model:
+        what = "there is no student" if student is None else "its answers are in a column"
+        return [f"{key}: divides a teacher that runs while a student learns from it, and {what}: leave it out"]
+    problems = []
+    if student.auto is not None:
+        problems.append(f"{key}: student: auto tries students in one process: give the student layers")
+    if student.layers == 0:
+        problems.append(
+            f"{key}: a student without layers is computed by the whole teacher: leave it out, or give the student layers"
+        )
+    return problems + [
+        f"{key}: method {stage.method} of distill.{number} ends the teacher's passes early, and reads its weights: leave it out, or "
+        "set method: minilm or tinybert-general"
+        for number, stage in enumerate(stages)
+        if stage.method_name() == "mobilebert"
+    ]
+
+
 def list_auto_problems(
     student: StudentSection, task: TaskName, stages: Sequence[Stage], *, has_model: bool
 ) -> list[str]:

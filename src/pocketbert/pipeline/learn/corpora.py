@@ -290,6 +290,7 @@ def _make_similar_words(
         vocabulary: Number of token ids.
         key: Recipe key of the stage, for errors.
     """
+    from pocketbert.distill.training.sharding import whole_tensor
     from pocketbert.distill.word_vectors import (
         EmbeddingVectors,
         NearestWords,
@@ -303,7 +304,7 @@ def _make_similar_words(
     if stage.vectors is not None:
         vectors = read_word_vectors(stage.vectors, f"{key}.vectors")
     else:
-        table = teacher.get_input_embeddings().weight.detach().float().cpu().numpy()
+        table = whole_tensor(teacher.get_input_embeddings().weight.detach()).float().cpu().numpy()
         vectors = EmbeddingVectors(table, reader)
     return NearestWords(vectors, reader, vocabulary)
 

@@ -227,6 +227,7 @@ def _train_stage(learning: Learning, number: int, before: StudentState | None, a
     from pocketbert.distill.methods.table import find_method
     from pocketbert.distill.training.data import rows_per_pass
     from pocketbert.distill.training.loop import frozen
+    from pocketbert.distill.training.sharding import sharded
 
     recipe, key = learning.recipe, f"distill.{number}"
     stage, section = recipe.distill[number], recipe.student
@@ -261,7 +262,7 @@ def _train_stage(learning: Learning, number: int, before: StudentState | None, a
         exported=partial(_make_export_functions, learning, cast("QatStage", stage), key, at.metrics),
         answers=_read_answers(learning, student) if recipe.column is not None and stage.method == "task" else None,
     )
-    with frozen(teacher):
+    with sharded(teacher, family, recipe.teacher.shard), frozen(teacher):
         result = find_method(stage).train(job)
     student.requires_grad_(True)
     return StudentState(
