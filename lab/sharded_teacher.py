@@ -19,7 +19,7 @@ from pocketbert.core.families import find_family
 from pocketbert.core.host.hardware import describe_machine, load_average
 from pocketbert.core.host.processes import current_process
 from pocketbert.distill.teacher.signals import OnlineTeacher, Wanted
-from pocketbert.distill.training.sharding import keep_pace, sharded
+from pocketbert.distill.training.sharding import join_remaining_passes, sharded
 
 _LARGE = {"hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
 
@@ -54,7 +54,7 @@ def main() -> None:
         ids = torch.full((options.rows, options.tokens), 5)
         for _ in range(3):
             online({"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)})
-        keep_pace()
+        join_remaining_passes()
         peak = read_memory("VmHWM")
     if process.main:
         print(

@@ -79,14 +79,17 @@ def list_settings(side: str, data: Path, seed: int, passes: int) -> list[str]:
     ]
 
 
-def run_side(side: str, data: Path, work: Path, seed: int, joint_passes: int) -> Path:
-    """Run one side and return its run folder."""
+def run_side(side: str, data: Path, work: Path, seed: int, joint_passes: int) -> None:
+    """Train and export one side in its run folder, and stop with the exit code of the command if it fails."""
     passes = joint_passes if side == "both" else SINGLE_PASSES
-    folder = work / (f"{side}-{passes}-{seed}")
+    folder = work / f"{data.name}-{side}-{passes}-{seed}"
     recipe = {"intent": PLAIN, "slots": TAGS, "both": "intent-and-slots"}[side]
     settings = list_settings(side, data, seed, passes)
-    subprocess.run([sys.executable, "-m", "pocketbert", "run", recipe, "-o", str(folder), *settings], check=False)
-    return folder
+    code = subprocess.run(
+        [sys.executable, "-m", "pocketbert", "run", recipe, "-o", str(folder), *settings], check=False
+    ).returncode
+    if code:
+        sys.exit(code)
 
 
 def read_figures(folder: Path, side: str) -> tuple[dict[str, tuple[float, float]], float, float]:
@@ -128,7 +131,7 @@ def main() -> None:
     for seed in options.seeds:
         for side in SIDES:
             passes = options.joint_passes if side == "both" else SINGLE_PASSES
-            folder = work / f"{side}-{passes}-{seed}"
+            folder = work / f"{data.name}-{side}-{passes}-{seed}"
             scores, size, p50 = read_figures(folder, side)
             cells = [", ".join(f"{value:.1f}" for value in scores[name]) if name in scores else "" for name in HEADS]
             print(f"| {side} | {passes} | {seed} | {cells[0]} | {cells[1]} | {size:.1f} | {p50:.2f} |")

@@ -36,14 +36,14 @@ from pocketbert.core.disk.ownership import FolderContents, lock_beside, replace_
 from pocketbert.core.disk.workspace import build_folder, open_workspace
 from pocketbert.core.errors import InputError, MachineError, Problem
 from pocketbert.core.families import Family
-from pocketbert.core.host.processes import current_process, exchange
+from pocketbert.core.host.processes import current_process, exchange, is_lost_connection
 from pocketbert.core.host.progress import Meter
 from pocketbert.core.host.system import installed_versions
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture.recorder import MASKED_SCORE
 from pocketbert.distill.teacher.signals import OnlineTeacher, Taught, Wanted, on_accelerator
 from pocketbert.distill.training.data import TrainData, select_teacher_inputs
-from pocketbert.distill.training.sharding import keep_pace, whole_tensor
+from pocketbert.distill.training.sharding import join_remaining_passes, whole_tensor
 
 _FORMAT = 1
 """Version of the files of a cache; counts up when their meaning changes."""
@@ -250,7 +250,7 @@ def cached_teacher(
     digests = [weights_digest(teacher), _rows_digest(data, family)]
     key = sha256_json([_FORMAT, *digests, asdict(wanted), half, installed_versions(("torch", "transformers"))])
     if not current_process().main:
-        keep_pace()  # with process 0, which asks the teacher for one row if there is no cache
+        join_remaining_passes()  # with process 0, which asks the teacher for one row if there is no cache
         if (plan := json.loads(exchange()[0])) is not None:
             online = OnlineTeacher(teacher, family, wanted)
             _write_records(online, data, _Rows.of(online, data, batch, half), plan[1], Path(plan[0]), where)
@@ -265,12 +265,12 @@ def cached_teacher(
                 what = "exists and is not a cache of teacher outputs; it is not replaced."
                 raise InputError(Problem(str(folder), what, "Choose another folder.")) from None
         else:
-            keep_pace()
+            join_remaining_passes()
             exchange(json.dumps(None))  # nothing is to be done
             return cache
         online = OnlineTeacher(teacher, family, wanted)
         rows = _Rows.of(online, data, batch, half)
-        keep_pace()
+        join_remaining_passes()
         _check_size(rows.layout, data.lengths, _LIMIT_BYTES, where)
         _check_room(rows.layout, data.lengths, folder.parent)
         _build_cache(online, data, rows, folder, key, where)
@@ -477,8 +477,9 @@ def _build_cache(online: OnlineTeacher, data: TrainData, rows: _Rows, folder: Pa
             _add_shares(rows, started.path)
         except MachineError:  # another process failed: what is written is kept
             raise
-        except Exception:  # an error, as of a full disk, leaves nothing; only a kill does
-            started.discard()
+        except Exception as error:  # as of a full disk, leaves nothing; the end of another process does, as a kill here
+            if not is_lost_connection(error):
+                started.discard()
             raise
         with build_folder(folder, FolderContents(_DESCRIPTION, (_LENGTHS, _RECORDS))) as work:
             replace_file(started.path / _RECORDS, work / _RECORDS)
@@ -527,7 +528,7 @@ def _write_records(
                 stream.flush()
                 os.fsync(stream.fileno())
                 write_json(progress, written)
-        keep_pace()
+        join_remaining_passes()
 
 
 def _add_shares(rows: _Rows, work: Path) -> None:

@@ -44,7 +44,7 @@ from pocketbert.distill.teacher.signals import on_accelerator
 from pocketbert.distill.text.corpus import TokenRows
 from pocketbert.distill.text.pairs import GeneralSet
 from pocketbert.distill.training.data import ROW_NUMBERS, STEP_NUMBERS, BatchOrder, Lookahead, split_batch, take_rows
-from pocketbert.distill.training.sharding import keep_pace
+from pocketbert.distill.training.sharding import join_remaining_passes
 
 _DESCRIPTION, _INDEX, _RECORDS = "store.json", "index.npy", "records.bin"
 
@@ -265,7 +265,7 @@ def _build_store(
                 for rows in split_batch(order.batch, 0, 1, portion):
                     _write_logits(teacher, head, take_rows(batches.take(step), rows), epoch, writer)
                 meter.advance()
-            keep_pace()
+            join_remaining_passes()
 
     if not current_process().main:
         for epoch in json.loads(exchange()[0]):

@@ -51,7 +51,7 @@ from pocketbert.distill.training.machine import AttentionInFp32, keep_freed_memo
 from pocketbert.distill.training.monitor import Monitor, open_records
 from pocketbert.distill.training.optimizer import AdamWCourse, Course
 from pocketbert.distill.training.progress import Progress, StepRecord, write_metrics
-from pocketbert.distill.training.sharding import keep_pace
+from pocketbert.distill.training.sharding import join_remaining_passes
 
 _LOG_EVERY = 20
 """Steps between two records of the losses."""
@@ -366,7 +366,7 @@ class TrainingLoop:
             with nullcontext() if last else accelerator.no_sync(self._forward), accelerator.autocast():
                 loss, terms = self._forward(inputs, counts, batch_counts)
                 if last:
-                    keep_pace()  # before gradients are summed: other processes may have more portions
+                    join_remaining_passes()  # before gradients are summed: other processes may have more portions
                 # gradients are averaged over the processes, and their sum is needed
                 accelerator.backward(loss if world == 1 else loss * world)
             self._check_counts(terms, counts, len(portions) * world > 1)

@@ -1,7 +1,7 @@
 """How this machine trains: dtype of matrix products, Accelerate's set-up of the process, and the C library's memory.
 
 `training_dtype` chooses bf16 or fp32, `check_bf16` refuses a recipe before anything is trained, `make_accelerator` creates
-the Accelerator of the process, `open_process_group` the connections between processes alone, `AttentionInFp32` computes the
+the Accelerator of the process, `open_process_group` connects the processes without one, `AttentionInFp32` computes the
 student's attention in fp32, which is faster than in bf16 on a CPU, and `keep_freed_memory` makes the C library keep freed
 memory, which is faster than giving it back to the system.
 """
@@ -44,8 +44,8 @@ def make_accelerator(dtype: torch.dtype) -> Any:
     """Create the Hugging Face Accelerator of this process for bf16 or fp32 training.
 
     Raises:
-        InputError: If Accelerate finds another number of processes than the launcher started, or its configuration asks for
-            sharded models, which a recipe asks for here.
+        InputError: If Accelerate finds another number of processes than the launcher started, or its configuration asks to
+            divide models among processes; here the recipe does (`teacher.shard`).
     """
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState

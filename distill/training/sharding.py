@@ -4,7 +4,7 @@
 weights of one layer after the other are gathered, and freed again behind it; the outputs are those of the whole teacher.
 
 To gather is a collective: all processes must run the teacher equally often, and always to its last layer. How many passes a
-process makes depends on its rows, so `keep_pace` is called by each process that has no pass left before it meets the others in
+process makes depends on its rows, so `join_remaining_passes` is called by each process that has no pass left before it meets the others in
 another way: it joins the passes that they still make, with a text of two tokens.
 
 `is_sharded` and `whole_tensor` are for code that moves teachers, or reads their weights.
@@ -30,10 +30,11 @@ _active: list[_ShardedTeacher] = []
 
 @contextmanager
 def sharded(teacher: nn.Module, family: Family, wanted: bool = True) -> Iterator[None]:
-    """Divide a teacher's weights among the processes of the launch, for the passes of the block; it stays divided afterwards.
+    """Divide a teacher's weights among the processes of the launch, for the passes of the block.
 
     All processes call it with the same teacher. Each of them holds it whole until then, in the memory where it is; the parts go to
-    the process's GPU, if there is one, a layer at a time. In a single process nothing is done.
+    the process's GPU, if there is one, a layer at a time. The weights stay divided after the block, so that the teacher is of no
+    further use: each stage loads its own. In a single process nothing is done.
 
     Args:
         teacher: The teacher, changed in place: its parameters are replaced by this process's parts of them.
@@ -57,14 +58,14 @@ def sharded(teacher: nn.Module, family: Family, wanted: bool = True) -> Iterator
         _active.remove(shard)
 
 
-def keep_pace() -> None:
+def join_remaining_passes() -> None:
     """Join the passes of the sharded teacher that other processes still make, until all processes have called this.
 
-    Each process calls it behind its last pass before an exchange, a collective or the end of the block: equally often in all.
+    Each process calls it after its last pass before an exchange, a collective or the end of the block: equally often in all.
     Without a sharded teacher nothing is done.
     """
     for shard in _active:
-        shard.keep_pace()
+        shard.join_remaining_passes()
 
 
 def is_sharded(model: nn.Module) -> bool:
@@ -94,18 +95,18 @@ class _ShardedTeacher:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        self.model, self._fills = model, False
+        self.model, self._only_joins = model, False
         ids, real = torch.ones(1, 2, dtype=torch.long), ("input_ids", "attention_mask")
-        filler = {name: ids if name in real else torch.zeros_like(ids) for name in family.inputs}
-        layers = _list_called_layers(model, family, filler)
+        two_tokens = {name: ids if name in real else torch.zeros_like(ids) for name in family.inputs}
+        layers = _list_called_layers(model, family, two_tokens)
         self._device = open_process_group()
-        self._filler = {name: value.to(self._device) for name, value in filler.items()}
+        self._two_tokens = {name: value.to(self._device) for name, value in two_tokens.items()}
         mesh = init_device_mesh(self._device.type, (current_process().world,))
         self._group = mesh.get_group()
         model_class = type(model)
         for module in (*layers, model):
             fully_shard(module, mesh=mesh, reshard_after_forward=True)
-        # transformers looks up by the class's name what it records in a pass, and this project which head a model has
+        # `fully_shard` renames the model's class; transformers finds by that name what it records in a pass, and PocketBERT the head
         for name in ("__name__", "__qualname__", "__module__"):
             setattr(type(model), name, getattr(model_class, name))
         model.register_forward_pre_hook(self._announce, prepend=True)
@@ -113,21 +114,21 @@ class _ShardedTeacher:
         model.register_forward_hook(lambda *_: model.reset_iter_state())  # type: ignore[operator]
 
     @torch.no_grad()
-    def keep_pace(self) -> None:
+    def join_remaining_passes(self) -> None:
         """Run the teacher on two tokens as long as another process announces a pass."""
-        while self._runs_anywhere(False):
-            self._fills = True
+        while self._any_process_runs(False):
+            self._only_joins = True
             try:
-                self.model(**self._filler)
+                self.model(**self._two_tokens)
             finally:
-                self._fills = False
+                self._only_joins = False
 
     def _announce(self, *_: Any) -> None:
-        """Announce a pass of this process to the others, which join it in `keep_pace` or by a pass of their own."""
-        if not self._fills:
-            self._runs_anywhere(True)
+        """Announce a pass of this process to the others, which join it in `join_remaining_passes` or by a pass of their own."""
+        if not self._only_joins:
+            self._any_process_runs(True)
 
-    def _runs_anywhere(self, here: bool) -> bool:
+    def _any_process_runs(self, here: bool) -> bool:
         """Return whether any process is about to run the teacher; `here` says whether this one is."""
         flag = torch.tensor([int(here)], device=self._device)
         torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX, self._group)
@@ -135,7 +136,7 @@ class _ShardedTeacher:
 
 
 @torch.no_grad()
-def _list_called_layers(model: nn.Module, family: Family, filler: Mapping[str, Tensor]) -> list[nn.Module]:
+def _list_called_layers(model: nn.Module, family: Family, two_tokens: Mapping[str, Tensor]) -> list[nn.Module]:
     """Run a model on two tokens, and return its layers. Those whose hooks did not run are left out: they stay with the rest.
 
     FSDP gathers weights in hooks of modules; SqueezeBERT calls its layers' `forward`, which runs none.
@@ -143,19 +144,19 @@ def _list_called_layers(model: nn.Module, family: Family, filler: Mapping[str, T
     Args:
         model: The model, in eval mode afterwards.
         family: Names, layer paths and inputs of its family.
-        filler: The inputs of two tokens.
+        two_tokens: The inputs of two tokens.
     """
     called, layers = set[nn.Module](), list[nn.Module]()
     for path in (family.layer_path, *family.layer_lists):
         first, _, rest = path.partition(".")  # an encoder without a head lacks the first part
         layers += model.get_submodule(path if hasattr(model, first) else rest).children()
-    if (
-        family.layer_lists
-    ):  # attention is a layer of its own, and to record it, its class is replaced: its matrices are divided
+    if family.layer_lists:
+        # these list attention modules as layers, whose class is replaced when attention is recorded, so that hooks on them do
+        # not run: the matrices inside are divided in place of them
         layers = [part for layer in layers for part in [*layer.children()] or [layer] if [*part.parameters()]]
     handles = [layer.register_forward_pre_hook(lambda module, _: called.add(module)) for layer in layers]
     try:
-        model.eval()(**{name: value.to(next(model.parameters()).device) for name, value in filler.items()})
+        model.eval()(**{name: value.to(next(model.parameters()).device) for name, value in two_tokens.items()})
     finally:
         for handle in handles:
             handle.remove()

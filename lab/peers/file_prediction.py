@@ -27,7 +27,7 @@ import json, os, sys
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 from optimum.onnxruntime import ORTModelForSequenceClassification
 from transformers import AutoTokenizer, pipeline
-folder, file, source, target, batch = sys.argv[1:]
+batch, folder, file, source, target = sys.argv[1:]
 model = ORTModelForSequenceClassification.from_pretrained(folder, subfolder=os.path.dirname(file), file_name=os.path.basename(file))
 classify = pipeline("text-classification", model=model, tokenizer=AutoTokenizer.from_pretrained(folder))
 rows = [json.loads(line) for line in open(source)]
@@ -39,22 +39,19 @@ with open(target, "w") as out:
 
 def list_sides(model: Path, file: str, optimum: Path) -> dict[str, list[str]]:
     """Return the command of each side, without source and target."""
-    pipeline = [str(optimum), "-c", _PIPELINE, str(model), file]
+    pipeline, opened = [str(optimum), "-c", _PIPELINE], [str(model), file]
     return {
         "pocketbert predict --file": [sys.executable, "-m", "pocketbert", "predict", "-q", "-m", str(model), "--model-file", file],
-        "optimum's pipeline, 1 row": [*pipeline, "1"],
-        "optimum's pipeline, 32 rows": [*pipeline, "32"],
+        "optimum's pipeline, 1 row": [*pipeline, "1", *opened],
+        "optimum's pipeline, 32 rows": [*pipeline, "32", *opened],
     }  # fmt: skip
 
 
-def time_side(command: list[str], source: Path, folder: Path) -> tuple[float, float, list[str]]:
-    """Run a side; return its wall and CPU seconds, and its labels."""
-    target = folder / "answers.jsonl"
-    target.unlink(missing_ok=True)
-    files = ["--file", str(source), "-o", str(target)]
-    own = [*command, *files] if "pocketbert" in command else [*command[:-1], str(source), str(target), command[-1]]
+def time_side(command: list[str], source: Path, target: Path) -> tuple[float, float, list[str]]:
+    """Let a side write a new file of answers; return its wall and CPU seconds, and its labels."""
+    files = ["--file", str(source), "-o", str(target)] if "pocketbert" in command else [str(source), str(target)]
     began, before = time.perf_counter(), os.times()
-    subprocess.run(own, check=True, capture_output=True)
+    subprocess.run([*command, *files], check=True, capture_output=True)
     after = os.times()
     spent = after.children_user + after.children_system - before.children_user - before.children_system
     answers = [json.loads(line)["answer"] for line in target.read_text().splitlines()]
@@ -82,8 +79,11 @@ def main() -> None:
             path.write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
         for number in range(options.rounds):
             for side in list(sides)[:: 1 if number % 2 else -1]:
-                wall, cpu, labels[side] = time_side(sides[side], every, Path(folder))
-                least_wall, least_cpu, _ = time_side(sides[side], one, Path(folder))
+                targets = [
+                    Path(folder, f"{number}-{list(sides).index(side)}-{name}.jsonl") for name in ("every", "one")
+                ]
+                wall, cpu, labels[side] = time_side(sides[side], every, targets[0])
+                least_wall, least_cpu, _ = time_side(sides[side], one, targets[1])
                 found[side].append((wall - least_wall, cpu - least_cpu))
     print_header(f"{len(texts):,} rows of a file, {options.file}, all cores", source)
     ours, first = found["pocketbert predict --file"], labels["pocketbert predict --file"]

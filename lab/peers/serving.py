@@ -64,7 +64,7 @@ async def predict(request):
     texts = (await request.json())["texts"]
     return JSONResponse({"answers": [await run_in_threadpool(answer, text) for text in texts]})
 listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
-listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as uvicorn does for an address
+listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # which asyncio sets where the socket names its protocol
 print(f"http://127.0.0.1:{listening.getsockname()[1]}/", flush=True)
 app = Starlette(routes=[Route("/predict", predict, methods=["POST"])])
 uvicorn.Server(uvicorn.Config(app, access_log=False, log_config=None)).run([listening])

@@ -141,8 +141,8 @@ export type AnswerOf<T extends Task | Heads> = T extends Task ? Answers[T] : T e
 
 /**
  * Open an artefact folder for prediction.
+ * @typeParam T The task, or the heads of a model with several.
  * @param folder A path (Node), the address of the folder, or a function that returns its files.
- * The type argument names the task, or the heads of a model with several.
  * @throws If it is no artefact folder, a file is not the listed one, or this machine computes the file wrongly.
  */
 export function load<T extends Task | Heads = Task>(folder: string | URL | Read, options?: LoadOptions): Promise<Model<T>>;

@@ -524,7 +524,7 @@ def plan_students(
 ) -> StudentPlan:
     """Find what the students of a teacher would weigh and take, before any is trained, and choose one.
 
-    Some shapes are exported with random weights, and their files timed; the figures of the others are estimated from these.
+    Some shapes are exported with random weights, and their files timed; the others are estimated. One that is chosen by estimates is measured, too.
 
     Args:
         data: The rows, a file or with its columns; None for a task without rows, which `options` names.

@@ -24,7 +24,7 @@ from pocketbert.distill.students.projection import attach_projection
 from pocketbert.distill.teacher.cache import cached_teacher, weights_digest
 from pocketbert.distill.teacher.signals import OnlineTeacher, Wanted
 from pocketbert.distill.training import loop
-from pocketbert.distill.training.sharding import is_sharded, keep_pace, sharded, whole_tensor
+from pocketbert.distill.training.sharding import is_sharded, join_remaining_passes, sharded, whole_tensor
 from support import training_cases as cases
 from support.tiny import GRAPHS, GUESSING, NAMES, tiny_classifier
 
@@ -79,7 +79,7 @@ def ask(name: str) -> dict[str, float]:
             [signals(OnlineTeacher(teacher, family, w), n) for n in range(PASSES[current_process().rank])]
             for w in wanted
         ]
-        keep_pace()
+        join_remaining_passes()
         listed = teacher._get_fsdp_state()._comm_ctx.post_forward_order
         assert not listed, "what FSDP notes of a pass is forgotten behind it"
         assert weights_digest(teacher) == weights_digest(whole)
@@ -104,7 +104,7 @@ def guess(name: str) -> float:
         head, found = LmHead(teacher, "teacher"), expected
         if current_process().main:
             found = head.run(teacher, inputs, selected)
-        keep_pace()
+        join_remaining_passes()
     return difference([found.logits, found.hidden], [expected.logits, expected.hidden])
 
 

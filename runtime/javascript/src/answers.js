@@ -19,6 +19,7 @@ const TOKEN_TASKS = ["token-classification", "question-answering", "fill-mask"];
 const LABEL_TASKS = ["text-classification", "multi-label", "token-classification"];
 /** Tasks that one of several heads can have, with what turns its logits into scores. */
 const HEAD_SCORES = { "text-classification": "softmax", "multi-label": "sigmoid", regression: "none", "token-classification": "softmax" };
+const [FEWEST_HEADS, MOST_HEADS] = [2, 16];
 const BEGIN = /^[BS]-/;
 const INSIDE = /^[IE]-/;
 /** Least scale of logits as a share of the largest, as Python's `logit_scale` has it. */
@@ -79,8 +80,9 @@ export function listHeads({ task, labels, heads, processing }) {
     return { name, task: own, labels: names, score: Object.hasOwn(HEAD_SCORES, own) ? HEAD_SCORES[own] : null, thresholds: [], outputs: [`${name}_logits`], start: labels.findIndex(isOwn), width: names.length };
   });
   named.sort((a, b) => a.start - b.start);
-  const stop = named.reduce((column, head) => (head.width && head.score && head.start === column ? column + head.width : NaN), 0);
-  if (!named.length || stop !== labels.length) throw new Error(`artifacts.json: its heads (${named.map((head) => head.name).join(", ")}) do not fit the labels. Copy the folder again.`);
+  const fits = (head) => head.score && (head.task === "regression" ? head.width === 1 : head.width > 0);
+  const stop = named.reduce((column, head) => (fits(head) && head.start === column ? column + head.width : NaN), 0);
+  if (named.length < FEWEST_HEADS || named.length > MOST_HEADS || stop !== labels.length) throw new Error(`artifacts.json: its heads (${named.map((head) => head.name).join(", ")}) do not fit the labels. Copy the folder again.`);
   return named;
 }
 

@@ -83,8 +83,8 @@ def plan(
 ) -> None:
     """Show what a student would weigh and take, before it is trained.
 
-    Students of some shapes are exported with random weights and timed, and the figures of the others are estimated from
-    these. Exit code 3: none is inside the limits.
+    Students of some shapes, and the chosen one, are exported with random weights and timed, and the figures of the others
+    are estimated from these. Exit code 3: none is inside the limits.
     """
     from pocketbert import api
     from pocketbert.pipeline.direct.planning import check_choice

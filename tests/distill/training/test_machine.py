@@ -1,4 +1,4 @@
-"""How this machine trains: attention in fp32 where the CPU is slower in bf16."""
+"""How this machine trains: attention in fp32 where the CPU is slower in bf16, and the precision of each training."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pocketbert.distill.training.machine import AttentionInFp32
+from pocketbert.distill.training.machine import AttentionInFp32, make_accelerator
 
 
 def attention(length: int, learns: bool, exact: bool) -> list[torch.Tensor]:
@@ -37,3 +37,8 @@ def test_fp32_and_other_functions_are_left_alone() -> None:
     with AttentionInFp32():
         assert torch.equal(F.scaled_dot_product_attention(x, x, x), F.scaled_dot_product_attention(x, x, x))
         assert torch.equal(F.softmax(x, -1), x.softmax(-1))
+
+
+def test_each_training_of_a_process_has_its_own_precision() -> None:
+    kinds = [torch.bfloat16, torch.float32, torch.bfloat16]
+    assert [make_accelerator(kind).mixed_precision for kind in kinds] == ["bf16", "no", "bf16"]

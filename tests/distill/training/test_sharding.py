@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
 from pocketbert.core.recipe.file import recipe_from_values
-from pocketbert.distill.training.sharding import is_sharded, keep_pace, sharded, whole_tensor
+from pocketbert.distill.training.sharding import is_sharded, join_remaining_passes, sharded, whole_tensor
 from support import sharded_cases as cases
 from support.launches import run_two_processes
 from support.ports import free_port
@@ -82,7 +82,7 @@ def test_one_process_keeps_its_teacher_whole() -> None:
     teacher = tagger()
     with sharded(teacher, family_of("bert")):
         assert not is_sharded(teacher)
-        keep_pace()
+        join_remaining_passes()
     weight = next(teacher.parameters())
     assert whole_tensor(weight) is weight
 
@@ -111,6 +111,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"data": {**RECIPE["data"], **CORPUS}, "distill": [{"method": "mobilebert", "steps": 5}, *RECIPE["distill"]]},
         "method mobilebert of distill.0 ends the teacher's passes early",
+    ),
+    (
+        {"distill": [{"method": "qat", "steps": 5}], "quantize": {"files": ["a8w8"]}},
+        "and in distill none does: leave it out",
     ),
 ]
 

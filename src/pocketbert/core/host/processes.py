@@ -115,7 +115,7 @@ def direct_processes() -> Iterator[None]:
             yield
     except BaseException as error:
         channel.send(Order(None, code=_exit_code(error)))
-        lost = _is_lost_connection(error)
+        lost = is_lost_connection(error)
         failure = channel.failure() if lost else None
         if failure or lost:
             raise MachineError(
@@ -159,7 +159,7 @@ def follow_orders(train: Callable[[Order], Any]) -> NoReturn:
                 with _watch_peers(channel):
                     train(order)
     except Exception as error:
-        lost = _is_lost_connection(error)
+        lost = is_lost_connection(error)
         if not lost:
             channel.report(str(error) or type(error).__name__)
         main_code = None
@@ -309,7 +309,7 @@ def _watch_peers(channel: _Channel) -> Iterator[None]:
         block_ended.set()
 
 
-def _is_lost_connection(error: BaseException) -> bool:
+def is_lost_connection(error: BaseException) -> bool:
     """Return whether an error means that the connection to another process is lost."""
     from torch.distributed import DistError
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar, Union, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args
 
 from pydantic import (
     AfterValidator,
@@ -81,7 +81,7 @@ class Updates(Section):
     )
     precision: Precision = Field(
         Precision.AUTO,
-        description="Number type of the matrix products, those of the teacher too: auto is bf16 where the hardware has it.",
+        description="Number type of the matrix products, those of the teacher too: auto is bf16 where the hardware has it; qat computes in fp32.",
     )
     lr: Rate = Field(1e-4, description="Peak learning rate.")
     weight_decay: float = Field(0.01, ge=0, le=1, description="The optimiser's weight decay, not on biases and norms.")
@@ -172,10 +172,12 @@ class Stage(Updates):
         general: Whether the stage learns from a pre-trained teacher on plain text; if not, it learns on the task's own
             text.
         teaches_words: Whether the stage trains the fill-mask head, which predicts masked tokens.
+        teacher_passes: Whether the teacher runs to its last layer (``whole``), may end earlier (``cut``), or does not run (``none``).
     """
 
     general: ClassVar[bool] = False
     teaches_words: ClassVar[bool] = False
+    teacher_passes: ClassVar[Literal["whole", "cut", "none"]] = "whole"
 
     if TYPE_CHECKING:
         method: str

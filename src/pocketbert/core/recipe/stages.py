@@ -368,6 +368,7 @@ class MobileBertStage(GeneralText, Updates):
     """
 
     teaches_words: ClassVar[bool] = True
+    teacher_passes: ClassVar[Literal["whole", "cut", "none"]] = "cut"
 
     method: Literal["mobilebert"] = Field(description="Distillation method.")
     strategy: Transfer = Field(Transfer.PROGRESSIVE, description="In which order layers and guesses are learnt.")
@@ -490,6 +491,7 @@ class PretrainStage(GeneralText, Optimisation):
     """Method `pretrain`: the student learns masked tokens and next sentences from plain text, and nothing from a teacher."""
 
     teaches_words: ClassVar[bool] = True
+    teacher_passes: ClassVar[Literal["whole", "cut", "none"]] = "none"
 
     method: Literal["pretrain"] = Field(description="Distillation method.")
     batch: PositiveInt = Field(256, description="Rows per step.")
@@ -512,6 +514,8 @@ class PretrainStage(GeneralText, Optimisation):
 @register_stage
 class QatStage(Stage, Optimisation):
     """Method `qat`: the student learns its own fp32 outputs while its numbers are rounded as in a quantized file."""
+
+    teacher_passes: ClassVar[Literal["whole", "cut", "none"]] = "none"
 
     method: Literal["qat"] = Field(description="Distillation method.")
     scheme: Literal[Scheme.A8W8, Scheme.W4] = Field(

@@ -310,11 +310,15 @@ def list_shard_problems(student: StudentSection | None, stages: Sequence[Stage],
         problems.append(
             f"{key}: a student without layers is computed by the whole teacher: leave it out, or give the student layers"
         )
+    if stages and all(stage.teacher_passes == "none" for stage in stages):
+        problems.append(
+            f"{key}: divides a teacher that runs while a student learns from it, and in distill none does: leave it out"
+        )
     return problems + [
         f"{key}: method {stage.method} of distill.{number} ends the teacher's passes early, and reads its weights: leave it out, or "
         "set method: minilm or tinybert-general"
         for number, stage in enumerate(stages)
-        if stage.method_name() == "mobilebert"
+        if stage.teacher_passes == "cut"
     ]
 
 

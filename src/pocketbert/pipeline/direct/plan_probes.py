@@ -1,6 +1,6 @@
 """What is measured for the plan of a student: files with random weights, their latencies, and some training steps.
 
-`PlanGround` is what a plan starts from. `choose_probes` and `list_probes` choose the students that are exported, `announce_plan` says what that takes,
+`PlanGround` is what a plan starts from. `choose_probes` and `find_missing_probe` choose the students that are exported, `announce_plan` says what that takes,
 `export_probes` writes their files, `time_files` times them on the devices, and `time_training` makes some steps of each training.
 """
 
@@ -194,12 +194,22 @@ def choose_probes(ground: PlanGround, named: str | None) -> list[Probe]:
     if ground.kept is not None:
         few = len(ground.kept.kept_ids)
         probes += [Probe(rung.name + PRUNED_VOCABULARY, rung, few, timed=False) for rung in (*static, full[0])]
-    return probes + [probe for probe in list_probes(ground, named) if probe.name not in {p.name for p in probes}]
+    further = find_missing_probe(ground, probes, named)
+    return [*probes, further] if further is not None else probes
 
 
-def list_probes(ground: PlanGround, name: str | None) -> list[Probe]:
-    """Return the probe of the student of that name in a list, which is empty if there is none."""
-    return [Probe(name, rung, pieces, timed=True) for own, rung, pieces in ground.wanted if own == name]
+def find_missing_probe(ground: PlanGround, probes: Sequence[Probe], name: str | None) -> Probe | None:
+    """Return a probe for the student of that name; None if it is among the probes, or there is no such student.
+
+    It is timed unless a student that differs in its vocabulary only is.
+    """
+    if any(probe.name == name for probe in probes):
+        return None
+    for own, rung, pieces in ground.wanted:
+        if own == name:
+            is_timed = any(probe.timed and probe.rung.name == rung.name for probe in probes)
+            return Probe(own, rung, pieces, timed=not is_timed)
+    return None
 
 
 def announce_plan(
@@ -210,7 +220,7 @@ def announce_plan(
     timed = sum(_SECONDS_FOR_FILE for probe in probes if probe.timed for _ in formats for _ in schemes)
     steps = 4 * _STEP_S if ground.data.splits else 0.0
     print_note(
-        f"plan: {len(probes)} of {len(ground.wanted)} students are exported with random weights, the others estimated unless chosen; about "
+        f"plan: {len(probes)} of {len(ground.wanted)} students are exported with random weights, the others estimated; about "
         f"{(exports + timed + steps) / 60:.0f} to {2 * (exports + timed + steps) / 60:.0f} minutes"
     )
     weights = sum(parameter.numel() for parameter in ground.teacher.parameters()) * 4
@@ -344,9 +354,8 @@ def time_files(
     result = measure(variants, ground.texts, options)
     for session in result.sessions:
         if max(m.load.others or 0.0 for m in session.measurements) > BUSY:
-            ground.notes.append(
-                f"{session.device} was busy with other work while it was timed: repeat the plan when it is quiet."
-            )
+            note = f"{session.device} was busy with other work while it was timed: repeat the plan when it is quiet."
+            ground.notes += [note] if note not in ground.notes else []
     return _read_times(result, keys)
 
 

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -52,7 +53,7 @@ from pocketbert.pipeline.direct.plan_probes import (
     announce_plan,
     choose_probes,
     export_probes,
-    list_probes,
+    find_missing_probe,
     time_files,
     time_training,
 )
@@ -63,6 +64,7 @@ from pocketbert.pipeline.recipes import StartingRecipe, replace_student, startin
 from pocketbert.pipeline.reference import open_teacher
 
 RECIPE_FILE, PLAN_FILE, PAGE_FILE = "recipe.yaml", "plan.json", "plan.html"
+_Figure = TypeVar("_Figure")
 _PLACEHOLDERS: dict[LabelKind, tuple[str, ...]] = {LabelKind.SPANS: ("O", "B-1", "I-1")}
 
 
@@ -99,13 +101,12 @@ def plan_students(
     while True:
         students = _plan_files(ground, probes, times, options.threads, minutes)
         chosen = _choose(students, limits, schemes, options, ground)
-        known = {probe.name for probe in probes}
-        newest = [probe for probe in list_probes(ground, chosen[0] if chosen else None) if probe.name not in known]
-        if not newest:
+        estimated = find_missing_probe(ground, probes, chosen[0]) if chosen else None
+        if estimated is None:
             break
-        print_note(f"plan: {newest[0].name} is chosen by estimates; it is measured now, too")
-        times |= _measure_files(ground, newest, formats, schemes, devices, options.threads)[0]
-        probes += newest
+        print_note(f"plan: {estimated.name} is chosen by estimates; it is measured now, too")
+        times |= _measure_files(ground, [estimated], formats, schemes, devices, options.threads)[0]
+        probes.append(estimated)
     if options.keep is not None and options.max_p90_ms is not None:
         ground.notes += _list_limit_notes({device for *_, device in times}, options.threads)
     plan = StudentPlan(
@@ -331,12 +332,18 @@ def _complete(
     estimated = dict(zip(names, estimate_costs(known, [shapes[name] for name in names]), strict=True)) if names else {}
     result = dict[str, tuple[float, Provenance]]()
     for name in shapes:
-        own = measured.get(name, measured.get(name.removesuffix(PRUNED_VOCABULARY)) if not vocabulary else None)
+        own = measured.get(name) if vocabulary else _find_by_encoder(measured, name)
         if own is not None:
             result[name] = own, Provenance.MEASURED
         elif name in estimated:
             result[name] = estimated[name], Provenance.ESTIMATED
     return result
+
+
+def _find_by_encoder(measured: Mapping[str, _Figure], name: str) -> _Figure | None:
+    """Return the figure of a student, or of the one that differs from it in its vocabulary only; None if neither is measured."""
+    whole = name.removesuffix(PRUNED_VOCABULARY)
+    return measured.get(whole, measured.get(whole + PRUNED_VOCABULARY))
 
 
 def _complete_times(
@@ -350,7 +357,7 @@ def _complete_times(
     spread = median(p90 / p50 for p50, p90 in measured.values())
     times = {}
     for name, (p50, by) in medians.items():
-        own = measured.get(name, measured.get(name.removesuffix(PRUNED_VOCABULARY)))
+        own = _find_by_encoder(measured, name)
         p90 = own[1] if own is not None else p50 * spread
         times[name] = PlannedTime(device=device, threads=threads, p50_ms=round(p50, 5), p90_ms=round(p90, 5), by=by)
     return times
