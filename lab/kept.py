@@ -128,15 +128,31 @@ def write_words(data: Path, work: Path) -> None:
     for name in ("atis", "snips"):
         known: set[str] = set()
         for source in sorted((data / name).glob("*.jsonl.gz"), key=lambda path: path.name != "train.jsonl.gz"):
-            rows = [json.loads(line) for line in gzip.decompress(source.read_bytes()).splitlines()]
+            rows = read_rows(source)
             counts = Counter(tag for row in rows for tag in set(row["tags"]))
             known = known or {tag for tag in counts if counts[tag] >= 3} | {row["intent"] for row in rows}
             target = work / WORDS_FOLDER / name / source.name
-            target.parent.mkdir(parents=True, exist_ok=True)
             kept = ({**r, "text": " ".join(r["tokens"])} for r in rows if known.issuperset((*r["tags"], r["intent"])))
-            content = gzip.compress("".join(json.dumps(r) + "\n" for r in kept).encode(), mtime=0)
-            if not target.is_file() or target.read_bytes() != content:  # another process may be reading it
-                write_atomic(target, content)
+            write_if_changed(target, gzip.compress("".join(json.dumps(r) + "\n" for r in kept).encode(), mtime=0))
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a .jsonl.gz file."""
+    return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+
+
+def write_if_changed(path: Path, content: bytes) -> None:
+    """Write a file, and its folder, unless it has that content: another process may be reading it."""
+    if not path.is_file() or path.read_bytes() != content:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, content)
+
+
+def run_pocketbert(*arguments: str) -> None:
+    """Run a command of PocketBERT, and stop with its exit code if it fails."""
+    code = subprocess.run([sys.executable, "-m", "pocketbert", *arguments], check=False).returncode
+    if code:
+        sys.exit(code)
 
 
 def run_set(name: str, data: Path, work: Path, seed: int) -> Path:

@@ -13,14 +13,12 @@ import argparse
 import gzip
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from kept import FILE, PLAIN, TAGS, WORDS_FOLDER, write_words
+from kept import FILE, PLAIN, TAGS, WORDS_FOLDER, run_pocketbert, write_if_changed, write_words
 
-from pocketbert.core.disk.files import read_json, write_atomic
+from pocketbert.core.disk.files import read_json
 from pocketbert.core.host.hardware import describe_machine
 
 HEADS = {"intent": ("intent", PLAIN), "slots": ("tags", TAGS)}
@@ -35,12 +33,9 @@ def write_rows(snips: Path, rows: int) -> Path:
     folder = snips.with_name(f"snips-{rows}")
     lines = gzip.decompress((snips / "train.jsonl.gz").read_bytes()).splitlines(keepends=True)
     lines = random.Random(DRAW_SEED).sample(lines, min(rows, len(lines)))  # noqa: S311
-    folder.mkdir(exist_ok=True)
     contents = {"train": gzip.compress(b"".join(lines), mtime=0), "dev": (snips / "dev.jsonl.gz").read_bytes()}
     for name, content in contents.items():
-        path = folder / f"{name}.jsonl.gz"
-        if not path.is_file() or path.read_bytes() != content:
-            write_atomic(path, content)
+        write_if_changed(folder / f"{name}.jsonl.gz", content)
     return folder
 
 
@@ -55,12 +50,10 @@ def list_settings(side: str, data: Path, seed: int, passes: int) -> list[str]:
     """
 
     def source(name: str) -> str:
-        columns = (
-            {"text": "tokens"}
-            if side == "both"
-            else {"text": "tokens" if side == "slots" else "text", "label": HEADS[side][0]}
-        )
-        return json.dumps({"path": str(data / f"{name}.jsonl.gz"), **columns})
+        """Return a source of rows; the column of labels is named by the head where there are two."""
+        label = {} if side == "both" else {"label": HEADS[side][0]}
+        text = "text" if side == "intent" else "tokens"
+        return json.dumps({"path": str(data / f"{name}.jsonl.gz"), "text": text, **label})
 
     heads = {name: {"task": task, "label": column} for name, (column, task) in HEADS.items()}
     return [
@@ -84,12 +77,7 @@ def run_side(side: str, data: Path, work: Path, seed: int, joint_passes: int) ->
     passes = joint_passes if side == "both" else SINGLE_PASSES
     folder = work / f"{data.name}-{side}-{passes}-{seed}"
     recipe = {"intent": PLAIN, "slots": TAGS, "both": "intent-and-slots"}[side]
-    settings = list_settings(side, data, seed, passes)
-    code = subprocess.run(
-        [sys.executable, "-m", "pocketbert", "run", recipe, "-o", str(folder), *settings], check=False
-    ).returncode
-    if code:
-        sys.exit(code)
+    run_pocketbert("run", recipe, "-o", str(folder), *list_settings(side, data, seed, passes))
 
 
 def read_figures(folder: Path, side: str) -> tuple[dict[str, tuple[float, float]], float, float]:

@@ -12,18 +12,15 @@ answers; a student of the same shape, loss and schedule learns from SNIPS' label
 from __future__ import annotations
 
 import argparse
-import gzip
 import hashlib
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from kept import FILE, PLAIN, WORDS_FOLDER, write_words
+from kept import FILE, PLAIN, WORDS_FOLDER, read_rows, run_pocketbert, write_if_changed, write_words
 
-from pocketbert.core.disk.files import read_json, write_atomic
+from pocketbert.core.disk.files import read_json
 from pocketbert.core.host.hardware import describe_machine
 
 DESCRIPTIONS = {
@@ -47,10 +44,7 @@ def write_pairs(data: Path, destination: Path, seed: int) -> None:
     """Write the stand-in's rows: each text of CLINC150 with its own intent and with some others."""
     draw = random.Random(seed)  # noqa: S311
     for name in ("train", "dev"):
-        rows = [
-            json.loads(line)
-            for line in gzip.decompress((data / "clinc150" / f"{name}.jsonl.gz").read_bytes()).splitlines()
-        ]
+        rows = read_rows(data / "clinc150" / f"{name}.jsonl.gz")
         intents = sorted({row["intent"] for row in rows})
         pairs = []
         for row in draw.sample(rows, min(STAND_IN_TEXTS, len(rows))):
@@ -65,17 +59,7 @@ def write_pairs(data: Path, destination: Path, seed: int) -> None:
 
 def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
     """Write rows as JSON lines, unless the file holds them already."""
-    content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
-    if not path.is_file() or path.read_bytes() != content:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, content)
-
-
-def _call(*arguments: str) -> None:
-    """Run a command of PocketBERT, and stop with its exit code if it fails."""
-    code = subprocess.run([sys.executable, "-m", "pocketbert", *arguments], check=False).returncode
-    if code:
-        sys.exit(code)
+    write_if_changed(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
 
 
 def train_student(folder: Path, settings: list[str], snips: Path, seed: int) -> None:
@@ -92,7 +76,7 @@ def train_student(folder: Path, settings: list[str], snips: Path, seed: int) -> 
         "verify={max_drop: 0.02, min_kept: 0.5}",
         "benchmark=null",
     ]
-    _call("run", PLAIN, "-o", str(folder), *shared, *settings)
+    run_pocketbert("run", PLAIN, "-o", str(folder), *shared, *settings)
 
 
 def main() -> None:
@@ -108,12 +92,12 @@ def main() -> None:
     write_pairs(data, work / "pairs", options.seed)
     columns = {"text": "premise", "text_pair": "hypothesis"}
     pairs = {name: json.dumps({"path": str(work / "pairs" / f"{name}.jsonl"), **columns}) for name in ("train", "dev")}
-    _call(
+    run_pocketbert(
         "finetune", PLAIN, "-o", str(work / "stand-in"), f"seed={options.seed}", f"data.train={pairs['train']}", f"data.eval={pairs['dev']}",
         "data.max_length=64", "teacher={model: minilm-l6, finetune: {epochs: 1, batch: 32, lr: 1e-4}}",
     )  # fmt: skip
     snips = work / WORDS_FOLDER / "snips"
-    rows = [json.loads(line) for line in gzip.decompress((snips / "train.jsonl.gz").read_bytes()).splitlines()]
+    rows = read_rows(snips / "train.jsonl.gz")
     rows = random.Random(options.seed).sample(rows, TEXTS)  # noqa: S311
     _write_rows(work / "texts.jsonl", [{"text": row["text"]} for row in rows])
     _write_rows(work / "labelled.jsonl", [{"text": row["text"], "intent": row["intent"]} for row in rows])
@@ -122,7 +106,7 @@ def main() -> None:
     taught = work / f"taught-{words}.jsonl"  # another file for other words
     if not taught.is_file():
         asked = [part for label, text in DESCRIPTIONS.items() for part in ("--zero-shot", f"{label}: {text}")]
-        _call(
+        run_pocketbert(
             "teach", "-m", str(work / "stand-in" / "teacher"), "--data", str(work / "texts.jsonl"), "-o", str(taught),
             "--template", TEMPLATE, *asked,
         )  # fmt: skip

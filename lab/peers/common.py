@@ -23,6 +23,14 @@ def add_texts_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_file_options(parser: argparse.ArgumentParser) -> None:
+    """Add the artefact folder, its file, the texts and the rounds, as comparisons of one file with other tools take them."""
+    parser.add_argument("--model", type=Path, required=True, help="artefact folder of a classifier with ONNX files")
+    parser.add_argument("--file", default="onnx/model_int8.onnx", help="file of the folder")
+    add_texts_option(parser)
+    parser.add_argument("--rounds", type=int, default=5)
+
+
 def real_texts(path: Path | None, split: str) -> tuple[list[str], str]:
     """Texts, and what to call them."""
     if path is None and (SST2 / f"{split}.jsonl.gz").is_file():

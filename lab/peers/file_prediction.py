@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from common import add_texts_option, print_header, real_texts
+from common import add_file_options, print_header, real_texts
 from environments import environment
 
 _PIPELINE = """
@@ -52,19 +52,16 @@ def time_side(command: list[str], source: Path, target: Path) -> tuple[float, fl
     files = ["--file", str(source), "-o", str(target)] if "pocketbert" in command else [str(source), str(target)]
     began, before = time.perf_counter(), os.times()
     subprocess.run([*command, *files], check=True, capture_output=True)
-    after = os.times()
+    wall, after = time.perf_counter() - began, os.times()
     spent = after.children_user + after.children_system - before.children_user - before.children_system
     answers = [json.loads(line)["answer"] for line in target.read_text().splitlines()]
-    return time.perf_counter() - began, spent, [answer["label"] for answer in answers]
+    return wall, spent, [answer["label"] for answer in answers]
 
 
 def main() -> None:
     """Time the sides in turns and print rows per second, CPU time per row, and how many labels agree."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True, help="artefact folder of a classifier with ONNX files")
-    parser.add_argument("--file", default="onnx/model_int8.onnx", help="file of the folder")
-    add_texts_option(parser)
-    parser.add_argument("--rounds", type=int, default=5)
+    add_file_options(parser)
     parser.add_argument("--rows", type=int, default=5000)
     parser.add_argument("--ready", type=Path, help="folder with environments that exist already")
     options = parser.parse_args()

@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
-from common import add_texts_option, print_header, real_texts
+from common import add_file_options, print_header, real_texts
 
 _TOOL = "autocannon@9.0.0"
 _LOAD = """
@@ -90,10 +90,7 @@ def serving(code: str, *arguments: str) -> Iterator[tuple[str, psutil.Process]]:
 def main() -> None:
     """Serve the file with `pocketbert serve` and with a plain loop, load both in turns, and print a table of the ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True, help="artefact folder of a classifier with ONNX files")
-    parser.add_argument("--file", default="onnx/model_int8.onnx", help="file of the folder")
-    add_texts_option(parser)
-    parser.add_argument("--rounds", type=int, default=5)
+    add_file_options(parser)
     parser.add_argument("--seconds", type=int, default=5, help="of load in each round")
     parser.add_argument(
         "--tool", type=Path, default=Path(".venv-clients/autocannon"), help="where autocannon is installed"
