@@ -1,4 +1,4 @@
-"""Compute the requests of the HTTP server: they wait in one queue, and a task for each model takes the next and computes it in a thread.
+"""Compute the requests of the HTTP server: they wait in one queue, and the thread of each model takes the next one and computes it.
 
 Requests that wait together become one call only where `try_joining` has found that answers stay the same and that it is faster:
 dynamic int8 takes its ranges from all rows of a batch, so that an answer would depend on other people's texts.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
@@ -48,7 +49,9 @@ class _Call:
 
 
 class RequestQueue:
-    """The requests that wait, and the tasks that compute them: one task and one thread for each model.
+    """The requests that wait, and the threads that compute them: one for each model.
+
+    The threads take requests themselves; over the event loop, a core would be idle between two of them until the loop has time.
 
     Args:
         models: One for each thread.
@@ -61,20 +64,22 @@ class RequestQueue:
         self.in_flight = self.joined = 0
         self._stopped = False
         self._waiting: deque[_Call] = deque()
-        self._arrived = asyncio.Event()
-        self._threads = ThreadPoolExecutor(len(models), "predict")
+        self._changed = threading.Condition()
+        """Held while the fields above are read and changed together; notified when a request arrives and when the server stops."""
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run the tasks while the block does; the server ends the block when no request is left."""
-        tasks = [asyncio.create_task(self._work(model)) for model in self.models]
+        """Run the threads while the block does; the server ends the block when no request is left."""
+        loop, threads = asyncio.get_running_loop(), ThreadPoolExecutor(len(self.models), "predict")
+        for model in self.models:
+            threads.submit(self._work, model, loop)
         try:
             yield
         finally:
-            self._stopped = True
-            for task in tasks:
-                task.cancel()
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            with self._changed:
+                self._stopped = True
+                self._changed.notify_all()
+            threads.shutdown(wait=False)
 
     def refuse_if_full(self) -> None:
         """Raise RequestError: 429 if as many requests are in flight as the limit allows, 503 if the server is stopping."""
@@ -94,55 +99,63 @@ class RequestQueue:
         self.refuse_if_full()
         call = _Call(received, asyncio.get_running_loop().create_future())
         closed = asyncio.ensure_future(_wait_until_closed(request))
-        self.in_flight += 1
-        try:
+        with self._changed:
+            self.in_flight += 1
             self._waiting.append(call)
-            self._arrived.set()
+            self._changed.notify()
+        try:
             awaited: list[asyncio.Future[Any]] = [call.answers, closed]
             await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
             if not call.answers.done():
                 raise RequestError(499, Problem("client", "closed the connection."))
             return call.answers.result()
         finally:
-            self.in_flight -= 1
             closed.cancel()
             call.answers.cancel()
-            with contextlib.suppress(ValueError):  # it has been taken
-                self._waiting.remove(call)
+            with self._changed:
+                self.in_flight -= 1
+                with contextlib.suppress(ValueError):  # it has been taken
+                    self._waiting.remove(call)
 
-    async def _work(self, model: Model) -> None:
-        """Compute the requests of the queue with one model, for ever."""
-        while True:
-            calls = await self._next_calls()
+    def _work(self, model: Model, loop: asyncio.AbstractEventLoop) -> None:
+        """Compute the requests of the queue with one model until the server stops; the loop hands the answers over."""
+        while calls := self._take_calls():
+            outcomes = _predict(model, [call.received for call in calls], self.options.body_bytes * _TOKENS_PER_BYTE)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for them
+                loop.call_soon_threadsafe(_hand_over, calls, outcomes)
+
+    def _take_calls(self) -> list[_Call]:
+        """Wait for a request; return it with those of the same prompt that are to be computed together with it; none if the server stops."""
+        with self._changed:
+            while not self._waiting and not self._stopped:
+                self._changed.wait()
+                # while others are being computed, more will come; another thread may take it meanwhile, or its client may go
+                seconds = self.options.join_ms / 1000 if self.joins else 0.0
+                self._changed.wait_for(lambda: self._stopped or len(self._waiting) >= self.in_flight, seconds)
+            if self._stopped:
+                return []
+            calls = [self._waiting.popleft()]
+            prompt, texts = calls[0].received.prompt, len(calls[0].received.texts)
+            while self.joins and self._waiting and self._waiting[0].received.prompt == prompt:
+                texts += len(self._waiting[0].received.texts)
+                if texts > _JOINED_TEXTS:
+                    break
+                calls.append(self._waiting.popleft())
             self.joined += len(calls) if len(calls) > 1 else 0
-            received = [call.received for call in calls]
-            outcomes = await asyncio.get_running_loop().run_in_executor(
-                self._threads, _predict, model, received, self.options.body_bytes * _TOKENS_PER_BYTE
-            )
-            for call, outcome in zip(calls, outcomes, strict=True):
-                if call.answers.done():  # its client has gone
-                    continue
-                if isinstance(outcome, Exception):
-                    call.answers.set_exception(outcome)
-                else:
-                    call.answers.set_result(outcome)
+            if self._waiting:  # this thread may have been told of a request that it leaves to another one
+                self._changed.notify()
+            return calls
 
-    async def _next_calls(self) -> list[_Call]:
-        """Wait for a request; return it with those of the same prompt that are to be computed together with it."""
-        waits = self.joins and self.options.join_ms > 0
-        while not self._waiting:
-            self._arrived.clear()
-            await self._arrived.wait()
-            if waits and len(self._waiting) < self.in_flight:  # others are being computed: more will come
-                await asyncio.sleep(self.options.join_ms / 1000)
-        calls = [self._waiting.popleft()]
-        prompt, texts = calls[0].received.prompt, len(calls[0].received.texts)
-        while self.joins and self._waiting and self._waiting[0].received.prompt == prompt:
-            texts += len(self._waiting[0].received.texts)
-            if texts > _JOINED_TEXTS:
-                break
-            calls.append(self._waiting.popleft())
-        return calls
+
+def _hand_over(calls: Sequence[_Call], outcomes: Sequence[list[dict[str, Any]] | Exception]) -> None:
+    """Give their answers, or the error, to the requests whose clients still wait."""
+    for call, outcome in zip(calls, outcomes, strict=True):
+        if call.answers.done():
+            continue  # its client has gone
+        if isinstance(outcome, Exception):
+            call.answers.set_exception(outcome)
+        else:
+            call.answers.set_result(outcome)
 
 
 def _predict(
@@ -206,7 +219,6 @@ def try_joining(model: Model) -> bool:
         ids = draws.integers(0, tokenizer.largest_id + 1, (_TRIED_ROWS, len(frame)))
         rows = [replace(frame, ids=np.where(is_text, drawn, frame.ids)) for drawn in ids]
         alone_s, alone = _time_batches(model, rows, 1)
-        seconds = alone_s
         for batch in _TRIED_BATCHES:
             seconds, outputs = _time_batches(model, rows, batch)
             if not all(np.array_equal(a, b) for a, b in zip(alone, outputs, strict=True)):
