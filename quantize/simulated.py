@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
 
 from pocketbert.core.families.weight_records import LearnedRanges, ProductRanges, Range
 from pocketbert.core.predict.predictor import Arrays
@@ -307,8 +308,8 @@ def measure_product_ranges(
     Returns:
         The ranges that a file may hold, by the path of the weight. There are several if products share a weight, if a
         part of a product's result is never used, if it reads positions alone and there are several lengths, or if its
-        input is a part of a tensor, such as the first token: operators that only move numbers may have the range of the
-        whole tensor.
+        input or result is a part of a tensor, such as the first token or the channels of a group: operators that only move
+        numbers may have the range of the whole tensor.
     """
     mode = _MeasuredProducts(exact.module, count=method is not Calibration.MINMAX)
     last: list[Mapping[str, NDArray[np.int64]]] = []
@@ -379,16 +380,24 @@ class _MeasuredProducts(TorchFunctionMode):
         self._histograms: dict[tuple[str, int], list[Histogram]] = {}
         """For each product the histograms of its input, of the whole tensor that contains the input, of the result
         before the offset is added and, if there is an offset, of the result after it."""
+        self._joined: dict[tuple[str, int], Histogram] = {}
+        """For each product whose result is joined with others, as those of groups are, the histogram of the joined tensor."""
+        self._results = WeakIdKeyDictionary()
         self._paths = {w.data_ptr(): name for name, w in self.weights.items()}
 
     def ranges(self, name: str, method: Calibration, steps: int) -> list[ProductRanges]:
         """Return the ranges of all matrix products that read the weight at path `name`, chosen by a calibration method."""
         chosen = list[ProductRanges]()
-        for histograms in (each for (path, _), each in self._histograms.items() if path == name):
+        for key, histograms in self._histograms.items():
+            if key[0] != name:
+                continue
             part, whole, before, *results = (histogram.range(method, steps) for histogram in histograms)
             # an exporter may join an offset that is added later, as XLNet's to its queries, to a product without one
             outputs = results[0] if results else None
             chosen += [ProductRanges(inputs=i, outputs=outputs, before_offset=before) for i in (part, whole)]
+            if key in self._joined:
+                joined = self._joined[key].range(method, steps)
+                chosen.append(ProductRanges(inputs=part, outputs=joined if results else None, before_offset=joined))
         return list(dict.fromkeys(chosen))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -406,4 +415,8 @@ class _MeasuredProducts(TorchFunctionMode):
             whole = torch.empty(0, dtype=values.dtype).set_(values.untyped_storage())
             for histogram, numbers in zip(self._histograms[key], (values, whole, *results), strict=True):
                 histogram.add(numbers.detach().numpy(), self._count)
+            self._results[out] = key
+        elif func is torch.cat and args:
+            for key in {self._results[part] for part in args[0] if part in self._results}:
+                self._joined.setdefault(key, Histogram()).add(out.detach().numpy(), self._count)
         return out

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +38,14 @@ def _write_int8(source: Path, destination: Path, plan: Plan) -> None:
         MissingBackendError: If onnx is not installed.
         InputError: If the word table is to have 4 bits and its width is not a multiple of 16.
     """
-    model = load_for_quantizer(source)
-    if Scheme.W4 in plan.seconds:
-        pack_largest_table(model, plan.seconds[Scheme.W4])
-    write_dynamic(model, destination, plan.left)
+    second = plan.seconds.get(Scheme.W4)
+    change = None if second is None else partial(pack_largest_table, digests=second)
+    write_dynamic(source, destination, plan.left, change)
 
 
 def _write_small(source: Path, destination: Path, plan: Plan) -> None:
     """Write a copy of an fp32 ONNX file with dynamic int8 products and a 4-bit word table."""
-    model = load_for_quantizer(source)
-    pack_largest_table(model)
-    write_dynamic(model, destination)
+    write_dynamic(source, destination, change=pack_largest_table)
 
 
 def load_for_quantizer(source: Path) -> Any:
@@ -65,23 +63,26 @@ def load_for_quantizer(source: Path) -> Any:
     return model
 
 
-def write_dynamic(model: Any, destination: Path, left: frozenset[str] = frozenset()) -> None:
-    """Quantize an fp32 ONNX model to dynamic int8 and write it.
+def write_dynamic(
+    source: Path,
+    destination: Path,
+    left: frozenset[str] = frozenset(),
+    change: Callable[[Any], None] | None = None,
+) -> None:
+    """Quantize an fp32 ONNX file to dynamic int8.
 
     Args:
-        model: The model from `load_for_quantizer`; changed in place.
+        source: The exported file.
         destination: File to write.
         left: Digests of weights that stay float.
+        change: Changes the loaded model before it is quantized.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    tables_by_matrix = untie_embeddings(model, left)
-    _store_shared_weights_transposed(model)
-    pack_tables_int8(model, left, list(tables_by_matrix.values()))
     with temporary_folder(destination.parent) as folder:
         plain = folder / "plain.onnx"
-        onnx.save(model, plain)
+        tables_by_matrix, excluded = _write_prepared(source, plain, left, change)
         with _quiet_root_logger():
             quantize_dynamic(
                 plain,
@@ -90,13 +91,32 @@ def write_dynamic(model: Any, destination: Path, left: frozenset[str] = frozense
                 reduce_range=False,
                 weight_type=QuantType.QInt8,
                 op_types_to_quantize=["MatMul", "Gemm"],
-                nodes_to_exclude=find_nodes_left(model.graph, left),
+                nodes_to_exclude=excluded,
                 extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
             )
     if tables_by_matrix:
         model = onnx.load(destination)
         retie_embeddings(model, tables_by_matrix)
         onnx.save(model, destination)
+
+
+def _write_prepared(
+    source: Path, plain: Path, left: frozenset[str], change: Callable[[Any], None] | None
+) -> tuple[dict[str, str], list[str]]:
+    """Write the graph that ONNX Runtime's quantizer gets; return the tables of tied embeddings, and the nodes that it leaves.
+
+    The model is not in memory any more when the quantizer holds its own copies.
+    """
+    import onnx
+
+    model = load_for_quantizer(source)
+    if change is not None:
+        change(model)
+    tables_by_matrix = untie_embeddings(model, left)
+    _store_shared_weights_transposed(model)
+    pack_tables_int8(model, left, list(tables_by_matrix.values()))
+    onnx.save(model, plain)
+    return tables_by_matrix, find_nodes_left(model.graph, left)
 
 
 def _store_shared_weights_transposed(model: Any) -> None:

@@ -117,11 +117,10 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
     """
     import onnx
 
-    exact = load_for_quantizer(source)
     with temporary_folder(destination.parent) as folder:
         written = folder / destination.name
-        write_dynamic(load_for_quantizer(source), written, plan.left)
-        model = onnx.load(written)
+        write_dynamic(source, written, plan.left)
+        exact, model = load_for_quantizer(source), onnx.load(written)
         names = [n.input[0] for n in model.graph.node if n.op_type == "DynamicQuantizeLinear"]
         ranges = measure_ranges(exact, names, plan, folder / "measured.onnx", destination.name)
         for product, at, known in learned_products(exact.graph, plan.learned):

@@ -64,6 +64,32 @@ def test_a_table_alone(task: Task, tmp_path: Path) -> None:
     assert sum(line.lstrip().startswith("#") for line in found.text.splitlines()) > 5
 
 
+def test_students_are_compared_where_rows_are_many_and_nothing_names_one(task: Task, tmp_path: Path) -> None:
+    few = write_table(tmp_path / "few.csv", task_rows(1_999, 1))
+    many = write_table(tmp_path / "many.csv", task_rows(2_000, 1))
+    for data, overrides, layers in (
+        (few, [], 3),
+        (many, [], None),
+        (many, ["student.layers=1"], 1),
+        (many, ["distill.0.batch=16"], 3),
+        (many, ["quantize={budget: {max_drop: 0.01}}"], 3),
+    ):
+        found = api.starting_recipe(
+            api.DataFiles(data), "runs/x", [f"teacher.model={task.folder / 'teacher'}", *overrides]
+        )
+        student = found.recipe.student
+        assert student is not None
+        assert student.layers == layers, (data, overrides)
+        assert (student.auto is not None) is (layers is None)
+        said = [note for note in found.notes if note.startswith("student: ")]
+        assert len(said) == (not overrides)
+        if layers is None:
+            assert student.auto is not None
+            assert (student.auto.keep, student.auto.otherwise) == (0.97, "best")
+            assert "3-layer" not in found.text
+            assert "3 of its layers" not in found.text
+
+
 def test_a_table_without_a_header(task: Task, tmp_path: Path) -> None:
     path = write_table(tmp_path / "rows.csv", task_rows(600, 1), header=False)
     dev = write_table(tmp_path / "dev.csv", task_rows(60, 2), header=False, suffix=" again")

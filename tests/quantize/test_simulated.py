@@ -225,6 +225,15 @@ def test_a_sound_file_is_off_by_what_the_simulation_says(format: Format, name: s
         assert real >= simulated / 2 or simulated < _MIN_BOUND, "a simulation that is far off lets broken files pass"
 
 
+class OneInput(Exact):
+    """A module whose only input is called x."""
+
+    inputs = ("input_ids",)
+
+    def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
+        return super().run({"x": inputs["input_ids"]})
+
+
 def test_products_of_positions_have_a_range_for_each_length_that_rows_are_padded_to() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
@@ -235,13 +244,25 @@ def test_products_of_positions_have_a_range_for_each_length_that_rows_are_padded
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.words(x[..., None].float()) + self.distances(torch.arange(x.shape[1])[None, :, None].float())
 
-    class OneInput(Exact):
-        inputs = ("input_ids",)
-
-        def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-            return super().run({"x": inputs["input_ids"]})
-
     rows = [{"input_ids": np.array([ids])} for ids in ([5, 7, 6], [4, 9])]
     found = measure_product_ranges(OneInput(Model()), rows, lengths=(4, 8))
     assert [r.before_offset for r in found["distances.weight"]] == [(0.0, 4.0), (0.0, 6.0), (0.0, 14.0)]
     assert [r.inputs for r in found["words.weight"]] == [(0.0, 9.0)]  # of the rows as they are
+
+
+def test_results_that_are_joined_may_have_the_range_of_the_joined_tensor() -> None:
+    class Groups(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.small, self.large = nn.Linear(1, 1), nn.Linear(1, 1)
+            for linear, factor in ((self.small, 1.0), (self.large, -3.0)):
+                nn.init.constant_(linear.weight, factor)
+                nn.init.zeros_(linear.bias)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            states = x[..., None].float()
+            return self.small(torch.cat([self.small(states), self.large(states)], -1)[..., :1])
+
+    found = measure_product_ranges(OneInput(Groups()), [{"input_ids": np.array([[0, 2]])}])
+    assert {r.outputs for r in found["large.weight"]} == {(-6.0, 0.0), (-6.0, 2.0)}
+    assert {r.outputs for r in found["small.weight"]} == {(0.0, 2.0), (-6.0, 2.0)}

@@ -22,6 +22,7 @@ from pocketbert.core.data.source import DataSource, TeacherColumn
 from pocketbert.core.disk.destination import resolve_output_file
 from pocketbert.core.disk.files import write_atomic
 from pocketbert.core.errors import InputError, Problem, suggest_allowed
+from pocketbert.core.host.processes import current_process
 from pocketbert.core.host.system import expand_home
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
 from pocketbert.pipeline.options import DataFiles
@@ -123,6 +124,10 @@ _TASKS = {
 _FEWEST_ROWS, _MOST_ROWS = 4_800, 48_000
 """Rows that a training sees in all its passes: with fewer a head of many classes is not learnt, more take long on a CPU."""
 _USUAL_PASSES = 4
+_FEWEST_COMPARED = 2_000
+"""Labelled rows from which on students are compared by default: a tenth of them tells shares of 97 % apart."""
+_DECIDES_STUDENT = ("student", "distill", "tasks", "teacher.shard", "quantize.budget", "quantize={budget")
+"""Keys of a recipe that need a named student, or name one."""
 _MEASURED_TEXTS = 4_000
 """Texts whose lengths are measured."""
 _SHARE_OF_TEXTS = 0.99
@@ -175,13 +180,18 @@ def recipe_settings(recipe: AnyRecipe) -> Recipe:
     return recipe.recipe if isinstance(recipe, StartingRecipe) else recipe
 
 
-def starting_recipe(files: DataFiles, folder: Path, overrides: Sequence[str] = ()) -> StartingRecipe:
+def starting_recipe(
+    files: DataFiles, folder: Path, overrides: Sequence[str] = (), compares: bool = True
+) -> StartingRecipe:
     """Make a recipe for a data file: guess columns, task, input length and epochs from its rows.
+
+    The student is the smallest that keeps enough of the teacher, where there are rows enough to compare students; else it has 3 layers.
 
     Args:
         files: The data file, with the columns and the task that the user named.
         folder: The run folder, in which the recipe will be kept; nothing is written yet.
-        overrides: ``key.sub=value`` texts, which override everything else.
+        overrides: ``key.sub=value`` texts, which override everything else; with some keys the run compares no students.
+        compares: Whether the recipe may let the run compare students.
 
     Raises:
         InputError: If the file cannot be read, or its columns or its task are not clear.
@@ -203,6 +213,11 @@ def starting_recipe(files: DataFiles, folder: Path, overrides: Sequence[str] = (
     start = _set_schema(_find_shipped()[task.value].read_text(encoding="utf-8"))
     if columns.source.teacher is not None:
         start = _start_without_teacher(start, columns.source.teacher.column)
+        compares = False
+    compares = compares and current_process().world == 1
+    compares = compares and not any(override.startswith(_DECIDES_STUDENT) for override in overrides)
+    if compares and len(rows) >= _FEWEST_COMPARED:
+        start = _start_comparing_students(start)
     lines = _format_data_lines(files, columns, task)
     text = _fill_start(start, {**lines, **_format_signals(rows, task, files)}, passes)
     first = parse_recipe(text, recipe_file, overrides)
@@ -216,6 +231,10 @@ def starting_recipe(files: DataFiles, folder: Path, overrides: Sequence[str] = (
     if recipe.data.eval is not None and (share := recipe.data.eval.fraction) is not None:
         split = f"{len(rows):,} rows, of which {share:.0%} decide the score and are not trained on (chosen by the hash of the text)"
     notes = [columns.note, f"task: {task}, from the labels" if files.task is None else f"task: {task}", split]
+    if compares:
+        few = f"3 layers; from {_FEWEST_COMPARED:,} rows on, or with --student auto, students are compared"
+        many = "the smallest that keeps 97 % of the teacher; student.layers=3 trains one only"
+        notes.append(f"student: {many if len(rows) >= _FEWEST_COMPARED else few}")
     if unlabelled:
         taught = any(stage.is_taught(task) for stage in recipe.distill)
         what = "the teacher labels them for the student" if taught else "they are left out"
@@ -437,6 +456,14 @@ def _start_without_teacher(text: str, column: str) -> str:
     text = re.sub(r"(?m)^(    signals:).*", r"\1 {logits: 1, hidden: 0, attention: 0}", text)
     # what the fine-tuned teacher would have learnt before, the student learns itself
     return re.sub(r"(?m)^    epochs: ([\d.]+)", lambda match: f"    epochs: {2 * float(match[1]):g}", text)
+
+
+def _start_comparing_students(text: str) -> str:
+    """Change a starting recipe's text so that the run takes the smallest student that keeps enough of the teacher."""
+    comment = "# The smallest student that keeps 97 % of the teacher's score on rows held out for this, else the best one.\n"
+    text = re.sub(r"(?m)^# The student is the teacher with .*\n", comment, text)
+    text = re.sub(r"(?m)^(description:.*) a 3-layer int8 student", r"\1 the smallest int8 student that keeps enough", text)
+    return _fill_start(text, {"student": "{auto: {otherwise: best}}"})
 
 
 def default_folder(data: str) -> Path:

@@ -96,6 +96,12 @@ HOPELESS = {"static": 0.6, "layers_1_briefly": 0.5}
             None,
             "static layers_1_briefly layers_2 layers_1",
         ),
+        (
+            "max_latency_ms: 1.2, otherwise: best",  # two layers keep more and are too slow
+            {**HOPELESS, "layers_2": 1.0, "layers_1": 0.7},
+            "layers-1",
+            "static layers_1_briefly layers_2 layers_1",
+        ),
     ],
 )
 def test_the_smallest_student_inside_the_limits_wins(

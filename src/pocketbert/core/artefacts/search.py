@@ -310,7 +310,7 @@ class TriedStudents(_Record):
                 "-" if s.bytes is None else f"{'about ' * s.estimated}{s.bytes / 1e6:.2f} MB",
                 "-" if s.p50_ms is None else f"{'about ' * s.estimated}{s.p50_ms:.2f} ms",
                 f"{s.cpu_s:.0f}" if s.cpu_s else "-",
-                "chosen" if s.chosen else s.note,
+                ": ".join(["chosen"] * s.chosen + [s.note] * bool(s.note)),
             ]
             for s in self.students
         ]

@@ -81,7 +81,8 @@ class AutoStudentRun(ChoosingRun):
         Arguments as of `Run.execute`.
 
         Raises:
-            GateError: As `ChoosingRun.execute`, and if no student keeps enough within the limits; all that was tried is kept.
+            GateError: As `ChoosingRun.execute`, and if no student keeps enough within the limits, unless the recipe then takes the best;
+                all that was tried is kept.
         """
         choice = self._choice
         if choice is None:
@@ -109,10 +110,9 @@ class AutoStudentRun(ChoosingRun):
             self.write_early_report(tried)
             raise choice.failure(tried)
         seconds = sum(student.cpu_s for student in tried.students)
-        print_note(
-            f"student {chosen.name}: chosen, the smallest with {tried.limits} ({seconds:,.0f} CPU-s for all)",
-            style="green",
-        )
+        keeps = tried.chosen is not None and (tried.chosen.low or 0.0) >= tried.keep
+        why = f"the smallest with {tried.limits}" if keeps else f"the best, since none has {tried.limits}"
+        print_note(f"student {chosen.name}: chosen, {why} ({seconds:,.0f} CPU-s for all)", style="green")
         self._go_on_with(chosen)
         self.trained = {"distill/0": self.path / TRIED_FOLDER / chosen.name / TRAINED_STUDENT}
         super().execute(until)
@@ -204,8 +204,8 @@ class _StudentChoice:
             remove(folder / TRIED_FILE)
             print_note(f"students: the smallest with {self.limits.text}", style="bold")
             winner = self._find_winner()
-            if winner is not None:
-                self._update(winner, chosen=True)
+            if (chosen := winner or self._find_best()) is not None:
+                self._update(chosen, chosen=True)
             self._estimate_files()
             for rung in self.rungs:
                 record = self.students[rung.name]
@@ -269,6 +269,13 @@ class _StudentChoice:
             over = any(self._over_limit(self.students[r.name]) for r in rest)
             rest = [] if over else [r for r in rest if not self.students[r.name].trained]
         return None
+
+    def _find_best(self) -> Rung | None:
+        """Return the fully trained student inside the other limits that keeps most, if the recipe asks for it."""
+        inside = [r for r in self.rungs if (s := self.students[r.name]).trained == "fully" and not self._over_limit(s)]
+        if self.limits.otherwise == "fail" or not inside:
+            return None
+        return max(inside, key=lambda rung: self.students[rung.name].kept or 0.0)
 
     def _try_fully(self, rungs: Sequence[Rung]) -> Rung | None:
         """Train briefly trained students fully, the smallest first; return the first that keeps enough, or None.
