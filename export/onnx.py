@@ -21,6 +21,7 @@ from pocketbert.core.errors import GateError, MissingBackendError
 from pocketbert.core.families import Family
 from pocketbert.core.host.progress import note_stage
 from pocketbert.core.host.system import version_of
+from pocketbert.core.model_files import LARGE_WEIGHT, load_onnx, write_onnx
 from pocketbert.core.tasks import Task
 
 _MAX_IR = 10
@@ -78,15 +79,29 @@ def export(
     if program is None:  # only the old exporter, which writes a file itself, returns nothing
         raise RuntimeError("torch.onnx.export returned no program")
     note_stage("translated, checking and writing")
-    model = program.model_proto  # the weights are in it now, a second time
+    weights = _take_out_weights(
+        program.model.graph
+    )  # in protobuf's messages they would be in memory again, and in their bytes
+    model = program.model_proto
     del program
     _forget_weights(module)
     _clean_model(model)
     _check_versions(model, path.name)
-    content = model.SerializeToString()
-    del model
-    onnx.checker.check_model(content)
-    path.write_bytes(content)
+    onnx.checker.check_model(model)
+    write_onnx(model, weights, path)
+
+
+def _take_out_weights(graph: Any) -> dict[str, NDArray[Any]]:
+    """Replace the large weights in a graph of onnx_ir by tensors without rows, and return their numbers by name."""
+    import onnx_ir
+
+    weights = {}
+    for name, value in graph.initializers.items():
+        if value.const_value is not None and value.const_value.nbytes >= LARGE_WEIGHT:
+            numbers = np.ascontiguousarray(value.const_value.numpy())  # of torch's own memory
+            weights[name] = numbers
+            value.const_value = onnx_ir.tensor(np.empty((0, *numbers.shape[1:]), numbers.dtype), name=name)
+    return weights
 
 
 def _forget_weights(module: torch.nn.Module) -> None:
@@ -151,7 +166,7 @@ def check_readable(path: Path) -> None:
     """
     import onnx
 
-    _check_versions(onnx.load(path, load_external_data=False), path.name)
+    _check_versions(load_onnx(path)[0], path.name)
     onnx.checker.check_model(path)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pocketbert.core.model_files import load_onnx
 from pocketbert.core.types import Format, Scheme
 from pocketbert.quantize.onnx.tables import PackedLookup, find_packed_lookups, find_row_scales
 from pocketbert.quantize.table import Reader, SchemeRow, register_reader
@@ -36,15 +37,12 @@ _UNCOUNTED = ("QuantizeLinear", "DynamicQuantizeLinear", "Shape", "Constant", "G
 
 def read_weight_types(path: Path) -> WeightTypes:
     """Read the storage type of every weight in an ONNX file."""
-    import onnx
-    from onnx import numpy_helper
-
-    graph = onnx.load(path).graph
-    bytes_by_integer = Counter[bool]()
+    model, numbers = load_onnx(path)
+    graph, bytes_by_integer = model.graph, Counter[bool]()
     for tensor in graph.initializer:
-        bytes_by_integer[tensor.data_type in (_INT8, _UINT8)] += numpy_helper.to_array(tensor).nbytes
+        bytes_by_integer[tensor.data_type in (_INT8, _UINT8)] += numbers[tensor.name].nbytes
     return WeightTypes(
-        uses=list(_weight_uses(graph)),
+        uses=list(_weight_uses(graph, numbers)),
         int8_bytes=bytes_by_integer[True],
         float_bytes=bytes_by_integer[False],
         operators=dict(Counter(n.op_type for n in graph.node)),
@@ -55,26 +53,18 @@ def read_weight_types(path: Path) -> WeightTypes:
 
 def read_stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:
     """Yield (name, value) of every array stored in an ONNX file."""
-    import onnx
-    from onnx import numpy_helper
-
-    for tensor in onnx.load(path).graph.initializer:
-        yield tensor.name, numpy_helper.to_array(tensor)
+    yield from load_onnx(path)[1].items()
 
 
 # --- uses of weights ---
 
 
-def _weight_uses(graph: Any) -> Iterator[WeightUse]:
-    """Yield a `WeightUse` for each operator that reads a stored weight, in the order of the nodes."""
-    from onnx import numpy_helper
-
+def _weight_uses(graph: Any, numbers: Mapping[str, NDArray[Any]]) -> Iterator[WeightUse]:
+    """Yield a `WeightUse` for each operator that reads a stored weight, in the order of the nodes; `numbers` are the initializers."""
     weights = {t.name: t for t in graph.initializer}
     makers = _node_by_output(graph)
     # no fp32 weight is part of the lookup of a packed table
-    others = {
-        n: numpy_helper.to_array(w) for n, w in weights.items() if w.data_type != _FLOAT or math.prod(w.dims) == 1
-    }
+    others = {n: numbers[n] for n, w in weights.items() if w.data_type != _FLOAT or math.prod(w.dims) == 1}
     lookup_by_table = {lookup.table: lookup for lookup in find_packed_lookups(graph, others)}
     row_scales = find_row_scales(graph)
     scales = {*row_scales.values(), *(lookup.scales for lookup in lookup_by_table.values())}

@@ -1,7 +1,7 @@
-"""Edit and write model files: Core ML packages and .tflite files.
+"""Edit and write model files: Core ML packages, .tflite and .onnx files.
 
 `save_package` writes a Core ML package reproducibly. `load_model` reads a .tflite file as an object that can be changed, and
-`dump_model` writes it again.
+`dump_model` writes it again. `load_onnx` reads an ONNX file without copying its large weights, and `write_onnx` writes one so.
 
 `add_classifier` and `remove_classifier` edit a converted program. `coremltools.ClassifierConfig` cannot be used:
 coremltools 9.0 stops with an IndexError if a classifier has a further output in fp16, and `coremltools.optimize`
@@ -11,11 +11,12 @@ cannot write the operator's list of labels back. The result equals what coremlto
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import struct
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -245,3 +246,155 @@ def unpack_int4(packed: NDArray[np.uint8], count: int) -> NDArray[np.int8]:
     values = np.empty(packed.size * 2, np.int8)
     values[0::2], values[1::2] = packed & 15, packed >> 4
     return ((values ^ 8) - 8)[:count]
+
+
+# --- ONNX: weights stay in the mapped file, or in torch's memory ---
+
+LARGE_WEIGHT = 1 << 20
+"""Bytes of a weight from which on it is not copied."""
+_GRAPH, _INITIALIZER, _RAW_DATA, _NO_FIELD = 7, 5, 9, 1 << 29
+"""Numbers of fields in onnx.proto: of a model, of its graph, and of a tensor; and one beyond all."""
+_ONNX_TYPES = {1: "f4", 2: "u1", 3: "i1", 4: "u2", 5: "i2", 6: "i4", 7: "i8", 9: "?", 10: "f2", 11: "f8"}
+"""Types of the numbers that are mapped, by their number in onnx.proto."""
+_VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
+"""How protobuf writes a field: the lower three bits of its start."""
+
+
+def load_onnx(path: Path) -> tuple[Any, dict[str, NDArray[Any]]]:
+    """Read an ONNX file without copying its large weights.
+
+    Returns:
+        The model, an `onnx.ModelProto` whose large tensors have sizes and no data; and the numbers of all initializers of its graph by
+        name, the large ones mapped from the file.
+
+    Raises:
+        google.protobuf.message.DecodeError: If it is no ONNX file.
+    """
+    import onnx
+    from onnx import numpy_helper
+
+    mapped = np.memmap(path, np.uint8, "r")
+    model, places = onnx.ModelProto(), list[tuple[int, int] | None]()
+    try:
+        model.ParseFromString(_without_large_weights(mapped.data, places))
+    except (IndexError, ValueError):  # its fields cannot be followed, for which protobuf has its own error
+        onnx.load(path, load_external_data=False)
+        raise
+    numbers = {}
+    for tensor, place in zip(model.graph.initializer, places, strict=True):
+        if place is None:
+            numbers[tensor.name] = numpy_helper.to_array(tensor)
+        else:
+            stored = mapped[slice(*place)].view(np.dtype(_ONNX_TYPES[tensor.data_type]).newbyteorder("<"))
+            numbers[tensor.name] = stored.reshape(tuple(tensor.dims))
+    return model, numbers
+
+
+def _without_large_weights(content: memoryview, places: list[tuple[int, int] | None]) -> bytes:
+    """Return the bytes of an ONNX model without those of large weights; `places` gets begin and end of each initializer's data."""
+    model = bytearray()
+    for number, begin, start, end in _read_fields(content, 0, len(content)):
+        if number != _GRAPH:
+            model += content[begin:end]
+            continue
+        graph = bytearray()
+        for own, first, inside, last in _read_fields(content, start, end):
+            if own != _INITIALIZER:
+                graph += content[first:last]
+                continue
+            fields = {n: span for n, *span in _read_fields(content, inside, last)}
+            begin_data, start_data, end_data = fields.get(_RAW_DATA, (last, last, last))
+            data_type = content[fields[2][1]] if 2 in fields else 0
+            is_large = end_data - start_data >= LARGE_WEIGHT and data_type in _ONNX_TYPES
+            places.append((start_data, end_data) if is_large else None)
+            tensor = [content[inside:begin_data], content[end_data:last]] if is_large else [content[inside:last]]
+            graph += b"".join([_field_start(_INITIALIZER, _count_bytes(tensor)), *tensor])
+        model += _field_start(_GRAPH, len(graph)) + graph
+    return bytes(model)
+
+
+def _read_fields(content: memoryview, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield (number, begin, begin of the content, end) of each field of a protobuf message; raise ValueError if it is none."""
+    at = start
+    while at < end:
+        begin = at
+        tag, at = _read_varint(content, at)
+        kind, first = tag & 7, at
+        if kind == _VARINT:
+            _, at = _read_varint(content, at)
+        elif kind == _BYTES:
+            size, first = _read_varint(content, at)
+            at = first + size
+        elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
+            at += 8 if kind == _EIGHT_BYTES else 4
+        else:
+            raise ValueError(f"a field of kind {kind}")
+        if at > end:
+            raise ValueError("a field reaches beyond its message")
+        yield tag >> 3, begin, first, at
+
+
+def _read_varint(content: memoryview, at: int) -> tuple[int, int]:
+    """Return a whole number in 7 bits per byte, and the place behind it."""
+    value, shift = 0, 0
+    while True:
+        byte = content[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return value, at
+
+
+def write_onnx(model: Any, weights: Mapping[str, NDArray[Any]], path: Path) -> None:
+    """Write an ONNX file with the bytes that protobuf writes, without copying large weights.
+
+    Args:
+        model: An `onnx.ModelProto`; its tensors that have a name in `weights` get these sizes and numbers.
+        weights: The numbers of tensors that have no data in the model.
+        path: The file.
+    """
+    graph, tensors = model.graph, list[list[bytes | memoryview]]()
+    for tensor in graph.initializer:
+        own: list[bytes | memoryview] = [tensor.SerializeToString()]
+        if tensor.name in weights:
+            numbers = np.ascontiguousarray(weights[tensor.name])
+            tensor.dims[:] = numbers.shape
+            tensor.ClearField("raw_data")
+            before, after = (_serialize_fields(tensor, part) for part in _around(_RAW_DATA))
+            data = numbers.reshape(-1).data.cast("B")
+            own = [before, _field_start(_RAW_DATA, numbers.nbytes), data, after]
+        tensors.append([_field_start(_INITIALIZER, _count_bytes(own)), *own])
+    before, after = (_serialize_fields(graph, part) for part in _around(_INITIALIZER))
+    content = [before, *itertools.chain(*tensors), after]
+    start, end = (_serialize_fields(model, part) for part in _around(_GRAPH))
+    with path.open("wb") as file:
+        file.writelines([start, _field_start(_GRAPH, _count_bytes(content)), *content, end])
+
+
+def _around(number: int) -> tuple[range, range]:
+    """Return the numbers of fields before and behind one."""
+    return range(number), range(number + 1, _NO_FIELD)
+
+
+def _serialize_fields(message: Any, numbers: range) -> bytes:
+    """Return the bytes of those fields of a protobuf message that have some numbers."""
+    part = type(message)()
+    part.CopyFrom(message)
+    for field, _ in message.ListFields():
+        if field.number not in numbers:
+            part.ClearField(field.name)
+    return bytes(part.SerializeToString())
+
+
+def _field_start(number: int, size: int) -> bytes:
+    """Return the bytes before a protobuf field of `size` bytes: its number, and the size in 7 bits per byte."""
+    start = [number << 3 | _BYTES]
+    while size > 127:
+        start.append(size & 127 | 128)
+        size >>= 7
+    return bytes([*start, size])
+
+
+def _count_bytes(parts: Iterable[bytes | memoryview]) -> int:
+    """Return the number of bytes of all parts."""
+    return sum(map(len, parts))

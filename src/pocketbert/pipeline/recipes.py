@@ -460,9 +460,13 @@ def _start_without_teacher(text: str, column: str) -> str:
 
 def _start_comparing_students(text: str) -> str:
     """Change a starting recipe's text so that the run takes the smallest student that keeps enough of the teacher."""
-    comment = "# The smallest student that keeps 97 % of the teacher's score on rows held out for this, else the best one.\n"
+    comment = (
+        "# The smallest student that keeps 97 % of the teacher's score on rows held out for this, else the best one.\n"
+    )
     text = re.sub(r"(?m)^# The student is the teacher with .*\n", comment, text)
-    text = re.sub(r"(?m)^(description:.*) a 3-layer int8 student", r"\1 the smallest int8 student that keeps enough", text)
+    text = re.sub(
+        r"(?m)^(description:.*) a 3-layer int8 student", r"\1 the smallest int8 student that keeps enough", text
+    )
     return _fill_start(text, {"student": "{auto: {otherwise: best}}"})
 
 

@@ -19,6 +19,7 @@ from pocketbert.core.artefacts import Artefacts, ModelRecord, Requirements
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.disk.files import read_json, write_json
 from pocketbert.core.host.system import version_of
+from pocketbert.core.model_files import load_onnx
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import TaskName
@@ -86,9 +87,8 @@ class OnnxPlace(FormatPlace):
 
     def constants(self, path: Path) -> list[list[Constant]]:
         """Return a list with one entry: the constants of the file's graph, in the order of their use."""
-        import onnx
-
-        return [_ConstantReader(onnx.load(path).graph).run()]
+        model, numbers = load_onnx(path)
+        return [_ConstantReader(model.graph, numbers).run()]
 
     def processing(self, artefacts: Artefacts) -> list[str]:
         """Return the model card's lines on ONNX files: their inputs, of any size, and the engines that they need."""
@@ -105,9 +105,7 @@ class OnnxPlace(FormatPlace):
         """Read a file's operator set, IR version, non-standard operators and engine; None if `onnx` is missing."""
         if version_of("onnx") is None:
             return None
-        import onnx
-
-        model = onnx.load(str(path), load_external_data=False)
+        model, _ = load_onnx(path)
         opset = next((int(entry.version) for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
         foreign = sorted({f"{n.domain}.{n.op_type}" for n in model.graph.node if n.domain not in ("", "ai.onnx")})
         engine = oldest_engine(self.format, file.scheme) if file.plain else None
@@ -248,14 +246,11 @@ class _ConstantReader:
 
     Args:
         graph: The graph of an ONNX model.
+        numbers: Its initializers by name.
     """
 
-    def __init__(self, graph: Any) -> None:
-        from onnx import GraphProto, numpy_helper
-
-        # without its numbers, which `raw` has: both would be twice the file in memory
-        self.graph, self.tracker = GraphProto(node=graph.node, output=graph.output), ConstantTracker()
-        self.raw: dict[str, NDArray[Any]] = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    def __init__(self, graph: Any, numbers: dict[str, NDArray[Any]]) -> None:
+        self.graph, self.tracker, self.raw = graph, ConstantTracker(), numbers
         dequantized = {n.input[0] for n in graph.node if n.op_type == "DequantizeLinear"}
         for name, value in self.raw.items():
             read = read_quantized_tensor if name in dequantized else read_tensor

@@ -41,6 +41,7 @@ from pocketbert.core.families.config import CONFIG_FILE
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.host.system import version_of
+from pocketbert.core.model_files import load_onnx
 from pocketbert.core.models.tokenizers import TOKENIZER_FILES
 from pocketbert.core.predict.inputs import ENTITIES_FILE
 from pocketbert.core.predict.sentence_settings import LAYER_FOLDERS, MODULES_FILE, POOLING_FILE
@@ -181,10 +182,9 @@ def _write_required_operators(files: Sequence[Path], destination: Path) -> None:
 
 def _optimized(file: Path, folder: Path) -> Iterator[Any]:
     """Yield an ONNX model as it is in its file, and as ONNX Runtime rewrites it at each optimization level."""
-    import onnx
     import onnxruntime
 
-    yield onnx.load(str(file), load_external_data=False)
+    yield load_onnx(file)[0]
     for level in _LEVELS:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4  # errors come as exceptions
@@ -195,7 +195,7 @@ def _optimized(file: Path, folder: Path) -> Iterator[Any]:
         except Exception as error:  # the library's own exception classes are private
             first = first_line(error)
             raise InputError(Problem(str(file), f"ONNX Runtime refuses the file: {first}")) from error
-        yield onnx.load(str(folder / "optimized.onnx"), load_external_data=False)
+        yield load_onnx(folder / "optimized.onnx")[0]
 
 
 def _operators(model: Any) -> Iterator[tuple[str, int, str]]:
