@@ -79,9 +79,8 @@ def export(
     if program is None:  # only the old exporter, which writes a file itself, returns nothing
         raise RuntimeError("torch.onnx.export returned no program")
     note_stage("translated, checking and writing")
-    weights = _take_out_weights(
-        program.model.graph
-    )  # in protobuf's messages they would be in memory again, and in their bytes
+    # in protobuf's messages, and in their bytes, the weights would be in memory twice more
+    weights = _take_out_weights(program.model.graph)
     model = program.model_proto
     del program
     _forget_weights(module)

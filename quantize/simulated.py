@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -380,9 +380,11 @@ class _MeasuredProducts(TorchFunctionMode):
         self._histograms: dict[tuple[str, int], list[Histogram]] = {}
         """For each product the histograms of its input, of the whole tensor that contains the input, of the result
         before the offset is added and, if there is an offset, of the result after it."""
-        self._joined: dict[tuple[str, int], Histogram] = {}
-        """For each product whose result is joined with others, as those of groups are, the histogram of the joined tensor."""
-        self._results = WeakIdKeyDictionary()
+        self._joined: dict[tuple[str, int], tuple[Histogram, Histogram]] = {}
+        """For each product whose result is joined with others, as those of groups are, the histograms of the joined tensor before and
+        after offsets are added."""
+        self._results: MutableMapping[Tensor, tuple[tuple[str, int], Tensor]] = WeakIdKeyDictionary()
+        """Of each tensor that is the result of a product and still in use, the product, and the result before the offset is added."""
         self._paths = {w.data_ptr(): name for name, w in self.weights.items()}
 
     def ranges(self, name: str, method: Calibration, steps: int) -> list[ProductRanges]:
@@ -396,8 +398,8 @@ class _MeasuredProducts(TorchFunctionMode):
             outputs = results[0] if results else None
             chosen += [ProductRanges(inputs=i, outputs=outputs, before_offset=before) for i in (part, whole)]
             if key in self._joined:
-                joined = self._joined[key].range(method, steps)
-                chosen.append(ProductRanges(inputs=part, outputs=joined if results else None, before_offset=joined))
+                before, joined = (histogram.range(method, steps) for histogram in self._joined[key])
+                chosen.append(ProductRanges(inputs=part, outputs=joined if results else None, before_offset=before))
         return list(dict.fromkeys(chosen))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -415,8 +417,13 @@ class _MeasuredProducts(TorchFunctionMode):
             whole = torch.empty(0, dtype=values.dtype).set_(values.untyped_storage())
             for histogram, numbers in zip(self._histograms[key], (values, whole, *results), strict=True):
                 histogram.add(numbers.detach().numpy(), self._count)
-            self._results[out] = key
+            self._results[out] = key, results[0]
         elif func is torch.cat and args:
-            for key in {self._results[part] for part in args[0] if part in self._results}:
-                self._joined.setdefault(key, Histogram()).add(out.detach().numpy(), self._count)
+            known = [self._results.get(part) for part in args[0]]
+            before = [part if own is None else own[1] for part, own in zip(args[0], known, strict=True)]
+            for key in dict.fromkeys(own[0] for own in known if own is not None):
+                tensors = func(before, *args[1:], **(kwargs or {})), out
+                joined = self._joined.setdefault(key, (Histogram(), Histogram()))
+                for histogram, numbers in zip(joined, tensors, strict=True):
+                    histogram.add(numbers.detach().numpy(), self._count)
         return out

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pocketbert.core.errors import Problem
+from pocketbert.core.errors import Problem, first_line
 from pocketbert.core.heads.question_answering import QuestionAnsweringHead
 from pocketbert.core.predict.answers import answer_fields
 from pocketbert.core.predict.predictor import Batching, run_rows
@@ -129,7 +129,7 @@ class RequestQueue:
         with self._changed:
             while not self._waiting and not self._stopped:
                 self._changed.wait()
-                # while others are being computed, more will come; another thread may take it meanwhile, or its client may go
+                # --join-ms: while others are being computed, more will come; another thread may take it meanwhile, or its client may go
                 seconds = self.options.join_ms / 1000 if self.joins else 0.0
                 self._changed.wait_for(lambda: self._stopped or len(self._waiting) >= self.in_flight, seconds)
             if self._stopped:
@@ -168,8 +168,9 @@ def _predict(
         return [
             [answer_fields(answer, one.top) for _, answer in zip(one.texts, answers, strict=False)] for one in requests
         ]
-    except Exception as error:
-        return [error] if len(requests) == 1 else [_predict(model, [one], most_tokens)[0] for one in requests]
+    except BaseException as error:  # a panic in the tokenizer's Rust code is no Exception, and must not end the thread
+        failure = error if isinstance(error, Exception) else RuntimeError(first_line(error))
+        return [failure] if len(requests) == 1 else [_predict(model, [one], most_tokens)[0] for one in requests]
 
 
 def _check_windows(model: Model, texts: Sequence[AnyText], most_tokens: int) -> None:

@@ -65,12 +65,32 @@ def test_a_file_is_written_with_the_same_bytes(file: Path, tmp_path: Path) -> No
     assert again.read_bytes() == file.read_bytes()
 
 
-@pytest.mark.parametrize("length", [1, 100, 50_000, 2_000_000, -1])
+@pytest.mark.parametrize("length", [0, 1, 100, 50_000, 2_000_000, -1])
 def test_a_file_that_is_cut_or_no_model_is_refused(file: Path, length: int) -> None:
     content = file.read_bytes()
     file.write_bytes(content[:length])
     with pytest.raises(DecodeError):
         load_onnx(file)
-    file.write_bytes(b"\xff" * 3000)
-    with pytest.raises(DecodeError):
+
+
+@pytest.mark.parametrize("content", [b"\xff" * 5_000_000, b"\x3a\x02\x2a\x7f", b"\x3f"])
+def test_bytes_that_are_no_model_are_refused_at_once(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    with pytest.raises(DecodeError, match="is no ONNX file"):
         load_onnx(file)
+
+
+def test_a_tensor_whose_sizes_and_data_differ_is_refused(file: Path) -> None:
+    model = onnx.load(file)
+    model.graph.initializer[0].dims[0] = 599
+    file.write_bytes(model.SerializeToString())
+    with pytest.raises(DecodeError, match="reshape"):
+        load_onnx(file)
+
+
+def test_data_beside_the_file_is_read(file: Path) -> None:
+    expected = load_onnx(file)[1]
+    outside = file.with_name("outside.onnx")
+    onnx.save(onnx.load(file), outside, save_as_external_data=True, location="outside.data")
+    found = load_onnx(outside)[1]
+    assert all(np.array_equal(found[name], numbers) for name, numbers in expected.items())

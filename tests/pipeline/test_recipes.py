@@ -70,9 +70,14 @@ def test_students_are_compared_where_rows_are_many_and_nothing_names_one(task: T
     for data, overrides, layers in (
         (few, [], 3),
         (many, [], None),
+        (many, ["distill.0.batch=16"], None),
+        (many, ["quantize={budget: {max_drop: 0.01}}"], None),
+        (many, ["student.vocabulary={}"], None),
+        (many, ["student.auto.if_none_keeps=best"], None),
         (many, ["student.layers=1"], 1),
-        (many, ["distill.0.batch=16"], 3),
-        (many, ["quantize={budget: {max_drop: 0.01}}"], 3),
+        (many, ["distill=[{method: task, steps: 9}, {method: task, steps: 9}]"], 3),
+        (many, ["quantize={budget: {max_drop: 0.01, students: [{intermediate: 32}]}}"], 3),
+        (many, ["export={formats: [tflite]}"], 3),
     ):
         found = api.starting_recipe(
             api.DataFiles(data), "runs/x", [f"teacher.model={task.folder / 'teacher'}", *overrides]
@@ -82,10 +87,11 @@ def test_students_are_compared_where_rows_are_many_and_nothing_names_one(task: T
         assert student.layers == layers, (data, overrides)
         assert (student.auto is not None) is (layers is None)
         said = [note for note in found.notes if note.startswith("student: ")]
-        assert len(said) == (not overrides)
+        assert len(said) == (not any(override.startswith("student") for override in overrides))
+        assert all(note.startswith("student: 3 layers;") is (layers == 3) for note in said)
         if layers is None:
             assert student.auto is not None
-            assert (student.auto.keep, student.auto.otherwise) == (0.97, "best")
+            assert (student.auto.keep, student.auto.if_none_keeps) == (0.97, "best")
             assert "3-layer" not in found.text
             assert "3 of its layers" not in found.text
 

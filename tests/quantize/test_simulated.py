@@ -257,12 +257,12 @@ def test_results_that_are_joined_may_have_the_range_of_the_joined_tensor() -> No
             self.small, self.large = nn.Linear(1, 1), nn.Linear(1, 1)
             for linear, factor in ((self.small, 1.0), (self.large, -3.0)):
                 nn.init.constant_(linear.weight, factor)
-                nn.init.zeros_(linear.bias)
+                nn.init.constant_(linear.bias, 1.0)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             states = x[..., None].float()
             return self.small(torch.cat([self.small(states), self.large(states)], -1)[..., :1])
 
     found = measure_product_ranges(OneInput(Groups()), [{"input_ids": np.array([[0, 2]])}])
-    assert {r.outputs for r in found["large.weight"]} == {(-6.0, 0.0), (-6.0, 2.0)}
-    assert {r.outputs for r in found["small.weight"]} == {(0.0, 2.0), (-6.0, 2.0)}
+    assert {r.outputs for r in found["large.weight"]} == {(-5.0, 1.0), (-5.0, 3.0)}
+    assert {r.before_offset for r in found["large.weight"]} == {(-6.0, 0.0), (-6.0, 2.0)}

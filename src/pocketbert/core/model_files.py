@@ -1,7 +1,7 @@
 """Edit and write model files: Core ML packages, .tflite and .onnx files.
 
 `save_package` writes a Core ML package reproducibly. `load_model` reads a .tflite file as an object that can be changed, and
-`dump_model` writes it again. `load_onnx` reads an ONNX file without copying its large weights, and `write_onnx` writes one so.
+`dump_model` writes it again. `load_onnx` and `write_onnx` read and write an ONNX file without copying its large weights.
 
 `add_classifier` and `remove_classifier` edit a converted program. `coremltools.ClassifierConfig` cannot be used:
 coremltools 9.0 stops with an IndexError if a classifier has a further output in fp16, and `coremltools.optimize`
@@ -265,28 +265,26 @@ def load_onnx(path: Path) -> tuple[Any, dict[str, NDArray[Any]]]:
 
     Returns:
         The model, an `onnx.ModelProto` whose large tensors have sizes and no data; and the numbers of all initializers of its graph by
-        name, the large ones mapped from the file.
+        name, the large ones mapped from the file, which must stay as it is while they are in use.
 
     Raises:
-        google.protobuf.message.DecodeError: If it is no ONNX file.
+        google.protobuf.message.DecodeError: If it is no ONNX file, or sizes and data of a tensor differ.
     """
-    import onnx
-    from onnx import numpy_helper
+    from google.protobuf.message import DecodeError
+    from onnx import ModelProto, numpy_helper
 
-    mapped = np.memmap(path, np.uint8, "r")
-    model, places = onnx.ModelProto(), list[tuple[int, int] | None]()
+    model, places, numbers = ModelProto(), list[tuple[int, int] | None](), {}
     try:
+        mapped = np.memmap(path, np.uint8, "r")
         model.ParseFromString(_without_large_weights(mapped.data, places))
-    except (IndexError, ValueError):  # its fields cannot be followed, for which protobuf has its own error
-        onnx.load(path, load_external_data=False)
-        raise
-    numbers = {}
-    for tensor, place in zip(model.graph.initializer, places, strict=True):
-        if place is None:
-            numbers[tensor.name] = numpy_helper.to_array(tensor)
-        else:
-            stored = mapped[slice(*place)].view(np.dtype(_ONNX_TYPES[tensor.data_type]).newbyteorder("<"))
-            numbers[tensor.name] = stored.reshape(tuple(tensor.dims))
+        for tensor, place in zip(model.graph.initializer, places, strict=True):
+            if place is None:
+                numbers[tensor.name] = numpy_helper.to_array(tensor, str(path.parent))
+            else:
+                stored = mapped[slice(*place)].view(np.dtype(_ONNX_TYPES[tensor.data_type]).newbyteorder("<"))
+                numbers[tensor.name] = stored.reshape(tuple(tensor.dims))
+    except (IndexError, ValueError) as error:
+        raise DecodeError(f"{path} is no ONNX file: {error}") from error
     return model, numbers
 
 
@@ -335,14 +333,15 @@ def _read_fields(content: memoryview, start: int, end: int) -> Iterator[tuple[in
 
 
 def _read_varint(content: memoryview, at: int) -> tuple[int, int]:
-    """Return a whole number in 7 bits per byte, and the place behind it."""
-    value, shift = 0, 0
-    while True:
+    """Return a whole number in 7 bits per byte, and the place behind it; raise ValueError if it has more than 70 bits."""
+    value = 0
+    for shift in range(0, 70, 7):
         byte = content[at]
         value |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
+        at += 1
         if byte < 128:
             return value, at
+    raise ValueError("a number of more than 70 bits")
 
 
 def write_onnx(model: Any, weights: Mapping[str, NDArray[Any]], path: Path) -> None:

@@ -25,6 +25,7 @@ from pocketbert.core.errors import InputError, Problem, suggest_allowed
 from pocketbert.core.host.processes import current_process
 from pocketbert.core.host.system import expand_home
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
+from pocketbert.core.types import Format
 from pocketbert.pipeline.options import DataFiles
 
 if TYPE_CHECKING:
@@ -125,9 +126,7 @@ _FEWEST_ROWS, _MOST_ROWS = 4_800, 48_000
 """Rows that a training sees in all its passes: with fewer a head of many classes is not learnt, more take long on a CPU."""
 _USUAL_PASSES = 4
 _FEWEST_COMPARED = 2_000
-"""Labelled rows from which on students are compared by default: a tenth of them tells shares of 97 % apart."""
-_DECIDES_STUDENT = ("student", "distill", "tasks", "teacher.shard", "quantize.budget", "quantize={budget")
-"""Keys of a recipe that need a named student, or name one."""
+"""Labelled rows from which on students are compared by default, on a tenth of them: fewer are certain of little."""
 _MEASURED_TEXTS = 4_000
 """Texts whose lengths are measured."""
 _SHARE_OF_TEXTS = 0.99
@@ -164,7 +163,9 @@ class StartingRecipe:
         if before is not None and _remove_schema(before) == _remove_schema(self.text):
             return
         if before is not None and not overwrite:
-            what = "differs from the recipe for this data: it was edited, or the data changed."
+            what = (
+                "differs from the recipe for this data: it was edited, or the data, the options or the version changed."
+            )
             fix = (
                 f"Run the file: pocketbert run {path} -o ANOTHER_FOLDER; or choose another -o/--output, or --overwrite."
             )
@@ -181,17 +182,18 @@ def recipe_settings(recipe: AnyRecipe) -> Recipe:
 
 
 def starting_recipe(
-    files: DataFiles, folder: Path, overrides: Sequence[str] = (), compares: bool = True
+    files: DataFiles, folder: Path, overrides: Sequence[str] = (), compare_students: bool = True
 ) -> StartingRecipe:
     """Make a recipe for a data file: guess columns, task, input length and epochs from its rows.
 
-    The student is the smallest that keeps enough of the teacher, where there are rows enough to compare students; else it has 3 layers.
+    From 2,000 rows on the run compares students and takes the smallest that keeps enough of the teacher, unless the overrides contradict
+    that; else the student has 3 layers.
 
     Args:
         files: The data file, with the columns and the task that the user named.
         folder: The run folder, in which the recipe will be kept; nothing is written yet.
-        overrides: ``key.sub=value`` texts, which override everything else; with some keys the run compares no students.
-        compares: Whether the recipe may let the run compare students.
+        overrides: ``key.sub=value`` texts, which override everything else.
+        compare_students: Whether the recipe may let the run compare students.
 
     Raises:
         InputError: If the file cannot be read, or its columns or its task are not clear.
@@ -213,13 +215,11 @@ def starting_recipe(
     start = _set_schema(_find_shipped()[task.value].read_text(encoding="utf-8"))
     if columns.source.teacher is not None:
         start = _start_without_teacher(start, columns.source.teacher.column)
-        compares = False
-    compares = compares and current_process().world == 1
-    compares = compares and not any(override.startswith(_DECIDES_STUDENT) for override in overrides)
-    if compares and len(rows) >= _FEWEST_COMPARED:
-        start = _start_comparing_students(start)
     lines = _format_data_lines(files, columns, task)
     text = _fill_start(start, {**lines, **_format_signals(rows, task, files)}, passes)
+    may_compare = compare_students and columns.source.teacher is None
+    if may_compare and len(rows) >= _FEWEST_COMPARED:
+        text = _compare_students(text, recipe_file, overrides)
     first = parse_recipe(text, recipe_file, overrides)
     longest = _measure_longest_input(first, rows)
     if task is not TaskName.QUESTION_ANSWERING:
@@ -231,10 +231,10 @@ def starting_recipe(
     if recipe.data.eval is not None and (share := recipe.data.eval.fraction) is not None:
         split = f"{len(rows):,} rows, of which {share:.0%} decide the score and are not trained on (chosen by the hash of the text)"
     notes = [columns.note, f"task: {task}, from the labels" if files.task is None else f"task: {task}", split]
-    if compares:
-        few = f"3 layers; from {_FEWEST_COMPARED:,} rows on, or with --student auto, students are compared"
-        many = "the smallest that keeps 97 % of the teacher; student.layers=3 trains one only"
-        notes.append(f"student: {many if len(rows) >= _FEWEST_COMPARED else few}")
+    if may_compare and not any(override.startswith("student") for override in overrides):
+        several = "the smallest that keeps 97 % of the teacher; student.layers=3 with another -o trains one only"
+        alone = f"3 layers; --student auto compares students, as from {_FEWEST_COMPARED:,} rows on where other settings allow it"
+        notes.append(f"student: {several if recipe.student is not None and recipe.student.auto is not None else alone}")
     if unlabelled:
         taught = any(stage.is_taught(task) for stage in recipe.distill)
         what = "the teacher labels them for the student" if taught else "they are left out"
@@ -458,16 +458,26 @@ def _start_without_teacher(text: str, column: str) -> str:
     return re.sub(r"(?m)^    epochs: ([\d.]+)", lambda match: f"    epochs: {2 * float(match[1]):g}", text)
 
 
-def _start_comparing_students(text: str) -> str:
-    """Change a starting recipe's text so that the run takes the smallest student that keeps enough of the teacher."""
+def _compare_students(text: str, path: Path, overrides: Sequence[str]) -> str:
+    """Return a starting recipe's text with which the run takes the smallest student that keeps enough of the teacher.
+
+    The text stays as it is if the overrides contradict that (they name a student, or need one process), if a launcher started several
+    processes, or if the recipe writes no ONNX file, as which students are measured.
+    """
+    from pocketbert.core.recipe.file import parse_recipe
+
     comment = (
-        "# The smallest student that keeps 97 % of the teacher's score on rows held out for this, else the best one.\n"
+        "# The smallest student that keeps 97 % of the teacher's score on rows held out for this, else the best.\n"
     )
-    text = re.sub(r"(?m)^# The student is the teacher with .*\n", comment, text)
-    text = re.sub(
-        r"(?m)^(description:.*) a 3-layer int8 student", r"\1 the smallest int8 student that keeps enough", text
-    )
-    return _fill_start(text, {"student": "{auto: {otherwise: best}}"})
+    changed = re.sub(r"(?m)^# The student is the teacher with .*\n", comment, text)
+    to_smallest = r"\1 the smallest int8 student that keeps enough"
+    changed = re.sub(r"(?m)^(description:.*) a 3-layer int8 student", to_smallest, changed)
+    changed = _fill_start(changed, {"student": "{auto: {if_none_keeps: best}}"})
+    try:
+        recipe = parse_recipe(changed, path, overrides)
+    except InputError:  # the text as it was tells what is wrong, if that is not the choice of a student
+        return text
+    return changed if Format.ONNX in recipe.export.formats and current_process().world == 1 else text
 
 
 def default_folder(data: str) -> Path:

@@ -97,7 +97,7 @@ HOPELESS = {"static": 0.6, "layers_1_briefly": 0.5}
             "static layers_1_briefly layers_2 layers_1",
         ),
         (
-            "max_latency_ms: 1.2, otherwise: best",  # two layers keep more and are too slow
+            "max_latency_ms: 1.2, if_none_keeps: best",  # two layers keep more and are too slow
             {**HOPELESS, "layers_2": 1.0, "layers_1": 0.7},
             "layers-1",
             "static layers_1_briefly layers_2 layers_1",

@@ -285,7 +285,7 @@ class TriedStudents(_Record):
 
     @property
     def chosen(self) -> TriedStudent | None:
-        """The student that the run goes on with; None if none was inside the limits."""
+        """The student that the run goes on with; None if there is none."""
         return next((s for s in self.students if s.chosen), None)
 
     def table(self) -> tuple[list[str], list[list[str]]]:

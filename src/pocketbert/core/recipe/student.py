@@ -117,10 +117,10 @@ class AutoStudent(Section):
         lt=LARGEST_MS,
         description="Largest median latency of that file on this machine in milliseconds: one thread, real texts.",
     )
-    otherwise: Literal["fail", "best"] = Field(
+    if_none_keeps: Literal["fail", "best"] = Field(
         "fail",
-        description="If no student keeps enough: fail with exit code 3, or best to take the one inside the other limits that keeps "
-        "most. `run --data` writes best; verify.min_kept is checked in any case.",
+        description="If no student surely keeps enough: fail with exit code 3, or best to take the one inside the other limits that "
+        "keeps most. `run --data` writes best; verify.min_kept is checked in any case.",
     )
 
     @property

@@ -111,7 +111,8 @@ class AutoStudentRun(ChoosingRun):
             raise choice.failure(tried)
         seconds = sum(student.cpu_s for student in tried.students)
         keeps = tried.chosen is not None and (tried.chosen.low or 0.0) >= tried.keep
-        why = f"the smallest with {tried.limits}" if keeps else f"the best, since none has {tried.limits}"
+        best = f"it keeps most, and none is certain to keep {100 * tried.keep:g} % of the teacher's score"
+        why = f"the smallest with {tried.limits}" if keeps else best
         print_note(f"student {chosen.name}: chosen, {why} ({seconds:,.0f} CPU-s for all)", style="green")
         self._go_on_with(chosen)
         self.trained = {"distill/0": self.path / TRIED_FOLDER / chosen.name / TRAINED_STUDENT}
@@ -273,7 +274,7 @@ class _StudentChoice:
     def _find_best(self) -> Rung | None:
         """Return the fully trained student inside the other limits that keeps most, if the recipe asks for it."""
         inside = [r for r in self.rungs if (s := self.students[r.name]).trained == "fully" and not self._over_limit(s)]
-        if self.limits.otherwise == "fail" or not inside:
+        if self.limits.if_none_keeps == "fail" or not inside:
             return None
         return max(inside, key=lambda rung: self.students[rung.name].kept or 0.0)
 

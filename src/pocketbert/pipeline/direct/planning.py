@@ -224,7 +224,7 @@ def _open(data: DataFiles | None, options: PlanOptions, overrides: Sequence[str]
         InputError: If they cannot be read, or the recipe's students learn in another way than by one stage of method task.
     """
     if data is not None:
-        start = starting_recipe(data, folder, overrides, compares=False)
+        start = starting_recipe(data, folder, overrides, compare_students=False)
         for note in start.notes:
             print_note(note)
     else:
