@@ -19,6 +19,8 @@ from support.clients import CLIENT_TASKS, answers, same_fields, snippet, texts_o
 
 FP32, INT8 = "onnx/model.onnx", "onnx/model_int8.onnx"
 PACKAGES = ("onnxruntime-web@1.30.0", "typescript@5.9.3")
+PRINT_ANSWER = "console.log(JSON.stringify(answer.vector ? { ...answer, vector: Array.from(answer.vector) } : answer));"
+"""An array of floats is an object in JSON."""
 PREDICT = """
 import { readFile } from "node:fs/promises";
 import { load } from "@pocketbert/runtime";
@@ -104,7 +106,7 @@ def test_the_code_of_the_card_runs(
     card = (phone / "README.md").read_text(encoding="utf-8")
     code = with_texts(snippet(card, "The same answers as PocketBERT's in Python", "js"), text)
     code = code.replace("models/FOLDER", str(phone)).replace("console.log(answer);", "")
-    said = node(f"{code}\nconsole.log(JSON.stringify({{ ...answer, vector: Array.from(answer.vector ?? []) }}));")
+    said = node(f"{code}\n{PRINT_ANSWER}")
     same_fields(json.loads(said), answers(phone, INT8, [text])[0], 2e-3)
 
 

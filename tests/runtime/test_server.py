@@ -39,6 +39,7 @@ answer = models[0].predict
 def slowly(texts, **more):
     time.sleep(float(sys.argv[2]))
     if "fail" in texts: raise RuntimeError("out of luck")
+    if "panic" in texts: raise BaseException("out of luck")  # as a library in Rust does
     return answer(texts, **more)
 models[0].predict = slowly
 serve(models, ServerOptions(port=0, requests=3, read_seconds=1, body_bytes=1000, texts=4, characters=50, connections=30))
@@ -197,8 +198,10 @@ def test_other_paths_methods_and_types_are_refused_and_a_failure_of_the_model_is
     assert slow.send("GET", "/../etc/passwd")[0] == 404
     assert slow.send("POST", "/predict", b'{"texts": ["a"]}', **{"Content-Type": "text/plain"})[0] == 415
     assert slow.send("POST", "/predict", b"x", **{"Content-Encoding": "gzip"})[0] == 415
-    status, content = slow.send("POST", "/predict", b'{"texts": ["fail"]}')
-    assert (status, content["errors"][0]["what"]) == (500, "RuntimeError: out of luck.")
+    for text in ("fail", "panic"):
+        status, content = slow.send("POST", "/predict", json.dumps({"texts": [text]}).encode())
+        assert status == 500
+        assert "out of luck" in content["errors"][0]["what"]
     assert len(slow.ask(["fine"])) == 1
 
 
