@@ -59,7 +59,7 @@ class KeptSet:
     pairs: int = 0
 
     def list_settings(self, data: Path, work: Path, seed: int) -> Iterator[str]:
-        """Yield the settings of the command line.
+        """Yield the recipe keys, as key=value, that the run of this set gets on its command line.
 
         Args:
             data: Folder of the shared data sets.

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from pocketbert.benchmarks.operators import OpTimes
 from pocketbert.benchmarks.records import OpShare, Placement
+from pocketbert.core.model_files import encode_varint
 
 LITERT, ONNX = "benchmark_model", "onnxruntime_perf_test"
 WARMUP = 3
@@ -334,19 +335,11 @@ def tensor_proto(name: str, value: NDArray[Any]) -> bytes:
         KeyError: If the dtype is none that inputs of encoders have.
     """
 
-    def varint(number: int) -> bytes:
-        """Encode a number in groups of seven bits, as protobuf does."""
-        out = bytearray()
-        while number > 0x7F:
-            out.append(number & 0x7F | 0x80)
-            number >>= 7
-        return bytes([*out, number])
-
     def number_field(field: int, number: int) -> bytes:
-        return varint(field << 3) + varint(number)
+        return encode_varint(field << 3) + encode_varint(number)
 
     def bytes_field(field: int, data: bytes) -> bytes:
-        return varint(field << 3 | 2) + varint(len(data)) + data
+        return encode_varint(field << 3 | 2) + encode_varint(len(data)) + data
 
     data = np.ascontiguousarray(value).astype(value.dtype.newbyteorder("<")).tobytes()
     shape = b"".join(number_field(1, size) for size in value.shape)

@@ -48,6 +48,7 @@ def real_texts(path: Path | None, split: str) -> tuple[list[str], str]:
 
 
 def print_header(title: str, texts: str) -> None:
+    """Print a title, and under which texts, machine, load and versions the figures below it were measured."""
     versions = ", ".join(
         f"{k} {v}" for k, v in installed_versions(("pocketbert", "torch", "transformers", "onnxruntime")).items()
     )

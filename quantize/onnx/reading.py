@@ -46,7 +46,7 @@ def read_weight_types(path: Path) -> WeightTypes:
         int8_bytes=bytes_by_integer[True],
         float_bytes=bytes_by_integer[False],
         operators=dict(Counter(n.op_type for n in graph.node)),
-        coarse=_coarse_scores(graph),
+        coarse=_coarse_scores(graph, numbers),
         **_computed_operators(graph),
     )
 
@@ -198,19 +198,17 @@ def _whole_number_tensors(graph: Any) -> set[str]:
     return names
 
 
-def _coarse_scores(graph: Any) -> list[str]:
+def _coarse_scores(graph: Any, numbers: Mapping[str, NDArray[Any]]) -> list[str]:
     """Return the names of attention scores that are stored with quantization steps too large for an exact softmax."""
-    from onnx import numpy_helper
-
     stored = {t.name: t for t in graph.initializer}
     makers = _node_by_output(graph)
     coarse = []
     for node in (n for n in graph.node if n.op_type == "Softmax"):
         names = [node.input[0]]
         while names and (name := names.pop()):
-            scale = stored.get(_dequantizing_scale(name, makers) or "")
+            scale = numbers.get(_dequantizing_scale(name, makers) or "")
             bits = _activation_bits([name], makers, stored)
-            if scale is not None and float(numpy_helper.to_array(scale).max()) > COARSEST[bits]:
+            if scale is not None and float(scale.max()) > COARSEST[bits]:
                 coarse.append(name)
             maker = makers.get(name)
             while maker is not None and maker.op_type in (*_MOVES, "QuantizeLinear"):

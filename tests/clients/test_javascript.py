@@ -19,19 +19,19 @@ from support.clients import CLIENT_TASKS, answers, same_fields, snippet, texts_o
 
 FP32, INT8 = "onnx/model.onnx", "onnx/model_int8.onnx"
 PACKAGES = ("onnxruntime-web@1.30.0", "typescript@5.9.3")
-PRINT_ANSWER = "console.log(JSON.stringify(answer.vector ? { ...answer, vector: Array.from(answer.vector) } : answer));"
-"""An array of floats is an object in JSON."""
-PREDICT = """
-import { readFile } from "node:fs/promises";
-import { load } from "@pocketbert/runtime";
+ANSWER = "answer.vector ? { ...answer, vector: Array.from(answer.vector) } : answer"
+"""The answer for JSON, in which an array of floats would be an object."""
+PREDICT = f"""
+import {{ readFile }} from "node:fs/promises";
+import {{ load }} from "@pocketbert/runtime";
 const [folder, file, texts] = process.argv.slice(2);
-const model = await load(folder, { file });
+const model = await load(folder, {{ file }});
 const answers = [];
-for (const text of JSON.parse(await readFile(texts, "utf8"))) {
+for (const text of JSON.parse(await readFile(texts, "utf8"))) {{
   const [answer] = await model.predict([text]);
-  answers.push(answer.vector ? { ...answer, vector: Array.from(answer.vector) } : answer);
-}
-console.log(JSON.stringify({ engine: model.engine, answers }));
+  answers.push({ANSWER});
+}}
+console.log(JSON.stringify({{ engine: model.engine, answers }}));
 await model.close();
 """
 TYPED = """
@@ -106,7 +106,7 @@ def test_the_code_of_the_card_runs(
     card = (phone / "README.md").read_text(encoding="utf-8")
     code = with_texts(snippet(card, "The same answers as PocketBERT's in Python", "js"), text)
     code = code.replace("models/FOLDER", str(phone)).replace("console.log(answer);", "")
-    said = node(f"{code}\n{PRINT_ANSWER}")
+    said = node(f"{code}\nconsole.log(JSON.stringify({ANSWER}));")
     same_fields(json.loads(said), answers(phone, INT8, [text])[0], 2e-3)
 
 

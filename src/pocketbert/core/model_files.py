@@ -252,7 +252,7 @@ def unpack_int4(packed: NDArray[np.uint8], count: int) -> NDArray[np.int8]:
 
 LARGE_WEIGHT = 1 << 20
 """Bytes of a weight from which on it is not copied."""
-_GRAPH, _INITIALIZER, _RAW_DATA, _NO_FIELD = 7, 5, 9, 1 << 29
+_GRAPH, _INITIALIZER, _DATA_TYPE, _RAW_DATA, _NO_FIELD = 7, 5, 2, 9, 1 << 29
 """Numbers of fields in onnx.proto: of a model, of its graph, and of a tensor; and one beyond all."""
 _ONNX_TYPES = {1: "f4", 2: "u1", 3: "i1", 4: "u2", 5: "i2", 6: "i4", 7: "i8", 9: "?", 10: "f2", 11: "f8"}
 """Types of the numbers that are mapped, by their number in onnx.proto."""
@@ -273,10 +273,11 @@ def load_onnx(path: Path) -> tuple[Any, dict[str, NDArray[Any]]]:
     from google.protobuf.message import DecodeError
     from onnx import ModelProto, numpy_helper
 
-    model, places, numbers = ModelProto(), list[tuple[int, int] | None](), {}
+    model, numbers = ModelProto(), {}
     try:
         mapped = np.memmap(path, np.uint8, "r")
-        model.ParseFromString(_without_large_weights(mapped.data, places))
+        content, places = _leave_out_large_weights(mapped.data)
+        model.ParseFromString(content)
         for tensor, place in zip(model.graph.initializer, places, strict=True):
             if place is None:
                 numbers[tensor.name] = numpy_helper.to_array(tensor, str(path.parent))
@@ -288,9 +289,9 @@ def load_onnx(path: Path) -> tuple[Any, dict[str, NDArray[Any]]]:
     return model, numbers
 
 
-def _without_large_weights(content: memoryview, places: list[tuple[int, int] | None]) -> bytes:
-    """Return the bytes of an ONNX model without those of large weights; `places` gets begin and end of each initializer's data."""
-    model = bytearray()
+def _leave_out_large_weights(content: memoryview) -> tuple[bytes, list[tuple[int, int] | None]]:
+    """Return the bytes of an ONNX model without those of large weights, and for each initializer begin and end of what was left out."""
+    model, places = bytearray(), list[tuple[int, int] | None]()
     for number, begin, start, end in _read_fields(content, 0, len(content)):
         if number != _GRAPH:
             model += content[begin:end]
@@ -302,13 +303,13 @@ def _without_large_weights(content: memoryview, places: list[tuple[int, int] | N
                 continue
             fields = {n: span for n, *span in _read_fields(content, inside, last)}
             begin_data, start_data, end_data = fields.get(_RAW_DATA, (last, last, last))
-            data_type = content[fields[2][1]] if 2 in fields else 0
+            data_type = content[fields[_DATA_TYPE][1]] if _DATA_TYPE in fields else 0
             is_large = end_data - start_data >= LARGE_WEIGHT and data_type in _ONNX_TYPES
             places.append((start_data, end_data) if is_large else None)
             tensor = [content[inside:begin_data], content[end_data:last]] if is_large else [content[inside:last]]
             graph += b"".join([_field_start(_INITIALIZER, _count_bytes(tensor)), *tensor])
         model += _field_start(_GRAPH, len(graph)) + graph
-    return bytes(model)
+    return bytes(model), places
 
 
 def _read_fields(content: memoryview, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
@@ -354,8 +355,10 @@ def write_onnx(model: Any, weights: Mapping[str, NDArray[Any]], path: Path) -> N
     """
     graph, tensors = model.graph, list[list[bytes | memoryview]]()
     for tensor in graph.initializer:
-        own: list[bytes | memoryview] = [tensor.SerializeToString()]
-        if tensor.name in weights:
+        own = list[bytes | memoryview]()
+        if tensor.name not in weights:
+            own = [tensor.SerializeToString()]
+        else:
             numbers = np.ascontiguousarray(weights[tensor.name])
             tensor.dims[:] = numbers.shape
             tensor.ClearField("raw_data")
@@ -386,12 +389,17 @@ def _serialize_fields(message: Any, numbers: range) -> bytes:
 
 
 def _field_start(number: int, size: int) -> bytes:
-    """Return the bytes before a protobuf field of `size` bytes: its number, and the size in 7 bits per byte."""
-    start = [number << 3 | _BYTES]
-    while size > 127:
-        start.append(size & 127 | 128)
-        size >>= 7
-    return bytes([*start, size])
+    """Return the bytes before a protobuf field of `size` bytes: its number and the size."""
+    return encode_varint(number << 3 | _BYTES) + encode_varint(size)
+
+
+def encode_varint(number: int) -> bytes:
+    """Encode a whole number in 7 bits per byte, as protobuf does."""
+    encoded = bytearray()
+    while number > 127:
+        encoded.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*encoded, number])
 
 
 def _count_bytes(parts: Iterable[bytes | memoryview]) -> int:

@@ -110,9 +110,8 @@ class AutoStudentRun(ChoosingRun):
             self.write_early_report(tried)
             raise choice.failure(tried)
         seconds = sum(student.cpu_s for student in tried.students)
-        keeps = tried.chosen is not None and (tried.chosen.low or 0.0) >= tried.keep
         best = f"it keeps most, and none is certain to keep {100 * tried.keep:g} % of the teacher's score"
-        why = f"the smallest with {tried.limits}" if keeps else best
+        why = f"the smallest with {tried.limits}" if choice.keeps(choice.students[chosen.name]) else best
         print_note(f"student {chosen.name}: chosen, {why} ({seconds:,.0f} CPU-s for all)", style="green")
         self._go_on_with(chosen)
         self.trained = {"distill/0": self.path / TRIED_FOLDER / chosen.name / TRAINED_STUDENT}
@@ -255,7 +254,7 @@ class _StudentChoice:
     def _find_winner(self) -> Rung | None:
         """Train students until the smallest that keeps enough is found; return it, or None."""
         for rung in (r for r in self.rungs if r.layers == 0):
-            if self._keeps(self._try(rung, fully=True)):
+            if self.keeps(self._try(rung, fully=True)):
                 return rung
         rest = [r for r in self.rungs if r.layers and r.width is None]
         while rest:
@@ -285,7 +284,7 @@ class _StudentChoice:
         """
         if not rungs:
             return None
-        certain = next((r for r in rungs if self._keeps(self.students[r.name])), None)
+        certain = next((r for r in rungs if self.keeps(self.students[r.name])), None)
         likely = certain or max(rungs, key=lambda r: self.students[r.name].kept or 0.0)
         for rung in rungs:
             reserve = likely.cost if rung.work < likely.work else 0.0
@@ -293,7 +292,7 @@ class _StudentChoice:
                 self._update(rung, note="not promising after a brief training")
             elif rung is not likely and rung.cost and self._spent + rung.cost + reserve > _MOST_COST:
                 self._update(rung, note=f"not trained longer, to leave time for {likely.name}")
-            elif self._keeps(self._try(rung, fully=True)):
+            elif self.keeps(self._try(rung, fully=True)):
                 return rung
         return None
 
@@ -305,7 +304,7 @@ class _StudentChoice:
             if self._over_limit(record):
                 break  # larger ones are over it, too
             inside.append(rung)
-            if self._keeps(record):
+            if self.keeps(record):
                 break
         return inside
 
@@ -349,7 +348,7 @@ class _StudentChoice:
         record = self.students[rung.name]
         if note := self._over_limit(record):
             self._update(rung, note=note)
-        elif fully and not self._keeps(record):
+        elif fully and not self.keeps(record):
             self._update(
                 rung,
                 note=f"keeps less than {100 * self.limits.keep:g} %"
@@ -386,7 +385,7 @@ class _StudentChoice:
             return f"slower than {latency:g} ms"
         return ""
 
-    def _keeps(self, record: TriedStudent) -> bool:
+    def keeps(self, record: TriedStudent) -> bool:
         """Return whether a student keeps enough of the teacher's score, with confidence, inside the other limits."""
         return record.low is not None and record.low >= self.limits.keep and not self._over_limit(record)
 
