@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding
 
+from pocketbert.core.data.column_names import BadRows
 from pocketbert.core.data.streams import DEFAULT_CORPUS_ROWS, Limits, open_bounded
-from pocketbert.core.data.tables import BadRows
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import TokenizerKind
 from pocketbert.distill.text.tokenizer import CorpusTokenizer

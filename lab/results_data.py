@@ -18,7 +18,8 @@ import random
 from pathlib import Path
 from typing import Any
 
-from pocketbert.core.data.examples import Example, hold_out, read_examples
+from pocketbert.core.data.examples import Example, hold_out
+from pocketbert.core.data.reading import read_examples
 from pocketbert.core.data.source import DataSource
 
 INTENTS = (

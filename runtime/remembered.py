@@ -9,7 +9,6 @@ stamp as it is. What another user wrote into a shared cache is ignored.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import re
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketbert.core.artefacts import ARTEFACTS_FILE, FolderListing
-from pocketbert.core.disk.files import sha256_json, sha256_path, write_json
+from pocketbert.core.disk.files import sha256_bytes, sha256_json, sha256_path, write_json
 from pocketbert.runtime.selftest import result_cache_file
 
 _KIND = "checked"
@@ -82,7 +81,7 @@ class CheckedFiles:
         """
         path = self._folder / ARTEFACTS_FILE
         content = path.read_bytes() if path.is_file() and path.stat().st_size <= _MOST_BYTES else b""
-        digest = hashlib.sha256(content).hexdigest()
+        digest = sha256_bytes(content)
         if content and self._listing.get("of") == digest:
             with contextlib.suppress(ValueError, KeyError, TypeError):  # another version wrote it, or it is damaged
                 return FolderListing.from_dict(self._listing["listing"])

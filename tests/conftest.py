@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+import typer.testing
 
 # before any library of Hugging Face is imported: no test may reach for the network or the user's caches
 for _name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
@@ -32,7 +33,7 @@ from pocketbert.core.formats import FORMATS
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.types import Format
-from support import canaries
+from support import canaries, conversions
 from support.shards import (  # hooks of pytest
     pytest_collection_modifyitems,
     pytest_runtest_logreport,
@@ -41,6 +42,9 @@ from support.shards import (  # hooks of pytest
 )
 from support.tiny import EXPORTED, tiny_classifier
 from support.tiny_tokenizers import MAX_LENGTH, WORDS, write_tokenizer
+
+# building the commands from their signatures takes as long as most of them run
+typer.testing._get_command = cache(typer.testing._get_command)
 
 # the same examples in every run, and no timings: the machines are shared
 settings.register_profile("pocketbert", deadline=None, derandomize=True, database=None)
@@ -104,6 +108,19 @@ def no_other_processes() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def equal_models_are_converted_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Equal tiny models become a file of a format once for all test processes."""
+    with conversions.converted_once(common_folder(tmp_path_factory) / "conversions"):
+        yield
+
+
+def common_folder(factory: pytest.TempPathFactory) -> Path:
+    """Return the temporary folder that all test processes have in common."""
+    base = factory.getbasetemp()
+    return base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+
+
 @pytest.fixture(scope="session")
 def make_tokenizer() -> Callable[..., None]:
     """`write_tokenizer(folder, pad_id=0, baked_in=True)`."""
@@ -152,9 +169,7 @@ def open_tiny(tiny_model: Callable[..., Path]) -> Callable[..., tuple[Any, Model
 
 def written_once(factory: pytest.TempPathFactory, name: str, write: Callable[[Path], None]) -> Path:
     """The file `name`, which the first of all test processes to come writes."""
-    base = factory.getbasetemp()
-    root = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
-    path = root / name
+    path = common_folder(factory) / name
     path.parent.mkdir(exist_ok=True)
     with FileLock(path.with_suffix(".lock")):
         if not path.is_file():

@@ -6,7 +6,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from pocketbert.core.data.examples import read_examples
+from pocketbert.core.data.reading import read_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.host.hardware import describe_machine, load_average
 from pocketbert.core.host.system import installed_versions

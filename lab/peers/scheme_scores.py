@@ -30,8 +30,8 @@ from pydantic import BaseModel
 
 from pocketbert.core.artefacts import Artefacts, ModelRecord, read_artefacts
 from pocketbert.core.compare.evaluate import EvalSet, evaluate, rms_error
-from pocketbert.core.data.cells import count_spans, spans_from_tags
 from pocketbert.core.data.source import DataSource
+from pocketbert.core.data.spans import count_spans, spans_from_tags
 from pocketbert.core.disk.files import path_bytes, sha256_json, sha256_path, write_json
 from pocketbert.core.heads import Prepared
 from pocketbert.core.heads.token_classification import TokenClassificationHead, find_words

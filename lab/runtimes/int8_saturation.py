@@ -19,7 +19,7 @@ import numpy as np
 
 from pocketbert.benchmarks.statistics import paired_ratio
 from pocketbert.core.compare.evaluate import rms_error
-from pocketbert.core.data.examples import read_examples
+from pocketbert.core.data.reading import read_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.host.hardware import describe_machine
 from pocketbert.core.predict.tokenization import TextTokenizer

@@ -60,7 +60,7 @@ def prepare(source: Path, data: Path | None, folder: Path) -> np.ndarray | None:
     """Write all forms of a folder's model and the token ids of the texts; returns labels where there are any."""
     from pocketbert.core.artefacts import read_artefacts
     from pocketbert.core.compare.golden import read_golden
-    from pocketbert.core.data.examples import read_examples
+    from pocketbert.core.data.reading import read_examples
     from pocketbert.core.data.source import DataSource
     from pocketbert.core.predict.tokenization import TextTokenizer
     from pocketbert.core.types import Format, Runtime, Scheme

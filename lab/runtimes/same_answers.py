@@ -20,7 +20,7 @@ import onnx
 from numpy.typing import NDArray
 
 from pocketbert.core.artefacts import read_artefacts
-from pocketbert.core.data.examples import read_examples
+from pocketbert.core.data.reading import read_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.predict.inputs import Encoded
 from pocketbert.core.predict.tokenization import TextTokenizer

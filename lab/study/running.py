@@ -14,8 +14,8 @@ import numpy as np
 
 from pocketbert import api
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
-from pocketbert.core.data.examples import read_examples
 from pocketbert.core.data.labels import Labels
+from pocketbert.core.data.reading import read_examples
 from pocketbert.core.data_report import DataReport
 from pocketbert.core.disk.files import read_json, sha256_json, write_atomic
 from pocketbert.core.disk.ownership import write_marker

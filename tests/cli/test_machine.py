@@ -220,7 +220,7 @@ def test_a_crash_is_one_line_and_the_log_has_the_rest(
         raise RuntimeError("a bug\nwith details")
 
     undo(run_copy, "golden")
-    monkeypatch.setattr(golden, "make_golden", fail)
+    monkeypatch.setattr(golden, "answer_golden_rows", fail)
     result = cli("run", task.recipe, "-o", run_copy)
     assert result.exit_code == 1
     said = "Error: RuntimeError: a bug with details (--debug prints where; so does run.log)"

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core.data.cells import Span
 from pocketbert.core.data.examples import Example, HeadLabels
 from pocketbert.core.data.labels import Labels, join_head_labels
+from pocketbert.core.data.spans import Span
 from pocketbert.core.data_report import DataReport, SplitReport, split_report, warn_about_language, warn_about_majority
 from pocketbert.core.heads import Prepared, make_head
 from pocketbert.core.predict.inputs import Encoded

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import pocketbert
-from pocketbert.core.data.cells import spans_from_tags
+from pocketbert.core.data.spans import spans_from_tags
 from pocketbert.core.predict.answers import (
     Answer,
     Choice,

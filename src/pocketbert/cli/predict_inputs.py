@@ -147,9 +147,9 @@ def _read_file(
         InputError: Listing the first 20 rows without a text at their end, or what is wrong with the file.
     """
     from pocketbert.core.data.choices import choice_columns
-    from pocketbert.core.data.examples import to_example
+    from pocketbert.core.data.column_names import BadRows
     from pocketbert.core.data.files import read_rows
-    from pocketbert.core.data.tables import BadRows
+    from pocketbert.core.data.reading import to_example
 
     bad, count = BadRows(source.title), 0
     needed = [source.text, source.text_pair, *columns, *choice_columns(source.choices)]

@@ -12,14 +12,16 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from pocketbert.core.data.cells import Span
+from pocketbert.core.data.column_names import BadRows
 from pocketbert.core.data.columns import Columns, guess_columns
-from pocketbert.core.data.examples import Example, read_labelled_examples
+from pocketbert.core.data.examples import Example
 from pocketbert.core.data.files import guess_table_form, read_rows
 from pocketbert.core.data.forms import RASA, find_form, is_data_file
 from pocketbert.core.data.profile import Column, profile_columns
+from pocketbert.core.data.reading import read_labelled_examples
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.data.tables import BadRows, TableForm
+from pocketbert.core.data.spans import Span
+from pocketbert.core.data.tables import TableForm
 from pocketbert.core.data.teacher_column import ANSWER_WORDS
 from pocketbert.core.errors import InputError, Problem, shorten_list, shorten_repr
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName

@@ -200,7 +200,7 @@ def starting_recipe(
         MissingBackendError: If the teacher, or a library that reads the file, is not installed.
     """
     from pocketbert.core.data.columns import guess_columns
-    from pocketbert.core.data.examples import note_unlabelled, read_labelled_examples
+    from pocketbert.core.data.reading import note_unlabelled, read_labelled_examples
     from pocketbert.core.recipe.file import parse_recipe
 
     source = source_of(files)
@@ -379,9 +379,9 @@ def _find_text_columns(file: str | Path, labelled: DataSource) -> DataSource:
         file: The file of texts without labels.
         labelled: The labelled file.
     """
+    from pocketbert.core.data.column_names import BadRows
     from pocketbert.core.data.columns import guess_columns
     from pocketbert.core.data.files import read_rows
-    from pocketbert.core.data.tables import BadRows
 
     source = DataSource.at(str(expand_home(str(file), "--unlabelled").absolute()))
     _, first = next(read_rows(source, BadRows(source.title)), (0, dict[str, Any]()))

@@ -18,9 +18,9 @@ from pocketbert.core.compare.evaluate import logit_spread
 from pocketbert.core.compare.golden import GoldenRow
 from pocketbert.core.compare.parity import count_drawn_rows, draw_rows, draw_texts, remove_unprintable
 from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
-from pocketbert.core.data.cells import Span
 from pocketbert.core.data.examples import Example, GoldAnswer, Label
 from pocketbert.core.data.labels import Labels, are_placeholder_names
+from pocketbert.core.data.spans import Span
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import TEXT_ONLY
 from pocketbert.core.heads import make_head

@@ -32,6 +32,7 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import TEXT_ONLY
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.progress import print_note
+from pocketbert.core.host.system import release_memory
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.inputs import Text
 from pocketbert.core.predict.predictor import TorchPredictor
@@ -421,17 +422,22 @@ class RunSteps:
         )
 
     def _make_golden(self, at: StepPaths) -> Sequence[str]:
-        """Write what the gates compare with: golden rows, outputs of the checkpoint's library, and simulated errors.
+        """Write what the gates compare with: outputs of the checkpoint's library, simulated errors, and golden rows.
 
-        If golden rows cannot be recorded, the rest is left out and the reasons are returned.
+        If a file or its simulated scheme has outputs that are not finite, golden rows are left out and the reason is returned.
         """
-        model, reference = self.exported, self.reference
-        if failures := golden.make_golden(model, reference, self.texts(golden.SEARCHED), at.output, self.files):
-            return failures
-        self._has_recorded = True
+        model, files, reference = self.exported, self.files, self.reference
+        rows, answers = golden.answer_golden_rows(model, reference, self.texts(golden.SEARCHED), files)
         self._record_library(reference, at)
-        texts = self.texts(model_files.TEXTS)
-        return model_files.make_simulated(model, reference, texts, at.output, self.files, self._calibration_batches)
+        if failures := model_files.make_simulated(
+            model, reference, self.texts(model_files.TEXTS), rows, at.output, files, self._calibration_batches
+        ):
+            return failures
+        del reference, self.reference  # engines that open large files need its memory
+        release_memory()
+        failures = golden.record_golden_rows(model, rows, answers, at.output, files)
+        self._has_recorded = not failures
+        return failures
 
     def _record_library(self, reference: TorchPredictor, at: StepPaths) -> None:
         """Write the outputs that transformers or sentence-transformers computes from the model's folder.

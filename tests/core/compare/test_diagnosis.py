@@ -10,9 +10,9 @@ import pytest
 
 from pocketbert import api
 from pocketbert.core.compare.diagnosis import ComparedAnswers, StudentDiagnosis, diagnose_answers
-from pocketbert.core.data.cells import Span
 from pocketbert.core.data.examples import Example, GoldAnswer
 from pocketbert.core.data.labels import Labels
+from pocketbert.core.data.spans import Span
 from pocketbert.core.heads import AnswerSettings, Head, make_head
 from pocketbert.core.predict.predictor import Matrix
 from pocketbert.core.predict.tokenization import TextTokenizer

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from pocketbert.core.data.columns import guess_columns
-from pocketbert.core.data.examples import Example, read_examples
+from pocketbert.core.data.examples import Example
+from pocketbert.core.data.reading import read_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError
 from pocketbert.core.tasks import LabelKind

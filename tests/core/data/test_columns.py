@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from pocketbert.core.data.cells import Span
 from pocketbert.core.data.columns import Columns, guess_columns
-from pocketbert.core.data.examples import read_examples
+from pocketbert.core.data.reading import read_examples
 from pocketbert.core.data.source import DataSource
+from pocketbert.core.data.spans import Span
 from pocketbert.core.errors import InputError
 from pocketbert.core.tasks import LabelKind
 

@@ -12,17 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pocketbert.core.data.cells import Span
-from pocketbert.core.data.examples import (
-    Example,
-    GoldAnswer,
-    drop_duplicates_of,
-    hold_out,
-    hold_out_share,
-    read_examples,
-    read_labelled_examples,
-)
+from pocketbert.core.data.examples import Example, GoldAnswer, drop_duplicates_of, hold_out, hold_out_share
+from pocketbert.core.data.reading import read_examples, read_labelled_examples
 from pocketbert.core.data.source import DataSource
+from pocketbert.core.data.spans import Span
 from pocketbert.core.errors import InputError
 from pocketbert.core.tasks import LabelKind
 

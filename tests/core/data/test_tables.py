@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from pocketbert.core.data.column_names import BadRows
 from pocketbert.core.data.columns import guess_columns
-from pocketbert.core.data.examples import read_examples
 from pocketbert.core.data.files import guess_table_form, read_rows
+from pocketbert.core.data.reading import read_examples
 from pocketbert.core.data.source import DataSource, EvalSource
-from pocketbert.core.data.tables import BadRows
 from pocketbert.core.errors import InputError
 from pocketbert.core.tasks import LabelKind
 

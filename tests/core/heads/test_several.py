@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pocketbert.core.data.cells import Span
 from pocketbert.core.data.examples import Example, HeadLabels
 from pocketbert.core.data.labels import Labels
+from pocketbert.core.data.spans import Span
 from pocketbert.core.heads import make_head
 from pocketbert.core.heads.head import IGNORED_LABEL
 from pocketbert.core.predict.answers import HeadAnswers, Labelling, Prediction, Spans, Value

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pocketbert.core.data.cells import Span
 from pocketbert.core.data.labels import Labels
+from pocketbert.core.data.spans import Span
 from pocketbert.core.errors import InputError
 from pocketbert.core.heads import make_head
 from pocketbert.core.heads.head import IGNORED_LABEL

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pocketbert.core.data.examples import read_examples
+from pocketbert.core.data.reading import read_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError
 from pocketbert.core.host import system as network

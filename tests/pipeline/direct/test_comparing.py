@@ -12,8 +12,8 @@ import pytest
 from pocketbert import DiffOptions, GateError, InputError, ModelDiff, api
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
 from pocketbert.core.data.columns import guess_columns
-from pocketbert.core.data.examples import read_examples
 from pocketbert.core.data.labels import Labels
+from pocketbert.core.data.reading import read_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.heads import make_head
 from pocketbert.core.models.folder import open_model_folder

@@ -14,10 +14,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from pocketbert.core.data.cells import Span
-from pocketbert.core.data.examples import Example, read_labelled_examples
+from pocketbert.core.data.examples import Example
 from pocketbert.core.data.labels import Labels
+from pocketbert.core.data.reading import read_labelled_examples
 from pocketbert.core.data.source import DataSource
+from pocketbert.core.data.spans import Span
 from pocketbert.core.data.teacher_column import read_answer
 from pocketbert.core.errors import InputError
 from pocketbert.core.heads import AnswerSettings, Prepared, make_head

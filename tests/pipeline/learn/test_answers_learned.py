@@ -15,8 +15,8 @@ from torch import Tensor
 
 from pocketbert import api
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
-from pocketbert.core.data.examples import read_examples
 from pocketbert.core.data.labels import Labels
+from pocketbert.core.data.reading import read_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.heads import AnswerSettings, Prepared, make_head
 from pocketbert.core.models.checkpoints import load_model

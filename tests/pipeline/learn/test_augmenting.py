@@ -14,7 +14,7 @@ import pytest
 import torch
 import yaml
 
-from pocketbert.core.data.examples import read_examples
+from pocketbert.core.data.reading import read_examples
 from pocketbert.core.errors import InputError
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer

@@ -26,7 +26,7 @@ from pocketbert.pipeline import results
 from pocketbert.pipeline.formats.base import ModelFile, RunModel
 from pocketbert.pipeline.gates.checks import check_golden_rows, check_padding
 from pocketbert.pipeline.make import golden
-from pocketbert.pipeline.make.golden import COLUMNS, PLACES, make_golden
+from pocketbert.pipeline.make.golden import COLUMNS, PLACES, answer_golden_rows, record_golden_rows
 from pocketbert.pipeline.reference import answer_label_names, load_reference_model
 from pocketbert.pipeline.results import Gate, Subject, choose_recorded_rows, choose_spread_rows
 from pocketbert.runtime.engines import FileDescription, FileOnDemand
@@ -68,6 +68,12 @@ class Made:
 def run_model(name: TaskName, weights: Path, target: Path) -> RunModel:
     recipe = Recipe.model_validate({"schema": 1, "name": "a", "task": name, "teacher": {"model": str(weights)}})
     return RunModel(recipe, target, open_model_folder(str(weights)), LENGTH)
+
+
+def make_golden(
+    model: RunModel, right: TorchPredictor, texts: Sequence[str], target: Path, files: Sequence[ModelFile]
+) -> Sequence[str]:
+    return record_golden_rows(model, *answer_golden_rows(model, right, texts, files), target, files)
 
 
 @pytest.fixture(scope="module")

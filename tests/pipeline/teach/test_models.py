@@ -15,7 +15,7 @@ import transformers
 
 from pocketbert.api import TeachOptions, teach
 from pocketbert.core.data.columns import guess_columns
-from pocketbert.core.data.examples import read_labelled_examples
+from pocketbert.core.data.reading import read_labelled_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError
 from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, write_modules

@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.data.cells import Span
+from pocketbert.core.data.spans import Span
 from pocketbert.core.errors import GateError
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.heads.feature_extraction import FeatureExtractionHead, are_scored_pairs, similarities

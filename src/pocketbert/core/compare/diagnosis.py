@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from pocketbert.core.data.cells import OUTSIDE, label_of_tag
+from pocketbert.core.data.spans import OUTSIDE, label_of_tag
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.heads.head import IGNORED_LABEL
 from pocketbert.core.metrics import METRICS, pearson

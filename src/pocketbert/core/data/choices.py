@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pocketbert.core.data.cells import is_visible, number_of, parse_literal
-from pocketbert.core.data.tables import BadRows, is_numbered_column, plain_name
+from pocketbert.core.data.column_names import BadRows, is_numbered_column, plain_name
 from pocketbert.core.disk.files import is_unicode
 from pocketbert.core.errors import shorten_repr
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from pocketbert.core.data.profile import Column
-from pocketbert.core.data.source import DataSource
-from pocketbert.core.data.tables import (
+from pocketbert.core.data.column_names import (
     ANSWER_NAMES,
     LABEL_NAMES,
     PAIR_NAMES,
@@ -19,6 +17,8 @@ from pocketbert.core.data.tables import (
     is_numbered_column,
     plain_name,
 )
+from pocketbert.core.data.profile import Column
+from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError, Problem, shorten_list, shorten_repr
 from pocketbert.core.tasks import LabelKind
 

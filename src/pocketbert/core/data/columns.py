@@ -17,21 +17,21 @@ from typing import Any
 from pocketbert.core.data.cells import normalize_name, number_of
 from pocketbert.core.data.choices import find_choice_columns, marks_a_choice
 from pocketbert.core.data.column_choice import ColumnChoice, has_label_name
+from pocketbert.core.data.column_names import (
+    ANSWER_NAMES,
+    LABEL_NAMES,
+    QUESTION_NAMES,
+    BadRows,
+    is_numbered_column,
+    plain_name,
+)
 from pocketbert.core.data.conll import choose_word_and_tags
 from pocketbert.core.data.files import find_shape, guess_table_form, read_class_names, read_rows
 from pocketbert.core.data.forms import CLASS_FOLDER, CONLL, FASTTEXT, JSON_LINES, PARQUET, TABLE, FileForm, find_form
 from pocketbert.core.data.profile import FEWEST_SCORES, PROFILED_ROWS, Column, profile_columns, split_cell
 from pocketbert.core.data.records import RecordShape
 from pocketbert.core.data.source import DataSource, TeacherColumn
-from pocketbert.core.data.tables import (
-    ANSWER_NAMES,
-    LABEL_NAMES,
-    QUESTION_NAMES,
-    BadRows,
-    TableForm,
-    is_numbered_column,
-    plain_name,
-)
+from pocketbert.core.data.tables import TableForm
 from pocketbert.core.data.teacher_column import MOST_ODD, is_answer_name, teacher_columns
 from pocketbert.core.errors import InputError, Problem, shorten_list, shorten_repr
 from pocketbert.core.host.progress import print_note

@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Any
 
+from pocketbert.core.data.column_names import BadRows, plain_name
 from pocketbert.core.data.streams import Limits, TextFile
-from pocketbert.core.data.tables import BadRows, plain_name
 
 _CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 _COLUMNS_COMMENT = "# global.columns ="

@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pocketbert.core.data.column_names import BadRows
 from pocketbert.core.data.conll import find_sentence_column, group_words
 from pocketbert.core.data.forms import PARQUET, TABLE, FileForm, find_form, open_noted_text, open_text
 from pocketbert.core.data.records import RecordShape, expand_records, find_record_shape, take_sample
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.data.streams import ENCODING_FIX, Limits
-from pocketbert.core.data.tables import BadRows, TableForm, check_columns, find_table_form, read_table
+from pocketbert.core.data.tables import TableForm, check_columns, find_table_form, read_table
 from pocketbert.core.disk.files import check_regular, open_regular
 from pocketbert.core.errors import InputError, MissingBackendError, Problem, first_line
 from pocketbert.core.host.system import check_hub, version_of

@@ -14,9 +14,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from pocketbert.core.data.column_names import BadRows
 from pocketbert.core.data.json_files import Row
 from pocketbert.core.data.streams import UTF8, TextFile, guess_encoding, null_byte_error
-from pocketbert.core.data.tables import BadRows
 from pocketbert.core.disk.files import open_regular
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.progress import print_note

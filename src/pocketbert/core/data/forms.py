@@ -16,6 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from pocketbert.core.data.column_names import BadRows
 from pocketbert.core.data.conll import looks_like_conll, read_conll
 from pocketbert.core.data.folders import (
     BRAT_ENDING,
@@ -28,7 +29,7 @@ from pocketbert.core.data.folders import (
 from pocketbert.core.data.json_files import SPLITS, Row, read_json_document, read_json_lines
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.data.streams import UTF8, TextFile, find_encoding
-from pocketbert.core.data.tables import BadRows, choose_separator
+from pocketbert.core.data.tables import choose_separator
 from pocketbert.core.disk.files import check_regular, open_regular
 from pocketbert.core.errors import InputError, Problem, shorten_list
 

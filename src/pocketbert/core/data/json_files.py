@@ -12,8 +12,8 @@ import re
 from collections.abc import Generator, Iterator
 from typing import Any
 
+from pocketbert.core.data.column_names import LABEL_NAMES, TEXT_NAMES, BadRows, plain_name
 from pocketbert.core.data.streams import TextFile, check_encoding
-from pocketbert.core.data.tables import LABEL_NAMES, TEXT_NAMES, BadRows, plain_name
 from pocketbert.core.errors import InputError, Problem, shorten_list, shorten_repr
 
 Row = tuple[int, dict[str, Any]]

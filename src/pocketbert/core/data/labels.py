@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.data.cells import OUTSIDE, Span, find_name_problems, iob2_tags, label_of_tag, number_of
+from pocketbert.core.data.cells import find_name_problems, number_of
+from pocketbert.core.data.column_names import BadRows
 from pocketbert.core.data.examples import Example
-from pocketbert.core.data.tables import BadRows
+from pocketbert.core.data.spans import OUTSIDE, Span, iob2_tags, label_of_tag
 from pocketbert.core.errors import InputError, Problem, shorten_list, shorten_repr, suggest_allowed
 from pocketbert.core.tasks import REGRESSION_COLUMN, LabelKind, Task
 

@@ -22,8 +22,8 @@ from pocketbert.core.data.cells import (
     split_tags,
     unwrap_label,
 )
+from pocketbert.core.data.column_names import is_numbered_column, plain_name
 from pocketbert.core.data.span_cells import list_spans
-from pocketbert.core.data.tables import is_numbered_column, plain_name
 from pocketbert.core.data.teacher_column import find_answer_form
 from pocketbert.core.tasks import LabelKind
 

@@ -14,8 +14,8 @@ from itertools import chain, islice
 from typing import Any
 
 from pocketbert.core.data.cells import number_of, parse_list, parse_literal
+from pocketbert.core.data.column_names import LABEL_NAMES, TEXT_NAMES, BadRows, plain_name
 from pocketbert.core.data.json_files import Row
-from pocketbert.core.data.tables import LABEL_NAMES, TEXT_NAMES, BadRows, plain_name
 from pocketbert.core.tasks import LabelKind
 
 _Record = Mapping[str, Any]

@@ -12,16 +12,9 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
-from pocketbert.core.data.cells import (
-    OUTSIDE,
-    Span,
-    have_marks,
-    label_of_tag,
-    normalize_tags,
-    spans_from_tags,
-    split_tags,
-)
-from pocketbert.core.data.tables import plain_name
+from pocketbert.core.data.cells import have_marks, split_tags
+from pocketbert.core.data.column_names import plain_name
+from pocketbert.core.data.spans import OUTSIDE, Span, label_of_tag, normalize_tags, spans_from_tags
 from pocketbert.core.errors import shorten_repr
 
 _KEYS = (

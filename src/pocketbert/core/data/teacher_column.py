@@ -20,16 +20,14 @@ from numpy.typing import NDArray
 from pocketbert.core.data.cells import (
     are_probabilities,
     find_word_places,
-    have_iob_prefixes,
     merge_scored_labels,
     normalize_name,
-    normalize_tags,
     number_of,
     parse_list,
     parse_literal,
-    spans_from_tags,
 )
-from pocketbert.core.data.tables import LABEL_NAMES, plain_name
+from pocketbert.core.data.column_names import LABEL_NAMES, plain_name
+from pocketbert.core.data.spans import have_iob_prefixes, normalize_tags, spans_from_tags
 from pocketbert.core.errors import shorten_repr
 from pocketbert.core.tasks import LabelKind
 from pocketbert.core.types import AnswerKind

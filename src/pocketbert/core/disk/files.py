@@ -5,30 +5,28 @@
   contents of others,
 - write: `write_json`, `write_atomic`, `open_atomic` replace a file in one moment, `sync_path` pushes it to disk,
   `check_writable` fails early,
-- hash, measure and copy a file or folder: `sha256_file`, `sha256_path`, `sha256_json`, `file_digests`, `path_bytes`,
+- hash, measure and copy a file or folder: `sha256_file`, `sha256_path`, `sha256_bytes`, `sha256_json`, `file_digests`, `path_bytes`,
   `copy_path`.
 
-The module imports nothing outside the standard library: the QNN worker uses it in an environment of its own.
+The module imports nothing outside the standard library: the QNN worker uses it in an environment of its own. What only writing
+needs is imported there, for processes that answer one text.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
-import shutil
 import stat
-import tempfile
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from io import BufferedReader, FileIO
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from pocketbert.core.disk.ownership import TEMPORARY_SUFFIX, replace_file, temporary_file
 from pocketbert.core.errors import InputError, MachineError, Problem
 
 _MIB = 1 << 20
@@ -225,6 +223,8 @@ def open_atomic(path: Path) -> Iterator[IO[bytes]]:
     Args:
         path: Where to write; its folder must exist. An existing file is replaced at the end.
     """
+    from pocketbert.core.disk.ownership import replace_file, temporary_file
+
     with temporary_file(path) as temporary:
         with temporary.open("wb") as stream:
             yield stream
@@ -262,6 +262,10 @@ def check_writable(folder: Path) -> None:
     Raises:
         MachineError: If `folder`, or its nearest existing parent, refuses a new file.
     """
+    import tempfile
+
+    from pocketbert.core.disk.ownership import TEMPORARY_SUFFIX
+
     nearest = next(p for p in (folder, *folder.parents, Path()) if os.path.lexists(p))
     try:
         with tempfile.TemporaryFile(dir=nearest, prefix=".write-test.", suffix=TEMPORARY_SUFFIX):
@@ -285,6 +289,8 @@ _SETTLED_NS = 2_000_000_000
 
 def sha256_file(path: Path) -> str:
     """Return the sha256 of a regular file as hexadecimal text; cached, so that an unchanged large file is read once."""
+    import hashlib
+
     with open_regular(path) as stream:
         found = os.fstat(stream.fileno())
         key = _identity_of(found)
@@ -326,10 +332,18 @@ def sha256_path(path: Path) -> str:
     return sha256_json([[name, digest] for name, digest in file_digests(path).items()])
 
 
+def sha256_bytes(content: bytes) -> str:
+    """Return the sha256 of a short content as hexadecimal text, computed without OpenSSL, whose library takes 4 MB to load."""
+    for name in ("_sha2", "_sha256", "hashlib"):  # CPython's own from 3.12 on, up to 3.11, and what every Python has
+        with contextlib.suppress(ImportError):
+            return str(import_module(name).sha256(content).hexdigest())
+    raise AssertionError("Python has a module hashlib")
+
+
 def sha256_json(value: Any) -> str:
     """Return the sha256 of a value's JSON text; the order of keys does not matter."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return sha256_bytes(text.encode())
 
 
 def file_digests(path: Path) -> dict[str, str]:
@@ -352,6 +366,8 @@ def path_bytes(path: Path) -> int:
 
 def copy_path(source: Path, destination: Path) -> None:
     """Copy a file, or a folder with all that is in it."""
+    import shutil
+
     if source.is_dir():
         shutil.copytree(source, destination)
     else:

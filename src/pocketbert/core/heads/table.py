@@ -6,14 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pocketbert.core.data.labels import Labels
-from pocketbert.core.heads.feature_extraction import FeatureExtractionHead
-from pocketbert.core.heads.fill_mask import FillMaskHead
 from pocketbert.core.heads.head import Head
-from pocketbert.core.heads.multiple_choice import MultipleChoiceHead
-from pocketbert.core.heads.question_answering import QuestionAnsweringHead
-from pocketbert.core.heads.sequence_classification import ClassificationHead, MultiLabelHead, RegressionHead
-from pocketbert.core.heads.several import SeveralHeads
-from pocketbert.core.heads.token_classification import TokenClassificationHead
 from pocketbert.core.predict.sentence_settings import Similarity
 from pocketbert.core.tasks import Task, TaskName
 
@@ -30,28 +23,47 @@ def make_head(task: Task, labels: Labels, settings: AnswerSettings | None = None
             front.
         settings: Settings that turn outputs into answers; None for the defaults.
     """
+    # a process that answers needs the head of one task: each is imported where it is made
     if settings is None:
         from pocketbert.core.heads.settings import AnswerSettings
 
         settings = AnswerSettings()
     match task.name:
         case TaskName.TEXT_CLASSIFICATION:
+            from pocketbert.core.heads.sequence_classification import ClassificationHead
+
             return ClassificationHead(task, labels)
         case TaskName.MULTI_LABEL:
+            from pocketbert.core.heads.sequence_classification import MultiLabelHead
+
             return MultiLabelHead(task, labels, label_thresholds(settings, len(labels)))
         case TaskName.REGRESSION:
+            from pocketbert.core.heads.sequence_classification import RegressionHead
+
             return RegressionHead(task)
         case TaskName.TOKEN_CLASSIFICATION:
+            from pocketbert.core.heads.token_classification import TokenClassificationHead
+
             return TokenClassificationHead(task, labels)
         case TaskName.QUESTION_ANSWERING:
+            from pocketbert.core.heads.question_answering import QuestionAnsweringHead
+
             return QuestionAnsweringHead(task, settings)
         case TaskName.MULTIPLE_CHOICE:
+            from pocketbert.core.heads.multiple_choice import MultipleChoiceHead
+
             return MultipleChoiceHead(task)
         case TaskName.FILL_MASK:
+            from pocketbert.core.heads.fill_mask import FillMaskHead
+
             return FillMaskHead(task)
         case TaskName.FEATURE_EXTRACTION:
+            from pocketbert.core.heads.feature_extraction import FeatureExtractionHead
+
             return FeatureExtractionHead(task, settings.similarity or Similarity.COSINE, settings.dimensions or ())
         case TaskName.SEVERAL:
+            from pocketbert.core.heads.several import SeveralHeads
+
             task = task.with_columns(labels.names)
             pairs = zip(task.heads, labels.split(task), strict=True)
             return SeveralHeads(task, {head.name: make_head(head.task, own, settings) for head, own in pairs})

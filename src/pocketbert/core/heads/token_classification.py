@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pocketbert.core.data.cells import (
+from pocketbert.core.data.examples import Example
+from pocketbert.core.data.labels import Labels
+from pocketbert.core.data.spans import (
     Span,
     assign_tags,
     count_spans,
@@ -21,8 +23,6 @@ from pocketbert.core.data.cells import (
     spans_from_tags,
     split_spans_by_word,
 )
-from pocketbert.core.data.examples import Example
-from pocketbert.core.data.labels import Labels
 from pocketbert.core.heads.head import IGNORED_LABEL, Prepared, all_finite, make_score, prepare_texts
 from pocketbert.core.predict.answers import Answer, FoundSpan, Spans
 from pocketbert.core.predict.inputs import Encoded

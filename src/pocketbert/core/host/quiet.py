@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import logging
 import os
 import sys
 import warnings
@@ -50,7 +49,8 @@ def silence_output() -> Iterator[None]:
     writes to them directly, and so are `sys.stdout` and `sys.stderr`, which do not use these descriptors in a notebook.
     Other threads may print nothing meanwhile except progress, which is written to `find_loud_stderr`.
     """
-    import tempfile  # here: `import pocketbert` imports this module
+    import logging  # here: `import pocketbert` imports this module
+    import tempfile
 
     logging_level, root, stderr = logging.root.level, logging.getLogger(), sys.stderr
     sys.stdout.flush()
@@ -123,6 +123,8 @@ class _RedirectedStream(io.TextIOBase):
 @contextlib.contextmanager
 def silence_coremltools() -> Iterator[None]:
     """Silence the log messages and progress bars of coremltools while the block runs."""
+    import logging
+
     logger, bars = logging.getLogger("coremltools"), os.environ.get("TQDM_DISABLE")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -120,8 +120,12 @@ def can_start_python() -> bool:
     return bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
+@cache
 def version_of(distribution: str) -> str | None:
-    """Return the installed version of a Python distribution without importing it; None if it is not installed."""
+    """Return the installed version of a Python distribution without importing it; None if it is not installed.
+
+    It is read once in a process: an export asks hundreds of times.
+    """
     from importlib import metadata  # here, since it slows down the start of every command
 
     try:

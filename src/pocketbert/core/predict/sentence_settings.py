@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.disk.files import read_json, safe_join, sha256_file, write_json
-from pocketbert.core.disk.weight_files import find_weight_files, read_weights
 from pocketbert.core.errors import InputError, Problem, suggest_allowed
 from pocketbert.core.predict.inputs import Text, columns_of, with_columns
 
@@ -411,6 +410,8 @@ def _pooling_modes(settings: dict[str, Any]) -> list[str]:
 
 def _read_layer(kind: str, folder: Path) -> VectorLayer:
     """Read the settings and weights of one layer that follows the pooling; raise InputError if its kind is not supported."""
+    from pocketbert.core.disk.weight_files import find_weight_files, read_weights
+
     path = folder / "config.json"
     settings = read_json(path) if path.is_file() else {}
     if not isinstance(settings, dict):

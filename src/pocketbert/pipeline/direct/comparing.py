@@ -18,8 +18,9 @@ from pocketbert.core.artefacts import ARTEFACTS_FILE, find_artefact_folder
 from pocketbert.core.compare.answers import RowAnswer, answer_rows
 from pocketbert.core.compare.differences import ComparedModel, ModelDiff, check_limits, compare_answers
 from pocketbert.core.data.columns import guess_and_report_columns, guess_columns
-from pocketbert.core.data.examples import Example, read_examples
+from pocketbert.core.data.examples import Example
 from pocketbert.core.data.labels import Labels, are_placeholder_names, match_label_numbers
+from pocketbert.core.data.reading import read_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.disk.ownership import is_marked
 from pocketbert.core.errors import InputError, Problem, shorten_list

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.data.cells import Span
+from pocketbert.core.data.column_names import BadRows
 from pocketbert.core.data.examples import Example
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.data.source import TeacherColumn
-from pocketbert.core.data.tables import BadRows
+from pocketbert.core.data.spans import Span
 from pocketbert.core.data.teacher_column import (
     LEAST_LOG,
     TeacherAnswer,

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from pocketbert.core.data.column_names import BadRows
 from pocketbert.core.data.examples import Example
 from pocketbert.core.data.files import read_rows
-from pocketbert.core.data.tables import BadRows
 from pocketbert.core.disk.destination import remove_new_folders_on_error, resolve_output_file
 from pocketbert.core.disk.files import open_atomic, sha256_file, sha256_json
 from pocketbert.core.disk.workspace import open_workspace

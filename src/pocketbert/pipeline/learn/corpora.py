@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pocketbert.core.data.column_names import BadRows
 from pocketbert.core.data.files import read_rows
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.data.tables import BadRows
 from pocketbert.core.disk.destination import remove_new_folders_on_error, resolve_output_folder
 from pocketbert.core.disk.files import read_json, sha256_json
 from pocketbert.core.disk.ownership import remove

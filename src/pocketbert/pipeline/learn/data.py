@@ -14,17 +14,12 @@ from pathlib import Path
 from typing import cast
 
 from pocketbert.core.compare.evaluate import EvalSet
-from pocketbert.core.data.cells import Span, iob2_tags, label_of_tag
-from pocketbert.core.data.examples import (
-    Example,
-    drop_duplicates_of,
-    hold_out,
-    hold_out_share,
-    read_labelled_examples,
-)
+from pocketbert.core.data.examples import Example, drop_duplicates_of, hold_out, hold_out_share
 from pocketbert.core.data.files import check_source, read_class_names
 from pocketbert.core.data.labels import Labels, are_placeholder_names, resolve_labels
+from pocketbert.core.data.reading import read_labelled_examples
 from pocketbert.core.data.source import DataSource
+from pocketbert.core.data.spans import Span, iob2_tags, label_of_tag
 from pocketbert.core.data.unlabelled import PairDrawing, TransferCounts, read_transfer_rows
 from pocketbert.core.data_report import (
     LANGUAGE_ROWS,

@@ -14,7 +14,8 @@ from math import ceil, inf, isfinite
 from typing import TYPE_CHECKING, Any
 
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
-from pocketbert.core.data.examples import Example, drop_duplicates_of, label_names, read_labelled_examples
+from pocketbert.core.data.examples import Example, drop_duplicates_of, label_names
+from pocketbert.core.data.reading import read_labelled_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family

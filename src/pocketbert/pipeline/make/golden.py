@@ -1,7 +1,8 @@
 """Record golden rows: texts with the answers of the torch model and of every file, and the tokenizer's own rows.
 
-`make_golden` takes texts of the data, the project's own, texts of drawn words, and texts that `_find_label_texts` chooses or composes so
-that every label is the answer to some row. `blank_row` decides which numbers of an answer are recorded.
+`answer_golden_rows` takes texts of the data, the project's own, texts of drawn words, and texts that `_find_label_texts` chooses or
+composes so that every label is the answer to some row, and runs the torch model on them; `record_golden_rows` runs the files.
+`blank_row` decides which numbers of an answer are recorded.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from pocketbert.core.predict.predictor import (
     PROBABILITIES,
     Batching,
     Matrix,
-    Predictor,
     TorchPredictor,
     has_token_outputs,
     join_texts,
@@ -61,67 +61,82 @@ _OWN_ROWS = 12
 
 
 @leave_out_of_collection()
-def make_golden(
-    model: RunModel, torch_model: TorchPredictor, texts: Sequence[Text], destination: Path, files: Sequence[ModelFile]
-) -> Sequence[str]:
-    """Record golden rows (texts with the outputs of the torch model and of each file) and write them to a folder.
-
-    The outputs of a file are recorded on the rows that `choose_recorded_rows` chooses for it.
+def answer_golden_rows(
+    model: RunModel, torch_model: TorchPredictor, texts: Sequence[Text], files: Sequence[ModelFile]
+) -> tuple[list[GoldenRow], list[Matrix]]:
+    """Choose the texts of the golden rows, and run the torch model on them.
 
     Args:
         model: The exported model.
         torch_model: The exported model in torch.
         texts: Up to `SEARCHED` texts of the data; empty without data.
+        files: Files in the run folder; texts reach the longest input of each.
+
+    Returns:
+        The rows, with the torch model's outputs in the recorded places, and its whole outputs, one matrix for each row.
+    """
+    tokenizer, task = model.tokenizer, model.task
+    real, drawn = _choose_real_texts(model, texts), _draw_longest_texts(model, torch_model, files)
+    first = tokenizer.noted([*real, *drawn])
+    answers = run_rows(torch_model, tokenizer, tokenizer.encode(first), task)
+    more = tokenizer.noted(_find_texts_of_missing_labels(model, torch_model, first, answers, texts))
+    encoded = tokenizer.encode([*first, *more])
+    answers += run_rows(torch_model, tokenizer, encoded[len(first) :], task)
+    padded = run_padded_rows(torch_model, tokenizer, encoded, task)
+    rows = []
+    for i, (text, answer) in enumerate(zip([*first, *more], answers, strict=True)):
+        row = blank_row(text, answer, task, model.folder.labels or [])
+        recorded = {"reference": _to_floats(row.pick(answer)), "padded": _to_floats(row.pick(padded[i]))}
+        rows.append(row.model_copy(update={**recorded, "drawn": len(real) <= i < len(real) + len(drawn)}))
+    return rows, answers
+
+
+@leave_out_of_collection()
+def record_golden_rows(
+    model: RunModel, rows: Sequence[GoldenRow], answers: Sequence[Matrix], destination: Path, files: Sequence[ModelFile]
+) -> Sequence[str]:
+    """Run each file on the golden rows, and write the rows with the outputs of the torch model and of every file.
+
+    The outputs of a file are recorded on the rows that `choose_recorded_rows` chooses for it. Each file is opened alone; the
+    torch model need not be in memory any more.
+
+    Args:
+        model: The exported model.
+        rows: The rows, with the torch model's outputs in the recorded places.
+        answers: The torch model's whole outputs for the rows.
         destination: Folder to write into.
         files: Files in the run folder.
 
     Returns:
         A line for the first file with NaN or infinite outputs, in which case nothing is written. Empty if all are finite.
     """
-    tokenizer, task = model.tokenizer, model.task
-    real, drawn = _choose_real_texts(model, texts), _draw_longest_texts(model, torch_model, files)
-    first = tokenizer.noted([*real, *drawn])
-    first_answers = run_rows(torch_model, tokenizer, tokenizer.encode(first), task)
-    rows = [*first, *tokenizer.noted(_find_texts_of_missing_labels(model, torch_model, first, first_answers, texts))]
-    encoded = tokenizer.encode(rows)
-
-    def run(predictor: Predictor, numbers: Sequence[int]) -> list[Matrix]:
-        return run_rows(predictor, tokenizer, [encoded[i] for i in numbers], task)
-
-    every, labels = range(len(rows)), model.folder.labels or []
-    reference = [*first_answers, *run(torch_model, every[len(first) :])]
-    padded = run_padded_rows(torch_model, tokenizer, encoded, task)
-    blank = [
-        blank_row(text, matrix, task, labels).model_copy(update={"drawn": len(real) <= i < len(real) + len(drawn)})
-        for i, (text, matrix) in enumerate(zip(rows, reference, strict=True))
-    ]
+    tokenizer, task, texts = model.tokenizer, model.task, [row.input for row in rows]
+    encoded = tokenizer.encode(texts)
     outputs, tolerance = dict[str, dict[int, Matrix]](), dict[str, float]()
     for file in report_parts("files run on golden rows", files):
         predictor = open_file(model.source(file), file.format, runtime=file.runtime)
-        numbers = choose_recorded_rows(blank, [len(row) for row in encoded], predictor.lengths, file.format)
-        values = run(predictor, numbers)
+        numbers = choose_recorded_rows(rows, [len(row) for row in encoded], predictor.lengths, file.format)
+        values = run_rows(predictor, tokenizer, [encoded[i] for i in numbers], task)
         if not all(np.isfinite(v).all() for v in values):
             return [f"{file.path}: NaN or infinite logits on golden rows."]
         outputs[file.path] = dict(zip(numbers, values, strict=True))
         scored = PROBABILITIES in predictor.outputs
         del predictor  # before the next file is opened
         release_memory(model.source(file))
-        expected = [apply_score_function(m, task.score).astype(np.float32) for m in reference] if scored else reference
-        picked = join_texts([row.pick(m) for row, m in zip(blank, expected, strict=True)])
+        expected = [apply_score_function(m, task.score).astype(np.float32) for m in answers] if scored else answers
+        picked = join_texts([row.pick(m) for row, m in zip(rows, expected, strict=True)])
         tolerance[file.path] = bounds_of(file).golden * logit_scale(picked)
     golden = [
         row.model_copy(
             update={
-                "reference": _to_floats(row.pick(reference[i])),
-                "padded": _to_floats(row.pick(padded[i])),
                 "outputs": {path: _to_floats(row.pick(v[i])) for path, v in outputs.items() if i in v},
                 "tolerance": {path: tolerance[path] for path, v in outputs.items() if i in v},
             }
         )
-        for i, row in enumerate(blank)
+        for i, row in enumerate(rows)
     ]
     write_golden(destination / GOLDEN_FILE, golden)
-    token_rows = [json.dumps(tokenizer.golden(t), ensure_ascii=False) for t in tokenizer.prompts.put_before(rows)]
+    token_rows = [json.dumps(tokenizer.golden(t), ensure_ascii=False) for t in tokenizer.prompts.put_before(texts)]
     (destination / GOLDEN_TOKENS_FILE).write_text("\n".join(token_rows) + "\n", encoding="utf-8")
     return ()
 

@@ -18,8 +18,8 @@ from pocketbert.core.artefacts import find_artefact_folder, read_artefacts
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.data.columns import guess_and_report_columns
-from pocketbert.core.data.examples import read_examples
 from pocketbert.core.data.labels import Labels, are_placeholder_names, match_label_numbers
+from pocketbert.core.data.reading import read_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.devices import ADB, LOCAL, Figure, parse_device, parse_measuring_devices
 from pocketbert.core.errors import InputError, MachineError, Problem

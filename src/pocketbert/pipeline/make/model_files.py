@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from pocketbert.core.compare.evaluate import rms_error
-from pocketbert.core.compare.golden import GOLDEN_FILE, GoldenRow, SimulatedErrors, read_golden, write_simulated
+from pocketbert.core.compare.golden import GoldenRow, SimulatedErrors, write_simulated
 from pocketbert.core.compare.parity import Parity, build_probe, compare_with_probe, worst_parity
 from pocketbert.core.compare.sample_texts import ASCII_SENTENCES, UNICODE_SENTENCES, sample_pairs
 from pocketbert.core.disk.files import copy_path, read_json, write_json
@@ -355,6 +355,7 @@ def make_simulated(
     model: RunModel,
     reference: TorchPredictor,
     texts: Sequence[Text],
+    recorded: Sequence[GoldenRow],
     destination: Path,
     files: Sequence[ModelFile],
     calibration: Callable[[], Rows],
@@ -365,7 +366,8 @@ def make_simulated(
         model: The exported model.
         reference: The exported model in torch.
         texts: Texts of the data; empty without data.
-        destination: Folder with the golden rows, to write into.
+        recorded: The golden rows, with the torch model's outputs.
+        destination: Folder to write into.
         files: All files of the run.
         calibration: Function that returns the rows on which static schemes measure activation ranges.
 
@@ -379,7 +381,6 @@ def make_simulated(
     from pocketbert.export.prepare import PreparedPredictor
     from pocketbert.quantize.simulated import SimulatedPredictor
 
-    recorded = read_golden(destination / GOLDEN_FILE)
     golden = _drop_long_drawn_rows(recorded, model.tokenizer)
     rows = [*golden, *_make_further_rows(model, reference, texts, recorded)]
     inputs = [row.input for row in rows]

@@ -18,10 +18,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from pocketbert.core.data.column_names import BadRows
 from pocketbert.core.data.columns import guess_columns
 from pocketbert.core.data.files import read_rows
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.data.tables import BadRows
 from pocketbert.core.disk.destination import resolve_output_file
 from pocketbert.core.disk.files import open_atomic, sha256_file, sha256_json
 from pocketbert.core.disk.kept_rows import KeptRows, keep_rows
