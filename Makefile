@@ -38,10 +38,10 @@ test-web: $(VENV)/.installed tools ## the benchmark and the demo page in a real 
 	$(IN_VENV) bin/pytest -c ../pyproject.toml --rootdir .. ../tests/clients/test_browser.py ../tests/clients/test_web_demo.py ../tests/benchmarks/devices/test_browser.py
 
 # The slow tests in shards of at most 12 minutes on two cores; .ci/run takes another one at each commit.
-SHARDS := 18
+SHARDS := 20
 SHARD  ?=
 export SHARD
-test-all: $(VENV)/.installed ## all tests and the Android demo; SHARD=3/18 is an eighteenth of the slow ones, the first with the Android demo
+test-all: $(VENV)/.installed ## all tests and the Android demo; SHARD=3/20 is a twentieth of the slow ones, the first with the Android demo
 	$(IN_VENV) $(PYTEST) $(if $(SHARD),-m slow) ../tests
 	$(if $(filter-out 1/%,$(SHARD)),,android_demo/test.sh $(PY))
 	$(if $(filter-out 1/%,$(SHARD)),,$(if $(ARTEFACTS),android_demo/test.sh $(PY) $(ARTEFACTS)))

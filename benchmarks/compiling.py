@@ -22,9 +22,9 @@ from pocketbert.benchmarks.measurement import BenchmarkOptions, Variant
 from pocketbert.benchmarks.records import Compilation, EmulatedAnswers
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
 from pocketbert.core.compare.golden import GOLDEN_FILE, read_golden
-from pocketbert.core.data.examples import Example
 from pocketbert.core.devices import DeviceName, Figure
 from pocketbert.core.host.progress import Meter
+from pocketbert.core.predict.examples import Example
 from pocketbert.core.predict.inputs import Text
 from pocketbert.core.predict.scores import Score
 from pocketbert.core.predict.tokenization import TextTokenizer

@@ -16,10 +16,10 @@ from pocketbert.benchmarks.inputs import Feed, choose_texts
 from pocketbert.benchmarks.measurement import Variant
 from pocketbert.benchmarks.records import PostProcessingTime, TokenizerTime
 from pocketbert.benchmarks.statistics import Statistics
-from pocketbert.core.data.examples import unlabelled_example
 from pocketbert.core.disk.files import sha256_file
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.predict.answers import Answer
+from pocketbert.core.predict.examples import unlabelled_example
 from pocketbert.core.predict.inputs import Text
 from pocketbert.core.predict.predictor import PROBABILITIES, Arrays, answer_outputs, feed, split_by_text
 from pocketbert.core.predict.scores import apply_temperature

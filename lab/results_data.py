@@ -18,9 +18,9 @@ import random
 from pathlib import Path
 from typing import Any
 
-from pocketbert.core.data.examples import Example, hold_out
 from pocketbert.core.data.reading import read_examples
 from pocketbert.core.data.source import DataSource
+from pocketbert.core.predict.examples import Example, hold_out
 
 INTENTS = (
     "alarm", "book_flight", "book_hotel", "calendar", "car_rental", "exchange_rate", "find_phone", "flight_status",

@@ -23,7 +23,6 @@ from pocketbert.core.artefacts import (
     find_artefact_folder,
     find_unsafe_entry,
 )
-from pocketbert.core.data.examples import unlabelled_example
 from pocketbert.core.disk.files import path_bytes
 from pocketbert.core.errors import GateError, InputError, MissingBackendError, PocketBertError, Problem, suggest_allowed
 from pocketbert.core.families.config import CONFIG_FILE
@@ -31,6 +30,7 @@ from pocketbert.core.formats import FORMATS
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.host.hardware import default_threads
 from pocketbert.core.predict.answers import Answer, Value, mark_unknown_answers
+from pocketbert.core.predict.examples import unlabelled_example
 from pocketbert.core.predict.inputs import ChoiceText, Text
 from pocketbert.core.predict.predictor import (
     PROBABILITIES,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import re
+from pathlib import Path
 
 import pytest
 
-from support.shards import UNKNOWN_FAST_S, deal_tests, expected_minutes, function_of, parse_shard
+from support.shards import UNKNOWN_FAST_S, deal_tests, expected_minutes, function_of, parse_shard, read_long_cases
 
 NODES = [
     f"../tests/a/test_x.py::test_{name}[{i}]" for name, count in (("long", 30), ("short", 200)) for i in range(count)
@@ -37,3 +39,16 @@ def test_a_test_without_a_record_counts_as_an_average_one_of_the_fast_suite() ->
     assert expected_minutes(["tests/none.py::test_a", "tests/none.py::test_b[1]"], 2) == pytest.approx(
         UNKNOWN_FAST_S / 60
     )
+
+
+def test_each_long_case_is_a_test_that_is_there() -> None:
+    root = Path(__file__).parents[1]
+    names = {function_of(name) for name in read_long_cases()}
+    assert len(names) > 100
+    missing = []
+    for name in sorted(names):
+        file, _, function = name.partition("::")
+        text = (root / file).read_text("utf-8") if (root / file).is_file() else ""
+        if not re.search(rf"^def {re.escape(function) or 'test_'}", text, re.MULTILINE):
+            missing.append(name)
+    assert missing == []

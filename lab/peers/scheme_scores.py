@@ -31,13 +31,13 @@ from pydantic import BaseModel
 from pocketbert.core.artefacts import Artefacts, ModelRecord, read_artefacts
 from pocketbert.core.compare.evaluate import EvalSet, evaluate, rms_error
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.data.spans import count_spans, spans_from_tags
 from pocketbert.core.disk.files import path_bytes, sha256_json, sha256_path, write_json
 from pocketbert.core.heads import Prepared
 from pocketbert.core.heads.token_classification import TokenClassificationHead, find_words
 from pocketbert.core.host.hardware import describe_machine
 from pocketbert.core.predict.inputs import Encoded
 from pocketbert.core.predict.predictor import Arrays, Matrix, Predictor, feed, join_texts, run_rows
+from pocketbert.core.predict.spans import count_spans, spans_from_tags
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.seeds import generator
 from pocketbert.core.types import Format, Scheme

@@ -26,7 +26,6 @@ from pocketbert.core.artefacts import (
     write_artefacts,
 )
 from pocketbert.core.compare.golden import GOLDEN_FILE, GOLDEN_TOKENS_FILE, write_golden
-from pocketbert.core.data.examples import Example
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.predict.answers import (
     Answer,
@@ -40,6 +39,7 @@ from pocketbert.core.predict.answers import (
     Value,
     mark_unknown_answers,
 )
+from pocketbert.core.predict.examples import Example
 from pocketbert.core.predict.inputs import Encoded, Text
 from pocketbert.core.predict.predictor import Matrix, has_token_outputs
 from pocketbert.core.predict.scores import Confidence, apply_temperature

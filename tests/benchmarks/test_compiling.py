@@ -10,10 +10,10 @@ from pocketbert.benchmarks.devices import Compiled, Device, register_device, unr
 from pocketbert.benchmarks.measurement import BenchmarkOptions, BenchmarkResult
 from pocketbert.benchmarks.report.compiled import make_compilation_table
 from pocketbert.core.compare.evaluate import EvalSet
-from pocketbert.core.data.examples import Example
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.devices import DeviceInfo, DeviceName, Figure
 from pocketbert.core.heads.table import make_head
+from pocketbert.core.predict.examples import Example
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import BenchmarkSection
 from pocketbert.core.tasks import TASKS, TaskName

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketbert.core.data.examples import Example, HeadLabels
 from pocketbert.core.data.labels import Labels, join_head_labels
-from pocketbert.core.data.spans import Span
 from pocketbert.core.data_report import DataReport, SplitReport, split_report, warn_about_language, warn_about_majority
 from pocketbert.core.heads import Prepared, make_head
+from pocketbert.core.predict.examples import Example, HeadLabels
 from pocketbert.core.predict.inputs import Encoded
+from pocketbert.core.predict.spans import Span
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import LabelKind, several_task, task_of
 from support.tiny import write_bert

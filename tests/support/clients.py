@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 import pocketbert
-from pocketbert.core.data.spans import spans_from_tags
 from pocketbert.core.predict.answers import (
     Answer,
     Choice,
@@ -26,6 +25,7 @@ from pocketbert.core.predict.answers import (
     Value,
     answer_fields,
 )
+from pocketbert.core.predict.spans import spans_from_tags
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import HEADS_KEY, TASKS, Level, TaskName, several_task
 from support.published import edit_json

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pocketbert.core.data.examples import Example, Label
 from pocketbert.core.heads import Head, Prepared
+from pocketbert.core.predict.examples import Example, Label
 from pocketbert.core.predict.predictor import Matrix
 from pocketbert.core.predict.scores import Score
 

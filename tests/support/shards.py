@@ -23,35 +23,8 @@ UNKNOWN_S = 2.0
 """Seconds of a slow case whose function has no record yet."""
 UNKNOWN_FAST_S = 0.15
 """Seconds of a case of the fast suite whose file has no record yet: what one takes on average."""
-LONG_CASES = re.compile(
-    r"""test_only_the_bound_sees_a_broken_file_that_recorded_itself\[.*(coreml|tflite)/
-    |test_a_run_of_three_formats_killed_in_each|test_pack_and_verify_killed_right_before
-    |test_a_broken_folder_fails\[(other\ letter\ case|another\ default\ prompt|no\ activation)\]
-    |test_own_formula_is_that_of_sentence_transformers\[(?!prompts)|test_every_task_is_compared_on_plain_and_odd_texts\[(fill|answ|tagger)
-    |test_files_of_every_family_pass\[(mobilebert|roberta|distilbert)
-    |test_a_lost_mask_and_a_quantizer_that_does_nothing_.*\[(tflite|coreml)\]
-    |test_every_damage_is_found_.*\[(coreml|tflite)-(w4|a8w8)
-    |test_a_ready_model_answers_alike_in_three_formats|test_schemes_are_mixed\[tflite|test_other_schemes_and_an_old_runtime
-    |test_flags_of_core_ml_reach_the_package|test_core_only_predicts_and_verifies|test_export_and_predict_from_python
-    |test_a_mask_that_counts_tokens_stays_float|test_sentence_embeddings_count_their_tokens_and_states
-    |test_one_student_is_chosen_for_the_folder|test_a_mobilebert_becomes_relu6_in_its_files|phone/test_export.py::test_export\[roberta
-    |test_the_folder_lists_it_beside_the_default|test_the_folder_records_its_form_and_golden_rows
-    |export/test_heads.py::test_the_file_computes.*\[(feature|token|quest).*(tflite|coreml)
-    |test_a_temperature_of_the_recipe_reaches_the_whole_folder|test_each_file_gets_a_temperature_and_a_threshold
-    |test_the_method_of_calibration_arrives_in_every_static_file|test_python_answers_as_the_toolkit\[.*reranker
-    |test_a_damaged_output_is_not_finished\[.*golden|test_from_a_table_to_the_phone|test_benchmark_report_and_card_of_a_run
-    |test_an_emulated_processor_is_described_and_not_timed|test_a_format_from_outside_goes_the_whole_way
-    |test_the_runtime_extra_runs_tflite_files_without_torch|test_both_runners_are_pushed_run_and_removed
-    |test_predict_reads_the_column_and_it_makes_a_difference|test_core_ml_alone_and_its_small_package_afterwards
-    |test_tflite_alone_and_a_model_that_mediapipe_cannot_run|test_static_files_are_calibrated_on_rows_of_which_none
-    |test_card_report_and_progress_tell_of_outlier_channels|test_the_code_of_the_card_answers_as_predict_does
-    |test_a_lower_bound_needs_no_overwrite|test_a_file_with_another_pooling_fails|test_an_export_ends_where_transformers_reads
-    |test_answers_stay_near_those_of_fp32_with_and_without_padding\[a16w8-(roberta|longformer)
-    |test_static_packages_for_the_neural_engine_answer|test_answers_stay_near_those_of_fp32_and_padding.*\[(deberta|mobilebert)
-    """,
-    re.VERBOSE,
-)
-"""Names of tests of five seconds and more whose siblings, or the same behaviour in another format, stay in the fast suite."""
+LONG_CASES = Path(__file__).parents[1] / "long_cases.txt"
+"""Names of cases that are slow, though their function has no mark: one in a line."""
 PIECE_S = 40.0
 """Cases of one function go to a shard together, as they share fixtures, until they take this long."""
 
@@ -59,6 +32,12 @@ PIECE_S = 40.0
 def read_seconds(path: Path = RECORD) -> dict[str, float]:
     """Return the recorded seconds per case, by test function where it is slow and by test file for the others."""
     return dict(json.loads(path.read_text("utf-8"))) if path.is_file() else {}
+
+
+def read_long_cases() -> frozenset[str]:
+    """Return the names of the cases, and of whole test files, that `LONG_CASES` lists, from ``tests/`` on."""
+    lines = LONG_CASES.read_text("utf-8").splitlines()
+    return frozenset(line for line in lines if line and not line.startswith("#"))
 
 
 def parse_shard(text: str) -> tuple[int, int]:
@@ -132,8 +111,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     The module with the longest tests comes first: at the end it would be all that is left, for one process.
     """
     items.sort(key=lambda item: _LONGEST_MODULE not in item.nodeid)
+    long_cases = read_long_cases()
     for item in items:
-        if LONG_CASES.search(item.nodeid):
+        name = re.sub(r"^.*?(?=tests/)", "", item.nodeid)
+        if {name, name.partition("::")[0]} & long_cases:
             item.add_marker(pytest.mark.slow)
     text = os.environ.get("SHARD", "")
     if not text:

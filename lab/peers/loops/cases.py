@@ -90,10 +90,10 @@ def case(name: str, texts: list[str]) -> Case:
 
 
 def _task(name: str, folder: Any, tokenizer: Any, texts: list[str]) -> Case:
-    from pocketbert.core.data.examples import Example
     from pocketbert.core.data.labels import Labels
     from pocketbert.core.heads import make_head
     from pocketbert.core.models.checkpoints import load_model
+    from pocketbert.core.predict.examples import Example
     from pocketbert.core.recipe.stages import TaskStage
     from pocketbert.core.recipe.student import StudentSection
     from pocketbert.core.tasks import task_of

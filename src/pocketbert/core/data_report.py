@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel
 
-from pocketbert.core.data.examples import HeadLabels
 from pocketbert.core.data.files import guess_table_form
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.data.spans import label_of_tag
 from pocketbert.core.errors import InputError, Problem, shorten_repr
 from pocketbert.core.heads import Prepared
+from pocketbert.core.predict.examples import HeadLabels
+from pocketbert.core.predict.spans import label_of_tag
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import LabelKind, NamedTask, Task
 

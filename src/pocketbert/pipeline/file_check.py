@@ -14,16 +14,16 @@ from pydantic import BaseModel
 
 from pocketbert.core.data.column_names import BadRows
 from pocketbert.core.data.columns import Columns, guess_columns
-from pocketbert.core.data.examples import Example
 from pocketbert.core.data.files import guess_table_form, read_rows
 from pocketbert.core.data.forms import RASA, find_form, is_data_file
 from pocketbert.core.data.profile import Column, profile_columns
 from pocketbert.core.data.reading import read_labelled_examples
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.data.spans import Span
 from pocketbert.core.data.tables import TableForm
 from pocketbert.core.data.teacher_column import ANSWER_WORDS
 from pocketbert.core.errors import InputError, Problem, shorten_list, shorten_repr
+from pocketbert.core.predict.examples import Example
+from pocketbert.core.predict.spans import Span
 from pocketbert.core.tasks import TASKS, LabelKind, TaskName
 from pocketbert.pipeline.learn.answers import read_answer_kind
 from pocketbert.pipeline.options import DataFiles

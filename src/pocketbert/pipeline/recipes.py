@@ -30,7 +30,7 @@ from pocketbert.pipeline.options import DataFiles
 
 if TYPE_CHECKING:
     from pocketbert.core.data.columns import Columns
-    from pocketbert.core.data.examples import Example
+    from pocketbert.core.predict.examples import Example
     from pocketbert.core.recipe.recipe import Recipe
     from pocketbert.core.recipe.student import SmallerStudent
 

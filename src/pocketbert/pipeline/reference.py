@@ -18,9 +18,7 @@ from pocketbert.core.compare.evaluate import logit_spread
 from pocketbert.core.compare.golden import GoldenRow
 from pocketbert.core.compare.parity import count_drawn_rows, draw_rows, draw_texts, remove_unprintable
 from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
-from pocketbert.core.data.examples import Example, GoldAnswer, Label
 from pocketbert.core.data.labels import Labels, are_placeholder_names
-from pocketbert.core.data.spans import Span
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import TEXT_ONLY
 from pocketbert.core.heads import make_head
@@ -28,9 +26,11 @@ from pocketbert.core.host.progress import print_note
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.answers import Answer, Excerpt, Labelling, Prediction, Spans, Value
+from pocketbert.core.predict.examples import Example, GoldAnswer, Label
 from pocketbert.core.predict.inputs import Encoded, Text
 from pocketbert.core.predict.predictor import Batching, Matrix, TorchPredictor, join_texts, run_rows
 from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, read_pooling
+from pocketbert.core.predict.spans import Span
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, Level, Task, TaskName

@@ -422,16 +422,12 @@ class RunSteps:
         )
 
     def _make_golden(self, at: StepPaths) -> Sequence[str]:
-        """Write what the gates compare with: outputs of the checkpoint's library, simulated errors, and golden rows.
-
-        If a file or its simulated scheme has outputs that are not finite, golden rows are left out and the reason is returned.
-        """
+        """Write what the gates compare with: the library's outputs, simulated errors, golden rows; return outputs that are not finite."""
         model, files, reference = self.exported, self.files, self.reference
         rows, answers = golden.answer_golden_rows(model, reference, self.texts(golden.SEARCHED), files)
         self._record_library(reference, at)
-        if failures := model_files.make_simulated(
-            model, reference, self.texts(model_files.TEXTS), rows, at.output, files, self._calibration_batches
-        ):
+        texts, calibration = self.texts(model_files.TEXTS), self._calibration_batches
+        if failures := model_files.make_simulated(model, reference, texts, rows, at.output, files, calibration):
             return failures
         del reference, self.reference  # engines that open large files need its memory
         release_memory()

@@ -10,11 +10,11 @@ import pytest
 
 from pocketbert import api
 from pocketbert.core.compare.diagnosis import ComparedAnswers, StudentDiagnosis, diagnose_answers
-from pocketbert.core.data.examples import Example, GoldAnswer
 from pocketbert.core.data.labels import Labels
-from pocketbert.core.data.spans import Span
 from pocketbert.core.heads import AnswerSettings, Head, make_head
+from pocketbert.core.predict.examples import Example, GoldAnswer
 from pocketbert.core.predict.predictor import Matrix
+from pocketbert.core.predict.spans import Span
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TaskName, task_of
 from support.tiny_texts import KEYWORDS, LABELS, vocabulary

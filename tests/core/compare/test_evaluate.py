@@ -21,9 +21,9 @@ from pocketbert.core.compare.evaluate import (
     rms_error,
     worst_difference,
 )
-from pocketbert.core.data.examples import Example
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.heads import Prepared, make_head
+from pocketbert.core.predict.examples import Example
 from pocketbert.core.predict.inputs import Encoded
 from pocketbert.core.predict.predictor import Arrays
 from pocketbert.core.predict.scores import apply_score_function

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pocketbert.core.data.spans import (
+from pocketbert.core.predict.spans import (
     Span,
     assign_tags,
     count_spans,

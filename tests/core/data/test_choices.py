@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from pocketbert.core.data.columns import guess_columns
-from pocketbert.core.data.examples import Example
 from pocketbert.core.data.reading import read_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError
+from pocketbert.core.predict.examples import Example
 from pocketbert.core.tasks import LabelKind
 
 SWAG = {"": "0", "video-id": "v", "fold-ind": "1", "startphrase": "She sits. She", "sent1": "She sits.", "sent2": "She"}

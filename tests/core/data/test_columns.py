@@ -14,8 +14,8 @@ import pytest
 from pocketbert.core.data.columns import Columns, guess_columns
 from pocketbert.core.data.reading import read_examples
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.data.spans import Span
 from pocketbert.core.errors import InputError
+from pocketbert.core.predict.spans import Span
 from pocketbert.core.tasks import LabelKind
 
 TEXTS = [f"please tell me about the number {i} of my orders" for i in range(40)]

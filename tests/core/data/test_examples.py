@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pocketbert.core.data.examples import Example, GoldAnswer, drop_duplicates_of, hold_out, hold_out_share
 from pocketbert.core.data.reading import read_examples, read_labelled_examples
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.data.spans import Span
 from pocketbert.core.errors import InputError
+from pocketbert.core.predict.examples import Example, GoldAnswer, drop_duplicates_of, hold_out, hold_out_share
+from pocketbert.core.predict.spans import Span
 from pocketbert.core.tasks import LabelKind
 
 CONTEXT = "Ada wrote it in 1843. Ada lived in London."

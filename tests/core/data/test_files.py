@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from pocketbert.core.data import files as data_files
 from pocketbert.core.data import streams
 from pocketbert.core.data.column_names import BadRows
-from pocketbert.core.data.examples import Example
 from pocketbert.core.data.files import check_source, read_class_names, read_rows
 from pocketbert.core.data.reading import read_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.data.streams import Limits, read_texts
 from pocketbert.core.errors import InputError, MissingBackendError
+from pocketbert.core.predict.examples import Example
 
 KINDS = ("a.jsonl", "a.jsonl.gz", "a.csv", "a.tsv", "a.parquet")
 TABLE = {"text": ["good", "bad", "so so"], "label": [1, 0, 1], "tags": [[0, 1], [], [1]]}

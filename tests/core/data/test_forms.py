@@ -17,13 +17,13 @@ import pytest
 
 from pocketbert.core.data.column_names import BadRows
 from pocketbert.core.data.columns import Columns, guess_columns
-from pocketbert.core.data.examples import GoldAnswer
 from pocketbert.core.data.files import read_rows
 from pocketbert.core.data.forms import FILE_FORMS, FileForm, find_form
 from pocketbert.core.data.reading import read_examples
 from pocketbert.core.data.records import RECORD_SHAPES, RecordShape, find_record_shape
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError
+from pocketbert.core.predict.examples import GoldAnswer
 from pocketbert.core.tasks import LabelKind
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketbert.core.data.cells import find_name_problems
-from pocketbert.core.data.examples import Example, Label
 from pocketbert.core.data.labels import Labels, are_placeholder_names, resolve_labels
-from pocketbert.core.data.spans import Span
 from pocketbert.core.errors import InputError
+from pocketbert.core.predict.examples import Example, Label
+from pocketbert.core.predict.spans import Span
 from pocketbert.core.tasks import LabelKind
 
 NAMES = Labels(("negative", "neutral", "positive"))

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pocketbert.core.data.examples import Example
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.data.unlabelled import PairDrawing, TransferCounts, draw_pairs, read_transfer_rows
 from pocketbert.core.errors import InputError
+from pocketbert.core.predict.examples import Example
 from pocketbert.core.tasks import LabelKind
 
 NAME, PAIRS = LabelKind.NAME, {"pairs": PairDrawing()}

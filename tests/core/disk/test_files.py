@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -188,8 +189,8 @@ def test_the_digest_of_a_folder_does_not_depend_on_when_its_files_were_made(tmp_
 
 def test_a_large_file_is_read_once_and_again_when_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, reads = tmp_path / "model.bin", []
-    hashed = files.hashlib.file_digest
-    monkeypatch.setattr(files.hashlib, "file_digest", lambda *a: reads.append(1) or hashed(*a))
+    hashed = hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda *a: reads.append(1) or hashed(*a))
     monkeypatch.setattr(files.time, "time_ns", lambda: 2 * 10**18)  # long after the file was written
     path.write_bytes(bytes(2 << 20))
     before, digest = path.stat(), sha256_file(path)

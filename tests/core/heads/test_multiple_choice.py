@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pocketbert.core.data.examples import Example
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.heads import make_head
 from pocketbert.core.heads.head import IGNORED_LABEL
 from pocketbert.core.heads.multiple_choice import even_choices
 from pocketbert.core.predict.answers import Choice
+from pocketbert.core.predict.examples import Example
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of
 from support.head_rows import check_not_finite_spoils, score_outputs

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pocketbert.core.data.examples import Example, HeadLabels
 from pocketbert.core.data.labels import Labels
-from pocketbert.core.data.spans import Span
 from pocketbert.core.heads import make_head
 from pocketbert.core.heads.head import IGNORED_LABEL
 from pocketbert.core.predict.answers import HeadAnswers, Labelling, Prediction, Spans, Value
+from pocketbert.core.predict.examples import Example, HeadLabels
 from pocketbert.core.predict.predictor import split_by_text, split_heads
+from pocketbert.core.predict.spans import Span
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, Level, TaskName, several_task, task_of
 from support.head_rows import score_outputs

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pocketbert.core.data.labels import Labels
-from pocketbert.core.data.spans import Span
 from pocketbert.core.errors import InputError
 from pocketbert.core.heads import make_head
 from pocketbert.core.heads.head import IGNORED_LABEL
 from pocketbert.core.heads.token_classification import find_words
+from pocketbert.core.predict.spans import Span
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of
 from support.head_rows import check_not_finite_spoils, make_rows, score_outputs

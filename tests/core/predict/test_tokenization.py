@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
-from pocketbert.core.data.examples import Example
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import TokenizerKind, family_of, register_family, table
 from pocketbert.core.heads.head import prepare_texts
 from pocketbert.core.host.system import version_of
 from pocketbert.core.models.folder import DEMO_DISTRIBUTION, DEMO_TEACHER, open_model_folder
+from pocketbert.core.predict.examples import Example
 from pocketbert.core.predict.inputs import Encoded, Places, Text, truncate_row
 from pocketbert.core.predict.tokenization import TextTokenizer, strip_padding_and_truncation
 from pocketbert.core.predict.tokenizer_file import library_errors

@@ -12,10 +12,10 @@ import yaml
 from pocketbert import api
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
-from pocketbert.core.data.examples import hold_out_share
 from pocketbert.core.data.reading import read_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import GateError, InputError
+from pocketbert.core.predict.examples import hold_out_share
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.core.recipe.student import OWN_STUDENT
 from pocketbert.pipeline.direct import budget_search, budgeted_run

@@ -14,17 +14,17 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from pocketbert.core.data.examples import Example
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.data.reading import read_labelled_examples
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.data.spans import Span
 from pocketbert.core.data.teacher_column import read_answer
 from pocketbert.core.errors import InputError
 from pocketbert.core.heads import AnswerSettings, Prepared, make_head
 from pocketbert.core.heads.multiple_choice import even_choices
 from pocketbert.core.heads.token_classification import find_words
+from pocketbert.core.predict.examples import Example
 from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, Pooling
+from pocketbert.core.predict.spans import Span
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, Level, TaskName
 from pocketbert.distill.losses.task import soft_loss

@@ -19,12 +19,12 @@ import yaml
 import pocketbert
 from pocketbert.core.artefacts import read_artefacts
 from pocketbert.core.compare.golden import GOLDEN_FILE, read_golden
-from pocketbert.core.data.examples import HeadLabels
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError
 from pocketbert.core.heads.several import read_head_rows, resolve_head_labels
 from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.predict.answers import HeadAnswers
+from pocketbert.core.predict.examples import HeadLabels
 from pocketbert.core.predict.scores import Score
 from pocketbert.core.recipe.file import load_recipe
 from pocketbert.core.tasks import TaskName, several_task

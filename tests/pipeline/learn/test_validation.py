@@ -16,11 +16,11 @@ import torch
 from typer.testing import CliRunner
 
 from pocketbert.cli.main import app
-from pocketbert.core.data.examples import Example, HeadLabels
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of
 from pocketbert.core.heads import make_head
+from pocketbert.core.predict.examples import Example, HeadLabels
 from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.file import recipe_from_values

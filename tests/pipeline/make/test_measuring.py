@@ -9,7 +9,7 @@ from pocketbert import api
 from pocketbert.benchmarks.measurement import BenchmarkOptions
 from pocketbert.benchmarks.text_steps import PostProcessing
 from pocketbert.core.artefacts import read_artefacts
-from pocketbert.core.data.examples import Example
+from pocketbert.core.predict.examples import Example
 from pocketbert.core.predict.predictor import feed
 from pocketbert.runtime.engines import EngineFile
 

@@ -13,7 +13,6 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.data.spans import Span
 from pocketbert.core.errors import GateError
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.heads.feature_extraction import FeatureExtractionHead, are_scored_pairs, similarities
@@ -34,6 +33,7 @@ from pocketbert.core.predict.answers import (
 )
 from pocketbert.core.predict.predictor import PROBABILITIES, UNPADDED, Batching, Matrix, Predictor, run_rows
 from pocketbert.core.predict.scores import apply_temperature
+from pocketbert.core.predict.spans import Span
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TaskName
 

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from pocketbert.core.data.spans import OUTSIDE, label_of_tag
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.heads.head import IGNORED_LABEL
 from pocketbert.core.metrics import METRICS, pearson
 from pocketbert.core.predict.predictor import Matrix
+from pocketbert.core.predict.spans import OUTSIDE, label_of_tag
 from pocketbert.core.tasks import LabelKind
 
 LABEL, LENGTH, RARE, CONFIDENCE, SEEN = "label", "length", "rare words", "teacher confidence", "training rows"

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.compare.answers import NOTHING, RowAnswer, number_columns, score_answers
-from pocketbert.core.data.examples import Example
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.metrics import METRICS, PEARSON, SPEARMAN, Metric, pearson, spearman
+from pocketbert.core.predict.examples import Example
 from pocketbert.core.seeds import generator
 from pocketbert.core.tasks import LabelKind, Task
 

@@ -16,8 +16,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
-from pocketbert.core.data.spans import OUTSIDE, have_iob_prefixes, normalize_tags
 from pocketbert.core.errors import shorten_repr
+from pocketbert.core.predict.spans import OUTSIDE, have_iob_prefixes, normalize_tags
 
 # --- numbers and names ---
 

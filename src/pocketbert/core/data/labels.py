@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from pocketbert.core.data.cells import find_name_problems, number_of
 from pocketbert.core.data.column_names import BadRows
-from pocketbert.core.data.examples import Example
-from pocketbert.core.data.spans import OUTSIDE, Span, iob2_tags, label_of_tag
 from pocketbert.core.errors import InputError, Problem, shorten_list, shorten_repr, suggest_allowed
+from pocketbert.core.predict.examples import Example
+from pocketbert.core.predict.spans import OUTSIDE, Span, iob2_tags, label_of_tag
 from pocketbert.core.tasks import REGRESSION_COLUMN, LabelKind, Task
 
 _MAX_LABELS = 1 << 16

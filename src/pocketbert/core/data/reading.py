@@ -29,14 +29,14 @@ from pocketbert.core.data.cells import (
 )
 from pocketbert.core.data.choices import choice_columns, count_from_zero, parse_choice_row, parse_question
 from pocketbert.core.data.column_names import BadRows
-from pocketbert.core.data.examples import Example, GoldAnswer, Label
 from pocketbert.core.data.files import read_class_names, read_rows
 from pocketbert.core.data.span_cells import read_spans
-from pocketbert.core.data.spans import Span, join_equal_spans
 from pocketbert.core.data.teacher_column import fill_from_teacher, teacher_columns
 from pocketbert.core.disk.files import is_unicode
 from pocketbert.core.errors import InputError, Problem, shorten_repr
 from pocketbert.core.host.progress import print_note
+from pocketbert.core.predict.examples import Example, GoldAnswer, Label
+from pocketbert.core.predict.spans import Span, join_equal_spans
 from pocketbert.core.tasks import LabelKind
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import Any
 
 from pocketbert.core.data.cells import have_marks, split_tags
 from pocketbert.core.data.column_names import plain_name
-from pocketbert.core.data.spans import OUTSIDE, Span, label_of_tag, normalize_tags, spans_from_tags
 from pocketbert.core.errors import shorten_repr
+from pocketbert.core.predict.spans import OUTSIDE, Span, label_of_tag, normalize_tags, spans_from_tags
 
 _KEYS = (
     ("start", "startoffset", "begin", "beginoffset", "startchar", "startindex", "startidx", "offsetstart"),

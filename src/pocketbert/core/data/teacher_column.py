@@ -27,8 +27,8 @@ from pocketbert.core.data.cells import (
     parse_literal,
 )
 from pocketbert.core.data.column_names import LABEL_NAMES, plain_name
-from pocketbert.core.data.spans import have_iob_prefixes, normalize_tags, spans_from_tags
 from pocketbert.core.errors import shorten_repr
+from pocketbert.core.predict.spans import have_iob_prefixes, normalize_tags, spans_from_tags
 from pocketbert.core.tasks import LabelKind
 from pocketbert.core.types import AnswerKind
 

@@ -15,11 +15,11 @@ from pathlib import PurePath
 from pydantic import BaseModel
 
 from pocketbert.core.data.column_names import BadRows
-from pocketbert.core.data.examples import Example
 from pocketbert.core.data.files import read_rows
 from pocketbert.core.data.reading import to_example
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError, Problem
+from pocketbert.core.predict.examples import Example
 from pocketbert.core.seeds import generator
 from pocketbert.core.tasks import LabelKind
 

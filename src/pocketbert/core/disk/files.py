@@ -22,6 +22,7 @@ import stat
 import time
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.util import find_spec
 from io import BufferedReader, FileIO
 from itertools import islice
 from pathlib import Path
@@ -334,10 +335,9 @@ def sha256_path(path: Path) -> str:
 
 def sha256_bytes(content: bytes) -> str:
     """Return the sha256 of a short content as hexadecimal text, computed without OpenSSL, whose library takes 4 MB to load."""
-    for name in ("_sha2", "_sha256", "hashlib"):  # CPython's own from 3.12 on, up to 3.11, and what every Python has
-        with contextlib.suppress(ImportError):
-            return str(import_module(name).sha256(content).hexdigest())
-    raise AssertionError("Python has a module hashlib")
+    # CPython's own from 3.12 on, up to 3.11, and what every Python has
+    module = import_module(next(filter(find_spec, ("_sha2", "_sha256", "hashlib"))))
+    return str(module.sha256(content).hexdigest())
 
 
 def sha256_json(value: Any) -> str:

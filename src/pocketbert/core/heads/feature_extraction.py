@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.data.examples import Example, text_key
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads.head import Prepared, TextHead, all_finite, make_score, prepare_texts
 from pocketbert.core.metrics import (
@@ -29,6 +28,7 @@ from pocketbert.core.metrics import (
     spearman,
 )
 from pocketbert.core.predict.answers import Answer, Embedding
+from pocketbert.core.predict.examples import Example, text_key
 from pocketbert.core.predict.inputs import split_pair
 from pocketbert.core.predict.predictor import Matrix, join_texts
 from pocketbert.core.predict.sentence_settings import Similarity

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.data.examples import Example
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads.head import IGNORED_LABEL, Prepared, all_finite, make_score, prepare_texts
 from pocketbert.core.metrics import TOP_1, entropy
 from pocketbert.core.predict.answers import Answer, Filled, Guess
+from pocketbert.core.predict.examples import Example
 from pocketbert.core.predict.inputs import Encoded
 from pocketbert.core.predict.predictor import Matrix, join_texts
 from pocketbert.core.predict.scores import apply_score_function

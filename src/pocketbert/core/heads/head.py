@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.data.examples import Example
 from pocketbert.core.metrics import Metric
 from pocketbert.core.predict.answers import Answer
+from pocketbert.core.predict.examples import Example
 from pocketbert.core.predict.inputs import Encoded, truncate_row
 from pocketbert.core.predict.predictor import Matrix
 from pocketbert.core.predict.tokenization import TextTokenizer

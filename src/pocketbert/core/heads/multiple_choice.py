@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.data.examples import Example
 from pocketbert.core.heads.head import IGNORED_LABEL, Prepared, TextHead, all_finite, make_score
 from pocketbert.core.metrics import chance_bound
 from pocketbert.core.predict.answers import Answer, Choice
+from pocketbert.core.predict.examples import Example
 from pocketbert.core.predict.predictor import Matrix
 from pocketbert.core.predict.scores import apply_score_function
 from pocketbert.core.predict.tokenization import TextTokenizer

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.data.examples import Example, GoldAnswer
 from pocketbert.core.heads.head import Prepared, all_finite, make_score
 from pocketbert.core.metrics import EXACT_MATCH, chance_bound
 from pocketbert.core.predict.answers import Answer, Excerpt
+from pocketbert.core.predict.examples import Example, GoldAnswer
 from pocketbert.core.predict.inputs import Encoded
 from pocketbert.core.predict.predictor import Matrix
 from pocketbert.core.predict.tokenization import TextTokenizer

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.data.examples import Example
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads.head import LabelledTextHead, Prepared, all_finite, make_score
@@ -28,6 +27,7 @@ from pocketbert.core.metrics import (
     spearman,
 )
 from pocketbert.core.predict.answers import Answer, Labelling, Prediction, Value
+from pocketbert.core.predict.examples import Example
 from pocketbert.core.predict.predictor import Matrix, join_texts
 from pocketbert.core.predict.scores import apply_score_function
 from pocketbert.core.tasks import ScoreFunction, Task

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.data.examples import Example, HeadLabels
 from pocketbert.core.data.labels import Labels, join_head_labels, resolve_labels
 from pocketbert.core.data.reading import read_labelled_examples
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads.head import IGNORED_LABEL, LABELLED_ROWS, Head, Prepared, all_finite, prepare_texts
 from pocketbert.core.predict.answers import Answer, HeadAnswers
+from pocketbert.core.predict.examples import Example, HeadLabels
 from pocketbert.core.predict.predictor import Matrix
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import LabelKind, Level, NamedTask, Task

@@ -12,9 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pocketbert.core.data.examples import Example
 from pocketbert.core.data.labels import Labels
-from pocketbert.core.data.spans import (
+from pocketbert.core.heads.head import IGNORED_LABEL, Prepared, all_finite, make_score, prepare_texts
+from pocketbert.core.predict.answers import Answer, FoundSpan, Spans
+from pocketbert.core.predict.examples import Example
+from pocketbert.core.predict.inputs import Encoded
+from pocketbert.core.predict.predictor import Matrix
+from pocketbert.core.predict.scores import apply_score_function
+from pocketbert.core.predict.spans import (
     Span,
     assign_tags,
     count_spans,
@@ -23,11 +28,6 @@ from pocketbert.core.data.spans import (
     spans_from_tags,
     split_spans_by_word,
 )
-from pocketbert.core.heads.head import IGNORED_LABEL, Prepared, all_finite, make_score, prepare_texts
-from pocketbert.core.predict.answers import Answer, FoundSpan, Spans
-from pocketbert.core.predict.inputs import Encoded
-from pocketbert.core.predict.predictor import Matrix
-from pocketbert.core.predict.scores import apply_score_function
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import Task
 

@@ -23,7 +23,6 @@ from pathlib import Path
 
 from pocketbert.core.artefacts import BudgetSearch, Candidate, ConsideredStudent
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
-from pocketbert.core.data.examples import hold_out_share
 from pocketbert.core.disk.files import sha256_json
 from pocketbert.core.disk.ownership import remove
 from pocketbert.core.errors import GateError, InputError, Problem
@@ -32,6 +31,7 @@ from pocketbert.core.host.hardware import describe_machine
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.host.system import installed_versions
 from pocketbert.core.metrics import METRICS
+from pocketbert.core.predict.examples import hold_out_share
 from pocketbert.core.predict.inputs import Text
 from pocketbert.core.recipe.budget import BudgetSection
 from pocketbert.core.tasks import TaskName

@@ -18,7 +18,6 @@ from pocketbert.core.artefacts import ARTEFACTS_FILE, find_artefact_folder
 from pocketbert.core.compare.answers import RowAnswer, answer_rows
 from pocketbert.core.compare.differences import ComparedModel, ModelDiff, check_limits, compare_answers
 from pocketbert.core.data.columns import guess_and_report_columns, guess_columns
-from pocketbert.core.data.examples import Example
 from pocketbert.core.data.labels import Labels, are_placeholder_names, match_label_numbers
 from pocketbert.core.data.reading import read_examples
 from pocketbert.core.data.source import DataSource
@@ -30,6 +29,7 @@ from pocketbert.core.heads.feature_extraction import are_scored_pairs
 from pocketbert.core.host.hardware import describe_machine
 from pocketbert.core.host.progress import print_note, report_waiting
 from pocketbert.core.models.folder import open_model_folder
+from pocketbert.core.predict.examples import Example
 from pocketbert.core.predict.predictor import Predictor, feed
 from pocketbert.core.predict.sentence_settings import read_similarity
 from pocketbert.core.predict.tokenization import TextTokenizer

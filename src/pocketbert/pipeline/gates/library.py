@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.compare.golden import LibraryAnswers, LibraryRow
-from pocketbert.core.data.examples import unlabelled_example
 from pocketbert.core.heads import Head
 from pocketbert.core.models.tokenizers import SEGMENT_INPUT
 from pocketbert.core.predict.answers import Answer, Embedding, Labelling, Prediction, Value
+from pocketbert.core.predict.examples import unlabelled_example
 from pocketbert.core.predict.predictor import PROBABILITIES, Batching, Matrix, run_rows
 from pocketbert.core.predict.scores import apply_score_function
 from pocketbert.core.predict.tokenization import TextTokenizer

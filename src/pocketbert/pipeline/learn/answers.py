@@ -15,10 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pocketbert.core.data.column_names import BadRows
-from pocketbert.core.data.examples import Example
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.data.source import TeacherColumn
-from pocketbert.core.data.spans import Span
 from pocketbert.core.data.teacher_column import (
     LEAST_LOG,
     TeacherAnswer,
@@ -30,9 +28,11 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.heads.head import IGNORED_LABEL
 from pocketbert.core.heads.token_classification import find_words
+from pocketbert.core.predict.examples import Example
 from pocketbert.core.predict.inputs import Encoded
 from pocketbert.core.predict.scores import Score
 from pocketbert.core.predict.sentence_settings import Pooling, vector_width
+from pocketbert.core.predict.spans import Span
 from pocketbert.core.tasks import SENTENCE_EMBEDDING, LabelKind, ScoreFunction, Task
 from pocketbert.core.types import AnswerKind
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from pocketbert.core.data.column_names import BadRows
-from pocketbert.core.data.examples import Example
 from pocketbert.core.data.files import read_rows
 from pocketbert.core.disk.destination import remove_new_folders_on_error, resolve_output_file
 from pocketbert.core.disk.files import open_atomic, sha256_file, sha256_json
@@ -27,6 +26,7 @@ from pocketbert.core.host.progress import print_note
 from pocketbert.core.host.system import installed_versions
 from pocketbert.core.models.checkpoints import load_model, require_torch
 from pocketbert.core.models.folder import ModelFolder
+from pocketbert.core.predict.examples import Example
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.data import AugmentSection
 from pocketbert.core.recipe.recipe import Recipe

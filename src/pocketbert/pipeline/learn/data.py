@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import cast
 
 from pocketbert.core.compare.evaluate import EvalSet
-from pocketbert.core.data.examples import Example, drop_duplicates_of, hold_out, hold_out_share
 from pocketbert.core.data.files import check_source, read_class_names
 from pocketbert.core.data.labels import Labels, are_placeholder_names, resolve_labels
 from pocketbert.core.data.reading import read_labelled_examples
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.data.spans import Span, iob2_tags, label_of_tag
 from pocketbert.core.data.unlabelled import PairDrawing, TransferCounts, read_transfer_rows
 from pocketbert.core.data_report import (
     LANGUAGE_ROWS,
@@ -37,9 +35,11 @@ from pocketbert.core.heads import Head, Prepared, make_head
 from pocketbert.core.heads.several import check_head_rows, read_head_rows, resolve_head_labels
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.models.folder import DEMO_TEACHER, NEXT_SENTENCE_HEAD, ModelFolder, list_weight_names
+from pocketbert.core.predict.examples import Example, drop_duplicates_of, hold_out, hold_out_share
 from pocketbert.core.predict.inputs import Encoded, Text
 from pocketbert.core.predict.scores import LEAST_FIT_ROWS
 from pocketbert.core.predict.sentence_settings import read_similarity
+from pocketbert.core.predict.spans import Span, iob2_tags, label_of_tag
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.data import CorpusSource, DataSection
 from pocketbert.core.recipe.recipe import Recipe

@@ -19,7 +19,6 @@ from pydantic import BaseModel
 
 from pocketbert.core.compare.answers import RowAnswer, answer_rows
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
-from pocketbert.core.data.examples import Example, hold_out_share
 from pocketbert.core.disk.files import write_json
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import TEXT_ONLY, family_of
@@ -30,6 +29,7 @@ from pocketbert.core.host.progress import print_note
 from pocketbert.core.metrics import METRICS, Direction, describe_details
 from pocketbert.core.models.checkpoints import apply_form, read_model_config, save_model
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
+from pocketbert.core.predict.examples import Example, hold_out_share
 from pocketbert.core.predict.inputs import ENTITIES_FILE
 from pocketbert.core.predict.predictor import Batching, Matrix, TorchPredictor, join_texts, run_rows
 from pocketbert.core.predict.scores import Score

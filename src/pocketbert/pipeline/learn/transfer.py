@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.data.examples import Example, text_key
 from pocketbert.core.data.unlabelled import PairDrawing, TransferCounts, read_transfer_rows
 from pocketbert.core.disk.files import open_atomic, read_json, write_json
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads.feature_extraction import Ranking, are_scored_pairs, find_rankings
 from pocketbert.core.host.progress import print_note
+from pocketbert.core.predict.examples import Example, text_key
 from pocketbert.core.recipe.data import MixSection
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.recipe.stages import TaskStage

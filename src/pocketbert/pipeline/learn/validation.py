@@ -14,7 +14,6 @@ from math import ceil, inf, isfinite
 from typing import TYPE_CHECKING, Any
 
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
-from pocketbert.core.data.examples import Example, drop_duplicates_of, label_names
 from pocketbert.core.data.reading import read_labelled_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError, Problem
@@ -22,6 +21,7 @@ from pocketbert.core.families import Family
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.heads.several import read_head_rows
 from pocketbert.core.metrics import METRICS, Direction
+from pocketbert.core.predict.examples import Example, drop_duplicates_of, label_names
 from pocketbert.core.predict.predictor import TorchPredictor
 from pocketbert.core.predict.scores import Score
 from pocketbert.core.predict.sentence_settings import Pooling

@@ -86,7 +86,7 @@ def answer_golden_rows(
     rows = []
     for i, (text, answer) in enumerate(zip([*first, *more], answers, strict=True)):
         row = blank_row(text, answer, task, model.folder.labels or [])
-        recorded = {"reference": _to_floats(row.pick(answer)), "padded": _to_floats(row.pick(padded[i]))}
+        recorded = {name: _to_floats(row.pick(m)) for name, m in (("reference", answer), ("padded", padded[i]))}
         rows.append(row.model_copy(update={**recorded, "drawn": len(real) <= i < len(real) + len(drawn)}))
     return rows, answers
 

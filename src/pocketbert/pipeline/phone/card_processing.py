@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from pocketbert.core.artefacts import Artefacts, ModelRecord
 from pocketbert.core.data.labels import Labels
-from pocketbert.core.data.spans import have_iob_prefixes
 from pocketbert.core.metrics import METRICS
 from pocketbert.core.predict.sentence_settings import Pooling, PoolingKind, Similarity
+from pocketbert.core.predict.spans import have_iob_prefixes
 from pocketbert.core.tasks import LabelKind, TaskName
 from pocketbert.pipeline.formats.base import format_places
 from pocketbert.pipeline.formats.snippets.parts import (

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from pocketbert.core.data.spans import Span
 from pocketbert.core.disk.files import sha256_bytes
 from pocketbert.core.predict.inputs import ChoiceText, Text, columns_of, with_columns
+from pocketbert.core.predict.spans import Span
 
 if TYPE_CHECKING:
     from pocketbert.core.data.teacher_column import TeacherAnswer
