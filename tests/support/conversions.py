@@ -2,8 +2,8 @@
 
 Half of a tiny export is torch's exporter, and hundreds of tests export the same few models. `converted_once` replaces the
 exporters by functions that copy a file which was written before from an equal module: `digest` covers its weights, its
-attributes, the code of its classes, and all other arguments. What it does not know is converted anew, and so is everything in
-the tests of the exporters themselves.
+attributes, the methods of its classes, and all other arguments. What it does not know is converted anew, and so is everything
+in the tests of the exporters themselves: a test that patches what methods read from their modules belongs there.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import contextlib
 import enum
 import functools
 import hashlib
+import importlib
 import inspect
 import os
+import re
 import shutil
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -33,7 +35,11 @@ EXPORTERS = {
 }
 CONVERTS_ANEW = "tests/export/"
 """Folder of the tests whose subject is the conversion."""
-_HOOKS = frozenset(vars(torch.nn.Module())) - {"training", "_parameters", "_buffers"}
+_INTERNAL = frozenset(vars(torch.nn.Module())) - {"training", "_parameters", "_buffers"}
+"""Attributes of every module, its submodules and hooks among them."""
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 class Unknown(Exception):
@@ -64,16 +70,18 @@ def _describe(value: Any, put: Callable[[bytes], object], seen: dict[int, tuple[
     put(f"{type(value).__module__}.{type(value).__qualname__}(".encode())
     if isinstance(value, torch.Tensor):
         put(f"{value.dtype} {tuple(value.shape)} {value.requires_grad};".encode())
-        put(value.detach().contiguous().view(torch.uint8).numpy().tobytes() if value.numel() else b"")
+        put(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b"")
     elif isinstance(value, np.ndarray):
         put(f"{value.dtype} {value.shape};".encode() + np.ascontiguousarray(value).tobytes())
     elif isinstance(value, torch.nn.Module):
+        if any(vars(value)[name] for name in _INTERNAL if name.endswith("_hooks")):
+            raise Unknown("a hook")
         for base in type(value).__mro__[: type(value).__mro__.index(torch.nn.Module)]:
             _describe_functions(base, put, seen)
-        _describe({k: v for k, v in vars(value).items() if k not in _HOOKS}, put, seen)
+        _describe({k: v for k, v in vars(value).items() if k not in _INTERNAL}, put, seen)
         _describe(dict(value._modules), put, seen)
     elif isinstance(value, PretrainedConfig):
-        put(value.to_json_string(use_diff=False).encode())
+        put(f"{value._attn_implementation} {value.to_json_string(use_diff=False)}".encode())
     elif isinstance(value, Mapping):
         for key, entry in value.items():
             _describe(key, put, seen)
@@ -89,7 +97,10 @@ def _describe(value: Any, put: Callable[[bytes], object], seen: dict[int, tuple[
         _describe([value.__func__, value.__self__], put, seen)
     elif isinstance(value, types.FunctionType):
         _describe_code(value.__code__, put)
-        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        try:
+            cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        except ValueError as error:  # an empty one
+            raise Unknown(value) from error
         _describe([value.__qualname__, cells, value.__defaults__, value.__kwdefaults__], put, seen)
     elif isinstance(value, type):
         put(f"{value.__module__}.{value.__qualname__};".encode())
@@ -109,10 +120,22 @@ def _describe_functions(kind: type, put: Callable[[bytes], object], seen: dict[i
     seen[id(kind)] = len(seen), kind
     put(f"class {kind.__module__}.{kind.__qualname__}".encode())
     for name, member in sorted(vars(kind).items()):
-        function = inspect.unwrap(member) if callable(member) else None
-        if isinstance(function, types.FunctionType):
+        while isinstance(member, types.FunctionType):  # each wrapper around a method, and the method
             put(name.encode())
-            _describe_code(function.__code__, put)
+            _describe_code(member.__code__, put)
+            plain = [cell.cell_contents for cell in member.__closure__ or () if _is_plain(cell)]
+            put(_ADDRESS.sub("", repr((plain, member.__defaults__, member.__kwdefaults__))).encode())
+            member = getattr(member, "__wrapped__", None)
+
+
+def _is_plain(cell: types.CellType) -> bool:
+    """Whether a variable that a function took from around it is a number, a text or a tuple of such."""
+    try:
+        value = cell.cell_contents
+    except ValueError:  # not yet set
+        return False
+    parts = value if isinstance(value, tuple) else (value,)
+    return all(part is None or isinstance(part, bool | int | float | str) for part in parts)
 
 
 def _describe_code(code: types.CodeType, put: Callable[[bytes], object]) -> None:
@@ -132,14 +155,14 @@ def converted_once(root: Path) -> Iterator[None]:
     Args:
         root: Folder of the files, common to all test processes.
     """
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-
     root.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
-        # torch translates its table of operators again for every file
-        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(functools.cache(ONNXRegistry.from_torchlib)))
+        with contextlib.suppress(ImportError):  # torch translates its table of operators again for every file
+            from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+            patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(functools.cache(ONNXRegistry.from_torchlib)))
         for module, names in EXPORTERS.items():
-            imported = pytest.importorskip(module)
+            imported = importlib.import_module(module)
             for name in names:
                 patch.setattr(imported, name, _convert_once(getattr(imported, name), root))
         yield
@@ -151,23 +174,25 @@ def _convert_once(export: Callable[..., None], root: Path) -> Callable[..., None
 
     @functools.wraps(export)
     def copy_or_export(*args: Any, **kwargs: Any) -> None:
+        if CONVERTS_ANEW in os.environ.get("PYTEST_CURRENT_TEST", ""):
+            export(*args, **kwargs)
+            return
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
         path = Path(given.arguments.pop("path"))
         try:
             kept = root / f"{digest(export.__module__, export.__name__, *given.arguments.items())}{path.suffix}"
         except Unknown:
-            kept = None
-        if kept is None or CONVERTS_ANEW in os.environ.get("PYTEST_CURRENT_TEST", ""):
             export(*args, **kwargs)
-        elif kept.exists():
+            return
+        if kept.exists():
             _copy(kept, path)
-        else:
-            export(*args, **kwargs)
-            part = kept.with_name(f"{os.getpid()}-{kept.name}")
-            _copy(path, part)
-            with contextlib.suppress(OSError):  # another process was faster
-                part.rename(kept)
+            return
+        export(*args, **kwargs)
+        part = kept.with_name(f"{os.getpid()}-{kept.name}")
+        _copy(path, part)
+        with contextlib.suppress(OSError):  # another process was faster
+            part.rename(kept)
 
     return copy_or_export
 

@@ -52,9 +52,14 @@ def parse_shard(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
+def name_from_tests(node: str) -> str:
+    """Return the name of a test from ``tests/`` on, from wherever pytest was started."""
+    return re.sub(r"^.*?(?=tests/)", "", node)
+
+
 def function_of(node: str) -> str:
     """Return the name of the test function of a test: the node's name from ``tests/`` on, without its case."""
-    return re.sub(r"^.*?(?=tests/)", "", node.partition("[")[0])
+    return name_from_tests(node.partition("[")[0])
 
 
 def deal_tests(nodes: Iterable[str], count: int, seconds: Mapping[str, float]) -> list[list[str]]:
@@ -113,7 +118,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: _LONGEST_MODULE not in item.nodeid)
     long_cases = read_long_cases()
     for item in items:
-        name = re.sub(r"^.*?(?=tests/)", "", item.nodeid)
+        name = name_from_tests(item.nodeid)
         if {name, name.partition("::")[0]} & long_cases:
             item.add_marker(pytest.mark.slow)
     text = os.environ.get("SHARD", "")

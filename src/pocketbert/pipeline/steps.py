@@ -32,7 +32,6 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import TEXT_ONLY
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.progress import print_note
-from pocketbert.core.host.system import release_memory
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.inputs import Text
 from pocketbert.core.predict.predictor import TorchPredictor
@@ -422,15 +421,14 @@ class RunSteps:
         )
 
     def _make_golden(self, at: StepPaths) -> Sequence[str]:
-        """Write what the gates compare with: the library's outputs, simulated errors, golden rows; return outputs that are not finite."""
+        """Write what the gates compare with: the library's outputs, simulated errors, golden rows; return why files are refused."""
         model, files, reference = self.exported, self.files, self.reference
         rows, answers = golden.answer_golden_rows(model, reference, self.texts(golden.SEARCHED), files)
         self._record_library(reference, at)
         texts, calibration = self.texts(model_files.TEXTS), self._calibration_batches
         if failures := model_files.make_simulated(model, reference, texts, rows, at.output, files, calibration):
             return failures
-        del reference, self.reference  # engines that open large files need its memory
-        release_memory()
+        del reference, self.reference  # last come the files: engines that open large ones need the torch model's memory
         failures = golden.record_golden_rows(model, rows, answers, at.output, files)
         self._has_recorded = not failures
         return failures

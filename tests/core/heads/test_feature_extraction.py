@@ -11,12 +11,11 @@ import pytest
 from scipy.stats import pearsonr, spearmanr
 
 from pocketbert.core.data.labels import Labels
-from pocketbert.core.data.teacher_column import TeacherAnswer
 from pocketbert.core.errors import InputError
 from pocketbert.core.heads import AnswerSettings, make_head
 from pocketbert.core.heads.feature_extraction import are_scored_pairs, find_rankings, similarities
 from pocketbert.core.predict.answers import Embedding
-from pocketbert.core.predict.examples import Example
+from pocketbert.core.predict.examples import Example, TeacherAnswer
 from pocketbert.core.predict.sentence_settings import Similarity
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of

@@ -1,4 +1,4 @@
-"""What data files call their columns, and the problems of rows that lack one.
+"""What data files call their columns, and the list of the rows that cannot be read (`BadRows`).
 
 - `TEXT_NAMES`, `PAIR_NAMES`, `LABEL_NAMES` ... are the usual names, compared as `plain_name` writes them; `is_numbered_column` knows
   the names of columns without a header.
@@ -66,9 +66,10 @@ _NAMES_OF_OTHER_COLUMNS = (
     *("sent1", "sent2", "startphrase", "ctx", "goal", "answerkey", "choices", "options", "endings"),
     *(f"{stem}{number}" for stem in ("ending", "choice", "option", "answer", "sol") for number in range(6)),
 )
-USUAL_NAMES = frozenset(
+USUAL_COLUMN_NAMES = frozenset(
     [name for group in (*TEXT_NAMES, *PAIR_NAMES, *LABEL_NAMES) for name in group] + [*_NAMES_OF_OTHER_COLUMNS]
 )
+"""All of these names, and usual names of other columns."""
 _NUMBERED_NAME = re.compile(r"column (\d+)")
 
 
@@ -86,6 +87,7 @@ def is_numbered_column(name: str) -> bool:
 
 _SHOWN_PROBLEMS = 20
 MAX_COLUMNS = 10_000
+"""Most columns of a file."""
 _LISTED = 8
 _ALIKE = 0.75
 """How alike a column's name must be to be suggested: ``texts`` is a slip of ``text``, ``intent`` is not."""

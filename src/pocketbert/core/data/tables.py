@@ -20,7 +20,7 @@ from math import inf, log
 from typing import Any
 
 from pocketbert.core.data.cells import is_visible, number_of
-from pocketbert.core.data.column_names import MAX_COLUMNS, USUAL_NAMES, BadRows, is_numbered_column, plain_name
+from pocketbert.core.data.column_names import MAX_COLUMNS, USUAL_COLUMN_NAMES, BadRows, is_numbered_column, plain_name
 from pocketbert.core.data.streams import Limits, TextFile, check_encoding, null_byte_error
 from pocketbert.core.errors import InputError, Problem, shorten_list
 
@@ -257,7 +257,7 @@ def _score_as_data(first: Sequence[str], rows: Sequence[Sequence[str]]) -> float
     numbers = list(first[1:]) if len(first) > 2 and not first[0] else list(first)
     if rows and len(numbers) > 1 and numbers == [str(i) for i in range(len(numbers))]:
         return -_MOST  # pandas writes 0, 1, 2, ... as the header of columns without names
-    usual = sum(plain_name(cell.strip()) in USUAL_NAMES for cell in first)
+    usual = sum(plain_name(cell.strip()) in USUAL_COLUMN_NAMES for cell in first)
     score = usual * (_SEVERAL_USUAL if usual > 1 or len(first) == 1 else _ONE_USUAL) if usual else _UNUSUAL
     for place, cell in enumerate(first):
         score += _score_cell(cell, [row[place] for row in rows], place == 0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from pocketbert.core.data.cells import (
 )
 from pocketbert.core.data.column_names import LABEL_NAMES, plain_name
 from pocketbert.core.errors import shorten_repr
+from pocketbert.core.predict.examples import TeacherAnswer
 from pocketbert.core.predict.spans import have_iob_prefixes, normalize_tags, spans_from_tags
 from pocketbert.core.tasks import LabelKind
 from pocketbert.core.types import AnswerKind
@@ -52,26 +53,6 @@ _WHOLE = (-1, -1)
 
 _Name = int | float | str
 _Array = NDArray[np.float32] | NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TeacherAnswer:
-    """A teacher's answer for one row.
-
-    Attributes:
-        names: Label of each column of `values`; empty if the columns follow the label set, or are no labels.
-        values: The numbers, float64 [n, K], NaN for labels that the cell does not name: a row for a text, or for each
-            word or token of a tagged text. Of vectors float32, one for each text of a pair.
-        kinds: What the numbers can be (such as probabilities or logits), as far as they show it.
-        places: Start and end characters [n, 2] of the units; [-1, -1] for "no answer". None for whole texts.
-        gives_label: Whether the row has no label of its own, so that its label was taken from the answer.
-    """
-
-    names: tuple[_Name, ...]
-    values: _Array
-    kinds: frozenset[AnswerKind]
-    places: NDArray[np.int64] | None = None
-    gives_label: bool = False
 
 
 # --- cells ---

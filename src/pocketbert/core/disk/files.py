@@ -8,8 +8,8 @@
 - hash, measure and copy a file or folder: `sha256_file`, `sha256_path`, `sha256_bytes`, `sha256_json`, `file_digests`, `path_bytes`,
   `copy_path`.
 
-The module imports nothing outside the standard library: the QNN worker uses it in an environment of its own. What only writing
-needs is imported there, for processes that answer one text.
+The module imports nothing outside the standard library: the QNN worker uses it in an environment of its own. Functions
+import what only they need, so that a process that answers one text does not load it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from io import BufferedReader, FileIO
@@ -334,10 +335,14 @@ def sha256_path(path: Path) -> str:
 
 
 def sha256_bytes(content: bytes) -> str:
-    """Return the sha256 of a short content as hexadecimal text, computed without OpenSSL, whose library takes 4 MB to load."""
-    # CPython's own from 3.12 on, up to 3.11, and what every Python has
-    module = import_module(next(filter(find_spec, ("_sha2", "_sha256", "hashlib"))))
-    return str(module.sha256(content).hexdigest())
+    """Return the sha256 of a content in memory as hexadecimal text."""
+    return str(_own_sha256().sha256(content).hexdigest())
+
+
+@cache
+def _own_sha256() -> Any:
+    """Return CPython's own module of SHA-256 if there is one: to load OpenSSL's library takes 4 MB and 5 ms."""
+    return import_module(next(filter(find_spec, ("_sha2", "_sha256", "hashlib"))))  # from 3.12 on, up to 3.11, always
 
 
 def sha256_json(value: Any) -> str:

@@ -120,18 +120,20 @@ def can_start_python() -> bool:
     return bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
-@cache
 def version_of(distribution: str) -> str | None:
-    """Return the installed version of a Python distribution without importing it; None if it is not installed.
+    """Return the installed version of a Python distribution without importing it; None if it is not installed."""
+    try:
+        return _read_version(distribution)
+    except ModuleNotFoundError:  # PackageNotFoundError is one
+        return None
 
-    It is read once in a process: an export asks hundreds of times.
-    """
+
+@cache
+def _read_version(distribution: str) -> str:
+    """Read the version of an installed distribution, once in a process: an export asks hundreds of times."""
     from importlib import metadata  # here, since it slows down the start of every command
 
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
+    return metadata.version(distribution)
 
 
 def installed_versions(names: tuple[str, ...] = _RESULT_LIBRARIES) -> dict[str, str]:

@@ -1,6 +1,6 @@
-"""Labelled examples: the rows of a data source, checked and typed, and their division into training and held-out rows.
+"""Labelled examples: texts with what is known of them, and their division into training and held-out rows.
 
-- `Example` is one row: a text or a pair with its label. `unlabelled_example` makes one of a text without a label.
+- `Example` is one row: a text or a pair with its label, or with a teacher's answer. `unlabelled_example` makes one of a text without a label.
 - `hold_out`, `hold_out_share` and `drop_duplicates_of` divide rows by the hash of their text, not by their order.
 """
 
@@ -16,7 +16,10 @@ from pocketbert.core.predict.inputs import ChoiceText, Text, columns_of, with_co
 from pocketbert.core.predict.spans import Span
 
 if TYPE_CHECKING:
-    from pocketbert.core.data.teacher_column import TeacherAnswer
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from pocketbert.core.types import AnswerKind
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -43,6 +46,26 @@ class HeadLabels:
 
 
 Label = _Label | HeadLabels
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TeacherAnswer:
+    """A teacher's answer for one row.
+
+    Attributes:
+        names: Label of each column of `values`; empty if the columns follow the label set, or are no labels.
+        values: The numbers, float64 [n, K], NaN for labels that the cell does not name: a row for a text, or for each
+            word or token of a tagged text. Of vectors float32, one for each text of a pair.
+        kinds: What the numbers can be (such as probabilities or logits), as far as they show it.
+        places: Start and end characters [n, 2] of the units; [-1, -1] for "no answer". None for whole texts.
+        gives_label: Whether the row has no label of its own, so that its label was taken from the answer.
+    """
+
+    names: tuple[int | float | str, ...]
+    values: NDArray[np.float32] | NDArray[np.float64]
+    kinds: frozenset[AnswerKind]
+    places: NDArray[np.int64] | None = None
+    gives_label: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from pocketbert.core.data.labels import Labels
 from pocketbert.core.data.source import TeacherColumn
 from pocketbert.core.data.teacher_column import (
     LEAST_LOG,
-    TeacherAnswer,
     answer_logits,
     find_answer_kind,
     find_odd_answers,
@@ -28,7 +27,7 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.heads.head import IGNORED_LABEL
 from pocketbert.core.heads.token_classification import find_words
-from pocketbert.core.predict.examples import Example
+from pocketbert.core.predict.examples import Example, TeacherAnswer
 from pocketbert.core.predict.inputs import Encoded
 from pocketbert.core.predict.scores import Score
 from pocketbert.core.predict.sentence_settings import Pooling, vector_width
