@@ -156,6 +156,8 @@ def test_the_second_process_validates_without_the_schema_library(phone: Path) ->
     ]
     assert "pydantic" in modules[0]
     assert not {"pydantic", "rich", "psutil", "yaml", "importlib.metadata"} & {*modules[1]}
+    # nor with what reads data files, OpenSSL's library, and what only writing needs
+    assert not {"pocketbert.core.data.reading", "csv", "_hashlib", "logging", "tempfile", "zipfile"} & {*modules[1]}
 
 
 @pytest.mark.parametrize(
