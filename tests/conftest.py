@@ -34,6 +34,7 @@ from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.types import Format
 from support import canaries, conversions
+from support.folders import common_folder
 from support.shards import (  # hooks of pytest
     pytest_collection_modifyitems,
     pytest_runtest_logreport,
@@ -113,12 +114,6 @@ def equal_models_are_converted_once(tmp_path_factory: pytest.TempPathFactory) ->
     """Equal tiny models become a file of a format once for all test processes."""
     with conversions.converted_once(common_folder(tmp_path_factory) / "conversions"):
         yield
-
-
-def common_folder(factory: pytest.TempPathFactory) -> Path:
-    """Return the temporary folder that all test processes have in common."""
-    base = factory.getbasetemp()
-    return base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
 
 
 @pytest.fixture(scope="session")

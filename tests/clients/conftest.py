@@ -21,6 +21,7 @@ from pocketbert.core.tasks import TASKS, TaskName
 from support.client_environments import MEDIAPIPE, OPTIMUM, ROOT, build, build_node, run
 from support.clients import LABELS, LENGTH, TEXTS, write_model
 from support.debian_tools import TOOLS, lacking, lacking_libraries
+from support.folders import common_folder
 
 _OFFLINE = (sys.executable, str(ROOT / "scripts" / "contacts.py"), "--only-refuse", "--")
 """In front of a client that reports to its vendor and has no switch."""
@@ -153,8 +154,7 @@ def chromium() -> Callable[..., dict[str, Any]]:
 @pytest.fixture(scope="session")
 def phones(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """`phones(task)`: the artefact folder of a tiny random model, ONNX and TFLite, exported once for all processes."""
-    base = tmp_path_factory.getbasetemp()
-    root = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+    root = common_folder(tmp_path_factory)
 
     @cache
     def export(task: str) -> Path:

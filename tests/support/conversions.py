@@ -88,7 +88,7 @@ def _describe(value: Any, put: Callable[[bytes], object], seen: dict[int, tuple[
             _describe(entry, put, seen)
     elif isinstance(value, set | frozenset):
         put(repr(sorted(map(repr, value))).encode())
-    elif isinstance(value, list | tuple | dict):
+    elif isinstance(value, list | tuple):
         for entry in value:
             _describe(entry, put, seen)
     elif isinstance(value, functools.partial):

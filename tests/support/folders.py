@@ -20,11 +20,16 @@ def tree(folder: Path) -> dict[str, bytes]:
     }
 
 
+def common_folder(factory: pytest.TempPathFactory) -> Path:
+    """Return the temporary folder that all test processes have in common."""
+    base = factory.getbasetemp()
+    return base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+
+
 @contextmanager
 def once(factory: pytest.TempPathFactory, name: str) -> Iterator[tuple[Path, bool]]:
     """A folder that the first process to come builds for all of them: its path, and whether it is there."""
-    base = factory.getbasetemp()
-    root = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+    root = common_folder(factory)
     with FileLock(root / f"{name}.lock"):
         done = root / f"{name}.done"
         yield root / name, done.is_file()
