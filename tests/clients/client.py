@@ -62,6 +62,16 @@ CLASSES = {
 }
 
 
+def precise_sessions():
+    """Session options of ONNX Runtime as the model card's code sets them: int8 products saturate on x86 without VNNI."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    if not (os.path.exists("/proc/cpuinfo") and "vnni" in Path("/proc/cpuinfo").read_text()):
+        options.add_session_config_entry("session.x64quantprecision", "1")
+    return options
+
+
 def open_model(folder, task, file):
     """The model by torch, or by optimum where a file is named."""
     import transformers
@@ -73,7 +83,9 @@ def open_model(folder, task, file):
         subfolder, _, name = file.rpartition("/")
         kind = "SequenceClassification" if kind == "MultipleChoice" else kind  # a choice is a row, as the card says
         opener = getattr(optimum.onnxruntime, f"ORTModelFor{kind}")
-        return opener.from_pretrained(folder, file_name=name, subfolder=subfolder)
+        return opener.from_pretrained(
+            folder, file_name=name, subfolder=subfolder, session_options=precise_sessions()
+        )
     name = "AutoModel" if kind == "FeatureExtraction" else f"AutoModelFor{kind}"
     return getattr(transformers, name).from_pretrained(folder).eval()
 
@@ -134,7 +146,9 @@ def ask_sentence_transformers(folder, texts, file=""):
     import torch
 
     torch.set_num_threads(1)
-    how = {"backend": "onnx", "model_kwargs": {"file_name": file}} if file else {}
+    how = {}
+    if file:
+        how = {"backend": "onnx", "model_kwargs": {"file_name": file, "session_options": precise_sessions()}}
     model = sentence_transformers.SentenceTransformer(folder, device="cpu", **how)
     return {
         "version": sentence_transformers.__version__,

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 for _package in ("torch", "litert_torch", "ai_edge_quantizer"):
     pytest.importorskip(_package)
 
-from support.client_environments import ROOT, run
+from support.client_environments import ROOT, build_node, run
 from support.clients import CLIENT_TASKS, answers, same_fields, snippet, texts_of, with_texts
 
 FP32, INT8 = "onnx/model.onnx", "onnx/model_int8.onnx"
@@ -23,9 +23,11 @@ ANSWER = "answer.vector ? { ...answer, vector: Array.from(answer.vector) } : ans
 """The answer for JSON, in which an array of floats would be an object."""
 PREDICT = f"""
 import {{ readFile }} from "node:fs/promises";
+import {{ createRequire }} from "node:module";
 import {{ load }} from "@pocketbert/runtime";
-const [folder, file, texts] = process.argv.slice(2);
-const model = await load(folder, {{ file }});
+const [folder, file, texts, packages] = process.argv.slice(2);
+const ort = packages && createRequire(packages + "/")("onnxruntime-node");
+const model = await load(folder, {{ file, ...(ort ? {{ ort }} : {{}}) }});
 const answers = [];
 for (const text of JSON.parse(await readFile(texts, "utf8"))) {{
   const [answer] = await model.predict([text]);
@@ -80,9 +82,11 @@ def node(installed: Path) -> Callable[..., str]:
     return call
 
 
-def ask(node: Callable[..., str], folder: Path, phone: Path, file: str, texts: Sequence[Any]) -> dict[str, Any]:
+def ask(
+    node: Callable[..., str], folder: Path, phone: Path, file: str, texts: Sequence[Any], *packages: str
+) -> dict[str, Any]:
     (folder / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
-    said: dict[str, Any] = json.loads(node(PREDICT, str(phone), file, str(folder / "texts.json")))
+    said: dict[str, Any] = json.loads(node(PREDICT, str(phone), file, str(folder / "texts.json"), *packages))
     return said
 
 
@@ -94,6 +98,17 @@ def test_the_tarball_answers_as_python_does(
     phone, texts = phones(task), texts_of(task)
     said = ask(node, tmp_path, phone, file, texts)
     assert said["engine"] == "onnxruntime-web 1.30.0"
+    for made, expected in zip(said["answers"], answers(phone, file, texts), strict=True):
+        same_fields(made, expected, close)
+
+
+@pytest.mark.parametrize(("file", "close"), [(FP32, 2e-5), (INT8, 2e-3)])
+def test_the_native_engine_answers_as_python_does(
+    file: str, close: float, phones: Callable[[str], Path], node: Callable[..., str], tmp_path: Path
+) -> None:
+    phone, texts = phones("text-classification"), texts_of("text-classification")
+    said = ask(node, tmp_path, phone, file, texts, str(build_node()[1]))
+    assert said["engine"].startswith("onnxruntime-node 1.")
     for made, expected in zip(said["answers"], answers(phone, file, texts), strict=True):
         same_fields(made, expected, close)
 

@@ -20,6 +20,8 @@ from support.client_environments import SENTENCE_TRANSFORMERS, build
 from support.clients import LENGTH, largest, own, texts_of
 
 FP32, INT8 = "onnx/model.onnx", "onnx/model_int8.onnx"
+SMALLER = ("onnx/model_small.onnx", "onnx/model_a8w8.onnx")
+"""The files of `smaller_phone`, which is made for one task."""
 EXACT = 2e-5
 """Of probabilities, of unit vectors, and of numbers near 1."""
 
@@ -79,8 +81,13 @@ def test_transformers_with_torch(
     measured("transformers, torch", task, compare(found, task, phone, FP32))
 
 
-@pytest.mark.parametrize("file", [FP32, INT8, "onnx/model_small.onnx", "onnx/model_a8w8.onnx"])
-@pytest.mark.parametrize("task", [t.value for t in TASKS])
+@pytest.mark.parametrize(
+    ("task", "file"),
+    [
+        *((t.value, file) for t in TASKS for file in (FP32, INT8)),
+        *((TaskName.TEXT_CLASSIFICATION.value, file) for file in SMALLER),
+    ],
+)
 def test_optimum(
     task: str,
     file: str,
@@ -90,9 +97,7 @@ def test_optimum(
     ask: Callable[..., Any],
     measured: Callable[..., None],
 ) -> None:
-    if (smaller := file not in (FP32, INT8)) and task != TaskName.TEXT_CLASSIFICATION:
-        pytest.skip("smaller files are made for one task")
-    phone = request.getfixturevalue("smaller_phone") if smaller else phones(task)
+    phone = request.getfixturevalue("smaller_phone") if file in SMALLER else phones(task)
     found = ask(optimum, "ask_transformers", folder=str(phone), task=task, texts=asked(task), file=file)
     assert found["version"].startswith("4.")
     measured("optimum", task, compare(found, task, phone, file), file)

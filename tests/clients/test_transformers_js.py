@@ -67,8 +67,9 @@ console.log(JSON.stringify(answer.tolist ? answer.tolist() : answer));
 
 
 def run_pipeline(node: Node, phone: Path, task: str, text: str, settings: dict[str, str], **options: Any) -> Any:
-    """The client's pipeline alone."""
-    arguments = (f"{phone.parent}/", phone.name, task, text, json.dumps(options), json.dumps(settings))
+    """The client's pipeline alone, with the setting that avoids saturation of int8 products, as the card's code has it."""
+    session = {"session_options": {"extra": {"session": {"x64quantprecision": "1"}}}}
+    arguments = (f"{phone.parent}/", phone.name, task, text, json.dumps(options), json.dumps(settings | session))
     return json.loads(node(PIPELINE, *arguments).splitlines()[-1])
 
 

@@ -49,10 +49,11 @@ async function openOnnx(bytes, { ort: given, wasm, threads, accelerator = "cpu" 
   if (wasm) ort.env.wasm.wasmPaths = folderAddress(wasm);
   if (threads && !native) ort.env.wasm.numThreads = threads;
   const provider = accelerator === "cpu" ? (native ? "cpu" : "wasm") : accelerator;
-  const session = await ort.InferenceSession.create(bytes, {
-    executionProviders: [provider],
-    ...(native && threads ? { intraOpNumThreads: threads } : {}),
-  });
+  const settings = { executionProviders: [provider], ...(native && threads ? { intraOpNumThreads: threads } : {}) };
+  const precise = { ...settings, extra: { session: { x64quantprecision: "1" } } };
+  const session = await (provider === "cpu" && (await saturates())
+    ? ort.InferenceSession.create(bytes, precise).catch(() => ort.InferenceSession.create(bytes, settings)) // layers share int8 weights (ALBERT)
+    : ort.InferenceSession.create(bytes, settings));
   const types = Object.fromEntries((session.inputMetadata ?? []).map((one) => [one.name, one.type]));
   const version = ort.env.versions?.[native ? "node" : "web"] ?? ort.env.versions?.common ?? "";
   const run = async (feed) => {
@@ -69,6 +70,13 @@ async function openOnnx(bytes, { ort: given, wasm, threads, accelerator = "cpu" 
     return read;
   };
   return { name: native ? "onnxruntime-node" : "onnxruntime-web", version, inputs: [...session.inputNames], lengths: [], run, close: () => session.release() };
+}
+
+/** Return whether int8 products of this processor may saturate in Node: on x86 without VNNI, or where that cannot be seen. */
+async function saturates() {
+  if (!["x64", "ia32"].includes(process.arch)) return false;
+  const { readFile } = await import("node:fs/promises");
+  return !/vnni/.test(await readFile("/proc/cpuinfo", "utf8").catch(() => ""));
 }
 
 /** Return the address of a folder, with a slash at its end. */

@@ -48,6 +48,9 @@ _KNOWN: dict[TaskName, tuple[str, ...]] = {
 
 PACKAGE = "@huggingface/transformers"
 _SET_FOLDER = 'env.allowRemoteModels = false; env.localModelPath = "models/";'
+_AVOID_SATURATION = (
+    'const precise = { extra: { session: { x64quantprecision: "1" } } };   // in Node, int8 saturates on x86 without VNNI'
+)
 
 
 def web_code(artefacts: Artefacts, record: ModelRecord) -> str:
@@ -96,7 +99,7 @@ def _transformers_js(file: SnippetFile) -> str:
     name, call, note = _pipeline(file)
     return _block(
         f"JavaScript, with transformers.js {VERSION} (the folder lies under `models/`){note}{_cut_note(file)}",
-        f'import {{ env, pipeline }} from "{PACKAGE}";\n{_SET_FOLDER}\n{_prompt_table(file)}'
+        f'import {{ env, pipeline }} from "{PACKAGE}";\n{_first_lines(file)}\n{_prompt_table(file)}'
         f'const run = await pipeline("{name}", "FOLDER", {_file_options(file)});\n{call}\nconsole.log(answer);',
     )
 
@@ -200,7 +203,7 @@ def _model_code(file: SnippetFile, reason: str) -> str:
     )
     lines = [
         f'import {{ env, AutoModelForSequenceClassification, AutoTokenizer, softmax }} from "{PACKAGE}";',
-        _SET_FOLDER,
+        _first_lines(file),
         'const tokenizer = await AutoTokenizer.from_pretrained("FOLDER");',
         f'const model = await AutoModelForSequenceClassification.from_pretrained("FOLDER", {_file_options(file)});',
         f"{_prompt_table(file)}const {{ logits }} = await model(tokenizer({_with_prompt(file, quote_texts(texts[:1]))}{pair}));",
@@ -220,7 +223,7 @@ def _choice_code(file: SnippetFile) -> str:
     texts = f"{_with_prompt(file, 'question')}, {{ text_pair: choice, truncation: true }}"
     lines = [
         f'import {{ env, AutoModelForSequenceClassification, AutoTokenizer, softmax }} from "{PACKAGE}";',
-        _SET_FOLDER,
+        _first_lines(file),
         'const tokenizer = await AutoTokenizer.from_pretrained("FOLDER");',
         f'const model = await AutoModelForSequenceClassification.from_pretrained("FOLDER", {_file_options(file)});',
         f"{_prompt_table(file)}const question = {quote_texts(file.texts[:1])}, choices = [{quote_texts(file.choices)}];",
@@ -281,9 +284,9 @@ def _session_code(file: SnippetFile) -> str:
                 f'import {{ env, AutoTokenizer }} from "{PACKAGE}";',
                 'import * as ort from "onnxruntime-node";',
                 'process.env.ORT_DISABLE_TELEMETRY ??= "1";   // before the first session: otherwise ONNX Runtime sends telemetry to its vendor',
-                _SET_FOLDER,
+                _first_lines(file),
                 'const tokenizer = await AutoTokenizer.from_pretrained("FOLDER");',
-                f'const session = await ort.InferenceSession.create("models/FOLDER/{file.record.path}");',
+                f'const session = await ort.InferenceSession.create("models/FOLDER/{file.record.path}"{", precise" if _avoids_saturation(file) else ""});',
                 f"{_prompt_table(file)}const inputs = tokenizer({_with_prompt(file, text)}{pair});",
                 'const feed = Object.fromEntries(session.inputNames.map(n => [n, new ort.Tensor("int64", inputs[n].data, inputs[n].dims)]));',
                 f"const {{ {outputs} }} = await session.run(feed);",
@@ -319,12 +322,23 @@ def _cut_note(file: SnippetFile) -> str:
     return f"; it cuts off the end of a text of more than {most} tokens, where this folder keeps the end: shorten such a text at its beginning"
 
 
+def _avoids_saturation(file: SnippetFile) -> bool:
+    """Whether the code turns on the setting that avoids saturation: of a file with int8 products that opens with it."""
+    return file.can_avoid_saturation and file.record.scheme not in (Scheme.FP32, Scheme.FP16)
+
+
+def _first_lines(file: SnippetFile) -> str:
+    """Return the JavaScript lines after the imports: where the folder lies, and the setting that avoids saturation."""
+    return f"{_SET_FOLDER}\n{_AVOID_SATURATION}" if _avoids_saturation(file) else _SET_FOLDER
+
+
 def _file_options(file: SnippetFile) -> str:
     """Return the JavaScript options that choose an ONNX file: its `dtype` if transformers.js has it, else its name."""
+    session = ", session_options: precise" if _avoids_saturation(file) else ""
     if file.record.scheme in _DTYPES:
-        return f'{{ dtype: "{_DTYPES[file.record.scheme]}" }}'
+        return f'{{ dtype: "{_DTYPES[file.record.scheme]}"{session} }}'
     stem = file.record.path.rsplit("/", 1)[-1].removesuffix(".onnx")
-    return f'{{ dtype: "fp32", model_file_name: "{stem}" }}'
+    return f'{{ dtype: "fp32", model_file_name: "{stem}"{session} }}'
 
 
 def _block(lead: str, code: str) -> str:

@@ -137,11 +137,14 @@ print(answer)
 def sentence_transformers(artefacts: Artefacts, record: ModelRecord) -> str:
     """Return a sentence and the Python code that runs an ONNX file with sentence-transformers."""
     file = SnippetFile(artefacts, record)
+    setting, options = "", ""
+    if file.can_avoid_saturation:
+        setting, options = f"import onnxruntime\n{_AVOID_SATURATION}\n", ', "session_options": options'
     return f"""Python, with sentence-transformers 5.7 (`sentence-transformers[onnx]`, transformers below 4.58; newer ones have no ONNX back end):
 
 ```python
 {_NO_TELEMETRY}from sentence_transformers import SentenceTransformer
-model = SentenceTransformer("path/to/this/folder", backend="onnx", model_kwargs={{"file_name": "{file.record.path}"}})
+{setting}model = SentenceTransformer("path/to/this/folder", backend="onnx", model_kwargs={{"file_name": "{file.record.path}"{options}}})
 answer = model.encode(["your text"])[0]{_prompt_comment(file, "prompt_name", "model.prompts")}
 print(answer)
 ```"""
