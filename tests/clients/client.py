@@ -67,7 +67,7 @@ def precise_sessions():
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    if not (os.path.exists("/proc/cpuinfo") and "vnni" in Path("/proc/cpuinfo").read_text()):
+    if not (Path("/proc/cpuinfo").exists() and "vnni" in Path("/proc/cpuinfo").read_text()):
         options.add_session_config_entry("session.x64quantprecision", "1")
     return options
 

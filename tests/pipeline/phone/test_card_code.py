@@ -99,7 +99,7 @@ def test_a_family_or_a_scheme_that_javascript_does_not_know_gets_code_all_the_sa
     task = TaskName.TEXT_CLASSIFICATION
     odd = record(task, Format.ONNX, Scheme.W8, "onnx/model_w8.onnx")
     text = card(folder(task).model_copy(update={"files": [odd]}))
-    assert '{ dtype: "fp32", model_file_name: "model_w8" }' in text
+    assert '{ dtype: "fp32", model_file_name: "model_w8", session_options: precise }' in text
 
 
 def test_pairs_and_questions_without_an_answer() -> None:
