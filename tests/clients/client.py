@@ -83,9 +83,7 @@ def open_model(folder, task, file):
         subfolder, _, name = file.rpartition("/")
         kind = "SequenceClassification" if kind == "MultipleChoice" else kind  # a choice is a row, as the card says
         opener = getattr(optimum.onnxruntime, f"ORTModelFor{kind}")
-        return opener.from_pretrained(
-            folder, file_name=name, subfolder=subfolder, session_options=precise_sessions()
-        )
+        return opener.from_pretrained(folder, file_name=name, subfolder=subfolder, session_options=precise_sessions())
     name = "AutoModel" if kind == "FeatureExtraction" else f"AutoModelFor{kind}"
     return getattr(transformers, name).from_pretrained(folder).eval()
 

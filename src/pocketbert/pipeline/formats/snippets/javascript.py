@@ -48,9 +48,7 @@ _KNOWN: dict[TaskName, tuple[str, ...]] = {
 
 PACKAGE = "@huggingface/transformers"
 _SET_FOLDER = 'env.allowRemoteModels = false; env.localModelPath = "models/";'
-_AVOID_SATURATION = (
-    'const precise = { extra: { session: { x64quantprecision: "1" } } };   // in Node, int8 saturates on x86 without VNNI'
-)
+_AVOID_SATURATION = 'const precise = { extra: { session: { x64quantprecision: "1" } } };   // in Node, int8 saturates on x86 without VNNI'
 
 
 def web_code(artefacts: Artefacts, record: ModelRecord) -> str:
