@@ -284,7 +284,7 @@ def _session_code(file: SnippetFile) -> str:
                 'process.env.ORT_DISABLE_TELEMETRY ??= "1";   // before the first session: otherwise ONNX Runtime sends telemetry to its vendor',
                 _first_lines(file),
                 'const tokenizer = await AutoTokenizer.from_pretrained("FOLDER");',
-                f'const session = await ort.InferenceSession.create("models/FOLDER/{file.record.path}"{", precise" if _avoids_saturation(file) else ""});',
+                f'const session = await ort.InferenceSession.create("models/FOLDER/{file.record.path}"{", precise" if file.avoids_saturation else ""});',
                 f"{_prompt_table(file)}const inputs = tokenizer({_with_prompt(file, text)}{pair});",
                 'const feed = Object.fromEntries(session.inputNames.map(n => [n, new ort.Tensor("int64", inputs[n].data, inputs[n].dims)]));',
                 f"const {{ {outputs} }} = await session.run(feed);",
@@ -320,19 +320,14 @@ def _cut_note(file: SnippetFile) -> str:
     return f"; it cuts off the end of a text of more than {most} tokens, where this folder keeps the end: shorten such a text at its beginning"
 
 
-def _avoids_saturation(file: SnippetFile) -> bool:
-    """Whether the code turns on the setting that avoids saturation: of a file with int8 products that opens with it."""
-    return file.can_avoid_saturation and file.record.scheme not in (Scheme.FP32, Scheme.FP16)
-
-
 def _first_lines(file: SnippetFile) -> str:
     """Return the JavaScript lines after the imports: where the folder lies, and the setting that avoids saturation."""
-    return f"{_SET_FOLDER}\n{_AVOID_SATURATION}" if _avoids_saturation(file) else _SET_FOLDER
+    return f"{_SET_FOLDER}\n{_AVOID_SATURATION}" if file.avoids_saturation else _SET_FOLDER
 
 
 def _file_options(file: SnippetFile) -> str:
     """Return the JavaScript options that choose an ONNX file: its `dtype` if transformers.js has it, else its name."""
-    session = ", session_options: precise" if _avoids_saturation(file) else ""
+    session = ", session_options: precise" if file.avoids_saturation else ""
     if file.record.scheme in _DTYPES:
         return f'{{ dtype: "{_DTYPES[file.record.scheme]}"{session} }}'
     stem = file.record.path.rsplit("/", 1)[-1].removesuffix(".onnx")

@@ -68,7 +68,7 @@ def onnx(artefacts: Artefacts, record: ModelRecord) -> str:
         OnnxTensor.createTensor(environment, arrayOf(Array(tokens) { FloatArray(width) }))
 """
     opened = f'assets.open("{file.record.path}").use {{ it.readBytes() }}'
-    if file.can_avoid_saturation:
+    if file.avoids_saturation:
         opened = f"{opened}, options"
         setting = """
         val options = OrtSession.SessionOptions()

@@ -343,12 +343,13 @@ class SnippetFile:
         return applies_sigmoid(self.artefacts)
 
     @property
-    def can_avoid_saturation(self) -> bool:
-        """Whether code may turn on ONNX Runtime's setting that avoids saturation of int8 products.
+    def avoids_saturation(self) -> bool:
+        """Whether code turns on ONNX Runtime's setting that avoids saturation: in files with int8 products.
 
         With this setting ONNX Runtime 1.31 cannot open files in which layers share weights.
         """
-        return not any(row.shares_layers for row in all_families() if row.name == self.artefacts.family)
+        is_float = self.record.scheme in (Scheme.FP32, Scheme.FP16)
+        return not is_float and not any(r.shares_layers for r in all_families() if r.name == self.artefacts.family)
 
 
 # --- literals ---------------------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def onnx(artefacts: Artefacts, record: ModelRecord) -> str:
     note = file.comment_on_inputs("#")
     kind = 'np.float32 if "float" in i.type else np.int64' if floats else "np.int64"
     setting, options = "", ""
-    if file.can_avoid_saturation:
+    if file.avoids_saturation:
         setting, options = f"{_AVOID_SATURATION}\n", ", options"
     return f"""Python, with only ONNX Runtime and tokenizers, from inside this folder:
 
@@ -138,7 +138,7 @@ def sentence_transformers(artefacts: Artefacts, record: ModelRecord) -> str:
     """Return a sentence and the Python code that runs an ONNX file with sentence-transformers."""
     file = SnippetFile(artefacts, record)
     setting, options = "", ""
-    if file.can_avoid_saturation:
+    if file.avoids_saturation:
         setting, options = f"import onnxruntime\n{_AVOID_SATURATION}\n", ', "session_options": options'
     return f"""Python, with sentence-transformers 5.7 (`sentence-transformers[onnx]`, transformers below 4.58; newer ones have no ONNX back end):
 
