@@ -33,8 +33,8 @@ class ColdRun(BaseModel):
 
     Attributes:
         start: Load time, first inference and memory.
-        ops: Time per operator, if it was asked for; None if the engine cannot measure it. For TFLite it has a placement
-            and no times.
+        ops: Time per operator; None if it was not asked for, or if the engine cannot measure it. A TFLite file that
+            cannot be profiled may have a placement without times.
     """
 
     start: ColdStart
@@ -52,7 +52,7 @@ def cold_start(file: EngineFile, ids: Sequence[int], threads: int, profile_runs:
 
     Raises:
         InputError: If the engine refuses the file.
-        MachineError: If the child process crashes or hangs.
+        MachineError: If the child process fails in another way, or hangs.
     """
     # -P: a folder named like one of our imports in the user's working directory must not be picked up.
     command = [
@@ -84,7 +84,7 @@ def cold_start(file: EngineFile, ids: Sequence[int], threads: int, profile_runs:
 
 
 def _measure_start(file: EngineFile, ids: Sequence[int], threads: int, profile_runs: int) -> ColdRun:
-    """Load and run a file in this process and measure both; the arguments are those of `cold_start`."""
+    """Load and run a file in this process; return load time, first inference, memory and profile as `cold_start` does."""
     row = np.array([ids], np.int64)
     inputs = {"input_ids": row, "attention_mask": np.ones_like(row), "token_type_ids": np.zeros_like(row)}
     before = psutil.Process().memory_info().rss

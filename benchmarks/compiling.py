@@ -84,17 +84,19 @@ def compile_for(
     budget_s: float,
     labelled: EvalSet | None = None,
 ) -> list[Compilation]:
-    """Compile every file at every length for every target, and compare the emulator's outputs with this machine's.
+    """Compile each target's files at every length, and compare the emulator's outputs with this machine's.
 
     The input rows are those of ``golden.jsonl`` in the tokenizer's folder and then `texts`, each in a random order that
-    the seed decides; for each length, the rows that fit are taken. If there are labelled rows, they are used instead,
-    and longer ones are truncated, as on a phone with that file.
+    the seed decides. For each length, the rows that fit are taken; if none fits, texts are joined to one row. If there
+    are labelled rows, they are used instead, and longer ones are truncated, as on a phone with that file.
 
     Args:
         targets: The devices, each with the files to compile for it.
         texts: Real texts to emulate.
-        options: Lengths and seed. If lengths are given as numbers, ``"text"`` is left out, since an NPU takes fixed shapes only.
-        budget_s: Seconds for all emulated rows together; each compilation emulates at least one.
+        options: Lengths and seed. ``"text"`` is left out, since an NPU takes fixed shapes only; without a number, the
+            longest input of each file is taken.
+        budget_s: Seconds for all emulated rows together; a compiler with an emulator computes at least one for each file
+            and length.
         labelled: Rows to score the emulator's outputs on; None without any.
 
     Returns:
@@ -134,7 +136,7 @@ def _prepare(labelled: EvalSet, examples: list[Example], tokenizer: TextTokenize
 
 
 def _text_rows(variant: Variant, texts: Sequence[Text], length: int, seed: int) -> _Rows:
-    """Return inputs of `length` tokens: real texts that fit, padded; if none fits, texts joined to one row."""
+    """Return inputs of `length` tokens: golden rows and then real texts that fit, padded; if none fits, texts joined to one row."""
     golden = variant.tokenizer / GOLDEN_FILE
     recorded = [row.input for row in read_golden(golden)] if golden.is_file() else []
     tokenizer = TextTokenizer(variant.tokenizer, variant.max_length)
@@ -189,7 +191,8 @@ def _compare(
 ) -> EmulatedAnswers:
     """Compare the emulator's outputs at real tokens with those of this machine's CPU, and build the record.
 
-    It has the largest difference, the share of equal labels and, for labelled rows, both scores.
+    It has the largest difference; if the outputs are logits of classes, the share of equal decisions; and for labelled
+    rows both scores. If few rows were emulated, further rows run on the CPU only, for the size of its outputs.
     """
     differences, same = Differences(), list[bool]()
     for number, feed in enumerate(rows.feeds[: max(len(emulated), _SCALED)]):
@@ -227,9 +230,10 @@ def _at_real_tokens(name: str, value: NDArray[Any], mask: NDArray[np.bool_]) -> 
 
 
 def _score_both(predictor: FilePredictor, rows: _Rows, emulated: Sequence[_Outputs]) -> tuple[Score, Score] | None:
-    """Return the emulator's and this machine's score on the same labelled rows; None if none was emulated.
+    """Return the emulator's and this machine's score on the same labelled rows.
 
-    A long example may be split into several rows. Examples with a row that was not emulated are left out.
+    A long example may be split into several rows. Examples with a row that was not emulated are left out. None if no
+    example is left, or if the rows have no labels.
     """
     if rows.labelled is None:
         return None

@@ -45,9 +45,9 @@ def choose_texts(texts: Sequence[Text], most: int = _MAX_TEXTS) -> list[Text]:
 def join_to_length(rows: Sequence[Encoded], length: int) -> Encoded:
     """Join real texts to one input row of exactly `length` tokens.
 
-    The tokens of all rows, without each row's first and last, are joined and put between the first row's first and last
-    token (the special tokens). Random ids would not do: dynamic int8 computes ranges from the values, and reading
-    random rows of an embedding table is slower than reading those of a text.
+    The tokens of all rows, without each row's first and last, are joined, cut or repeated to the length, and put between
+    the first row's first and last token (the special tokens). Random ids would not do: dynamic int8 computes ranges from
+    the values, and reading random rows of an embedding table is slower than reading those of a text.
 
     Args:
         rows: Tokenized real texts.
@@ -72,6 +72,8 @@ def join_to_length(rows: Sequence[Encoded], length: int) -> Encoded:
 
 def choose_fixed_lengths(lengths: Sequence[Length], fixed: Sequence[int], most: int) -> list[int]:
     """Choose the input lengths for which a file is compiled: the requested ones, rounded up to lengths that it takes.
+
+    Lengths above the longest that the file takes are reduced to it.
 
     Args:
         lengths: Requested lengths in tokens; ``"text"`` is ignored, since it is not one length.
@@ -112,6 +114,8 @@ _OTHER_SHARE = 0.1
 def tolerated_share(scheme: Scheme | None) -> float:
     """Return how far a device's outputs may differ from this machine's, as a fraction of the largest output.
 
+    It is 0.001 for fp32, 0.01 for fp16, and 0.1 for all other files.
+
     Kernels for different processors add up in different orders, by which fp32 outputs differ by some 1e-6. For dynamic
     int8, kernels also quantize activations differently, by up to 0.03 between x86 and Arm. Wrong kernels differ by 0.9
     and more.
@@ -143,14 +147,17 @@ class Differences:
         return True
 
     def scale(self, name: str, here: NDArray[Any]) -> None:
-        """Use the output of a row that only this machine computed for the bound of the output `name`.
+        """Raise the bound of the output `name` to the largest number that this machine computed for a row.
 
-        If all compared rows had outputs near 0, the bound would be near 0 too.
+        Rows that only this machine computed count too: if all compared rows had outputs near 0, the bound would be near
+        0 without them.
         """
         self._most[name] = max(self._most.get(name, 0.0), float(np.abs(here).max()))
 
     def worst(self, share: float) -> tuple[float, float]:
         """Return (largest difference, allowed difference) of the output that uses the largest share of what is allowed.
+
+        Both are 0 if nothing could be compared.
 
         Args:
             share: Allowed difference of an output, as a fraction of its largest number on this machine.
@@ -171,7 +178,8 @@ def compare_answers(
         provenance: Whether the device's outputs were measured or emulated.
 
     Returns:
-        The result of the comparison. It fails if outputs are missing, have another shape or are not finite.
+        The result of the comparison. It fails if outputs differ too much, are missing, have another shape or are not
+        finite.
     """
     predictor = variant.file.open(1)
     differences = Differences()

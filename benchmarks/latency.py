@@ -55,10 +55,11 @@ def benchmark(
 ) -> BenchmarkResult:
     """Measure model files side by side at batch size 1, one device after the other.
 
-    On each device, new processes first measure load time, first inference, peak memory and the time per operator. Then,
-    for each thread count, all files are opened and warmed up, and in each repeat all lengths are measured; at each
-    length the files take turns in short bursts. A disturbance thus affects all files, and times are only compared
-    within a round of turns.
+    On each device, new processes first measure load time, first inference, peak memory and the time per operator, as far
+    as the device can. Then, for each thread count, all files are opened and warmed up (with `options.fresh` anew for each
+    repeat), and in each repeat all lengths are measured; at each length the files take turns in short bursts. A
+    disturbance thus affects all files, and times are only compared within a round of turns. Services such as a browser's
+    page measure in their own way. Files that a device cannot run are left out there, with a printed note.
 
     Args:
         variants: The model files to measure, with different names.
@@ -73,7 +74,9 @@ def benchmark(
         files that were compiled for NPUs, on which nothing is timed.
 
     Raises:
-        InputError: If an option is wrong, a file is refused, or no device can run any file.
+        InputError: If an option is wrong, an engine refuses a file, no device can run any file, or several devices cannot
+            be reached.
+        PocketBertError: If one device cannot be reached.
         MachineError: If a child process crashes or a device is lost, and no other device was measured; otherwise the result
             names it.
     """
@@ -117,7 +120,7 @@ def benchmark(
 
 @contextlib.contextmanager
 def _keep_error(where: str, failed: dict[str, MachineError]) -> Iterator[None]:
-    """Print a failure of the machine or of a device inside the block, and keep it in `failed`: other devices are measured."""
+    """Print a MachineError of the block, and keep it in `failed` by the name `where`; other devices are still measured."""
     try:
         yield
     except MachineError as error:
@@ -249,7 +252,7 @@ class _Session:
         self.cooling = Cooling(heat, self.budget_s)
 
     def run(self, post_processing: Mapping[Path, PostProcessing]) -> BenchmarkResult:
-        """Measure load, latency, operators and outputs of all files on this device; return one result."""
+        """Measure load, text steps, latency, operators and outputs of all files, as far as the device can; return one result."""
         began, options = time.monotonic(), self.options
         self.fixed_lengths = {v.name: self.connection.lengths(v.file) for v in self.variants}
         self.lengths = self._choose_lengths()
@@ -314,7 +317,7 @@ class _Session:
         return list(dict.fromkeys(TEXT if x == TEXT else min(x, most) for x in options.lengths))
 
     def _step_count(self) -> int:
-        """Return the number of steps of the progress bar: cold starts, warm-ups, timed repeats, profiles."""
+        """Return the number of steps of the progress bar: cold starts, warm-ups, timed repeats, runs for minutes, profiles."""
         files, counts = len(self.variants), len(self.threads)
         warmups = 0 if self.fresh else len(self.lengths)
         timed = len(self.lengths) + len(self.idle)
@@ -363,7 +366,8 @@ class _Session:
     def _time_block(self, threads: int, deadline: float, tick: Tick) -> tuple[list[Cell], Load]:
         """Time all files at one thread count, at all lengths and idle times; return the times and the device's load.
 
-        With the option `fresh`, every repeat runs in a new process. The number of runs is reduced to end by `deadline`.
+        With the option `fresh`, every repeat runs in a new process. Without the option `least_s`, the number of runs is
+        reduced to end by `deadline`.
         """
         options = self.options
         block = Block(
@@ -413,7 +417,10 @@ class _Session:
         return runs
 
     def _profiles(self, cold: Mapping[tuple[str, int], ColdRun | None], tick: Tick) -> list[Profile]:
-        """Return the time per operator of each file, from its start in a fresh process or from a separate run."""
+        """Return the time per operator of each file, from its start in a fresh process or from a separate run.
+
+        Files are left out if the engine cannot profile them.
+        """
         profiles, count = [], self.threads[0]
         for v in self.variants:
             start = cold[v.name, count]
@@ -428,7 +435,7 @@ class _Session:
         return profiles
 
     def _check_answers(self) -> list[AnswerCheck]:
-        """Compare the device's outputs with those of this machine; an empty list if the device returns no outputs."""
+        """Compare the outputs for the first inputs of each length with this machine's; empty if the device returns none."""
         if Figure.ANSWERS not in self.name.info.figures or not isinstance(self.connection, Answering):
             return []
         provenance = self.name.info.figures[Figure.ANSWERS]
@@ -476,13 +483,13 @@ class _Session:
 
     @property
     def baseline(self) -> str:
-        """Name of the file that the others are compared with."""
+        """Name of the file that the others are compared with: the requested one, or the first if this device lacks it."""
         names = [v.name for v in self.variants]
         return self.options.baseline if self.options.baseline in names else names[0]
 
     @property
     def fresh(self) -> bool:
-        """Whether every repeat runs in a new process: if it was asked for and the device can."""
+        """Whether every repeat runs in a new process: if it was asked for, the device can, and its times are latencies."""
         local = str(self.name) == LOCAL and can_start_python()
         return self.options.fresh and self._timed and (local or isinstance(self.connection, Restarting))
 

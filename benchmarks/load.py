@@ -115,6 +115,8 @@ def _read_packages(root: Path = POWERCAP) -> Packages:
 def energy_of_packages(before: Packages, after: Packages, seconds: float) -> Energy:
     """Return the energy that all processor packages used between two readings; each counter may have wrapped once.
 
+    `joules` is None, with the reason, if a reading failed or the counters changed.
+
     Args:
         before: The first reading.
         after: The second reading.
@@ -157,7 +159,8 @@ def energy_of_battery(before: str, after: str, seconds: float) -> Energy | None:
     The charge counter has steps of about 1 mAh, so that it takes minutes until it changes.
 
     Returns:
-        Charge (µAh) multiplied by the mean voltage (mV); None if the phone does not report both.
+        Charge (µAh) multiplied by the mean voltage (mV). `joules` is None, with the reason, if the battery is not
+        discharging or the counter has not changed. None if the phone does not report charge, voltage and status.
     """
     then, now = _battery_fields(before), _battery_fields(after)
     if not then or not now:
@@ -230,7 +233,10 @@ class Heat:
     clock: float | None = None
 
     def rise(self, start: Heat) -> float:
-        """Return the largest rise of any sensor since `start`, in °C."""
+        """Return the largest rise of any sensor since `start`, in °C; 0 if there is no reading.
+
+        If the number of sensors has changed, it is the rise of the hottest reading.
+        """
         if not self.celsius or not start.celsius:
             return 0.0
         if len(self.celsius) != len(start.celsius):
@@ -238,7 +244,10 @@ class Heat:
         return max(now - then for now, then in zip(self.celsius, start.celsius, strict=True))
 
     def slowed(self, start: Heat) -> float:
-        """Return by how much the allowed share of the highest clock rate fell since `start`: 0.2 from 100 % to 80 %."""
+        """Return by how much the allowed share of the highest clock rate fell since `start`: 0.2 from 100 % to 80 %.
+
+        It is 0 if the share is not known.
+        """
         return 0.0 if self.clock is None or start.clock is None else start.clock - self.clock
 
 
@@ -316,7 +325,9 @@ def read_local_heat() -> Heat:
 
 
 def lowest_clock_share(allowed: Sequence[float], most: Sequence[float]) -> float | None:
-    """Return the lowest share of the highest clock rate that a group of cores may have; None if the lists do not match.
+    """Return the lowest share of its highest clock rate that a group of cores may have now.
+
+    None if the lists are empty, differ in length, or a highest rate is 0.
 
     Args:
         allowed: Highest rate that each group may have now.
@@ -370,7 +381,9 @@ class Cooling:
         return sum(wait.seconds for wait in self.waits)
 
     def wait(self, before: str, tell: Callable[[str], None], most_s: float | None = None) -> None:
-        """Wait until the device is as cool as at the start, or until the limit for waiting is reached.
+        """Wait until the device is about as cool as at the start, or until the limit for waiting is reached.
+
+        The wait is added to `waits`. A device that is cool already is not waited for.
 
         Args:
             before: What will be measured next, in words.

@@ -211,7 +211,8 @@ class BenchmarkResult(Record):
         protocol: How the times were taken.
         variants: The measured model files.
         measurements: One for each file, thread count, length and idle time.
-        comparisons: One for each file but the baseline, for each thread count, length and idle time.
+        comparisons: One for each file but the baseline, for each thread count, length and idle time; empty if files did
+            not take turns, or their times are not latencies.
         tokenizers: Time from text to ids.
         post_processing: Time from the outputs of an engine to the answer.
         profiles: Time per operator type, and placement, of each file.
@@ -219,7 +220,7 @@ class BenchmarkResult(Record):
         others: Results of other devices, measured after this one or imported.
         compilations: Files compiled for devices on which nothing is timed.
         sustained: Files that ran for minutes without a pause.
-        reported: Numbers from saved texts of measuring programs; only in the first result.
+        reported: Numbers from users' saved outputs of measuring programs; only in the first result.
         failed: Devices that were lost while others were measured, with the error; only in the first result.
     """
 
@@ -270,7 +271,7 @@ class BenchmarkResult(Record):
 
     @property
     def device(self) -> str:
-        """The device of this result."""
+        """Name of the device of this result, which must have measurements."""
         return self.measurements[0].device
 
     @property
@@ -280,7 +281,7 @@ class BenchmarkResult(Record):
 
     @property
     def headline(self) -> BenchmarkResult:
-        """The result whose latencies tables show first: the first one that has latencies."""
+        """The result whose latencies tables show first: the first one that has latencies, else measurements, else this one."""
         return next((s for s in self.sessions if s.timed), next(iter(self.sessions), self))
 
     def find(self, variant: str, threads: int, length: Length) -> Measurement | None:
@@ -353,7 +354,8 @@ class BenchmarkOptions:
         repeats: How often all files and lengths are timed again, one pass after the other.
         gaps_ms: Idle times in ms. For each, single inferences after this time are measured too, since an app that calls
             once per sentence finds caches, clock rate and threads as the idle time leaves them. They are always made at
-            the first length, and at other lengths if they fit into half of the budget.
+            the first length, and at other lengths if they fit into half of the budget or `least_s` is set. Devices and
+            files that cannot be timed so are left out.
         baseline: Name of the file to compare with; by default the first one.
         budget_s: Seconds that everything may take, shared by the devices. If `runs` do not fit, fewer are made, and the
             result says how many. There is at least one burst of 5, so that a tiny budget is exceeded.

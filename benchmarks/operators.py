@@ -74,7 +74,8 @@ def profile_operators(file: EngineFile, feed: Feed, threads: int, runs: int) -> 
         runs: Number of inferences to average.
 
     Returns:
-        The times; None if the engine of this format or runtime has no profiler.
+        The times. A TFLite file that cannot be profiled may have its placement and a note instead. None if the engine of
+        this format or runtime has no profiler, or nothing was found out.
     """
     if file.runtime is Runtime.OPENVINO:  # another engine than the usual one of its format
         return None
@@ -112,7 +113,7 @@ def read_profile(path: Path, skip: int = 0) -> OpTimes:
         The sums, divided by the number of inferences.
 
     Raises:
-        InputError: If the file has no inference after the skipped ones.
+        InputError: If the file has no inference after the skipped ones, or no node.
     """
     events = [e for e in read_json(path, limit_mib=512) if isinstance(e, dict)]
     inferences = sorted((e for e in events if e.get("name") == "model_run"), key=lambda e: int(e["ts"]))[skip:]
@@ -154,7 +155,7 @@ _TIMEOUT_S = 300.0
 
 
 class LitertRequest(BaseModel):
-    """What the LiteRT profiling program reads on stdin.
+    """The request that the LiteRT profiling program reads on stdin: a file, an input row and numbers of inferences.
 
     Attributes:
         path: The TFLite file.

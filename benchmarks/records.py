@@ -304,23 +304,23 @@ class AnswerCheck(Record):
 
 
 class Reported(Record):
-    """Numbers read from a saved output of a measuring program, such as TFLite's ``benchmark_model``.
+    """Numbers that a user's saved output of a measuring program contains, such as that of TFLite's ``benchmark_model``.
 
-    Numbers that the text does not contain are None. It never contains load, CPU time and repeats, so that this is no
-    `Measurement`.
+    Optional numbers that the output does not contain are None. A `Measurement` would need the load of the machine, CPU
+    times and repeats as well, which such outputs never contain.
 
     Attributes:
         variant: Name of the file in tables.
         path: Path of the file in its artefact folder.
-        sha256: Digest of the file in the artefact folder. The text has none; the user named the file.
+        sha256: Digest of the file in the artefact folder. The output has none; the user named the file.
         bytes: Size of the file.
         device: The device, in the user's words.
         tool: Name of the measuring program.
-        source: Name of the text.
+        source: Name of the file with the saved output.
         provenance: How the numbers were obtained.
         threads: Number of threads within an operator; 0 if the engine decided.
         length: Length in tokens.
-        settings: Other settings, as the text words them.
+        settings: Other settings, as the output words them.
         runs: Number of timed inferences.
         mean_ms: Mean time of an inference.
         p50_ms: Median time.
@@ -333,7 +333,7 @@ class Reported(Record):
         first_ms: Time of the first inference.
         peak_memory_bytes: Peak memory above that of the program.
         peak_rss_bytes: Peak memory of the process.
-        wall_ms: Single times in ms, in order; empty if the text has none.
+        wall_ms: Single times in ms, in order; empty if the output has none.
         profile: Time per operator.
         notes: Remarks for the reader of the result.
     """
@@ -395,8 +395,9 @@ class EmulatedAnswers(AnswerCheck):
         available: Number of rows that could be emulated; fewer were, if the time was over.
         same: Share of equal decisions: the largest logit of a row, of each real token, or of start and end. None if the
             outputs are not logits of classes.
-        score: Score of the emulated rows, if they are labelled; else None.
-        score_here: Score of the same rows on this machine's CPU; None without labels.
+        score: Score of the emulated rows; None without labels, if no example was emulated whole, or if outputs are not
+            finite.
+        score_here: Score of the same rows on this machine's CPU; None if `score` is None.
     """
 
     available: int
@@ -406,7 +407,7 @@ class EmulatedAnswers(AnswerCheck):
 
     @property
     def score_words(self) -> str:
-        """The scores for tables, e.g. ``84.50 (84.42 on this CPU)``; empty if the rows had no labels."""
+        """The scores for tables, e.g. ``accuracy 84.50 (84.42 on this CPU)``; empty without scores."""
         if self.score is None or self.score_here is None:
             return ""
         metric = METRICS[self.score.metric]
@@ -485,7 +486,7 @@ class Compilation(Record):
         engine_version: Version of the compiler.
         provenance: How placement, size and compile time were obtained.
         length: Length in tokens of the fixed input shape; the batch size is 1.
-        op_types: Number of nodes on the NPU per operator type, after ONNX Runtime's simplifications.
+        op_types: Number of nodes on the NPU per operator type; of ONNX files, after ONNX Runtime's simplifications.
         partitions: Number of pieces in which the NPU runs them; each further piece costs a change between NPU and CPU.
         left: Nodes that stay on the CPU.
         compiled_bytes: Size of the compiled program.

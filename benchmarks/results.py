@@ -74,6 +74,8 @@ def make_comparisons(
 ) -> list[Comparison]:
     """Return each file's times relative to the baseline's, with intervals; empty for an emulator.
 
+    Lengths and idle times that the baseline was not timed at are left out.
+
     Args:
         cells: The times at one thread count.
         baseline: Name of the file that the others are compared with.

@@ -101,8 +101,8 @@ class Ratio(_Frozen):
         low: Lower end of the interval.
         high: Upper end of the interval.
         pairs: Number of pairs; with new processes, the number of processes.
-        confidence: Probability that the interval covers the true value: 0.95 or a little more from 6 pairs on, less
-            with fewer.
+        confidence: Probability that the interval covers the true value: 0.95 with new processes, else 0.95 or a little
+            more from 6 pairs on, less with fewer.
     """
 
     median: float
@@ -203,7 +203,7 @@ def paired_ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
 
 
 def time_ratio(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], turn: int, fresh: bool = False) -> Ratio:
-    """Compute the ratio of two files' times, with its interval, from the repeats in which they took turns.
+    """Compute the ratio of the times of two files that took turns, with its interval, from the median of each turn.
 
     Args:
         a: Times in ms of the first file, [repeats][runs].
@@ -212,7 +212,8 @@ def time_ratio(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], turn:
         fresh: Whether every repeat ran in a new process.
 
     Returns:
-        `paired_ratio` over all rounds; `repeated_ratio` if there are three new processes or more.
+        The median of the rounds' ratios (`paired_ratio`). If every repeat ran in a new process, and there are three or
+        more, the geometric mean of the repeats' ratios (`repeated_ratio`).
     """
     if fresh and len(a) >= REPEATS_LEAST:
         pairs = zip(a, b, strict=True)

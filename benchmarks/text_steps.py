@@ -108,7 +108,7 @@ def time_post_processing(
     by_path: Mapping[Path, PostProcessing],
     notes: list[str],
 ) -> list[PostProcessingTime]:
-    """Time the step from a file's outputs to answers; files with the same task and longest input share times.
+    """Time the step from a file's outputs to answers; files with the same head and longest input share times.
 
     Args:
         variants: The model files.
@@ -137,7 +137,10 @@ def time_post_processing(
 def _time_post_processing(
     group: Sequence[Variant], step: PostProcessing, tokenizer: TextTokenizer, texts: Sequence[Text]
 ) -> PostProcessingTime:
-    """Run the first file of a group on each text, and time only the step from the outputs to an answer."""
+    """Run the first file of a group on up to 50 texts, and time only the step from the outputs to an answer.
+
+    After 5 s the remaining texts are left out, but at least the first 10 are timed.
+    """
     predictor, task = group[0].file.open(1), step.head.task
     inside = PROBABILITIES in answer_outputs(task, predictor)
     chosen = choose_texts(_fit_task(texts, task, tokenizer.mask_token), _POST_TEXTS)

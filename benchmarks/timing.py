@@ -248,11 +248,12 @@ class Block:
         Args:
             connection: The connection to the device.
             inputs: Model inputs by (file's name, length).
-            deadline: Time by the monotonic clock by which to end; the number of runs is reduced to fit.
+            deadline: Time by the monotonic clock by which to end; the number of runs is reduced to fit, to one burst at
+                least. With `least_s` all runs are made.
             tick: Function that is called after every step, with a text for the progress bar.
 
         Returns:
-            The times of every file, length and idle time.
+            The times of every file and length, and of the idle times that fit; see `_idle_groups`.
         """
         order = generator(*self.seed)
         opened = {v.name: connection.open(v.file, self.threads) for v in self.variants}
@@ -284,8 +285,8 @@ class Block:
     def _idle_groups(self, groups: Sequence[list[Cell]], seconds: float) -> list[list[Cell]]:
         """Return the files to time after idle times, a group for each length and idle time.
 
-        Groups after the first `sure` ones are left out if they do not fit into the part of a repeat's `seconds` that is
-        for them.
+        Groups after the first `sure` ones are left out if they do not fit into half of a repeat's `seconds`, unless
+        `least_s` is set. Files in `without_idle` are left out of every group.
         """
         idle_groups = list[list[Cell]]()
         for number, (length, gap) in enumerate(self.idle):
@@ -316,7 +317,7 @@ def sustain(
 ) -> Sustained:
     """Run one file for `minutes` without a pause; return its times in ten equal parts, and the slow-down.
 
-    The device rests before. If the bursts are started from here, the file is warmed up too.
+    The device rests before. Unless the device makes the whole run by itself, the file is also warmed up.
 
     Args:
         connection: The connection to the device.

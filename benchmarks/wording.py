@@ -1,6 +1,7 @@
 """Put numbers into words: the same in the terminal, the report and the model card.
 
-Functions take a figure and return its text; those that take None return `NONE`, a dash. The report's templates use them as ``w``.
+Functions take a figure and return its text. For a missing figure they return `NONE`, a dash; only `time_ratio` returns 1. The report's
+templates use them as ``w``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ def size(number: int | None) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """Return milliseconds with three significant digits, without unit: ``0.0743``, ``12.3``; a dash for None."""
+    """Return milliseconds with three significant digits, without unit: ``0.0743``, ``12.3``; a dash for None.
+
+    There are at most four decimals, and none from 100 on.
+    """
     if value is None:
         return NONE
     if value <= 0 or not math.isfinite(value):
@@ -37,7 +41,7 @@ def milliseconds(value: float | None) -> str:
 
 
 def share(fraction: float | None) -> str:
-    """Return a fraction in per cent: ``98.7 %``; a dash for None."""
+    """Return a fraction in per cent: ``98.7 %``; a dash for None, ``not a number`` for NaN."""
     if fraction is None:
         return NONE
     return "not a number" if math.isnan(fraction) else f"{fraction * 100:.1f} %"
@@ -46,9 +50,12 @@ def share(fraction: float | None) -> str:
 def calibration(confidence: Confidence | None, rows: str) -> str:
     """Describe a file's calibration error without and with its temperature: ``5.31 % → 1.20 % (temperature 1.42)``.
 
+    With a temperature of 1, or if the first error is not known, it is one number: ``1.20 %``.
+
     Args:
         confidence: The calibration and the threshold of a file; None if there are none.
-        rows: Name of the set of rows that the text is to be about; for another set the text is a dash.
+        rows: Name of the set of rows that the text is to be about. If the error was measured on another set, or not at
+            all, the text is a dash.
     """
     if confidence is None or confidence.measured_on != rows or confidence.error is None:
         return NONE
@@ -59,11 +66,12 @@ def calibration(confidence: Confidence | None, rows: str) -> str:
 
 
 def selective(confidence: Confidence | None, rows: str) -> str:
-    """Describe the threshold for unknown answers and its effect: ``0.71: 88.2 %, of which 95.3 % right``.
+    """Describe the threshold for unknown answers, the share of rows answered and right: ``0.71: 88.2 %, of which 95.3 % right``.
 
     Args:
         confidence: The calibration and the threshold of a file; None if there are none.
-        rows: Name of the set of rows that the text is to be about; for another set the text is a dash.
+        rows: Name of the set of rows that the text is to be about. For another set, or without a threshold, the text is
+            a dash.
     """
     if confidence is None or confidence.measured_on != rows or None in (confidence.unknown, confidence.answered):
         return NONE
@@ -104,7 +112,10 @@ def factor(value: float) -> str:
 
 
 def speed(ratio: Ratio) -> str:
-    """Return a time ratio as text, with its interval: ``4.81× faster (4.62–5.03)``."""
+    """Return a time ratio as text, with its interval: ``4.81× faster (4.62–5.03)``, or ``1.30× slower (1.21–1.40)``.
+
+    If the interval includes 1, it is ``no clear difference (0.98–1.03 of the time)``.
+    """
     if not ratio.decided:
         return f"no clear difference ({ratio.low:.2f}–{ratio.high:.2f} of the time)"
     if ratio.median < 1:
@@ -169,9 +180,9 @@ def thread_count(number: int) -> str:
 
 
 def short_names(folders: Sequence[Path]) -> dict[Path, str]:
-    """Map each path to the part in which the paths differ: ``a`` and ``b`` for ``runs/a/phone`` and ``runs/b/phone``.
+    """Map each path to the last part in which the paths differ: ``a`` and ``b`` for ``runs/a/phone`` and ``runs/b/phone``.
 
-    If no single part is different for all paths, each maps to itself.
+    If this part is the same for some of the paths, each path maps to itself.
     """
     parts = {folder: [p for p in folder.parts if p not in ("/", "..")] for folder in folders}
     while len(parts) > 1 and all(len(p) > 1 for p in parts.values()) and len({p[-1] for p in parts.values()}) == 1:

@@ -59,14 +59,15 @@ class Augmenter:
     """Makes copies of text rows in which some words are replaced by similar ones.
 
     Algorithm 1 of the paper, with N = `settings.copies`, p = `settings.probability` and K = `settings.candidates`: each
-    word of a copy is, with probability p, replaced by one of its K candidates, all equally likely. Candidates are found
-    once per word and not per copy. What the paper leaves open follows the released code, with three exceptions:
+    replaceable word of a copy is, with probability p, replaced by one of its at most K candidates, all equally likely.
+    Candidates are found once per word and not per copy. What the paper leaves open follows the released code, with
+    three exceptions:
 
-    - A copy that equals the row or an earlier copy is left out, so a row has at most N copies of each of its texts: 2N
-      if it is a pair, first those that vary the first text, then those that vary the second. In the released code all
-      that vary the second text carry the last varied first one by an oversight; here the other text is the row's own.
+    - A copy that equals the row or an earlier copy is left out, so a row has at most N copies. A pair has at most 2N:
+      first those that vary its first text, then those that vary its second. The other text is the row's own. In the
+      released code, copies with a varied second text have the last varied first text, which is an oversight.
     - A candidate is a word that could itself be replaced (letters only, no stop word), and never the word that it
-      replaces, so p is the share of words that change.
+      replaces. So p is the expected share of the words with candidates that change.
     - The text between replaced words stays as it was, to the byte: the released code writes lower-case tokens.
 
     Args:
@@ -89,10 +90,10 @@ class Augmenter:
         self._neighbours, self._masked = neighbours, masked
 
     def copies(self, rows: Sequence[SourceRow]) -> list[list[tuple[str, ...]]]:
-        """Return, for each row, at most `settings.copies` copies of each of its texts in which some words are replaced.
+        """Return, for each row, its copies: at most `settings.copies` for each of its texts, with some words replaced.
 
-        The row itself is never among its copies. The copies depend on the seed, the row's texts and its number, and not
-        on the other rows.
+        Each copy is the row's text, or both texts of a pair. The row itself is never among its copies. The copies
+        depend on the seed, the row's texts and its number, and not on the other rows.
         """
         unique = list(dict.fromkeys(t for row in rows for t in row.texts))
         choices = dict(zip(unique, self._find_candidates(unique), strict=True))
@@ -164,7 +165,7 @@ class _MaskedText:
     Attributes:
         ids: Token ids of the model input, special tokens included, [L] int64.
         place: Position of the mask token in `ids`.
-        split: Position in `ids` where the second segment begins.
+        split: Position in `ids` where the second segment begins; the end of `ids` if there is none.
         word: The masked word.
     """
 
@@ -216,9 +217,9 @@ class MaskedWords:
     def candidates(self, texts: Sequence[WordText]) -> list[list[tuple[str, ...]]]:
         """Return, for each text, the candidates of each of its words of one token, in the order of the words.
 
-        The candidates are the `count` most probable words, or fewer, in the order of the vocabulary. Only the
-        vocabulary's whole words count (`WordReader.vocabulary`), and never the masked word itself. The order does not
-        depend on the probabilities, so that rounding cannot change which number a candidate has.
+        The candidates are the `count` most probable words, or fewer, among the whole words of the vocabulary
+        (`WordReader.vocabulary`) without the masked word itself. They are in the order of the vocabulary, not of their
+        probabilities, so that rounding cannot change which number a candidate has.
         """
         masked = [[self._mask_word(t.ids, w.token, w.text) for w in t.words if w.token is not None] for t in texts]
         predicted = iter(self._predict_all([row for text_rows in masked for row in text_rows]))
@@ -265,7 +266,8 @@ class MaskedWords:
     def _predict_batch(self, rows: Sequence[_MaskedText]) -> list[list[int]]:
         """Return, for each masked text, the indices of the most probable words in the list of whole words, best first.
 
-        There are `SPARE` more than the number of candidates, because some are dropped later.
+        There are `SPARE` more than the number of candidates, because some are dropped later; fewer if there are not as
+        many whole words.
         """
         width = max(len(row.ids) for row in rows)
         arrays = {name: np.zeros((len(rows), width), np.int64) for name in self._family.inputs}
@@ -290,7 +292,7 @@ class MaskedWords:
 
 
 class CopyStore:
-    """Varied copies of rows, stored in files of `at_once` rows each, in the order of the rows.
+    """Augmented rows on disk: for each row its copies with replaced words, in files of `at_once` rows each, in order.
 
     Args:
         folder: Folder of the files.
@@ -309,20 +311,21 @@ class CopyStore:
         return -(-self.rows // self.at_once)
 
     def part(self, number: int) -> Path:
-        """Return the path of a file, with one line per row: the list of its copies, each a list of one text or two."""
+        """Return the path of file `number`. It has a line per row: a list of copies, each a list of one text or two."""
         return self.folder / f"part-{number:06d}.jsonl"
 
     def fill(self, rows: Sequence[SourceRow], make: Callable[[], Augmenter]) -> None:
         """Make the copies that the store lacks, and write them to its files.
 
-        A second process that needs the same store waits for the first.
+        A store of other rows or settings (another key) is removed first. A second process that needs the same store
+        waits for the first.
 
         Args:
             rows: All rows of the data set.
             make: Function that creates the augmenter, which loads models; called only if copies are missing.
 
         Raises:
-            InputError: If the folder holds files of something else.
+            InputError: If the folder holds files that are not those of a store.
         """
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         with lock_beside(self.folder):

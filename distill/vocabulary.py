@@ -65,7 +65,7 @@ class PieceSelection:
 
 
 def read_tokenizer_json(folder: Path) -> dict[str, Any]:
-    """Read a folder's tokenizer.json, after checking that pieces can be removed from its kind of tokenizer.
+    """Read a folder's tokenizer.json, and check that pieces can be removed from its kind of tokenizer.
 
     Raises:
         InputError: If its algorithm is not WordPiece, BPE or Unigram.
@@ -93,15 +93,15 @@ def select_pieces(
     min_count: int = 1,
     keep_first: int = 0,
 ) -> PieceSelection:
-    """Choose the word pieces that a pruned vocabulary keeps: frequent and special ones, and those that spell all words.
+    """Choose the pieces that a pruned vocabulary keeps: frequent and special ones, and those that spell other words.
 
     Args:
         tokenizer_json: Content of tokenizer.json.
         config: Content of config.json; the tokens that it names are kept.
         counts: Occurrences of each token id in the training rows.
         min_count: Pieces that occur at least this often are kept.
-        keep_first: Number of pieces from the beginning of the vocabulary that are kept as well. Many vocabularies begin
-            with the pieces that were most frequent in pre-training.
+        keep_first: Number of ordinary pieces (no special, unused or one-character ones) from the beginning of the
+            vocabulary that are kept as well. Many vocabularies begin with the most frequent pieces of pre-training.
 
     Raises:
         InputError: If the tokenizer's algorithm is not supported, or no piece would be removed.
@@ -171,11 +171,11 @@ class _WordPiece(_Algorithm):
     LARGE_SCRIPTS = ("CJK", "HANGUL")
 
     def alphabet(self, model: Mapping[str, Any], seen: Collection[str]) -> set[str]:
-        """Return the one-character pieces that must stay in a WordPiece vocabulary, so that every word can be spelt.
+        """Return the pieces that must stay in a WordPiece vocabulary to spell all words of the kept characters.
 
-        These are the characters of Latin, of punctuation and of the scripts of `seen`, the pieces in the training rows.
-        Of scripts with thousands of characters (Chinese, Korean) only the characters in `seen` are kept. Pieces with a
-        character that has no piece of its own are kept too.
+        The kept characters are those of ASCII, Latin, punctuation and the scripts of `seen`, the pieces in the training
+        rows. Of scripts with thousands of characters (Chinese, Korean) only the characters in `seen` are kept. The
+        one-character pieces of these characters stay, and all pieces with one of them that has no such piece.
         """
         vocabulary, prefix = model["vocab"], str(model.get("continuing_subword_prefix", "##"))
 
@@ -202,7 +202,7 @@ class _Bpe(_Algorithm):
     """Pruning of byte-pair encoding, which repeatedly applies a list's first fitting merge (Sennrich et al. 2016)."""
 
     def alphabet(self, model: Mapping[str, Any], seen: Collection[str]) -> set[str]:
-        """Return the pieces that no merge produces: the 256 bytes, or the single characters."""
+        """Return the pieces that no merge produces, such as the 256 bytes or the single characters."""
         return set(model["vocab"]) - {merged for _, merged in self._merges(model)}
 
     def with_parts(self, model: Mapping[str, Any], pieces: Collection[str]) -> set[str]:
@@ -302,7 +302,7 @@ def write_pruned_tokenizer(
 
     tokenizer.json and config.json are always written, vocab.json, merges.txt, special_tokens_map.json and
     tokenizer_config.json if the source folder has them. Files that only repeat tokenizer.json in another format
-    (spiece.model) are not written.
+    (vocab.txt, spiece.model) are not written.
 
     Args:
         source: Folder with tokenizer.json.
@@ -355,7 +355,7 @@ def _prune_tokenizer_json(tokenizer_json: Mapping[str, Any], selection: PieceSel
 
 
 def prune_config(config: Mapping[str, Any], selection: PieceSelection, size_key: str = "vocab_size") -> dict[str, Any]:
-    """Return a copy of config.json with the new token ids and, under `size_key`, the pruned vocabulary's size."""
+    """Return a copy of config.json with the new size as `size_key` and the new token ids (None for removed tokens)."""
     ids = {key: selection.new_ids.get(i) for key, i in _config_token_ids(config).items()}
     return {**config, **ids, size_key: len(selection.kept_ids)}
 
@@ -440,9 +440,8 @@ def _post_processor_tokens(tokenizer_json: Mapping[str, Any]) -> Iterable[tuple[
 class Coverage:
     """How many pieces and tokens of held-out rows change when they are split by the pruned tokenizer.
 
-    Special tokens are not counted.
-
-    Unknown tokens are no measure: every word can still be tokenized, so there are none while accuracy falls.
+    Special tokens are not counted. The share of unknown tokens would be no measure: nearly every word can still be
+    tokenized, so it stays near 0 while accuracy falls.
 
     Attributes:
         rows: Number of rows.

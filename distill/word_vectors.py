@@ -181,7 +181,8 @@ class WordReader:
     def vocabulary(self) -> dict[int, str]:
         """Return the vocabulary entries that are whole, replaceable words, by token id, ascending.
 
-        Continuing pieces (``##ing``), special tokens, numbers and signs are not among them.
+        Continuing pieces (``##ing``), special tokens, numbers, signs, stop words and words of one or two letters are
+        not among them.
         """
         space, special = _SPACE.get(self.kind, ""), set(self.base.special_ids)
         words = {}
@@ -196,7 +197,7 @@ class WordReader:
 
 
 def _is_replaceable(word: str) -> bool:
-    """Return whether augmentation may replace a word: three letters or more, and no English stop word.
+    """Return whether augmentation may replace a word: three letters or more and nothing else, and no English stop word.
 
     Shorter entries of a vocabulary are fragments and initials for the most part. The letters must be of a script that
     has capitals (Latin, Greek, Cyrillic, Armenian). Tokenizers split other scripts into single characters (Chinese,
@@ -281,15 +282,16 @@ def _normalize(matrix: _Vectors) -> _Vectors:
 def read_word_vectors(path: Path, where: str = "data.augment.vectors") -> FileVectors:
     """Read word vectors from a text file in the format of GloVe, word2vec or fastText: ``word v1 v2 ...`` in each line.
 
-    The first 100,000 lines are read. Words that cannot replace another word, such as numbers, and vectors of zeros are
-    left out. A first line of two whole numbers, as word2vec and fastText write it, is skipped.
+    The first 100,000 vectors are read. Words that cannot replace another word, such as numbers, vectors of zeros, and
+    all but the first vector of a word are left out. A first line of two whole numbers, as word2vec and fastText write
+    it, is skipped.
 
     Args:
         path: The file, plain or ``.gz``.
         where: Recipe key that error messages name.
 
     Raises:
-        InputError: Naming the lines that are no vectors, or if no vector is left.
+        InputError: If the file cannot be opened, naming the lines that are no vectors, or if no vector is left.
     """
     bad = BadRows(str(path))
     words: dict[str, None] = {}
@@ -308,7 +310,10 @@ def read_word_vectors(path: Path, where: str = "data.augment.vectors") -> FileVe
 
 
 def _read_lines(stream: BinaryIO, bad: BadRows) -> Iterator[tuple[str, _Vectors]]:
-    """Yield the word and the vector of each line. Lines that are no vectors are added to `bad`."""
+    """Yield the word and the vector of each line. Lines that are no vectors are added to `bad`.
+
+    Reading ends after a line that is too long, or if the first line has too few or too many numbers.
+    """
     size, first = 0, 1
     for number in range(1, _MOST_ROWS + 2):
         line = stream.readline(_LONGEST_LINE)

@@ -85,14 +85,14 @@ def export(
 ) -> None:
     """Convert a module prepared for export to a Core ML package (.mlpackage) and write it.
 
-    A classifier also returns the predicted label's name (``classLabel``) and every label's probability
-    (``classLabel_probs``), beside ``logits``.
+    A text classifier whose labels `info` lists also returns the predicted label's name (``classLabel``) and every
+    label's probability (``classLabel_probs``), beside ``logits``.
 
     Args:
         module: A module from `pocketbert.export.prepare.prepare`.
         family: The model's family; it names the inputs.
         task: The model's task; it names the outputs.
-        lengths: Input lengths L; inputs are [1, L] int32. With a range of lengths the package takes all up to the
+        lengths: Input lengths L; inputs are [1, L] int32. With a range of lengths the package takes all from 3 to the
             longest, with a fixed length only the longest.
         path: The folder to write.
         form: Settings of the package: iOS version, fixed or ranged lengths, and precision.
@@ -122,9 +122,10 @@ def export(
 def _export_program(
     module: nn.Module, family: Family, lengths: Sequence[int], shapes: Shapes
 ) -> torch.export.ExportedProgram:
-    """Trace a module with torch.export, and return the program without the operations that coremltools cannot convert.
+    """Trace a module with torch.export, and return the program, rewritten for coremltools.
 
-    The length axis is free if the package takes several lengths, and else has the longest length.
+    The length axis is free if the package takes several lengths, and else has the longest length. The operation
+    ``alias`` is removed, and blocks of tokens are counted by slicing.
     """
     sample = tuple(sample_inputs(family.inputs, lengths[-1], family.extra).values())
     shortest = _SHORTEST if shapes is Shapes.RANGED else lengths[0]
@@ -169,7 +170,7 @@ def _convert(
     lengths: Sequence[int],
     form: CoremlForm,
 ) -> Any:
-    """Convert a traced program to a Core ML model with the given outputs, and with the lengths and precision of `form`."""
+    """Convert a traced program to a Core ML model with the given outputs and lengths, and the settings of `form`."""
     import coremltools as ct
 
     extra = {i.name: i for i in family.extra}
@@ -201,15 +202,15 @@ def _convert(
 
 @contextmanager
 def _overflow_checked_in_parts() -> Iterator[None]:
-    """Let coremltools look for constants beyond fp16 in parts of them while the block runs.
+    """Inside the block, make coremltools search constants for numbers beyond fp16 part by part, to save memory.
 
-    coremltools 9.0 makes a list of the places of all numbers of a weight, six times as large as the weight: 5 GB for a
-    table of 250,002 words.
+    coremltools 9.0 makes a list of the indices of all numbers of a weight, six times as large as the weight: 5 GB for a
+    table of 250,002 words. Other versions of coremltools that have no such method are left as they are.
     """
     from coremltools.converters.mil.mil.passes.defs.quantization import FP16ComputePrecision
 
     def overflows(op: Any) -> bool:
-        """Return whether a constant input of an operation has finite numbers that fp16 does not have."""
+        """Return whether a constant fp32 input of an operation has finite numbers larger than fp16's largest."""
         for given in op.inputs.values():
             for var in given if isinstance(given, list | tuple) else [given]:
                 is_constant = var.op is not None and var.op.op_type == "const"
@@ -229,7 +230,10 @@ def _overflow_checked_in_parts() -> Iterator[None]:
 
 
 def has_large_numbers(values: ArrayLike) -> bool:
-    """Return whether float32 numbers lie beyond fp16's largest; infinities and what coremltools takes for one do not count."""
+    """Return whether any number is larger in magnitude than fp16's largest.
+
+    Numbers from 1e38 on, which coremltools casts to infinity anyway, do not count.
+    """
     flat = np.asarray(values).reshape(-1)
     for start in range(0, flat.size, _NUMBERS_AT_ONCE):
         sizes = np.abs(flat[start : start + _NUMBERS_AT_ONCE])
@@ -239,7 +243,10 @@ def has_large_numbers(values: ArrayLike) -> bool:
 
 
 def _describe(spec: Any, info: CoremlInfo, task: Task, family: Family) -> None:
-    """Write description, version, author, licence and notes into a package, and a text for each input and output."""
+    """Write description, version, author, licence and notes into a package, and a text for each input and output.
+
+    The date of conversion is removed.
+    """
     features = {**_FEATURES, **{i.name: i.description for i in family.extra}}
     features |= {h.output: f"Head {h.name}, {h.task.name}: {_LOGITS[h.task.name]}" for h in task.heads}
     metadata = spec.description.metadata

@@ -69,7 +69,11 @@ class MediaPipeTokenizer(TextTokenizer):
     """
 
     def __init__(self, vocabulary: bytes | Path, max_length: int) -> None:
-        """Build the tokenizer; raise InputError if special tokens are missing or `max_length` is too small."""
+        """Build the tokenizer.
+
+        Raises:
+            InputError: If the vocabulary cannot be read or lacks special tokens, or `max_length` is too small.
+        """
         raw = vocabulary if isinstance(vocabulary, bytes) else read_vocabulary(vocabulary)
         # a token that is listed twice has the later id, as in MediaPipe
         index = {token: i for i, token in enumerate(_vocabulary_tokens(raw))}
@@ -96,7 +100,7 @@ class MediaPipeTokenizer(TextTokenizer):
             One entry per text, in order.
 
         Raises:
-            InputError: Naming the first entry that is no text, or a pair.
+            InputError: If an entry is a pair or no Unicode text (the first is named), or `places` is True.
         """
         if places:
             raise InputError(Problem("places", "MediaPipe has no task whose answer is a place in the text."))
@@ -107,7 +111,7 @@ class MediaPipeTokenizer(TextTokenizer):
         ]
 
     def golden(self, text: Text) -> dict[str, Any]:
-        """Return text, token ids and character offsets (in code points) of one text, to be stored in a golden file."""
+        """Return a text, its token ids and character offsets (in code points), as golden files for tests hold them."""
         words = _words(_single(text, 0))
         encoding = self._tokenizer.encode([w for w, _ in words], is_pretokenized=True)
         offsets = []
@@ -119,7 +123,10 @@ class MediaPipeTokenizer(TextTokenizer):
 
 
 def _words(text: str) -> list[tuple[str, tuple[int, int]]]:
-    """Split a text into words, each with its code-point range (start, end). Too long words become [UNK]."""
+    """Split a text, up to its first null character, into words with their code-point ranges (start, end).
+
+    A-Z are lower-cased, and words that are too long become [UNK].
+    """
     matches = _pattern().finditer(text.split("\0", 1)[0].translate(_LOWER))
     return [(w if len(w.encode()) <= _MAX_WORD_BYTES else _UNKNOWN, m.span()) for m in matches if (w := m.group())]
 
@@ -163,7 +170,7 @@ def _vocabulary_tokens(raw: bytes) -> list[str]:
 
 
 def read_vocabulary(folder: Path) -> bytes:
-    """Return the content of vocab.txt, which is packed into a file.
+    """Return the content of a model folder's vocab.txt, which is packed into a TFLite file for MediaPipe.
 
     If the folder has no vocab.txt, the content is made from tokenizer.json.
 
@@ -174,8 +181,8 @@ def read_vocabulary(folder: Path) -> bytes:
         Content of vocab.txt.
 
     Raises:
-        InputError: If the folder has neither file, the vocabulary cannot be written as lines, or vocab.txt is too
-            large.
+        InputError: If vocab.txt is too large; without it, if tokenizer.json cannot be read, has no list of tokens, or
+            has tokens or ids that cannot be written as lines.
     """
     file = folder / "vocab.txt"
     if file.is_file():
@@ -210,9 +217,10 @@ def explain_refusal(
     padding_side: str = "right",
     truncation_side: str = "right",
 ) -> str | None:
-    """Return a sentence that explains why MediaPipe Tasks cannot run a model correctly; None if it can.
+    """Return a sentence that explains why MediaPipe Tasks cannot run a model correctly; None if no reason is found.
 
-    The tokenizers are compared by their settings and on sample sentences of ASCII text.
+    The tokenizers are compared by their settings and on sample sentences of ASCII text. A vocab.txt in the folder is
+    compared with tokenizer.json too.
 
     Args:
         tokenizer: Content of tokenizer.json, or the folder that holds it.
@@ -222,7 +230,7 @@ def explain_refusal(
         truncation_side: Side of a text, ``right`` or ``left``, on which tokens beyond the longest input are cut off.
 
     Raises:
-        InputError: If the folder has no tokenizer.json that can be read.
+        InputError: If tokenizer.json or vocab.txt cannot be read.
     """
     content = read_json(tokenizer / "tokenizer.json") if isinstance(tokenizer, Path) else tokenizer
     if pair:
@@ -262,7 +270,8 @@ def _settings_refusal(content: Mapping[str, Any]) -> str | None:
 def _ids_refusal(content: Mapping[str, Any]) -> str | None:
     """Tokenize sample sentences with MediaPipe's rules and with tokenizer.json, and compare the ids.
 
-    Returns a phrase for the first difference; None if all ids are equal.
+    Returns a phrase for the first difference, special tokens around a text included; None if there is none. Raises
+    InputError if the content is no tokenizer.
     """
     try:
         model_tokenizer = Tokenizer.from_str(strip_padding_and_truncation(json.dumps(content)))

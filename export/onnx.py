@@ -40,7 +40,7 @@ def export(
 ) -> None:
     """Convert a module prepared for export to an ONNX file with free batch size and length.
 
-    The written file is checked to be readable by the versions of ONNX Runtime in use on phones.
+    Before it is written, the model is checked to be readable by the versions of ONNX Runtime in use on phones.
 
     Args:
         module: A module from `pocketbert.export.prepare.prepare`.
@@ -104,10 +104,11 @@ def _take_out_weights(graph: Any) -> dict[str, NDArray[Any]]:
 
 
 def _forget_weights(module: torch.nn.Module) -> None:
-    """Take a module's weights out of the graphs that the rules of onnxscript's optimizer remember after an export.
+    """Free a module's weights after an export, from graphs that the rules of onnxscript's optimizer still hold.
 
-    Values that a graph no longer lists, such as a table that was an input at first, hold weights as well. The search through
-    all objects of the process takes 0.2 seconds and more, so that small models are left there.
+    Values that a graph no longer lists, such as a table that was an input at first, hold weights as well, so all
+    objects of the process are searched. That takes 0.2 seconds and more, and is not done for modules with fewer bytes
+    of weights than `_MUCH_MEMORY`.
     """
     import onnx_ir
 
@@ -127,7 +128,7 @@ def _clean_model(model: Any) -> None:
     """Remove from an ONNX model, in place, what no runtime reads, and set its free axis names and versions for phones.
 
     Stack traces, shapes of intermediate tensors and other metadata are removed; the free axes of inputs and outputs are
-    named ``batch`` and ``sequence``; the IR version is lowered to the newest that runtimes on phones in use can read;
+    named ``batch`` and ``sequence``; a newer IR version is lowered to the newest that runtimes on phones can read;
     the producer name becomes ``pocketbert``.
     """
     del model.graph.value_info[:]
@@ -148,7 +149,7 @@ def _clean_model(model: Any) -> None:
 
 
 def _name_axes(model: Any) -> None:
-    """Rename the free axes of inputs and outputs to ``batch`` and ``sequence``. The exporter calls them s18 and s41."""
+    """Rename the free axes of inputs and outputs, such as ``s18`` and ``s41``, to ``batch`` and ``sequence``."""
     free = [d.dim_param for d in model.graph.input[0].type.tensor_type.shape.dim]
     names = dict(zip(free, ("batch", "sequence"), strict=False))
     for value in (*model.graph.input, *model.graph.output):
@@ -162,6 +163,7 @@ def check_readable(path: Path) -> None:
 
     Raises:
         GateError: If it is too new.
+        onnx.checker.ValidationError: If it is not valid.
     """
     import onnx
 

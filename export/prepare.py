@@ -64,16 +64,19 @@ def prepare(
         format: Format of the file; the cheapest graph for one engine is not the cheapest for another.
         layout: How activations lie in memory.
         pooling: How `sentence_embedding` is computed, if the task has that output.
-        samples: Inputs [B, L] of real text by name, on which the largest numbers inside the model are measured; see
+        samples: Inputs [B, L] of real text by name, on which the largest numbers inside a MobileBERT are measured; see
             `half_range`.
         sentences: Inputs [B, L] of texts that are the same in every run for a model, on which outlier channels are
-            found, see `pocketbert.export.adapters.outliers`; if empty, none are looked for.
+            found, see `pocketbert.export.adapters.outliers`; if empty, none are looked for. Adapters that write an
+            encoder of their own do not use them.
 
     Returns:
-        A wrapped copy in eval mode; inputs [B, L] int64, outputs as tensors in the task's order.
+        A wrapped copy in eval mode. Inputs are those of the family, mostly [B, L] int64; outputs are tensors in the
+        task's order.
 
     Raises:
-        InputError: If no exporter writes the family, or the family names code that is not registered.
+        InputError: If no exporter writes the family, the family names code that is not registered, or its adapter
+            refuses the model's layers or configuration, or the layout.
     """
     plan = ExportPlan(family, task, format, layout, pooling, tuple(samples), tuple(sentences))
     return _rewrite_copy(model, plan)[0]
@@ -92,7 +95,8 @@ def prepare_with_shared_weights(
     """Prepare a model for export as `prepare` does, but without copying weights that stay unchanged, to save memory.
 
     The module and the model share these weights, so neither may be trained afterwards. Since they stay as they are,
-    activations on `sentences` are measured once for a model, format and layout.
+    activations on `sentences` are measured once for a model, format and layout. Weights in a mapped file are copied all
+    the same.
     """
     channels = _CHANNELS.setdefault(model, {}).setdefault((format, layout), {})
     plan = ExportPlan(family, task, format, layout, pooling, tuple(samples), tuple(sentences), channels)
@@ -118,11 +122,11 @@ def _copy_lazily(model: Any) -> tuple[Any, list[tuple[nn.Parameter, nn.Parameter
     """Copy a model in such a way that a weight is only copied when the model or the copy writes to it.
 
     Returns the copy, and pairs of each weight of the copy with its original. Reading a weight through numpy counts as
-    writing.
+    writing. Buffers, and weights in a mapped file, are copied at once.
     """
 
     def copy_weight(weight: Tensor) -> Tensor:
-        """Return a copy of a weight that shares its memory until then, if that is torch's own."""
+        """Return a copy of a weight that shares its memory until one of both is written to; a full copy if mapped."""
         try:
             return torch._lazy_clone(weight)
         except RuntimeError:  # torch cannot clone the memory of a mapped file lazily
@@ -133,7 +137,7 @@ def _copy_lazily(model: Any) -> tuple[Any, list[tuple[nn.Parameter, nn.Parameter
 
 
 def list_divided_outliers(module: nn.Module) -> tuple[Outliers, ...]:
-    """Return the tensors of a module prepared for export in which outlier channels were divided."""
+    """Return the tensors of a module prepared for export in which outlier channels were divided; empty if none were."""
     outliers: tuple[Outliers, ...] = getattr(module, "outliers", ())
     return outliers
 

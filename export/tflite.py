@@ -63,6 +63,9 @@ def export_mediapipe(module: nn.Module, family: Family, task: Task, length: int,
         task: text-classification or feature-extraction.
         length: Number of tokens of the inputs [1, L].
         path: The file to write.
+
+    Raises:
+        MissingBackendError: If litert-torch is not installed.
     """
     whole = _MediaPipe(module, family.inputs, task).eval()
     _convert({SIGNATURE.format(length=length): (whole, sample_inputs(MEDIAPIPE_INPUTS, length))}, path)
@@ -96,7 +99,7 @@ def _convert(signatures: Mapping[str, tuple[nn.Module, dict[str, Tensor]]], path
 
 
 def _count_traces(trace: Callable[..., Any], count: int) -> Callable[..., Any]:
-    """Return a function that traces a signature as `trace` does, and notes how many of `count` are traced."""
+    """Return a function that traces a signature as `trace` does, and first notes its number of `count` as progress."""
     numbers = iter(range(1, count + 1))
 
     def trace_and_note(*arguments: Any, **named: Any) -> Any:
@@ -113,10 +116,10 @@ _LOWERED: dict[object, bytes] = {}
 
 @contextmanager
 def _lower_operators_once() -> Iterator[None]:
-    """Make litert-torch, inside the block, convert an operator with JAX only once for the same shapes.
+    """Make litert-torch, inside the block, convert an operator with JAX only once for the same shapes and settings.
 
     litert-torch itself stores converted operators within one signature only, and converting them takes most of a small
-    model's export time. Its own cache key is used.
+    model's export time. Its own cache key is used; operators for which it has none are converted each time.
     """
     from litert_torch.backend.jax_bridge import _wrap
 
@@ -132,7 +135,7 @@ def _lower_operators_once() -> Iterator[None]:
             key = key, tuple(type(leaf) for leaf in tree_leaves((args, kwargs)))
 
         def get_lowered() -> bytes:
-            """Return the operator's form, lowered now if none with its key was. Some operators have no key."""
+            """Return the serialized operator: the stored one with the same key, or one that is lowered now."""
             if key is None:
                 return bytes(serialize(get_text()))
             if key not in _LOWERED:
@@ -167,7 +170,10 @@ class _MediaPipe(nn.Module):
         self.module, self.inputs, self.task = module, inputs, task
 
     def forward(self, **inputs: Tensor) -> dict[str, Tensor]:
-        """Return the embedding or the probabilities of inputs [1, L], by output name."""
+        """Return the sentence embedding or, for a classifier, the probabilities of inputs [1, L], by output name.
+
+        Logits of a task that is not scored by softmax are returned as they are, under the name of the probabilities.
+        """
         values = self.module(**{name: inputs[name] for name in self.inputs})
         outputs = dict(zip(self.task.outputs, values, strict=True))
         result = outputs.get(SENTENCE_EMBEDDING)

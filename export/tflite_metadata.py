@@ -132,7 +132,7 @@ def read_metadata(model: bytes) -> Metadata | None:
         model: A .tflite file.
 
     Returns:
-        The parts that MediaPipe reads, or None if there are none.
+        The parts that MediaPipe reads; None if the flatbuffer holds no metadata.
 
     Raises:
         InputError: If the model or its metadata is damaged.
@@ -142,7 +142,7 @@ def read_metadata(model: bytes) -> Metadata | None:
 
 
 def metadata_problems(model: bytes, labels: Sequence[str], vocabulary: bytes) -> list[str]:
-    """Return the reasons why MediaPipe would refuse or misread a TFLite file, one sentence each; empty if it would not.
+    """Return why MediaPipe would refuse or misread a TFLite file: one sentence per reason, empty if none is found.
 
     Args:
         model: A .tflite file.
@@ -316,7 +316,8 @@ def pack_files(model: bytes | bytearray, files: Mapping[str, bytes]) -> bytes:
         The model followed by a zip archive; the same bytes for the same input.
 
     Raises:
-        InputError: If a name is a path, there are no files, or too many or too large ones.
+        InputError: If a name is no plain file name, there are no files, too many or too large ones, or the older
+            archive cannot be read.
     """
     problems = [p for name in files if (p := _name_problem(name))]
     total = sum(len(content) for content in files.values())
@@ -344,7 +345,8 @@ def read_files(model: bytes) -> dict[str, bytes]:
         Content by name, in archive order; empty if nothing is packed.
 
     Raises:
-        InputError: If the archive is damaged, too large, compressed, or names paths.
+        InputError: If the archive is damaged, has too many or too large files, or has one that is compressed, packed
+            twice or named as a path.
     """
     if not zipfile.is_zipfile(io.BytesIO(model)):
         return {}

@@ -134,6 +134,8 @@ def write_compressed(source: Path, destination: Path, compress: Callable[[Any], 
 def _write_linear(source: Path, destination: Path, plan: Plan) -> None:
     """Write a copy of a Core ML package with int8 or 4-bit weights (w8, w4).
 
+    Weights of at most `THRESHOLD` numbers, and those that the plan leaves as exported, stay float.
+
     Raises:
         MissingBackendError: If coremltools is not installed.
         InputError: If a weight that gets 4 bits has a row length that is no multiple of the block, or 4-bit weights are
@@ -150,9 +152,9 @@ def _write_linear(source: Path, destination: Path, plan: Plan) -> None:
 
 
 def _weight_schemes(source: Path, left: frozenset[str], scheme: Scheme) -> dict[str, Scheme]:
-    """Return a mapping of each float weight worth compressing, by name, to `scheme`.
+    """Map the name of each float weight that is large enough to compress to `scheme`.
 
-    Weights with a digest in `left` are not in it.
+    Weights with a digest in `left` are left out.
     """
     names_left = _digests_by_name(source, left)
     return {w.name: scheme for w, _ in _large_float_weights(source) if w.name not in names_left}
@@ -206,10 +208,11 @@ def _quantize_weights(model: Any, schemes: Mapping[str, Scheme]) -> Any:
 
 
 def _write_palettes(source: Path, destination: Path, plan: Plan) -> None:
-    """Write a copy of a Core ML package in which each weight is stored as indices into its own palette (lookup table).
+    """Write a copy of a Core ML package in which each large weight is stored as indices into its own palette.
 
-    The scheme gives one palette size for tables and one for matrices. Only the largest embedding table gets the size
-    for tables, the other tables that for matrices: an error in a position embedding affects every token.
+    A palette is a list of numbers; the scheme gives one palette size for tables and one for matrices. Only the largest
+    embedding table gets the size for tables, the other tables that for matrices: an error in a position embedding
+    affects every token.
     """
     sizes = _PALETTE_SIZES[plan.scheme]
     weights = _large_float_weights(source)
@@ -282,10 +285,15 @@ def _write_static(source: Path, destination: Path, plan: Plan) -> None:
 
 
 def _measure_ranges(source: Path, plan: Plan, title: str) -> dict[str, Range]:
-    """Run the calibration rows in the Core ML evaluator, and return the range of each tensor over real tokens, by name.
+    """Run the calibration rows in the Core ML evaluator, and return the range of each quantized tensor, by name.
 
-    Each row is padded to the shortest length of the package that holds it; longer rows are left out. `title` is the
-    name of the quantized file, for errors.
+    Each row is padded to the shortest length of the package that holds it, longer rows are left out, and values at
+    padding are not counted. A package for a range of lengths gets rows without padding. `title` is the name of the
+    quantized file, for errors.
+
+    Raises:
+        InputError: If no row fits the package.
+        GateError: If a tensor has NaN or infinite numbers, or nothing but zeros.
     """
     evaluator, axes = Evaluator(source), _ranged_tensors(source)
     ranges, padding = Ranges(axes, plan.calibration, plan.steps), Padding(0, plan.padding_side)
@@ -324,7 +332,7 @@ def _run_for_values(
 
 
 def _ranged_tensors(source: Path) -> dict[str, int]:
-    """Return the tensors that matrix products with weights read or write, with the axis of the tokens in each.
+    """Map each tensor that a linear layer or convolution reads or writes to the axis of its tokens.
 
     If an activation function follows a product, its result is among them: coremltools quantizes that instead of the
     product's.
@@ -360,7 +368,7 @@ def _learned_ranges(source: Path, learned: LearnedRanges | None) -> dict[str, Ra
 
 
 def _weight_products(source: Path) -> Iterator[tuple[Any, str]]:
-    """Yield each operation that multiplies with a weight, and the name of the weight."""
+    """Yield each linear layer and convolution of a package, and the name of its weight."""
     for operation in read_package(source).block.operations:
         if operation.type in _TOKEN_AXES:
             yield operation, operation.inputs["weight"].arguments[0].name
@@ -383,7 +391,10 @@ def _large_float_weights(path: Path) -> list[tuple[StoredWeight, Use]]:
 
 
 def read_weight_types(path: Path) -> WeightTypes:
-    """Read the storage type of every weight in a Core ML package, without coremltools."""
+    """Read the storage types of the weights of linear layers, convolutions and lookups in a Core ML package.
+
+    coremltools is not needed. Stored indices, and weights of other operations, are not listed.
+    """
     stored = StoredTensors(path)
     uses = []
     for weight in stored.weights():

@@ -35,7 +35,8 @@ def quantize(source: Path, destination: Path, plan: Plan) -> WeightTypes:
         The weight types read from the written file.
 
     Raises:
-        InputError: If no scheme is registered for the plan's file, or calibration rows are missing or wrong.
+        InputError: If no scheme is registered for the plan's file, calibration rows are missing or wrong, or the scheme
+            does not fit the file, such as blocks that do not divide a weight's rows.
         MissingBackendError: If a library that writes the format is not installed.
         GateError: If the weights in the written file do not have the types of the scheme, or a range could not be
             measured.
@@ -63,7 +64,7 @@ def read_stored_numbers(path: Path, format: Format) -> Iterator[tuple[str, NDArr
 def find_weight_problems(
     path: Path, row: SchemeRow, types: WeightTypes, name: str, weights: Sequence[WeightRole] = ()
 ) -> list[str]:
-    """Compare the weights of a quantized file with the plan, and return one sentence for each difference.
+    """Return what is wrong with the weights of a quantized file, given the plan: sentences, empty if nothing is.
 
     The weights that the plan leaves as exported are looked for among the file's float arrays, by the digest of their
     numbers: one is reported as lost if no array has its digest.
@@ -96,11 +97,11 @@ def find_weight_problems(
 def _mixed_scheme_problems(
     row: SchemeRow, types: WeightTypes, name: str, weights: Sequence[WeightRole], left: frozenset[str]
 ) -> list[str]:
-    """Return how the weights of a file with several schemes differ from the plan, scheme by scheme, one sentence each.
+    """Return what is wrong with the weights of a file with several schemes: sentences, empty if nothing is.
 
     The scheme of a stored weight is inferred from its type. Quantizers rename weights, so they are counted by size: for
-    each size the file must have as many weights of each scheme as the plan. `left` holds the names of the weights that
-    stay float.
+    each size the file must have at least as many weights of each scheme as the plan; small weights are not counted.
+    `left` holds the names of the weights that stay float.
     """
     expected = {row.scheme: row.weights}
     expected |= {s: second.weights for s, second in row.seconds.items() if any(w.scheme is s for w in weights)}

@@ -109,7 +109,10 @@ class Simulation:
         return replace(self, weights=self.halves, tables=self.halves)
 
     def of_lengths(self, count: int) -> Simulation:
-        """Return the simulation for files that take `count` lengths."""
+        """Return the simulation for files that take `count` lengths.
+
+        If one graph serves several lengths, lookups of positions are rounded like all others.
+        """
         return replace(self, fixed_positions=False) if self.one_graph and count > 1 else self
 
 
@@ -295,12 +298,13 @@ def _from_palette(values: Tensor, size: int) -> Tensor:
 
 
 def choose_palette(values: NDArray[Any], size: int) -> NDArray[np.float32]:
-    """Choose the `size` values that represent a weight with the least squared error (k-means).
+    """Choose `size` values that represent a weight with a small squared error (k-means).
 
     Lloyd's algorithm (Lloyd, "Least squares quantization in PCM", 1982) runs on the values as fp16, of which there are
-    few, until nothing changes, from two starts: values at equal distances, and values whose distances follow the third
-    root of the density, which is the optimum for many values (Panter and Dite, 1951). The better result is returned: it
-    is never worse than equal distances, and the same weights always give the same palette.
+    few, until nothing changes (at most 2,000 rounds), from two starts: values at equal distances, and values whose
+    distances follow the third root of the density, which is the optimum for many values (Panter and Dite, 1951). The
+    better result is returned: it is never worse than equal distances, and the same weights always give the same
+    palette.
 
     Args:
         values: The numbers of a weight, of any shape.
@@ -354,7 +358,10 @@ def _levels_by_density(points: NDArray[np.float64], weights: NDArray[np.float64]
 def _lloyd(
     points: NDArray[np.float64], weights: NDArray[np.float64], levels: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Run Lloyd's k-means in one dimension: move levels to the means of their nearest points until nothing changes."""
+    """Run Lloyd's k-means in one dimension: move levels to the means of their nearest points until nothing changes.
+
+    After `_MAX_ITERATIONS` rounds, the levels reached so far are returned.
+    """
     mass = np.concatenate([[0.0], np.cumsum(weights)])
     moment = np.concatenate([[0.0], np.cumsum(weights * points)])
     previous: NDArray[np.int64] | None = None

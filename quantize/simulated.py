@@ -124,7 +124,10 @@ class _RoundedWeights(TorchFunctionMode):
     def _weight_product(
         self, product: Callable[..., Tensor], values: Tensor, weight: Tensor, *more: Any, **named: Any
     ) -> Tensor:
-        """Compute a matrix product with a stored weight, with both operands rounded unless the weight stays float."""
+        """Compute a matrix product with a stored weight, with both operands rounded as the weight's scheme rounds them.
+
+        Nothing is rounded if the weight stays float.
+        """
         if weight.data_ptr() in self._left:
             return product(values, weight, *more, **named)
         simulation = self._simulation_of(weight)
@@ -152,7 +155,7 @@ class _RoundedWeights(TorchFunctionMode):
         return self._seconds.get(weight.data_ptr(), self.simulation)
 
     def _round_input(self, values: Tensor, weight: Tensor) -> Tensor:
-        """Round the activations that a weight is multiplied with."""
+        """Round the activations that a weight is multiplied with, unless its scheme leaves them float."""
         inputs = self._simulation_of(weight).inputs
         return values if inputs is None else inputs(values)
 
@@ -210,7 +213,8 @@ class _StaticRanges(_RoundedWeights):
         """Compute a matrix product with a stored weight, with its input rounded in a static range.
 
         If the scheme has `outputs`, the result is rounded in a static range too. Without `narrowing`, the input and
-        result of a product with fewer results than terms are not rounded.
+        result of a linear layer with fewer results than terms are not rounded. A weight that stays float, or has a
+        scheme that is not static, is multiplied as in `_RoundedWeights`.
         """
         if weight.data_ptr() in self._left or not self._simulation_of(weight).static:
             return super()._weight_product(product, values, weight, *more, **named)
@@ -250,11 +254,14 @@ class _StaticRanges(_RoundedWeights):
         return self._round_result(F.softmax, scores, *more, **named)
 
     def _round_result(self, func: Callable[..., Tensor], *more: Any, **named: Any) -> Tensor:
-        """Run a torch function and round its result in a static range."""
+        """Run a torch function, and round its result in the range that TFLite prescribes, or else in a measured one."""
         return self._round_in_range(func(*more, **named), _PRESCRIBED.get(func))
 
     def _round_in_range(self, values: Tensor, known: Range | None) -> Tensor:
-        """Round to 256 steps of the known range (learned or prescribed), or of the range measured at this position."""
+        """Round to 256 steps of the known range (learned or prescribed), or of the range measured at this position.
+
+        While ranges are measured, the values are returned as they are.
+        """
         low, high = self._next_range(values)
         if known is not None:
             self._ranges[self._position] = low, high = known

@@ -64,7 +64,7 @@ class Plan:
     def steps(self) -> int:
         """Number of steps of a range, for `Calibration.MSE`.
 
-        In a8w8 it is 255, even if a whole graph stores activations in 16 bits.
+        In a8w8 it is 255, even if a file for an NPU stores some activations in 16 bits.
         """
         return 65535 if self.scheme is Scheme.A16W8 else STEPS
 
@@ -150,7 +150,7 @@ class SchemeRow:
         return self.weights if second is None else second.weights
 
     def problems(self, types: WeightTypes, name: str, left: frozenset[str] = frozenset()) -> list[str]:
-        """Return how the weight types of a file differ from those that this row expects, one sentence each.
+        """Return what is wrong with the weight types of a file for this row: sentences, empty if nothing is.
 
         Args:
             types: The weight types read from the file.

@@ -35,7 +35,7 @@ class WeightUse(BaseModel):
     Attributes:
         name: The weight's name.
         use: Whether a matrix product or a lookup reads the weight.
-        dtype: ``float32``, ``float16``, ``int8``, ``int4``; another name for other types.
+        dtype: ``float32``, ``float16``, ``int8`` (in ONNX files also for uint8), ``int4``; else another name.
         numbers: Count of numbers in the weight.
         dequantized: Whether an operator converts the weight to fp32 before the use, so that the product is computed in
             fp32.
@@ -63,11 +63,12 @@ class WeightTypes(BaseModel):
 
     Attributes:
         uses: Every weight of a matrix product or an embedding lookup.
-        int8_bytes: Bytes of integers of 8 bits and fewer.
-        float_bytes: Bytes of float data.
+        int8_bytes: Bytes of integers of 8 bits and fewer; in Core ML packages of all integers.
+        float_bytes: Bytes of float data; in ONNX files of all other data.
         operators: Number of operators of each kind; of the first signature if the file has several.
-        integers: Names of operators that compute with 8 or 16 bits and are neither products with a weight nor lookups.
-        floats: Names of operators that compute with floats; listed for files that compute in integers throughout.
+        integers: Kinds of the operators that compute with 8 or 16 bits and are neither products with a weight nor
+            lookups, one entry for each operator; empty for Core ML packages.
+        floats: Kinds and names of operators that compute with floats; filled for ONNX files only.
         coarse: Names of attention scores that are read as integers with steps so large that probabilities are lost.
     """
 
@@ -180,9 +181,10 @@ def bits_per_number(dtype: str, block: int | None) -> float:
 def find_type_problems(
     types: WeightTypes, name: str, expected: ExpectedWeights, left: frozenset[str] = frozenset(), whole: bool = True
 ) -> list[str]:
-    """Return how the weights of a file differ from what a scheme expects, one sentence each; empty for a correct file.
+    """Return what is wrong with the weights of a file, compared with a scheme: sentences, empty if nothing is.
 
-    An embedding table that a matrix product reads too may have the type of the product's weight.
+    Small weights may stay float. An embedding table that a matrix product reads too may have the type of the product's
+    weight. Operators that should compute in another type, and too large steps of attention scores, are reported too.
 
     Args:
         types: The weight types read from the file.

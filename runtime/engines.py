@@ -132,7 +132,7 @@ _DESCRIBED: dict[object, FileDescription] = {}
 def describe_file(path: Path, kind: Format, runtime: Runtime | None = None) -> FileDescription:
     """Return a model file's inputs, outputs, lengths and engine.
 
-    The file is opened only if this process has not opened it since it changed.
+    The file is opened only if this process has not opened it by `open_file` since it changed.
     """
     known = _DESCRIBED.get((identify_path(path), runtime))
     if known is None:

@@ -51,7 +51,8 @@ def open_fastest(
 ) -> FastestPredictor:
     """Open a predictor that runs each batch with whichever file, engine and thread count is fastest for its length.
 
-    The candidates are timed against each other, unless timings of an earlier race are stored on this machine.
+    The candidates are timed against each other, unless timings of an earlier race are stored on this machine. New timings
+    are stored, unless other work disturbed them.
 
     Args:
         files: Files that may be chosen, of one scheme.
@@ -137,8 +138,8 @@ class _LengthRoute:
 class FastestPredictor:
     """Runs every batch with the file, engine and thread count that is expected to be fastest for it.
 
-    After `_STEADY` more inputs of one length this is the fastest at that length. Inputs of mixed lengths are all run
-    with one candidate, the one that is expected to need least time for the last `_RECENT` of them. If two candidates
+    After `_STEADY` further inputs of one length in a row, it is the candidate that is fastest at that length. Inputs of
+    mixed lengths are all run with one candidate, the one that is expected to need least time for the last `_RECENT`. If two candidates
     took turns, they would have to load their weights into the caches again and again, and busily waiting threads of one
     would take a core from the other.
 

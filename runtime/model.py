@@ -90,7 +90,7 @@ def load(
         A model whose `predict` takes texts.
 
     Raises:
-        InputError: If the folder is no artefact folder, is incomplete, or has no such file.
+        InputError: If an argument is wrong, or the folder is no artefact folder, is incomplete or changed, or has no such file.
         GateError: If this machine computes the file wrongly, or the file failed its gates (checks) when it was made.
         MissingBackendError: If no engine for files of that format is installed.
     """
@@ -157,9 +157,9 @@ def load_callers(
 def predict_portions(
     models: Sequence[Model], portions: Iterable[Sequence[AnyText]], prompt: str | None = None
 ) -> Iterator[list[Answer]]:
-    """Yield the answers to portions of texts, in their order; each model computes a portion in a thread of its own.
+    """Yield the answers to portions of texts, in their order; several models compute a portion each at the same time, in threads.
 
-    No more portions are read ahead than there are models.
+    At most one portion more than there are models is read ahead; with one model none is, and no thread is started.
 
     Args:
         models: One or several of a folder: `load_callers`.
@@ -251,10 +251,12 @@ def _load_fastest(
 
 
 def _choose_file(listing: FolderListing, scheme: str | None, format: str | None, file: str | None) -> ListedModel:
-    """Return the record of the model file that path, scheme and format name; without them, that of the default file.
+    """Return the record of the model file at a path, or with a scheme and format; what is not given is as in the default file.
+
+    If a format lacks the scheme, the file with the scheme that stands for it there is returned: w8 for int8 in Core ML.
 
     Raises:
-        InputError: If the folder has no such file; the message lists similar ones.
+        InputError: If the folder has no such file (the message lists similar ones), or a path is given with scheme or format.
     """
     models = listing.models
     if file is not None:
@@ -288,7 +290,7 @@ def _choose_file(listing: FolderListing, scheme: str | None, format: str | None,
 
 
 def _has_scheme(record: ListedModel, default: ListedModel, scheme: str | None) -> bool:
-    """Return whether a file has the named scheme, or, without a name, one that corresponds to the default file's."""
+    """Return whether a file has the named scheme (by default that of the default file), or the one that stands for it in its format."""
     if scheme is None and record.runtime is not None:  # its scheme is what that runtime is fast with
         return default.scheme not in (Scheme.FP32, FORMATS[default.format].base)
     if scheme is None:
@@ -310,12 +312,9 @@ def _equivalent_schemes(default: ListedModel, format: Format) -> set[Scheme]:
 
 
 def _check_file(path: Path, record: ListedFile, checked: CheckedFiles) -> str:
-    """Check existence, size and sha256 of a file against the folder's list, before an engine opens it.
+    """Check existence, size and sha256 of a file against the folder's list, before an engine opens it; return the sha256.
 
     The file is not read again if this machine has stored its digest and it is unchanged since.
-
-    Returns:
-        The sha256 of the file, which the self-test needs too.
 
     Raises:
         InputError: If the file is missing, is or contains something that must not be opened, or is not the listed one.
@@ -435,7 +434,7 @@ class Model:
     def max_length(self) -> int:
         """Largest number of tokens of an input.
 
-        The end of a longer text is not read, and its answer is marked as truncated.
+        The end of a longer text is not read, and its answer is marked as truncated; long contexts of questions are read in parts.
         """
         return self.tokenizer.max_length
 
@@ -464,9 +463,9 @@ class Model:
                 empty string for no prompt.
 
         Returns:
-            One matrix for each row that the model reads. Its shape is [1, labels] for classifiers, [tokens, labels] if
-            tokens are labelled, [tokens, 2] for question-answering, which reads a long context in several rows, and [1,
-            1] for each choice of multiple choice.
+            One matrix for each row that the model reads. Its shape is for example [1, labels] for classifiers, [tokens,
+            labels] if tokens are labelled, [tokens, 2] for question-answering, which reads a long context in several
+            rows, and [1, 1] for each choice of multiple choice.
         """
         return self._run(self._prepare(texts, prompt), label)
 
@@ -545,7 +544,7 @@ class Model:
         `label` is the text of the progress bar.
 
         Raises:
-            InputError: If the file does not compute one number per label of the folder.
+            InputError: If the file computes another number of outputs than the folder has labels, or not one where the task has one.
         """
         task, batching = self._head.task, Batching(_BATCH, _SLACK)
         out = run_rows(self.predictor, self.tokenizer, prepared.encoded, task, batching, label, reduce=reduce)
@@ -562,7 +561,7 @@ class Model:
 def check_texts(task: Task, texts: Iterable[AnyText]) -> None:
     """Check that inputs are texts or pairs, as the task takes them.
 
-    Multiple choice takes only questions with a list of choices.
+    Multiple choice takes questions with a list of choices; a text or a pair is a question with one choice.
 
     Raises:
         InputError: If an input does not fit; the message names the first one.

@@ -97,7 +97,7 @@ class OnnxPredictor:
         self._one_row = any(s and s[0] == 1 for s in shapes)
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run one batch of inputs [B, L], and return the outputs by name."""
+        """Run one batch of inputs [B, L], and return the outputs by name; a file for one row is run row by row."""
         try:
             feed = {name: inputs[name] for name in self.inputs}
         except KeyError:
@@ -194,7 +194,7 @@ _FIELDS: dict[str, dict[str, tuple[int, int, int, str | None]]] = {
 
 
 def convert_shared_weights_to_uint8(path: Path) -> bytes | None:
-    """Convert int8 weights that several MatMulInteger nodes of an ONNX file share to uint8 with zero point 128.
+    """Convert int8 weights that several MatMulInteger nodes of an ONNX file, and no others, read to uint8 with zero point 128.
 
     On x86 processors without VNNI, sums in int8 matrix products saturate, unless ONNX Runtime converts the weights to
     uint8 (`PRECISE_INT8_SETTING`). ONNX Runtime 1.31 cannot convert a weight that several nodes read, as in ALBERT,

@@ -77,7 +77,7 @@ class OpenVinoPredictor:
         self.inputs, self.outputs = (tuple(p.get_any_name() for p in ports) for ports in self._ports)
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run one batch of inputs [B, L], and return the outputs by name."""
+        """Run one batch of inputs [B, L], and return the outputs by name; calls from several threads wait for each other."""
         missing = [n for n in self.inputs if n not in inputs]
         if missing:
             raise InputError(Problem(str(self.path), f"wants the inputs {', '.join(missing)} too."))

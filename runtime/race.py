@@ -213,10 +213,12 @@ class _Runner:
 
 
 def race_apart(candidates: Sequence[Candidate], max_length: int, cadence: Cadence = Cadence.BATCH) -> Plan:
-    """Run `race` in a separate process, or in this one if no Python can be started, and return the timings.
+    """Run `race` in a separate process and return the timings.
+
+    If no Python can be started, or it does not return timings, the race runs in this process.
 
     Raises:
-        MachineError: If the process crashes or takes too long.
+        MachineError: If the process is ended by a signal, as in a crash, or takes too long.
     """
     request = _Request(candidates=list(candidates), max_length=max_length, rounds=_ROUNDS, cadence=cadence)
     if not can_start_python():
@@ -289,7 +291,7 @@ def race(
 
 
 def _lengths_to_time(predictor: FilePredictor, max_length: int, grid: Sequence[int]) -> list[int]:
-    """Return the lengths at which to time a file: those that it lists, or those of the grid if it takes any length."""
+    """Return the lengths at which to time a file, up to `max_length`: those that it lists, or the grid's if it takes any length."""
     listed = [
         n for n in predictor.lengths if n <= max_length or n == smallest_fitting_length(predictor.lengths, max_length)
     ]
@@ -329,7 +331,8 @@ def _time_first_runs(runner: _Runner, runners: Sequence[_Runner], single: bool) 
 def _drop_slow_candidates(runners: Sequence[_Runner], max_length: int, within: float) -> None:
     """Drop each candidate at the lengths where it takes more than `within` times as long as the fastest one.
 
-    A candidate is kept if either its estimate from all rounds or its best single time is within that factor.
+    A candidate is kept if its estimate from all rounds or its best single time is within that factor, for texts of the
+    same or of mixed lengths.
     """
     at_their_best = []
     for runner in runners:
@@ -372,7 +375,10 @@ def _time_bursts(runners: Sequence[_Runner], undecided: set[int], order: np.rand
 
 
 def _time_mixed_bursts(runner: _Runner, order: np.random.Generator) -> None:
-    """Time texts of alternating lengths with one candidate, and append each length's median time to its timings."""
+    """Time texts of alternating lengths with one candidate, and append each length's median time to its timings.
+
+    Lengths at which it takes `_MIXED_MS` or more are left out, and so is a length without another one to alternate with.
+    """
     quick = [n for n in order.permutation(runner.contested).tolist() if runner.first[n] < _MIXED_MS]
     groups = [n for n in quick if n <= _SENTENCE], [n for n in quick if n > _SENTENCE]
     several = [lengths for lengths in groups if len(lengths) > 1]

@@ -53,7 +53,7 @@ class CheckedFiles:
         self._changed = False
 
     def digest(self, path: Path) -> str:
-        """Return the sha256 of a file or folder: the stored one if the file is unchanged since, else computed."""
+        """Return the sha256 of a file: the stored one if the file is unchanged since, else computed. A folder's is always computed."""
         if not path.is_file():  # a package is a folder, whose files have time stamps of their own
             return sha256_path(path)
         name, stamp, now = str(path.relative_to(self._folder)), _stamp(path), time.time_ns()

@@ -46,7 +46,9 @@ def self_test(
     digest: str | None = None,
     digest_of: Callable[[Path], str] = sha256_path,
 ) -> None:
-    """Run golden rows (recorded inputs with expected outputs) on a file, unless it passed here before.
+    """Run up to four golden rows (recorded inputs with expected outputs) on a file, unless it passed here before.
+
+    Nothing is run if the folder has no golden rows, or none of this file.
 
     Args:
         predictor: The opened file.
@@ -59,6 +61,7 @@ def self_test(
 
     Raises:
         GateError: If the difference of a result from its row exceeds the row's tolerance.
+        InputError: If the file of golden rows is too large or damaged.
     """
     golden = folder / GOLDEN_FILE
     if not golden.is_file():

@@ -204,7 +204,7 @@ def _refuse_other_names(app: ASGIApp, names: frozenset[str]) -> ASGIApp:
 
 
 class _Service:
-    """The functions that answer the paths.
+    """The functions that answer requests to the server's paths, such as /predict.
 
     Args:
         models: One for each thread.
@@ -219,7 +219,7 @@ class _Service:
         self._figures = _Figures(self.queue)
 
     async def predict(self, request: Request) -> Response:
-        """Answer the texts of a request."""
+        """Answer the texts of a request with JSON, or with its errors and their status, and count it in the figures."""
         from starlette.responses import JSONResponse
 
         began, answers = time.perf_counter(), list[dict[str, Any]]()
@@ -246,7 +246,7 @@ class _Service:
         return response
 
     async def health(self, request: Request) -> Response:
-        """Return which model answers."""
+        """Return task, file, engine, number of labels and longest input of the model that answers."""
         from starlette.responses import JSONResponse
 
         model = self.model
@@ -260,7 +260,7 @@ class _Service:
         return PlainTextResponse(self._figures.text(), media_type="text/plain; version=0.0.4")
 
     async def openapi(self, request: Request) -> Response:
-        """Return the description of this interface."""
+        """Return the OpenAPI description of this server, as JSON."""
         from starlette.responses import JSONResponse
 
         return JSONResponse(_describe_api(self.model, self.options))
@@ -297,7 +297,8 @@ async def _read_body(request: Request, options: ServerOptions) -> bytes:
     """Read the body of a request.
 
     Raises:
-        RequestError: 415 if it is no JSON by its headers, 413 if it is too large, 408 if it does not arrive in time.
+        RequestError: 415 if it is no JSON by its headers, 413 if it is too large, 408 if it does not arrive in time, 499 if
+            the client closed the connection.
     """
     kind = request.headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != "application/json" or "content-encoding" in request.headers:
@@ -367,7 +368,10 @@ class _Figures:
         self._seconds, self._sum = [0] * (len(_SECONDS) + 1), 0.0
 
     def add(self, status: int, seconds: float, answers: Sequence[dict[str, Any]]) -> None:
-        """Count a request to /predict with its status and answers, and the time from its arrival to its answer."""
+        """Count a request to /predict with its status and answers; if it was answered, also its seconds.
+
+        The seconds run from the last byte of the request to its answer.
+        """
         self._statuses[status] += 1
         self._texts += len(answers)
         self._truncated += sum(bool(answer["truncated"]) for answer in answers)

@@ -183,6 +183,6 @@ def _check_amount(texts: Sequence[AnyText], limits: ServerOptions) -> None:
 
 
 def _kind(value: object) -> str:
-    """Return what a JSON value is, in JSON's words."""
+    """Return the type of a JSON value in words, such as ``a list``; ``missing`` for null."""
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
     return "missing" if value is None else names.get(type(value), "something else")

@@ -112,7 +112,7 @@ class TflitePredictor:
         signature_keys: Names of the file's signatures by length.
 
     Raises:
-        InputError: If the file is missing or the engine refuses it.
+        InputError: If the file is missing, the engine refuses it, or no signature has inputs of shape [1, length].
         MissingBackendError: If no engine is installed.
     """
 

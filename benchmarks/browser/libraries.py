@@ -113,12 +113,12 @@ LIBRARIES = (
 def find_libraries() -> dict[str, WebLibrary]:
     """Find the archives of all packages, downloading those that are missing; return the packages by short name.
 
-    They are looked for in the folder that ``POCKETBERT_WEB_LIBRARIES`` names, else in the user's cache folder. Archives
-    that are missing there are downloaded to the cache folder from the npm registry (``npm_config_registry`` names
-    another one).
+    If ``POCKETBERT_WEB_LIBRARIES`` names a folder, all archives must be in it. Else they are taken from the user's cache
+    folder; archives that it lacks are downloaded into it from the npm registry (``npm_config_registry`` names another).
 
     Raises:
-        MissingBackendError: If an archive cannot be downloaded, or does not have the pinned digest.
+        MissingBackendError: If an archive is missing from the named folder, cannot be downloaded, or does not have the
+            pinned digest, or if there is no cache folder.
     """
     named = os.environ.get(FOLDER_VARIABLE, "")
     if named:

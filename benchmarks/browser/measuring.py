@@ -52,11 +52,13 @@ class Browsers:
     def measure(
         self, variants: Sequence[Variant], texts: Sequence[Text], options: BenchmarkOptions
     ) -> list[BenchmarkResult]:
-        """Serve the page until the browsers have measured every file, and return one result for each browser.
+        """Serve the page until the browsers have measured, and return a result for each browser that measured something.
+
+        It also ends with Ctrl-C, if all browsers are silent, or if none opens the page within ten minutes.
 
         Raises:
             InputError: If no browser measured anything.
-            GateError: If every file was refused because the browsers compute wrong outputs.
+            GateError: If no browser measured anything, and a file was refused because a browser computes wrong outputs.
         """
         libraries = find_libraries()
         phones = Phones(make_plan(variants, texts, options), options.pages.count)

@@ -228,7 +228,7 @@ def _cold_start(cases: Sequence[CasePost], length: int) -> ColdStart:
 
 
 def _compare(measurements: Sequence[Measurement], baseline: str) -> Iterator[Comparison]:
-    """Yield, for each measurement, the ratio of its times to those of the baseline, repeat by repeat.
+    """Yield, for each measurement that the baseline has too, the ratio of its times to the baseline's, repeat by repeat.
 
     Repeats that only one of the two files has, as after an interruption, are left out.
     """
@@ -292,7 +292,7 @@ class Phones:
             return phone.state(identifier)
 
     def answers(self, post: AnswersPost) -> dict[str, Any]:
-        """Check the outputs of a file on a browser; return whether they are right, and the result in words."""
+        """Check the outputs of a file on a browser, and keep the result; return whether they are right, and the result in words."""
         with self._lock:
             phone, planned = self._heard(post.id), self._planned(post.file)
             name = _name(self.plan, post.file, post.unit)

@@ -194,6 +194,7 @@ class Plan:
         options: The settings of the benchmark.
         cases: (repeat, threads, number of the file) in the order in which they are measured.
         notes: Notes for the benchmark result.
+        texts: Real texts from which inputs are made.
     """
 
     files: list[PlannedFile]
@@ -242,7 +243,7 @@ class Plan:
 
 
 def make_plan(variants: Sequence[Variant], texts: Sequence[Text], options: BenchmarkOptions) -> Plan:
-    """Open the files, reduce lengths that are too long for one of them, and put the cases into a random order.
+    """Open the files, reduce lengths that are too long for one of them, and return the plan with its cases in random order.
 
     In each repeat every file is opened again, in another order, so that a phone that slows down affects all files.
 

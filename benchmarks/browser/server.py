@@ -248,7 +248,7 @@ def serve(phones: Phones, libraries: Mapping[str, WebLibrary], host: str, https:
 
     Raises:
         InputError: If this machine has no such address, or it means all network interfaces.
-        MissingBackendError: If there is no ``openssl`` to make a certificate.
+        MissingBackendError: If `https` is asked for and there is no ``openssl``, or it makes no certificate.
     """
     address = _find_address(host)
     with contextlib.ExitStack() as stack:

@@ -65,7 +65,10 @@ _LISTED_PHONE = re.compile(r"(?P<serial>\S+)\s+(?P<state>no permissions|[a-z]+)\
 
 
 def _attached() -> list[Reachable]:
-    """List the phones that ``adb devices -l`` shows, each with the reason why it cannot be used, if any."""
+    """List the phones that ``adb devices -l`` shows, each with the reason why it cannot be used, if any.
+
+    Without adb the list is empty. If the client fails, the only entry is ``adb`` with the reason.
+    """
     client = shutil.which("adb")
     if client is None:
         return []

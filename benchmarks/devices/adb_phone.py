@@ -67,7 +67,8 @@ class Adb:
 
     Raises:
         MissingBackendError: If there is no adb client.
-        InputError: If the device cannot be used, or if none is named and several are connected.
+        InputError: If the device cannot be used, or if none is named and none or several are connected.
+        MachineError: If the client or the device does not answer, or there is no space on the device.
     """
 
     def __init__(self, serial: str, afterwards: str = "") -> None:
@@ -111,7 +112,10 @@ class Adb:
         return self._call("-s", self.serial, "shell", "-T", script, timeout_s=timeout_s)
 
     def try_shell(self, *arguments: str) -> str:
-        """Run a program on the device; return its output, or an empty text if it fails."""
+        """Run a program on the device; return what it prints, which is nothing if it is missing. Its errors are ignored.
+
+        It raises MachineError if the device is lost.
+        """
         return self.script(f"{shlex.join(arguments)} 2>/dev/null || true")
 
     def properties(self) -> list[str]:
@@ -279,7 +283,10 @@ class RunnerFolder:
         self._sent, self._opened, self._series = dict[Path, str](), dict[Path, FilePredictor](), 0
 
     def send_runner(self, format: Format) -> str:
-        """Copy a format's measuring program to the device, once; return the program's digest, used as its version."""
+        """Copy a format's measuring program and the libraries beside it to the device, once; return the program's digest.
+
+        The digest is used as the program's version. Raises MissingBackendError if there is no such program.
+        """
         if format not in self.versions:
             folder = Path(os.environ.get(RUNNERS_FOLDER) or "/nonexistent")
             name = RUNNERS[format]

@@ -44,7 +44,8 @@ _VERSION_S, _RUN_S = 60.0, 300.0
 def probe_local(argument: str) -> Probe:
     """Compile the hardware probe (a C program), run it on this machine, and return what it found out.
 
-    It raises the errors of `build_probe`.
+    It raises the errors of `build_probe`, InputError if this machine does not run Linux or has another processor, and
+    MachineError if the probe fails.
     """
     if platform.system() != "Linux":
         raise InputError(Problem(LOCAL, f"the probe is written for Linux and Android, not for {platform.system()}."))
@@ -256,7 +257,9 @@ def build_probe(arch: str, folder: Path, where: str) -> tuple[Path, ProbeProgram
 
 
 def compilers(arch: str) -> Iterator[tuple[tuple[str, ...], dict[str, str]]]:
-    """Yield the compilers of this machine that can build static programs for a processor, the most suitable first.
+    """Yield the C compilers found for a processor, by name and untested: gcc or cc, cross compilers, then zig.
+
+    `build_probe` tries them in this order, since each may fail to build a static program.
 
     Yields:
         The start of the command line, and environment variables that the compiler needs in addition.

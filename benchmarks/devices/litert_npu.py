@@ -176,7 +176,10 @@ def _litert_missing() -> str:
 
 
 def _litert_now() -> list[Reachable]:
-    """List the chips of each vendor, with what is missing to compile for them; empty if LiteRT is not installed."""
+    """List the chips of each vendor, with what is missing to compile for them.
+
+    The list is empty if LiteRT is not installed, or its compilers do not run on this machine.
+    """
     if _unsupported_system() or _find_litert() is None:
         return []
     reachable = []

@@ -301,7 +301,7 @@ class Probe(_Record):
 
 
 def _clock_rows(cores: Sequence[_Core]) -> Iterator[tuple[str, str]]:
-    """Yield a row (cores, clock rates) for each group of cores with equal clock rates."""
+    """Yield a row (cores, clock rates) for each group of cores with equal clock rates; cores of unknown rate are left out."""
     numbers_by_clock: dict[str, list[int]] = {}
     for core in cores:
         if core.most_khz is not None:

@@ -37,8 +37,7 @@ class Sample(NamedTuple):
     """The times of one inference.
 
     Attributes:
-        wall_ms: Wall time by the device's clock. In an emulator it is the emulator's own time, which is left out of
-            results.
+        wall_ms: Wall time by the device's clock; not a number if an emulator counts instructions instead.
         cpu_ms: CPU time of the process that ran the inference; None if the device does not report it.
         guest_instructions: Instructions that an emulated processor executed; None on real processors.
     """

@@ -100,6 +100,8 @@ class _HubPhone:
     ) -> list[BenchmarkResult]:
         """Run a profile job for each file and length, on inputs of the service; return the times as one result.
 
+        Jobs that failed are printed, and named in the notes of the result.
+
         Raises:
             InputError: If the service profiled nothing, with the reasons.
         """

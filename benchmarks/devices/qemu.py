@@ -110,8 +110,8 @@ def _connect_qemu(argument: str) -> _QemuConnection:
 
     Raises:
         InputError: If `argument` is not one of these processors.
-        MissingBackendError: If QEMU, a C compiler or the unpacked Arm system is missing.
-        MachineError: If Python does not run in the emulator.
+        MissingBackendError: If QEMU, a C compiler or the unpacked Arm system is missing, or QEMU is version 9 or newer.
+        MachineError: If QEMU's plugin cannot be built, or Python does not run in the emulator.
     """
     where = f"{QEMU}:{argument}" if argument else QEMU
     try:
@@ -142,7 +142,7 @@ def _connect_qemu(argument: str) -> _QemuConnection:
 
 
 def _build_plugin(compiler: str, plugin: Path, where: str) -> None:
-    """Compile the QEMU plugin that counts instructions."""
+    """Compile the QEMU plugin that counts instructions; raise MachineError if that fails."""
     source = plugin.with_suffix(".c")
     source.write_bytes(resources.files(__package__).joinpath("sources", "qemu_count.c").read_bytes())
     command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(plugin), str(source)]
@@ -353,7 +353,7 @@ def find_emulator(where: str) -> str:
 
 
 def _emulator_version(emulator: str) -> str:
-    """Return the version of an emulator, e.g. ``7.2.22``."""
+    """Return the version of an emulator, e.g. ``7.2.22``; ``of unknown version`` if it prints none."""
     output = subprocess.run([emulator, "--version"], capture_output=True, text=True, check=False).stdout
     version = re.search(r"version (\d[\w.]*)", output)
     return version[1] if version else "of unknown version"

@@ -113,7 +113,7 @@ class AgentChannel:
         return self._receive(timeout_s)
 
     def close(self) -> None:
-        """End the agent, and wait until it has removed its files from the target."""
+        """End the agent, and wait until it has removed its files from the target; after 30 s the process here is killed."""
         stdin = self._process.stdin
         if stdin is not None and not stdin.closed:
             with contextlib.suppress(OSError):

@@ -228,7 +228,10 @@ def read_operators(text: str) -> OpTimes:
 
 
 def _operator_rows(graphs: str) -> Iterator[tuple[str, int, float]]:
-    """Yield (operator type, calls per inference, ms) for each row of ``benchmark_model``'s tables of operator types."""
+    """Yield (operator type, calls per inference, ms) for the rows of ``benchmark_model``'s tables of operator types.
+
+    ``DelegateOpInvoke`` is left out, since the delegate's own row contains it.
+    """
     inside = False
     for line in graphs.splitlines():
         if _TYPES_TITLE in line:

@@ -49,10 +49,11 @@ def register_device(device: Device) -> None:
 
     Args:
         device: The device. Exactly one of these must be set: ``connect`` (it can be connected to), ``compiler`` (files
-            are compiled for it), or ``instead`` in its `info` (a text on how to use it).
+            are compiled for it), ``service`` (it measures by itself), or ``instead`` in its `info` (a text on how to use
+            it).
 
     Raises:
-        ValueError: If the name is taken or invalid, or not exactly one of the three is set.
+        ValueError: If the name is taken or invalid, or not exactly one of the four is set.
     """
     ways = (device.connect, device.compiler, device.service, device.info.instead or None)
     if sum(way is not None for way in ways) != 1:
@@ -86,7 +87,7 @@ def connect(name: str) -> Connection:
 
     Raises:
         ValueError: If the name is wrong.
-        InputError: If the device cannot be reached.
+        PocketBertError: If the device cannot be reached or used: InputError, MissingBackendError or MachineError.
     """
     connect_device = device(name).connect
     assert connect_device is not None  # the latency protocol calls it for no other device
@@ -114,6 +115,8 @@ def probe(name: str) -> Probe:
     Raises:
         ValueError: If the name is wrong.
         InputError: If the probe does not run on such a device, or the device cannot be reached.
+        MissingBackendError: If a program that this needs is not installed, such as a compiler.
+        MachineError: If the probe cannot be built, or fails.
     """
     run = device(name).probe
     if run is None:

@@ -223,7 +223,7 @@ class _VelaCompiler:
 def _count_compiled(before: GraphOperators, after: GraphOperators, output: Path, log: str, seconds: float) -> Compiled:
     """Count the operators on the NPU and on the CPU in a compiled file, read vela's estimate, and build the record.
 
-    If no matrix product is on the NPU, the record says that the compilation failed, whatever vela estimates.
+    If no matrix product is on the NPU, or the estimate cannot be read, the record says that the compilation failed.
     """
     on_npu = Counter(before.counts) - Counter(after.counts)
     left = after.left_nodes(_vela_reasons(log), "the log of the compiler gives no reason")

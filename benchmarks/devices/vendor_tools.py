@@ -163,7 +163,7 @@ def operators_of(file: bytes | bytearray, graph: int, compiled_code: str = "DISP
 
 
 def operator_name(number: int) -> str:
-    """Return the name of an operator type by its number in the TFLite schema."""
+    """Return the name of an operator type by its number in the TFLite schema; ``operator NUMBER`` if it has none."""
     operators = vars(tflite_schema().BuiltinOperator).items()
     return next((name for name, value in operators if value == number), f"operator {number}")
 

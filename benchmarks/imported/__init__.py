@@ -1,6 +1,7 @@
 """Import figures of other machines.
 
-`import_figures` reads files of any kind: each file itself shows which program wrote it.
+`import_figures` reads JSON of the Mac script and the Android app, and outputs of measuring programs that users saved. Each file itself
+shows which program wrote it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Imported:
 
     Attributes:
         sessions: One result for each file from a phone, then one for each file from a Mac.
-        reported: One record for each saved text.
+        reported: One record for each saved output of a measuring program.
     """
 
     sessions: list[BenchmarkResult]
@@ -34,13 +35,13 @@ class Imported:
 
 
 def import_figures(paths: Sequence[Path], folders: Sequence[Path], facts: Sequence[Fact] = ()) -> Imported:
-    """Import results of other machines: JSON of the Mac script or Android app, saved texts of measuring programs.
+    """Import results of other machines: JSON of the Mac script or Android app, saved outputs of measuring programs.
 
     Args:
         paths: The files to import.
-        folders: Artefact folders with the measured model files. Saved texts need them. Without folders, it is not
+        folders: Artefact folders with the measured model files. Saved outputs need them. Without folders, it is not
             checked that the other results belong to known files, and the results say so.
-        facts: Facts that saved texts leave out and the user states, such as the device.
+        facts: Facts that saved outputs leave out and the user states, such as the device.
 
     Raises:
         InputError: Listing every problem of all files.

@@ -294,9 +294,10 @@ def measure_by_app(argument: str, plan: AppPlan, destination: Path) -> None:
     """Measure model files with the demo app on a phone over adb, and write all its records into one JSON file.
 
     Args:
-        argument: Serial number of the phone; None if only one is connected. An app's CPU cores cannot be chosen.
+        argument: Serial number of the phone; empty if only one is connected. ``@CORES`` is refused, since an app's CPU
+            cores cannot be chosen.
         plan: Files, threads and lengths to measure.
-        destination: The file to write.
+        destination: The file to write. Measurements that the app refuses are printed and left out.
 
     Raises:
         InputError: If the phone cannot be used, or the app measured nothing; the message lists the reasons.

@@ -194,7 +194,7 @@ class _Cell(_Record):
         return self
 
     def cpu_medians(self, burst: int) -> list[float] | None:
-        """Return the median CPU time of each burst, at least one clock step so that ratios exist; None without."""
+        """Return the median CPU time of each burst, at least one clock step so that ratios exist; None without CPU times."""
         if self.cpu_ms is None:
             return None
         return [max(x, _CLOCK_STEP_MS) for x in burst_medians(self.cpu_ms, burst)]
@@ -484,7 +484,7 @@ def _measurement(record: MacRecord, machine: Machine, variant: Variant, unit: _U
 
 
 def _comparisons(cells_by_variant: Sequence[tuple[str, list[_Cell]]], burst: int) -> list[Comparison]:
-    """Return each variant's time relative to the first variant, for each length.
+    """Return each further variant's time relative to the first one, for each length that both have.
 
     They can be compared because the script ran all variants in turns. `burst` is the number of inferences in a turn.
     """

@@ -156,7 +156,7 @@ def import_texts(
     """Import saved outputs of ``benchmark_model`` and ``onnxruntime_perf_test``.
 
     Args:
-        paths: The saved texts.
+        paths: The saved outputs.
         listed: Records of the model files of each artefact folder. A saved output contains no digest, so its model file
             is looked up there.
         facts: Facts that the saved outputs leave out and the user states, such as the device.
@@ -165,7 +165,7 @@ def import_texts(
         One record for each saved output, with the provenance `measured`.
 
     Raises:
-        InputError: Listing every problem of all texts.
+        InputError: Listing every problem of all saved outputs, including two outputs of the same file and settings.
     """
     problems = list(_argument_problems(paths, listed, facts))
     imported: dict[tuple[object, ...], Reported] = {}
@@ -189,7 +189,7 @@ def import_texts(
 def _argument_problems(
     paths: Sequence[Path], listed: Mapping[Path, Sequence[ModelRecord]], facts: Sequence[Fact]
 ) -> Iterator[Problem]:
-    """Yield problems of the arguments: facts about a text that is not imported, texts without an artefact folder."""
+    """Yield problems of the arguments: facts about an output that is not imported, outputs without an artefact folder."""
     names = {path.name for path in paths}
     if facts and not paths:
         yield Problem("--fact", "tells about a text, and none is imported.", "Give it with --import")
@@ -306,7 +306,10 @@ def _find_kind(path: Path, text: str) -> _Kind:
 
 
 def _read_figures(kind: _Kind, text: str) -> dict[str, Any]:
-    """Return the measured numbers of a saved output as fields of `Reported`; missing ones are None or left out."""
+    """Return the figures that a measuring program printed into a saved output, by their field names in `Reported`.
+
+    Figures that the output lacks are None or left out. `kind` is the program that wrote it.
+    """
     if kind is _Kind.RESULTS:
         samples = read_perf_test(text)
         statistics = Statistics.of(samples)
@@ -412,7 +415,8 @@ def _find_file(
     """Find the measured file in the artefact folders, by the path that the user stated or by its name on the device.
 
     Returns:
-        (name in tables, record). None, with the reason added to `problems`, if no file or several files match.
+        (name in tables, record). None, with the reason added to `problems`, if no file is named, none or several match, or
+        the program does not run the file's format. A file of another size is returned, with a problem.
     """
     short_name = short_names(list(listed))
     known = [

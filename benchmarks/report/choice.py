@@ -71,7 +71,8 @@ def choose_files(rows: Sequence[ModelRow], times: Times) -> list[FileChoice]:
     """Choose the file to take on each platform, and return one choice for each platform that has files.
 
     By `RULE` it is the file with the default file's scheme, unless that one failed a gate, or another file for the
-    platform is at least as good in score, size and latency and better in one of them.
+    platform is at least as good in score, size and latency and better in one of them. If the file with that scheme failed
+    or does not exist, the fastest other file (the smallest without latencies) takes its place in this rule.
 
     If no file names a platform, one file is chosen for each measured device instead. If nothing was timed either, one
     file is chosen for no platform in particular; none if the files have no score and no result of a gate.
@@ -93,7 +94,7 @@ def choose_files(rows: Sequence[ModelRow], times: Times) -> list[FileChoice]:
 
 
 def _device_of(platform: str, times: Times) -> str:
-    """Return the measured device that is of a platform; without one the device that tables show first, or "" for none."""
+    """Return the measured device that belongs to a platform, else the device that tables show first; "" if nothing was timed."""
     beginnings = _DEVICES.get(platform.split(",")[0], ())
     return next((d for d in times if d.startswith(beginnings)) if beginnings else iter(()), next(iter(times), ""))
 
@@ -121,7 +122,10 @@ def _choose(
 
 
 def _planned_file(files: Sequence[ModelRow], default: ModelRow | None) -> ModelRow | None:
-    """Return the default file, or the first one of its scheme or of what stands for that in another format; None without any."""
+    """Return the default file; if it is not among `files`, the first file of its scheme.
+
+    Without one, it is a file of the scheme that replaces it in another format. None if there is none, or no default file.
+    """
     if default is None or default in files:
         return default
     wanted = default.scheme
@@ -138,7 +142,7 @@ def _score(row: ModelRow) -> float:
 
 
 def _better_in(row: ModelRow, other: ModelRow, times: Mapping[str, float]) -> list[str]:
-    """Return in which of score, size and latency a file is better than another one."""
+    """Return the names of those figures (score, size, latency) in which a file is better than another one."""
     faster = times.get(row.name, float("inf")) < times.get(other.name, float("inf"))
     parts = [("score", _score(row) > _score(other)), ("size", row.bytes < other.bytes), ("latency", faster)]
     return [what for what, better in parts if better]

@@ -107,8 +107,9 @@ def check_repeats(earlier: BenchmarkResult, repeats: int, where: str) -> None:
 
 
 def compare_benchmarks(now: BenchmarkResult, earlier: BenchmarkResult, where: str) -> list[_Slowdown]:
-    """Compare the figures that two benchmarks share (file, device, threads, length, idle time).
+    """Return the ratio of new to old, with its interval, for each figure that two benchmarks share.
 
+    A figure is the time, or the instruction count, of one file on one device at one thread count, length and idle time.
     The interval is that of the ratio of two typical times (Welch's t interval over the logarithms of the repeats'
     medians). It holds what varies within the two sessions. What differs between two hours on a machine is not in it,
     so the allowed slowdown should not be much smaller than 0.05.
@@ -256,7 +257,8 @@ def write_comparison(later: Path, earlier: Path, output: Path) -> None:
         output: The HTML file.
 
     Raises:
-        InputError: If one of them is no benchmark, they have no figure in common, or are of different machines.
+        InputError: If one of them is no benchmark, both are the same file, they have no figure in common, or are of
+            different machines.
         MissingBackendError: If matplotlib or jinja2 is not installed.
     """
     page = _render_comparison(*_read_pair(later, earlier))
@@ -340,7 +342,9 @@ def _render_comparison(before: _StoredBenchmark, after: _StoredBenchmark) -> str
 
 
 def _describe_changes(rows: Sequence[_ChangeRow]) -> list[tuple[str, bool | None]]:
-    """Return what decides as short sentences with whether it is good: slower files first, then faster ones, else that none changed.
+    """Return (sentence, whether it is good) for each file that changed for certain: slower ones first, then faster ones.
+
+    If no file did, one sentence says so.
 
     Args:
         rows: Rows of the condition that the page shows first.

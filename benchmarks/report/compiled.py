@@ -43,7 +43,7 @@ class _CompilationWords:
         same: Share of rows with the same decision (largest logit) in emulator and CPU.
         score: On labelled rows, emulated and on this machine's CPU.
         difference: Largest difference of an output and the one that is allowed.
-        verdict: Whether it was compiled and answers as it should.
+        verdict: ``passed`` if the file was compiled and its emulated answers, if any, are near enough; else ``failed``.
     """
 
     compilation: Compilation
@@ -233,7 +233,10 @@ def make_estimate_table(compilations: Sequence[Compilation]) -> tuple[list[str],
 
 
 def make_reported_table(reported: Sequence[Reported]) -> tuple[list[str], list[list[str]]]:
-    """Return (header, rows) of figures read from saved texts of measuring programs; empty columns are left out."""
+    """Return (header, rows) of a table of the times and memory that users' saved outputs of measuring programs report.
+
+    There is one row for each output. Columns of times and memory without any figure are left out.
+    """
 
     def milliseconds(value: float | None) -> str:
         return wording.NONE if value is None else wording.milliseconds(value)
@@ -265,7 +268,7 @@ def make_reported_table(reported: Sequence[Reported]) -> tuple[list[str], list[l
 
 
 def make_reported_stamps(reported: Sequence[Reported]) -> list[str]:
-    """Return one line for each saved text of a measuring program: device, program, settings, and the text's name."""
+    """Return one line for each saved output of a measuring program: device, program, settings, and name of the saved file."""
     stamps = []
     for one in reported:
         settings = f" ({'; '.join(one.settings)})" if one.settings else ""

@@ -62,7 +62,7 @@ def _describe_score(score: ScoreChange) -> str:
 
 
 def _describe_speed(ratio: tuple[float, float, float]) -> str:
-    """Return the ratio of times in words: ``2.31x faster (2.20-2.42)``."""
+    """Return the ratio of times in words as `wording.speed` does: ``2.31× faster (2.20–2.42)``."""
     median, low, high = ratio
     return wording.speed(Ratio(median=median, low=low, high=high, pairs=0, confidence=CONFIDENCE))
 
@@ -140,7 +140,7 @@ def _describe_verdict(found: Differences) -> str:
 
 
 def _make_tiles(diff: ModelDiff) -> list[tuple[str, str]]:
-    """Return (value, label) of the large figures on top: verdict on the score, flips, size and time."""
+    """Return (value, label) of the large figures on top: change of the score, changed answers, size and time."""
     found, tiles = diff.differences, list[tuple[str, str]]()
     if (score := found.score) is not None:
         metric = METRICS[score.metric]
@@ -173,7 +173,10 @@ def _place_interval(score: ScoreChange) -> dict[str, str]:
 
 
 def _outcome_shares(found: Differences) -> list[tuple[str, int, str, str]]:
-    """Return (words, rows, width in per cent, colour of the style sheet) for the bar of gains and losses."""
+    """Return (words, rows, width in per cent, colour of the style sheet) for each part of the bar of gains and losses.
+
+    The list is empty without gold labels.
+    """
     o = found.outcomes
     if o is None or not found.rows:
         return []
@@ -187,5 +190,5 @@ def _outcome_shares(found: Differences) -> list[tuple[str, int, str, str]]:
 
 
 def _shorten(flips: Sequence[Flip]) -> list[tuple[Flip, list[str]]]:
-    """Return each flip with its texts cut to what the page shows."""
+    """Return each changed answer with its texts, of which long ones are cut to what the page shows."""
     return [(flip, [t if len(t) <= _MOST_LETTERS else f"{t[:_MOST_LETTERS]} …" for t in flip.texts]) for flip in flips]

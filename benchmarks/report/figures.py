@@ -136,7 +136,7 @@ class TrainingCourse(_Record):
 
 
 class ReportData(_Record):
-    """Everything that the report shows. What is None or empty is left out, with a sentence that says why.
+    """Everything that the report shows. What is None or empty is left out; for the main parts the page says why.
 
     Attributes:
         title: Heading.
@@ -371,9 +371,10 @@ def shown_sessions(data: ReportData) -> list[BenchmarkResult]:
 
 
 def headline_condition(result: BenchmarkResult) -> tuple[int, Length]:
-    """Return (threads, length) of the latencies that tables show first: one thread and real text if measured.
+    """Return (threads, length) of the latencies that tables show first: the fewest threads, and real text if it was measured.
 
-    One thread, since a phone's other cores are used by other apps; real text, since that is what users type.
+    Few threads, since a phone's other cores are used by other apps; real text, since that is what users type. Without
+    real text, it is the first length.
     """
     threads = min(result.protocol.threads)
     lengths = result.protocol.lengths

@@ -72,7 +72,10 @@ def _baseline_ratio(session: BenchmarkResult, m: Measurement) -> str:
 
 
 def describe_sessions(result: BenchmarkResult) -> list[str]:
-    """Return the lines below the latency table, for each device: where its figures come from, load, notes, times of other steps."""
+    """Return the lines below the latency table: for each device where its figures come from, load, notes and times of other steps.
+
+    Checks of answers that a device passed follow, unless it is this machine, and last the runs for minutes.
+    """
     lines = []
     for session in result.sessions:
         first = session.measurements[0]
@@ -182,11 +185,11 @@ def write_result(result: BenchmarkResult, path: Path, folders: Sequence[Path]) -
 
 
 def _model_rows(result: BenchmarkResult, default: str) -> list[ModelRow]:
-    """Return a row of the report's top table for each file that was timed, compiled, or measured by an imported text.
+    """Return a row of the report's top table for each file that was timed, compiled, or reported in a saved output.
 
     Args:
         result: The result of the benchmark.
-        default: Digest of the file that is opened by default; None if unknown.
+        default: Digest of the file that is opened by default.
     """
     sessions = result.sessions or [result]  # nothing was timed: the files are those that were compiled
     first = {(v.name, v.sha256) for v in sessions[0].variants}
@@ -248,7 +251,10 @@ def _file_scores(folders: Mapping[Path, Artefacts], result: BenchmarkResult) -> 
 
 
 def _recorded_scores(folders: Mapping[Path, Artefacts]) -> _FileScores | None:
-    """Return the files' scores that are stored in the artifacts.json of the folders; None if there are none."""
+    """Return the files' scores that the artifacts.json of the folders record on one set of rows; None if there are none.
+
+    It is the eval rows, or the set on which most files were scored. Scores by another metric than the first are left out.
+    """
     records = [record for artefacts in folders.values() for record in artefacts.models()]
     sets = Counter(name for record in records for name in record.scores)
     if not sets:
@@ -297,8 +303,8 @@ class ModelFigures:
         kept: Share of the teacher's score that is left, a fraction.
         p50_ms: Median latency in ms, in the condition that the tables show first.
         p90_ms: 90th percentile in ms.
-        time_ratio: Time relative to the first model, below 1 for a faster one: the median of the rounds' ratios.
-        time_ratio_low: Lower end of its 95 % interval.
+        time_ratio: Time relative to the benchmark's baseline, below 1 for a faster file, as `statistics.time_ratio` computes it.
+        time_ratio_low: Lower end of its interval.
         time_ratio_high: Upper end of that interval.
         passed: Whether every gate passed.
     """

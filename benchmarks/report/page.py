@@ -97,7 +97,7 @@ def write_report(data: ReportData, path: Path) -> None:
 
 
 def render_report(data: ReportData) -> str:
-    """Return the report as HTML text of less than 2 MB: of very many figures the folded details are cut, and that is said."""
+    """Return the report as HTML text. If it would exceed 1.9 MB, folded details are cut, and the page says so."""
     measured = sum(len(session.measurements) for session in data.timed.sessions) if data.timed else 0
     page = ""
     for plots_shown, most_rows in _DETAILS[(measured > _FEW) + (measured > _MANY) :]:
@@ -180,7 +180,7 @@ def _check_values(data: ReportData, sources: Sources) -> dict[str, Any]:
 
 
 def _search_values(data: ReportData, sources: Sources) -> dict[str, Any]:
-    """Return the template's values for a search inside a budget and for the sensitivity of roles."""
+    """Return the template's values for a plan, the students that were tried, a search inside a budget and the sensitivity of roles."""
     search, sensitivity = data.search, data.sensitivity
     values: dict[str, Any] = {"planned": [], "tried": [], "searched": [], "considered": [], "contest": [], "limits": ""}
     values["sensitive"] = make_sensitivity_tables(sensitivity)
@@ -297,7 +297,10 @@ def _make_tiles(data: ReportData, chosen: ModelRow) -> list[tuple[str, str]]:
 
 
 def _find_fastest_file(data: ReportData) -> str:
-    """Return the name of the file with the lowest median latency; empty if fewer than two files were timed."""
+    """Return the name of the file with the lowest of the median latencies that tables show first.
+
+    It is empty if fewer than two files were timed so.
+    """
     if data.timed is None or not data.timed.headline.timed:
         return ""
     threads, length = headline_condition(data.timed.headline)
@@ -423,7 +426,10 @@ def _largest_operators(profile: Profile) -> list[tuple[str, int, float, float]]:
 
 
 def _draw_training(data: ReportData, sources: Sources) -> list[Figure]:
-    """Draw the training loss of each model with its terms; layers that are trained separately have a plot of their own."""
+    """Draw each model's training loss with its terms, then its learning rate with scores on validation rows.
+
+    Layers that are trained separately have a plot of their own.
+    """
     if not data.curves and not data.courses:
         return []
     source = cite_run(sources, data, "training losses, rates and validation scores")

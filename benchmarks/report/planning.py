@@ -19,7 +19,10 @@ _ABOUT = "~"
 
 
 def make_plan_table(plan: StudentPlan) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows of the table for the terminal: a row for each student, a column for each file with size and p90."""
+    """Return header and rows of the table for the terminal: a row for each student, a column for each file with size and p90.
+
+    Files outside the limits stand in brackets, chosen ones have a ``*``.
+    """
     files = _planned_files(plan)
     header = ["student", "pieces", "training", *(_column(file) for file in files)]
     rows = []
@@ -35,7 +38,10 @@ def make_plan_table(plan: StudentPlan) -> tuple[list[str], list[list[str]]]:
 
 
 def _planned_files(plan: StudentPlan) -> list[PlannedFile]:
-    """Return the files of the first student that stand for the columns: all but exported files that were not asked for."""
+    """Return the first student's files that are shown: those that are timed or not fp32, else all.
+
+    They stand for the columns, since all students have files of the same formats and schemes.
+    """
     files = plan.students[0].files
     return [file for file in files if file.times or file.scheme is not Scheme.FP32] or files
 
@@ -87,7 +93,10 @@ def describe_plan(plan: StudentPlan) -> list[str]:
 
 
 def _explain_choice(plan: StudentPlan, chosen: PlannedStudent) -> str:
-    """Return in words how a chosen student stands to the limits: one that --choose named may not be the largest inside, or not inside."""
+    """Return in words whether a chosen student is the largest inside the limits, inside or outside of them, or no limit is set.
+
+    Only a student that --choose named can be another than the largest one inside.
+    """
     if not plan.limits.text or plan.scheme is None:
         return "no limit is set"
     if any(plan.limits.exceeded(file) for file in chosen.files if plan.is_chosen(file)):
@@ -158,7 +167,10 @@ def _draw_plan(plan: StudentPlan, source: Citation) -> list[Figure]:
 
 
 def _page_row(plan: StudentPlan, student: PlannedStudent, file: PlannedFile) -> dict[str, object]:
-    """Return the cells of a file in the page's table."""
+    """Return the cells of a planned file's row in the page's table, by name, with estimates marked.
+
+    They are student, file, size, p50 and p90 on each device, training time, exceeded limits, and whether the plan chooses it.
+    """
     times = {time.device: time for time in file.times}
     return {
         "student": student.name,

@@ -337,7 +337,9 @@ def draw_search(
     title: str,
     log: bool = False,
 ) -> str:
-    """Draw the score lost, or the latency, over the size of candidate files as SVG text, with the Pareto front and the limits.
+    """Draw the score lost, or the latency, over the size of candidate files as SVG text, with the limits.
+
+    The Pareto front is drawn too if all candidates have one group.
 
     Args:
         points: The candidate files.
@@ -389,7 +391,8 @@ _LONGEST_NAME, _MOST_NAMES = 30, 16
 def _write_names(drawing: Drawing, axes: Axes, names: Sequence[_PointName]) -> None:
     """Write names beside their points, the first ones first, so that they cover nothing.
 
-    A name that has no place is left out: the legend or the table has them all.
+    Long names are cut. Names without room, and those after the first `_MOST_NAMES`, are left out: the legend or the table
+    has them all.
     """
     from matplotlib.transforms import Bbox
 

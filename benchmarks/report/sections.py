@@ -244,7 +244,9 @@ def _draw_front(costs: _DeviceCosts, number: int, data: ReportData, sources: Sou
 
 
 def _mark_front(costs: _DeviceCosts, sign: int) -> list[FilePoint]:
-    """Set `line` on points that no other beats in score and cost, `beaten` on those beaten in size as well.
+    """Set `line` on the Pareto front of score and cost, and `beaten` on points that are not on the front of score, cost and size.
+
+    Points whose cost is partial are on no front.
 
     Args:
         costs: The costs on one device.
@@ -268,7 +270,10 @@ def _mark_unbeaten(rows: Sequence[tuple[float, ...]]) -> list[bool]:
 
 
 def draw_tried_students(tried: TriedStudents, source: Citation) -> list[Figure]:
-    """Plot score over latency of the students among which a run chose one, and what had to be kept; no plot if none was timed."""
+    """Plot score over latency of the students among which a run chose one, with a line at the score that had to be kept.
+
+    Students without score, size or latency are left out; there is no plot without any.
+    """
     metric, scale = METRICS[tried.metric], 100 if METRICS[tried.metric].unit is Unit.FRACTION else 1
     points, legend = list[FilePoint](), list[tuple[str, int]]()
     for number, s in enumerate(tried.students):
@@ -432,7 +437,10 @@ def _sensitivity_rows(sensitivity: Sensitivity) -> list[dict[str, Any]]:
 
 
 def make_role_tables(rows: Sequence[ModelRow]) -> list[tuple[ModelRow, str, bool]]:
-    """Return (file, its roles' schemes as a line, whether the recipe set any), files with such a choice first."""
+    """Return (file, its roles' schemes as a line, whether the recipe set any) for each file with known roles.
+
+    Files for which the recipe set a role's scheme come first.
+    """
     tables = [(row, summarize_roles(row.roles), any(r.chosen for r in row.roles)) for row in rows if row.roles]
     return sorted(tables, key=lambda table: not table[2])
 
@@ -451,7 +459,8 @@ def compare_with_plan(
         result: Their latencies.
 
     Returns:
-        For each file: path, planned and written size with the difference; for each latency its device, p50 and p90 likewise.
+        For each planned file that was written: path, planned and written size with the difference. For each latency that was
+        planned and measured on the same device: p50 and p90 likewise.
     """
     table = []
     for file in planned:

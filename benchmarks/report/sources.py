@@ -81,7 +81,10 @@ def cite_run(sources: Sources, data: ReportData, what: str) -> Citation:
 
 
 def cite_scores(sources: Sources, data: ReportData) -> Citation:
-    """Cite what computed the scores, apart for files that were not scored by an engine but by the project's own evaluator."""
+    """Cite the machine that computed the scores, and return the mark.
+
+    Files that were scored by the project's evaluator instead of an engine have an entry of their own.
+    """
     machine = data.scored_machine or data.machine.summary
     rows = sorted({row.eval_score.rows for row in data.rows if row.eval_score is not None})
     counted = f" on {' to '.join(f'{n:,}' for n in dict.fromkeys((rows[0], rows[-1])))} rows" if rows else ""

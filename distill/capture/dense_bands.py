@@ -44,7 +44,7 @@ def _attend(
     is_global_attn: bool,
     output_attentions: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Compute one layer's windowed and global attention, and store its inputs and scores in the active recorder.
+    """Compute one layer's windowed and global attention, and store what the active recorder keeps of it.
 
     Each token attends to its window and to the global tokens, and a global token to all.
     Source: Beltagy, Peters and Cohan 2020, arXiv 2004.05150, section 3.1, without dilation.

@@ -37,7 +37,7 @@ class _CapturingV1(AttentionV1, CapturingModule):  # type: ignore[misc]
         relative_pos: Tensor | None = None,
         rel_embeddings: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute the attention of one layer, and store its scores, queries, keys and values in the active recorder.
+        """Compute the attention of one layer, and store what the active recorder keeps: scores, queries, keys, values.
 
         If the recorder ends the forward pass here, no context is computed.
 
@@ -80,7 +80,7 @@ class _CapturingV2(AttentionV2, CapturingModule):  # type: ignore[misc]
         relative_pos: Tensor | None = None,
         rel_embeddings: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute the attention of one layer and store its inputs in the active recorder; see `_CapturingV1.forward`.
+        """Compute the attention of one layer, and store what the active recorder keeps; see `_CapturingV1.forward`.
 
         `relative_pos` holds the tokens' distances, or buckets of distances.
         """
@@ -125,11 +125,11 @@ def _require_own_queries(query_states: Tensor | None) -> None:
 def _attend(
     module: Any, vectors: QueryKeyValue, scores: Tensor, mask: Tensor, output_attentions: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Mask attention scores, store them in the active recorder, and compute the layer's output from them.
+    """Mask attention scores, store what the active recorder keeps, and compute the layer's output from the scores.
 
     Args:
         module: The attention module, whose dropout is applied.
-        vectors: Queries, keys and values; the recorder gets them if it wants them.
+        vectors: Queries, keys and values.
         scores: Scaled scores before the mask, [B, H, S, S].
         mask: 1 where a token may attend to another, [B, 1, S, S]. Only padded keys are masked.
         output_attentions: Whether to return the probabilities too.

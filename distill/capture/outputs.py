@@ -50,7 +50,7 @@ class LmHead:
         where: Recipe key that error messages name.
 
     Attributes:
-        has_next_sentence: Whether the model has a next-sentence head too.
+        has_next_sentence: Whether the model also has a head for two segments: next sentence, or ALBERT's order.
 
     Raises:
         InputError: If the model's class has no masked-language-model head, or one that this project does not know.
@@ -103,7 +103,7 @@ class LmHead:
 
 
 def _first_head_module(model: Any) -> nn.Module | None:
-    """Return the first module of a model's masked-LM head, which reads the encoder's output; None if it has none."""
+    """Return the first module of a model's masked-LM head, which reads the encoder's output; None if none is known."""
     name = type(model).__name__
     for family in all_families():
         if family.lm_head is not None and name in [family.class_name(suffix) for suffix in _HEADS]:

@@ -35,7 +35,7 @@ class _CapturingMpnet(MPNetSelfAttention, CapturingModule):  # type: ignore[misc
         output_attentions: bool = False,
         **_: Any,
     ) -> tuple[Tensor, ...]:
-        """Compute the attention of one layer, and store its scores, queries, keys and values in the active recorder.
+        """Compute the attention of one layer, and store what the active recorder keeps: scores, queries, keys, values.
 
         Args:
             hidden_states: States of the tokens, [B, S, d].
@@ -68,7 +68,7 @@ class _CapturingSqueezeBert(SqueezeBertSelfAttention, CapturingModule):  # type:
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None, output_attentions: bool
     ) -> dict[str, Tensor]:
-        """Compute the attention of one layer, and store its scores, queries, keys and values in the active recorder.
+        """Compute the attention of one layer, and store what the active recorder keeps: scores, queries, keys, values.
 
         Args:
             hidden_states: States of the tokens, channels first, [B, d, S].
@@ -79,7 +79,7 @@ class _CapturingSqueezeBert(SqueezeBertSelfAttention, CapturingModule):  # type:
             The context, [B, d, S], under the name ``context_layer``.
 
         Raises:
-            ValueError: If scores are requested.
+            ValueError: If probabilities are requested.
         """
         _refuse_probabilities(output_attentions)
         projected = (projection(hidden_states).transpose(1, 2) for projection in (self.query, self.key, self.value))
@@ -96,7 +96,7 @@ class _CapturingXlm(MultiHeadAttention, CapturingModule):  # type: ignore[misc]
     def forward(
         self, input: Tensor, mask: Tensor, kv: None = None, cache: Any = None, output_attentions: bool = False, **_: Any
     ) -> tuple[Tensor, ...]:
-        """Compute self-attention over all real tokens, and store its inputs and scores in the active recorder.
+        """Compute self-attention over all real tokens, and store what the active recorder keeps of it.
 
         Args:
             input: States of the tokens, [B, S, d].
@@ -138,7 +138,7 @@ def _split_heads(states: Tensor, heads: int) -> Tensor:
 
 
 def _bound_mask(mask: Tensor) -> Tensor:
-    """Raise the smallest numbers of an additive mask: transformers' would make the difference of two scores infinite."""
+    """Raise numbers below -1e4 in an additive mask to -1e4: with transformers', differences of scores are infinite."""
     return mask.clamp(min=MASKED_SCORE)
 
 

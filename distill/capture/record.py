@@ -22,7 +22,7 @@ from pocketbert.distill.capture.recorder import AttentionRecorder, CapturingModu
 def record_attention(
     model: Any, family: Family, layers: Iterable[int], relations: Iterable[int] = (), *, stop: bool = False
 ) -> AttentionRecorder:
-    """Make a model's attention layers record scores, queries, keys and values, and return the recorder.
+    """Make a model's attention layers record scores, queries, keys and values of chosen layers; return the recorder.
 
     Args:
         model: A transformers model; its attention is replaced by one that records.
@@ -35,8 +35,8 @@ def record_attention(
         The recorder, a context manager for each forward pass.
 
     Raises:
-        InputError: If the family names a way to record attention that no plugin has registered, or the layers of the
-            model cannot be counted.
+        InputError: If the family names a way to record attention that no plugin has registered, or if an entry of the
+            model's configuration rules out recording or distillation.
         ValueError: If the model has no such layer.
     """
     check_distillable(family, model.config.to_dict())

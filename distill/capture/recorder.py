@@ -37,8 +37,8 @@ _active: list[AttentionRecorder] = []
 class QueryKeyValue:
     """Queries, keys and values of one layer by head, as the model passes them to its attention function.
 
-    They include biases, and rotary positions if the model has them, but not the scaling of the scores, unless the
-    model scales its queries itself.
+    They include the biases of their projections, and rotary positions if the model has them, but not the scaling of the
+    scores, unless the model scales its queries itself.
 
     Attributes:
         query: [B, H, S, head size].
@@ -61,8 +61,8 @@ class EndOfPassError(Exception):
 class AttentionRecorder:
     """Context manager that stores attention scores, queries, keys and values of chosen layers in a forward pass.
 
-    Open it around one forward pass; when the block ends, it checks that the attention of every layer has called the
-    recorder. After an error nothing is kept.
+    Open it around one forward pass; when the block ends, it checks that the attention of every layer that was to run
+    has called the recorder once. After an error nothing is kept.
 
     Args:
         layers: Layers whose scores before the softmax are kept, from 0.
@@ -73,7 +73,7 @@ class AttentionRecorder:
             chosen, the pass runs to its end.
 
     Attributes:
-        scores: Attention scores before the softmax by layer, [B, H, S, S] each, with the additive mask applied.
+        scores: Attention scores before the softmax by layer, [B, H, S, S] each, with the mask applied.
         relations: Queries, keys and values by layer.
 
     Raises:
@@ -100,7 +100,7 @@ class AttentionRecorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """Stop recording, and check that every layer's attention called the recorder.
+        """Stop recording, and check that the attention of every layer that was to run called the recorder.
 
         Returns:
             Whether the recorder itself ended the pass.
@@ -171,16 +171,16 @@ def capturing_attention(
     dropout: float = 0.0,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Compute scaled dot-product attention, and store its scores, queries, keys and values in the active recorder.
+    """Compute scaled dot-product attention, and store what the active recorder keeps: scores, queries, keys, values.
 
-    If the recorder ends the pass here, neither probabilities nor context are computed.
+    Without a recorder nothing is stored. If it ends the pass here, neither probabilities nor context are computed.
 
     Args:
         module: The attention module that calls this function.
         query: Queries, [B, H, S, head size].
         key: Keys, [B, H, S, head size].
         value: Values, [B, H, S, head size].
-        attention_mask: Added to the scores, [B, 1, 1, S]; None if all tokens are real.
+        attention_mask: Added to the scores, [B, 1, 1, S] or a shape that expands to [B, H, S, S]; None to add nothing.
         scaling: Factor on the scores; default 1/sqrt(head size).
         dropout: Dropout rate of the probabilities.
 
@@ -229,7 +229,8 @@ def additive_mask(
         device: Device of the mask if `attention_mask` is None.
 
     Returns:
-        The term to add to the scores, [B, 1, 1, S], or [B, 1, S, S] with a window; None if every token attends to all.
+        The term to add to the scores, [B, 1, 1, S], or with a window [B, 1, S, S] ([1, 1, S, S] if all tokens are
+        real); None without window and padding.
     """
     allowed = None if attention_mask is None else attention_mask[:, None, None, :].to(dtype)
     if local_size is not None:

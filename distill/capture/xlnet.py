@@ -37,7 +37,7 @@ class _CapturingRelativeAttention(XLNetRelativeAttention, CapturingModule):  # t
         attn_mask: Tensor | None = None,
         output_attentions: bool = False,
     ) -> Any:
-        """Compute the attention of one layer, and store its scores, queries, keys and values in the active recorder.
+        """Compute the attention of one layer, and store what the active recorder keeps: scores, queries, keys, values.
 
         If the recorder ends the forward pass here, no context is computed.
 

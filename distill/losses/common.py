@@ -242,8 +242,8 @@ _REFERENCE_MASKED = -1e2
 def reference_score_mse(student: Tensor, teacher: Tensor) -> Tensor:
     """Compute the mean squared error of attention scores as TinyBERT's released code does, with padding in the mean.
 
-    Masked scores are set to 0 in both models, and the mean is over B * H * S * S: padded keys add 0 and stay in the
-    denominator, and padded queries count as real ones do.
+    Scores of -100 or less, as padded keys have them, are set to 0 in each model. The mean is over B * H * S * S: padded
+    keys add 0 and stay in the denominator, and padded queries count as real ones do.
 
     Args:
         student: The student's scores before the softmax with the additive mask applied, [B, H, S, S].
@@ -323,7 +323,10 @@ class _Divergence(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, student: Tensor, teacher: Tensor, weight: Tensor | None, temperature: float) -> Tensor:
-        """Compute the weighted sum of KL divergences, and its gradient ``w_r (softmax(s_r / T) - softmax(t_r / T)) / T`` if needed."""
+        """Compute the weighted sum of KL divergences, and keep T times its gradient for `backward` if it is needed.
+
+        T times the gradient is ``w_r (softmax(s_r / T) - softmax(t_r / T))``.
+        """
         dtype = torch.promote_types(student.dtype, torch.float32)
         total = torch.zeros((), dtype=dtype, device=student.device)
         needs_gradient = bool(ctx.needs_input_grad[0])

@@ -38,9 +38,9 @@ _COSENT_SCALE = _CONTRASTIVE_SCALE = 20.0
 _BY_HEAD = ("labels", "logits")
 """Terms that each of several heads has."""
 TEXT_NUMBERS = "texts"
-"""Name of the numbers of texts in a batch, of which equal texts have the same."""
+"""Name of the tensor in a batch that numbers its texts; equal texts have the same number."""
 QUERY_ROWS = "query_rows"
-"""Name of the number of neighbouring rows of a batch that belong to one query."""
+"""Name of the tensor in a batch with the number of neighbouring rows that belong to one query."""
 _PADDED_SCORE = -1e4
 """Added to the score of a padded token as start or end of an answer, and of a row that is no choice: its probability is 0,
 and the score finite."""
@@ -168,9 +168,9 @@ def soft_loss(
       choices of a question.
     - Regression: the squared error.
     - Question answering: the mean of the divergences of start and end over the real tokens.
-    - Feature extraction: 1 minus the cosine of the text vectors. If they may be cut (`Pooling.dimensions`), the mean of
-      this over their lengths, the whole vector included (Kusupati et al. 2022, arXiv 2205.13147, eq. 1, with equal
-      weights).
+    - Feature extraction: 1 minus the cosine of the text vectors. If vectors may be cut to their first numbers
+      (`Pooling.dimensions`), the mean of this over all lengths, the whole one included (Kusupati et al. 2022, arXiv
+      2205.13147, eq. 1, with equal weights).
 
     Args:
         task: Task of the model, such as classification; decides the loss.
@@ -219,9 +219,10 @@ def order_loss(outputs: Any, batch: Mapping[str, Tensor], pooling: Pooling, proj
     """Compute how far the cosines of scored pairs of texts are from the order of their scores (CoSENT).
 
     ``log(1 + sum exp(20 (cos_j - cos_i)))`` over all pairs of texts i and j of the batch with ``score_i > score_j``
-    (Su 2022, kexue.fm/archives/8847; `CoSENTLoss` of sentence-transformers). Only the order of the scores counts, so that they may
-    be grades of people, answers of a reranker, or 1 for texts that belong together and 0 for others. If vectors may be cut, it is the
-    mean over their lengths. Pairs are compared with those of the same portion of a batch only.
+    (Su 2022, kexue.fm/archives/8847; `CoSENTLoss` of sentence-transformers). Only the order of the scores counts, so
+    that they may be grades of people, answers of a reranker, or 1 for texts that belong together and 0 for others. If
+    vectors may be cut to their first numbers, it is the mean over all lengths. Pairs are compared only with those in
+    the same portion of a batch.
 
     Args:
         outputs: The result of the student, a transformers model.
@@ -241,11 +242,12 @@ def order_loss(outputs: Any, batch: Mapping[str, Tensor], pooling: Pooling, proj
 
 
 def margin_loss(outputs: Any, batch: Mapping[str, Tensor], pooling: Pooling, projection: Project | None = None) -> Term:
-    """Compute the squared error of the margins between a query's better and other text against the teacher's (MarginMSE).
+    """Compute the squared error of the student's margins between a query's better and other text (MarginMSE).
 
-    ``(q . p - q . n - margin)^2``, the mean over triples (Hofstaetter et al. 2020, arXiv 2010.02666, eq. 1; `MarginMSELoss` of
-    sentence-transformers). The dot product is the cosine where the vectors have length 1. If they may be cut, it is the mean over
-    their lengths, with cut vectors of length 1.
+    It is ``(q . p - q . n - margin)^2`` with the teacher's margin, the mean over triples (Hofstaetter et al. 2020,
+    arXiv 2010.02666, eq. 1; `MarginMSELoss` of sentence-transformers). Vectors are scaled to length 1 if `pooling`
+    normalises them; then the dot product is the cosine. If vectors may be cut to their first numbers, it is the mean
+    over all lengths, and cut vectors are always scaled.
 
     Args:
         outputs: The result of the student, a transformers model.
@@ -268,11 +270,12 @@ def margin_loss(outputs: Any, batch: Mapping[str, Tensor], pooling: Pooling, pro
 def contrastive_loss(
     outputs: Any, batch: Mapping[str, Tensor], pooling: Pooling, projection: Project | None = None
 ) -> Term:
-    """Compute the cross-entropy of finding a query's text among all texts of the batch that belong to other queries (InfoNCE).
+    """Compute the cross-entropy of finding each query's text among the texts and negatives of all queries (InfoNCE).
 
-    The logits are 20 times the cosines (van den Oord et al. 2018, arXiv 1807.03748, eq. 4; `MultipleNegativesRankingLoss` of
-    sentence-transformers). A text that some row of the batch pairs with the same query is no negative of it. If vectors may be cut, it
-    is the mean over their lengths. Texts are compared with those of the same portion of a batch only.
+    The logits are 20 times the cosines (van den Oord et al. 2018, arXiv 1807.03748, eq. 4;
+    `MultipleNegativesRankingLoss` of sentence-transformers). A text that the batch also pairs with the same query is
+    not counted as its negative. If vectors may be cut to their first numbers, it is the mean over all lengths. Texts
+    are compared only with those in the same portion of a batch.
 
     Args:
         outputs: The result of the student, a transformers model.
@@ -306,7 +309,7 @@ def make_vectors(states: Tensor, mask: Tensor, pooling: Pooling, projection: Pro
 
 
 def _list_lengths(pooling: Pooling, vectors: Tensor) -> list[int]:
-    """Return the lengths to which vectors [B, W] may be cut, and W."""
+    """Return the numbers below W to which vectors [B, W] may be cut, followed by W."""
     return [n for n in pooling.dimensions if n < vectors.shape[-1]] + [vectors.shape[-1]]
 
 

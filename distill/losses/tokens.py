@@ -46,8 +46,8 @@ def next_sentence(logits: Tensor, labels: Tensor) -> Term:
     """Compute the cross-entropy of next-sentence predictions (Devlin et al. 2019, arXiv 1810.04805, section 3.1).
 
     Args:
-        logits: Logits of "follows" and "does not follow", [B, 2].
-        labels: 0 if the second segment follows, 1 if it does not, -100 for a row with one segment, [B]; see
+        logits: Logits of "follows" and "does not follow" (ALBERT: "in order" and "swapped"), [B, 2].
+        labels: 0 for the first of these, 1 for the second, -100 for a row with one segment, [B]; see
             `pocketbert.distill.text.pairs.PairedRows`.
 
     Returns:
@@ -114,8 +114,8 @@ class SparseLogits:
 
     Attributes:
         ids: Token ids, [N, K] int32; first the k most probable, then the sampled ones.
-        weights: Weight of each token id, [N, K] fp32; a row sums to 1. An id that was sampled repeatedly stands once,
-            and the entries left over hold id 0 and weight 0.
+        weights: Weight of each token id, [N, K] fp32; a row sums to 1, or to the probability of the k tokens if none
+            are sampled. An id that was sampled repeatedly stands once; entries left over hold id 0 and weight 0.
         negative_entropy: ``sum_v p_T log p_T`` over the whole vocabulary, [N] fp32, in nats.
         vocabulary: Number of tokens, V.
         temperature: T of ``p_T = softmax(z / T)``.

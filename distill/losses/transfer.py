@@ -5,9 +5,9 @@
 The divergence of attention maps is `pocketbert.distill.losses.common.attention_kl`, the next-sentence loss
 `pocketbert.distill.losses.tokens.next_sentence`.
 
-Conventions: B batch, S length, d width between the blocks, V vocabulary, n tokens. Every mean over tokens is over those
-of `counted_mask`: by default the real ones, so that padding changes nothing; as in the released code
-(google-research/mobilebert), all.
+Conventions: B batch, S length, d width between the blocks, V vocabulary, n tokens. `feature_transfer` averages over the
+tokens of `counted_mask`: by default the real ones, so that padding changes nothing; with `reference` all, as in the
+released code (google-research/mobilebert).
 """
 
 from __future__ import annotations

@@ -71,7 +71,8 @@ SOURCE = MethodSource(
 def train(job: StageJob[DistilBertStage]) -> StageResult:
     """Train a stage of method `distilbert` on the job's rows, and return the losses.
 
-    If the stage has ``cache``, the teacher's predictions are computed and stored first, and training reads those.
+    If the stage has ``freeze_positions``, the student's position table is frozen. If it has ``cache``, the teacher's
+    predictions are computed and stored first, and training reads those.
     """
     pair, stage = job.pair, job.pair.stage
     if stage.freeze_positions:
@@ -105,7 +106,8 @@ class DistilBertDistillation:
         where: Recipe key that error messages name.
 
     Raises:
-        InputError: Listing everything in which the two models do not fit each other or the stage.
+        InputError: Listing everything in which the two models do not fit each other or the stage; or if one of them has
+            no masked-language-model head.
     """
 
     def __init__(

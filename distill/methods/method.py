@@ -211,7 +211,7 @@ class StageResult:
 
 
 class Heads(IntEnum):
-    """Heads of teacher and student in stages on plain text. A larger number includes the heads of the smaller ones."""
+    """Heads of teacher and student in stages on plain text. Each but `TOKENS` includes the heads of smaller numbers."""
 
     ENCODER = 0
     """None: the encoder."""

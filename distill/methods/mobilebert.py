@@ -101,7 +101,7 @@ def train(job: StageJob[MobileBertStage]) -> StageResult:
     """Train a stage of MobileBERT's knowledge transfer, and return the losses and the adapter, if there is one.
 
     If the student has bottlenecks and the teacher has none, an adapter maps the teacher's states to the student's
-    width; it is fitted here unless an earlier stage has passed one on. A student that no stage has trained yet then
+    width. Unless an earlier stage has passed one on, it is fitted here, and a student that no stage has trained yet
     gets its embeddings from the teacher's.
     """
     pair, notes = job.pair, list[str]()
@@ -172,7 +172,8 @@ class MobileBertDistillation:
         course: LAMB with the learning rates of the phases.
 
     Raises:
-        InputError: Listing everything in which the two models do not fit each other or the stage.
+        InputError: Listing everything in which the two models do not fit each other or the stage; or if a model lacks a
+            head that is needed, or the steps do not divide into the phases.
     """
 
     def __init__(
@@ -280,7 +281,7 @@ class MobileBertDistillation:
             family: Names, layer paths and inputs of the model's family.
             batch: The model's inputs by name, [B, S] each, with the labels.
             layer_numbers: Number of the model's layer, from 0, that stands for each layer of the student.
-            phase: The phase of the training, which decides whose blocks are compared.
+            phase: The phase of the training, which decides which blocks are compared.
             head: The masked-LM head; None to end the pass after the last layer of the phase.
             masked: Indices of the tokens to predict in the flattened batch.
 

@@ -77,11 +77,12 @@ SOURCE = MethodSource(
 def train(job: StageJob[QatStage]) -> StageResult:
     """Train a student for one quantized file, and keep the trained weights only if they make the quantized file better.
 
-    The file is simulated in torch, and both students are compared on rows that nothing was trained on.
+    The file is simulated in torch, and both students are compared on rows that nothing was trained on. If the stage
+    sets ``activation``, the student's ReLU becomes ReLU6; this too is undone if the trained student is not kept.
 
     Raises:
-        InputError: If the module from which the student's files are exported cannot be trained, or there are too few
-            rows.
+        InputError: If the module from which the student's files are exported cannot be trained, if the student's
+            activation cannot be replaced, or if there are too few rows.
         ValueError: If the job has no `StageJob.exported`.
     """
     if job.exported is None:
@@ -158,9 +159,9 @@ class _RowSubset:
 def _divide_rows(rows: TrainData, where: str) -> tuple[_RowSubset, _RowSubset, _RowSubset]:
     """Divide training rows into rows to train on, rows to measure ranges on, and rows to compare students on.
 
-    Rows are ordered by a hash of their token ids, and about a quarter, at most 600, is held out for the comparison.
-    Rows with the same ids stay together, so that no text is on both sides. The rows for activation ranges are some of
-    those to train on.
+    Rows are ordered by a hash of their token ids, and about a quarter, or about 600 if that is fewer, is held out for
+    the comparison. Rows with the same ids stay together, so that no text is on both sides. The rows for activation
+    ranges are the first 300 of those to train on, in this order.
 
     Returns:
         The rows to train on, those to measure ranges on, and those to compare students on.

@@ -92,7 +92,7 @@ class ReplacedTokens:
 
     ``L_MLM + 50 L_Disc`` is ELECTRA's loss (Clark et al. 2020, arXiv 2003.10555, section 2).
 
-    The generator reads the text with the mask token at every masked place, and a token is drawn from its prediction
+    The generator reads the text with the mask token at every masked position, and a token is drawn from its prediction
     there. The student reads the text with these tokens and detects which of them are replaced; a drawn token that is
     the original one counts as original. No gradient flows from the student to the generator. The draw is a function of
     (seed, stage, step, row number, number of the masked token in its row): neither how the batch is split nor how it is
@@ -100,7 +100,8 @@ class ReplacedTokens:
 
     Args:
         pair: Teacher and student, each with the head of replaced-token detection, and the stage.
-        generator: Masked-language model, a submodule of the student, so that it is trained and in checkpoints.
+        generator: Masked-language model, a submodule of the student, so that checkpoints hold it; trained only if the
+            term ``generator`` has a weight.
         mask_id: Id of the mask token.
         seed: Seed of the run.
 
@@ -108,7 +109,8 @@ class ReplacedTokens:
         weights: The weights of ``generator``, ``replaced`` and ``logits`` that are above 0.
 
     Raises:
-        InputError: If a model has another head, or the teacher's family is not trained to detect replaced tokens.
+        InputError: If teacher or student has another head, the teacher's family is not trained to detect replaced
+            tokens, or the generator has no masked-language-model head.
     """
 
     def __init__(self, pair: TeacherStudent[ReplacedTokensStage], generator: Any, mask_id: int, seed: int) -> None:

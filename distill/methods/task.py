@@ -3,8 +3,9 @@
 `train` trains a stage with the objective `TaskDistillation`. `Finetune` is the objective that trains a teacher on gold
 labels.
 
-A student of another width than its teacher learns hidden states and text vectors through a projection, which later stages go on with:
-`attach_carried_projection`. It is no part of the finished student, but for text vectors: `add_carried_projection`.
+A student of another width than its teacher learns hidden states and text vectors through a projection, which later
+stages go on training (`attach_carried_projection`). The finished student has it only for text vectors, as a layer
+behind its pooling (`add_carried_projection`).
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ def train(job: StageJob[TaskStage], weights: dict[str, float] | None = None) -> 
 
     Args:
         job: The stage's job.
-        weights: Weight of each term by its name, where several heads do not all learn from the same signals; None for those
-            of the stage's signals.
+        weights: Weight of each term by its name, where several heads do not all learn from the same signals; None for
+            the weights of the stage's signals.
     """
     pair, stage = job.pair, job.pair.stage
     if job.answers is not None:  # no teacher runs: its sizes and its family do not matter
@@ -127,7 +128,9 @@ _RCOND = 0.03
 
 
 def attach_carried_projection(job: StageJob[Any], kind: Projection | None) -> None:
-    """Attach the projection that an earlier stage trained, or a new one, to a student of another width than its teacher.
+    """Attach the projection that an earlier stage trained, or a new one, to a student not as wide as its teacher.
+
+    A student of the teacher's width gets none.
 
     Args:
         job: The stage's job.
@@ -152,7 +155,10 @@ def detach_carried_projection(student: Any) -> CarriedParts:
 
 
 def keep_projection(carried: CarriedParts, teacher: Any, student: Any) -> CarriedParts:
-    """Return the projection that an earlier run trained with a student, if it maps to this teacher's width; say which."""
+    """Return the projection that an earlier run trained with a student if it fits this student and this teacher.
+
+    The result is empty if there is none or it does not fit. If there is one, a printed line says whether it goes on.
+    """
     part = carried.get(_PROJECTION)
     if part is None:
         return {}
@@ -168,7 +174,7 @@ def keep_projection(carried: CarriedParts, teacher: Any, student: Any) -> Carrie
 
 
 def add_carried_projection(pooling: Pooling, carried: CarriedParts) -> Pooling:
-    """Return a student's pooling: the teacher's, with the projection that the student's stages have trained in front of its layers."""
+    """Return a student's pooling: the teacher's with the trained projection, if there is any, before its layers."""
     part = carried.get(_PROJECTION)
     return add_projection(pooling, None if part is None else restore_projection(part.facts, part.tensors))
 
@@ -221,7 +227,8 @@ class TaskDistillation:
         signals: Source of the teacher's signals; default the teacher itself, run on every batch.
 
     Raises:
-        InputError: If a weighted term is not possible with the model family, the task or the models' sizes.
+        InputError: If a weighted term is not possible with the model family, the task or the models' sizes, or the
+            listed layers do not fit.
     """
 
     def __init__(
@@ -265,7 +272,10 @@ class TaskDistillation:
         )
 
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the number of tokens in a batch for each term whose mean is over tokens; see `Counting`."""
+        """Return the number of items of a batch for each term whose mean is not over all rows; see `Counting`.
+
+        The items are tokens, or for ``labels`` the rows with a label.
+        """
         tokens = batch["attention_mask"].sum()
         counts = {**count_labelled_tokens(self.task, batch), "hidden": tokens, "attention": tokens}
         return {name: counts[name] for name in self.weights if name in counts}
@@ -273,7 +283,8 @@ class TaskDistillation:
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Term]:
         """Run student and teacher on a batch, and return the terms that have a weight.
 
-        They are those of `SignalWeights` whose weight is above 0.
+        They are those of `SignalWeights` whose weight is above 0. With several heads, ``labels`` and ``logits`` have a
+        term for each head, such as ``logits.intent``.
         """
         learns_hidden = Signal.HIDDEN.value in self._learned
         taught = self.signals(batch)
@@ -347,7 +358,8 @@ class Finetune:
     def counts(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the number of labelled tokens in a batch if the loss is a mean over tokens, else an empty mapping.
 
-        If some rows of the batch have no label, it returns the number of labelled rows.
+        If the loss is a mean over rows and some rows have no label, it is the number of labelled rows. With several
+        heads, the numbers are those of each head's term.
         """
         return count_labelled_tokens(self.task, batch)
 

@@ -136,7 +136,8 @@ def train_layers(job: StageJob[LayerStage]) -> StageResult:
 def train_prediction(job: StageJob[TinyBertPredictionStage]) -> StageResult:
     """Train a stage of method `tinybert-prediction`, on the teacher's outputs alone, as a stage of method `task`.
 
-    For regression it learns from the gold scores alone, and of several heads each as by itself.
+    For regression the student learns from the gold scores alone. Each of several heads learns as if it were the only
+    one.
     """
     signal_of = {head.name: "labels" if _learns_gold(head.task) else "logits" for head in job.task.heads}
     weights = {f"{signal_of[head.name]}.{head.name}": head.weight for head in job.task.heads}

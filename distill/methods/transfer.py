@@ -174,7 +174,7 @@ class TransferPhases:
         return Rates(tuple(factor * rate for rate in phase.rates.layers), factor * phase.rates.rest)
 
     def reduced(self, steps: int, transfer: int | None = None, where: str = "distill.0") -> TransferPhases:
-        """Return a copy with fewer training steps: all phases and their warm-ups are shortened in proportion.
+        """Return a copy with fewer or as many training steps: phases and warm-ups are shortened in proportion.
 
         Args:
             steps: Number of steps of all phases together.
@@ -183,7 +183,7 @@ class TransferPhases:
             where: Recipe key of the stage, which error messages name.
 
         Raises:
-            InputError: If a phase would have no step left, or `steps` is more than there are now.
+            InputError: If a phase would have no step left, or more steps are wanted than there are now.
         """
         early = [phase for phase in self.phases if not phase.pretraining]
         late = self.phases[len(early) :]

@@ -82,7 +82,7 @@ def build_student(teacher: Any, family: Family, section: StudentSection, seed: i
 
     Returns:
         A model of the teacher's class, or the corresponding class of another family; fp32, in training mode. A student
-        of the teacher's class that starts from the teacher is the teacher with fewer layers; what a student of another
+        of the teacher's class that starts from its layers is the teacher with fewer layers; what a student of another
         class loses is documented with the functions of its `ClassChange`.
 
     Raises:
@@ -146,7 +146,10 @@ def check_student_sizes(teacher_config: Any, family: Family, section: StudentSec
 
 
 def _make_config(teacher_config: Any, family: Family, section: StudentSection) -> tuple[Any, ClassChange | None]:
-    """Make a student's transformers configuration; return it with the change of class if it has another family."""
+    """Make a student's transformers configuration; return it with the `ClassChange` of another family, else None.
+
+    Raises InputError if the sizes do not fit, or the family cannot be made from this teacher.
+    """
     assert section.layers is not None, "a student with `model` is loaded, not built"
     name = section.family or family.graph
     change = _find_change(family.graph, name) if name != family.graph else None
@@ -164,7 +167,7 @@ def _make_config(teacher_config: Any, family: Family, section: StudentSection) -
 
 
 def _check_width(own: tuple[int, int], config: Any, section: StudentSection) -> None:
-    """Refuse a width that the teacher's embeddings cannot be reduced to, and sizes that are the teacher's own.
+    """Raise InputError for a width above the teacher's, or for given sizes that are the teacher's own.
 
     Args:
         own: The teacher's width and number of heads.
@@ -235,9 +238,9 @@ def _set_sizes(config: Any, family: Family, section: StudentSection) -> None:
 def _copy_embeddings(state: Mapping[str, Tensor], student: Any, family: Family, width: int) -> None:
     """Copy a teacher's weights outside its layers into a student, reduced to the student's width.
 
-    Axes that are as wide as the teacher's states are multiplied by the principal axes of its word vectors, as for MobileBERT's
-    students of ordinary teachers. Norms of such an axis keep their first weights, and the layers too: the teacher's layers,
-    reduced in the same way, were a worse start.
+    An axis that is as wide as the teacher's states is multiplied by the principal axes of its word vectors, as for
+    MobileBERT's students of ordinary teachers. Norms of such an axis, and weights that still have another shape, keep
+    their first values. So do the layers: the teacher's, reduced in the same way, were a worse start.
 
     Args:
         state: The teacher's weights by the names of the student's.
@@ -364,7 +367,8 @@ def _distilbert_weights(teacher: Mapping[str, Tensor], chosen: list[int], fold_s
     """Copy a BERT's weights, only the chosen layers (from 1), under the parameter names of DistilBERT.
 
     DistilBERT has no segment table. The released code drops the vector of segment 0, which the teacher adds at every
-    position. Folded into the position table it is kept, and the student's embedding output equals the teacher's.
+    position of a single text. With `fold_segments` it is added to the position table, so that the student's embedding
+    output equals the teacher's there.
 
     DistilBERT has no pooler. A classifier's pooler weights go to ``pre_classifier``, which is followed by a ReLU where
     BERT has tanh: a good start, not the same function. Any other pooler and the next-sentence head are left out.

@@ -69,7 +69,7 @@ def _rename_ernie_thu_weights(state: Mapping[str, Any]) -> Mapping[str, Any]:
 def _set_ernie_thu_form(
     model: Any, form: ExportForm | None, folder: Path, entities: Path | None
 ) -> list[dict[str, str]]:
-    """Give a model the table of entity vectors that an export form needs, and return the table's entities."""
+    """Give a model the table of entity vectors that an export form needs, if any, and return the table's entities."""
     from pocketbert.distill.students.ernie_thu_checkpoint import set_export_form
 
     return set_export_form(model, form, folder, entities)

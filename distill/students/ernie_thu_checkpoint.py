@@ -81,7 +81,7 @@ def build_tokenizer_json(folder: Path) -> str:
 
 
 def set_export_form(model: Any, form: ExportForm | None, folder: Path, entities: Path | None) -> list[dict[str, str]]:
-    """Set how an ERNIE (Tsinghua) reads entities in its exported file: by a table of vectors, by vectors or not.
+    """Set how an ERNIE (Tsinghua) reads entities in its exported file: from a table, as vectors, or not at all.
 
     The model gets the table of entity vectors that the export form needs, or loses its table.
 
@@ -96,8 +96,8 @@ def set_export_form(model: Any, form: ExportForm | None, folder: Path, entities:
         The entities of the table, number 1 first; empty if there is no table.
 
     Raises:
-        InputError: If the model reads no entities, if the files of the entities are missing or broken, or if an entity
-            of the list is unknown.
+        InputError: If `form` is given and the model reads no entities; for a form with a table also if the files of
+            the entities are missing or broken, or an entity of the list is unknown.
     """
     base = model.base_model
     if form is not None and not any(hasattr(layer.intermediate, "dense_ent") for layer in base.encoder.layer):
@@ -140,7 +140,7 @@ def _read_entity_names(path: Path) -> list[str]:
 def _mentioned_entities(line: str, where: str) -> list[str]:
     """Return the id, or the name if there is no id, of each entity in the column ``entities`` of a .jsonl row.
 
-    `where` is the file and line that error messages name.
+    `where` is the file and line that the InputError for a broken row names.
     """
     try:
         mentions = json.loads(line).get("entities") or []
@@ -153,7 +153,10 @@ def _mentioned_entities(line: str, where: str) -> list[str]:
 def _select_table_rows(
     folder: Path, names: list[str] | None, table: NDArray[np.float32]
 ) -> tuple[list[dict[str, str]], NDArray[np.float32]]:
-    """Return the named entities and their vectors from the model's own table, or the whole table if `names` is None."""
+    """Return the named entities and their vectors from the model's own table, or the whole table if `names` is None.
+
+    Raises InputError if the folder's list of entities does not fit the table, or lacks one of the names.
+    """
     entities = read_entities(folder / ENTITIES_FILE)
     if len(entities) != len(table) - 1:
         raise InputError(Problem(str(folder / ENTITIES_FILE), f"lists {len(entities)} entities, not {len(table) - 1}."))

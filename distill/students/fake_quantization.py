@@ -53,6 +53,8 @@ _TOLERANCE = 1e-5
 def clip_activations(student: Any, where: str) -> Callable[[], None]:
     """Replace ReLU by ReLU6 in a model and its configuration, so that feed-forward activations stay in 0 to 6.
 
+    A model that has ReLU6 already is left as it is.
+
     Source: the configuration for quantization-aware training of MobileBERT (Sun et al. 2020, arXiv 2004.02984),
     config/uncased_L-24_H-128_B-512_A-4_F-4_OPT_QAT.json of the original code.
 
@@ -64,8 +66,8 @@ def clip_activations(student: Any, where: str) -> Callable[[], None]:
         A function that undoes the change.
 
     Raises:
-        InputError: If the activation is not relu, or a model built from the changed configuration would not have relu6
-            at the same places.
+        InputError: If the activation is another one than relu, or a model built from the changed configuration would
+            not have relu6 at the same modules.
     """
     name = read_activation(student.config.to_dict())
     if name == CLIPPED_ACTIVATION:
@@ -190,7 +192,8 @@ def _find_origins(
         names: Parameters that are changed.
 
     Returns:
-        The tensors that the changes do not affect, and the origin of each other one; None if one of them cannot be explained.
+        The tensors that the changes do not affect, and the origin of each other one. None in place of the origins if
+        one of them cannot be explained, or if a change adds or removes tensors.
     """
     changed = [_with_noise(student, names, seed) for seed in (1, 2)]
     first, second = (_tensors(prepare(model, False)) for model in changed)
@@ -257,7 +260,8 @@ def _with_division(origin: _WeightOrigin, undivided: Tensor, divided: Tensor) ->
 def _covers_matrices(module: nn.Module, origins: Mapping[str, _WeightOrigin], constant: Container[str]) -> bool:
     """Return whether an origin was found for the weight of every linear layer that the student's weights change.
 
-    Embedding tables, and layers behind the pooling of sentence vectors, are constants. A module without another layer gives False.
+    `constant` names the weights that they do not change, such as those of layers behind the pooling of sentence
+    vectors. The result is False if no linear layer has an origin.
     """
     weights = [f"{name}.weight" for name, m in module.named_modules() if isinstance(m, nn.Linear)]
     return any(w in origins for w in weights) and all(w in origins or w in constant for w in weights)
@@ -336,10 +340,10 @@ class RoundedModule:
         self._layers = {name: m for name, m in module.named_modules() if isinstance(m, nn.Linear)}
 
     def measure_ranges(self, feeds: Iterable[Sequence[Tensor]]) -> Ranges:
-        """Run rows without rounding, and return the measured ranges of the inputs and outputs of all linear layers.
+        """Run rows without rounding, and return the ranges of the activations that the scheme rounds within a range.
 
-        The output of relu6 has the fixed range 0 to 6, and so has an output that only relu6 reads. There are no ranges
-        if the scheme measures none.
+        These are inputs and outputs of linear layers; `sites` gets the index of each. The output of relu6 has the fixed
+        range 0 to 6, and so has an output that relu6 reads. There are no ranges if the scheme measures none.
 
         Args:
             feeds: Inputs of each row, without padding.
@@ -437,7 +441,7 @@ class _MeasureRanges(TorchFunctionMode):
         return output
 
     def _widen(self, site: RangeSite, values: Tensor) -> None:
-        """Widen the range of a layer's input or output so that it includes `values`.
+        """Widen the range of a layer's input or output so that it includes `values` and 0.
 
         Layers with the same input share a range. A range over an output of ReLU6 is marked as fixed.
         """
@@ -455,7 +459,7 @@ class _MeasureRanges(TorchFunctionMode):
 
 
 class _RoundNumbers(TorchFunctionMode):
-    """Torch function mode that rounds the operands of linear layers and embedding lookups."""
+    """Torch function mode that rounds numbers in linear layers and embedding lookups, as the scheme prescribes."""
 
     def __init__(self, owner: RoundedModule, weights: Mapping[str, Tensor], ranges: Ranges) -> None:
         super().__init__()
@@ -466,7 +470,7 @@ class _RoundNumbers(TorchFunctionMode):
         self._constants = {b.untyped_storage().data_ptr() for b in owner.module.buffers()}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a torch function. Linear layers and embedding lookups get rounded operands."""
+        """Call a torch function. Linear layers and embedding lookups are computed with rounded numbers."""
         if func is F.linear:
             return self._linear(*args, **(kwargs or {}))
         if func is F.embedding:

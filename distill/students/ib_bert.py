@@ -76,7 +76,8 @@ class IbBertConfig(MobileBertConfig):  # type: ignore[misc]
         embedding_size: Width of the embedding table.
 
     Raises:
-        InputError: If the values describe another architecture, or a width is not a multiple of the heads.
+        InputError: If the values describe another architecture, or the width within a block is not a multiple of the
+            heads.
     """
 
     model_type = "ib_bert"
@@ -90,7 +91,7 @@ class IbBertConfig(MobileBertConfig):  # type: ignore[misc]
     normalization_type: str = "layer_norm"
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Raise InputError if the values describe another architecture than IB-BERT's."""
+        """Raise InputError if the values describe another architecture, or the heads do not divide a block's width."""
         super().__post_init__(**kwargs)
         problems = []
         for name, value in _FIXED.items():
@@ -288,8 +289,8 @@ def rename_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     Returns:
         The weights by PyTorch name, without copies: matrices as [out, in], the extra output matrix as [width -
-        embedding width, V]. With a masked-LM head, the output matrix and bias are also there under the names they are
-        tied to.
+        embedding width, V]. With a masked-LM head, the word embeddings and the output bias are also there under the
+        names of the decoder, whose parameters they are.
 
     Raises:
         InputError: Naming every variable that a pre-training checkpoint does not have, such as one of a fine-tuned head

@@ -75,8 +75,9 @@ def transfer_student(
 ) -> MobileBertPreTrainedModel:
     """Build an untrained MobileBERT student for MobileBERT's knowledge transfer from a teacher.
 
-    The student's blocks are random. The rest is copied from a teacher that has bottlenecks. With another teacher it is
-    random too, until `pocketbert.distill.teacher.state_adapter.reduce_embeddings` sets the embeddings.
+    The student's blocks and the head of a task are random. The embeddings and pre-training heads of a MobileBERT are
+    copied from a teacher that has bottlenecks. With another teacher they are random too, until
+    `pocketbert.distill.teacher.state_adapter.reduce_embeddings` sets the embeddings. An IB-BERT is all random.
 
     Args:
         teacher: A model with any head.

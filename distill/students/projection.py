@@ -1,10 +1,13 @@
 """Learned linear maps between a student's vectors and its teacher's.
 
-`LayerProjection` maps a student's states to its teacher's width, and is part of the student only during training: `attach_projection`
-adds it to a student, `projected` applies it, `detach_projection` removes it, and `restore_projection` creates it from the arguments and
-weights that an earlier stage passed on. A student that makes text vectors keeps the map of its last states (`find_vector_projection`) as a layer
-behind its pooling: `add_projection`. `learn_rotation` rotates a teacher's text vectors so that they may be cut; the student keeps the
-rotation. `find_principal_axes` reduces vectors to a smaller width.
+`LayerProjection` maps a student's states to its teacher's width, and is part of the student only during training:
+`attach_projection` adds it to a student, `projected` applies it, `detach_projection` removes it, and
+`restore_projection` creates it from the arguments and weights that an earlier stage passed on. A student that makes
+text vectors keeps the map of its last states (`find_vector_projection`) as a layer behind its pooling
+(`add_projection`).
+
+`learn_rotation` finds a rotation after which a teacher's text vectors may be cut to their first numbers; the student
+keeps the rotation. `find_principal_axes` finds the axes by which vectors are reduced to a smaller width.
 """
 
 from __future__ import annotations
@@ -203,7 +206,7 @@ def add_projection(pooling: Pooling, projection: LayerProjection | None) -> Pool
 
 
 def find_principal_axes(moment: Tensor, count: int) -> Tensor:
-    """Return the axes along which vectors vary most, [D, count] float64 with orthonormal columns, the largest first.
+    """Return the axes along which vectors vary most, [D, count] float64 with orthonormal columns, most varying first.
 
     The sign of an axis is arbitrary; here its largest number is positive, so that all machines agree.
 
@@ -221,11 +224,12 @@ def _describe(projection: LayerProjection) -> str:
 
 
 def learn_rotation(vectors: NDArray[np.floating], lengths: Sequence[int], seed: int) -> NDArray[np.float32]:
-    """Learn a rotation R of text vectors so that cosines of the first numbers of ``R v`` are those of whole vectors, as far as possible.
+    """Learn a rotation R after which the first numbers of text vectors have nearly the cosines of the whole vectors.
 
-    Minimises, over pairs of vectors in a batch, the sum over the lengths n of ``(cos((R v)[:n], (R w)[:n]) - cos(v, w))^2``,
-    by 400 steps of Adam from the identity. A rotation leaves cosines, dot products and Euclidean distances of whole vectors as
-    they are. A student that learns from rotated vectors is trained on each length (`pocketbert.distill.losses.task.soft_loss`).
+    Minimises, over pairs of vectors in a batch, the sum over the lengths n of
+    ``(cos((R v)[:n], (R w)[:n]) - cos(v, w))^2``, by 400 steps of Adam from the identity. A rotation leaves cosines,
+    dot products and Euclidean distances of whole vectors as they are. A student that learns from rotated vectors is
+    trained on each length (`pocketbert.distill.losses.task.soft_loss`).
 
     Kusupati et al. 2022, "Matryoshka Representation Learning", arXiv 2205.13147, train a whole encoder for it; here the teacher is
     fixed, and only the axes of its vectors are chosen. Principal components are no substitute: they spend the first numbers on

@@ -62,7 +62,7 @@ class StaticConfig(PreTrainedConfig):  # type: ignore[misc]
         intermediate_size: Width of the head.
         type_vocab_size: 2 if the model takes pairs of texts, else 0.
         word_dropout: Share of the tokens that training leaves out of the mean.
-        pad_token_id: Special tokens have the entries whose names end with ``_token_id``; none of them has a vector.
+        pad_token_id: Id of the padding token. It and the tokens of the other entries ``*_token_id`` have no vector.
     """
 
     model_type = "static_embeddings"
@@ -287,8 +287,8 @@ def draw_static_student(
 def _default_dimensions(teacher: Any, task: Task) -> int:
     """Return the default number of dimensions of a static student.
 
-    It is 256, or what the teacher's width allows, rounded down to a multiple of the blocks of 4-bit tables; if that is
-    less than a block, it is not rounded.
+    It is 256, or less if the teacher's width (for feature extraction two thirds of it) is smaller. The smaller width is
+    rounded down to a multiple of 32, the block of 4-bit tables, unless it is below 32.
     """
     width = int(teacher.config.hidden_size)
     most = 2 * width // 3 if task.name is TaskName.FEATURE_EXTRACTION else width

@@ -1,4 +1,4 @@
-"""A cache of a teacher's outputs for task data: one memory-mapped file that holds every signal of every row.
+"""A cache of a teacher's outputs for task data: one memory-mapped file with the wanted signals of every row.
 
 Task data is read for many epochs and its rows never change, so the teacher need run only once. If rows change (dynamic
 masking) or are many (a corpus), a cache of hidden states or attention is the wrong tool; see
@@ -8,8 +8,8 @@ masking) or are many (a corpus), a cache of hidden states or attention is the wr
 the teacher's weights, the rows, the signals and the library versions. `CachedTeacher` reads the cache during training.
 
 A cache is a folder: ``cache.json`` (key and layout of a record), ``lengths.npy`` (tokens of each row) and
-``records.bin``, the records of all rows in row order. The signals of a row are stored together, so that reading a row
-at random is one read.
+``records.bin``, the records of all rows in row order. A record holds all signals of a row together, so that reading a
+row at random is one read.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class CachedTeacher:
         """Read the teacher's signals for the rows of a batch, fp32, padded as the batch is, on the batch's device.
 
         Raises:
-            RuntimeError: If a row of the batch has not as many tokens as when it was cached, or a gap between them.
+            RuntimeError: If a row of the batch has not as many tokens as when it was cached, or padding between them.
         """
         batch = select_teacher_inputs(batch)
         device = batch["attention_mask"].device
@@ -282,7 +282,7 @@ def cached_teacher(
 
 
 def weights_digest(model: Any) -> str:
-    """Return the hex digest of a model's class, configuration, and weights (names, shapes and bytes)."""
+    """Return the hex digest of a model's class, public configuration, and weights (names, types, shapes and bytes)."""
     config = {k: v for k, v in model.config.to_dict().items() if not k.startswith("_")}
     digest = hashlib.sha256(sha256_json([type(model).__name__, _to_json_types(config)]).encode())
     for name, value in sorted(model.state_dict().items()):
@@ -399,7 +399,7 @@ def _check_size(layout: _Layout, lengths: Sequence[int], limit: int, where: str)
 
 
 def _check_room(layout: _Layout, lengths: Sequence[int], folder: Path) -> None:
-    """Raise MachineError if the disk of a folder has too little room for a cache."""
+    """Raise MachineError if the disk of a folder has too little room for a cache, with several processes for two."""
     copies = 1 if current_process().world == 1 else 2  # records of other processes are copied
     needed, free = copies * _estimate_bytes(layout, lengths), shutil.disk_usage(folder).free
     if needed > free:

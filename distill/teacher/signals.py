@@ -71,8 +71,8 @@ class Taught:
             ``last_hidden_state`` [B, S, d]; of both pre-training heads ``prediction_logits`` [B, S, V] and
             ``seq_relationship_logits`` [B, 2].
         hidden: Hidden states by number, 0 being the embeddings, each [B, S, d].
-        scores: Attention scores before the softmax by layer from 0, each [B, H, S, S], with the additive mask applied:
-            -1e4 and below at padded keys.
+        scores: Attention scores before the softmax by layer from 0, each [B, H, S, S], with the mask applied: about
+            -1e4 at padded keys.
         relations: Queries, keys and values by layer from 0.
     """
 
@@ -83,7 +83,7 @@ class Taught:
 
 
 class TeacherSignals(Protocol):
-    """Interface of a source of the teacher's signals: a model that is run, or a cache."""
+    """Interface of a source of the teacher's signals: a model that is run, a cache, or a column of the data."""
 
     @property
     def wanted(self) -> Wanted:
@@ -122,8 +122,8 @@ class OnlineTeacher:
     wanted, the teacher runs no further than the last layer of these, unless it is sharded.
 
     Args:
-        teacher: A transformers model. Its attention is replaced by one that records, it is put into eval mode, and it
-            is moved to the device of the batches.
+        teacher: A transformers model. Its attention is replaced by one that records. When it runs, it is put into eval
+            mode and, unless it is sharded, moved to the device of the batches.
         family: Names, layer paths and inputs of the model's family.
         wanted: Signals that every call returns.
 

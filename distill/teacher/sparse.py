@@ -160,7 +160,7 @@ def sparse_teacher(
     half: bool = True,
     where: str = "cache",
 ) -> SparseTeacher:
-    """Open the store of a teacher's logits for all training steps, after computing those that are missing.
+    """Open the store of a teacher's sampled logits for all training steps, after computing those that are missing.
 
     An epoch that was stored with other settings (weights, rows, masks, batches, seed, temperature, versions) is
     replaced.

@@ -59,7 +59,7 @@ class StateAdapter:
 
 @torch.no_grad()
 def fit_adapter(teacher: Any, family: Family, rows: TrainData, width: int) -> StateAdapter:
-    """Fit an adapter that maps a teacher's states to their d principal components, on the real tokens of 256 rows.
+    """Fit an adapter that maps a teacher's states to their d principal components, on the first 256 rows' real tokens.
 
     The states of all layers and the embeddings are used. It is computed on the CPU with the training loop's number of
     threads, whatever the teacher's device is, so that a resumed run computes the same components.
@@ -100,12 +100,13 @@ def reduce_embeddings(teacher: Any, student: Any, adapter: StateAdapter) -> None
 
     The student's word table gets the principal components of the teacher's table. The embedding transformation reads a
     token and its two neighbours: it gets zeros for the neighbours, and maps the token's components to the vector that
-    the adapter would compute from the teacher's embedding of the word. Position and segment embeddings are mapped by
-    the adapter. The layer normalization gets one scale for all channels, which brings the words to the size that they
+    the adapter would compute from the teacher's embedding of the word. Position and segment embeddings, less their
+    mean, are mapped by the adapter's matrix; they are zeros where the teacher has none. The layer normalization gets
+    one scale for all channels, which brings the words to the size that they
     have after the teacher's normalization. Training does the rest.
 
     Args:
-        teacher: A model with embedding tables for words, positions and segments, as BERT has them.
+        teacher: A model with BERT's table of word embeddings and their normalization.
         student: A MobileBERT with trigram input, of the adapter's width; changed in place.
         adapter: Map from the teacher's states to the student's width.
     """

@@ -166,12 +166,12 @@ class Corpus:
         return ids
 
     def verify(self) -> None:
-        """Compare the hash of every file with the one in ``corpus.json``.
+        """Compare the hash of every file of rows with the one in ``corpus.json``.
 
         This finds changed token ids, which opening the corpus does not.
 
         Raises:
-            InputError: Naming every file whose content differs.
+            InputError: Naming every file that is missing or whose content differs.
         """
         changed = []
         with Meter(f"check {self.folder.name}", self.info.tokens) as meter:
@@ -359,7 +359,7 @@ def mix_corpora(corpora: Sequence[Corpus], shares: Sequence[float], rows: int, s
     """Sample rows at random from one or several corpora, a given share of them from each.
 
     From each corpus, rows are taken without replacement until all were taken once, then again all in a new order. The
-    sample depends only on the seed, the shares and the sizes of the corpora.
+    sample depends only on the seed, the shares, the number of rows and the sizes of the corpora.
 
     Args:
         corpora: The corpora to take rows from, made with the same tokenizer.
@@ -372,8 +372,8 @@ def mix_corpora(corpora: Sequence[Corpus], shares: Sequence[float], rows: int, s
         N rows in random order.
 
     Raises:
-        InputError: If there are not as many shares as corpora, a share is not positive or too small for one row, or the
-            tokenizers differ.
+        InputError: If there are not as many shares as corpora, a share is not positive or too small for one row, `rows`
+            is below 1, or the tokenizers differ.
     """
     _check_mixture(corpora, shares, rows)
     row_counts = _apportion(shares, rows)

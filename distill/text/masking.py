@@ -71,7 +71,7 @@ class MaskingScheme(Protocol):
         ...
 
     def estimate(self, lengths: NDArray[np.int64]) -> int:
-        """Return how many tokens will be masked in a batch whose rows have these numbers of tokens, [B]."""
+        """Return about how many tokens will be masked in a batch whose rows have these numbers of tokens, [B]."""
         ...
 
     def key(self) -> list[Any]:
@@ -164,10 +164,10 @@ def masking_of(
 class Masking:
     """Masking over a whole batch with a preference for rare tokens, as in XLM (arXiv 1901.07291) and DistilBERT.
 
-    In a batch with n tokens that are not padding, ``ceil(share * n)`` are predicted. They are drawn without replacement
-    with weight ``max(count, 1) ** -smoothing`` each, special tokens 0, over all rows at once: a row of frequent words
-    may get none. Each becomes the mask token (80 %), stays (10 %) or becomes a token drawn uniformly from the
-    vocabulary (10 %).
+    In a batch with n tokens that are not padding, at most ``ceil(share * n)`` are predicted. They are drawn without
+    replacement with weight ``max(count, 1) ** -smoothing`` each, special tokens 0, over all rows at once: a row of
+    frequent words may get none. Each becomes the mask token (80 %), stays (10 %) or becomes a token drawn uniformly
+    from the vocabulary (10 %).
 
     The batch is that of all processes. Noise is a function of (seed, purpose, step, row number, place in the row), so
     every process that masks the same rows masks the same tokens, however the batch is then split, ordered or padded.
@@ -216,7 +216,7 @@ class Masking:
         return masked
 
     def estimate(self, lengths: NDArray[np.int64]) -> int:
-        """Return how many tokens are masked in a batch whose rows have these numbers of tokens, [B]."""
+        """Return how many tokens at most are masked in a batch whose rows have these numbers of tokens, [B]."""
         # rounded first: 0.15 * 20 must stay 3, whatever the last bit of the product is
         return math.ceil(round(self.share * int(lengths.sum()), 9))
 
@@ -370,7 +370,7 @@ class _RowMasking(ABC):
             tokens: The row's n token ids.
             apart: True at tokens that may not be masked, [n].
             count: Number of tokens to mask, at least 1.
-            noise: Uniform numbers in [0, 1), [n, 4], which decide the choice; the last column is used elsewhere.
+            noise: Uniform numbers in [0, 1), [n, 4], which decide the choice; the last column is for `_replace`.
 
         Returns:
             Positions of the masked tokens, [k], and a uniform number for each that decides what replaces it.

@@ -1,4 +1,4 @@
-"""Batches of unlabelled text: rows of a corpus with masked tokens, if asked for as pairs of segments.
+"""Batches of unlabelled text: rows of a corpus with masked tokens, optionally as pairs of segments.
 
 `GeneralSet` implements `TrainData` for the rows of a corpus. `pairs_of` builds the `Pairs` that cut each row into two
 segments. About half of the second segments then come from another row, or change places with the first one.
@@ -98,7 +98,7 @@ class GeneralSet:
     def part(self, rows: Sequence[int], step: int, own: slice) -> dict[str, Tensor]:
         """Return the rows `own` of a step's batch of `rows`, padded as in the whole batch; see `batch`.
 
-        `Masking` draws from the tokens of the whole batch, which is therefore made with it.
+        With `Masking`, which draws from the tokens of the whole batch, the whole batch is made first.
         """
         if isinstance(self.masking, Masking):
             return take_rows(self.batch(rows, step), own)
@@ -119,7 +119,7 @@ class GeneralSet:
         return PairedRows(encoded, np.full(len(rows), IGNORED_LABEL))
 
     def _stack(self, rows: Sequence[int], step: int, paired: PairedRows, width: int) -> dict[str, Tensor]:
-        """Mask tokens of rows that were made into pairs, and return the tensors; at least `width` tokens wide."""
+        """Mask tokens of the rows in `paired`, and return the batch's tensors, at least `width` tokens wide."""
         padded = self.tokenizer.pad(paired.encoded, max(width, *map(len, paired.encoded)))
         next_sentence = {} if self.pairs is None else {NEXT_SENTENCE_LABEL: paired.labels}
         masked = self.masking.apply(padded["input_ids"], padded["attention_mask"], rows, step)
@@ -330,8 +330,8 @@ def pairs_of(
 def _pair_layout(tokenizer: TextTokenizer, where: str) -> PairLayout:
     """Return the special tokens and segment ids that a tokenizer gives a pair of texts, found by tokenizing one.
 
-    Such as BERT's ``[CLS] A [SEP] B [SEP]`` with segments 0 and 1, or RoBERTa's ``<s> A </s></s> B </s>`` with segment
-    0 alone.
+    BERT's are ``[CLS] A [SEP] B [SEP]`` with segments 0 and 1, RoBERTa's ``<s> A </s></s> B </s>`` with segment 0
+    alone.
 
     Args:
         tokenizer: Tokenizer of any family.

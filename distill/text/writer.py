@@ -61,8 +61,9 @@ def write_corpus(
         The content of ``corpus.json``.
 
     Raises:
-        InputError: If no row is left, an entry is no text, `destination` holds something else than a corpus, or the
-            settings leave no room beside the tokenizer's special tokens.
+        InputError: If no row is left, an entry is no text, `tokenizer` is no tokenizer, `destination` holds something
+            else than a corpus, the settings leave no room beside the tokenizer's special tokens, or `rows_per_shard` is
+            below 1.
         MissingBackendError: If pyarrow is not installed.
     """
     if version_of("pyarrow") is None:

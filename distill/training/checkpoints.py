@@ -158,7 +158,10 @@ def _read_checkpoint(
 
 
 def _read_progress(checkpoint: Path) -> Progress:
-    """Read progress.json of a checkpoint, and check that its step is that of the folder's name."""
+    """Read progress.json of a checkpoint, and check that its step is that of the folder's name.
+
+    Raises _BrokenError if the file is missing or broken, or has another step.
+    """
     path = checkpoint / _PROGRESS
     if not path.is_file():
         raise _BrokenError(f"{_PROGRESS} is missing")
@@ -173,7 +176,7 @@ def _read_progress(checkpoint: Path) -> Progress:
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a safetensors file by name; raise an error if one holds a NaN or an infinity."""
+    """Read the tensors of a safetensors file by name; raise _BrokenError if it is broken, or a number is not finite."""
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except FileNotFoundError:

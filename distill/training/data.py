@@ -341,7 +341,7 @@ class BatchOrder:
     Attributes:
         batch: Number of rows per step: that of the argument `batch`, or fewer if there are not as many rows, or to hold
             only whole groups of `together` rows.
-        per_epoch: Number of steps of an epoch.
+        per_epoch: Number of steps of an epoch; with `shares`, of a window.
 
     Args:
         lengths: Number of tokens of each of the N rows.

@@ -92,7 +92,7 @@ class Outcome:
     """The result of a training run: recorded losses and scores, number type, and number of threads.
 
     Attributes:
-        history: Losses every 20 steps, and at each step whose weights were scored.
+        history: Losses every 20 steps, at the last step, and at each step whose weights were scored.
         dtype: Number type of the matrix products.
         threads: Threads used.
         best_step: Step of the weights that the model has at the end; 0 for the last one.
@@ -118,6 +118,9 @@ def train(
 ) -> Outcome:
     """Train a model in place, from its last checkpoint to the stage's last step, writing checkpoints and metrics.
 
+    It ends earlier if the scores no longer improve. At Ctrl-C or another request to stop, it writes a checkpoint after
+    the step in progress and raises the error of the request.
+
     Args:
         model: The model to train; in eval mode at the end.
         objective: Loss function that computes the named terms.
@@ -134,6 +137,8 @@ def train(
 
     Raises:
         NotFiniteError: If a loss, a gradient or a weight is NaN or infinite; the last two checkpoints stay.
+        InputError: If no checkpoint can be read although there are some, the processes find different ones, or this
+            machine or model cannot train in the number type that the settings ask for.
         MissingBackendError: If the package of a tracker is not installed.
     """
     monitor = monitor or Monitor()
@@ -215,7 +220,7 @@ class TrainingLoop:
         monitor: How the model is scored; files and trackers are written by `train`.
 
     Raises:
-        InputError: If the processes do not find the same checkpoint.
+        InputError: If the processes do not find the same checkpoint, and as for `train`.
     """
 
     def __init__(

@@ -76,7 +76,7 @@ def make_accelerator(dtype: torch.dtype) -> Any:
 
 
 def open_process_group() -> torch.device:
-    """Connect the processes of the launch as `make_accelerator` does, unless they are, and return this process's device.
+    """Connect the processes of the launch as `make_accelerator` does, if they are not yet; return this one's device.
 
     Raises:
         InputError: If Accelerate's configuration asks for sharded models.
@@ -123,8 +123,8 @@ class AttentionInFp32(TorchFunctionMode):
 
     PyTorch's backward pass of fused attention takes 1.7 to 5 times as long in bf16 as in fp32 on a CPU, for up to 128
     tokens (torch 2.13, AMX; `python lab/training_step.py --attention`): up to a third of a training step. Results are
-    more exact. Attention without gradients, as a teacher's, in fp32, on a GPU, or over more than 192 tokens is left as
-    it is. Gradient checkpointing must not be used in it: what it computes again is outside the mode.
+    more exact. Attention without gradients (a teacher's), without autocast, in fp64, on a GPU, or over more than 192
+    tokens is left as it is. Gradient checkpointing must not be used in it: what it computes again is outside the mode.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -121,6 +121,8 @@ def open_records(
 ) -> Iterator[Callable[[StepRecord], None]]:
     """Open the file of losses and the trackers of a run while the `with` block lasts.
 
+    With trackers, the environment variables that keep them on this machine are set, unless the user has set them.
+
     Args:
         monitor: The file, the names of the trackers, and the folder of their files.
         purpose: Name of the stage, under which the trackers list the run.

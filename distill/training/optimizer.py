@@ -1,4 +1,4 @@
-"""Optimizers: AdamW with a warm-up and a linear decay, and LAMB, which trained BERT in large batches and MobileBERT.
+"""Optimizers: AdamW with a warm-up, and LAMB, which trained BERT in large batches and MobileBERT.
 
 A `Course` creates the optimizer of a training stage and sets the learning rates before each step. An objective may have
 one in its attribute ``course``; objectives without one are trained with `AdamWCourse`.

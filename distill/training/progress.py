@@ -109,7 +109,7 @@ class Progress(BaseModel):
 def write_metrics(path: Path | None, purpose: str, seed: int, progress: Progress) -> None:
     """Write the records of a training run into a .jsonl file, replacing its old lines. Lines of other runs stay.
 
-    A last line that a kill has cut off is dropped.
+    Lines that are no records, such as a last one that a kill has cut off, are dropped.
 
     Args:
         path: The file; None to write nothing.

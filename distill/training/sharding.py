@@ -137,7 +137,9 @@ class _ShardedTeacher:
 
 @torch.no_grad()
 def _list_called_layers(model: nn.Module, family: Family, two_tokens: Mapping[str, Tensor]) -> list[nn.Module]:
-    """Run a model on two tokens, and return its layers. Those whose hooks did not run are left out: they stay with the rest.
+    """Run a model on two tokens, and return its layers, or the parts of layers, whose hooks ran in this pass.
+
+    The others are divided together with the rest of the model.
 
     FSDP gathers weights in hooks of modules; SqueezeBERT calls its layers' `forward`, which runs none.
 

@@ -346,7 +346,7 @@ def _activation(name: str) -> nn.Module:
 
 
 def _rows_of_distances(base: Any) -> Tensor:
-    """Return which row of the relative-position table belongs to each distance between two tokens.
+    """Return, for each distance between two tokens, the index of its row in the relative-position table.
 
     The distance is the query's position minus the key's. Large distances share a row if the model groups them
     in buckets.

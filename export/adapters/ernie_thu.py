@@ -43,7 +43,7 @@ class _EntityStream(nn.Module):
     """Attention of one layer's entity stream. Its outputs are the entity states that the feed-forward part reads."""
 
     def __init__(self, attention: Any, first_row: bool, shape: Shape) -> None:
-        """Reuse the entity attention of a transformers layer. A layer without it returns its entity states unchanged.
+        """Reuse the entity attention of a transformers layer. A layer without it only clears states without an entity.
 
         With `first_row`, only the first token's entity state is computed. `shape` depends on the file format.
         """

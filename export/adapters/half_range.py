@@ -86,9 +86,10 @@ class Scales:
 def rescale_to_fp16(model: Any, outputs: Sequence[str], samples: Sequence[Inputs] = ()) -> float:
     """Scale a MobileBERT's weights by powers of two so that its activations stay within the range of fp16.
 
-    No activation on the measured rows then exceeds fp16's maximum / `ROOM`. Models that are not MobileBERT with NoNorm,
-    and those whose activations are small enough, are not changed. Attention scores, logits and states that are
-    themselves an output are not scaled.
+    On the measured rows, no scaled activation then exceeds fp16's maximum / `ROOM`. Not scaled are attention scores,
+    logits, hidden states of a feed-forward part without ReLU, a sum of embeddings whose table a decoder may share, and
+    the last states if their reader is unknown. Last states that are an output are scaled; the caller divides them by
+    the returned factor. Models that are not MobileBERT with NoNorm, or fit into fp16 already, are not changed.
 
     Args:
         model: A transformers model with a head in eval mode. **It is changed in place**: pass a deep copy.
@@ -142,7 +143,9 @@ def vocabulary_rows(config: Any, rows: int = 8) -> list[Inputs]:
 
 
 def measure_scales(model: Any, samples: Sequence[Inputs], pooled_states: bool = False) -> Scales:
-    """Run a model on sample rows, and choose a scale factor for every tensor from its largest magnitude.
+    """Run a model on sample rows, and choose scale factors for its tensors from their largest magnitudes.
+
+    Tensors that cannot be scaled get the factor 1; see `rescale_to_fp16`.
 
     Args:
         model: MobileBERT with NoNorm, in eval mode; it is not changed.
@@ -213,7 +216,10 @@ def _layer_scales(scale: Callable[[str], float], layers: Sequence[Any], keep_las
 
 
 def _power_of_two(largest: float) -> float:
-    """Return the largest power of two, at most 1, that brings `largest` below fp16's maximum divided by `ROOM`."""
+    """Return the largest power of two, at most 1, that brings `largest` down to fp16's maximum divided by `ROOM`.
+
+    It is 1 if `largest` is zero or not finite.
+    """
     if not 0 < largest < math.inf:
         return 1.0  # unused, or broken in fp32 as well: parity reports that
     return min(1.0, 2.0 ** -math.ceil(math.log2(largest * ROOM / LARGEST_FP16)))
@@ -245,7 +251,10 @@ class _ActivationRange:
         self._hooks.append(dense.register_forward_hook(lambda _, __, out: self.update(name, out)))
 
     def watch_norm(self, before: str, after: str, norm: Any) -> None:
-        """Register a hook that measures a NoNorm: its inputs under the name `before`, its outputs under `after`."""
+        """Register a hook that measures a NoNorm: inputs under the name `before`, outputs under `after`.
+
+        The product of input and factor, before the offset is added, is measured under `after` too.
+        """
 
         def measure(_: nn.Module, args: tuple[Tensor], out: Tensor) -> None:
             self.update(before, args[0])

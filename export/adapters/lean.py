@@ -98,7 +98,8 @@ def rewrite_layers(model: Any, family: Family, format: Format) -> Any:
     Args:
         model: A transformers model in eval mode with a head and eager attention, fed with an additive mask [B, 1, 1,
             L]. **It is changed in place**: pass a deep copy.
-        family: The model's family; if it names no layer parts, the model is not changed.
+        family: The model's family. If it names no layer parts, or the model has layers of another class than they are
+            for, the model is not changed.
         format: Format of the file.
 
     Returns:
@@ -141,7 +142,7 @@ def find_layer_parts(family: Family) -> LayerParts | None:
 
 
 def find_layers(base: Any, family: Family, parts: LayerParts | None) -> tuple[str, nn.ModuleList | None]:
-    """Return the path of a model's encoder and its list of layers.
+    """Return the path of the module that holds a model's encoder layers, and the list of layers.
 
     Args:
         base: A transformers model without its head.
@@ -149,8 +150,9 @@ def find_layers(base: Any, family: Family, parts: LayerParts | None) -> tuple[st
         parts: The functions that are registered for the family's layers; None if there are none.
 
     Returns:
-        The path and the layers. The layers are None if `parts` is, if there is no list of layers at the path, or if a
-        layer is of another class than `parts` is for.
+        The path and the layers. The layers are None if `parts` is, if there is no list of layers at the path, if a
+        layer is of another class than `parts` is for, or if the model is a decoder. The path is empty if the model has
+        no such modules.
     """
     stack, _, name = family.layer_path.partition(".")[2].rpartition(".")
     try:
@@ -410,7 +412,10 @@ class SharedStack(nn.Module):
 
 
 def decompose_norms_and_segments(model: Any) -> None:
-    """Replace layer normalizations and the embedding of two segments by plain arithmetic, in place, for TFLite."""
+    """Replace layer normalizations and the embedding of two segments by plain arithmetic, in place, for TFLite.
+
+    Segments are replaced only in a model with a table of positions, to which the embedding of segment 0 is added.
+    """
     embeddings: Any = getattr(getattr(model, "base_model", model), "embeddings", None)
     segments = getattr(embeddings, "token_type_embeddings", None)
     positions = getattr(embeddings, "position_embeddings", None)
@@ -422,7 +427,7 @@ def decompose_norms_and_segments(model: Any) -> None:
 
 
 def decompose_norms(model: nn.Module) -> None:
-    """Replace every layer normalization of a model by `SpelledNorm`, in place."""
+    """Replace every `nn.LayerNorm` with weights inside a model by `SpelledNorm`, in place."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.LayerNorm and child.elementwise_affine:

@@ -246,6 +246,8 @@ DENSE = 1024
 def _with_block_bands(model: Any, plan: ExportPlan) -> nn.Module:
     """Wrap a Longformer for export with attention in blocks, whose memory grows linearly with the length.
 
+    Graphs of a known length up to `DENSE` have attention over all pairs of tokens.
+
     Args:
         model: A transformers model with a head in eval mode; its modules are reused and changed.
         plan: Settings of the export.
@@ -261,15 +263,15 @@ def _with_block_bands(model: Any, plan: ExportPlan) -> nn.Module:
 
 
 def _with_dense_bands(model: Any, plan: ExportPlan, dense: int | None = None) -> nn.Module:
-    """Wrap a Longformer for export, with attention over all pairs of tokens and a mask for the window.
+    """Wrap a Longformer for export, with attention over all pairs of tokens or in blocks, and a mask for the window.
 
     The module has named inputs and plain tensor outputs.
 
     Args:
         model: A transformers model with a head in eval mode; its modules are reused and changed.
         plan: Settings of the export.
-        dense: Longest input length for which attention is over all pairs of tokens, and beyond which it is in blocks;
-            None for pairs at every length.
+        dense: Longest input length for which attention is over all pairs of tokens. It is in blocks beyond that, and in
+            graphs with a free length. None for pairs at every length.
 
     Raises:
         InputError: If the plan's layout is not possible, or the model answers questions and its configuration does not

@@ -43,11 +43,11 @@ class ExportPlan:
         format: Format of the file; the cheapest graph for one engine is not the cheapest for another.
         layout: How activations lie in memory.
         pooling: How `sentence_embedding` is computed, if the task has that output.
-        samples: Inputs [B, L] of real text by name, on which the largest numbers inside the model are measured.
+        samples: Inputs [B, L] of real text by name, on which the largest numbers inside a MobileBERT are measured.
         sentences: Inputs [B, L] of texts that are the same in every run for a model, on which outlier channels are
             found; if empty, none are looked for.
-        channels: What was measured on `sentences` when the same weights were prepared in the same way before, see
-            `divide_outliers`; None if that is not known.
+        channels: Largest magnitudes of channels on `sentences`, shared by all plans that prepare the same weights in
+            the same way; `divide_outliers` fills it if it is empty. None to measure them for this plan only.
     """
 
     family: Family
@@ -68,6 +68,9 @@ class ExportPlan:
 def with_additive_mask(model: Any, plan: ExportPlan) -> nn.Module:
     """Rewrite a model's layers for a format, and wrap it with named inputs [B, L] and plain tensor outputs.
 
+    Activations beyond fp16's range are scaled first, if the family has a function for that. Last, outlier channels are
+    divided, if the plan has sentences to find them; the module lists them as `outliers`.
+
     Args:
         model: A transformers model with a head in eval mode. It is switched to eager attention, and its layers are
             changed in place.
@@ -77,7 +80,8 @@ def with_additive_mask(model: Any, plan: ExportPlan) -> nn.Module:
         The module, in eval mode.
 
     Raises:
-        InputError: If the plan's layout is not possible for the model.
+        InputError: If the plan's layout is not possible for the model, or the family names layer parts that are not
+            registered.
     """
     parts = find_layer_parts(plan.family)
     factor = parts.half_range(model, plan.outputs, plan.samples) if parts and parts.half_range else 1.0
@@ -124,11 +128,13 @@ def with_own_encoder(
 ) -> nn.Module:
     """Replace a model's encoder by a rewritten one, keep its head, and wrap both for export.
 
+    For TFLite, the encoder's layer normalizations are written as arithmetic (`decompose_norms`).
+
     Args:
         model: A transformers model with a head, or without one, in eval mode. **It is changed in place.**
         plan: Settings of the export.
         encoder: The rewritten encoder: called with the inputs of the model's family, it returns the last states [B, L,
-            H].
+            H], or those that the head reads, [B, 1, H].
         output_class: The class of the encoder's output that the loaded head expects, called with `last_hidden_state`.
         wrapper: The class whose signature names the inputs, if they differ from those of most families.
 
@@ -199,9 +205,10 @@ class Wrapped(nn.Module):
         self.one_segment = additive and plan.format is Format.COREML and has_one_segment
 
     def run(self, attention_mask: Tensor, **inputs: Tensor) -> tuple[Tensor, ...]:
-        """Run the model on the kind of mask that it takes, and return the task's outputs in order.
+        """Run the model on inputs [B, L], and return the task's outputs in order.
 
-        If the task has sentence embeddings, they are pooled from the states here.
+        A model that takes an additive mask gets [B, 1, 1, L], made of `attention_mask`. Sentence embeddings are pooled
+        from the states here, and states that the model scales are scaled back. Logits of several heads are split.
         """
         mask = attention_mask
         if self.additive:

@@ -250,7 +250,7 @@ def _part(fused: nn.Linear, start: int, rows: int) -> nn.Linear:
 
 
 def _lean_layer(layer: Any, first_row: bool, shape: Shape) -> nn.Module:
-    """Return a layer for all tokens or the first one that computes a ModernBertEncoderLayer with fewer operations.
+    """Rewrite a ModernBertEncoderLayer to a layer with fewer operations, for all tokens or the first one only.
 
     Args:
         layer: The layer of the transformers model; its modules are reused and changed.

@@ -46,7 +46,8 @@ class _BiasedEncoder(nn.Module):
             attention_mask: Added to attention scores, [B, 1, 1, L], or [B, L, 1, 1] for channels first.
 
         Returns:
-            The last states, [B, L, H], or [B, 1, H] of the first token; channels first, [B, H, 1, L].
+            The last states of all tokens, [B, L, H], or of the first token, [B, 1, H]; channels first always of all
+            tokens, [B, H, 1, L].
         """
         channels_first = hidden_states.dim() == 4
         column = hidden_states[:1, :1, 0].transpose(1, 2) if channels_first else hidden_states[:1, :, :1]

@@ -72,7 +72,7 @@ def divide_outliers(
         inputs: Names of the module's inputs, in their order.
         rows: Inputs [B, L] by name on which activations are measured; if there are none, nothing is changed.
         known: Largest magnitudes [C] by the name of the tensor, from an earlier call with a module that was prepared in
-            the same way from the same weights. If it is empty, this call fills it.
+            the same way from the same weights. If one is missing, this call measures all and stores them here.
 
     Returns:
         The tensors with divided channels; empty if there are no outliers, or if a layer is of an unknown class.
@@ -154,8 +154,9 @@ def _along_axis(factors: Tensor, weight: Tensor, axis: int) -> Tensor:
 def find_places(module: nn.Module, feed: Sequence[Tensor]) -> list[Place]:
     """Return the tensors of a module prepared for export whose channels can be divided, in the order of computation.
 
-    Which weights read the tensors inside the layers is known. For the last states it is found by running the module: if
-    anything but linear layers reads them, for instance because they are an output, they are left out.
+    The weights that read the tensors inside the layers are known. Those that read the last states are found by running
+    the module: if anything but linear layers reads them, or they are an output, they are left out. Left out are also
+    tensors whose weights another module shares, and those that no linear layer or norm computes.
 
     Args:
         module: A prepared module in eval mode.
@@ -213,7 +214,9 @@ def _attention_readers(attention: Any) -> tuple[_Reader, ...]:
 
 
 def _head_readers(module: nn.Module, encoder: nn.Module, feed: Sequence[Tensor]) -> tuple[_Reader, ...]:
-    """Return the linear layers of the head that read the last hidden states, or none if anything else reads them too.
+    """Return the linear layers of the head that read the last hidden states.
+
+    There are none if anything else reads these states too, or if they are an output of the module.
 
     The module is run on `feed` to find them; `encoder` is the module that computes the last hidden states.
     """
@@ -277,7 +280,10 @@ def _flatten(values: Any) -> list[Tensor]:
 
 
 def _find_writer(module: nn.Module, layer: nn.Module, feed: Sequence[Tensor]) -> nn.Module | None:
-    """Return the module whose output is the first layer's input; None if no linear layer or norm computes it."""
+    """Return the linear layer or norm whose output is the first layer's input.
+
+    None if another module computes that input, or it is passed as a keyword argument.
+    """
     inputs: list[Tensor] = []
     outputs: list[tuple[nn.Module, Tensor]] = []
     writers = [m for m in module.modules() if _is_writer(m)]
@@ -299,9 +305,9 @@ def _is_writer(module: nn.Module) -> bool:
 
 
 def _is_changeable(place: Place, uses: Mapping[int, int]) -> bool:
-    """Return whether no module outside a place shares its parameters, as a fill-mask head shares the word table.
+    """Return whether a place's modules are linear layers or norms, and share no parameter with another module.
 
-    It is False too if a module is no linear layer or norm, such as one of groups.
+    A fill-mask head, for instance, shares the word table; a linear layer of groups is another kind of module.
     """
     modules = (*place.writers, *(m for m, _ in place.readers))
     return all(_is_writer(m) for m in modules) and all(uses[id(p)] == 1 for m in modules for p in m.parameters())
@@ -357,7 +363,7 @@ def _choose_factors(sizes: Tensor, place: Place) -> Tensor | None:
         place: The tensor, whose weights are used too.
 
     Returns:
-        The factors, [C]; None if there are no outliers, or a magnitude is not finite.
+        The factors, [C]; None if all would be 1, the median is 0, or a magnitude is not finite.
     """
     median = sizes.median()
     if not torch.isfinite(sizes).all() or not 0 < median < RATIO**-1 * sizes.max():

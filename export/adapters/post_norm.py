@@ -91,6 +91,8 @@ def _albert_stack(encoder: Any) -> Stack:
 def _fold_task_embedding(model: Any) -> Any:
     """Add ERNIE's embedding of task 0, which every token gets, to the segment embeddings, and remove the task table.
 
+    A model without task embeddings is not changed.
+
     Args:
         model: An ERNIE model in eval mode, changed in place.
 

@@ -41,7 +41,7 @@ def _write(bits: int, source: Path, destination: Path, plan: Plan) -> None:
 
     Raises:
         MissingBackendError: If onnx is not installed.
-        InputError: If the width of an embedding table is not a multiple of 16.
+        InputError: If the width of an embedding table that is to be quantized is not a multiple of 16.
     """
     model = load_for_quantizer(source)
     import onnx
@@ -84,7 +84,7 @@ class _BlockWriter:
         self.bits_by_weight |= dict.fromkeys(small_tables, 8)
 
     def run(self) -> None:
-        """Rewrite all nodes of the graph, and remove the fp32 weights that no node reads any more."""
+        """Replace the products and lookups of weights to be quantized, and remove stored tensors that no node reads."""
         nodes: list[Any] = []
         for node in self.graph.node:
             nodes += self._replace(node)
@@ -231,7 +231,7 @@ class _BlockWriter:
 
 
 def _scheme_parts(bits: int, rounding: Rounding) -> SecondScheme:
-    """Return how a block scheme with `bits` bits stores weights, and how torch simulates it with the given rounding."""
+    """Build the expected weight types of a block scheme with `bits` bits, and its simulation by a rounding in torch."""
     wanted = ExpectedForm(f"int{bits}", per_channel=True, block=BLOCK)
     return SecondScheme(
         WEIGHTED_ROLES,

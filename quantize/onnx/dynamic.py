@@ -32,7 +32,9 @@ from pocketbert.quantize.weights import ExpectedForm, ExpectedWeights
 
 
 def _write_int8(source: Path, destination: Path, plan: Plan) -> None:
-    """Write a dynamic int8 copy of an fp32 ONNX file. The word table gets 4 bits if the plan gives it `w4`.
+    """Write a dynamic int8 copy of an fp32 ONNX file.
+
+    The word table gets 4 bits if the plan gives it `w4` and no matrix product reads it.
 
     Raises:
         MissingBackendError: If onnx is not installed.
@@ -44,7 +46,10 @@ def _write_int8(source: Path, destination: Path, plan: Plan) -> None:
 
 
 def _write_small(source: Path, destination: Path, plan: Plan) -> None:
-    """Write a copy of an fp32 ONNX file with dynamic int8 products and a 4-bit word table."""
+    """Write a copy of an fp32 ONNX file with dynamic int8 products and a 4-bit word table.
+
+    A word table that a matrix product reads too has int8. Raises the errors of `_write_int8`.
+    """
     write_dynamic(source, destination, change=pack_largest_table)
 
 
@@ -69,7 +74,7 @@ def write_dynamic(
     left: frozenset[str] = frozenset(),
     change: Callable[[Any], None] | None = None,
 ) -> None:
-    """Quantize an fp32 ONNX file to dynamic int8.
+    """Write a copy of an fp32 ONNX file with int8 weights and tables, whose products quantize their inputs at run time.
 
     Args:
         source: The exported file.
@@ -103,9 +108,13 @@ def write_dynamic(
 def _write_prepared(
     source: Path, plain: Path, left: frozenset[str], change: Callable[[Any], None] | None
 ) -> tuple[dict[str, str], list[str]]:
-    """Write the graph that ONNX Runtime's quantizer gets; return the tables of tied embeddings, and the nodes that it leaves.
+    """Write the graph that ONNX Runtime's quantizer gets, with int8 tables and untied embeddings.
 
     The model is not in memory any more when the quantizer holds its own copies.
+
+    Returns:
+        The tables of tied embeddings, by the name of their transposed copy; and the names of the nodes that the
+        quantizer must not change.
     """
     import onnx
 
@@ -120,10 +129,11 @@ def _write_prepared(
 
 
 def _store_shared_weights_transposed(model: Any) -> None:
-    """Store the weights that several Gemm nodes read with `transB` transposed, and remove the flag from the nodes.
+    """Transpose the stored weights that several Gemm nodes read with the flag `transB`, and remove the flag.
 
-    Layers that run several times have such weights. ONNX Runtime's quantizer turns each Gemm into a MatMul and
-    transposes its weight in the file, once for each node: a weight of several nodes would be transposed back and forth.
+    Weights that other nodes read too, or without the flag, are not changed. Layers that run several times have weights
+    of several nodes. ONNX Runtime's quantizer turns each Gemm into a MatMul and transposes its weight in the file, once
+    for each node, so that such a weight would be transposed back and forth.
     """
     from onnx import numpy_helper
 
@@ -155,7 +165,7 @@ def find_readers(graph: Any, names: Container[str]) -> dict[str, list[Any]]:
 
 @contextlib.contextmanager
 def _quiet_root_logger() -> Iterator[None]:
-    """Silence the root logger, on which ONNX Runtime's quantizer prints advice, while the block runs."""
+    """Inside the block, let the root logger print errors only. ONNX Runtime's quantizer prints advice on it."""
     root = logging.getLogger()
     level = root.level
     root.setLevel(logging.ERROR)

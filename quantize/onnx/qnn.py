@@ -66,7 +66,7 @@ _MARGIN = 16.0
 def _write(source: Path, destination: Path, plan: Plan, product_bits: int) -> None:
     """Write an all-integer copy of an fp32 ONNX file for Qualcomm's NPU. Nothing is written if a range is missing.
 
-    `product_bits` are the bits of the activations that matrix products read.
+    `product_bits` are the bits of activations around products with stored weights; see `_IntegerWriter`.
 
     Raises:
         MissingBackendError: If onnx is not installed.
@@ -368,7 +368,7 @@ class _IntegerWriter:
         self._nodes: list[Any] = []
 
     def run(self) -> None:
-        """Rewrite all nodes of the graph, and remove the fp32 weights that no node reads any more."""
+        """Quantize operands and results of the graph's nodes, and remove stored tensors that no node reads any more."""
         for node in [*self.graph.node]:
             copy = type(node)()
             copy.CopyFrom(node)
@@ -388,7 +388,8 @@ class _IntegerWriter:
         """Replace the inputs of `copy`, a copy of `node`, by their quantized and dequantized versions.
 
         Returns:
-            The encoding (range and bits) of the node's result; None if the result is not float.
+            The encoding (range and bits) of the node's result; None if the result is not float, or becomes a constant
+            once the length is fixed.
         """
         out = node.output[0]
         if out not in self._floats:
@@ -452,7 +453,7 @@ class _IntegerWriter:
     def _encoding_of(self, name: str, bits: int) -> Encoding:
         """Return the encoding (range and bits) of a computed tensor, from its measured or learned range.
 
-        Tensors of the mask's part that hold zeros and ones or whole numbers have fixed encodings.
+        In 16 bits, measured ranges are widened by `ROOM`. Whole numbers of the mask's part have fixed encodings.
         """
         if name in self._chain.units:
             return Encoding.of_range(_WIDE, 0.0, 1.0)
@@ -578,7 +579,7 @@ def fix_shape(path: Path, length: int) -> None:
 
 
 def _row(scheme: Scheme, bits: int, simulation: Simulation) -> SchemeRow:
-    """Return the registered form of a QNN scheme, in which matrix products read activations of `bits` bits.
+    """Build the table row of a QNN scheme, in which matrix products read activations of `bits` bits.
 
     All operators compute in integers.
     """

@@ -52,7 +52,7 @@ def read_weight_types(path: Path) -> WeightTypes:
 
 
 def read_stored_numbers(path: Path) -> Iterator[tuple[str, NDArray[np.generic]]]:
-    """Yield (name, value) of every array stored in an ONNX file."""
+    """Yield (name, value) of every initializer (array stored in the graph) of an ONNX file."""
     yield from load_onnx(path)[1].items()
 
 
@@ -139,7 +139,7 @@ def _packed_table_use(weights: Mapping[str, Any], lookup: PackedLookup) -> Weigh
 
 
 def _is_per_channel(scales: Any, tensor: Any) -> bool | None:
-    """Return whether a weight has one scale per output channel; None if it has a single channel."""
+    """Return whether a weight has a scale per output channel; False without scales, None if it has a single channel."""
     if scales is None:
         return False
     if scales.dims and scales.dims[0] > 1:
@@ -148,7 +148,7 @@ def _is_per_channel(scales: Any, tensor: Any) -> bool | None:
 
 
 def _activation_bits(operands: Iterable[str], makers: Mapping[str, Any], weights: Mapping[str, Any]) -> int:
-    """Return the bits, 8 or 16, of the operand that is a dequantized activation."""
+    """Return the bits, 8 or 16, of the operand that is a dequantized activation; 8 if none is."""
     nodes = [_dequantizing_node(name, makers) for name in operands]
     zeros = [weights[n.input[2]] for n in nodes if n is not None and n.input[0] not in weights and len(n.input) > 2]
     return 16 if any(z.data_type in (_UINT16, _INT16) for z in zeros) else 8
@@ -258,9 +258,10 @@ def _node_by_output(graph: Any) -> dict[str, Any]:
 
 
 def _stored_sources(names: Iterable[str], makers: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """Yield the stored tensor behind each operand, and whether it is dequantized on the way.
+    """Yield the name of the stored tensor or graph input behind each operand, and whether it is dequantized on the way.
 
-    Nodes that only move or dequantize numbers may stand between the stored tensor and the operand.
+    Nodes that only move or dequantize numbers may stand between the two; behind a Concat there are several tensors. For
+    an operand that another node computes, nothing is yielded.
     """
     for name in names:
         node = makers.get(name)

@@ -81,11 +81,11 @@ def measure_ranges(model: Any, names: Iterable[str], plan: Plan, path: Path, tit
 def learned_products(graph: Any, learned: LearnedRanges | None) -> Iterator[tuple[Any, int, ProductRanges]]:
     """Yield the matrix products with stored weights, each with the activation ranges that training learned for it.
 
-    If training learned none for a product, its ranges are None.
+    A product for which training learned none has an empty `ProductRanges`.
 
     Args:
         graph: The graph of the fp32 model.
-        learned: The learned ranges, by the weights of the products; None if nothing was learned.
+        learned: The learned ranges, by the weights of the products. If it is None, nothing is yielded.
 
     Yields:
         The product's node, the index of its input that is the activation, and its ranges.
@@ -204,7 +204,11 @@ class _OpenvinoRewriter:
         self.added: set[str] = set()
 
     def _plan_product(self, product: Any) -> None:
-        """Record which operands of a matrix product will be quantized. Those of attention probabilities stay fp32."""
+        """Record the operands of a matrix product that will be quantized.
+
+        A product stays fp32 if it multiplies attention probabilities, reads an input of the graph or a stored vector,
+        or has two stored operands.
+        """
         is_stored = [self._is_weight(name) for name in product.input[:2]]
         if not any(is_stored) and any(self._is_probability(name) for name in product.input[:2]):
             return
@@ -232,6 +236,8 @@ class _OpenvinoRewriter:
 
     def _find_origin(self, reader: Any, at: int) -> tuple[Any, int]:
         """Follow an operand back through nodes that only move it, to where it is to be quantized.
+
+        The way back ends at a tensor that another node reads too.
 
         Args:
             reader: The matrix product.

@@ -138,7 +138,7 @@ def is_lookup(node: Any, table: str) -> bool:
 
 
 def pack_largest_table(model: Any, digests: frozenset[str] | None = None) -> None:
-    """Store the largest embedding table of a model in 4 bits, unless a matrix product reads it too (fill-mask).
+    """Store the largest embedding table of a model in 4 bits, unless a node that is no lookup reads it (fill-mask).
 
     Args:
         model: An fp32 ONNX model; changed in place.
@@ -410,9 +410,10 @@ def find_row_scales(graph: Any) -> dict[str, str]:
 
 
 def untie_embeddings(model: Any, left: frozenset[str] = frozenset()) -> dict[str, str]:
-    """Store a transposed copy of every embedding table that a matrix product reads, so that it can be quantized.
+    """Replace the Transpose of each stored matrix that only MatMul reads by a stored transposed copy of the matrix.
 
-    Without the copy the product reads the table through a Transpose, which ONNX Runtime's quantizer does not quantize.
+    Such a matrix is the embedding table of a fill-mask head. Behind a Transpose, ONNX Runtime's quantizer would not
+    quantize it. A matrix that nothing else reads is removed.
 
     Args:
         model: An ONNX model; changed in place.

@@ -45,7 +45,11 @@ class Refusal:
 
 
 def _write(source: Path, destination: Path, plan: Plan) -> None:
-    """Write an fp16 TFLite file for the GPU, with the longest signature only and operands of equal rank."""
+    """Write an fp16 TFLite file for the GPU, with the longest signature only and operands of equal rank.
+
+    Raises:
+        MissingBackendError: If ai-edge-quantizer is not installed.
+    """
     model = load_model(source.read_bytes())
     keep_longest(model)
     level_ranks(model, model.subgraphs[0])
@@ -56,7 +60,11 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
 
 
 def list_gpu_refusals(path: Path) -> list[Refusal]:
-    """Return the operators of a TFLite file that LiteRT's GPU delegate leaves to the CPU, most frequent first."""
+    """Return the operators of a TFLite file that LiteRT's GPU delegate leaves to the CPU, with the reason.
+
+    Operators of one kind that are refused for the same reason are counted together, the most frequent first. All
+    signatures are searched.
+    """
     counts = Counter[tuple[str, str]]()
     for tensors, operators in TfliteGraph(path).signatures():
         for op in operators:
@@ -73,7 +81,7 @@ def list_gpu_refusals(path: Path) -> list[Refusal]:
 
 
 def leaves_products(refusals: Sequence[Refusal]) -> bool:
-    """Return whether any refused operator is a matrix product. If so, the GPU is useless for the model."""
+    """Return whether any refused operator is a matrix product or convolution; then the GPU is useless for the model."""
     return any(refusal.operator in _PRODUCTS for refusal in refusals)
 
 

@@ -187,7 +187,7 @@ class _WholeGraph(MeasuredModel):
     def _operators_of_inputs(self, *names: str, without: Container[str] = ()) -> set[int]:
         """Return the numbers of the operators that compute from the named inputs alone, such as the attention mask.
 
-        Operators of the kinds in `without` and those after them are left out.
+        Operators of the kinds in `without`, and those that read their results, are left out.
         """
         known, operators = {self._inputs[name] for name in names if name in self._inputs}, set()
         for at, op in enumerate(self._first.operators):
@@ -253,7 +253,8 @@ class _WholeGraph(MeasuredModel):
     def add_room(self, ranges: Mapping[Place, Range], scheme: Scheme, learned: Container[Place]) -> dict[Place, Range]:
         """Return measured ranges, made wider: downwards for masked scores, and in 16 bits in both directions.
 
-        The second is for numbers beyond those measured; in a8w8 it is done for the factors of norms only.
+        The room in both directions is for numbers beyond those measured. In a8w8 only the factors of norms get it;
+        tensors that depend on mask and segments only never do.
 
         Args:
             ranges: The measured ranges.
@@ -326,7 +327,7 @@ class _WholeGraph(MeasuredModel):
 def count_float_operators(path: Path) -> Counter[str]:
     """Count the operators of a TFLite file that an NPU leaves to the CPU, by kind.
 
-    They are those that read or write floats or int32.
+    They are the operators of the first signature that read or write anything but int8, int16 and bool.
     """
     graph, counts = TfliteGraph(path), Counter[str]()
     for op in graph.operators:

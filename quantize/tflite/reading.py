@@ -123,7 +123,10 @@ class TfliteGraph:
         return dict(Counter(o.name for o in self.operators))
 
     def stored(self) -> Iterator[tuple[str, NDArray[np.generic]]]:
-        """Yield (name, value) of every stored tensor, each buffer once, and of the scales of quantized tensors."""
+        """Yield (name, value) of the stored tensors, each buffer once, and of the scales of quantized tensors.
+
+        Tensors of rare types, such as bool, are left out. The scales of blocks are stored tensors themselves.
+        """
         seen = set()
         for number, (tensors, _) in enumerate(self.signatures()):
             subgraph = self._model.Subgraphs(number)
@@ -209,9 +212,9 @@ class TfliteGraph:
 
 
 def read_weight_types(path: Path) -> WeightTypes:
-    """Read the storage type of every weight in a TFLite file, from its first signature.
+    """Read the storage types of the weights of matrix products and lookups in a TFLite file.
 
-    All signatures share their weights.
+    They are read from its first signature, because all signatures share their weights.
     """
     graph = TfliteGraph(path)
     makers = {o: op for op in graph.operators for o in op.outputs}

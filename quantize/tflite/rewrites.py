@@ -192,7 +192,7 @@ def keep_longest(model: Any) -> None:
 
 
 def level_ranks(model: Any, graph: Any) -> None:
-    """Insert a RESHAPE before elementwise operators (such as ADD and MUL) whose two operands differ in rank.
+    """Insert a RESHAPE before elementwise operators (ADD, SUB, MUL, DIV) whose two operands differ in rank.
 
     The converter relies on broadcasting: a result of shape [tokens, width] is added to [1, tokens, width], which GPUs
     do not accept. Scalars and vectors are not reshaped.

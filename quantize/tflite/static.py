@@ -74,9 +74,9 @@ def _write(source: Path, destination: Path, plan: Plan) -> None:
 
 
 def _quantizer_recipe(content: bytes | bytearray, plan: Plan) -> ModelQuantizationRecipe:
-    """Build the ai-edge-quantizer recipe for static int8 products.
+    """Build the ai-edge-quantizer recipe for static int8 products and int8 embedding tables.
 
-    Products that the plan makes dynamic or leaves float are excepted.
+    Products that the plan makes dynamic, and products and tables that it leaves float, are excepted.
     """
     from ai_edge_quantizer.qtyping import TFLOperationName
     from ai_edge_quantizer.recipe_manager import RecipeManager
@@ -117,6 +117,8 @@ class MeasuredModel:
     def measure(self, plan: Plan, path: Path, title: str) -> dict[Place, Range]:
         """Measure the range of every selected tensor on the calibration rows.
 
+        Tensors in `known_ranges` and `copied` get their ranges from there instead.
+
         Each row runs in the shortest signature that it fits into, and values at padding are cut off: with them, the
         smallest number after the first norm of a trained model was -7.0 instead of -2.7. Rows that are too long for
         every signature are left out.
@@ -127,7 +129,8 @@ class MeasuredModel:
             title: Name of the quantized file, for error messages.
 
         Returns:
-            The range (low, high) of each tensor, by its place in the graph.
+            The range (low, high) of each tensor, by its place: the operator that reads or writes it, and its index
+            there.
 
         Raises:
             InputError: If no calibration row fits the lengths of the file.
@@ -187,9 +190,9 @@ class MeasuredModel:
         return tensor.type == self._schema.TensorType.FLOAT32 and (data is None or not len(data))
 
     def _token_axes(self) -> dict[Place, list[int]]:
-        """Return the axes of each measured tensor that hold tokens: those whose size differs between signatures.
+        """Return the axes of each measured tensor that hold tokens: those whose size differs between two signatures.
 
-        With a single signature it is the last axis but one, if its size is the signature's length.
+        With a single signature it is the last axis but one, if its size is the signature's length, and else none.
         """
         shapes: dict[int, dict[Place, tuple[int, ...]]] = {}
         for signature in self._model.signatureDefs:

@@ -81,7 +81,8 @@ def _find_thread_pools() -> Any:
 class Evaluator:
     """Computes an ``.mlpackage`` in numpy, on any operating system.
 
-    Every result's rank, sizes and dtype are compared with the declared ones, as Core ML's loader does.
+    Rank, sizes and dtype of tensor results are compared with the declared ones, as Core ML's loader does: dtypes when the
+    program is read, shapes when an operation has run.
 
     Args:
         path: The package.
@@ -184,7 +185,10 @@ class Evaluator:
         return result_bytes
 
     def _checked_result(self, operation: Operation, output: Output, value: Any) -> Any:
-        """Check a result's shape against the declared one and return it converted and rounded to the declared dtype."""
+        """Check a tensor result's shape against the declared one, and return it in the dtype that stores it.
+
+        If the operation rounds, results declared fp16 have fp16's precision, in float32. Texts are returned unchanged.
+        """
         kind = output.type
         if not isinstance(kind, TensorType) or kind.dtype is Dtype.STRING:
             return value

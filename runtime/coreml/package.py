@@ -1,6 +1,6 @@
 """Read an ``.mlpackage`` folder: the manifest, the model, its inputs and outputs.
 
-`read_package` finds the model that the manifest names and checks everything but the operations. `read_description`
+`read_package` finds the model that the manifest names, and checks that it is an ML program of one function. `read_description`
 reads the inputs and outputs that the model description announces to an app, and compares them with the program's.
 protobuf is imported when a package is opened, because prediction with other formats does not need it.
 """
@@ -59,7 +59,9 @@ class Package:
 
 
 def read_package(path: Path) -> Package:
-    """Open a Core ML package: read its manifest, parse its model, and check everything but the operations.
+    """Open a Core ML package: read its manifest, parse its model, and check that it is an ML program of one function.
+
+    Inputs, outputs and operations are not read yet; `read_description` and `read_program` do that.
 
     Args:
         path: The ``.mlpackage`` folder.

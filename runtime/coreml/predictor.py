@@ -1,4 +1,4 @@
-"""The Core ML engine: Core ML itself on macOS with coremltools, the reference evaluator elsewhere.
+"""The Core ML engine: Core ML itself on macOS with coremltools, the reference evaluator on all other machines.
 
 `CoremlPredictor` opens a package with one of them; coremltools is imported when a package is opened on macOS.
 """
@@ -35,7 +35,7 @@ SWITCH = "POCKETBERT_COREML_REFERENCE"
 class CoremlPredictor:
     """Runs one ``.mlpackage``: with Core ML on macOS, else with the reference evaluator.
 
-    On macOS with coremltools Core ML itself computes; elsewhere the reference evaluator, whose time means nothing (see
+    Core ML itself computes only with coremltools installed. The evaluator's time means nothing (see
     `pocketbert.runtime.coreml.EVALUATOR_LIMITS`).
 
     Args:

@@ -89,7 +89,7 @@ class Scan:
 
     @property
     def first(self) -> Range | None:
-        """The first result that fp16 cannot hold, which causes the later ones; None if fp16 holds all."""
+        """The first result that fp16 cannot hold, from which later ones may follow; None if fp16 holds all."""
         return next((r for r in self.ranges if r.overflows), None)
 
     @property
@@ -236,7 +236,7 @@ def activation_statistics(
 
 
 def layer_differences(path: Path, inputs: Inputs, other: Path | None = None) -> list[Difference]:
-    """Compare the results of a package's operations with exact ones, and return how much rounding changes each.
+    """Compare the float results of a package's operations with those in fp32; return how much rounding or compression changes each.
 
     Args:
         path: The package, which is run with its declared precision.

@@ -93,7 +93,7 @@ class StoredTensors:
         return []
 
     def weights(self) -> Iterator[StoredWeight]:
-        """Yield a `StoredWeight` for every operation that reads a stored tensor."""
+        """Yield a `StoredWeight` for each named constant, compressed or not, once for each operation that reads it."""
         for operation in self._package.block.operations:
             if operation.type == "const" or operation.type.startswith(CONSTEXPR_PREFIX):
                 continue

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 def data_check(recipe: Recipe) -> DataReport | None:
-    """Read a recipe's data and describe it, without training; return None if the recipe has no data."""
+    """Return a report on a recipe's rows, without training; None if it names no rows. The teacher labels eval rows if none has a label."""
     from pocketbert.pipeline.learn.data import load_data
     from pocketbert.pipeline.reference import open_teacher
 
@@ -70,10 +70,10 @@ def data_prepare(recipe: Recipe, output: str | Path) -> list[Path]:
         output: Folder for the corpora, one folder per source. Sources that are prepared already are not copied.
 
     Returns:
-        The folders of the corpora, in the order of the sources.
+        The folder of each source's corpus, in the order of the sources; prepared sources stay where they are.
 
     Raises:
-        InputError: If the recipe has no corpus, or its text cannot be read.
+        InputError: If the recipe has no corpus, a text cannot be read, or the folder cannot be used.
     """
     from pocketbert.pipeline.learn.corpora import prepare_corpora
 
@@ -81,9 +81,10 @@ def data_prepare(recipe: Recipe, output: str | Path) -> list[Path]:
 
 
 def data_augment(recipe: Recipe, output: str | Path, overwrite: bool = False) -> AugmentCounts:
-    """Write a recipe's training rows, each followed by copies in which words are replaced (``data.augment``).
+    """Write the rows that a recipe trains on, each followed by its copies with replaced words (``data.augment``).
 
-    If it was stopped, the same call continues. A run makes such rows by itself for stages with ``augmented: true``.
+    Held-out rows and rows that also occur in eval are left out. If it was stopped, the same call continues. A run makes
+    such rows by itself for stages with ``augmented: true``.
 
     Args:
         recipe: The recipe, whose data, teacher and seed are used.
@@ -94,7 +95,7 @@ def data_augment(recipe: Recipe, output: str | Path, overwrite: bool = False) ->
         How many rows and copies the file holds.
 
     Raises:
-        InputError: If the task's labels do not belong to whole texts, or a setting does not fit.
+        InputError: If the task's labels do not belong to whole texts, or a setting or the file does not fit.
     """
     from pocketbert.pipeline.learn.augmenting import augment_file
 
@@ -102,7 +103,7 @@ def data_augment(recipe: Recipe, output: str | Path, overwrite: bool = False) ->
 
 
 def data_demo(output: str | Path) -> dict[str, Path]:
-    """Write the built-in corpus of assistant commands to an empty folder and return its files by split."""
+    """Write the built-in corpus of assistant commands to a new, empty or earlier such folder; return the file of each split."""
     from pocketbert.pipeline.run import write_corpus
 
     return write_corpus(Path(output))
@@ -114,12 +115,12 @@ def data_demo(output: str | Path) -> dict[str, Path]:
 def export(
     model: str | Path, output: str | Path, options: ExportOptions | None = None, *, overwrite: bool = False
 ) -> Path:
-    """Export a fine-tuned model to an artefact folder, without recipe or network.
+    """Export a fine-tuned model to an artefact folder, without a recipe; a local model needs no network.
 
     Args:
         model: Hugging Face folder or Hub name.
         output: The artefact folder to write.
-        options: What to write; by default files of all formats, with int8.
+        options: What to write; by default ONNX, TFLite and Core ML files, each also in int8 (Core ML: w8).
         overwrite: Whether an existing folder may be replaced.
 
     Returns:
@@ -136,7 +137,7 @@ def export(
 def plan_export(
     model: str | Path, output: str | Path, options: ExportOptions | None = None, *, overwrite: bool = False
 ) -> Plan:
-    """List what `export` would do, without doing it."""
+    """Return the steps of `export`, each with its state (finished or to do), without running any."""
     from pocketbert.pipeline.direct import plan_export as planned
 
     steps = planned(str(model), Path(output), options or ExportOptions(), overwrite=overwrite)
@@ -153,18 +154,17 @@ def quantize(
     budget: BudgetOptions | None = None,
     roles: Mapping[str, str] | None = None,
 ) -> Path:
-    """Add quantized files to an artefact folder, verified like any other; the fp32 files are kept as they are.
+    """Write the exported files of an artefact folder and new quantized ones to a new folder, and verify all of them.
 
     Args:
-        model: An artefact folder with fp32 files and ``model.safetensors``.
-        output: The new artefact folder.
+        model: An artefact folder with exported files (fp32; Core ML: fp16) and ``model.safetensors``, or its run folder.
+        output: The new artefact folder. Quantized files that `model` has already are left out.
         schemes: Schemes of the smaller files, the default file's first. By default ``int8``; with a budget, all schemes.
-        runtimes: Runtimes that get a further file: ``tflite216``, ``openvino``, ``gpu`` (``fp16``), ``npu`` and ``qnn`` (``a16w8``,
-            ``a8w8``).
+        runtimes: Runtimes that get a further file: ``tflite216``, ``openvino``, ``gpu`` (``fp16``), ``npu`` and ``qnn`` (``a16w8``, ``a8w8``).
         overwrite: Whether an existing folder may be replaced.
         calibrate: Labelled training rows, on which static schemes (``a8w8``) measure ranges and a budget ranks
             candidates. A `CalibrationOptions` also chooses how ranges are determined.
-        budget: Limits within which the best file of each format is chosen.
+        budget: Limits within which the best file of each format is chosen; not together with `runtimes` or `roles`.
         roles: Scheme for a role or for modules, by its name or their pattern; ``none`` leaves weights as they were
             exported: ``{"ffn_down": "none"}``.
 
@@ -185,7 +185,7 @@ def pack(run: str | Path, output: str | Path, overwrite: bool = False, platform:
         output: The folder to write; with `platform` it may hold other files, which are kept.
         overwrite: Whether files that were packed before may be replaced.
         platform: ``android``, ``ios``, ``web`` or ``server`` to pack the files that an app there needs; ``web-demo`` to
-            write a static page in which every file answers what is typed.
+            write a static page in which the ONNX and TFLite files that any runtime opens answer what is typed.
     """
     from pocketbert.pipeline.direct import pack_run
 
@@ -206,21 +206,21 @@ def verify(
     max_drop: float = 0.01,
     record: bool = False,
 ) -> Verification:
-    """Check the files of an artefact folder or of a run folder with the gates.
+    """Check the files of an artefact folder or of a run folder with the gates (checks).
 
     Args:
         model: Artefact folder or run folder.
-        data: Labelled rows to score the files on: a file, or a source with columns and limits. Without them, only the
-            recorded golden rows are checked. For a run folder, the rows of its recipe are used.
+        data: Labelled rows to score the files on: a file, or a source with columns and limits; without them, nothing is
+            scored. Not for a run folder, which is checked with the rows and limits of its recipe.
         text: Column of the text; columns that are not named are found by their names or their content.
         text_pair: Column of the second text.
         label: Column of the label.
         header: Whether the first row of a .csv or .tsv file names its columns; by default this is detected.
         max_drop: Largest allowed loss of the metric from fp32 to a quantized file, as a fraction.
-        record: Whether to write the scores into the artefact folder: into artifacts.json, model card and report.
+        record: Whether to write the scores into the artefact folder: into artifacts.json, model card and report. Needs `data`.
 
     Returns:
-        All gates (checks) with their verdicts. For a run folder, ``verify.json`` is written anew.
+        All gates with their verdicts, and the scores. For a run folder, ``verify.json`` is written anew.
     """
     from pocketbert.core.data.source import DataSource
     from pocketbert.pipeline.direct import verify_folder
@@ -241,7 +241,7 @@ def predict(
     file: str | None = None,
     cadence: str | None = None,
 ) -> list[Answer]:
-    """Run the model of an artefact folder on texts; `pocketbert.load` describes how its file is chosen.
+    """Run the model of an artefact folder on texts and return an answer for each; `pocketbert.load` tells how its file is chosen.
 
     If the folder has a default prompt, it is put in front of the texts; `pocketbert.load(...).predict(texts,
     prompt=NAME)` uses another one.
@@ -280,7 +280,7 @@ def diff(
         The comparison. Its `failures` say which limits of `options` are exceeded; they are empty if none is.
 
     Raises:
-        InputError: If a model cannot be opened, or tasks, label sets or rows do not fit each other.
+        InputError: If a model cannot be opened, or tasks, label sets, rows or limits do not fit each other.
     """
     from pocketbert.core.data.source import DataSource
     from pocketbert.pipeline.direct import diff_models
@@ -301,7 +301,7 @@ def benchmark(
     """Measure the model files of artefact folders in turns on each device, and add results of other machines.
 
     Args:
-        models: Artefact folders; the first file of the first folder is the baseline. Empty if only `imports` are shown.
+        models: Artefact folders, or run folders that have one; the first file of the first is the baseline. May be empty with `imports`.
         options: Devices, thread counts, lengths, runs and time budget; by default those of the command line.
         texts: Real texts to run; by default the project's own sentences.
         imports: Files that ``coreml/benchmark_on_mac.py`` wrote on a Mac, or the Android demo app on a phone. The files
@@ -309,11 +309,10 @@ def benchmark(
             it. Also texts that ``benchmark_model`` or ``onnxruntime_perf_test`` printed, which need `models`.
         facts: What such printed texts leave out, for example ``Fact("device", "Pixel 8")`` of
             `pocketbert.benchmarks.imported.saved_texts`.
-        record: Whether to write the results into the card and report of the folder in `models`, which must be one.
+        record: Whether to write the results into card and report of the only folder in `models`, unless answers were wrong.
 
     Returns:
-        The result of the first device, which contains those of the other devices and the imported ones; the first
-        imported one if nothing was measured.
+        The result of the first device, which contains those of the others and the imported ones; if none measured, the first import.
 
     Raises:
         InputError: Listing every problem.
@@ -328,15 +327,15 @@ def diagnose(run: str | Path, rows: int | None = None) -> StudentDiagnosis:
 
     Args:
         run: Folder of a run that trained a student; the folder is not changed.
-        rows: Evaluation rows that both models answer; by default those that the run compared when it scored its
-            student.
+        rows: Largest number of evaluation rows that both models answer. None returns the diagnosis that the run recorded; if
+            there is none, 2,000 rows are answered.
 
     Returns:
         Scores of both models by label, length, rare words and the teacher's confidence, their agreement on training
         rows and on unseen rows, and advice with the numbers that it rests on.
 
     Raises:
-        InputError: If the folder is not that of a run with a student, or the rows cannot be read.
+        InputError: If the run has no student, its teacher is no model, its models have several heads, or no row is labelled.
     """
     from pocketbert.pipeline.learn.diagnosing import diagnose_run
 
@@ -355,15 +354,16 @@ def sensitivity(
     For each role a real file is written and compared with the exported file.
 
     Args:
-        model: An artefact folder with exported files and ``model.safetensors``; only its report is changed, if `record`
-            is set.
-        calibrate: Labelled training rows, on which files are compared and static schemes measure ranges. A
+        model: An artefact folder with exported files and ``model.safetensors``, or its run folder; changed only if `record` is
+            set.
+        calibrate: Labelled training rows, on which files are compared and static schemes measure ranges; required. A
             `CalibrationOptions` also chooses how ranges are determined.
         schemes: Schemes to measure; by default those of the folder's files, or ``int8`` if it has none.
-        record: Whether to write the results into the folder's report.
+        record: Whether to write the results into the folder's report, which its ``artifacts.json`` lists.
 
     Returns:
-        For each format and scheme, the difference that each role makes, that of all together, and what the single ones predict.
+        For each format and scheme, the difference that each role makes, that of all together, and what the single ones predict;
+        or a note that says why none was measured.
     """
     from pocketbert.pipeline.direct import measure_sensitivity
 
@@ -418,10 +418,11 @@ def load_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def starting_recipe(files: DataFiles, output: str | Path, overrides: Sequence[str] = ()) -> StartingRecipe:
-    """Make a recipe for a data file; columns, task, lengths and passes that `files` leaves out are found in the rows.
+    """Make a recipe for a data file. Columns and task that `files` does not name, lengths and passes are found from the rows.
 
     Args:
-        files: The data files, with the columns and the task if they are known. From 2,000 rows on the recipe compares students.
+        files: The data files, with columns and task if they are known. From 2,000 rows on the recipe compares students, unless
+            `overrides` set a student or the teacher is a column.
         output: The run folder in which `run` will store the recipe.
         overrides: Texts ``key.sub=value`` that set values of the recipe.
 
@@ -441,8 +442,7 @@ def run(recipe: AnyRecipe, output: str | Path, overwrite: bool = False, resume_a
     Args:
         recipe: The recipe. One that was made for a data file is stored in the folder as ``recipe.yaml``.
         output: The run folder.
-        overwrite: Whether results in that folder may be replaced that belong to another recipe or to other library
-            versions.
+        overwrite: Whether results of another recipe or of other library versions in that folder may be replaced.
         resume_anyway: Whether results and unfinished work of other library versions are used as they are; the lineage
             of the artefact folder then records it.
 
@@ -465,7 +465,7 @@ def finetune(recipe: Recipe, output: str | Path, overwrite: bool = False, resume
 
 
 def distill(recipe: Recipe, output: str | Path, overwrite: bool = False, resume_anyway: bool = False) -> Path:
-    """Train the teacher and the student that a recipe describes, without exporting model files.
+    """Load or fine-tune the teacher of a recipe and train its student, without exporting model files.
 
     Returns:
         The student's folder, in Hugging Face layout.
@@ -489,11 +489,11 @@ def teach(
     output: str | Path,
     asked: TeachOptions | None = None,
 ) -> TeachReport:
-    """Write the answers of teachers for the rows of a file into a column, from which students learn (``data.train.teacher``).
+    """Write teachers' answers to the rows of a file into a new column, from which students learn (``data.train.teacher``).
 
     Args:
-        models: Folders or Hub names of transformers models; the mean of their answers is written. Empty to ask a
-            language model.
+        models: Folders or Hub names of transformers models; the (weighted) mean of their answers is written. Empty to ask
+            a language model.
         data: The rows as a source, or the path of their file.
         output: The .jsonl file to write.
         asked: The task, weights of the models, labels for zero-shot models, the address of a language model, and how
@@ -510,7 +510,7 @@ def teach(
 
 
 def plan(recipe: AnyRecipe, output: str | Path, overwrite: bool = False, resume_anyway: bool = False) -> Plan:
-    """List what `run` would do, without doing it."""
+    """Return the steps of `run`, each with its output and state, without running any."""
     return [PlannedStep(*row) for row in _run_at(recipe, output, overwrite, resume_anyway).plan()]
 
 
@@ -524,17 +524,17 @@ def plan_students(
 ) -> StudentPlan:
     """Find what the students of a teacher would weigh and take, before any is trained, and choose one.
 
-    Some shapes are exported with random weights, and their files timed; the others are estimated. One that is chosen by estimates is measured, too.
+    Some shapes are exported with random weights, and their files timed. The others are estimated; if one of them is chosen, it is timed, too.
 
     Args:
-        data: The rows, a file or with its columns; None for a task without rows, which `options` names.
+        data: The file of the rows, or a `DataFiles` with its columns; None to plan without rows for the task in `options`.
         options: Limits, devices, formats and schemes.
         output: Folder for ``recipe.yaml``, ``plan.json`` and ``plan.html``; None to write nothing.
         overrides: ``key.sub=value`` settings of the recipe, such as another teacher.
         overwrite: Whether files in `output` may be replaced.
 
     Returns:
-        The plan; its `chosen` is empty if no student is inside the limits.
+        The plan. Its `chosen` is empty if no student is inside the limits, unless `options` name the student to choose.
 
     Raises:
         InputError: Listing every problem of options and rows.
@@ -547,7 +547,7 @@ def plan_students(
 
 
 def demo(output: str | Path, overwrite: bool = False, overrides: Sequence[str] = ()) -> RunResult:
-    """Run the whole chain on the built-in corpus with the real MiniLM teacher."""
+    """Run the whole chain on the built-in corpus, written to ``OUTPUT-corpus``, with the real MiniLM teacher."""
     from pocketbert.pipeline.run import run_demo
 
     return run_demo(Path(output), overwrite, overrides)

@@ -6,7 +6,7 @@ Needs Python 3.9 or newer and coremltools (python3 -m pip install coremltools). 
     pocketbert benchmark -m phone --import phone-mac.json         # anywhere: into the common report
     python3 phone/coreml/benchmark_on_mac.py --iphone --team TEAM # on the connected iPhone: phone-iphone.json
 
-Per package, compute unit and length: load time and first inference in a fresh process, then after a warm-up
+Per package and compute unit: load time and first inference in a fresh process; then per length, after a warm-up,
 short bursts of timed inferences in turns, so that a disturbance hits all. The compute plan is an estimate.
 """
 
@@ -52,7 +52,7 @@ class _RefusalError(Exception):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure packages; exit code 1: nothing measured, 2: wrong usage, 3: wrong answers, 4: no coremltools."""
+    """Measure packages; exit code 1: nothing measured or an error, 2: wrong usage, 3: wrong answers, 4: no coremltools."""
     options = _parse_options(arguments)
     try:
         if platform.system() != "Darwin":
@@ -349,7 +349,7 @@ class _Package:
         return {name: self.numpy.array([rows[name]], dtype) for name, dtype in self.dtypes.items()}
 
     def _compare_answers(self, predict: Callable[[dict[str, Any]], Any]) -> dict[str, Any] | None:
-        """Return how far `predict`'s outputs are from golden.jsonl at most; None if it has none of this package."""
+        """Return how far `predict`'s outputs are from golden.jsonl at most; None if it has none of this package that fit."""
         differences, skipped, tolerance = [], 0, math.inf
         for tokens, row in self.golden.rows:
             expected, count = row["outputs"].get(self.name), len(tokens["ids"])

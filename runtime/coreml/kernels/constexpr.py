@@ -31,7 +31,7 @@ def _quantize(
     """Quantize activations: clip(round(input / scale) + zero_point), with halves rounded to the even number.
 
     Raises:
-        ValueError: If scales do not fit the axis.
+        ValueError: If scales or zero points do not fit the axis, or the dtype is neither int8 nor uint8.
     """
     target = Dtype(output_dtype)
     if target not in (Dtype.INT8, Dtype.UINT8):

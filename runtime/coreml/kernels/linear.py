@@ -60,8 +60,8 @@ def _einsum(values: Arrays, equation: str) -> Array:
         equation: Letters of the operands' and the result's axes.
 
     Raises:
-        ValueError: If the equation does not have two operands, repeats an axis within one, or has an axis of two
-            different sizes, of which one must be 1 and the axis must be in the result.
+        ValueError: If the equation does not have two operands, repeats an axis within one, does not fit the operands, or
+            has an axis of two different sizes. These are allowed only if one is 1 and the result has the axis.
     """
     left, out = equation.replace(" ", "").split("->")
     first, second = left.split(",")

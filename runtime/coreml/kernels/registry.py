@@ -156,7 +156,10 @@ def register(name: str, function: Callable[..., Any], rule: Rule, exact: bool = 
 
 
 def dtype_of(*names: str) -> Rule:
-    """Return a rule for dtypes: results have the dtype of the named parameters, which must all have the same."""
+    """Return a rule for dtypes: results have the dtype of the named parameters, which must all have the same.
+
+    If none of these parameters is given, results are fp32.
+    """
 
     def rule(declared: Declared) -> tuple[Dtype, ...]:
         dtypes = [d for n in names for d in declared.dtypes.get(n, ())]

@@ -214,7 +214,7 @@ def _require_recipe(recipe: str | None, data_options: Mapping[str, object]) -> s
 
 
 def _overrides_with_data(recipe: str | None, overrides: list[str] | None) -> list[str]:
-    """Return all ``key=value`` overrides of a command with --data; the argument for the recipe is one of them then.
+    """Return all ``key=value`` overrides of `run --data`; the first argument is one of them, since no recipe is named.
 
     Raises:
         InputError: If the first argument is the name of a recipe.
@@ -226,7 +226,7 @@ def _overrides_with_data(recipe: str | None, overrides: list[str] | None) -> lis
 
 
 def _choose_student(student: str | None, limits: Mapping[str, float | None], has_recipe: bool) -> list[str]:
-    """Return the overrides of the section `student` by --student auto and its limits; none without them.
+    """Return the recipe overrides that --student auto and its limits stand for; none if none of these options was given.
 
     Args:
         student: Value of --student: with `auto` the section is replaced.
@@ -301,7 +301,7 @@ def distill(
     resume_anyway: options.ResumeAnyway = False,
     json: options.Json = False,
 ) -> None:
-    """Train the teacher and the student of a recipe, then stop. (recipe: teacher, student, distill)"""
+    """Load or fine-tune the teacher of a recipe and train its student, then stop. (recipe: teacher, student, distill)"""
     from pocketbert import api
 
     resolved = api.load_recipe(recipe, _add_seed(overrides, seed))

@@ -52,7 +52,7 @@ class Stopped(KeyboardInterrupt):
 
 
 def _stopped_message(code: ExitCode, error: BaseException) -> str:
-    """Return the line that is printed when Ctrl-C or SIGTERM ended a command: whether the same one continues."""
+    """Return the line that is printed when Ctrl-C or SIGTERM ended a command: whether the same command continues its work."""
     kept = any(note.startswith(KEPT_NOTE) for note in getattr(error, "__notes__", ()))
     after = "Finished work is kept; run the same command to continue." if kept else "The same command starts anew."
     return f"Stopped by {_SIGNAL_NAMES[code]}. {after}"
@@ -104,7 +104,7 @@ def signals() -> Iterator[None]:
 
 
 def _limit_end(error: BaseException | None) -> None:
-    """End the process within `_END_SECONDS`, also while threads compute answers that nobody waits for any more.
+    """If threads still compute answers that nobody waits for any more, end the process within `_END_SECONDS`.
 
     Python would wait for these threads: after Ctrl-C, after `| head`, and after the server's --stop-seconds.
     """
@@ -309,7 +309,7 @@ def add(app: typer.Typer, command: Callable[..., None], title: str | None = None
         app: The application.
         command: A function with typer's annotations; its name is that of the command.
         title: Heading under which `--help` lists the command.
-        group: The command that this one is a sub-command of, such as ``recipes``; None for a command of its own.
+        group: The command that this one is a sub-command of, such as ``recipes``; empty for a command of its own.
     """
     name = f"{group} {command.__name__}".strip()
     shown = "\n".join(f"  {line}" for line in EXAMPLES[name])

@@ -279,7 +279,8 @@ def quantize(
 ) -> None:
     """Add quantized files to an exported folder.
 
-    The result is a new folder; the fp32 files in it are unchanged. (recipe: quantize)
+    The result is a new folder with the exported files, unchanged, and the new ones. Quantized files of the old folder are left
+    out. (recipe: quantize)
     """
     from pocketbert import api
 
@@ -364,8 +365,8 @@ def pack(
 ) -> None:
     """Pack the verified files of a run into an artefact folder.
 
-    With --for, pack what an app needs: one or two model files with tokenizer and golden rows, a folder that verifies without
-    the one it was made from.
+    With --for, pack what an app needs: the model files for its platform with tokenizer and golden rows, a folder that verifies
+    without the one it was made from.
     """
     from pocketbert import api
 
@@ -421,7 +422,7 @@ def _quantized_folder(model: Path, output: Path | None, with_budget: bool) -> Pa
 
 
 def _print_search(folder: Path) -> None:
-    """Print the candidates of a folder's budget search, the chosen files, and recipe lines that make these again."""
+    """Print the candidates of a folder's budget search, if it has one, the chosen files, and recipe lines that make these again."""
     from pocketbert.core.artefacts import read_artefacts
     from pocketbert.pipeline.direct.choosing import chosen_files, recipe_lines
 

@@ -212,7 +212,7 @@ def benchmark(
     overwrite: options.OverwriteFile = False,
     json: options.Json = False,
 ) -> None:
-    """Measure the latency of every model file.
+    """Measure the latency of model files.
 
     The files are run in turns, so that a change of load affects all of them. The table shows the median latency, the
     time relative to the first file with its interval, and results that were imported from a Mac or a phone.
@@ -275,8 +275,8 @@ def _app_settings(
 ) -> tuple[int, str]:
     """Return the number of repeats and the idle times for a benchmark by the Android demo app.
 
-    Without options these are the app's own repeats and no idle times. A time budget is refused, since the app makes all
-    runs.
+    Without options these are the app's own repeats and no idle times. A time budget is refused if all devices are Android
+    devices (adb), since the app makes all runs there.
     """
     from pocketbert.benchmarks.imported.android_app import REPEATS
 
@@ -351,7 +351,7 @@ def _parse_facts(values: list[str]) -> list[Fact]:
 
 
 def _parse_idle_times(text: str) -> list[float]:
-    """Parse the value of ``--gaps``, comma-separated milliseconds; an empty list for ``none``."""
+    """Parse the value of ``--gaps``, comma-separated milliseconds; an empty list for ``none``, InputError for other texts."""
     if text == "none":
         return []
     try:

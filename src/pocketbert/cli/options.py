@@ -35,6 +35,8 @@ def sets(flag: str, text: str, key: str = "", short: tuple[str, ...] = (), **set
 def preset_defaults(of: Callable[[PresetSettings], str]) -> str:
     """Return help text on an option's default in each benchmark preset: ``default 5; quick 3; mlperf 4``.
 
+    Presets with the same value as the first (standard) are left out.
+
     Args:
         of: Function from the settings of a preset to the option's value, as text.
     """

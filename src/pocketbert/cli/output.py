@@ -61,9 +61,11 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str
 def print_folder(folder: Path, json: bool) -> None:
     """Print the files of a new artefact folder with size and scores, and suggest commands to run next.
 
+    For a folder that was packed for an app, its total size and where its golden rows are follow instead.
+
     Args:
         folder: The artefact folder.
-        json: Whether to print one line of JSON, without suggestions.
+        json: Whether to print one line of JSON instead, with the paths only.
     """
     from pocketbert.core.artefacts import read_artefacts
     from pocketbert.core.host.progress import print_note

@@ -174,7 +174,7 @@ def predict(
 
 @dataclass(frozen=True)
 class _Asked:
-    """Texts that are answered: by which models, with which prompt, and with how many alternatives.
+    """The texts of a command with what answers them: models, prompt, number of alternatives and length of vectors.
 
     Attributes:
         models: The model, one for each thread.
@@ -199,7 +199,7 @@ class _Asked:
             yield from ((row, text, answer) for (row, text), answer in zip(portion, answers, strict=True))
 
     def keep(self, kept: KeptRows) -> None:
-        """Answer the rows that are not kept yet, and keep the fields of each answer as a line of JSON."""
+        """Answer the rows that have no answer in `kept` yet, and add the fields of each answer to it as a line of JSON."""
         from pocketbert.core.predict.answers import answer_fields
 
         for _, answers in self._portions(kept.done):
@@ -286,11 +286,9 @@ def _check_answer_file(path: Path, overwrite: bool, *read: Path) -> Path:
         overwrite: Whether an existing file may be replaced.
         read: Files and folders that the command reads, which may not be replaced.
 
-    Returns:
-        The path with links resolved.
-
     Raises:
-        InputError: If the suffix is not one of `_ANSWER_FILES`, or the file exists and may not be replaced.
+        InputError: If the suffix is not one of `_ANSWER_FILES`, the file exists and may not be replaced, or the command
+            reads it.
     """
     from pocketbert.core.disk.destination import resolve_output_file
 
@@ -327,7 +325,7 @@ def _write_answers(
     """Write rows with their answers to a file, as table columns ``predicted_...`` or as JSON field ``answer``.
 
     Args:
-        path: The file, .csv, .tsv or .jsonl; it appears when it is complete.
+        path: The file, .csv, .tsv or .jsonl; it appears when it is complete, and its folder is created if it is missing.
         rows: The rows, with all their columns.
         lines: The fields of each row's answer as JSON.
         columns: Names of all columns of the rows.

@@ -33,7 +33,7 @@ class InputTexts:
     Attributes:
         read: Reads the rows from their beginning: each with its columns, and the text as the model takes it.
         named: Names of the columns that hold the texts.
-        source: What the texts are read from, as JSON values that are others for other texts.
+        source: JSON values that identify the texts: the texts themselves, or settings and digest of their file.
     """
 
     read: Callable[[], Iterator[tuple[Mapping[str, Any], AnyText]]]
@@ -46,7 +46,7 @@ class InputTexts:
 
 
 def read_needs(model: Path) -> tuple[tuple[str, ...], Task | None]:
-    """Return the data columns that the model's files read beside the text, and its task; None if it cannot be opened."""
+    """Return the data columns that the model's files may read beside the text, and its task; no columns and None if its folder cannot be read."""
     from pocketbert.core.artefacts import find_artefact_folder, read_artefacts
     from pocketbert.core.predict.inputs import COLUMNS
 
@@ -144,7 +144,7 @@ def _read_file(
         with_rows: Whether all columns of the file are needed.
 
     Raises:
-        InputError: Listing the first 20 rows without a text at their end, or what is wrong with the file.
+        InputError: If the file cannot be read or has no rows; after its last row, listing the first 20 rows without a text.
     """
     from pocketbert.core.data.choices import choice_columns
     from pocketbert.core.data.column_names import BadRows

@@ -30,18 +30,18 @@ class SplitReport(BaseModel):
     """Statistics of one data split: rows, duplicates, labels and lengths in tokens.
 
     Attributes:
-        name: ``train``, ``eval`` or ``holdout``.
+        name: ``train``, ``eval``, ``holdout`` or ``validation``.
         source: File or data set.
         rows: Rows read.
         duplicates: Rows whose texts occur earlier in the split.
         conflicting: Rows among the duplicates whose label differs from the first one of the text; of several heads, any label.
         truncated: Rows longer than the maximum length.
-        labels: Count of each label, in the unit `unit`; empty for tasks without labels.
+        labels: Count of each label, in the unit `unit`; empty if labels are numbers or choices, or there are none.
         tokens_mean: Mean length in tokens.
         tokens_p50: Median length in tokens.
         tokens_p95: 95th percentile of the length in tokens (nearest rank).
         tokens_max: Length in tokens of the longest row after truncation.
-        unit: Unit of the counts in `labels`: rows, spans or questions.
+        unit: Unit of the counts in `labels`: rows, spans, questions, or rows or spans (of several heads).
     """
 
     name: str
@@ -171,7 +171,8 @@ def _count_labels(rows: Prepared, labels: Labels, kind: LabelKind) -> dict[str, 
     with 0.
 
     Returns:
-        The counts by label, or by ``answered`` and ``without answer``; empty for tasks without labels.
+        The counts by label, or by ``answered`` and, if there are any, ``without answer``; empty for tasks whose labels are
+        numbers or choices, or that have none.
     """
     if kind is LabelKind.NAME:
         ids = Counter(int(i) for i in rows.truth)
@@ -200,7 +201,7 @@ def _count_head_labels(heads: Sequence[NamedTask], rows: Prepared, labels: Label
 
 
 def check_classes(reports: Sequence[SplitReport]) -> None:
-    """Check that each label has a training row, where a head is to be trained.
+    """Check that each label has a training row, if there are training rows; for runs that train a head.
 
     Raises:
         InputError: Naming the labels without one.
@@ -216,7 +217,7 @@ def check_classes(reports: Sequence[SplitReport]) -> None:
 
 
 def note_missing_headers(sources: Sequence[DataSource | None]) -> list[str]:
-    """Return a note for each table in which no header row was found although its source does not set `header`."""
+    """Return a note for each table whose source does not set `header` and in which no header row was found."""
     tables = [s for s in sources if s is not None and s.path is not None and s.header is None]
     forms = [(Path(source.title).name, guess_table_form(source)) for source in tables]
     return [
@@ -227,7 +228,10 @@ def note_missing_headers(sources: Sequence[DataSource | None]) -> list[str]:
 
 
 def warn_about_majority(report: SplitReport, task: Task) -> list[str]:
-    """Return a warning for each head of which one class holds over 80 % of the labelled rows, so that accuracy misleads."""
+    """Return a warning for each head of which one label has over 80 % of the labelled rows, so that accuracy misleads.
+
+    Only heads whose rows have one label each, out of several, are checked.
+    """
     warnings = []
     heads = [(f"{report.name}, head {h.name}", h.label_prefix, h.task.labels) for h in task.heads]
     for title, prefix, kind in heads or [(report.name, "", task.labels)]:
@@ -264,10 +268,10 @@ _WORDS = re.compile(
 
 
 def warn_about_language(texts: Sequence[str], tokenizer: TextTokenizer) -> str:
-    """Return a warning if the tokenizer splits words into so many pieces that the teacher was hardly trained on the language.
+    """Return a warning if a tokenizer's pieces of words are so many, or so often unknown, that its model hardly knows the language.
 
     Args:
-        texts: Some texts.
+        texts: Some texts; those longer than the tokenizer's limit are left out.
         tokenizer: The tokenizer of the teacher.
 
     Returns:

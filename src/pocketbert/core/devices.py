@@ -64,8 +64,8 @@ class DeviceInfo:
 
     Attributes:
         name: Name in a recipe's ``benchmark.devices`` and after ``--device``, without an argument.
-        figures: The quantities that the device measures, each with its provenance (measured, estimated, emulated);
-            times are never emulated.
+        figures: The quantities that the device measures, each with its provenance (measured, estimated, emulated,
+            compiled-only); times are measured or estimated.
         reached: How the device is reached, in words.
         argument: Name of the argument after the colon, e.g. ``HOST`` for ``ssh:HOST``; empty if there is none.
         optional: Whether the argument may be left out.
@@ -104,12 +104,12 @@ class DeviceInfo:
 
     @property
     def provenance(self) -> Provenance:
-        """Provenance (measured, emulated, estimated) of the first and main quantity that the device measures."""
+        """Provenance (such as measured or emulated) of the first quantity in `figures`, the device's main one."""
         return next(iter(self.figures.values()))
 
     @property
     def yields(self) -> str:
-        """The quantities that the device measures in words, grouped by provenance."""
+        """The quantities that the device measures, in words and grouped by provenance: ``measured: latency, placement``."""
         groups: dict[Provenance, list[str]] = {}
         for figure, provenance in self.figures.items():
             groups.setdefault(provenance, []).append(figure)
@@ -242,7 +242,7 @@ _BUILT_IN = (
 )
 _table: dict[str, DeviceInfo] = {info.name: info for info in _BUILT_IN}
 DEVICES: Mapping[str, DeviceInfo] = MappingProxyType(_table)
-"""All devices by name, those of plug-ins included."""
+"""All devices by name; those of plug-ins once these are loaded."""
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ def add_device(info: DeviceInfo) -> None:
     """Add a device to the table of devices; `pocketbert.benchmarks.devices.register_device` calls this.
 
     Raises:
-        ValueError: If the name is taken or cannot be written in a recipe.
+        ValueError: If the name is taken or empty, or has a colon or a space.
     """
     if not info.name or ":" in info.name or info.name.split() != [info.name]:
         raise ValueError(f"device name '{info.name}': a name has no colon and no space.")
@@ -318,7 +318,7 @@ def parse_measuring_device(text: str) -> DeviceName:
 
 
 def check_device(text: str) -> str:
-    """Check the name of a measuring device and return it unchanged; used to validate fields of recipes."""
+    """Return the name of a measuring device unchanged, for fields of recipes; raise ValueError if it is none."""
     parse_measuring_device(text)
     return text
 

@@ -60,7 +60,7 @@ _given_names: dict[str, str] = {}
 
 
 def show_folder_as(folder: Path, name: str) -> None:
-    """Let the errors and notes of this process name what the user gave in place of a temporary folder made of it.
+    """Let the input errors and printed notes of this process name what the user gave, not the temporary folder made of it.
 
     Args:
         folder: The temporary folder.
@@ -70,7 +70,7 @@ def show_folder_as(folder: Path, name: str) -> None:
 
 
 def with_given_names(text: str) -> str:
-    """Return a message in which temporary folders have the names of `show_folder_as`, those made of others included."""
+    """Return a message in which temporary folders, those made of others included, have the names of `show_folder_as`."""
     for folder, name in reversed(_given_names.items()):
         text = text.replace(folder, name)
     return text
@@ -140,7 +140,7 @@ def shorten_repr(value: object, most: int = 80) -> str:
 
 
 def shorten_list(names: Sequence[str], most: int = 20) -> str:
-    """Join the first names of a list with commas, and add the number of the others."""
+    """Join the first names of a list, quoted and cut, with commas, and add the number of the others."""
     first = ", ".join(shorten_repr(name, 40) for name in names[:most])
     return first if len(names) <= most else f"{first} and {len(names) - most:,} more"
 
@@ -158,7 +158,7 @@ def suggest_allowed(value: str, allowed: Sequence[str], alike: float = 0.6, most
         most: Largest number of allowed values that are listed.
 
     Returns:
-        For example ``did you mean 'lr'?`` or ``allowed: a, b, c``.
+        For example ``did you mean 'lr'? (allowed: lr, seed)``, or ``allowed: a, b, c`` if none is close.
     """
     from difflib import get_close_matches  # only where something is wrong
 

@@ -48,8 +48,11 @@ class Bounds:
     def allowed(self, simulated: float | None) -> float:
         """Return the largest difference that a file may have from the torch model on golden rows (recorded inputs).
 
+        It is `SIMULATION_MARGIN` times the simulated error, but not below `least` and not above `reference`.
+
         Args:
-            simulated: RMS error of the file's scheme, simulated in torch; None if none was recorded.
+            simulated: RMS error of the file's scheme, simulated in torch; if it is None (not recorded) or not finite,
+                `reference` is returned.
         """
         if simulated is None or not math.isfinite(simulated):
             return self.reference
@@ -66,7 +69,7 @@ class ExportCost:
         fixed_s: Seconds for the smallest model.
         layer_s: Seconds for each layer, with the lengths that files take by default.
         gb_s: Seconds for each GB of weights.
-        memory: Largest memory that the format needs in addition to every export, as a multiple of the weights in fp32.
+        memory: Largest memory that the format needs beside what every export needs, as a multiple of the fp32 weights.
         disk: Size of all files of the format together, as a multiple of the weights in fp32.
         max_gib: Largest file that the format allows, in GiB.
     """
@@ -127,7 +130,10 @@ class FormatInfo:
 
     @property
     def timed(self) -> bool:
-        """Whether the format's own engine runs on this machine, so that a measured latency is meaningful."""
+        """Whether latencies measured on this machine are meaningful, because the format's own engine can run the files.
+
+        It is True for formats whose engine runs on every system, even if it is not installed.
+        """
         if self.own_engine is None:
             return True
         platform, distribution = self.own_engine
@@ -135,7 +141,7 @@ class FormatInfo:
 
     @property
     def schemes(self) -> tuple[Scheme, ...]:
-        """Quantization schemes of the format's files that any runtime may run."""
+        """Schemes of the format's files that any runtime may run, that of the exported file among them."""
         return tuple(scheme for scheme, runtime in self.bounds if runtime is None)
 
     @property
@@ -166,7 +172,7 @@ def register_format(info: FormatInfo) -> None:
     """Add a file format to the table of formats; its name comes from `Format.register`.
 
     Raises:
-        ValueError: If the name has a row.
+        ValueError: If a format of that name is registered already.
     """
     record_registration("format", info.name, info.name in FORMATS)
     if info.name in FORMATS:

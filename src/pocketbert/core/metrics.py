@@ -57,7 +57,7 @@ class Metric:
         return worse if self.unit is Unit.FRACTION else worse / abs(reference) if reference else float("nan")
 
     def lost(self, drop: float) -> str:
-        """Describe a drop in words: ``0.25 points worse``, or per cent for a metric in nats."""
+        """Describe a drop in words, such as ``0.25 points worse`` (for nats ``per cent``) or ``no difference``."""
         if math.isnan(drop):
             return "not comparable"
         amount = round(drop * 100, 2)
@@ -69,7 +69,10 @@ class Metric:
         return value > other if self.direction is Direction.HIGHER else value < other
 
     def kept(self, reference: float, value: float) -> float:
-        """Return which share of `reference` the score `value` keeps (1.0 for all)."""
+        """Return which share of `reference` the score `value` keeps: 1.0 for all, NaN if it cannot be divided.
+
+        It is value / reference, or the inverse for a metric of which lower is better.
+        """
         if self.direction is Direction.LOWER:
             reference, value = value, reference
         return value / reference if reference else float("nan")
@@ -219,7 +222,10 @@ def retrieval_scores(positions: Sequence[Sequence[int]]) -> dict[str, float]:
 
 
 def describe_details(others: Mapping[str, float]) -> str:
-    """Return recall@1, recall@10 and MRR@10 of a score in words, or each of several heads with its score; else an empty text."""
+    """Return further metrics of a score in words: recall@1, recall@10 and MRR@10, and the deciding one of each of several heads.
+
+    Those that the score lacks are left out.
+    """
     by_head = dict[str, str]()
     for name, value in others.items():
         head, dot, metric = name.partition(".")
@@ -236,7 +242,7 @@ def entropy(gold: _IntArray) -> float:
 
 
 def chance_bound(share: float, rows: int, sigmas: float = 3.0) -> float:
-    """Return a share plus `sigmas` standard errors for this number of rows, at most 1: what luck may reach."""
+    """Return a share plus `sigmas` standard errors for this number of rows, at most 1: what luck may reach. NaN without rows."""
     if not rows:
         return float("nan")
     return min(1.0, share + sigmas * math.sqrt(max(0.0, share * (1 - share)) / rows))
@@ -248,7 +254,7 @@ def majority_bound(gold: _IntArray, labels: int, sigmas: float = 3.0) -> float:
     These rows do not show that a model with no larger accuracy has learnt anything.
 
     Returns:
-        Share of the most frequent label plus `sigmas` standard errors, at most 1.
+        Share of the most frequent label plus `sigmas` standard errors, at most 1; NaN without rows.
     """
     rows = len(gold)
     if not rows:

@@ -50,8 +50,8 @@ def save_package(model: bytes, weights: Path, destination: Path) -> None:
 
     Args:
         model: The serialized specification; its maps must be in a fixed order.
-        weights: Content of ``weight.bin``.
-        destination: The folder to write; an existing package is replaced.
+        weights: File whose content becomes ``weight.bin``.
+        destination: The folder to write; an existing package is replaced, a folder that holds other files is refused.
     """
     with build_folder(destination, _CONTENTS) as folder:
         data = folder / "Data"
@@ -77,6 +77,8 @@ _OPERATOR = "classify"
 
 def add_classifier(spec: Any, labels: Sequence[str]) -> None:
     """Append Core ML's classifier operator to a model, in place, so that it returns a label and named probabilities.
+
+    These two outputs replace the program's output ``probabilities``.
 
     Args:
         spec: A Core ML specification (coremltools' `Model` protobuf) with an ML Program.
@@ -175,7 +177,8 @@ def load_model(model: bytes | bytearray) -> Any:
         A `ModelT` of the TFLite schema.
 
     Raises:
-        InputError: If the bytes are no TFLite model, or a buffer points outside the file.
+        InputError: If the bytes are no TFLite model, a buffer points outside the file, or an operator keeps its options
+            behind the flatbuffer.
         MissingBackendError: If the TFLite packages are not installed.
     """
     schema = tflite_schema()
@@ -261,7 +264,7 @@ _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
 
 
 def load_onnx(path: Path) -> tuple[Any, dict[str, NDArray[Any]]]:
-    """Read an ONNX file without copying its large weights.
+    """Read an ONNX file without copying its large weights: those of 1 MiB and more in a number type of numpy.
 
     Returns:
         The model, an `onnx.ModelProto` whose large tensors have sizes and no data; and the numbers of all initializers of its graph by
@@ -290,7 +293,10 @@ def load_onnx(path: Path) -> tuple[Any, dict[str, NDArray[Any]]]:
 
 
 def _leave_out_large_weights(content: memoryview) -> tuple[bytes, list[tuple[int, int] | None]]:
-    """Return the bytes of an ONNX model without those of large weights, and for each initializer begin and end of what was left out."""
+    """Return the bytes of an ONNX model without those of large weights.
+
+    Also return, for each initializer, begin and end of its bytes that were left out; None if none were.
+    """
     model, places = bytearray(), list[tuple[int, int] | None]()
     for number, begin, start, end in _read_fields(content, 0, len(content)):
         if number != _GRAPH:
@@ -313,7 +319,11 @@ def _leave_out_large_weights(content: memoryview) -> tuple[bytes, list[tuple[int
 
 
 def _read_fields(content: memoryview, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (number, begin, begin of the content, end) of each field of a protobuf message; raise ValueError if it is none."""
+    """Yield (number, begin, begin of the content, end) of each field of a protobuf message.
+
+    Raises:
+        ValueError: If the bytes are no such message; IndexError if they end within a field's start.
+    """
     at = start
     while at < end:
         begin = at
@@ -349,8 +359,8 @@ def write_onnx(model: Any, weights: Mapping[str, NDArray[Any]], path: Path) -> N
     """Write an ONNX file with the bytes that protobuf writes, without copying large weights.
 
     Args:
-        model: An `onnx.ModelProto`; its tensors that have a name in `weights` get these sizes and numbers.
-        weights: The numbers of tensors that have no data in the model.
+        model: An `onnx.ModelProto`. Its tensors with a name in `weights` get the sizes of these arrays and lose their data.
+        weights: The numbers that the file gets for these tensors, by name.
         path: The file.
     """
     graph, tensors = model.graph, list[list[bytes | memoryview]]()
@@ -374,12 +384,12 @@ def write_onnx(model: Any, weights: Mapping[str, NDArray[Any]], path: Path) -> N
 
 
 def _around(number: int) -> tuple[range, range]:
-    """Return the numbers of fields before and behind one."""
+    """Return two ranges of protobuf field numbers: those below `number` and those above it."""
     return range(number), range(number + 1, _NO_FIELD)
 
 
 def _serialize_fields(message: Any, numbers: range) -> bytes:
-    """Return the bytes of those fields of a protobuf message that have some numbers."""
+    """Serialize only those fields of a protobuf message whose numbers are in a range."""
     part = type(message)()
     part.CopyFrom(message)
     for field, _ in message.ListFields():

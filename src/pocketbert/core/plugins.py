@@ -82,10 +82,11 @@ _STATE = _State()
 
 
 def load_plugins() -> None:
-    """Load all installed plug-ins, once per process; every registry calls this before a lookup by name.
+    """Load all installed plug-ins, once per process; registries call this before they look up a name.
 
     Raises:
-        PluginError: Naming every plug-in that failed; again at every call.
+        PluginError: Naming every plug-in that failed, at every call. Not within `tolerate_failed_plugins`, and not while a
+            plug-in is being loaded.
     """
     if _STATE.loading is not None:  # a plug-in that looks something up while it registers
         return
@@ -128,7 +129,7 @@ def _load(entry: EntryPoint) -> Plugin:
 def record_registration(kind: str, name: str, known: bool = False) -> None:
     """Record a registration by the plug-in that is being loaded; every `register_...` function calls this first.
 
-    `pocketbert doctor` lists the records.
+    `pocketbert doctor` lists the records. While no plug-in is being loaded, nothing happens.
 
     Args:
         kind: Kind of the registered object in one word, such as ``family``.

@@ -175,7 +175,10 @@ class Task:
         return is_single or any(head.task.single_only for head in self.heads)
 
     def with_columns(self, labels: Sequence[str]) -> Task:
-        """Return the task of several heads with each head's columns, by the labels of all heads in order of their columns."""
+        """Return a copy of the task in which each head has its columns: the places of its labels in the list of all labels.
+
+        A label belongs to the head whose name it has in front. Heads without a label have no columns.
+        """
         heads = []
         for head in self.heads:
             own = [i for i, name in enumerate(labels) if name.startswith(head.label_prefix)]
@@ -256,7 +259,7 @@ def check_head_name(name: str) -> str:
 def several_task(
     heads: Mapping[str, str], labels: Sequence[str] = (), weights: Mapping[str, float] | None = None
 ) -> Task:
-    """Make the row of a model with several heads on one encoder.
+    """Build the `Task` of a model with several heads on one encoder.
 
     The torch model is a plain transformers class whose last layer computes the logits of all heads side by side: that for token
     classification if a head labels tokens, else that for sequence classification. Model files have an output for each head.
@@ -295,7 +298,9 @@ def several_task(
 
 
 def read_heads(config: Mapping[str, Any], labels: Sequence[str], where: str) -> dict[str, str] | None:
-    """Return the task of each head of a model with several by its name, in order of their columns; None for one head.
+    """Return the task of each head of a model with several, by the head's name and in order of their columns.
+
+    The result is None if config.json lists no heads.
 
     Args:
         config: Content of config.json.
@@ -303,7 +308,8 @@ def read_heads(config: Mapping[str, Any], labels: Sequence[str], where: str) -> 
         where: Name of the file in the error.
 
     Raises:
-        InputError: If heads are listed that are not served, are fewer or more than a model can have, or whose labels are not those of the model.
+        InputError: If a head has no allowed name or task, there are fewer or more heads than a model can have, or the labels
+            of the heads are not those of the model.
     """
     heads, columns, placed = config.get(HEADS_KEY), list[int](), tuple[NamedTask, ...]()
     if heads is None:

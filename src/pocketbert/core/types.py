@@ -53,7 +53,7 @@ class RegisteredName(str, metaclass=_Members):
         """Return the registered name that equals `value`.
 
         Raises:
-            ValueError: If it is not registered.
+            ValueError: If it is not registered, even when all plug-ins are loaded.
         """
         if isinstance(value, str) and value not in cls._known:
             load_plugins()  # one of them may register it
@@ -148,13 +148,13 @@ class Scheme(StrEnum):
     A16W8 = "a16w8"
     """Static: int8 weights, 16-bit activations in ranges measured on texts, int8 embeddings; for NPUs."""
     SMALL = "small"
-    """As int8, with embedding tables in 4 bits, blocks of 32 sharing a scale; in Core ML palettes of 6 and 4 bits."""
+    """As int8, with the largest embedding table (TFLite: every untied one) in 4 bits, blocks of 32 sharing a scale; in Core ML palettes of 6 and 4 bits."""
     W4 = "w4"
-    """Weights and embeddings in 4 bits, 32 numbers sharing a scale."""
+    """Weights and embeddings in 4 bits, 32 numbers sharing a scale; in ONNX smaller embedding tables in 8 bits."""
     LUT6 = "lut6"
     """Weights and embeddings as places in palettes of 64 numbers, one palette for each tensor."""
     LUT4 = "lut4"
-    """The same with palettes of 16 numbers."""
+    """As lut6, with palettes of 16 numbers."""
 
     @property
     def static(self) -> bool:

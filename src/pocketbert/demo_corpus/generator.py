@@ -118,6 +118,9 @@ def _draw_rows(intent: Intent, split: str, seed: int, utterances: set[str]) -> l
 
     `utterances` has the utterances that were drawn for the intent, without case and punctuation. An utterance that is
     among them is drawn again, and those of the new rows are added to it.
+
+    Raises:
+        ValueError: If the intent has too few phrasings for its number of rows.
     """
     stream = Stream(f"{seed}/{split}/{intent.name}")
     count = round((_TRAIN_ROWS if split == "train" else _HELD_ROWS) * intent.weight)

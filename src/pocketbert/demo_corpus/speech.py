@@ -59,7 +59,7 @@ _QUESTION_PAIRS = frozenset({("do", "i"), ("do", "you"), ("have", "i"), ("have",
 
 
 def make_spoken(words: list[Word], stream: Stream, *, held: bool) -> list[Word]:
-    """Return an utterance as somebody may say or type it, with polite words, fillers, slips and other letter case.
+    """Return an utterance as somebody may say or type it: by chance with polite words, fillers, a slip or other letter case.
 
     Args:
         words: Tagged words of the plain utterance.
@@ -100,7 +100,7 @@ def _add_hesitation(words: list[Word], stream: Stream) -> list[Word]:
 
 
 def _add_typing_slip(words: list[Word], stream: Stream) -> list[Word]:
-    """Return the words with one letter left out, doubled or swapped in a long word outside slots."""
+    """Return the words with one letter left out, doubled or swapped in a long word outside slots, if there is such a word."""
     # five letters and more: a slip in "on" or "off" would change what the utterance means
     long = [position for position in _untagged_positions(words) if len(words[position].text) > 4]
     if not long:

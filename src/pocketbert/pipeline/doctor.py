@@ -42,7 +42,7 @@ def missing(extra: str) -> list[str]:
 
 
 def _distributions(extra: str) -> tuple[str, ...]:
-    """Return all Python packages of an extra. For a file format they are those of the extra that exports to it."""
+    """Return the Python packages that the commands of an extra need; for a file format, those that export to it."""
     if extra in Format:
         return ("torch", "transformers", "safetensors", *FORMATS[Format(extra)].needs)
     return _EXTRAS[extra]
@@ -68,7 +68,7 @@ def require(*needed: str) -> None:
 
 
 def require_for(recipe: Recipe, until: str | None = None, report: bool = True) -> None:
-    """Check that the packages are installed that a recipe needs to train, export, run and report.
+    """Check that the Python packages are installed that a run of a recipe needs.
 
     Args:
         recipe: The recipe; only packages for the formats, runtimes and trackers that it asks for are checked.
@@ -76,8 +76,9 @@ def require_for(recipe: Recipe, until: str | None = None, report: bool = True) -
         report: Whether an HTML report will be written, which needs packages only if the recipe measures latency.
 
     Raises:
-        InputError: If the recipe has a budget that was not searched yet, so that its quantized files are not known.
-        MissingBackendError: Naming the distributions that are missing.
+        InputError: If all steps will be run and the recipe has a budget that was not searched yet, so that its
+            quantized files are not known.
+        MissingBackendError: Naming the distributions that are missing, and a command that installs them.
     """
     if recipe.quantize.budget is not None and until is None:
         what = "is searched by `pocketbert run` of a recipe file only."
@@ -104,7 +105,8 @@ class Backend(BaseModel):
     Attributes:
         name: The capability in words.
         present: Whether it can be used.
-        versions: The installed packages with their versions, and the missing ones.
+        versions: The installed packages with their versions, and the missing ones; for the demo teacher its version, or
+            why it cannot be used.
         command: The command that installs the packages.
     """
 
@@ -214,7 +216,10 @@ def diagnose() -> Diagnosis:
 
 
 def _check_part(part: _Part) -> Backend:
-    """Check whether a capability's packages are installed; return their versions and the missing ones."""
+    """Check whether a capability's packages are installed; return their versions and the missing ones.
+
+    If one package of several is enough and none is installed, only the first is named as missing.
+    """
     present = installed_versions(part.distributions)
     lacking = [name for name in part.distributions if name not in present]
     if part.any_one:
@@ -226,7 +231,7 @@ def _check_part(part: _Part) -> Backend:
 
 
 def _check_demo_teacher() -> Backend:
-    """Check whether the demo teacher is installed with the expected checksum; return the result with its version."""
+    """Check whether the demo teacher is installed with the expected checksum; return its version, or what is wrong."""
     name = f"demo teacher {DEMO_TEACHER}"
     try:
         with tolerate_failed_plugins():  # a plug-in that fails has a line of its own
@@ -239,7 +244,10 @@ def _check_demo_teacher() -> Backend:
 
 
 def _describe_training() -> str:
-    """Return a text on how training will run here: number type, device and threads, and why this number type."""
+    """Return a text on how training will run here: number type, device, threads, and why this number type.
+
+    Without torch the text says that training is not possible.
+    """
     if "torch" not in installed_versions(("torch",)):
         return "not possible here: torch is not installed"
     import torch

@@ -66,14 +66,14 @@ class FileReport(BaseModel):
         form: Form in which the file is read, such as table or CoNLL.
         columns: The columns of the first rows.
         answers: What the numbers in the column of a teacher's answers are taken for; empty if there is none.
-        chosen: A sentence on the columns that are taken as text and label; empty if they are not clear.
-        task: Hub name of the task; empty if it is not clear.
-        rows: Number of rows with a label.
-        unlabelled: Number of rows without a label, which training leaves out.
+        chosen: A sentence on the columns that are taken as text and label; empty if they or the task are not clear.
+        task: Hub name of the task; empty if it or the columns are not clear.
+        rows: Number of rows with a label; 0 if there are problems.
+        unlabelled: Number of rows without a label, from which no gold label is learnt; a run's teacher may label them.
         labels: Number of rows (for spans, of spans) by label.
         examples: The first rows as they are read, a line each.
         warnings: What looks wrong, a sentence each.
-        problems: Mistakes because of which a run would refuse the file.
+        problems: Mistakes because of which a run would refuse the file. Checks after the first mistake were not made.
     """
 
     file: str
@@ -90,7 +90,7 @@ class FileReport(BaseModel):
     problems: list[Problem] = []
 
     def lines(self) -> list[str]:
-        """Format the report as lines for a terminal; the columns and the problems are printed elsewhere."""
+        """Return the report as lines for a terminal, without its `columns` and `problems`."""
         lines = [f"{self.file}: {self.chosen or self.form}"]
         if self.task:
             lines.append(f"task: {self.task}")
@@ -111,7 +111,11 @@ class FileReport(BaseModel):
 
 
 def is_data_argument(argument: str) -> bool:
-    """Return whether an argument of `data check` is a data file or folder, and not a recipe."""
+    """Return whether an argument of `data check` names data, and not a recipe.
+
+    Data are any file or folder that exists, and any name with the ending of a data file. A YAML file counts only if it
+    has the form of Rasa's training data, and the name of a shipped recipe only if it is a file here.
+    """
     path = Path(argument)
     if path.name.lower().endswith(_RECIPE_ENDINGS):
         return path.is_file() and find_form(DataSource(path=argument)) is RASA
@@ -127,10 +131,11 @@ def check_data_file(files: DataFiles) -> FileReport:
         files: The data file, with the columns and the task that the user named.
 
     Returns:
-        The report; its `problems` are those that would end a run.
+        The report; its `problems` are those that would end a run. If there are any, rows are not counted.
 
     Raises:
-        InputError: If the file cannot be read at all.
+        InputError: If the file cannot be read at all, or there is no task of the given name.
+        MissingBackendError: If the library for this kind of file is not installed.
     """
     source = source_of(files)
     kind = find_label_kind(files.task)
@@ -186,7 +191,7 @@ def _report_column(column: Column) -> _ColumnReport:
 
 
 def _check_header(columns: dict[str, Column], table: TableForm) -> list[str]:
-    """Return a warning if it is not certain whether the first row of a table is data or the names of its columns."""
+    """Return a warning in a list if the first row of a table may be data or the names of its columns; else no warning."""
     if table.header and table.margin < _LEAST_MARGIN:
         names = shorten_list(list(columns), _SHOWN)
         return [f"the first row ({names}) is taken as the names of the columns; if it is data, give --no-header"]
@@ -197,14 +202,20 @@ def _check_header(columns: dict[str, Column], table: TableForm) -> list[str]:
 
 
 def _check_count(rows: int, task: TaskName) -> list[str]:
-    """Return a warning if a file has too few rows to train on and to measure a score with."""
+    """Return a warning in a list if a file has fewer than 50 rows with a label; else no warning.
+
+    Files without such rows, and rows for sentence vectors, get none.
+    """
     if not 0 < rows < _FEW_ROWS or task is TaskName.FEATURE_EXTRACTION:
         return []
     return [f"{rows:,} rows are few to train on, and a score measured on a part of them says little"]
 
 
 def _label_names(example: Example) -> Iterator[str]:
-    """Yield the label names of a row. A row with a numeric score or with answers to a question yields nothing."""
+    """Yield the labels of a row as text: names, numbers of classes, or the number of the right choice.
+
+    A row with a score or with answers to a question yields nothing.
+    """
     label = example.label
     for value in label if isinstance(label, tuple) else (label,):
         if isinstance(value, Span):
@@ -216,8 +227,9 @@ def _label_names(example: Example) -> Iterator[str]:
 def _check_labels(labels: Counter[str], columns: Columns, unlabelled: int, rows: int) -> list[str]:
     """Return warnings on the labels of a data file, a sentence each; an empty list if nothing looks wrong.
 
-    The warnings are: rows without a label, labels that occur once, labels that differ only in case or blanks, and for
-    classification one label on more than 80 % of the rows or on all of them.
+    The warnings are on rows without a label, labels that occur once, labels that differ only in case or blanks, and
+    labels such as ``None`` or ``NA`` that may stand for an empty cell. For classification with one label there is
+    another if one label is on more than 80 % of the rows.
 
     Args:
         labels: Number of rows (for spans, of spans) by label.
@@ -256,7 +268,10 @@ def _check_labels(labels: Counter[str], columns: Columns, unlabelled: int, rows:
 
 
 def _spelt_alike(single: Sequence[str], labels: Counter[str]) -> str:
-    """Return which of the labels that occur once are spelt like a frequent one, as a clause; empty if none is."""
+    """Return a clause on labels that may be misspelt: they occur once and are spelt like a label that occurs again.
+
+    Only the first 8 of them are compared. The clause is empty if none is alike.
+    """
     from difflib import get_close_matches
 
     often = {other.casefold(): other for other, count in labels.items() if count > 1}
@@ -267,7 +282,7 @@ def _spelt_alike(single: Sequence[str], labels: Counter[str]) -> str:
 
 
 def _check_votes(examples: Sequence[Example], task: TaskName) -> list[str]:
-    """Return a warning if rows of several labels name a label twice, as the votes of several people do."""
+    """Return a warning in a list if rows of a multi-label file name a label twice, as the votes of several people do."""
     if task is not TaskName.MULTI_LABEL:
         return []
     twice = sum(isinstance(e.label, tuple) and len(set(e.label)) < len(e.label) for e in examples)
@@ -277,7 +292,7 @@ def _check_votes(examples: Sequence[Example], task: TaskName) -> list[str]:
 
 
 def _check_texts(examples: Sequence[Example]) -> list[str]:
-    """Return warnings on texts that occur in several rows, counted apart for the same label and for another one."""
+    """Return warnings on rows that repeat the text of an earlier row: one on other labels, one on the same label."""
     first: dict[str, tuple[Hashable, int]] = {}
     repeated, contradicting, shown = 0, 0, ""
     for example in examples:
@@ -302,7 +317,7 @@ def _check_texts(examples: Sequence[Example]) -> list[str]:
 def _show_example(example: Example) -> str:
     """Return one row as the reader understood it, on one line: its texts, an arrow and its label.
 
-    Spans are shown with the words that they mark; long texts and labels are cut.
+    Spans are shown with the words that they mark. Long texts and labels are cut, and of several labels 8 are shown.
     """
     texts = [shorten_repr(text, _WIDTH) for text in (example.text, example.pair) if text is not None]
     label = example.label

@@ -1,7 +1,8 @@
 """What decides the steps of a recipe: its settings, and the models and files that it names.
 
-`Inputs` opens each model and hashes each file once, and returns the settings that several steps share. It may be used by several
-runs of a recipe. `Inputs.check_exported` refuses, before anything is trained, models that cannot be exported, distilled or pruned.
+`Inputs` opens the teacher and the student's start once, hashes the files that a recipe names, and returns the settings that several steps
+share. It may be used by several runs of a recipe. `Inputs.check_exported` refuses, before anything is trained, models that cannot be
+exported, distilled or pruned.
 `section_settings` and `drop_resultless_keys` leave out the keys of a section that change no result.
 """
 
@@ -37,7 +38,9 @@ _NO_RESULT = ("checkpoint", "max_line_mb", "max_rows", "trackers", "shard")
 
 
 class Inputs:
-    """The models and files that a recipe names, each opened or hashed once, and the recipe's settings for each step.
+    """The models and files that a recipe names, with their digests, and the recipe's settings for each step.
+
+    What the properties return is opened or hashed once, when it is first needed.
 
     Args:
         recipe: The recipe.
@@ -59,14 +62,17 @@ class Inputs:
 
     @cached_property
     def model(self) -> ModelFolder:
-        """The model that the recipe starts from: the teacher, or the model to export."""
+        """The model that the recipe starts from: the teacher, or the model to export.
+
+        When it is opened, a line is printed if several families have its graph.
+        """
         folder = open_teacher(self.recipe, self.recipe.export.attention)
         print_family_choice(folder)
         return folder
 
     @cached_property
     def start(self) -> ModelFolder | None:
-        """The model folder that the student starts from; None if the student is built from its teacher."""
+        """The model folder that ``student.model`` names, from which the student starts; None if it names none."""
         student = self.recipe.student
         if student is None or student.model is None:
             return None
@@ -82,6 +88,9 @@ class Inputs:
         """Name of the head that all general stages (those on plain text) share; None if there are fewer than two.
 
         Later general stages decide it too, so it is recorded with the settings of each of them.
+
+        Raises:
+            MissingBackendError: If there are two or more, and a package for training is not installed.
         """
         if sum(stage.general for stage in self.recipe.distill) < 2:
             return None
@@ -90,14 +99,17 @@ class Inputs:
 
     @cached_property
     def vectors_digest(self) -> str | None:
-        """sha256 of the file of word vectors that ``data.augment`` names; None if there is none."""
+        """sha256 of the file of word vectors that ``data.augment`` names; None if none is named or the file is missing."""
         augment = self.recipe.data.augment
         path = augment.vectors if augment else None
         return sha256_file(path) if path is not None and path.is_file() else None
 
     @cached_property
     def entity_digests(self) -> dict[str, str | None]:
-        """sha256 of the file that ``export.entities`` names and of the tables that it selects from, by name."""
+        """sha256 of the file that ``export.entities`` names and of the model's tables of entities, by name.
+
+        The tables are those that the form of the files needs; without such a form there are none.
+        """
         form, path = self.recipe.export.form, self.recipe.export.entities
         names = [n for f in self.model.family.forms if f.name == form for n in f.files]
         tables = [(n, p) for n in names for p in sorted(self.model.path.glob(f"**/{n}")) if p.is_file()]
@@ -116,6 +128,8 @@ class Inputs:
     def stage_digests(self, number: int) -> dict[str, str | None]:
         """Return the digests of the word vectors and the generator model that a distillation stage names, by key.
 
+        What the stage does not name is left out. The digest of a missing file of word vectors is None.
+
         Args:
             number: Index of the stage in the recipe's `distill`, from 0.
         """
@@ -131,8 +145,10 @@ class Inputs:
     def check_exported(self) -> None:
         """Check that the recipe's models can be exported, distilled and pruned as the recipe asks.
 
+        The student's sizes, a pruned vocabulary and files for NPUs are checked too.
+
         Raises:
-            InputError: Naming the recipe key of the model that cannot.
+            InputError: Naming the recipe key of the model or setting that is refused.
         """
         student = self.recipe.student
         self._check_npu_files()
@@ -162,10 +178,10 @@ class Inputs:
             check_student_sizes(read_model_config(self.model), self.model.family, student)
 
     def _check_npu_files(self) -> None:
-        """Check that the recipe asks for no NPU files of a model without layers.
+        """Check that a recipe whose exported model has no layers asks for no files for the runtimes `npu` and `qnn`.
 
         Raises:
-            InputError: If it does.
+            InputError: If it asks for such files.
         """
         student = self.recipe.student
         has_layers = self.model.family.has_layers if student is None else student.layers != 0
@@ -179,8 +195,9 @@ class Inputs:
     def student_settings(self) -> dict[str, object]:
         """Return the recipe settings on which every training stage of the student depends.
 
-        If one of them changes, the student is trained anew. They are task, seed, ``student`` (without the limits that
-        only judge a vocabulary), ``answer`` and attention.
+        If one of them changes, the student is trained anew. They are the task and its heads, the seed, ``student``
+        (without the limits that only judge a vocabulary), ``answer`` (without temperature and "unknown" threshold) and
+        attention.
         """
         recipe, section = self.recipe, section_settings(self.recipe.student)
         # the settings of a run that was made before these keys existed
@@ -199,9 +216,10 @@ class Inputs:
         }
 
     def student_contents(self) -> dict[str, str | None]:
-        """Return the digest of the model that the student starts from, and of what a general stage left beside it.
+        """Return the digest of the model that ``student.model`` names, and of a general stage's file in its folder.
 
-        The digest is None if the student is built from its teacher.
+        A general stage, which trains on plain text, leaves the file for the stages after it. Without ``student.model``
+        the digest is None.
         """
         if self.start is None:
             return {"student.model": None}
@@ -210,7 +228,7 @@ class Inputs:
         return {"student.model": self.start.digest, **more}
 
     def task_settings(self) -> dict[str, object]:
-        """Return the recipe's task and, of a model with several heads, these in their order, by recipe key."""
+        """Return the recipe's task and, for a model with several heads, the list of its heads, by recipe key."""
         heads = [[name, head.model_dump(mode="json")] for name, head in (self.recipe.tasks or {}).items()]
         return {"task": self.recipe.task, **({"tasks": heads} if heads else {})}
 
@@ -241,6 +259,8 @@ class Inputs:
 
     def pack_settings(self) -> tuple[dict[str, object], dict[str, object]]:
         """Divide the recipe's settings into those that change the packed files and those that only set gates (checks).
+
+        Keys that change no result are left out of both, and so are some that have their default.
 
         Returns:
             The settings and the gates of the step `pack`, each by recipe key.

@@ -60,7 +60,8 @@ class ExportOptions:
             ``gpu`` for the GPU of a phone (``fp16``), ``npu`` for neural processors and ``qnn`` for that of a Snapdragon
             (``a16w8``, ``a8w8``).
         roles: Scheme by role or module; ``none`` leaves its weights as they were exported: ``{"ffn_down": "none"}``.
-        lengths: Lengths in tokens that the files are checked at; TFLite and Core ML files take these.
+        lengths: Lengths in tokens that the files are checked at. TFLite files for any client and runtime, and Core ML
+            packages whose `shapes` are ``enumerated``, take these and `max_length` only.
         attention: ``blocks`` for texts of more than 1,024 tokens (Longformer), ``pairs`` for any family; default ``pairs``,
             or what an exported model was exported with.
         opset: ONNX operator set, 18 to 20.
@@ -74,7 +75,8 @@ class ExportOptions:
         layout: ``ane`` rewrites the graph for Apple's Neural Engine; ``plain`` does not.
         answer: How outputs become answers; default the recipe's defaults.
         calibrate: Labelled rows, no evaluation row among them, on which static schemes (``a8w8``) measure ranges.
-        calibration: How ranges are chosen from what these rows have: ``minmax`` (default), ``mse`` or ``percentile``.
+        calibration: How ranges are chosen from the activations on these rows: ``minmax`` (default), ``mse`` or
+            ``percentile``.
         data: Labelled rows that the files are scored on; golden rows are then texts of these rows.
         benchmark: Whether the latency of the files is measured.
         name: Name of the model in the model card; default the name of its folder.
@@ -150,11 +152,12 @@ class BudgetOptions:
 
 @dataclass(frozen=True)
 class DataFiles:
-    """Data files of a run without a recipe, and their columns. What is None is found in the rows.
+    """Data files of a run without a recipe, and what the user says of them. What is None is guessed from the rows.
 
     Attributes:
         data: File of the training rows.
-        evaluation: File of the rows that decide the score; None for a tenth of the training rows.
+        evaluation: File of the rows that decide the score; None for the share of the training rows that the shipped
+            recipe of the task names, a tenth.
         text: Column of the text.
         text_pair: Column of the second text.
         label: Column of the label.
@@ -296,12 +299,12 @@ RECIPE_KEY_FLAGS: Mapping[str, str] = {
     "data.train.header": "--header, --no-header",
     "data.eval.header": "--header, --no-header",
 }
-"""The flags of the command line that set each of these recipe keys; entries of lists are not counted."""
+"""The flags of the command line that set each of these recipe keys; numbers of list entries are left out of a key."""
 
 
 @dataclass(frozen=True)
 class TeachOptions:
-    """How teachers are asked about the rows of a file, and how their answers are written.
+    """How teacher models answer the rows of a file, and how their answers are written.
 
     Attributes:
         task: Task that the models are used for; None for the task that each model's class in config.json names.

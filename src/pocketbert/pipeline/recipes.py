@@ -78,14 +78,19 @@ def recipe_path(recipe: str | Path) -> Path:
 
 
 def copy_recipe(name: str, destination: Path, overwrite: bool = False) -> Path:
-    """Copy a shipped recipe to a file to edit. The file's header line gets the path of the installed JSON Schema.
+    """Copy a recipe to a file to edit. A header line with a path of the JSON Schema gets the installed one.
+
+    Args:
+        name: Name of a shipped recipe, or path of a recipe file.
+        destination: The file to write; missing folders are made.
+        overwrite: Whether an existing file is replaced.
 
     Returns:
         The file; if `destination` is a link, the file that it leads to.
 
     Raises:
-        InputError: If there is no such recipe, if `destination` exists and `overwrite` is not set, or if it cannot be
-            used.
+        InputError: If there is no such recipe, if `destination` exists and `overwrite` is not set, or if something is
+            there that is never replaced, such as a folder or the recipe itself.
     """
     source = recipe_path(name)
     text = source.read_text(encoding="utf-8")
@@ -155,8 +160,10 @@ class StartingRecipe:
     def keep(self, folder: Path, overwrite: bool) -> None:
         """Write the recipe to ``recipe.yaml`` in a run folder, unless the same text is there already.
 
+        Another path of the JSON Schema in the header line counts as the same text.
+
         Raises:
-            InputError: If the folder holds another recipe, which the user may have edited.
+            InputError: If the folder holds another recipe, which the user may have edited, and `overwrite` is not set.
         """
         path = folder / _RECIPE_FILE
         before = path.read_text(encoding="utf-8") if path.is_file() else None
@@ -186,14 +193,16 @@ def starting_recipe(
 ) -> StartingRecipe:
     """Make a recipe for a data file: guess columns, task, input length and epochs from its rows.
 
-    From 2,000 rows on the run compares students and takes the smallest that keeps enough of the teacher, unless the overrides contradict
-    that; else the student has 3 layers.
+    The input length of question answering is that of the shipped recipe. From 2,000 rows on, the run compares students and
+    takes the smallest that keeps enough of the teacher, if `compare_students` and the other settings allow it. Otherwise
+    the student has 3 layers, as in the shipped recipe.
 
     Args:
         files: The data file, with the columns and the task that the user named.
         folder: The run folder, in which the recipe will be kept; nothing is written yet.
         overrides: ``key.sub=value`` texts, which override everything else.
-        compare_students: Whether the recipe may let the run compare students.
+        compare_students: Whether the recipe may let the run compare students. A column of a teacher's answers excludes
+            it, and so does what `overrides` say of the student.
 
     Raises:
         InputError: If the file cannot be read, or its columns or its task are not clear.
@@ -243,7 +252,7 @@ def starting_recipe(
 
 
 def task_recipe(task: str, folder: Path, overrides: Sequence[str] = ()) -> StartingRecipe:
-    """Return the shipped start of a task, whose section `data` names rows that the user has to put there.
+    """Return the shipped recipe with which users start on a task. Its section `data` names files that they have to add.
 
     Args:
         task: Hub task name.
@@ -251,7 +260,7 @@ def task_recipe(task: str, folder: Path, overrides: Sequence[str] = ()) -> Start
         overrides: ``key.sub=value`` texts, which override everything else.
 
     Raises:
-        InputError: If there is no task of that name.
+        InputError: If there is no task of that name, or it is fill-mask.
     """
     from pocketbert.core.recipe.file import parse_recipe
 
@@ -261,7 +270,10 @@ def task_recipe(task: str, folder: Path, overrides: Sequence[str] = ()) -> Start
 
 
 def replace_student(text: str, student: Mapping[str, object], scheme: str, stage: Mapping[str, object] | None) -> str:
-    """Return a starting recipe's text with another student and scheme, and with another stage of `distill` unless it is None."""
+    """Return a starting recipe's text with another student, scheme and, if one is given, `distill` stage, for `plan`.
+
+    In the header, ``pocketbert run --data`` is replaced by ``pocketbert plan --data``.
+    """
     text = _fill_start(text, {"student": _format_flow(student), "quantize": f"{{scheme: {scheme}}}"})
     if stage is not None:
         text = re.sub(r"(?m)^distill:\n(?:[ \t].*\n)+", lambda _: f"distill:\n  - {_format_flow(stage)}\n", text)
@@ -280,7 +292,7 @@ def source_of(files: DataFiles) -> DataSource:
 
 
 def find_label_kind(task: str | None) -> LabelKind | None:
-    """Return the kind of labels that a task given as --task has; None if --task is not given.
+    """Return the kind of labels of the task that the user named with --task; None if it is not given.
 
     Args:
         task: Name of the task as the user wrote it; None if --task is not given.
@@ -301,7 +313,7 @@ def choose_task(columns: Columns) -> TaskName:
     """Return the task that fits the kind of labels found in the data file.
 
     Raises:
-        InputError: If several tasks fit or none.
+        InputError: If the kind of labels is not clear, so that several tasks fit, or if no task has it.
     """
     if columns.kind is None or columns.kind not in _TASKS:
         what = f"column '{columns.source.label}' could be classes or scores, or texts: {columns.note}."
@@ -356,9 +368,11 @@ def _format_data_lines(files: DataFiles, columns: Columns, task: TaskName) -> Ma
 
 
 def _format_signals(rows: Sequence[Example], task: TaskName, files: DataFiles) -> Mapping[str, str]:
-    """Return the line of the loss terms of a starting recipe if the rows are scored passages of queries, else no line.
+    """Return the line with the weights of the loss terms for rows of queries with scored passages; else no line.
 
-    Then the student also learns the differences of the scores. It does not if texts without labels are mixed with the rows.
+    With this line the student also learns how far the scores of a query's passages are apart. There is none for tasks
+    other than feature extraction, for scores of 0 and 1 only, with files of texts without labels, or with a column of a
+    teacher's answers.
     """
     from pocketbert.core.heads.feature_extraction import find_rankings
 
@@ -372,8 +386,8 @@ def _format_signals(rows: Sequence[Example], task: TaskName, files: DataFiles) -
 def _find_text_columns(file: str | Path, labelled: DataSource) -> DataSource:
     """Find the text columns of a file without labels, and return the file as a data source.
 
-    If the first row has columns with the names of the labelled file's text columns, these are taken. Else the columns
-    are guessed.
+    If its first row has the labelled file's text column, that column is taken, and the column of the second text if the
+    row has it too. Otherwise the columns are guessed, a second one only if the labelled file has one.
 
     Args:
         file: The file of texts without labels.
@@ -425,8 +439,8 @@ def _fill_start(text: str, values: Mapping[str, str], passes: float = 1.0) -> st
 
     Args:
         text: Text of a recipe file.
-        values: New texts after the colon, by the text of the line before the colon.
-        passes: Factor for each `epochs`.
+        values: New texts after the first colon of a line, by the text before it, indentation included.
+        passes: Factor for each `epochs` in the other lines, except comments.
     """
     lines = []
     for line in text.splitlines():
@@ -461,8 +475,8 @@ def _start_without_teacher(text: str, column: str) -> str:
 def _compare_students(text: str, path: Path, overrides: Sequence[str]) -> str:
     """Return a starting recipe's text with which the run takes the smallest student that keeps enough of the teacher.
 
-    The text stays as it is if the overrides contradict that (they name a student, or need one process), if a launcher started several
-    processes, or if the recipe writes no ONNX file, as which students are measured.
+    The text stays as it is if the recipe would be wrong with the change, as with overrides that name a student. It also
+    stays if a launcher started several processes, or if the recipe writes no ONNX file, in which students are measured.
     """
     from pocketbert.core.recipe.file import parse_recipe
 

@@ -1,4 +1,4 @@
-"""The torch model that files are compared with, and the texts that it is asked.
+"""The torch model that files are compared with, and the texts that it is run on.
 
 `open_teacher` opens the model that a recipe starts from. `load_reference_model` loads the torch model of a folder; `check_spread` refuses
 one whose answers do not depend on the text, and `label_by_model` labels texts with its answers. `project_texts`, `task_text`, `draw_inputs` and `draw_reference_texts` return texts and inputs
@@ -68,7 +68,11 @@ def open_teacher(recipe: Recipe, attention: Attention | None = None) -> ModelFol
 
 
 def model_title(recipe: Recipe) -> str:
-    """Return what messages call the model of a recipe's section `teacher`: teacher, model, or the student's start."""
+    """Return the noun for a recipe's `teacher` model in messages.
+
+    It is "the student's start" if a column of the data holds the teacher's answers, "teacher" if the recipe trains the
+    model or a student, else "model".
+    """
     if recipe.column is not None:
         return "the student's start"
     return "teacher" if recipe.student is not None or recipe.teacher.finetune is not None else "model"
@@ -107,7 +111,7 @@ def word_table(reference: TorchPredictor) -> torch.nn.Embedding:
 
 
 def check_spread(reference: TorchPredictor, tokenizer: TextTokenizer, texts: Sequence[Text], model: str) -> None:
-    """Check that a model does not give all texts the same outputs, since any file would then seem equal to it.
+    """Check that a model's outputs depend on the text, since any file would otherwise seem equal to the model.
 
     Args:
         reference: The torch model.
@@ -116,7 +120,7 @@ def check_spread(reference: TorchPredictor, tokenizer: TextTokenizer, texts: Seq
         model: Name of the model's folder for the error.
 
     Raises:
-        InputError: If all texts give the same tokens, or all tokens nearly the same output.
+        InputError: If all texts become the same tokens, or if their outputs are nearly the same.
     """
     rows = tokenizer.encode(list(texts))
     if len({row.ids.tobytes() for row in rows}) == 1:
@@ -189,8 +193,8 @@ def project_texts(task: Task, tokenizer: TextTokenizer) -> list[Text]:
 def task_text(task: Task, text: Text, tokenizer: TextTokenizer) -> Text:
     """Return a text as an input of a task.
 
-    For fill-mask its middle word is replaced by the mask token. For embeddings only the first text of a pair is
-    returned.
+    For fill-mask the middle word of a single text is replaced by the mask token. For embeddings only the first text of
+    a pair is returned. For other tasks the text is returned as it is.
     """
     if task.name is TaskName.FEATURE_EXTRACTION and not isinstance(text, str):
         return text[0]
@@ -201,7 +205,7 @@ def task_text(task: Task, text: Text, tokenizer: TextTokenizer) -> Text:
 
 
 def takes_texts_and_pairs(task: Task) -> bool:
-    """Return whether models of a task accept both single texts and text pairs."""
+    """Return whether models of a task accept both single texts and text pairs; with several heads, if all heads do."""
     of_texts = (TaskName.TEXT_CLASSIFICATION, TaskName.MULTI_LABEL, TaskName.REGRESSION)
     return task.name in of_texts or (bool(task.heads) and not task.single_only)
 
@@ -244,7 +248,7 @@ def draw_inputs(
 def draw_reference_texts(
     reference: TorchPredictor, tokenizer: TextTokenizer, segments: bool, task: Task, length: int
 ) -> list[Text]:
-    """Draw random tokens from the whole vocabulary and return texts, or text pairs, of about `length` tokens.
+    """Draw random tokens from the whole vocabulary and return texts, or text pairs, of up to about `length` tokens.
 
     Args:
         reference: The torch model, whose word embeddings have one row per token.
@@ -273,9 +277,12 @@ def _choose_drawn_pairs(task: Task, length: int, some: bool) -> list[bool]:
 def answered_labels(matrix: Matrix, task: Task) -> list[int]:
     """Return the indices of the labels that logits predict.
 
+    Multi-label tasks predict each label whose logit in the first row is above 0. Other tasks predict the largest logit of
+    each row. With several heads each head with labels predicts its own, heads of whole texts from the first row only.
+
     Args:
-        matrix: Logits [rows, labels]. For multi-label tasks the first row is read, and each label above 0 is predicted.
-        task: The task; if it is not multi-label, the largest logit of each row is predicted, of several heads that of each head.
+        matrix: Logits [rows, labels].
+        task: The task.
     """
     if task.heads:
         parts = [(head, matrix[:, head.columns]) for head in task.heads if head.task.names_labels]
@@ -297,7 +304,10 @@ def answer_label_names(matrix: Matrix, task: Task, labels: Sequence[str]) -> str
 
 
 def unreached_labels(rows: Sequence[GoldenRow], task: Task, labels: Sequence[str]) -> list[str]:
-    """Return the labels that the torch model predicts for no golden row; empty for tasks without labels."""
+    """Return the labels that the torch model predicts for no golden row; empty for tasks without labels.
+
+    Golden rows are texts with recorded outputs. Rows that record only some of the outputs' columns count with these.
+    """
     if not task.names_labels:
         return []
     reached = set[str]()
@@ -309,6 +319,6 @@ def unreached_labels(rows: Sequence[GoldenRow], task: Task, labels: Sequence[str
 
 
 def quote_labels(names: Sequence[str]) -> str:
-    """Return the label names in quotes, joined by commas; after 20 names the number of the others follows."""
+    """Return up to 20 label names in quotes, joined by commas, and the number of the others."""
     more = f" and {len(names) - _SHOWN_LABELS} more" if len(names) > _SHOWN_LABELS else ""
     return ", ".join(f"'{remove_unprintable(name)}'" for name in names[:_SHOWN_LABELS]) + more

@@ -39,8 +39,8 @@ class Gate(BaseModel):
 
     Attributes:
         name: Name of the check.
-        file: Path in the artefact folder.
-        passed: Whether the file passed.
+        file: Path in the artefact folder; empty for a check of the whole folder.
+        passed: Whether the file passed; True for a skipped check.
         value: The measured number, if there is one.
         bound: The largest value that passes.
         detail: One sentence for the user.
@@ -114,7 +114,7 @@ class Subject:
     def answers(self, rows: Sequence[GoldenRow]) -> list[Matrix]:
         """Run the file on golden rows, one at a time, and return the part of each output that a golden row records.
 
-        Each row is run once, however many gates call this method.
+        Each row is run once, however many gates call this method. Rows whose outputs `take_recorded` took are not run.
         """
         keys = [_key_of(row) for row in rows]
         new = [i for i, key in enumerate(keys) if key not in self._known]
@@ -159,7 +159,10 @@ class Subject:
         return [self.recorded(r, r.padded if p and r.padded else r.reference) for r, p in zip(rows, pads, strict=True)]
 
     def rows(self, golden: Sequence[GoldenRow]) -> list[GoldenRow]:
-        """Return the golden rows with outputs of this file, which rows too long for it lack; all if none has."""
+        """Return the golden rows in which outputs of this file are recorded; all golden rows if none has any.
+
+        Rows that are too long for the file have none.
+        """
         return [r for r in golden if self.name in r.outputs] or list(golden)
 
 
@@ -175,10 +178,10 @@ _SPREAD_TOKENS = 384
 def choose_spread_rows(
     tokens: Mapping[int, int], lengths: Sequence[int], order: Mapping[int, int] | None = None
 ) -> list[int]:
-    """Choose a few rows of evenly spread lengths, for checks of faults that show in every row that a graph computes.
+    """Choose a few rows of evenly spread lengths, for checks of faults that show in every row.
 
-    A graph that answers otherwise than before, or without its mask, does so in every row. One row is therefore enough
-    for a long graph, whose rows take as long as many short ones.
+    A changed graph, or one that ignores its mask, computes every row wrongly. One row is therefore enough for a graph of a
+    large length, whose rows take as long as many short ones.
 
     Args:
         tokens: Number of tokens by number of the row.
@@ -208,11 +211,11 @@ def choose_recorded_rows(
 ) -> list[int]:
     """Choose the golden rows on which a file is run: all that are not too long for it, or fewer.
 
-    Fewer are enough for a file of one length, such as MediaPipe's, and are chosen too where an evaluator takes the place of
-    the format's own engine, which takes long. A graph computes every row of its length in the same way, so that what is
-    wrong in it is wrong in every row. What differs between rows is covered by the chosen ones: amounts of padding by 12 rows
-    of each graph from the shortest to the longest, positions and words by the drawn rows, each label by the first row with
-    it.
+    Fewer are chosen for a file of one length, such as MediaPipe's, and for formats whose own engine does not run on every
+    system (Core ML), since their evaluator is slow. A graph computes all rows of its length alike, so few rows show a
+    fault in it. The chosen rows cover what differs between rows: 12 rows of each graph, from the shortest to the longest,
+    have all amounts of padding; drawn rows (of random words) have all positions and words; and each label has the first
+    row with it.
 
     Args:
         rows: Golden rows.
@@ -250,7 +253,7 @@ class Verification(BaseModel):
     """The results of verifying the model files of a folder: gates (checks), scores and confidences.
 
     Attributes:
-        status: Passed if every gate passed.
+        status: Passed if no gate failed; skipped gates are not counted.
         gates: Results of all checks.
         scores: Score by file, then by set of rows.
         teacher: Score of the teacher in torch, if there is one.
@@ -300,7 +303,10 @@ class Verification(BaseModel):
         return self.model_dump(mode="json")
 
     def summary(self) -> list[tuple[str, bool]]:
-        """Return for each file a line with its numbers of checks and its scores, and whether any check failed."""
+        """Return for each checked file a line on its checks, scores and calibration error, and whether a check failed.
+
+        Checks of the whole folder have a line too.
+        """
         lines = []
         for file in dict.fromkeys(g.file for g in self.gates):
             counted = [g for g in self.gates if g.file == file and not g.skipped]
@@ -317,14 +323,14 @@ class Verification(BaseModel):
         return lines
 
     def passed(self, file: str) -> bool:
-        """Return whether every gate of one file, and those of the folder, passed."""
+        """Return whether every gate of one file passed, and every gate of the folder, its tokenizer and config.json."""
         return all(g.passed for g in self.gates if g.file in (file, "tokenizer.json", "config.json", ""))
 
 
 def _summarize_confidence(confidence: Confidence | None) -> str:
     """Return a text on the calibration error and the "unknown" threshold of a file.
 
-    The text is empty if no calibration error was measured; it says nothing of a threshold that was not set.
+    The text is empty if no calibration error was measured, and leaves out a threshold that was not set.
     """
     if confidence is None or confidence.error is None or confidence.error_before is None:
         return ""

@@ -142,8 +142,8 @@ class Run(RunSteps):
         """Check the trained student's score, so that a student that has learnt too little is not exported.
 
         Raises:
-            GateError: If the score is too low, with advice. A report with scores and losses was then written to the run
-                folder as an HTML page.
+            GateError: If the score is too low, with advice. If the packages for reports are installed, an HTML report
+                with scores and losses was then written to the run folder.
         """
         student, teacher = read_training(self.path / STUDENT), read_training(self.path / "teacher")
         failures = judge_student(self.recipe, lambda: len(self.data.splits["train"].examples), student, teacher)
@@ -153,7 +153,11 @@ class Run(RunSteps):
         raise GateError([*failures, f"The student stays in {self.path / STUDENT}; nothing was exported."])
 
     def write_early_report(self, tried: TriedStudents | None = None) -> None:
-        """Write the report of a run that ends before a file is exported; `tried` are the students of which none kept enough."""
+        """Write the HTML report of a run that ends before a file is exported, if the packages for reports are installed.
+
+        Args:
+            tried: The students that the run compared, if it ends because none kept enough of the teacher's score.
+        """
         from pocketbert.benchmarks.report import write_report
         from pocketbert.pipeline.phone.report_facts import early_report_data
 
@@ -173,7 +177,7 @@ class Run(RunSteps):
 
         Raises:
             InputError: If the folder holds results of other settings, or the model or the rows would stop the run
-                before training.
+                before training. Rows of data sets on the Hub are not read for this.
         """
         check_files(self.recipe.data)
         self.inputs.check_exported()
@@ -192,7 +196,7 @@ class Run(RunSteps):
         ]
 
     def report(self, destination: Path) -> ReportData:
-        """Write the HTML report of a finished run and return its content."""
+        """Write the HTML report of a finished run to a file and return its content."""
         from pocketbert.benchmarks.report import write_report
         from pocketbert.pipeline.phone.report_facts import report_data
 
@@ -258,6 +262,7 @@ def run_demo(output: Path, overwrite: bool, overrides: Sequence[str]) -> RunResu
 
     Raises:
         MissingBackendError: If the demo teacher is not installed. Nothing is written then.
+        InputError: If the folder of the corpus holds other files, or the run folder results of other settings.
     """
     open_model_folder(DEMO_TEACHER)
     output = resolve_output_folder(output)
@@ -297,7 +302,10 @@ def write_corpus(folder: Path) -> dict[str, Path]:
 
 
 def _list_changed_files(folder: Path) -> list[str]:
-    """Return the names of files in a demo corpus folder that were added or changed since it was written."""
+    """Return the names of files in a folder that are not files of the demo corpus as it was written there.
+
+    Without an ownership mark of the demo, these are all files.
+    """
     written = read_marker(folder, _CORPUS_KIND).get("files")
     known = written if isinstance(written, dict) else {}
     return [n for n, digest in file_digests(folder).items() if n != MARKER and known.get(n) != digest]

@@ -6,7 +6,7 @@
     data, corpus, vocabulary   rows, plain text and the pieces that the student keeps
     transfer                   texts that the teacher will label
     teacher                    trained, or copied
-    augmented                  copies of training rows
+    augmented                  copies of training rows with replaced words
     distill.N                  the student after each stage
     student                    scored
     onnx, onnx-int8, ...       exported files of each format, and the quantized files made from them
@@ -315,7 +315,7 @@ class RunSteps:
         return training.make_stage(self.learning(seed), number, before, at)
 
     def _make_student(self, at: StepPaths) -> Sequence[str]:
-        """Score and write the student of the last stage; if several seeds trained one, the best on validation rows."""
+        """Score and write the trained student (of several seeds the best on validation rows), with a diagnosis."""
         last = len(self.recipe.distill) - 1
         trained = {s: (self.learning(s), self.path / stage_folder(self.recipe, last, s)) for s in self._seeds}
         scores = training.compare_seeds(trained) if len(trained) > 1 else ()
@@ -421,7 +421,7 @@ class RunSteps:
         )
 
     def _make_golden(self, at: StepPaths) -> Sequence[str]:
-        """Write what the gates compare with: the library's outputs, simulated errors, golden rows; return why files are refused."""
+        """Write what gates compare with: library outputs, simulated errors, golden (recorded) rows; return failures."""
         model, files, reference = self.exported, self.files, self.reference
         rows, answers = golden.answer_golden_rows(model, reference, self.texts(golden.SEARCHED), files)
         self._record_library(reference, at)
@@ -586,7 +586,7 @@ class RunSteps:
 
     @cached_property
     def confusions(self) -> list[tuple[str, str, int]]:
-        """Label pairs that the packed file confuses most on eval: gold label, predicted label, number of rows."""
+        """Label pairs (gold, predicted, number of rows) that the packed classifier confuses most on eval; else empty."""
         if self.recipe.task_row.labels is not LabelKind.NAME:
             return []
         rows = self.labelled.named(EVAL, self.weights)

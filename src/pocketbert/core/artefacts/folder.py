@@ -46,7 +46,10 @@ _TASKS_OF_ENTRY: dict[str, tuple[TaskName, ...]] = {
 
 
 def _folder_fix(folder: Path) -> str:
-    """Return what to do about a folder that is not there: the path that was probably meant, else how to make one."""
+    """Return what to do about a folder that is not there.
+
+    That is another option for a name like FOLDER:FILE, else the path that was probably meant, else how to make a folder.
+    """
     from difflib import get_close_matches  # only where something is wrong
 
     part = next(p for p in (*reversed(folder.parents), folder) if not p.exists())
@@ -95,7 +98,7 @@ def write_artefacts(folder: Path, artefacts: Artefacts) -> None:
 
 
 def _contradictions(artefacts: Artefacts) -> list[str]:
-    """List the entries of an artifacts.json that contradict the task it names, one sentence each."""
+    """Return what in an artifacts.json contradicts its task or its other entries: sentences, empty if nothing does."""
     task, processing, labels = artefacts.task, artefacts.processing, artefacts.labels
     row = artefacts.task_row
     problems = [
@@ -185,6 +188,8 @@ def read_checked_config(folder: Path, artefacts: Artefacts) -> dict[str, Any] | 
 def check_label_names(folder: Path, artefacts: Artefacts, config: dict[str, Any] | None) -> None:
     """Raise InputError if the labels in artifacts.json differ from those in config.json.
 
+    Nothing is compared for a task without labels, or if config.json is missing or has no label names.
+
     Raises:
         InputError: Naming the first difference.
     """
@@ -203,7 +208,7 @@ def check_label_names(folder: Path, artefacts: Artefacts, config: dict[str, Any]
 
 
 def list_changed_files(folder: Path, artefacts: Artefacts) -> list[str]:
-    """List the files whose size or sha256 is not the one in artifacts.json, or that are unsafe to open; return their paths."""
+    """Return the paths of existing files whose size or sha256 is not that of artifacts.json, or that are unsafe to open."""
     existing = [r for r in artefacts.files if (folder / r.path).exists()]
     return [
         r.path
@@ -217,7 +222,7 @@ def list_changed_files(folder: Path, artefacts: Artefacts) -> list[str]:
 def list_integrity_problems(folder: Path, artefacts: Artefacts, changed: Sequence[str] | None = None) -> list[str]:
     """List how a folder's files differ from its artifacts.json: missing, changed, unlisted or unsafe, one sentence each.
 
-    Documents may be edited and deleted; `list_edited_documents` lists those.
+    The list is empty if nothing differs. Documents may be edited and deleted; `list_edited_documents` lists those.
 
     Args:
         folder: The artefact folder.
@@ -264,7 +269,7 @@ def list_edited_documents(folder: Path, artefacts: Artefacts) -> list[str]:
 def list_foreign_files(folder: Path) -> list[str]:
     """List the files in a folder that are the user's own: those not in artifacts.json, and documents that were edited.
 
-    Without an artifacts.json all files count as the user's.
+    Without a valid artifacts.json everything counts as the user's: then the names directly in the folder are returned.
     """
     try:
         artefacts = read_artefacts(folder)
@@ -289,7 +294,11 @@ def _unlisted_files(folder: Path, artefacts: Artefacts) -> list[str]:
 
 
 def requested_scheme(default: ModelRecord) -> Scheme:
-    """Return the scheme to write in a recipe to get a folder's default file, such as int8 for a w8 Core ML file."""
+    """Return the scheme to write in a recipe to get a folder's default file.
+
+    It is fp32 for a file as its format exports it, the requested scheme for one that the format stores instead of it
+    (int8 for a w8 Core ML file), and otherwise the file's own scheme.
+    """
     info = FORMATS[default.format]
     if default.scheme is info.base:
         return Scheme.FP32

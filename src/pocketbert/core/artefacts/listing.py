@@ -56,7 +56,7 @@ class ListedModel(ListedFile):
         plain: Whether any client app and runtime of its format may open it.
         for_toolkit: Whether PocketBERT itself can run it.
         runtime: The runtime that the file is made for; None for any.
-        failed: Whether the file failed the gates.
+        failed: Whether the file failed the gates (checks of its outputs and scores).
         temperature: Number that the model's logits are divided by.
         unknown_below: Probability below which an answer counts as unknown; None if no answer does.
     """
@@ -144,7 +144,7 @@ class FolderListing:
 
     @property
     def task_row(self) -> Task:
-        """The task of the folder's model: a row of the table, or that of its several heads."""
+        """The task of the folder's model; with several heads their joint task."""
         return task_of(self.task) if self.heads is None else several_task(self.heads, self.labels)
 
     def head(self) -> Head:
@@ -191,7 +191,7 @@ class FolderListing:
 
 
 def find_artefact_folder(folder: Path) -> Path:
-    """Return the artefact folder inside a run folder; an artefact folder is returned as it is."""
+    """Return the artefact folder inside a run folder; any other folder is returned as it is."""
     packed = folder / _PACKED_FOLDER
     is_run = not (folder / ARTEFACTS_FILE).is_file() and (packed / ARTEFACTS_FILE).is_file()
     return packed if is_run else folder
@@ -220,7 +220,7 @@ def find_unsafe_entry(folder: Path, relative: str) -> str | None:
 
 
 def name_special_kind(path: Path) -> str:
-    """Name the kind of a path that is neither file nor folder, such as "a FIFO"."""
+    """Name the kind of a path that is neither file nor folder: "a FIFO", "a socket", "a device", a link to nothing, or other."""
     try:
         mode = path.stat().st_mode
     except (OSError, RuntimeError):

@@ -1,4 +1,4 @@
-"""The records of ``artifacts.json`` (`Artefacts`), with bounds on every value, so that invalid ones are refused."""
+"""The records of ``artifacts.json`` (`Artefacts`), which refuse invalid values such as sizes out of bounds."""
 
 from __future__ import annotations
 
@@ -131,7 +131,14 @@ class Requirements(_Record):
 
 
 class PassedEngine(_Record):
-    """An engine (such as a version of ONNX Runtime) that computed the file's golden rows correctly."""
+    """An engine that computed a file's golden rows (texts with their expected outputs) correctly.
+
+    Attributes:
+        engine: Name of the engine, such as onnxruntime.
+        version: Version of the engine.
+        isa: Instruction sets of the processor.
+        provenance: Whether a processor or an emulator computed them.
+    """
 
     engine: str
     version: str
@@ -196,7 +203,7 @@ class ModelRecord(ModelFilePurpose, FileRecord):
         runtime: The runtime that the file is made for; None for any.
         signature: Inputs and outputs of the graph.
         minimum: The oldest software that can run the file; None if the file was not read.
-        status: Whether the file passed the gates.
+        status: Whether the file passed the gates (checks of its outputs and scores); None if that is not recorded.
         lineage: sha256 of the weights that the file was made from.
         scores: Measured scores by set (``eval``, ``holdout``).
         seen_right: Engines that computed the file's golden rows correctly.
@@ -269,7 +276,8 @@ class Processing(_Record):
             several that are concatenated: ``mean+max``.
         vector_layers: Layers that the files apply to that vector, in order, in words.
         normalize: Whether the files divide the vector by its length (embeddings).
-        dimensions: Numbers to which a vector may be cut, besides its own length (embeddings); None for its own only.
+        dimensions: Lengths to which a vector may be cut (its first numbers), besides its own length (embeddings); None
+            for its own only.
         answer_length: Longest answer in tokens (question answering).
         null_answers: Whether a question may have no answer (question answering).
     """
@@ -299,7 +307,7 @@ class Processing(_Record):
         return Prompts(self.prompts, self.default_prompt)
 
     def settings(self) -> AnswerSettings:
-        """Return the settings that turn the model's outputs into answers."""
+        """Return the settings that turn the model's outputs into answers; pooling only if it is of a single kind."""
         values = {
             "thresholds": self.thresholds,
             "unknown": {"accuracy": self.unknown_accuracy} if self.unknown_accuracy is not None else self.unknown,
@@ -370,7 +378,7 @@ class Artefacts(_Record):
 
     @property
     def task_row(self) -> Task:
-        """The task of the folder's model: a row of the table, or that of its several heads."""
+        """The task of the folder's model; with several heads their joint task."""
         return several_task(self.heads, self.labels) if self.heads is not None else task_of(self.task)
 
     @model_validator(mode="after")
@@ -406,7 +414,11 @@ class Artefacts(_Record):
         return [f for f in self.files if isinstance(f, ModelRecord) and f.alias_of is not None]
 
     def default_model(self) -> ModelRecord:
-        """Return the record of the model file that `pocketbert.load` opens."""
+        """Return the record of the model file that `pocketbert.load` opens: the default file, or the first if none is marked.
+
+        Raises:
+            InputError: If the folder lists no model file.
+        """
         candidates = [f for f in self.models() if f.default] or self.models()
         if not candidates:
             raise InputError(Problem("artifacts.json", "the folder lists no model file."))

@@ -136,7 +136,7 @@ class BudgetSearch(_Record):
 
     @property
     def student(self) -> str | None:
-        """Name of the chosen student; None if only one was considered."""
+        """Name of the chosen student; None if only one was considered, or none was chosen."""
         return next((s.name for s in self.students if s.chosen), None)
 
     def as_written(self, digests: Mapping[str, str]) -> BudgetSearch:
@@ -191,12 +191,12 @@ class Sensitivity(_Record):
         return self.without()
 
     def without(self, *left: Role) -> float | None:
-        """Predict the error of a file that leaves the roles `left` unquantized; None if an error is missing."""
+        """Predict the error of a file that leaves the roles `left` unquantized; None if an error or any other role is missing."""
         rels = [r.rel for r in self.roles if r.role not in left]
         return None if None in rels or not rels else math.hypot(*(rel for rel in rels if rel is not None))
 
     def share(self, role: RoleError) -> float | None:
-        """Return the share of one role in the sum of squared errors; None if an error is missing."""
+        """Return the share of one role in the sum of squared errors; None if an error is missing, or the sum is 0."""
         total = self.predicted
         return None if not total or role.rel is None else (role.rel / total) ** 2
 
@@ -360,7 +360,8 @@ class RoleRow(BaseModel):
 def summarize_roles(rows: Sequence[RoleRow]) -> str:
     """Describe in phrases which roles (kinds of weights) a model file stores quantized and which as floats.
 
-    A role that is stored both ways is ``a part of`` the floats; roles that have no weights in the file come last.
+    A role that is stored both ways is named twice, in the second place with the words ``a part of``; roles that have no
+    weights in the file come last.
 
     Args:
         rows: How the weights of each role are stored.

@@ -50,14 +50,14 @@ class RowAnswer:
 
     Attributes:
         shown: The answer in words.
-        parts: What two answers are compared by. A classifier's label has the key ``""``, each label of a multi-label
-            answer its own name, the labels of spans their places, filled tokens the number of their mask. Empty for
-            numbers and vectors.
+        parts: What two answers are compared by. A classifier's label, an answer to a question or a choice has the key
+            ``""``, each label of a multi-label answer its own name, the labels of spans their places, filled tokens the
+            number of their mask. Empty for numbers and vectors.
         gold: The right parts; empty if the row has no gold label, or one that has no parts.
         probability: Probability of the answer; None if the answer has none, or several.
         value: The number that regression predicts, or the similarity of a scored pair; None for other tasks.
         truth: The right number; None for other tasks and without labels.
-        right: Whether the whole answer is right; None without labels and for numbers.
+        right: Whether the whole answer is right; None without labels and for numbers and vectors.
         terms: Numerator and denominator that the row adds to the task's score, if that is a ratio of sums over the
             rows.
         vector: The vector of an embedding model; None for other tasks and for scored pairs.
@@ -214,7 +214,7 @@ def _read_value(answer: Value, gold: float | None) -> RowAnswer:
 
 
 def _read_filled(answer: Filled, prepared: Prepared, row: int, losses: Matrix) -> RowAnswer:
-    """Build the `RowAnswer` of the first guess at each mask, and compare each with the token that stood there.
+    """Build the `RowAnswer` of the first guess at each mask, compared with the token that stood there.
 
     `losses` has, for each masked token, the cross-entropy and whether the first guess is right.
     """
@@ -256,7 +256,7 @@ _READERS: dict[type, Callable[[Any, Any], RowAnswer]] = {
 
 
 def score_answers(metric: Metric, rows: Sequence[RowAnswer]) -> float:
-    """Return the score of labelled answers: a correlation, or the quotient of the summed `RowAnswer.terms`."""
+    """Return the score of labelled answers: a correlation, or the quotient of the summed `RowAnswer.terms` (0 if there are none)."""
     if metric in (PEARSON, SPEARMAN):
         truth, values = number_columns(rows)
         return pearson(truth, values) if metric is PEARSON else spearman(truth, values)

@@ -44,13 +44,14 @@ class DiagnosedGroup(BaseModel):
     """Scores of both models on a group of rows.
 
     Attributes:
-        by: What the rows are grouped by: ``label``, ``length``, ``rare words``, ``teacher confidence``, ``training rows``.
+        by: What the rows are grouped by: ``label``, ``length``, ``rare words``, ``teacher confidence``; ``all`` for all unseen
+            rows, ``training rows`` for those.
         name: Name of the group.
         rows: Number of rows in the group.
         teacher: The teacher's score on the group.
         student: The student's score on the group.
-        agreement: How far the student gives the teacher's answers: the share of equal answers, or the correlation of
-            predicted numbers.
+        agreement: How far the student gives the teacher's answers, 1 for always: the share of equal answers or labels, the
+            correlation of predicted numbers, or the mean cosine of vectors.
     """
 
     model_config = ConfigDict(ser_json_inf_nan="null")
@@ -98,7 +99,7 @@ class StudentDiagnosis(BaseModel):
         return METRICS[self.metric].kept(self.overall.teacher, self.overall.student)
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Return header and rows of the table for people, one row for each group."""
+        """Return header and rows of the table for people: a row for all unseen rows, then one for each group."""
         metric = METRICS[self.metric]
         header = ["rows by", "group", "rows", f"teacher {metric.name}", "student", "kept", "agreement"]
         return header, [
@@ -145,6 +146,8 @@ def diagnose_answers(
 ) -> StudentDiagnosis:
     """Compare a teacher and its student on unseen rows, in groups, and on training rows; return the scores and advice.
 
+    Of the labels, the ten that lose most are listed. A way of grouping that gives one group only is left out.
+
     Args:
         head: The task's head, which computes the scores.
         labels: Label names in the order of the outputs.
@@ -177,7 +180,7 @@ def diagnose_answers(
 
 
 def _metric_of(head: Head, answers: ComparedAnswers) -> str:
-    """Return the name of the metric of a comparison."""
+    """Return the name of the metric by which the head scores the answers."""
     return head.score(answers.teacher, answers.rows).metric
 
 
@@ -220,7 +223,7 @@ def _agreement(
     For single labels, choices and answers to questions this is the share of equal answers. For multi-label tasks it is
     the share of common labels among the labels that at least one of the two models gives. For labels of words it is the
     share of equal labels among the words that at least one model labels other than ``O``. Numbers are compared by their
-    correlation, vectors by their mean cosine.
+    correlation (from three on), vectors by their mean cosine.
 
     Args:
         head: The task's head.
@@ -257,7 +260,7 @@ def _agreement(
 
 
 def _group_by_label(head: Head, labels: Sequence[str], answers: ComparedAnswers) -> dict[str, list[int]]:
-    """Return the indices of the examples of each gold label that occurs at least 5 times; empty without such labels."""
+    """Return the indices of the examples of each gold label that at least 5 examples have; empty for tasks without named labels."""
     kind, groups = head.task.labels, dict[str, list[int]]()
     for i, truth in enumerate(answers.rows.truth):
         if kind is LabelKind.NAME:
@@ -274,7 +277,7 @@ def _group_by_label(head: Head, labels: Sequence[str], answers: ComparedAnswers)
 
 
 def _group_by_length(answers: ComparedAnswers) -> dict[str, list[int]]:
-    """Return the indices of the examples in each quarter of the lengths in tokens, by the name of the quarter."""
+    """Return the indices of the examples in each quarter of the lengths, by its range (``3 to 9 tokens``); equal quarters are one."""
     lengths = np.array([sum(len(answers.rows.encoded[r]) for r in own) for own in answers.rows.rows_of()])
     bounds = np.unique(np.quantile(lengths, [0.25, 0.5, 0.75], method="nearest"))
     places, groups = np.searchsorted(bounds, lengths), dict[str, list[int]]()
@@ -294,7 +297,7 @@ def _group_by_rarest_piece(answers: ComparedAnswers, pieces: NDArray[np.int64]) 
 
 
 def _group_by_confidence(answers: ComparedAnswers) -> dict[str, list[int]]:
-    """Return the indices of the examples in each third of the teacher's confidence, by the name of the third."""
+    """Return the indices of the examples in each third of the teacher's confidence, by the third's name; empty without confidences."""
     if not len(answers.confidence):
         return {}
     low, high = np.quantile(answers.confidence, [1 / 3, 2 / 3])
@@ -342,7 +345,10 @@ def _derive_advice(diagnosis: StudentDiagnosis, facts: Mapping[str, str]) -> lis
 
 
 def _derive_group_advice(diagnosis: StudentDiagnosis) -> list[Advice]:
-    """Return advice for groups in which the student loses clearly more than over all rows."""
+    """Return advice on groups of unseen rows in which the student loses clearly more than over all: one for each way of grouping.
+
+    Groups of fewer than `_LEAST_ROWS` rows are left out.
+    """
     metric, overall, advice = METRICS[diagnosis.metric], diagnosis.overall, list[Advice]()
     usual = metric.drop(overall.teacher, overall.student)
     losing = [

@@ -43,7 +43,8 @@ class Flip:
         new: The new model's answer in words.
         old_probability: Probability of the old answer; None if that answer has none.
         new_probability: Probability of the new answer; None if that answer has none.
-        outcome: ``lost`` (only the old answer is right), ``gained``, ``both wrong``; empty without labels and for numbers.
+        outcome: ``lost`` (only the old answer is right), ``gained``, or ``both wrong`` for all others; empty without labels and
+            for numbers and vectors.
         distance: Difference of two numbers, or 1 - cosine of two vectors; None for other answers.
     """
 
@@ -152,10 +153,11 @@ class Differences:
         flipped: Number of rows that the models answer differently; 0 for numbers and vectors, see `mean_distance`.
         flips: The rows that the models answer differently, lost ones first; for numbers and vectors the rows with the
             largest differences.
-        label_flips: Counts of the labels that became another one, the most frequent first.
+        label_flips: Counts of the labels (or choices, or filled tokens) that became another one, the most frequent first; empty
+            for answers to questions, numbers and vectors.
         by_label: Counts for each gold label, the largest losses first; empty without labels or for tasks without named labels.
         score: The scores of both models; None without labels.
-        outcomes: Rows by which model is right; None without labels and for numbers.
+        outcomes: Rows by which model is right; None without labels and for numbers and vectors.
         mean_distance: Mean difference of two numbers, or mean of 1 - cosine of two vectors; None for other answers.
         correlation: Pearson correlation of the numbers of both models; None for other answers.
     """
@@ -226,7 +228,7 @@ class ModelDiff:
     failures: tuple[str, ...] = field(default=())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the comparison as a JSON object, with `passed` and the share of flipped answers."""
+        """Return the comparison as a dictionary for JSON, with `passed` and the share of flipped answers."""
         content = asdict(self)
         content["differences"]["flip_share"] = self.differences.flip_share
         return {"passed": not self.failures, **content}
@@ -241,7 +243,9 @@ def compare_answers(
     labelled: bool,
     seed: int = 0,
 ) -> Differences:
-    """Compare the answers of two models to the same rows.
+    """Compare the answers of two models to the same rows: how many changed and which, and with gold labels the scores of both.
+
+    For numbers and vectors it is how far they differ, the rows with the largest differences first.
 
     Args:
         old: Answers of the old model, the reference.
@@ -273,7 +277,7 @@ def compare_answers(
 def _compare_numbers(
     old: Sequence[RowAnswer], new: Sequence[RowAnswer], examples: Sequence[Example], score: ScoreChange | None
 ) -> Differences:
-    """Compare answers that are numbers or vectors; the rows with the largest differences come first."""
+    """Return the differences of answers that are numbers or vectors, with the rows that differ, the largest differences first."""
     if old[0].vector is not None:
         distances, correlation = _vector_distances(old, new), None
     else:
@@ -293,7 +297,7 @@ def _compare_numbers(
 
 
 def _vector_distances(old: Sequence[RowAnswer], new: Sequence[RowAnswer]) -> NDArray[np.float64]:
-    """Return 1 - cosine of the two vectors of each row."""
+    """Return 1 - cosine of the two vectors of each row; raise InputError if the models' vectors have different sizes."""
     one, other = (np.stack([np.asarray(r.vector, np.float64) for r in rows]) for rows in (old, new))
     if one.shape != other.shape:
         what = f"the models' vectors have {one.shape[1]} and {other.shape[1]} numbers and cannot be compared directly."
@@ -303,7 +307,7 @@ def _vector_distances(old: Sequence[RowAnswer], new: Sequence[RowAnswer]) -> NDA
 
 
 def _describe_flip(old: RowAnswer, new: RowAnswer, example: Example, distance: float | None = None) -> Flip:
-    """Describe a row with two different answers in words."""
+    """Return a `Flip` that describes a row with two different answers in words."""
     texts = (example.text, *example.choices, *([example.pair] if example.pair is not None else []))
     gold = f"{old.truth:g}" if old.truth is not None else _describe_gold(old)
     outcome = ""
@@ -445,7 +449,7 @@ def check_limits(differences: Differences, max_drop: float | None, max_flips: fl
 
     Args:
         differences: The result of `compare_answers`.
-        max_drop: Largest allowed drop of the score, as a fraction; None for any.
+        max_drop: Largest allowed drop of the score, as a fraction; None for any. Without a score it is not checked.
         max_flips: Largest allowed share of flipped answers; None for any.
     """
     failures, score = list[str](), differences.score

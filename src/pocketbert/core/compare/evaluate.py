@@ -50,7 +50,7 @@ def evaluate(
         predictor: The model file or module to score.
         tokenizer: Pads the rows of a batch.
         rows: The rows to score on.
-        batch: Number of rows that are run at once; 1 runs each row alone, without padding.
+        batch: Largest number of rows that are run at once; 1 runs each row alone, without more padding than the file needs.
         label: Text of the progress bar.
 
     Returns:
@@ -85,7 +85,7 @@ _ONE = np.ones(1)
 def worst_difference(
     values: NDArray[np.floating], reference: NDArray[np.floating], scales: NDArray[np.floating] = _ONE
 ) -> float:
-    """Return the largest absolute difference of two arrays; NaN if a value is NaN or the shapes differ.
+    """Return the largest absolute difference of two arrays; NaN if a value is NaN or the shapes differ, 0 if they are empty.
 
     NaN is kept by numpy's `max`; a maximum updated in a Python loop would lose it when the next value is finite.
 
@@ -109,7 +109,7 @@ def logit_spread(logits: NDArray[np.floating]) -> float:
 
 
 def logit_scale(logits: NDArray[np.floating]) -> float:
-    """Return what differences of logits [N, labels] are divided by: their spread, or a tenth of the largest logit.
+    """Return what differences of logits [N, labels] are divided by: their spread, at least a tenth of the largest logit.
 
     An untrained head answers nearly the same to every text (its spread is 0.1 % of its logits). Divided by such a
     spread, the rounding of fp32, and every int8 file, would look like an error. With a tenth of the largest logit as

@@ -134,7 +134,7 @@ def read_golden(path: Path, least: int = 1) -> list[GoldenRow]:
 
 
 def _problems_of_row(row: GoldenRow) -> Iterator[str]:
-    """Yield the problems of one golden row: counts that do not fit each other, or files without a tolerance for their outputs."""
+    """Yield what is wrong with one golden row: numbers of values that do not fit, or outputs and tolerances of different files."""
     sizes = {len(row.reference), *map(len, row.outputs.values()), *([len(row.padded)] if row.padded else [])}
     if len(sizes) > 1 or not row.reference:
         yield f"answers of {', '.join(map(str, sorted(sizes)))} numbers; all have the same number, at least one"
@@ -147,7 +147,10 @@ def _problems_of_row(row: GoldenRow) -> Iterator[str]:
 
 
 def _problems_of_rows(rows: Sequence[GoldenRow]) -> Iterator[str]:
-    """Yield the problems of all golden rows together: outputs of different widths, or tolerances so large that any answer would pass."""
+    """Yield what is wrong with the golden rows together: reference outputs of different widths, or else too large a tolerance.
+
+    From `LEAST_GOLDEN_ROWS` rows on, no tolerance may exceed the spread of the reference outputs by more than 1.
+    """
     widths = {len(r.reference) // (len(r.places) or 1) for r in rows}
     if len(widths) > 1:
         yield f"its rows record answers of different widths: {', '.join(map(str, sorted(widths)[:5]))}."
@@ -159,7 +162,7 @@ def _problems_of_rows(rows: Sequence[GoldenRow]) -> Iterator[str]:
 
 
 def tolerance_shares(rows: Sequence[GoldenRow], heads: Sequence[NamedTask]) -> NDArray[np.float64]:
-    """Return the share of a recorded tolerance that is allowed in each column: all of it, or with several heads that of the head.
+    """Return which share of a recorded tolerance is allowed in each column: 1, or with several heads the share of the column's head.
 
     A tolerance is recorded for the spread of all logits together. A head whose logits differ less has as much less of it.
 

@@ -225,7 +225,7 @@ def measure_padding_effect(
 def run_padded_rows(
     predictor: Predictor, tokenizer: TextTokenizer, rows: Sequence[Encoded], task: Task
 ) -> list[Matrix]:
-    """Run each row alone, with 19 padding tokens more than needed (fewer if too long); return a matrix per row."""
+    """Run each row with 19 padding tokens more than it needs (fewer if too long), apart from the others; return a matrix per row."""
     groups = defaultdict[object, dict[int, dict[str, NDArray[np.int64]]]](dict)
     apart, names = getattr(predictor, "computes_rows_apart", False), answer_outputs(task, predictor)
     for i, row in enumerate(rows):
@@ -244,7 +244,7 @@ def run_padded_rows(
 def _pad_more(predictor: Predictor, tokenizer: TextTokenizer, row: Encoded) -> dict[str, NDArray[np.int64]]:
     """Build a batch of one row with more padding than the row needs, to test that padding does not change the outputs.
 
-    If the file takes no length above the row's, the padding tokens get other ids instead.
+    If the file takes no length above the row's, the padding tokens get other ids instead, except the one beside the text.
     """
     usual = smallest_fitting_length(predictor.lengths, len(row))
     batch = feed(predictor, tokenizer, [row], count_padded_tokens(predictor, tokenizer, row))
@@ -258,9 +258,9 @@ def _pad_more(predictor: Predictor, tokenizer: TextTokenizer, row: Encoded) -> d
 
 
 def count_padded_tokens(predictor: Predictor, tokenizer: TextTokenizer, row: Encoded) -> int:
-    """Return to how many tokens `run_padded_rows` pads a row at least.
+    """Return the number of tokens to which `run_padded_rows` pads a row at least.
 
-    These are 19 more than the row has, and more than the smallest fixed length that it fits, up to the longest input.
+    It is at least 19 above the row's own and 1 above the smallest fixed length that it fits, but never above the longest input.
     """
     most = min(tokenizer.max_length, max(predictor.lengths, default=tokenizer.max_length))
     usual = smallest_fitting_length(predictor.lengths, len(row))
@@ -391,7 +391,7 @@ def _decode(tokenizer: TextTokenizer, drawn: _DrawnRow, length: int, mask: str |
 
 
 def remove_unprintable(text: str) -> str:
-    """Remove the characters of a text that end lines or control terminals."""
+    """Remove the unprintable characters of a text, such as those that end lines or control terminals."""
     return "".join(c for c in text if c.isprintable())
 
 

@@ -34,7 +34,7 @@ _INVISIBLE_CATEGORIES = ("Cc", "Cf", "Cs", "Zs", "Zl", "Zp")
 def number_of(label: object) -> int | float | None:
     """Return the number that a label spells: 2 for 2, 2.0, "2" and "2.0"; None for a name.
 
-    True and false are names, and so is a text with more than 40 digits.
+    True and false are names, and so is a text of more than 40 characters.
     """
     if isinstance(label, str):
         if len(label) > _MOST_DIGITS or not _NUMERAL.fullmatch(label):
@@ -59,7 +59,7 @@ _TRUTHS = {"true": True, "false": False, "yes": True, "no": False, "y": True, "n
 
 
 def read_truth(cell: Any) -> bool | None:
-    """Return True for a cell that is 1, true or yes, False for 0, false or no, None for any other cell.
+    """Return True for a cell that is 1, true, yes or y, False for 0, false, no or n, None for any other cell.
 
     Such cells fill the columns of data files in which each label has a column of its own.
     """
@@ -101,7 +101,7 @@ _ROUNDING = 0.05
 
 
 def are_probabilities(cell: Any) -> bool:
-    """Return whether a cell gives each label a probability, about 1 in all: {name: p}, or a list of fractions."""
+    """Return whether a cell gives each of several labels a probability, about 1 in all: {name: p}, or a list with a fraction in it."""
     values = cell.values() if isinstance(cell, dict) else cell if isinstance(cell, list | tuple) else ()
     numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool) and 0 <= v <= 1]
     is_rounded = len(numbers) == len(values) > 1 and abs(sum(numbers) - 1) <= _ROUNDING
@@ -116,8 +116,8 @@ def merge_scored_labels(cell: Any) -> dict[str, float] | None:
     """Return {label: probability} of a cell in the form of transformers' pipelines; None for cells of other forms.
 
     Such a cell is an object ``{"label": "good", "score": 0.9}``, or a list of them with different labels; other programs call the
-    two ``name`` and ``confidence``. Whole numbers count too, since JavaScript writes 1.0 as 1; that other cells of the column have
-    fractions shows that they are no ratings.
+    two ``name`` and ``confidence``. Scores lie between 0 and 1. Whole numbers count too, since JavaScript writes 1.0 as 1; the
+    caller sees by fractions in other cells that they are no ratings.
     """
     entries = cell[0] if isinstance(cell, list) and len(cell) == 1 and isinstance(cell[0], list) else cell
     entries = [entries] if isinstance(entries, dict) else entries
@@ -152,7 +152,7 @@ def parse_list(cell: Any) -> Any:
 def parse_literal(cell: Any) -> Any:
     """Return the list or object that a text spells in JSON, or as Python or numpy print it; return any other cell unchanged.
 
-    Only values without code are read, of texts of at most a megabyte.
+    Only values without code are read, of texts of at most 2²⁰ characters.
     """
     text = cell.strip() if isinstance(cell, str) else ""
     if (text[:1], text[-1:]) not in (("[", "]"), ("{", "}")) or len(text) > _LONGEST_LIST:
@@ -177,7 +177,7 @@ _NAME_KEYS = ("choices", "labels", "name", "label", "displayName", "value")
 def unwrap_label(cell: Any) -> Any:
     """Return the name in an object such as ``{"id": 3, "name": "sport"}``, the names in a list of them; other cells unchanged.
 
-    Objects with a score or confidence are unchanged too: a model wrote them.
+    Objects with a text, a place (such as ``start``), a score or probabilities are unchanged too: they are spans or a model's answers.
     """
     if (
         isinstance(cell, list)
@@ -215,17 +215,17 @@ def find_word_places(text: Any, tags: Any) -> tuple[Any, list[tuple[int, int]] |
 
 
 def is_visible(text: str) -> bool:
-    """Return whether a text has a visible character: no blank, no control character, none without width."""
+    """Return whether a text has a character that can be seen: other than blanks, control characters and characters without a shape."""
     return any(unicodedata.category(c) not in _INVISIBLE_CATEGORIES and not _INVISIBLE.match(c) for c in text)
 
 
 def find_name_problems(names: Sequence[str]) -> list[str]:
-    """List the problems of a list of label names: empty names, and names that are equal or look equal.
+    """Return what is wrong with a list of label names: empty names, and names that are equal or look equal.
 
     Names that are numbers, such as "1" and "1.0", are equal if they are the same number.
 
     Returns:
-        One sentence each, at most ten.
+        Phrases for users, at most ten; empty if nothing is wrong.
     """
     problems: list[str] = []
     first: dict[object, str] = {}
@@ -268,7 +268,7 @@ _TAG = re.compile(r"O|[BIESLUMW][-_]\S+")
 
 
 def split_tags(cell: str) -> list[str] | None:
-    """Split a text such as ``B-PER O O`` or ``B-PER,O,O`` into the tags of words; None if its parts are no tags with prefixes."""
+    """Split a text such as ``B-PER O O`` or ``B-PER,O,O`` into the tags of words; None if a part is neither ``O`` nor a tag with a prefix."""
     parts = cell.split()
     if "," in cell and all(part.endswith(",") for part in parts[:-1]):
         parts = [part.strip() for part in cell.split(",")]

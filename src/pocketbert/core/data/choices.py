@@ -73,7 +73,7 @@ class ChoiceColumns:
 
     @property
     def note(self) -> str:
-        """One phrase for users on which columns were chosen."""
+        """A phrase for users that names the chosen columns."""
         parts = [f"question: column '{self.text}'"]
         parts += [f"before each choice: column '{self.text_pair}'"] if self.text_pair else []
         if isinstance(self.choices, str):
@@ -95,7 +95,8 @@ def find_choice_columns(rows: Sequence[Mapping[str, Any]], given: Mapping[str, A
         given: Columns that the user named, by the keys ``text``, ``text_pair``, ``choices`` and ``label``.
 
     Returns:
-        The columns; None if the file has no choices with such names, or no text that belongs to them.
+        The columns; None if the file has no choices with such names, or no text that belongs to them. In a file without a
+        header, where the user named nothing, the contents decide.
     """
     if not given and (unnamed := _find_unnamed(rows)) is not None:
         return unnamed
@@ -117,7 +118,7 @@ def find_choice_columns(rows: Sequence[Mapping[str, Any]], given: Mapping[str, A
 
 
 def _find_unnamed(rows: Sequence[Mapping[str, Any]]) -> ChoiceColumns | None:
-    """Return the columns of a file without a header that has a question, its choices and the letter of the right one, as MMLU has."""
+    """Return the columns of a file without a header that has a question, its choices and the letter of the right one, as MMLU has; else None."""
     names = [*rows[0]]
     if len(names) < _FEWEST_UNNAMED or not all(map(is_numbered_column, names)):
         return None
@@ -157,7 +158,7 @@ def _find_choices(rows: Sequence[Mapping[str, Any]], name_of: Mapping[str, str])
 
 
 def marks_a_choice(row: Mapping[str, Any], columns: ChoiceColumns) -> bool:
-    """Return whether a row's label marks one of its choices, so that it surely is a row of multiple choice."""
+    """Return whether a row has a question and a label that marks one of its choices, so that it surely is a row of multiple choice."""
     label = row.get(columns.label) if columns.label else None
     try:
         if isinstance(columns.choices, str):
@@ -192,7 +193,7 @@ def parse_choices(cell: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
         The texts of the choices, and their keys, such as A, B, C; no keys if the texts have none.
 
     Raises:
-        ValueError: If the cell has none of these forms; the message is for users.
+        ValueError: If the cell has none of these forms, or fewer than two choices; the message is for users.
     """
     cell = parse_literal(cell)
     if isinstance(cell, Mapping) and "choices" in cell:
@@ -222,8 +223,8 @@ def parse_right_choice(cell: Any, texts: Sequence[str], keys: Sequence[str]) -> 
         keys: Keys of the choices, such as A, B, C, or the names of their columns; may be empty.
 
     Returns:
-        The index of the right choice, from 0. A number in the cell is returned as text, since only all rows together show whether
-        the file counts from 0 or from 1.
+        The index of the right choice, from 0. A whole number that is no key is returned as text, whatever it is, since only all
+        rows together show whether the file counts from 0 or from 1.
 
     Raises:
         ValueError: If the cell marks no choice; the message is for users.
@@ -247,7 +248,7 @@ def parse_right_choice(cell: Any, texts: Sequence[str], keys: Sequence[str]) -> 
 
 
 def choice_columns(choices: str | Sequence[str] | None) -> list[str]:
-    """Return the columns that the setting `choices` of a data source names, as a list."""
+    """Return the columns that the setting `choices` of a data source names, as a list; empty for None."""
     return [choices] if isinstance(choices, str) else list(choices or ())
 
 
@@ -266,7 +267,7 @@ def parse_choice_row(
         The choices, and the right one as `parse_right_choice` returns it; None in its place if the row has no label.
 
     Raises:
-        ValueError: If the choices are no texts, or the label marks none of them; the message is for users.
+        ValueError: If a choice is empty or no text, or the label marks none of them; the message is for users.
     """
     if len(columns) == 1:
         texts, keys = parse_choices(row[columns[0]])
@@ -281,8 +282,8 @@ def parse_choice_row(
 def count_from_zero(rows: Sequence[tuple[int, Any, int]], bad: BadRows, column: str) -> list[int | None]:
     """Convert the right choices of all rows to indices from 0; None for a row without a label.
 
-    A choice that is still a text is the number in the file. The file counts from 1 if no number is 0 and at least one
-    number is the number of choices of its row.
+    A right choice that is text is the number in the file. The file counts from 1 if no number is 0 and at least one
+    number is the number of choices of its row. Rows in `bad` have an index, too, which is out of range.
 
     Args:
         rows: For each row its number in the file, the right choice as `parse_right_choice` returns it, and the number

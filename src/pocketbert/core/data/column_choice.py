@@ -1,6 +1,6 @@
 """Chooses which columns of a data file are the text, the second text and the label, by their usual names, else by what they hold.
 
-`ColumnChoice` chooses among the profiles of the columns (`pocketbert.core.data.profile`); `has_label_name` tells usual names of labels.
+`ColumnChoice` chooses among the profiles of the columns (`pocketbert.core.data.profile`); `has_label_name` recognizes usual names of labels.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LONGEST_NAME = 100
 
 
 def has_label_name(column: str) -> bool:
-    """Return whether a column has a usual name of labels, or one that ends in such a name."""
+    """Return whether a column has a usual name of labels, or a name that ends in a word such as ``label`` or ``sentiment``."""
     plain = plain_name(column)
     return plain.endswith(_ENDS_OF_LABELS) or any(plain in tier for tier in LABEL_NAMES)
 
@@ -119,7 +119,10 @@ class ColumnChoice:
         return found[0] if found else None
 
     def find_labels(self, text: str, pair: str | None) -> list[str]:
-        """List the columns that could be the label, beside those of the text and the second text: ideally one."""
+        """List the columns that could be the label, beside those of the text and the second text: ideally one.
+
+        Several columns of 0 and 1, each for one label, count as one and are joined: ``toxic,insult``.
+        """
         if "label" in self._given:
             return [str(self._given["label"])]
         if self._kind is LabelKind.NONE:
@@ -163,7 +166,7 @@ class ColumnChoice:
         return []
 
     def _find_pair(self, free: Sequence[Column]) -> tuple[str, str] | None:
-        """Return the only two columns of texts whose names differ in a number or side, such as ``first`` and ``second``."""
+        """Return the only two columns of texts whose names differ in a number or side, such as ``first`` and ``second``; else None."""
         series = Counter(name.rstrip("0123456789") for name in self._plain.values())
         prose = {self._plain[c.name]: c.name for c in free if c.is_prose}
         names = {plain: name for plain, name in prose.items() if series[plain.rstrip("0123456789")] <= 2}
@@ -177,7 +180,7 @@ class ColumnChoice:
         return self._kind in (None, LabelKind.NAMES)
 
     def _can_be_text(self, column: Column) -> bool:
-        """Return whether a column can be the text: mostly text, or lists of words if the task labels words."""
+        """Return whether a column can be the text: mostly text, or lists of words (not of tags) if the task may label words."""
         # the entries of tags and of several labels recur often
         is_tags = len(column.parts) * 4 < sum(column.lengths.values()) and not self._has_text_name(column)
         is_words = column.is_words and self._kind in (None, LabelKind.SPANS) and not is_tags
@@ -223,7 +226,7 @@ class ColumnChoice:
 
 
 def _other_sides(name: str) -> Iterator[str]:
-    """Yield the names of the second text that belong to one of the first: ``text2`` to ``text1``, ``textb`` to ``texta``."""
+    """Yield the names that the second column of a pair may have beside a first one: ``text2`` beside ``text1``, ``textb`` beside ``texta``."""
     for first, second in _ENDS_OF_PAIRS:
         for i in range(min(len(name), _LONGEST_NAME)):
             if name.startswith(first, i) and (first != "a" or i == len(name) - 1):

@@ -69,7 +69,7 @@ _NAMES_OF_OTHER_COLUMNS = (
 USUAL_COLUMN_NAMES = frozenset(
     [name for group in (*TEXT_NAMES, *PAIR_NAMES, *LABEL_NAMES) for name in group] + [*_NAMES_OF_OTHER_COLUMNS]
 )
-"""All of these names, and usual names of other columns."""
+"""The names of text, pair and label columns above, and usual names of other columns."""
 _NUMBERED_NAME = re.compile(r"column (\d+)")
 
 

@@ -60,7 +60,9 @@ class Columns:
 
 
 def guess_and_report_columns(source: DataSource, kind: LabelKind) -> DataSource:
-    """Guess the columns that a source does not name, print them, and return a copy of the source that names them.
+    """Guess the columns that a file's source does not name, print them, and return a copy of the source that names them.
+
+    A data set of the Hub is returned as it is. Raises what `guess_columns` does.
 
     Args:
         source: The data file; columns that it names are kept.
@@ -75,9 +77,9 @@ def guess_and_report_columns(source: DataSource, kind: LabelKind) -> DataSource:
 def guess_columns(source: DataSource, kind: LabelKind | None = None, fix: str = "", answers: bool = True) -> Columns:
     """Guess which columns of a data file hold the text, the second text and the label, by name or by content.
 
-    A column that `source` names itself is kept, whatever the file holds. A second text is taken only if two columns
-    have names that are usual for a pair, or if a file without a header has just two columns of texts. Data sets of the
-    Hub are returned as they are.
+    A column that `source` names itself is kept, whatever it holds. A second text is taken only if two columns have
+    names that are usual for a pair or differ in a number or a side, if the form of the file has one, or if a file
+    without a header has just two columns of texts. Data sets of the Hub are returned as they are.
 
     Args:
         source: The file; its fields `text`, `text_pair` and `label` count as given if they were set.
@@ -88,8 +90,8 @@ def guess_columns(source: DataSource, kind: LabelKind | None = None, fix: str = 
             the most likely label of each cell.
 
     Raises:
-        InputError: If the file cannot be read. If several columns could be meant, or none, the message names the
-            columns.
+        InputError: If the file cannot be read, lacks a column that `source` names, or has numbers without names as tags.
+            If several columns could be meant, or none, the message names the columns.
         MissingBackendError: If the library for its kind of file is not installed.
     """
     if source.path is None:
@@ -137,9 +139,9 @@ def guess_columns(source: DataSource, kind: LabelKind | None = None, fix: str = 
 def _find_answers(
     source: DataSource, columns: Mapping[str, Column], kind: LabelKind | None
 ) -> tuple[str, LabelKind] | None:
-    """Find the only column whose cells all are answers of a teacher, and their kind.
+    """Find the only column whose cells are answers of a teacher to the task, and their kind.
 
-    None if no column is, or if several are.
+    All its cells must be answers; of probabilities 90 % are enough. None if there is no such column, or several.
     """
     named = {getattr(source, key) for key in ("text", "text_pair", "label") if key in source.model_fields_set}
     if kind in (None, LabelKind.NAME):  # a few rows that do not add up to 1 are mistakes, which reading reports
@@ -164,7 +166,7 @@ def _has_probabilities(column: Column) -> bool:
 
 
 def _kind_of_named_answers(section: TeacherColumn, columns: Mapping[str, Column]) -> LabelKind:
-    """Return the kind of label that the answers in the named column, or in several, seem to answer."""
+    """Return the kind of label that a teacher's answers seem to be about, by the cells of the named column; `NAME` for several columns."""
     column = columns.get(section.column)
     if column is None or _has_probabilities(column):  # several columns hold a number, or a vote, for one label
         return LabelKind.NAME
@@ -188,8 +190,8 @@ def _choose_beside_answers(
 ) -> Columns:
     """Choose the text and label columns of a file whose column `taught` holds a teacher's answers.
 
-    If no other column holds labels, the labels are derived from the answers. Answers that name none of the labels are
-    left out.
+    If no other column holds labels, the labels are derived from the answers. Otherwise `_Pairing` decides: answers that name
+    none of the labels are left out, unless the user named their column.
 
     Raises:
         InputError: If the answers name none of the labels, and either of the two columns could be meant; `fix` is its
@@ -240,7 +242,7 @@ def _unclear_labels(source: DataSource, labels: Sequence[str], answers: str, fix
 
 
 def _holds_other_kind(source: DataSource, columns: Mapping[str, Column], kind: LabelKind) -> bool:
-    """Return whether the column `label`, which is read unless another one is named, holds labels of another kind."""
+    """Return whether the column `label`, which is read unless another one is named, holds labels of another kind than `kind`."""
     column = columns.get(source.label)
     if column is None or "label" in source.model_fields_set or (kind is LabelKind.SCORE_OR_NONE and column.is_numbers):
         return False
@@ -293,8 +295,9 @@ class _Pairing:
     def choose_use(self, is_label_given: bool, is_teacher_given: bool) -> _Use:
         """Decide which of the two columns are taken; a column that the user named always is.
 
-        Both are, if the kinds of labels agree and the answers name one of the labels, or none at all. Else the answers are
-        left out, unless the names of the two columns do not show which is meant. A column `label` of answers is the labels.
+        Both are taken if the kinds of labels agree and the answers name one of the labels, or no labels at all. Otherwise the
+        labels or the answers are taken alone, by the names of the columns (a column `label` of answers is the labels) and their
+        contents; the result is `UNCLEAR` if these do not show which is meant.
         """
         has_answer_name, is_named = is_answer_name(self._column), has_label_name(self.source.label)
         are_others = bool(self._names and self._answered) and not self.shared
@@ -334,7 +337,7 @@ def _answer_names(column: str, columns: Mapping[str, Column]) -> set[int | float
 
 
 def _label_names(source: DataSource, columns: Mapping[str, Column]) -> set[int | float | str]:
-    """Return the labels in the label column, or in several, as labels are compared; those of a typed column by name, too."""
+    """Return the labels in the label column, or in several, as labels are compared, and the class names that the file stores for it."""
     names = set(read_class_names(source) or ())
     if (column := columns.get(source.label)) is None:
         names.update(source.label.split(","))
@@ -345,7 +348,7 @@ def _label_names(source: DataSource, columns: Mapping[str, Column]) -> set[int |
 
 
 def _check_named(source: DataSource, columns: Mapping[str, Column]) -> None:
-    """Raise InputError if the source names a column that no row of the file has."""
+    """Raise InputError if the source names a column that is not among the profiled `columns`."""
     bad = BadRows(source.title)
     names = [getattr(source, key) for key in ("text", "text_pair", "label") if key in source.model_fields_set]
     if source.teacher is not None:
@@ -361,7 +364,8 @@ def _check_named(source: DataSource, columns: Mapping[str, Column]) -> None:
 def _guess_choices(source: DataSource, kind: LabelKind | None) -> Columns | None:
     """Guess the columns of multiple-choice rows; None if the rows are of another kind.
 
-    Unless the task is known to be multiple choice, a column must mark the right choice in all of the first rows.
+    Unless the task is known to be multiple choice, a column must mark the right choice in all of the first rows. Columns
+    with names of one letter are then no choices if their labels are numbers.
 
     Raises:
         InputError: If the task is multiple choice and the columns are not found.
@@ -432,7 +436,7 @@ def _sentence_columns(columns: Mapping[str, Column]) -> Mapping[str, str]:
 
 
 def _form_title(form: FileForm, shape: RecordShape | None) -> str | None:
-    """Return the name of a file's form for the note on columns; None if its rows have plain columns."""
+    """Return the name of a file's form for the note on columns; None for tables, JSON Lines and Parquet files with plain columns."""
     if shape is not None:
         return shape.title
     return None if form in (TABLE, JSON_LINES, PARQUET) else form.title
@@ -453,8 +457,8 @@ def _note_sentences(form: FileForm, text: str, label: str | None, rows: int, kin
 def _kind_of(label: Column | None, text: Column | None) -> LabelKind | None:
     """Guess what kind of label a column holds; None if several kinds are possible.
 
-    Numbers are scores if some are fractions and there are many different ones. Whole numbers are classes if there are
-    few different ones, or if they are 0, 1, 2, ... without a gap.
+    Numbers are scores if some are fractions and at least ten differ. Whole numbers are classes if they repeat, and at most
+    fifty differ or they are 0, 1, 2, ... without a gap.
     """
     if label is None:
         return None

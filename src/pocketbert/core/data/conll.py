@@ -40,8 +40,8 @@ differs from a table with empty lines; texts of Chinese have no blanks, and more
 def read_conll(file: TextFile, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield each sentence of a file of tagged words: the number of its first line, and its cells by column.
 
-    Comments, ``-DOCSTART-`` lines and CoNLL-U's tokens of several words are left out. A line whose number of cells is
-    not that of the lines before is added to `bad`.
+    Comments, ``-DOCSTART-`` lines, a header, and CoNLL-U's tokens of several words and empty words are left out. A line whose
+    number of cells is not that of the lines before is added to `bad`.
 
     Raises:
         InputError: If a sentence is longer than a row may be.
@@ -89,7 +89,7 @@ def _split_cells(line: str, separator: str | None) -> list[str]:
 
 
 def _is_comment(line: str, separator: str | None, columns: int) -> bool:
-    """Return whether a line is a comment; the word # with its tags begins with # too, and is none."""
+    """Return whether a line is a comment. A line in which the sign # is a word with its tags also begins with #, and is no comment."""
     if not _COMMENT.match(line):
         return False
     return (
@@ -101,7 +101,7 @@ def _is_comment(line: str, separator: str | None, columns: int) -> bool:
 
 
 def _name_columns(cells: Sequence[str]) -> list[str]:
-    """Name the columns of a file by the cells of its first word."""
+    """Return the names of a file's columns by the cells of its first word: those of CoNLL-U for ten cells that begin with a number, else ``column 1``, ..."""
     if len(cells) == len(_CONLLU) and re.match(r"\d", cells[0]):
         return list(_CONLLU)
     return [f"column {i}" for i, _ in enumerate(cells, 1)]
@@ -160,8 +160,8 @@ def _are_numbers(cells: set[str]) -> bool:
 def looks_like_conll(lines: Sequence[str]) -> bool:
     """Return whether lines are words with tags in columns, with empty lines between the sentences.
 
-    All lines must have equally many cells, at least two. Tags with prefixes are enough. Other tags, such as parts of
-    speech, need empty lines between several sentences of several words.
+    At least 90 % of the lines must have as many cells as the first one, and at least two. Tags with prefixes are enough.
+    Other tags, such as parts of speech, need empty lines between several sentences of several words.
     """
     left_out = (_DOCUMENT, _COLUMNS_COMMENT)
     tagged = [line for line in lines if line.strip() and not _COMMENT.match(line) and not line.startswith(left_out)]
@@ -199,7 +199,7 @@ _TAG_NAMES = ("tag", "tags", "nertag", "ner", "pos", "label", "iob", "bio")
 def group_words(
     rows: Iterator[tuple[int, dict[str, Any]]], title: str, limits: Limits, named: Collection[str] = ()
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Join the rows of a table of single words to one row per sentence; yield rows of other tables unchanged.
+    """Join the rows of a table of single words to one row per sentence, with lists as cells; yield rows of other tables unchanged.
 
     The first row decides which of the two the table is. A row whose sentence cell is empty belongs to the sentence
     before.

@@ -110,7 +110,7 @@ def _makes_rows(source: DataSource, named: Sequence[str]) -> bool:
 
 
 def find_shape(source: DataSource) -> RecordShape | None:
-    """Return which program's records a file holds, by its first rows; None for plain columns or an empty file."""
+    """Return the shape of another program's records in a file's first rows; None for plain columns or an empty file."""
     return find_record_shape(_sample_rows(source), _named_columns(source))
 
 
@@ -185,7 +185,7 @@ _DICTIONARY_PAGE = 2
 def _read_parquet_rows(
     path: Path, title: str, limits: Limits, columns: Sequence[str] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (number from 1, row) for a Parquet file, reading only the columns that are needed.
+    """Yield (number from 1, row) for a Parquet file, reading only `columns`; all columns if the first of these is missing.
 
     Raises:
         InputError: If the file cannot be read, or is larger than `limits` allow.
@@ -245,7 +245,10 @@ def _check_metadata(file: Any, path: Path, title: str, limits: Limits, columns: 
     """Check the sizes in a Parquet file's metadata against `limits`, and return how many rows to read at once.
 
     Returns:
-        The number of rows; it is smaller if rows can be long.
+        The number of rows; it is smaller if rows can be long. Only the sizes of `columns` count.
+
+    Raises:
+        InputError: If the file is larger than `limits` allow, or its columns are too many or have one name.
     """
     metadata = file.metadata
     check_columns(file.schema_arrow.names, title)
@@ -336,7 +339,7 @@ def _read_hub_rows(source: DataSource) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _load_dataset(source: DataSource) -> Any:
-    """Load a data set with the `datasets` library; raise InputError with the reason if that fails."""
+    """Load a data set with the `datasets` library; raise InputError with the reason if that fails, MissingBackendError without it."""
     if version_of("datasets") is None:
         raise MissingBackendError("the library 'datasets'", "pip install 'pocketbert[train]'")
     assert source.dataset is not None

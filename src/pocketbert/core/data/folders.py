@@ -1,7 +1,7 @@
 """Folders of texts: a folder for each class, and texts with the annotations of brat beside them.
 
 `list_class_folders` and `list_files` list what is in a folder, `read_class_folder` and `read_brat` yield the rows. The encoding of each text
-is found by itself; `note_encoding` prints it.
+is detected if the user gives none; `note_encoding` prints one other than UTF-8.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def _list_entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def read_class_folder(file: TextFile, bad: BadRows) -> Iterator[Row]:
-    """Yield (number, {text, label, file}) for each text file in a folder of classes; the subfolder's name is the label.
+    """Yield (number, {text, label, file}) for each file in a folder of classes; the subfolder's name is the label.
 
-    Links are not followed. The limit on the size of a file applies to all texts together, the limit on a row to each
-    text.
+    Texts in subfolders such as `unsup` have no label (None). Links and hidden files are left out. The limit on the size
+    of a file applies to all texts together, the limit on a row to each text.
     """
     number = size = 0
     for name in list_class_folders(file.path):
@@ -76,7 +76,7 @@ def read_class_folder(file: TextFile, bad: BadRows) -> Iterator[Row]:
 
 
 def _read_text(path: Path, file: TextFile) -> str:
-    """Read a text file of a folder in the encoding that is set for the folder, else in the detected one."""
+    """Read a text file of a folder in the encoding that is set for the folder, else in the detected one, which is printed if it is not UTF-8."""
     with open_regular(path) as stream:
         raw = stream.read(file.limits.line + 1) or b""
     if len(raw) > file.limits.line:
@@ -108,7 +108,8 @@ _BRAT_PLACE = re.compile(r"(\S+) (\d{1,9}) (\d{1,9})")
 def read_brat(file: TextFile, bad: BadRows) -> Iterator[Row]:
     """Yield (number, {text, spans, file}) for each line of the texts in a folder that brat annotated.
 
-    Lines that one span covers are one row. The limits are those of a folder of classes.
+    Lines that one span covers are one row; blank lines without a span are left out. Annotations that cannot be read are added
+    to `bad`. The limits are those of a folder of classes.
     """
     number = size = 0
     for name in (name for name in list_files(file.path) if name.endswith(BRAT_ENDING)):
@@ -134,7 +135,7 @@ def read_brat(file: TextFile, bad: BadRows) -> Iterator[Row]:
 
 
 def _read_standoff(notes: str, name: str, number: int, bad: BadRows) -> list[dict[str, Any]]:
-    """Return the spans that the lines ``T1<tab>PER 0 3<tab>Ann`` of a file of brat list, in order; add those with a gap to `bad`."""
+    """Return the spans that the lines ``T1<tab>PER 0 3<tab>Ann`` of a file of brat list, in order; add those with a gap or of another form to `bad`."""
     spans = []
     for cells in (line.rstrip("\r").split("\t") for line in notes.split("\n") if line.startswith("T")):
         match = _BRAT_PLACE.fullmatch(cells[1]) if len(cells) > 1 else None

@@ -1,7 +1,7 @@
-"""The forms of data files: which file holds what is found by its content, its name is a hint.
+"""The forms of data files: the form is found by the file's name where that decides (.csv, .parquet, .conll), else by its content.
 
-`FILE_FORMS` is the table of them, each with an example; docs/data-files.md is made of it. `find_form` tells the form of a file from
-its first bytes, `open_text` its encoding. fastText, Rasa NLU and plain lines are read here; CoNLL, JSON, tables and folders
+`FILE_FORMS` is the table of them, each with an example; docs/data-files.md is made of it. `find_form` finds the form of a file,
+`open_text` its encoding. fastText, Rasa NLU and plain lines are read here; CoNLL, JSON, tables and folders
 have modules of their own, and `pocketbert.core.data.files` puts all together.
 """
 
@@ -69,7 +69,7 @@ _FASTTEXT = "__label__"
 
 
 def _read_fasttext(file: TextFile, bad: BadRows) -> Iterator[Row]:
-    """Yield (line number, {text, label}) for the lines of a fastText file; several labels of a line are a list."""
+    """Yield (line number, {text, label}) for the lines of a fastText file that are not empty; several labels are a list, no label is None."""
     for number, line in file.lines():
         words = line.split()
         labels = [word.removeprefix(_FASTTEXT).strip(",") for word in words if word.startswith(_FASTTEXT)]
@@ -173,7 +173,7 @@ def _read_entities(marked: str) -> tuple[str, list[dict[str, Any]]]:
 
 
 def _looks_like_rasa(text: str) -> bool:
-    """Return whether a text is training data of Rasa: YAML with ``nlu:``, or Markdown with ``## intent:``."""
+    """Return whether a text is training data of Rasa: YAML with ``nlu:`` and ``intent:``, or Markdown with ``## intent:``."""
     is_yaml = re.search(r"^nlu:", text, re.M) and re.search(r"^[ \t]*(-[ \t]+|[ \t])intent[ \t]*:", text, re.M)
     return bool(is_yaml or re.search(r"^##[ \t]*intent[ \t]*:", text, re.M))
 
@@ -185,8 +185,8 @@ def _check_class_folder(folder: Path, title: str) -> None:
     """Raise InputError unless a folder holds at least two folders of texts, one for each class.
 
     Raises:
-        InputError: If there are fewer than two class folders, if they are splits such as ``train`` and ``test``, or if
-            the folder is a model's. The fix says what to give instead.
+        InputError: If there are fewer than two class folders, if some are splits such as ``train`` and ``test``, or if
+            the folder is a model's or a data set that another program saved. The fix says what to give instead.
     """
     classes = list_class_folders(folder)
     splits = [name for name in classes if name.lower() in SPLITS]
@@ -234,7 +234,7 @@ _LABEL_ENDINGS = (".label", ".labels", ".tgt", ".tags", ".lab")
 
 
 def _name_file(files: list[str], title: str) -> str:
-    """Return the advice which file of a folder to name: one of training rows first, with one of another split for --eval."""
+    """Return the advice for a folder of files: join texts and labels that stand in two files, or name a file (of training rows, if there is one)."""
     folder = title.rstrip("/")
     labels = next((name for name in files if name.endswith(_LABEL_ENDINGS)), "")
     stem = Path(labels).stem
@@ -380,7 +380,7 @@ def is_data_file(name: str) -> bool:
 
 
 def open_text(source: DataSource) -> TextFile:
-    """Return a source's text file, to be decoded with the encoding that the source names, else the detected one."""
+    """Return a source's file, to be decoded with the encoding that the source names, else the detected one; for a folder without either it is empty."""
     path = Path(str(source.path))
     encoding = source.encoding
     if encoding is None and path.is_file() and not path.name.endswith(".parquet"):
@@ -398,10 +398,11 @@ def open_noted_text(source: DataSource) -> TextFile:
 
 
 def find_form(source: DataSource) -> FileForm:
-    """Find the form of a data file from its name or, if that is not enough, from its first bytes.
+    """Find the form of a data file or folder from its name or, if that is not enough, from its first bytes.
 
     Raises:
-        InputError: If the path is neither a regular file nor a folder of classes, or holds no rows that can be read.
+        InputError: If the path is neither a regular file nor a folder of classes or of brat, or its name or first bytes are
+            those of a kind of file that is not read.
     """
     path, title = Path(str(source.path)), source.title
     if _is_folder(path) and not path.name.endswith(".parquet"):
@@ -445,7 +446,7 @@ def _check_content(path: Path, title: str) -> None:
 
 
 def _are_rows(raw: bytes) -> bool:
-    """Return whether lines that begin with a tag of HTML or XML are rows of texts: of equally many cells, or all begin with one."""
+    """Return whether lines that begin with a tag of HTML or XML are rows of texts: all begin alike, or most have equally many cells."""
     lines = [line for line in raw.decode(UTF8, errors="replace").lstrip("\ufeff").splitlines() if line.strip()]
     return len(lines) > 1 and (len({line[:5] for line in lines}) == 1 or choose_separator("\n".join(lines), "") != "")
 
@@ -477,7 +478,7 @@ def _find_text_form(text: str, name: str) -> FileForm | None:
 
 
 def _find_json_form(start: str, name: str) -> FileForm | None:
-    """Return whether a text is JSON Lines or one JSON document; None if it is neither."""
+    """Return the form of a text that begins with a bracket: JSON Lines or one JSON document; None if it is neither."""
     first, _, rest = start.partition("\n")
     try:
         value = json.loads(first)

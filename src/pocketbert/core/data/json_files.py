@@ -40,7 +40,7 @@ def _to_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_json_lines(file: TextFile, bad: BadRows) -> Iterator[Row]:
-    """Yield (line number, object) for a JSON Lines file; lines that are not JSON are added to `bad`."""
+    """Yield (line number, row) for a JSON Lines file; lines that are no JSON, no row or repeat a key are added to `bad`."""
     for number, line in file.lines():
         if not line.strip():
             continue
@@ -55,7 +55,7 @@ def read_json_lines(file: TextFile, bad: BadRows) -> Iterator[Row]:
 
 
 def _as_row(number: int, value: Any, bad: BadRows) -> Iterator[Row]:
-    """Yield a JSON value as a row: an object, or a list whose entries become ``column 1``, ``column 2``, ...
+    """Yield a JSON value as a row: an object, or a list that begins with a text, whose entries become ``column 1``, ``column 2``, ...
 
     Values that are neither are added to `bad`.
     """
@@ -89,9 +89,10 @@ _COLUMNS_FIX = 'Write one object for each row: with pandas df.to_json("rows.json
 def read_json_document(file: TextFile, bad: BadRows) -> Iterator[Row]:
     """Yield (position from 1, row) for a JSON document, with one row at a time in memory.
 
-    If the document is an array, its elements are the rows. If it is an object, the elements of its arrays named
-    ``data``, ``examples`` and so on are (of splits only ``train``); an only array is read whatever its name is. An
-    object of objects is read as one row per key, and an object of columns, as pandas writes it, as one row per value.
+    If the document is an array, its elements are the rows. If it is an object, the elements of its arrays are, except
+    of arrays named as another split than ``train`` or as a list beside the rows (``labels``, ``classes`` ...); if there is no other,
+    a single one of these is read, too. An object of objects is read as one row per key, and an object of columns, as
+    pandas writes it, as one row per value.
 
     Raises:
         InputError: If the document is broken, holds values that are no rows or only other arrays, or is larger than the limits

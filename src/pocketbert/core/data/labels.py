@@ -122,7 +122,7 @@ class Labels:
         return spans_by_row
 
     def split(self, task: Task) -> list[Labels]:
-        """Return the labels of each head of a task with several, without the head's name; empty for a head of regression."""
+        """Return the labels of each of several heads, without the head's name; empty for a head without label names, such as regression."""
         if self.heads:
             return [*self.heads]
         return [
@@ -195,12 +195,12 @@ def resolve_labels(
             are taken as tags already, even if none of them is ``O``.
 
     Returns:
-        The declared labels, else the teacher's, else those in the data as `_labels_from_data` builds them. Empty for
-        tasks without labels.
+        The declared labels, else the teacher's unless they are placeholders (LABEL_0 ...), else those in the data as
+        `_labels_from_data` builds them. Empty for kinds without names of labels, such as scores, answers and choices.
 
     Raises:
-        InputError: If fewer labels result than the task needs, two of them look the same, some are numbers and some
-            names, or it is not clear which number is which name.
+        InputError: If fewer labels result than the task needs, one is empty, two of them look the same, some are numbers
+            and some names, it is not clear which number is which name, or no row has a span.
     """
     if kind not in _FEWEST_LABELS:
         return Labels(())
@@ -229,6 +229,8 @@ def resolve_labels(
 
 def match_label_numbers(labels: Labels, examples: Sequence[Example], kind: LabelKind, ordered: bool = False) -> Labels:
     """Find out which number in the data stands for which label name; return the labels with their numbers and a note.
+
+    Labels are returned unchanged if the data has no numbers, or if these are positions or the names themselves.
 
     Args:
         labels: Names that a person, a model or a data set declared.
@@ -435,7 +437,7 @@ class _IdLookup:
         self._bad.add(row, f"label {shorten_repr(label)} is not in the label set; {hint}.", _ROW_FIX)
 
     def _check_mixed(self, is_number: bool, label: object, row: int) -> None:
-        """Record a label as bad if the file has numbers and names mixed as labels."""
+        """Record a label as bad if the file has numbers and names mixed as labels; only the first such label is recorded."""
         self._first.setdefault(is_number, (row, label))
         if len(self._first) == 2 and not self._mixed:  # one example of each is enough
             self._mixed = True

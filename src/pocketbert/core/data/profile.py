@@ -49,7 +49,7 @@ class Column:
         texts: Cells that are text and no number.
         numbers: Cells that are a number, written as a number or as text.
         fractions: Numbers that are not whole.
-        lists: Cells that are lists.
+        lists: Cells that are lists, or objects that list spans by label.
         spans: Lists whose entries are objects, or lists [start, end, label].
         probabilities: Objects or lists with a probability for each label.
         soft: How many of these are not only 0 and 1.
@@ -66,7 +66,7 @@ class Column:
         letters: Letters in all texts.
         characters: Characters in all texts.
         example: The first cell that is not empty, as text.
-        values: The distinct cells, as text.
+        values: The distinct cells that are no lists or objects, as text.
         parts: The distinct entries of lists.
         lengths: Number of entries of each list, or of words of each text, by row.
     """
@@ -98,7 +98,7 @@ class Column:
     lengths: dict[int, int] = field(default_factory=dict)
 
     def add(self, row: int, cell: Any) -> None:
-        """Add one cell to the counts of the column; `settle` adds those that other cells decide on."""
+        """Add one cell to the counts of the column unless it is empty; `settle` adds those that other cells decide on."""
         if cell is None or (isinstance(cell, str) and (not is_visible(cell) or cell.strip() in MISSING_TEXTS)):
             return
         self.cells += 1
@@ -114,7 +114,7 @@ class Column:
         self._count(row, cell, parsed, form)
 
     def settle(self) -> None:
-        """Count the cells of whole numbers, as answers if other cells are answers."""
+        """Count the cells of whole numbers that `add` put aside, as answers if other cells are answers."""
         if self.answers:
             self.answers[LabelKind.SCORE_OR_NONE] += self.whole_vectors
         for row, cell in self.whole:
@@ -180,7 +180,7 @@ class Column:
 
     @property
     def is_words(self) -> bool:
-        """Whether all non-empty cells are lists of words."""
+        """Whether all non-empty cells are lists, none of them of spans."""
         return 0 < self.cells == self.lists and not self.spans
 
     @property
@@ -195,7 +195,10 @@ class Column:
 
     @property
     def is_scores(self) -> bool:
-        """Whether all cells are numbers, most of them with a percent sign or commas, that are no lists such as ``2,10``."""
+        """Whether all cells are numbers, most with a percent sign or commas, at least ten differ, and they are no lists such as ``2,10``.
+
+        Commas may part the entries of a list unless the column is called score, similarity or rating. Numbered columns are never scores.
+        """
         is_most = self.cells < 2 * self.written and self.numbers + self.written == self.cells
         is_list = self.commas > 0 and not plain_name(self.name).endswith(("score", "similarity", "rating"))
         return is_most and len(self.values) >= FEWEST_SCORES and not (is_list or is_numbered_column(self.name))
@@ -218,14 +221,15 @@ class Column:
 
     @property
     def is_truth(self) -> bool:
-        """Whether all cells are 0 and 1, or true and false, so that the column may say whether one label applies."""
+        """Whether all non-empty cells are 0, 1, true, false, yes or no, so that the column may show whether one label applies."""
         return 0 < self.cells == self.truths
 
     @property
     def separator(self) -> str | None:
-        """Return the character that separates several labels in one cell; None if there is no such character.
+        """The character that separates several labels in one cell; None if there is no such character.
 
-        A character separates labels if the parts that it splits cells into occur in other cells too.
+        A character separates labels if a part that it splits off occurs in another cell too; a comma only if the parts are no more than
+        the different cells. Hashtags are separated by blanks.
         """
         for sign in _SEPARATORS:
             parts = Counter(part for value in self.values for part in split_cell(value, sign))

@@ -70,7 +70,7 @@ def read_examples(
 
 
 def note_unlabelled(title: str, unlabelled: int, labelled: int) -> str:
-    """Return the note for users on how many rows have no label and are left out."""
+    """Return the note for users that counts the rows without a label."""
     rows = f"{unlabelled:,} of {unlabelled + labelled:,} rows"
     return f"{PurePath(title).name}: {rows} have no label"
 
@@ -86,7 +86,8 @@ def read_labelled_examples(
     """Read a file or data set as examples; return those with a label and those without. See `read_examples`.
 
     A file in which no row has a label is an error, unless `without_labels` is set: then all its rows are returned as
-    unlabelled. One in which most rows have none is an error unless `sparse` is set.
+    unlabelled. One in which most rows have none is an error unless `sparse` is set. If the task needs no labels, or
+    `labelled` is not set, the first list has all rows.
 
     Returns:
         The labelled rows in file order, and the unlabelled rows whose text can be read.
@@ -145,7 +146,7 @@ _NO_LABEL_FIX = "Name the column of the labels with --label (in a recipe: label)
 
 
 def _is_empty(cell: Any, kind: LabelKind) -> bool:
-    """Return whether a cell holds no label; an empty list is the label of a row to which no name applies."""
+    """Return whether a cell holds no label: None or NaN, or for kinds with a single label an empty list, a blank text or a text such as ``NaN``."""
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return True
     is_single = kind in (LabelKind.NAME, LabelKind.SCORE, LabelKind.SCORE_OR_NONE)
@@ -155,12 +156,12 @@ def _is_empty(cell: Any, kind: LabelKind) -> bool:
 
 
 def _name_tags(tags: Sequence[Any], names: Sequence[str]) -> list[Any]:
-    """Return the names of tags that a data set stores as numbers; return other cells unchanged."""
+    """Return tags with the names that a data set has for their numbers; tags that are no such numbers stay."""
     return [names[tag] if type(tag) is int and 0 <= tag < len(names) else tag for tag in tags]
 
 
 def _has_no_label(source: DataSource, row: Mapping[str, Any], kind: LabelKind) -> bool:
-    """Return whether a row has no label: its label cell, or each cell of its several label columns, is empty."""
+    """Return whether a row has no label: its label cell, or each cell of its several label columns, is empty; ``-`` in `gold_label` counts as empty."""
     if source.label in row or "," not in source.label:
         cell = row.get(source.label)
         # SNLI and MultiNLI write - where the annotators do not agree
@@ -175,7 +176,7 @@ def _label_cell(source: DataSource, row: Mapping[str, Any]) -> Any:
     returned if one of these columns is missing in the row.
 
     Raises:
-        _LabelError: If one of several label columns holds anything but 0, 1, false or true.
+        _LabelError: If one of several label columns holds anything but 0, 1, false, true, no or yes.
     """
     if source.label in row or "," not in source.label:
         return row.get(source.label)
@@ -256,7 +257,7 @@ class _LabelError(ValueError):
 
 
 def _read_label(kind: LabelKind, cell: Any, pair: str | None, starts: Any, separator: str) -> Label | None:
-    """Convert a cell of the label column to a label of the needed kind.
+    """Convert a cell of the label column to a label of the needed kind; None for an empty cell.
 
     Args:
         kind: Kind of label that the task needs.
@@ -283,7 +284,7 @@ def _read_label(kind: LabelKind, cell: Any, pair: str | None, starts: Any, separ
 
 
 def _settle_commas(examples: list[Example], bad: BadRows, column: str) -> list[Example]:
-    """Convert scores that have a percent sign or commas to numbers, of which all rows of a file must have one reading."""
+    """Convert scores with a percent sign or commas to numbers, read in one way in all rows; add a row to `bad` if that way is unclear."""
     written = {i: read_written_number(e.label) for i, e in enumerate(examples) if isinstance(e.label, str)}
     if not written:
         return examples
@@ -304,7 +305,7 @@ def _settle_commas(examples: list[Example], bad: BadRows, column: str) -> list[E
 
 
 def _read_name(cell: Any) -> int | float | str:
-    """Read a cell as a name or number: true becomes the name "true", "2" and 2.0 the number 2, in all file formats."""
+    """Read a cell as a name or number: true becomes "true", "2" and 2.0 the number 2, probabilities the most likely label."""
     cell = _most_likely(unwrap_label(cell))
     if isinstance(cell, list | tuple) and len(cell) == 1:
         cell = cell[0]
@@ -360,7 +361,7 @@ def _read_score(cell: Any) -> float | str:
 
 
 def _read_answers(cell: Any, context: str, starts: Any) -> tuple[GoldAnswer, ...]:
-    """Read a cell as answers to a question: texts, objects {text, answer_start}, or SQuAD's object of two lists."""
+    """Read a cell as answers to a question: one text, a list of texts or of objects {text, answer_start}, or SQuAD's object of two lists."""
     value = cell if isinstance(cell, str) and cell in context else parse_literal(cell)
     if isinstance(value, dict) or (isinstance(value, list) and all(isinstance(v, str | dict) for v in value)):
         cell = value  # as pandas wrote it to a table

@@ -1,7 +1,7 @@
 """Records of other programs inside JSON files and tables: one record becomes rows with a text and a label.
 
-`RECORD_SHAPES` is the table of them, each with an example. `find_record_shape` tells a shape by the first rows of a file,
-`expand_records` turns all rows into rows of plain columns. A file with columns that the user names may be read as it stands.
+`RECORD_SHAPES` is the table of them, each with an example. `find_record_shape` recognizes a shape by the first rows of a file,
+`expand_records` turns all rows into rows of plain columns. Rows with the columns that the user names may be kept as they are.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class RecordShape:
 
 
 def find_record_shape(rows: Sequence[_Record], named: Iterable[str] = ()) -> RecordShape | None:
-    """Return which program's records the rows of a file are; None for rows of plain columns.
+    """Return the shape of the records in the first rows of a file; None if these are rows of plain columns, or no rows.
 
     Args:
         rows: The first rows of the file; see `take_sample`.
-        named: Columns that the user names. If one of them is in the row, and not in the rows that the record would
-            become, the row is taken as it is.
+        named: Columns that the user names. If the first row has one of them, and the rows made of it have not, the result
+            is None. A broken first row, or one of which no row is made, does not count.
     """
     shape = next((shape for shape in RECORD_SHAPES if rows and shape.matches(rows)), None)
     if shape is not None and (kept := {name for name in named if name in rows[0]}):
@@ -76,15 +76,15 @@ def take_sample(rows: Iterator[Row]) -> list[Row]:
 
 
 def expand_records(rows: Iterator[Row], bad: BadRows, named: Iterable[str] = ()) -> Iterator[Row]:
-    """Convert records of other programs (SQuAD, Label Studio, Prodigy, spaCy, chats) to rows with plain columns.
+    """Convert records of other programs, such as SQuAD, Label Studio or Prodigy, to rows with plain columns.
 
-    The first rows decide which program's records they are; other rows are yielded unchanged. If a record becomes
-    several rows, all of them have the record's number.
+    The first rows decide for the whole file: without a known shape, all rows are yielded unchanged. If a record becomes
+    several rows, all of them have the record's number; it may also become none.
 
     Args:
         rows: The rows as they stand in the file.
         bad: Collects broken records.
-        named: Columns that the user named; rows that have them are taken as they are.
+        named: Columns that the user named; see `find_record_shape`.
     """
     sample = take_sample(rows)
     shape = find_record_shape([row for _, row in sample], named)
@@ -102,7 +102,7 @@ def expand_records(rows: Iterator[Row], bad: BadRows, named: Iterable[str] = ())
 
 
 def _expand_article(record: _Record) -> Iterator[dict[str, Any]]:
-    """Yield a row for each question of an article in SQuAD's JSON."""
+    """Yield a row for each question of an article in SQuAD's JSON; malformed paragraphs are skipped."""
     for paragraph in record["paragraphs"]:
         if isinstance(paragraph, dict) and _is_paragraph(paragraph):
             yield from _expand_paragraph({**paragraph, "title": record.get("title")})
@@ -119,7 +119,7 @@ def _is_paragraph(record: _Record) -> bool:
 
 
 def _expand_paragraph(record: _Record) -> Iterator[dict[str, Any]]:
-    """Yield a row for each question of a SQuAD paragraph; questions that cannot be answered (SQuAD 2.0) have no answers."""
+    """Yield a row for each question of a SQuAD paragraph; unanswerable questions (SQuAD 2.0) get an empty list of answers."""
     for question in record["qas"]:
         if not isinstance(question, dict):
             continue
@@ -134,14 +134,14 @@ _ASKED, _ANSWERED, _YES_NO = ("question", "query"), ("answer", "answers", "answe
 
 
 def _stands_in(answer: str, text: str) -> bool:
-    """Return whether an answer stands in a text, and is no part of a longer word of Latin letters there."""
+    """Return whether an answer stands in a text more than twice as long, and not inside a longer word of Latin letters or digits."""
     return 2 * len(answer) < len(text) and bool(re.search(rf"(?<![a-zA-Z\d]){re.escape(answer)}(?![a-zA-Z\d])", text))
 
 
 def _answered_columns(record: _Record) -> tuple[str, str, str, int | None] | None:
-    """Return the columns of a question, of its text and of its answer; None if the record has other columns, or several texts.
+    """Return the columns of a question, its text and its answer; None without these columns, or with a column `context` or `label`.
 
-    The fourth value counts the texts in which the answer stands; it is None for an empty answer.
+    The text is the only one that has all answers in it, else the longest one. The fourth value counts the texts that have them; None without a written answer.
     """
     plain = {plain_name(str(name)): str(name) for name in record}
     asked, answer = (next((plain[n] for n in names if n in plain), None) for names in (_ASKED, _ANSWERED))
@@ -161,14 +161,14 @@ def _answered_columns(record: _Record) -> tuple[str, str, str, int | None] | Non
 
 
 def _are_answered(records: Sequence[_Record]) -> bool:
-    """Return whether nearly all answers of the records stand in a text beside the question, and one in a single text."""
+    """Return whether at least 90 % of the given answers stand in a text beside their question, at least one of them in one text only."""
     counts = [0 if (found := _answered_columns(record)) is None else found[3] for record in records]
     given = [count for count in counts if count is not None]
     return 1 in given and sum(count > 0 for count in given) >= _NEARLY_ALL * len(given)
 
 
 def _expand_answered(record: _Record) -> Iterator[dict[str, Any]]:
-    """Yield a question with its text and answer under the usual names of these columns."""
+    """Yield a record with its columns renamed to `question`, `context` and `answers`, and a start of the answer to `answer_start`."""
     columns = _answered_columns(record)
     if columns is None:
         raise ValueError("no question with a text and an answer")
@@ -185,7 +185,7 @@ def _is_examination(record: _Record) -> bool:
 
 
 def _expand_examination(record: _Record) -> Iterator[dict[str, Any]]:
-    """Yield a row for each question of a passage of RACE."""
+    """Yield a row for each question of a passage of RACE; raise ValueError if the options or answers are more or fewer."""
     if len({len(record[name]) for name in ("questions", "options", "answers")}) > 1:
         raise ValueError("give as many options and answers as questions")
     for question, options, answer in zip(record["questions"], record["options"], record["answers"], strict=True):
@@ -196,7 +196,7 @@ def _expand_examination(record: _Record) -> Iterator[dict[str, Any]]:
 
 
 def _falling_scores(record: _Record) -> list[float]:
-    """Return the scores that the pipeline of zero-shot classification wrote, one for each label; an empty list if it did not."""
+    """Return the scores of a record that transformers' zero-shot pipeline wrote: falling probabilities, one for each label; else an empty list."""
     labels, scores = (parse_list(record.get(name)) for name in ("labels", "scores"))
     is_parallel = isinstance(labels, list) and isinstance(scores, list) and len({*map(str, labels)}) == len(scores) > 1
     are_shares = is_parallel and all(type(v) in (int, float) and 0 <= v <= 1 for v in scores)
@@ -204,14 +204,14 @@ def _falling_scores(record: _Record) -> list[float]:
 
 
 def _are_zero_shot(records: Sequence[_Record]) -> bool:
-    """Return whether nearly all records have falling scores, of which some are fractions: JavaScript writes 1.0 as 1."""
+    """Return whether at least 90 % of the records have falling scores, with a fraction somewhere (JavaScript writes 1.0 as 1)."""
     scored = [scores for record in records if (scores := _falling_scores(record))]
     has_fractions = any(isinstance(score, float) for scores in scored for score in scores)
     return has_fractions and len(scored) >= _NEARLY_ALL * len(records)
 
 
 def _expand_zero_shot(record: _Record) -> Iterator[dict[str, Any]]:
-    """Yield a text with {label: probability} in place of the two lists."""
+    """Yield the record with {label: probability} as `scores`, in place of the lists of labels and scores."""
     labels, scores = (parse_list(record[name]) for name in ("labels", "scores"))
     row = {name: cell for name, cell in record.items() if name != "labels"}
     yield {**row, "scores": dict(zip(map(str, labels), scores, strict=True))}
@@ -224,7 +224,7 @@ def _is_label_studio(record: _Record) -> bool:
 
 
 def _expand_label_studio(record: _Record) -> Iterator[dict[str, Any]]:
-    """Yield the row of a Label Studio task: its data, with the spans, choices and ratings of its first annotation.
+    """Yield the row of a Label Studio task: the texts and numbers of its data, with `spans` and `label` (choices, ratings) of its first annotation.
 
     Cancelled annotations are skipped. Data columns named `spans` or `label` are renamed to `data.spans` and `data.label`.
     """
@@ -256,7 +256,7 @@ def _is_prodigy(record: _Record) -> bool:
 
 
 def _expand_prodigy(record: _Record) -> Iterator[dict[str, Any]]:
-    """Yield the row of a Prodigy example if the annotator accepted it: its text with spans or chosen labels."""
+    """Yield the row of a Prodigy example if the annotator accepted it: its text, with its chosen labels and spans if it has them."""
     if record.get("answer", "accept") != "accept":
         return
     row = {"text": record["text"]}
@@ -276,7 +276,7 @@ def _is_spacy(record: _Record) -> bool:
 
 
 def _expand_spacy(record: _Record) -> Iterator[dict[str, Any]]:
-    """Yield the row of a spaCy training pair: the text, with its entities or with the categories that are true."""
+    """Yield the row of a spaCy training pair: the text, its entities as `spans`, and its categories of at least 0.5 as `label`."""
     marks = record["column 2"]
     row: dict[str, Any] = {"text": record["column 1"]}
     if marks.get("entities") is not None:
@@ -298,7 +298,7 @@ def _is_snips(record: _Record) -> bool:
 
 
 def _expand_snips(record: _Record) -> Iterator[dict[str, Any]]:
-    """Yield the row of an utterance of SNIPS, whose pieces have the name of an entity or none."""
+    """Yield the row of a SNIPS utterance: its pieces joined to a text, and those that name an entity as spans."""
     text, spans = "", list[dict[str, Any]]()
     for piece in record["data"]:
         if piece.get("entity"):
@@ -331,7 +331,7 @@ def _list_turns(record: _Record) -> list[tuple[str, str]]:
 def _expand_chat(record: _Record) -> Iterator[dict[str, Any]]:
     """Yield the row of a chat: the user's messages are the text, the assistant's last message is the label.
 
-    Columns that are named text or label already keep their content.
+    Columns of the record that are named text or label are taken instead; all others are dropped.
     """
     turns = _list_turns(record)
     if not turns:
@@ -369,8 +369,8 @@ _MARGINS = ("margin", "margins", "score", "scores", "label", "labels")
 def _list_margins(record: _Record) -> list[list[float]]:
     """Return the scores of a triplet's positive texts and of its negative texts; an empty list if the record has none.
 
-    They are the scores in two columns, such as ``pos_scores`` and ``neg_scores``. Or a column such as ``margin`` has the difference of
-    the two, a number or one for each negative text: then the first positive text gets it, and the negative text 0.
+    They are the scores in two columns, such as ``pos_scores`` and ``neg_scores``. Or a column such as ``margin`` has the difference of the two,
+    one number for each negative text: then the positive text gets the first one, and each negative text the first one minus its own.
     """
     plain = {plain_name(str(name)): str(name) for name in record}
     columns = [next((plain[n] for n in names if n in plain), None) for names in (*_SIDE_SCORES, _MARGINS)]
@@ -383,7 +383,7 @@ def _list_margins(record: _Record) -> list[list[float]]:
 
 
 def _is_triplet(record: _Record) -> bool:
-    """Return whether a record has an anchor text and positive or negative texts for it, without a label or scores."""
+    """Return whether a record has an anchor, positive texts and negative texts, without a label or scores."""
     columns = _triplet_columns(record)
     has_label = any(plain_name(str(name)) in names for name in record for names in LABEL_NAMES[:2])
     is_plain = not has_label and not _list_margins(record)
@@ -391,13 +391,13 @@ def _is_triplet(record: _Record) -> bool:
 
 
 def _are_triplets(records: Sequence[_Record]) -> bool:
-    """Return whether records are triplets without scores; those without names only if their texts leave no doubt.
+    """Return whether records are triplets without scores: by the first one, or without names of columns by the texts of all.
 
-    There is no doubt if three things hold:
+    Without names three things must hold:
 
     1. At least 90 % of the third texts are second texts of other rows, and there are at least half as many different second texts as first ones.
-    2. First texts occur in neither of these columns; at most a tenth as many do as there are different second texts.
-    3. The second text shares more words with the first than the third does, in at least 90 % of the 20 or more rows in which the two differ in this.
+    2. Few first texts occur as second or third ones: at most a tenth as many as there are different second texts.
+    3. In at least 90 % of the rows the second text shares more words with the first than the third does; rows with a tie do not count, and at least 20 must.
     """
     if {*map(plain_name, map(str, records[0]))} != {*_UNNAMED}:
         return _is_triplet(records[0])
@@ -415,13 +415,13 @@ def _are_triplets(records: Sequence[_Record]) -> bool:
 
 
 def _is_scored_triplet(record: _Record) -> bool:
-    """Return whether a record has an anchor text, positive and negative texts for it, and their scores or margins."""
+    """Return whether a record has an anchor, positive texts and negative texts, and their scores or margins."""
     columns = _triplet_columns(record)
     return len(columns) == 3 and bool(_list_margins(record)) and all(_are_texts(record[name]) for name in columns[1:])
 
 
 def _are_texts(cell: str | list[Any]) -> bool:
-    """Return whether a cell is a list of texts, a text of several words, or a text in Chinese, which has no blanks."""
+    """Return whether a cell is a list of texts (or of objects with one), a text of several words, or one in a script such as Chinese, without blanks."""
     if isinstance(cell, list):
         return all(isinstance(text.get("text") if isinstance(text, dict) else text, str) for text in cell)
     return len(cell.split()) > 1 or any(character >= "\u2e80" for character in cell)
@@ -436,7 +436,7 @@ def _expand_triplet(record: _Record) -> Iterator[dict[str, Any]]:
 
 
 def _list_texts(cell: str | list[Any]) -> list[Any]:
-    """Return the texts of a cell: one, or a list of texts or of objects with a text."""
+    """Return the texts of a cell, which is one text, or a list of texts or of objects with a text."""
     texts = [cell] if isinstance(cell, str) else cell
     return [text.get("text") if isinstance(text, dict) else text for text in texts]
 
@@ -444,7 +444,7 @@ def _list_texts(cell: str | list[Any]) -> list[Any]:
 def _expand_scored_triplet(record: _Record) -> Iterator[dict[str, Any]]:
     """Yield the pairs of a triplet record with scores: the anchor with each positive and each negative text.
 
-    Raises ValueError if the texts have more or fewer scores.
+    Raises ValueError if a column has more or fewer scores than texts.
     """
     anchor, *columns = _triplet_columns(record)
     for column, scores in zip(columns, _list_margins(record) or [[], []], strict=True):
@@ -462,14 +462,14 @@ _TEXTS = frozenset(name for tier in TEXT_NAMES for name in tier)
 
 
 def _envelope(record: _Record) -> str | None:
-    """Return the key of the object in a record that holds the columns, if no column of texts is beside it; else None."""
+    """Return the key, such as `row`, of the object that holds a record's columns; None without one, or with a column of texts beside it."""
     if any(isinstance(c, str) and (len(c.split()) > 2 or plain_name(str(n)) in _TEXTS) for n, c in record.items()):
         return None
     return next((k for k in _ENVELOPES if isinstance(record.get(k), dict) and len(record[k]) > 1), None)
 
 
 def _open_envelope(record: _Record) -> Iterator[dict[str, Any]]:
-    """Yield the row of a record: the columns beside its object, and those inside, as `data.label` if one beside it has the name."""
+    """Yield the columns beside a record's object and those inside it; an inner name that is taken gets the object's key: `data.label`."""
     key = _envelope(record)
     if key is None:
         raise ValueError("no object with columns")

@@ -27,12 +27,12 @@ from pocketbert.core.types import AnswerKind
 
 
 class PlainNumbers(BaseModel):
-    """Base of models whose number fields refuse true, false and infinity; pydantic takes true as 1."""
+    """Base of models whose number fields refuse true, false, infinity and NaN; pydantic takes true as 1."""
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_other_values_as_numbers(cls, values: Any) -> Any:
-        """Replace true, false and infinity in number fields by texts, so that pydantic rejects them clearly."""
+        """Replace true, false, infinity and NaN in number fields by texts, so that pydantic rejects them clearly."""
         if not isinstance(values, dict):
             return values
         numbers = {field.alias or name for name, field in cls.model_fields.items() if _is_number(field.annotation)}
@@ -57,7 +57,7 @@ def _element_types(annotation: Any) -> list[Any]:
 
 
 def _as_text(value: Any) -> Any:
-    """Replace true, false and infinities in a nested value by texts that do not parse as numbers; return the new value."""
+    """Replace true, false, infinities and NaN in a nested value by texts that do not parse as numbers; return the new value."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
@@ -173,7 +173,7 @@ class DataSource(PlainNumbers):
 
     @model_validator(mode="after")
     def _check(self) -> DataSource:
-        """Raise ValueError if fields of a file are mixed with those of a data set."""
+        """Raise ValueError for a wrong origin, a data set without a split, an unknown encoding, or a path with fields of a data set."""
         self._check_origin()
         if self.dataset is not None and self.split is None:
             raise ValueError("'dataset' needs a 'split'")
@@ -219,6 +219,7 @@ class DataSource(PlainNumbers):
 
         Raises:
             InputError: If there is no encoding of that name.
+            pydantic.ValidationError: If another value is refused, such as a limit of 0.
         """
         columns = {"text": text, "text_pair": text_pair, "label": label, "header": header}
         try:
@@ -253,7 +254,7 @@ class EvalSource(DataSource):
     )
 
     def _check_origin(self) -> None:
-        """Raise ValueError unless a fraction, or exactly one of `path` and `dataset`, is given."""
+        """Raise ValueError unless either a fraction and no other field, or exactly one of `path` and `dataset`, is given."""
         if self.fraction is None:
             if self.path is None and self.dataset is None:
                 raise ValueError("give 'path', 'dataset', or a 'fraction' of the training rows, e.g. fraction: 0.1")

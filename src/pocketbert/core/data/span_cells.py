@@ -1,6 +1,6 @@
 """Cells that hold labelled spans of a text, in the forms that annotation programs and data sets write.
 
-`list_spans` tells such a cell by its form, `read_spans` reads it against the text of its row: objects {start, end, label} under the
+`list_spans` recognizes such a cell by its form, `read_spans` reads it against the text of its row: objects {start, end, label} under the
 names of many programs, spans that are named by their text only, and one tag for each word.
 """
 
@@ -30,7 +30,7 @@ _MOST_MENTIONS = 1000
 
 
 def list_spans(cell: Any) -> list[Any] | None:
-    """Return the spans in a cell, each an object or a list [start, end, label]; None if the cell has another form.
+    """Return the spans in a cell, each an object or a list such as [start, end, label]; None if the cell has another form.
 
     An object may list the texts of the spans by label: ``{"PER": ["Ann"]}``, or ``{"PER": {"Ann": [[0, 2]]}}`` as CLUENER does.
     """
@@ -71,7 +71,7 @@ def _name_cells(entry: Any) -> dict[str, Any] | None:
 def read_spans(
     cell: Any, text: str, words: Sequence[tuple[int, int]] | None, is_listed: bool = False
 ) -> tuple[Span, ...]:
-    """Read a cell as labelled spans of a text: objects {start, end, label}, or one tag for each word.
+    """Read a cell as labelled spans of a text: objects {start, end, label}, texts of spans by label, or one tag for each word.
 
     Args:
         cell: The cell of the label.
@@ -113,7 +113,7 @@ def read_spans(
 
 
 def _without_overlaps(found: Sequence[tuple[Span, bool]]) -> tuple[Span, ...]:
-    """Return spans in order; of those that were looked up by their text, the ones inside other spans are left out.
+    """Return spans in order; of those that were looked up by their text, the ones that overlap a placed or longer span are left out.
 
     Raises:
         ValueError: If spans whose places the file gives overlap.
@@ -129,7 +129,7 @@ def _without_overlaps(found: Sequence[tuple[Span, bool]]) -> tuple[Span, ...]:
 
 
 def _read_entry(entry: Any, text: str) -> Iterator[tuple[Span, bool]]:
-    """Yield the spans of one entry, and whether the entry gives their places: an object, or a list [start, end, label]."""
+    """Yield the spans of one entry (an object or a list), each with whether the entry gives its place; raise ValueError for other entries."""
     if not isinstance(entry, dict):
         cells = _name_cells(entry) or {}
     elif isinstance(entry.get("points"), list):  # Dataturks
@@ -165,7 +165,7 @@ def _to_place(value: Any) -> Any:
 
 
 def _find_mentions(surface: str, text: str) -> list[tuple[int, int]]:
-    """Return the places of all whole words of a text that are a span's text.
+    """Return the places where a span's text stands in a text as whole words, or if there are none, anywhere.
 
     Raises:
         ValueError: If the text does not occur, or too often; the message is for users.
@@ -182,7 +182,7 @@ def _find_mentions(surface: str, text: str) -> list[tuple[int, int]]:
 def _fit_places(start: int, end: int, surface: str, text: str) -> tuple[int, int]:
     """Return the places of a span that its own text confirms: as they stand, with the last character, or in other units.
 
-    Programs in JavaScript and Java count UTF-16 units, in which an emoji is two; some services count bytes of UTF-8.
+    Case and signs are not compared. Programs in JavaScript and Java count UTF-16 units, in which an emoji is two; some services count bytes of UTF-8.
 
     Raises:
         ValueError: If the text of the span is at none of these places; the message is for users.

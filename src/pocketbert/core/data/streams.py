@@ -2,11 +2,11 @@
 
 - `Limits` is how much one file may hold; its methods make the errors for files that hold more.
 - `find_encoding` finds the encoding of a text file by its first bytes that are not ASCII; `TextFile` is a file with its encoding.
-- `open_bounded` opens a file, plain or gzip, as a stream of UTF-8 that refuses to be longer; `read_lines` decodes its lines.
+- `open_bounded` opens a file, plain or gzip, as a stream of UTF-8 that ends with an error at its limits; `read_lines` decodes its lines.
 - `read_texts`, `iterate_texts` and `read_texts_of_stream` read one text per line; `check_encoding` finds the line that is not UTF-8.
 
-This module imports neither numpy nor pydantic, and files and archives only when one is opened, because the command line
-imports it for every command.
+This module imports neither numpy nor pydantic, and `gzip` and `core.disk.files` only when a file is opened, because the
+command line imports it for every command.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ class Limits:
 
 
 class _BoundedStream(io.RawIOBase):
-    """Raw stream that counts the bytes read from another stream, and raises InputError if they are too many.
+    """Raw stream that counts the bytes read from another stream, and raises InputError above its limits.
+
+    Decompressed bytes are also too many if they are more than 200 times the compressed ones, from 64 MB on.
 
     Args:
         stream: Source of the decompressed bytes.
@@ -156,7 +158,9 @@ class _Transcoded(io.RawIOBase):
 
 @contextlib.contextmanager
 def open_bounded(path: Path, title: str, limits: Limits, encoding: str = UTF8) -> Iterator[io.BufferedReader]:
-    """Open a regular file, plain or packed by gzip whatever its name is, as a stream of UTF-8 that raises InputError after too many bytes.
+    """Open a regular file, plain or packed by gzip, as a stream of UTF-8 that raises InputError after too many bytes.
+
+    A file is packed if its name ends in .gz or it begins with the bytes of gzip.
 
     Args:
         path: The file to open.
@@ -165,7 +169,8 @@ def open_bounded(path: Path, title: str, limits: Limits, encoding: str = UTF8) -
         encoding: Encoding of the file, from which it is converted to UTF-8.
 
     Raises:
-        InputError: If the path is no regular file, if the file is larger than `limits` allow, or if its gzip data is broken.
+        InputError: If the path is no regular file or its gzip data is broken; while the stream is read, if the file is
+            larger than `limits` allow, unpacks to far too much, or is not in `encoding` (UTF-8 is not checked here).
     """
     import gzip
 
@@ -193,7 +198,7 @@ def _as_utf8(stream: io.RawIOBase, title: str, encoding: str) -> io.BufferedRead
 
 
 def _check_padding(raw: io.RawIOBase, size: int) -> None:
-    """Raise BadGzipFile if a gzip file ends in many zero bytes, because Python would read them one by one."""
+    """Raise BadGzipFile if a gzip file ends in 64 KiB of zeros, because Python would read them one by one."""
     if size > _BUFFER:
         raw.seek(size - _BUFFER)
         if not any(raw.read(_BUFFER) or b""):
@@ -218,7 +223,7 @@ _MOST_SIGNS = 0.25
 
 @dataclass(frozen=True)
 class TextFile:
-    """A text file that can be opened: its path, name in errors, limits and encoding (empty for some folders)."""
+    """A text file that can be opened: its path, name in errors, limits and encoding (empty for a folder whose texts may differ)."""
 
     path: Path
     title: str
@@ -247,13 +252,14 @@ class TextFile:
 def find_encoding(path: Path, title: str, limits: Limits) -> str:
     """Find the encoding of a text file: UTF-8, UTF-16, UTF-32, or Windows' cp1252 for Western European text.
 
-    The file is read up to its first byte that is not ASCII; what follows decides.
+    The file is read up to its first byte that is not ASCII; what follows decides. A null byte in the first block decides too.
 
     Returns:
-        The encoding; UTF-8 also if the text is in none of these, so that the reader's error names the line.
+        The encoding; UTF-8 also if the text is in none of these, so that the reader's error names the line, and for a path
+        that does not exist, so that opening it raises the error.
 
     Raises:
-        InputError: If the file cannot be opened, or has more bytes than `limits` allow.
+        InputError: If an existing file cannot be opened, or has more bytes than `limits` allow.
     """
     try:
         status = path.stat()
@@ -285,7 +291,7 @@ def _guess_utf16(block: bytes) -> str:
 
 
 def guess_encoding(raw: bytes) -> str:
-    """Guess the encoding of bytes: UTF-16 or UTF-32 by a byte order mark or null bytes, cp1252 for Windows texts, else UTF-8."""
+    """Guess the encoding of bytes: UTF-32 by its byte order mark, UTF-16 by its mark or null bytes, cp1252 for Western European text, else UTF-8."""
     for mark, encoding in _BYTE_ORDER_MARKS:
         if raw.startswith(mark):
             return encoding
@@ -343,10 +349,10 @@ def null_byte_error(title: str, number: int) -> InputError:
 
 
 def check_encoding(file: TextFile) -> None:
-    """Read a whole file to find the first line that is not UTF-8.
+    """Read a file line by line, so that the first line that is not UTF-8 raises an error with its number.
 
     Raises:
-        InputError: Naming the first line that is not UTF-8, or if the file is larger than its limits allow.
+        InputError: For that line, a null byte, a line that is too long, or a file that is larger than its limits allow.
     """
     for _ in file.lines():
         pass
@@ -358,7 +364,7 @@ def read_texts(path: Path, limits: Limits | None = None, encoding: str | None = 
 
 
 def iterate_texts(path: Path, limits: Limits | None = None, encoding: str | None = None) -> Iterator[str]:
-    """Yield the lines of a file with one text per line; only line feeds separate lines, so that outputs match input lines.
+    """Yield the texts of a file with one text per line, without line ends; only line feeds separate lines, so that outputs match input lines.
 
     Args:
         path: The file.
@@ -366,7 +372,7 @@ def iterate_texts(path: Path, limits: Limits | None = None, encoding: str | None
         encoding: Encoding of the file; by default it is detected from the bytes.
 
     Raises:
-        InputError: If the file is no regular file, not in this encoding, or larger than `limits` allow.
+        InputError: If the file is no regular file, not in this encoding, has a null byte, or is larger than `limits` allow.
     """
     limits = limits or Limits()
     with open_bounded(path, str(path), limits, encoding or find_encoding(path, str(path), limits)) as stream:

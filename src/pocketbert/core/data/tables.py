@@ -84,7 +84,7 @@ class TableForm:
         header: Whether the first row names the columns.
         margin: How clearly the guess whether there is a header was decided, as a difference of scores; infinite if the
             user or a column's name decided.
-        quote: The sign between which separators and line ends belong to the cell; empty if quotes are signs as others.
+        quote: The sign between which separators and line ends belong to the cell; empty if quotes have no such meaning.
         escape: The sign before a quote inside such a cell; empty if the quote is doubled.
         skipped: Lines before the table: comments, or Excel's ``sep=;``.
     """
@@ -97,7 +97,7 @@ class TableForm:
     skipped: int = 0
 
     def read_cells(self, lines: Iterable[str]) -> Iterator[list[str]]:
-        """Yield the cells of each row; raise csv.Error where quotes are not closed."""
+        """Return a `csv.reader` of the cells of each row, which raises csv.Error for quotes that are not closed or that text follows."""
         if not self.quote:
             return csv.reader(lines, delimiter=self.separator, quoting=csv.QUOTE_NONE)
         escape = {"escapechar": self.escape, "doublequote": False} if self.escape else {}
@@ -105,7 +105,7 @@ class TableForm:
 
     @property
     def sure(self) -> bool:
-        """Whether the header was recognized with certainty."""
+        """Whether it is certain that the table has a header, or that it has none."""
         return self.margin >= _UNSURE
 
 
@@ -119,7 +119,8 @@ def find_table_form(file: TextFile, header: bool | None = None, named: Collectio
     Args:
         file: The .csv or .tsv file.
         header: Whether the file has a header row, if the user said so; None to guess.
-        named: Columns that the user or a recipe names: a first row with one of these is a header.
+        named: Columns that the user or a recipe names: a first row with one of these is a header; a name such as
+            ``column 2`` makes a header less likely.
 
     Raises:
         InputError: If the file cannot be opened.
@@ -157,8 +158,8 @@ _CLEAN, _DAMAGED = 0.99, 0.9
 def _find_start(text: str) -> tuple[int, str]:
     """Return how many lines stand before a table, and the separator that Excel's first line names; empty for none.
 
-    Lines that begin with # and a blank are comments, with the blank lines between them. They are rows if they have as many cells as
-    the first row below them, and that is data and not the header.
+    Lines that begin with # and a blank are comments, with the blank lines between them. If the first row below them is data and
+    not a header, the table begins with the first comment that has as many cells as that row.
     """
     if match := _START.match(text):
         return 1, match[1]
@@ -173,10 +174,10 @@ def _find_start(text: str) -> tuple[int, str]:
 
 
 def _find_quotes(text: str, form: TableForm) -> TableForm:
-    """Return the form of a table with the quotes by which its lines make rows of equal length; the usual ones are tried first.
+    """Return `form` with the quotes by which the lines of `text` make rows of equal length: double ones, single ones or none.
 
-    Between tabs and bars a quote may be a sign as others. There cells are quoted if some of them hold a line end, if quotes inside
-    are doubled, or if a whole column is quoted.
+    Double quotes are tried first. Between tabs and bars a quote may be part of the text: there cells are quoted if some of them hold
+    a line end, if quotes inside are doubled, or if a whole column is quoted.
     """
     quoted, bare = replace(form, quote='"'), replace(form, quote="")
     if '"' in text and form.separator in "\t|" and (share := _share_of_rows(text, bare)) > _CLEAN:
@@ -219,7 +220,7 @@ def _share_of_rows(text: str, form: TableForm) -> float:
 
 
 def _read_sample(text: str, form: TableForm) -> list[list[str]]:
-    """Parse the first rows of a table, up to a row that is broken or cut off."""
+    """Parse the first rows of a table, about 1,000 rows or 20,000 cells at most, up to a row whose quotes are broken."""
     rows, cells = list[list[str]](), 0
     with contextlib.suppress(csv.Error):
         for row in form.read_cells(io.StringIO(text, newline="")):
@@ -443,13 +444,13 @@ class _Records(Iterator[str]):
         self._record, self._room = 1, limits.line
 
     def end_record(self, number: int) -> None:
-        """Start to count the length of the record after record `number`; raise InputError if there are too many."""
+        """Start to count the length of the record after record `number`; raise InputError if there are too many records."""
         self._record, self._room = number, self._limits.line
         if number > self._limits.rows + self._header:  # the header is the first record
             raise self._limits.row_count_error(self._title)
 
     def __next__(self) -> str:
-        """Return the next line with its line end."""
+        """Return the next line with its line end; raise InputError for a null byte or a row that is too long."""
         line = self._stream.readline(self._room + 1)
         if not line:
             raise StopIteration

@@ -110,7 +110,7 @@ def read_answer(
 
 
 def teacher_columns(section: TeacherColumn | None) -> list[str]:
-    """Return the names of the columns that a teacher's answers are read from."""
+    """Return the columns to read for a teacher's answers: `column` whole and parted at its commas, and that of the confidence; empty for None."""
     if section is None:
         return []
     names = [section.column, *section.column.split(",")]
@@ -122,7 +122,8 @@ def fill_from_teacher(
 ) -> tuple[dict[str, Any], TeacherAnswer | None]:
     """Read the teacher's answer of a row; return the row and the answer.
 
-    If the row has no label, or its label column is the teacher's, the returned row has the label that the answer gives.
+    If the row has no label, or its label column is the teacher's, the returned row has the label that the answer gives, if it gives
+    one, and the answer is marked with `gives_label`. Without a `teacher` in the source the answer is None.
 
     Args:
         source: The source, whose `teacher` names the column.
@@ -154,9 +155,9 @@ def fill_from_teacher(
 
 
 def _cell_of(column: str, row: Mapping[str, Any]) -> Any:
-    """Return the cell of a column, parsed if it is JSON text.
+    """Return the cell of a column; a list or object that is written as text is parsed.
 
-    Of several columns it is a dictionary {column: number}, or the list of their labels, which are votes.
+    Of several columns it is a dictionary {column: number}, or the list of their labels, which are votes; None if all are empty.
 
     Raises:
         ValueError: If some of several columns hold labels and others numbers.
@@ -224,7 +225,7 @@ def _as_name(label: Any) -> _Name:
 
 
 def _read_numbers(cell: Any) -> _Array:
-    """Read a list of finite numbers, or of texts that are numbers."""
+    """Return a list of numbers, or of texts that are numbers, as float64; raise ValueError for another cell or a number that is not finite."""
     if not isinstance(cell, list | tuple) or not 0 < len(cell) <= _MOST_NUMBERS:
         raise ValueError(f"{shorten_repr(cell)} is no list of numbers.")
     values = np.empty(len(cell), np.float64)
@@ -239,7 +240,7 @@ def _read_numbers(cell: Any) -> _Array:
 
 
 def _possible_kinds(values: _Array, several: bool = False) -> frozenset[AnswerKind]:
-    """Return what the numbers of one answer can be; `several` means that each label has a probability of its own."""
+    """Return what the numbers of one answer can be by their range and sum: logits always; with `several`, a probability for each label, no votes."""
     kinds = {AnswerKind.LOGITS}
     numbers = values
     total = float(numbers.sum())
@@ -256,7 +257,7 @@ def _possible_kinds(values: _Array, several: bool = False) -> frozenset[AnswerKi
 def _read_units(cell: Any, words: Sequence[tuple[int, int]] | None, size: int) -> TeacherAnswer:
     """Read the answers about the units of a text: one for each word, or objects {start, end, probs}.
 
-    A unit is a word or a token of the teacher, in whichever way its tokenizer splits the text.
+    A unit is a word or a token of the teacher, in whichever way its tokenizer splits the text. Raises ValueError for other cells.
     """
     if not isinstance(cell, list | tuple) or not cell:
         raise ValueError(f"{shorten_repr(cell)} is no list with an answer for each word.")
@@ -294,7 +295,8 @@ def _read_place(start: Any, end: Any, size: int) -> tuple[int, int]:
 def _read_span_scores(cell: Any, size: int) -> TeacherAnswer:
     """Read the probabilities of an answer's first and last characters: {start: [[character, p], ...], end: [...], null: p}.
 
-    `end` counts characters as spans do: the one behind the last. `null` is the probability that the context has no answer.
+    `end` counts characters as spans do: the one behind the last. `null` is the probability that the context has no answer,
+    or a list of one for the start and one for the end. Raises ValueError for other cells.
     """
     if not isinstance(cell, dict) or not {"start", "end"} <= {*cell}:
         raise ValueError(
@@ -333,7 +335,7 @@ _KIND_ORDER = (
 
 
 def find_answer_kind(answers: Iterable[TeacherAnswer]) -> AnswerKind | None:
-    """Return the first kind (such as probabilities) that all rows' numbers can be; None if no kind fits all rows."""
+    """Return what the numbers of all answers can be: the first of labels, probabilities, votes, log-probabilities and logits; None if nothing fits all."""
     common: frozenset[AnswerKind] | None = None
     for answer in answers:
         common = answer.kinds if common is None else common & answer.kinds
@@ -360,7 +362,7 @@ def find_odd_answers(answers: Sequence[tuple[int, TeacherAnswer]]) -> list[tuple
 
     Returns:
         Row number and what is wrong, a sentence for users; empty if all numbers can be of one kind other than logits, or
-        if less than 90 % of the rows can.
+        if less than 90 % of the rows can be labels, probabilities or votes.
     """
     if find_answer_kind(answer for _, answer in answers) not in (None, AnswerKind.LOGITS):
         return []
@@ -384,8 +386,8 @@ def _most_likely_cell(
 ) -> Any:
     """Return the label that follows from an answer, as a label cell; None if none does.
 
-    It is the most likely label, the labels that are more probable than not, a score, spans of `text`, or a tag for each
-    of the `listed` words of a text that is a list of words.
+    It is the most likely label, the labels with a probability of at least 0.5, a score, the position of a choice, spans, answers in
+    `text`, or a tag for each of the `listed` words of a text that is a list of words. Labels without names are positions.
     """
     row, names = answer.values[0], answer.names
     match kind:
@@ -435,7 +437,8 @@ def answer_logits(
         sigmoid: Whether each label has a probability of its own.
 
     Raises:
-        ValueError: If labels are missing or the probabilities do not add up; the message is for users.
+        ValueError: If the numbers are more or fewer than the labels, logits do not name all labels, or probabilities do not
+            add up; the message is for users.
     """
     values = answer.values
     if ids is None and values.shape[1] != labels:
@@ -494,8 +497,9 @@ def find_answer_form(cell: Any, column: str) -> LabelKind | None:
     """Return the kind of label for which a cell seems to hold a teacher's answer; None if it seems to hold none.
 
     Numbers by label count as an answer if they are probabilities, or if the column has a usual name for answers.
-    `LabelKind.NAMES` is returned for probabilities that add up to more than 1, `LabelKind.SCORE_OR_NONE` for a vector.
-    Whole numbers as scores or in a vector may be ratings or ids: fractions in other cells show that they are answers.
+    `LabelKind.NAMES` is returned for probabilities that add up to more than 1, `LabelKind.SCORE_OR_NONE` for a vector,
+    `LabelKind.SPANS` for a list of objects with numbers, `LabelKind.ANSWERS` for an object with lists of starts and ends.
+    Whole numbers as scores or in a vector count too, although they may be ratings or ids; the caller has to compare other cells.
 
     Args:
         cell: The cell.

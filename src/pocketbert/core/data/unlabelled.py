@@ -101,7 +101,9 @@ def read_transfer_rows(
     held_out: Iterable[Example] = (),
     trained: Iterable[Example] = (),
 ) -> Iterator[Example]:
-    """Yield the rows of sources as examples without labels; for tasks on pairs, drawn pairs come last.
+    """Yield the rows of sources as examples without labels, each row once; for tasks on pairs, drawn pairs come last.
+
+    For feature extraction, each text of a pair is a row.
 
     Args:
         sources: Files and data sets; columns of labels in them are not read.
@@ -112,7 +114,7 @@ def read_transfer_rows(
         trained: Training rows; none of these is yielded.
 
     Raises:
-        InputError: If a source cannot be read, or gives pairs to a task of single texts.
+        InputError: If a source cannot be read, or gives pairs to a task of single texts other than feature extraction.
     """
     as_texts = labels is LabelKind.SCORE_OR_NONE  # vectors are of single texts
     held = {_key(e) for row in held_out for e in (row, *_single_texts(row))}
@@ -184,7 +186,7 @@ def _key(example: Example) -> int:
 
 
 def _is_new(example: Example, held: set[int], known: set[int], seen: set[int], counts: TransferCounts) -> bool:
-    """Return whether a row is to be yielded; count it by the reason if it is held out, trained on or repeated."""
+    """Return whether a row is to be yielded, and add it to `seen`; if it is held out, trained on or repeated, count it by that reason."""
     key = _key(example)
     if key in held:
         counts.held_out += 1

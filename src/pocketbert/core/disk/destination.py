@@ -72,6 +72,8 @@ def resolve_output_folder(path: Path, *sources: Path) -> Path:
 def resolve_output_file(path: Path, overwrite: bool, *sources: Path) -> Path:
     """Check that a file can be written at an output path, and return it with links followed.
 
+    Temporary files that killed processes left for this output are removed.
+
     Args:
         path: The output path that the user gave.
         overwrite: Whether an existing file may be replaced.
@@ -83,7 +85,8 @@ def resolve_output_file(path: Path, overwrite: bool, *sources: Path) -> Path:
 
     Raises:
         InputError: If the path cannot be used, a file is there and `overwrite` is not set, or something is there that
-            is never replaced: a folder, a source, a file of an artefact folder or of a run folder. Nothing was written.
+            is never replaced: a folder, a source, a mounted file, or a path in an artefact folder or a marked folder such as a
+            run folder (a page ``*.html`` may be added to that). Nothing was written.
         MachineError: If the place cannot be written.
     """
     output = _follow_links(path)
@@ -147,7 +150,7 @@ def _is_mount_point(path: Path) -> bool:
 
 @contextlib.contextmanager
 def remove_new_folders_on_error(output: Path) -> Iterator[None]:
-    """Remove the empty folders that the block created for an output if it ends with an input error or is interrupted."""
+    """Remove the empty folders that the block created for an output if it ends with wrong input, a missing library or Ctrl-C."""
     missing = [p for p in (output, *output.parents) if not os.path.lexists(p)]
     try:
         yield
@@ -159,7 +162,7 @@ def remove_new_folders_on_error(output: Path) -> Iterator[None]:
 
 
 def _follow_links(path: Path) -> Path:
-    """Return the path unchanged if it can be used as it is, else the path that its symbolic links lead to."""
+    """Return the path as it is, or where its links lead if it is a link, has a broken one or ``..`` in it; raise InputError if it is unusable."""
     try:
         str(path).encode()
         if "\0" in str(path):

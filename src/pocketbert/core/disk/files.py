@@ -1,8 +1,8 @@
 """Reading files within bounds, writing them atomically, hashing and copying them.
 
 - read: `read_json`, `read_regular`, `open_regular` refuse what is no regular file (a pipe, a device, a file of
-  /proc) instead of waiting for it, and files above a size; `check_size`, `check_schema`, `safe_join` check paths and
-  contents of others,
+  /proc) instead of waiting for it, and files above a size; `check_size`, `check_schema`, `safe_join` check sizes,
+  schema versions and paths that other files name,
 - write: `write_json`, `write_atomic`, `open_atomic` replace a file in one moment, `sync_path` pushes it to disk,
   `check_writable` fails early,
 - hash, measure and copy a file or folder: `sha256_file`, `sha256_path`, `sha256_bytes`, `sha256_json`, `file_digests`, `path_bytes`,
@@ -146,7 +146,7 @@ def is_unicode(text: str) -> bool:
 
 
 def find_non_unicode(value: Any, keys: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Yield the path of keys to every text in a nested value that cannot be encoded in UTF-8, such as ("labels", 3).
+    """Yield the path of keys to every text and key in a nested value that cannot be encoded in UTF-8, such as ("labels", 3).
 
     Args:
         value: The nested value.

@@ -45,7 +45,7 @@ class KeptRows:
         self.done += len(lines)
 
     def read(self) -> Iterator[bytes]:
-        """Yield the line of each row."""
+        """Yield the line of each row, with its line feed."""
         with self.path.open("rb") as stream:
             stream.readline()
             yield from stream
@@ -53,7 +53,9 @@ class KeptRows:
 
 @contextmanager
 def keep_rows(output: Path, key: str, portion: int) -> Iterator[KeptRows]:
-    """Keep the finished rows of an output while the block runs; they are removed when it has ended without an error.
+    """Keep the finished rows of an output in a file while the block runs; the file is removed when the block has ended.
+
+    If the block ends with an error and rows are finished, the file stays, and the error gets a note of it.
 
     Args:
         output: The file that the block writes from the rows.
@@ -91,7 +93,10 @@ def keep_rows(output: Path, key: str, portion: int) -> Iterator[KeptRows]:
 
 
 def _open_kept_file(path: Path, key: str, portion: int) -> KeptRows:
-    """Open the rows that an interrupted command with the same key has finished; cut off a portion that was half written."""
+    """Open the rows that an interrupted command with the same key has finished, without a half-written portion; else begin a new file.
+
+    Raises InputError if something else has this name.
+    """
     kept = KeptRows(path)
     if os.path.lexists(path):
         if path.is_symlink() or not path.is_file():

@@ -1,7 +1,7 @@
 """Deleting and renaming: only what this process created or has locked, and folders recognised as PocketBERT's.
 
 Every deletion and every rename of the library passes through this module, which refuses all other paths with an
-InputError. A test searches the code for calls elsewhere.
+InputError; only `move_aside` renames what others wrote. A test searches the code for calls elsewhere.
 
 1. `write_marker`, `read_marker`, `is_marked`: the file ``.pocketbert.json`` that marks a folder of PocketBERT,
 2. `claim_folder`: mark and lock a folder, so that this process may remove what is in it; `lock_beside`, `lock_folder`:
@@ -67,7 +67,7 @@ def is_marked(folder: Path, kind: str) -> bool:
 
 
 def write_marker(folder: Path, kind: str, **more: object) -> None:
-    """Write PocketBERT's marker file into a folder that this process created, with its kind and further entries."""
+    """Write PocketBERT's marker file into a folder, with the folder's kind and further entries; the caller checks that the folder is its own."""
     text = json.dumps({"made by": "PocketBERT", "kind": kind, **more}) + "\n"
     (folder / MARKER).write_text(text, encoding="utf-8")
 
@@ -103,7 +103,7 @@ def claim_folder(folder: Path, kind: str, **more: object) -> Iterator[None]:
         more: Further entries for the marker file of a new folder.
 
     Raises:
-        InputError: If the folder has content but no marker of this kind.
+        InputError: If the path is a file, or a folder with content but without a marker of this kind.
         MachineError: If another process has locked the folder.
     """
     from filelock import FileLock, Timeout
@@ -331,7 +331,7 @@ def remove_temporary_files(folder: Path) -> None:
 def remove(path: Path, find_foreign: FindForeign | None = None) -> None:
     """Remove a file or folder, if it exists, after checking that PocketBERT made it.
 
-    All removals of the library go through this function.
+    An empty folder is removed whoever made it.
 
     Args:
         path: What to remove; if it is a link, the link is removed and not what it leads to.
@@ -339,8 +339,8 @@ def remove(path: Path, find_foreign: FindForeign | None = None) -> None:
             earlier process is removed if the list is empty.
 
     Raises:
-        InputError: If this process neither created the path nor claimed a folder around it, and `find_foreign` is not
-            given or lists files.
+        InputError: If this process neither created the path nor claimed a folder around it, and it is a file, or a folder in
+            which `find_foreign` lists files (without `find_foreign`: a folder that is not empty).
     """
     refuse_foreign_files(path, find_foreign or list_entries)
     if path.is_symlink() or (os.path.lexists(path) and not path.is_dir()):
@@ -354,7 +354,7 @@ def remove(path: Path, find_foreign: FindForeign | None = None) -> None:
 
 
 def empty_folder(path: Path) -> None:
-    """Remove everything in a folder that this process has claimed, its marker file last.
+    """Remove everything but ``lost+found`` in a folder that this process has claimed, its marker file last.
 
     Raises:
         InputError: If this process has not claimed the folder.
@@ -365,7 +365,7 @@ def empty_folder(path: Path) -> None:
 
 
 def _remove_all_but_marker(folder: Path) -> None:
-    """Remove everything in a folder except its marker file, which must still be there if the process is killed."""
+    """Remove everything in a folder except ``lost+found`` and its marker file, which must still be there if the process is killed."""
     for child in [p for p in folder.iterdir() if p.name not in (MARKER, LOST_FOUND)]:
         if child.is_dir() and not child.is_symlink():
             shutil.rmtree(child)
@@ -432,16 +432,16 @@ def replace_file(source: Path, destination: Path) -> None:
 
 
 def install_folder(source: Path, destination: Path, aside: Path, find_foreign: FindForeign = list_entries) -> None:
-    """Rename a folder that this process made to its final name, after moving an older one to `aside`.
+    """Rename a folder that this process made to its final name, after moving an older one to `aside`; if the rename fails, move it back.
 
     Args:
         source: The new folder.
         destination: Final path of the folder.
-        aside: Path to which an older folder is moved, in a folder that this process has claimed.
+        aside: Path to which an older folder is moved, in a folder that this process has claimed; what is there is removed.
         find_foreign: Function that lists the files in the older folder that PocketBERT did not write.
 
     Raises:
-        InputError: If the older folder holds anything that PocketBERT did not write.
+        InputError: If the older folder holds anything that PocketBERT did not write, or `source` is not this process's.
     """
     refuse_foreign_files(source, list_entries)
     refuse_foreign_files(destination, find_foreign)
@@ -457,7 +457,9 @@ def install_folder(source: Path, destination: Path, aside: Path, find_foreign: F
 
 
 def move_aside(path: Path, find_foreign: FindForeign) -> Path | None:
-    """Rename a file or folder that PocketBERT did not write to ``NAME.aside-<number>``, so that its name is free.
+    """Rename what is at a path to ``NAME.aside-<number>``, unless it is a folder of PocketBERT's files only.
+
+    Files and links are moved whoever wrote them.
 
     Returns:
         The new path, or None if nothing had to be moved.

@@ -56,10 +56,12 @@ _COPY_AGAIN = "Copy or download the file again."
 
 
 def find_weight_files(folder: Path) -> tuple[Path, ...]:
-    """Find the weight files of a folder: model.safetensors, the parts that its index lists, or pytorch_model.bin.
+    """Find the weight files of a folder: the first of model.safetensors, its parts, pytorch_model.bin and its parts.
+
+    Parts are those that an index lists. Incomplete parts are passed over if there is a pytorch_model.bin.
 
     Raises:
-        InputError: If the folder has no weight file, or a part is missing.
+        InputError: If the folder has no weight file, a safetensors file is broken, or a part is missing.
     """
     whole, pickled = folder / WEIGHTS_FILE, folder / _PICKLED_FILE
     if whole.is_file():
@@ -90,7 +92,7 @@ def read_weight_names(folder: Path) -> list[str]:
     """Read the names of the weights in a Hugging Face folder without loading them; empty if no file can be read.
 
     Of a `.bin` file, all texts in its pickle are listed, and the names are among them; no code in the pickle is run. Of
-    several, the names are those of their index.
+    split `.bin` files, the names are those in their index.
     """
     safetensors, pickled = folder / WEIGHTS_FILE, folder / _PICKLED_FILE
     if safetensors.is_file() or (folder / _INDEX).is_file():
@@ -117,7 +119,7 @@ def read_weight_names(folder: Path) -> list[str]:
 
 
 def _read_index(index: Path) -> dict[str, str]:
-    """Read from the index of split weights which file holds which weight; raise InputError if it does not list any."""
+    """Return the file of each weight by the weight's name, from the index of split weights; raise InputError if it lists none."""
     content = read_json(index, _MAX_HEADER_BYTES >> 20)
     listed = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(listed, dict) or not listed:
@@ -214,7 +216,7 @@ def read_weights(files: Sequence[Path]) -> _State:
 
 
 def _read_bin(path: Path) -> _State:
-    """Read a pickled state dict without running any code in it; refuse compressed archives and unusual tensors."""
+    """Read a pickled state dict without running any code in it; raise InputError for files above 8 GiB, compressed archives and unusual tensors."""
     import torch
 
     if path.stat().st_size > _MAX_BIN_BYTES:
@@ -261,6 +263,6 @@ def first_sentence(error: Exception) -> str:
 
 
 def shorten_names(names: Sequence[str]) -> str:
-    """Join the first few names of a list with commas, each cut to 100 characters."""
+    """Join the first eight names of a list with commas, each cut to 100 characters; ``...`` stands for the others."""
     shown = ", ".join(n if len(n) <= 100 else f"{n[:97]}..." for n in names[:_MAX_LISTED])
     return f"{shown}, ..." if len(names) > _MAX_LISTED else shown

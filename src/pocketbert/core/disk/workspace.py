@@ -1,7 +1,7 @@
 """Temporary folders in which outputs are built, so that an output is complete or absent even if the process is killed.
 
 `build_folder` makes a new output folder, `add_files` adds files to a folder that may hold other things, `open_workspace` gives the
-temporary folder itself, whose work can be resumed. Each
+temporary folder itself, whose work can be resumed (its caller does step 3, with `Workspace.install` or `add`). Each
 
 1. removes what killed processes left for the same output, or resumes it,
 2. creates ``.NAME.<random>.pocketbert-tmp`` next to the output, locked and marked as this process's,
@@ -121,7 +121,7 @@ class Workspace:
         self._move_files(made, [n for n in _files_below(self.output) if Path(n).parts[0] not in ignored], last)
 
     def add(self, made: Path, earlier: Sequence[str], last: str) -> None:
-        """Move the files of a folder into the output, replacing files that were added before; all other files stay.
+        """Move the files of a folder into the output; files that were added before are replaced or removed, all others stay.
 
         Args:
             made: A folder in the workspace with the files to add.
@@ -220,8 +220,8 @@ def open_workspace(output: Path, resume: str = "") -> Iterator[Workspace]:
     Args:
         output: The path of the output; its parent folder is created.
         resume: Description of the work. If given, interrupted work with the same description is continued, the
-            workspace stays when the block ends with a machine or gate error, and a second process for the same output
-            is refused. If None, what killed processes left is removed.
+            workspace stays when the block ends with an error (with wrong input only if it was resumed), and a second process
+            for the same output is refused. If empty, what killed processes left of such work is removed.
 
     Yields:
         The workspace, locked by this process.
@@ -258,7 +258,10 @@ def sync_tree(folder: Path) -> None:
 
 
 def remove_interrupted(output: Path, resume: str = "") -> None:
-    """Remove the workspaces (temporary folders) that killed processes left for an output."""
+    """Remove the workspaces (temporary folders) that killed processes left for an output and for the work that `resume` describes.
+
+    By default only those of work that is not resumed are removed; workspaces of running processes stay.
+    """
     _remove_unmarked(output)
     for path in _list_workspaces(output, resume):
         with contextlib.suppress(MachineError, InputError, OSError), _claim(path, output, resume):
@@ -350,7 +353,7 @@ def _create(output: Path, resume: str, stack: contextlib.ExitStack) -> Workspace
 
     Raises MachineError if another process is doing the same work.
 
-    `resume` describes the work, see `open_workspace`; None for work that is not resumed.
+    `resume` describes the work, see `open_workspace`; empty for work that is not resumed.
     """
     inside = keeps_place(output)
     prefix, place = (_INNER_PREFIX, output) if inside else (temporary_prefix(output), output.parent)
@@ -368,6 +371,7 @@ def _resume(output: Path, resume: str, stack: contextlib.ExitStack) -> Workspace
     """Claim the newest interrupted workspace of the same work and remove the others; None if there is none.
 
     `resume` describes the work, see `open_workspace`; `stack` releases the workspace's lock when it is closed.
+    Raises MachineError if another process is doing this work.
     """
     resumed: Workspace | None = None
     for path in sorted(_list_workspaces(output, resume), key=_modification_time, reverse=True):

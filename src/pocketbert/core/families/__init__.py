@@ -1,6 +1,6 @@
-"""The systems of the family: one table of facts, and registries of the code that its rows name.
+"""The supported model families: one table of facts, and registries of the code that its rows name.
 
-Users add a system with `register_family`, and what code it needs with `register_adapter`, `register_capture`,
+Users add a family with `register_family`, and what code it needs with `register_adapter`, `register_capture`,
 `register_layer_parts` and `register_checkpoints`; an installed package does so through an entry point
 (`pocketbert.core.plugins`).
 """

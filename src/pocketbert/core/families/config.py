@@ -85,14 +85,14 @@ _ANY_FAMILY = ConfigBounds()
 
 
 def read_config(path: Path, bounds: ConfigBounds = _ANY_FAMILY) -> dict[str, Any]:
-    """Read a config.json and check its entries against the limits of its family.
+    """Read a config.json and check its entries against the limits of its family. Label names that are numbers become text.
 
     Args:
         path: The config.json, or another JSON file with such entries.
         bounds: The limits of the model's family.
 
     Raises:
-        InputError: Listing every invalid entry.
+        InputError: Listing the invalid entries; only the first ones if some hold no finite number or no Unicode text.
     """
     content = read_json(path, MAX_CONFIG_MIB)
     if not isinstance(content, dict):
@@ -131,7 +131,10 @@ def relu6_problem(activation: str | None, where: str) -> Problem:
 
 
 def _config_problems(content: Mapping[str, Any], bounds: ConfigBounds) -> list[str]:
-    """List the problems of a config.json, one sentence each."""
+    """Return what is wrong with a config.json: sentences, empty if nothing is.
+
+    If some values are no finite numbers or no Unicode text, the sentences are about the first five of these only.
+    """
     problems = list(_invalid_values(content))[:5]
     if problems:
         return problems  # the other sentences would quote these values
@@ -163,7 +166,7 @@ def _config_problems(content: Mapping[str, Any], bounds: ConfigBounds) -> list[s
 
 
 def _invalid_values(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the entries of a config.json, at any depth, with infinite numbers or text that is not Unicode."""
+    """Yield a sentence for each entry of a config.json, at any depth, with infinity, NaN or text that is not Unicode."""
     pending: list[tuple[str, Any]] = list(content.items())
     while pending:
         name, value = pending.pop()
@@ -209,7 +212,7 @@ def _fraction_problems(key: str, value: Any) -> Iterator[str]:
 
 
 def _rotary_problems(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the problems of the parameters of rotary positions (RoPE), in the format of any transformers version."""
+    """Yield the problems of `layer_types` and the parameters of rotary positions (RoPE), old and new names alike."""
     for key in _ROPE_NUMBERS:
         if key in content:
             yield from _rope_number_problems(key, content[key])
@@ -250,7 +253,7 @@ def _rope_number_problems(key: str, value: Any) -> Iterator[str]:
 
 
 def _label_problems(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the problems of id2label, label2id and num_labels, and contradictions between them."""
+    """Yield the problems of id2label, and contradictions of label2id and num_labels to it; none without id2label."""
     names, numbers, count = content.get("id2label"), content.get("label2id"), content.get("num_labels")
     if names is None or names == {}:
         return
@@ -278,9 +281,9 @@ def _label_problems(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _agrees(names: Mapping[str, str], numbers: Any) -> bool:
-    """Return whether label2id gives no name of id2label another number.
+    """Return whether label2id maps names to numbers, and gives no name of id2label another number than that does.
 
-    Other names are left there by programs that change id2label only, such as the default names LABEL_i.
+    It may have further names, such as LABEL_i: programs that change id2label only leave them there.
     """
     if not isinstance(numbers, dict) or any(isinstance(v, bool | float | list | dict) for v in numbers.values()):
         return False

@@ -92,7 +92,8 @@ class GraphInput:
         dtype: ``int64`` or ``float32``.
         width: Numbers per token; 0 for a single number without an axis of its own.
         width_key: Entry of config.json with the width.
-        count_key: Entry of config.json with the number of possible values, which are 0 to one less.
+        count_key: Entry of config.json with the number of possible values: languages are numbered from 0, entities
+            from 1.
         names_key: Entry of config.json that maps the names in the data column to values.
     """
 
@@ -145,7 +146,7 @@ class ExportForm:
         return tuple(dict.fromkeys(i.column for i in self.extra))
 
     def check(self, config: Mapping[str, Any], where: str) -> None:
-        """Raise InputError (naming `where`) if a model's config.json lacks an entry that the export form needs."""
+        """Raise InputError (naming `where`) if an entry that the form needs is too small in config.json, or by default."""
         for key, (default, least) in self.needs.items():
             value = config.get(key, default)
             if not isinstance(value, int) or value < least:
@@ -370,8 +371,8 @@ class Family:
     def as_configured(self, config: Mapping[str, Any]) -> Family:
         """Return a copy of the row with the export form and the kind of attention that one model's config.json names.
 
-        If segment embeddings are optional in the family and the model has none, token type ids are removed from the
-        inputs.
+        If segment embeddings are optional in the family and the model has one segment or none, token type ids are removed
+        from the inputs. A form that the family or the model cannot have raises InputError.
         """
         if config.get(ATTENTION_KEY) == Attention.BLOCKS and self.block_adapter not in (None, self.adapter):
             return self.over_blocks().as_configured(config)

@@ -4,8 +4,8 @@
   `model_type`, `find_family` that of a name, `choose_row` and `suggest_row` one among those that share a graph.
 - `ADAPTERS`, `CAPTURES`, `LAYER_PARTS` and `CHECKPOINTS` hold the code of families, which is imported when it is
   called. The package's own adapters and layer parts are registered by `pocketbert.export.adapters`, captures by
-  `pocketbert.distill.capture`, checkpoints by `pocketbert.distill.students`. A wing imports its own before it looks
-  one up; the checkpoints, which core reads, are added by `pocketbert/__init__.py`.
+  `pocketbert.distill.capture`, checkpoints by `pocketbert.distill.students`. A subpackage imports its own before it
+  looks one up; the checkpoints, which core reads, are added by `pocketbert/__init__.py`.
 - `check_distillable`, `check_prunable` and `check_exportable` refuse what a family cannot do.
 
 Nothing but the rows, distill/capture, distill/students and export/adapters names an architecture.
@@ -180,7 +180,7 @@ def all_families() -> tuple[Family, ...]:
 
 
 def family_of(model_type: str, where: str = "config.json") -> Family:
-    """Find the family of a config.json's `model_type`; raise InputError if none supports it.
+    """Find the family of a config.json's `model_type`: of families that share a graph, the one whose graph it is.
 
     Args:
         model_type: The value in config.json.
@@ -307,7 +307,7 @@ def check_exportable(family: Family, where: str = "model") -> None:
 
 
 def find_wrapper(names: Iterable[str]) -> str:
-    """Return the part of the name with which all names of weights begin, such as ``module.`` of a training program.
+    """Return the part with which all names of weights begin, such as ``module.`` of a training program; empty if none.
 
     The name of the encoder, such as ``bert.``, is not counted as such a part: without it, weights of another family
     could fit by chance. In front of the name of another encoder it is one, as the first in ``model.bert.``.
@@ -326,7 +326,11 @@ def find_wrapper(names: Iterable[str]) -> str:
 
 
 def name_as_class(state: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """Rename a checkpoint's weights to the parameter names of the family's transformers class."""
+    """Rename a checkpoint's weights to the parameter names of the family's transformers class; return all weights.
+
+    Unless the family's own code reads the names, a part that all of them begin with (`find_wrapper`) is left out, and a
+    note about it is printed.
+    """
     read_names = checkpoint_code(family).read_names
     if read_names is not None:
         state = read_names(state)

@@ -45,7 +45,7 @@ class FeatureExtractionHead(TextHead):
     Args:
         task: The task's row in the table of tasks.
         similarity: How the vectors of a scored pair are compared.
-        dimensions: Numbers to which a vector may be cut; vectors of each length are scored too.
+        dimensions: Lengths to which a vector may be cut to its first numbers; vectors of each length are scored too.
     """
 
     def __init__(self, task: Task, similarity: Similarity = Similarity.COSINE, dimensions: Sequence[int] = ()) -> None:
@@ -55,8 +55,8 @@ class FeatureExtractionHead(TextHead):
         """Tokenize each example as one row, or, if all are pairs, as two rows whose label is the score of the pair.
 
         The label of pairs without scores is 1: their texts belong together. The labels of single texts stay empty; the caller that
-        scores them puts the teacher's vectors there. If only some examples are pairs, or their teacher's answer is one vector, the first
-        text of each is read.
+        scores them puts the teacher's vectors there. If only some examples are pairs, or pairs without scores have one
+        vector as a teacher's answer, the first text of each example is read.
 
         Raises:
             InputError: If labels are read (`labelled`), and some pairs have a score and others have none.
@@ -75,9 +75,9 @@ class FeatureExtractionHead(TextHead):
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
         """Compute Spearman's correlation with the gold scores; without scores MRR@10 of pairs, or the mean cosine to the teacher.
 
-        If vectors may be cut, `Score.others` has the same score of the first 64 numbers, divided by their length, as
-        ``spearman@64``. If the pairs are rankings (`find_rankings`), it has recall@1, recall@10 and MRR@10 of finding each query's
-        passages among the second texts of all pairs.
+        `Score.others` has Pearson's correlation for gold scores. For each of `dimensions` it has the same score of vectors that are
+        cut and brought to length 1, such as ``spearman@64``. If the pairs are rankings (`find_rankings`), it has recall@1, recall@10
+        and MRR@10 of finding each query's passages among the second texts of all pairs.
         """
         vectors, truth = join_texts(reduced), np.asarray(prepared.truth, np.float64)
         finite = all_finite(reduced)
@@ -187,14 +187,14 @@ class Ranking:
 
 
 def find_rankings(examples: Sequence[Example]) -> list[Ranking]:
-    """Group pairs by their first text, the query, into those that belong together and others.
+    """Group pairs by their first text, the query: the pairs whose texts belong together, and the others.
 
-    Pairs without scores all belong together, of scores 0 and 1 those with 1, of other scores the best of a query that has several; if
-    less than half of the pairs are of such queries, they are no rankings. Scores of different records, such as margins of triplets, are
-    not compared.
+    All pairs without scores belong together. If all scores are 0 or 1, the pairs with 1 do. With other scores, the pairs with the
+    highest score of their query do, if the query has different scores; the queries with such pairs must have at least half of all
+    pairs. If rows of the file became several pairs (triplets), scores are compared only between pairs of one row.
 
     Returns:
-        A ranking for each query that has a pair of both texts that belong together; empty if the examples are no rankings.
+        A ranking for each query with a pair that belongs together; empty if the examples are no pairs or no rankings.
     """
     pairs = bool(examples) and all(e.pair is not None for e in examples)
     scores = [1.0 if e.label is None else e.label for e in examples]

@@ -40,8 +40,8 @@ class Prepared:
 
     Attributes:
         examples: The rows of the data, E of them.
-        encoded: The rows that the model reads, N of them. A long context has several (windows), a scored pair has two
-            (its texts).
+        encoded: The rows that the model reads, N of them. An example has several if its context is long (windows) or it
+            has choices, and two (its texts) if it is a pair of feature-extraction.
         owner: For each row in `encoded`, the index of its example, [N], ascending.
         targets: Training targets by name, one per row: arrays [N, ...], or N arrays with one number per token.
         truth: The gold label of each example, in the form that the task's score needs; empty if the rows are not
@@ -63,7 +63,7 @@ class Prepared:
         return replace(self, encoded=[self._cut(i, length) for i in range(len(self.encoded))])
 
     def _cut(self, row: int, length: int) -> Encoded:
-        """Cut the row with index `row` to at most `length` tokens; a pair is tokenized again to keep its separators."""
+        """Cut the row with index `row` to at most `length` tokens; a pair is tokenized again, if possible, to keep its separators."""
         encoded, owner = self.encoded[row], self.owner[row]
         inputs = self.examples[owner].inputs
         # an example with several choices has a row for each of them
@@ -155,7 +155,7 @@ class Head(Protocol):
         ...
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
-        """Turn output matrices, one per row, into answers; `inside` states whether the file computed probabilities."""
+        """Turn output matrices, one per row, into one answer per example; `inside` states whether the file computed probabilities."""
         ...
 
 

@@ -69,7 +69,7 @@ class QuestionAnsweringHead:
         """Tokenize questions and contexts in overlapping windows, with the answers' tokens as targets.
 
         The targets ``start_positions`` and ``end_positions``, int64 [N], are the indices of the first and last token of
-        the first gold answer; 0 in a window without an answer.
+        the first gold answer that lies in the window; 0 in a window without one. `truth` has all gold answers.
         """
         inputs = [e.input for e in examples]
         questions = [(text, "") if isinstance(text, str) else text for text in inputs]
@@ -182,7 +182,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def exact_match(answer: str, gold: Sequence[str]) -> float:
-    """Return 1 if the answer equals a gold answer, or if both are empty; else 0."""
+    """Return 1 if the answer equals a gold answer after normalization, or if there is none and it is empty; else 0."""
     return float(any(_normalize_answer(answer) == _normalize_answer(g) for g in (gold or [""])))
 
 

@@ -117,7 +117,7 @@ def fit_label_thresholds(logits: Matrix, gold: NDArray[np.bool_]) -> list[float]
         gold: Whether each row has each label, [N, labels].
 
     Returns:
-        Thresholds in hundredths, one per label; among equally good ones, the one nearest to 0.5.
+        Thresholds in hundredths from 0.05 to 0.95, one per label; among equally good ones, the one nearest to 0.5.
     """
     candidates = np.round(np.arange(0.05, 0.96, 0.01), 2)
     scores = apply_score_function(logits, ScoreFunction.SIGMOID)
@@ -135,7 +135,7 @@ def fit_label_thresholds(logits: Matrix, gold: NDArray[np.bool_]) -> list[float]
 class RegressionHead(LabelledTextHead):
     """Head of regression; the output matrix of a text is one number [1, 1].
 
-    The outputs have the unit of the training data. If the task's score function is the sigmoid, they are logits.
+    It has the unit of the training data, or is a logit if the task's score function is the sigmoid.
     """
 
     def __init__(self, task: Task) -> None:

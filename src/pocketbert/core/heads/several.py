@@ -210,6 +210,9 @@ def resolve_head_labels(
         declared: The labels that the recipe lists for a head, by its name.
         trained: The labels of a model whose heads are trained already; None if they are trained in the run.
         rows: The rows whose labels are used for heads without other labels.
+
+    Raises:
+        InputError: If a head's labels cannot be resolved, see `resolve_labels`; the problems name the head.
     """
     known = trained.split(task.with_columns(trained.names)) if trained is not None else [None] * len(task.heads)
     labels = []

@@ -19,7 +19,7 @@ def make_head(task: Task, labels: Labels, settings: AnswerSettings | None = None
 
     Args:
         task: The task's row in the table of tasks.
-        labels: Label names in order of their ids; empty for tasks without labels. Those of several heads have the head's name in
+        labels: Label names in order of their ids; empty for tasks without names of labels. Those of several heads have the head's name in
             front.
         settings: Settings that turn outputs into answers; None for the defaults.
     """

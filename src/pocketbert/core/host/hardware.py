@@ -67,7 +67,7 @@ def select_extensions(arch: str, flags: Collection[str]) -> list[str]:
 
 
 def default_threads() -> int:
-    """Return the default number of threads: ``OMP_NUM_THREADS`` if it is a number, else all available cores."""
+    """Return the default number of threads: ``OMP_NUM_THREADS`` if it is a whole number above 0, else all available cores."""
     setting = os.environ.get("OMP_NUM_THREADS", "")
     return int(setting) if setting.isdecimal() and int(setting) > 0 else _available_cores()
 
@@ -81,7 +81,7 @@ def load_average() -> float:
 
 
 def usable_memory() -> int:
-    """Return the bytes of memory that this process may use: the machine's, or the limit of its container."""
+    """Return the bytes of memory that this process may use: the machine's, or the limit of its container if that is lower."""
     import psutil  # here, since a program that predicts needs none of it
 
     limits = [psutil.virtual_memory().total]

@@ -101,8 +101,8 @@ def direct_processes() -> Iterator[None]:
     """Run the block in process 0 of a multi-process launch; when it ends, send its exit code to the other processes.
 
     Raises:
-        MachineError: If another process failed (with that process's message), if the connection to it was lost, or if
-            the launch ran a command before.
+        MachineError: If the connection to another process was lost in the block (with the message of that process if it
+            reported one), or if the launch ran a command before.
     """
     if current_process().world == 1:
         yield
@@ -127,7 +127,7 @@ def direct_processes() -> Iterator[None]:
 
 
 def order_training(step: str, hash: str) -> None:
-    """Tell the other processes of the launch to train a recipe step; do nothing without a launcher."""
+    """Tell the other processes of the launch to train a recipe step; do nothing without a launcher, or in another process than 0."""
     if _channels and current_process().main:
         _channels[0].send(Order(step, hash))
 
@@ -147,6 +147,7 @@ def follow_orders(train: Callable[[Order], Any]) -> NoReturn:
 
     Raises:
         SystemExit: With the exit code of process 0, when process 0 ends.
+        MachineError: If the connection to process 0 was lost.
         Exception: The error that `train` raised in this process, unless process 0 ends with an error too.
     """
     channel = _open_channel()
@@ -310,7 +311,7 @@ def _watch_peers(channel: _Channel) -> Iterator[None]:
 
 
 def is_lost_connection(error: BaseException) -> bool:
-    """Return whether an error means that the connection to another process is lost."""
+    """Return whether an error seems to mean, by its type or message, that the connection to another process is lost."""
     from torch.distributed import DistError
 
     if isinstance(error, DistError):
@@ -345,7 +346,7 @@ _postponing: list[PostponedStop] = []
 
 
 def postpone_stop(error: BaseException) -> bool:
-    """Postpone a request to stop, so that `error` is raised only after the current training step.
+    """Postpone a request to stop, so that `error` is raised only after the current training step; print a note of it.
 
     Returns:
         True if the request was postponed. If False, the caller must raise the error at once.

@@ -113,7 +113,7 @@ class Meter:
         self._bar: Progress | None = None
 
     def __enter__(self) -> Meter:
-        """Show the progress bar."""
+        """Show the progress bar on a terminal, unless the label is empty or output is switched off."""
         if self.label and sys.stderr.isatty() and not _state["quiet"]:
             self._bar = _make_bar()
             self._bar.start()
@@ -121,7 +121,7 @@ class Meter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove the progress bar, and print one line if the work took at least two seconds."""
+        """Remove the progress bar, and print one line if all units are done and took at least two seconds."""
         if self._bar is not None:
             self._bar.stop()
         took = time.monotonic() - self._start_time
@@ -129,7 +129,7 @@ class Meter:
             print_note(f"  {self.label}: {self.done - self.first:,} done in {took:.1f} s  {self.note}".rstrip())
 
     def advance(self, units: int = 1, note: str = "") -> None:
-        """Count units as done, and show a short note beside the bar, such as the loss."""
+        """Count units as done, and show a short note, such as the loss, beside the bar or in the next line."""
         self.done += units
         self.note = note or self.note
         now = time.monotonic()

@@ -47,7 +47,8 @@ def silence_output() -> Iterator[None]:
 
     The output goes to a temporary file. File descriptors 1 and 2 of the whole process are redirected, since C++ code
     writes to them directly, and so are `sys.stdout` and `sys.stderr`, which do not use these descriptors in a notebook.
-    Other threads may print nothing meanwhile except progress, which is written to `find_loud_stderr`.
+    Warnings and log messages below errors are dropped. Other threads may print nothing meanwhile except progress, which is
+    written to `find_loud_stderr`.
     """
     import logging  # here: `import pocketbert` imports this module
     import tempfile
@@ -122,7 +123,7 @@ class _RedirectedStream(io.TextIOBase):
 
 @contextlib.contextmanager
 def silence_coremltools() -> Iterator[None]:
-    """Silence the log messages and progress bars of coremltools while the block runs."""
+    """Silence the log messages below errors and the progress bars of coremltools while the block runs."""
     import logging
 
     logger, bars = logging.getLogger("coremltools"), os.environ.get("TQDM_DISABLE")
@@ -144,7 +145,7 @@ def switch_off_telemetry(environment: MutableMapping[str, str] = os.environ) -> 
 
     It is called when `pocketbert` is imported. A variable that the user has set keeps its value, so ``ORT_DISABLE_TELEMETRY=0``
     turns ONNX Runtime's telemetry on. A variable with an empty value counts as not set, since the libraries would read that as
-    consent.
+    consent. If ONNX Runtime is imported already and its variable forbids telemetry, a call of it switches its telemetry off too.
     """
     for name, value in TELEMETRY_SWITCHES.items():
         if not environment.get(name):

@@ -1,4 +1,4 @@
-"""The system that this process runs on: home folder, network, platform, Python, versions of installed libraries.
+"""The system that this process runs on: home folder, network, platform, Python, versions of installed libraries, memory.
 
 Only the standard library is imported: the command line uses this module before anything else.
 """
@@ -50,10 +50,10 @@ def expand_home(name: str, where: str) -> Path:
 
 
 def check_hub(kind: str, name: str) -> str:
-    """Return why a model or data set cannot be loaded from the Hub; an empty text if it can.
+    """Return why a model or data set cannot be loaded from the Hub: no connection, and no copy in the cache; else an empty text.
 
-    If the Hub cannot be reached but its cache on this machine has a copy, the Hub's libraries are set to use the copy
-    only.
+    Whether the Hub has the name is not checked. If the Hub cannot be reached but its cache on this machine has a copy,
+    the Hub's libraries are set to use the copy only.
 
     Args:
         kind: ``datasets`` or ``models``.
@@ -161,7 +161,8 @@ _LARGE_FILE = 100_000_000
 def leave_out_of_collection() -> Iterator[None]:
     """Keep objects that exist now (libraries, models) out of Python's garbage collection while the block runs.
 
-    Otherwise each collection takes half a second, and blocks that open several large files cause many.
+    Otherwise each collection takes half a second, and blocks that open several large files cause many. Freed memory is given
+    back to the system first, see `release_memory`.
     """
     release_memory()
     gc.freeze()
@@ -174,7 +175,7 @@ def leave_out_of_collection() -> Iterator[None]:
 def release_memory(after: Path | None = None) -> None:
     """Give freed memory of this process back to the system, if it holds much or a large file was just worked on.
 
-    Linux' C library would keep it.
+    Linux' C library would keep it; on other systems nothing is done.
 
     Args:
         after: That file, or a folder of files.

@@ -30,7 +30,7 @@ def escape_separators(text: str) -> str:
 
 
 def escape_control_characters(text: str) -> str:
-    """Escape characters that control a terminal or change the writing direction."""
+    """Escape control characters, halves of surrogate pairs and characters that change the writing direction."""
     return "".join(repr(c)[1:-1] if category(c) in _CONTROL_CATEGORIES or c in _BIDIRECTIONAL else c for c in text)
 
 
@@ -93,7 +93,7 @@ def html_table(
         header: Titles of the columns.
         rows: Cells of each row, as many as there are titles.
         title: Text above the table.
-        link: Address of a page about the table; a link to it is put below the table.
+        link: File of a page about the table; a link to it is put below the table.
     """
     from html import escape  # here: the command line imports this module for every command
 

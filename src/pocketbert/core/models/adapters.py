@@ -1,10 +1,10 @@
 """Adapter folders of peft: LoRA weights merged into the weights of their base model, without peft.
 
-`link_sentence_folder` puts another kind of folder together: an encoder that sentence-transformers saved in a folder of its own.
+`is_adapter_folder` recognizes such a folder, `read_base_name` returns the base that it names, and `merge_adapters` writes
+a model folder with the merged weights: for each adapted matrix W + scaling * B A, with DoRA rescaled row by row, and the
+modules that the adapter saved whole in place of the base's. torch and safetensors are imported inside the functions.
 
-`is_adapter_folder` recognizes one, `read_base_name` returns the base that it names, and `merge_adapters` writes a model
-folder with the merged weights: for each adapted matrix W + scaling * B A, with DoRA rescaled row by row, and the modules
-that the adapter saved whole in place of the base's. torch and safetensors are imported inside the functions.
+`link_sentence_folder` puts another kind of folder together: an encoder that sentence-transformers saved in a folder of its own.
 """
 
 from __future__ import annotations
@@ -91,10 +91,11 @@ def is_adapter_folder(folder: Path) -> bool:
 def read_base_name(folder: Path) -> tuple[str, str | None]:
     """Read the name and the Hub revision of an adapter's base model.
 
-    A relative path is also looked for in the adapter's own folder.
+    A relative path to no existing folder is looked for in the adapter's own folder too, and returned with it if it is
+    there. The revision is None if none is named.
 
     Raises:
-        InputError: If the adapter names no base model.
+        InputError: If adapter_config.json is missing, is of another library, or names no base model.
     """
     where, settings = str(folder / ADAPTER_FILE), _read_settings(folder)
     name, revision = settings.get("base_model_name_or_path"), settings.get("revision")
@@ -181,7 +182,17 @@ def _find_adapter_weights(folder: Path) -> Path:
 
 
 class _Lora(NamedTuple):
-    """Settings of a LoRA adapter that decide how its matrices change a weight."""
+    """Settings of a LoRA adapter that decide how its matrices change a weight.
+
+    Attributes:
+        rank: Rank r of its matrices.
+        alpha: Factor alpha of its change.
+        ranks: Other ranks, by a pattern of module names.
+        alphas: Other factors, by a pattern of module names.
+        rooted: Whether alpha is divided by the square root of r (rsLoRA) instead of r.
+        saved: Names of the modules that the adapter saved whole.
+        tokens: Ids of the token vectors that it trained, for one table or by the name of the table; None for none.
+    """
 
     rank: int
     alpha: float
@@ -258,7 +269,7 @@ def _fits(part: str, character: str) -> bool:
 
 
 def _read_lora(folder: Path) -> _Lora:
-    """Read the settings of a LoRA adapter; raise InputError listing all settings that cannot be merged."""
+    """Read the settings of a LoRA adapter; raise InputError for another kind of adapter or settings that cannot be merged."""
     settings, where = _read_settings(folder), str(folder / ADAPTER_FILE)
     kind = settings.get("peft_type")
     if kind != "LORA":
@@ -287,9 +298,9 @@ def _read_lora(folder: Path) -> _Lora:
 
 
 def _list_number_problems(where: str, rank: Any, alpha: Any, ranks: Any, alphas: Any) -> list[Problem]:
-    """List the invalid ranks and alphas of a LoRA adapter, and invalid patterns of modules that have their own.
+    """Return up to eight problems: invalid ranks and alphas of a LoRA adapter, and invalid patterns of module names.
 
-    `ranks` and `alphas` map such patterns to numbers.
+    `ranks` and `alphas` map the patterns of modules that have numbers of their own to these numbers.
     """
     problems = []
     for name, one, patterns in (("r", rank, ranks), ("lora_alpha", alpha, alphas)):
@@ -345,7 +356,8 @@ def _merge_adapter(state: _State, folder: Path, prefix: str) -> str:
     `prefix` is the encoder's name in the names of the weights.
 
     Raises:
-        InputError: Naming up to eight of the adapter's weights that do not fit the base model.
+        InputError: If the adapter cannot be merged or has no finite weights, or naming up to eight of its weights that
+            do not fit the base model.
     """
     lora, file = _read_lora(folder), _find_adapter_weights(folder)
     tensors = {k.removeprefix(_PREFIX): v for k, v in read_weights([file]).items()}
@@ -379,9 +391,9 @@ def _merge_adapter(state: _State, folder: Path, prefix: str) -> str:
 
 
 def _replace_whole(state: _State, whole: _State, lora: _Lora, targets: _Targets) -> list[str]:
-    """Replace weights of the base model, in place, by those that an adapter saved whole (heads, biases).
+    """Replace weights of the base model, in place, by those that an adapter saved whole (heads, biases); add new heads.
 
-    The result is a text for each weight that does not fit the base model.
+    The result is a text for each weight of another shape, and one text for all that the base model does not have.
     """
     faults, unknown = [], []
     for name, value in whole.items():
@@ -401,9 +413,9 @@ def _replace_whole(state: _State, whole: _State, lora: _Lora, targets: _Targets)
 def _merge_module(
     state: _State, module: str, parts: Mapping[str, torch.Tensor], lora: _Lora, targets: _Targets
 ) -> list[str]:
-    """Add a LoRA adapter's change to one weight matrix of the base model, in place and in float64.
+    """Add a LoRA adapter's change to one weight matrix of the base model and its bias, in place; computed in float64.
 
-    The result is a text for each thing that does not fit the base model.
+    The result is empty, or a list of one text on what does not fit the base model.
 
     Source: Hu et al. 2021 (LoRA): W + alpha / r * B A; Kalajdzievski 2023 (rsLoRA): alpha / sqrt(r); Liu et al. 2024
     (DoRA): each row is then scaled to a learned length m. Linear layers store [out, in], whatever fan_in_fan_out says
@@ -511,8 +523,9 @@ def _merged_config(
 
 
 def _link_files(base: Path, adapters: Sequence[Path], destination: Path) -> None:
-    """Link the small files of a base model and its adapters into a folder; later adapters' files replace earlier ones.
+    """Link the files of a base model and its adapters, but for configuration and model weights, into a folder.
 
+    A later folder's file replaces an earlier one of the same name.
     If an adapter has a tokenizer of its own, no tokenizer file of the folders before it is linked.
     """
     linked: dict[str, Path] = {}

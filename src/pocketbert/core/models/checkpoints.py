@@ -72,6 +72,8 @@ def load_model(
 ) -> PreTrainedModel:
     """Build the transformers model with the task's head, and load the folder's weights into it.
 
+    transformers logs errors only from then on, in the whole process.
+
     Args:
         folder: The model folder.
         task: The task, which determines the head and so the class of the model.
@@ -82,7 +84,8 @@ def load_model(
         The model in eval mode, fp32, on the CPU.
 
     Raises:
-        InputError: If the weights are broken, lack a head that must not be new, or do not fit the class.
+        InputError: If the family cannot do the task, if config.json or the tokenizer is not valid, or if the weights
+            are broken, lack a head that must not be new, or do not fit the class.
     """
     require_torch()
     import torch
@@ -211,7 +214,8 @@ def read_model_config(folder: ModelFolder) -> Any:
 def _build_config(folder: ModelFolder, task: Task, labels: Labels | None, new_head: bool) -> Any:
     """Build the transformers configuration of a model folder for a task.
 
-    A new head gets the names in `labels`; `new_head` allows a head that the checkpoint lacks.
+    `new_head` allows a head that the checkpoint lacks. The names in `labels` are set for such a head, or if the folder
+    has no label names; for multiple choice and a new regression head the only output has none.
     """
     import transformers
 
@@ -245,7 +249,8 @@ def _select_entries(entries: Mapping[str, Any], config_class: Any, where: str, r
     """Return the entries of config.json from which a model may be built safely.
 
     These are the entries that decide what the model computes, and those that do no harm. transformers sets every entry
-    as an attribute of the configuration, even if it thereby replaces a method.
+    as an attribute of the configuration, even if it thereby replaces a method. The number type becomes float32. Sizes
+    that contradict each other, or an unknown number type, raise InputError.
 
     Args:
         entries: The content of config.json.
@@ -332,8 +337,10 @@ def save_model(
 ) -> None:
     """Save a model as a Hugging Face folder: config.json, model.safetensors, and a tokenizer that does not pad.
 
+    Settings of sentence-transformers in the source folder are copied if the model still has its own task.
+
     Args:
-        model: The transformers model.
+        model: The transformers model. Its configuration gets the labels and its class.
         source: The model folder whose tokenizer is copied.
         labels: Label set to write into config.json.
         max_length: Longest input in tokens.
@@ -384,7 +391,7 @@ def save_model(
 
 
 def _clean_config(config: dict[str, Any], family: Family, form: str) -> dict[str, Any]:
-    """Remove local paths and null values from the content of a saved config.json, and set PocketBERT's own keys.
+    """Remove a local path and null values (but pad_token_id) from a saved config.json, and set PocketBERT's own keys.
 
     `form` is the export form: which inputs the exported files take.
     """

@@ -134,7 +134,7 @@ class ModelFolder:
 
     @property
     def labels(self) -> list[str] | None:
-        """Label names of a fine-tuned classifier, LABEL_i if config.json names none; None for other models."""
+        """Label names in config.json, or a classifier's default ones such as LABEL_i; None if another model has no real names."""
         heads = [f"For{kind}Classification" for kind in ("Sequence", "Token")]
         names = label_names(self.config)
         if self.has_head(NEXT_SENTENCE_HEAD):
@@ -176,12 +176,12 @@ class ModelFolder:
     def task_row(self, name: str) -> Task:
         """Return a task with the score function (softmax, sigmoid or none) that the model's outputs need.
 
-        The output of a head with one output is used as it is if problem_type is "regression"; else its sigmoid is
-        taken, as in transformers' pipeline and in CrossEncoder.predict of sentence-transformers, unless config.json
-        names an activation.
+        A head with one output gets the activation that config.json, or config_sentence_transformers.json of a CrossEncoder, names.
+        If none is named, the output is used as it is if problem_type is "regression" and the model is not of
+        sentence-transformers; otherwise its sigmoid is taken, as in transformers' pipeline and in CrossEncoder.predict.
 
         Raises:
-            InputError: If config.json names an activation that is not supported.
+            InputError: If an activation is named that is not supported.
         """
         if name == TaskName.SEVERAL and self.heads is not None:
             return several_task(self.heads, self.labels or ())
@@ -250,7 +250,7 @@ class ModelFolder:
         """Folder with a usable tokenizer.json: this folder, or a temporary one if it must be converted or changed.
 
         tokenizer.json is converted from a vocabulary if the folder has none, and changed if settings in other files ask
-        for it.
+        for it. The folder is temporary too if the model is used for another task, since its prompts are left out then.
 
         Raises:
             InputError: If there is nothing to convert, or it cannot be converted.
@@ -273,7 +273,10 @@ class ModelFolder:
 
     @property
     def positions(self) -> int:
-        """Longest input in tokens by the model: the usable rows of its position table, at most the family's limit."""
+        """Longest input in tokens by the model: the usable rows of its position table, or `Family.longest` without one.
+
+        It is at most the family's limit. Raises InputError if no row is usable.
+        """
         rows: int = self.config.get("max_position_embeddings") or self.family.longest
         if rows <= self.family.position_offset:
             raise InputError(Problem(f"{self.path}/config.json", f"max_position_embeddings is {rows}, no length."))
@@ -318,7 +321,7 @@ def open_model_folder(
 
     Raises:
         InputError: If there is no such model, its folder is incomplete, or an adapter does not fit it.
-        MissingBackendError: If the demo teacher is not installed.
+        MissingBackendError: If the demo teacher, or a library that loads from the Hub or merges adapters, is not installed.
     """
     path, card = locate_model(name, revision, where)
     if adapters or is_adapter_folder(path):
@@ -373,7 +376,7 @@ def _open_whole(
 
 
 def locate_model(name: str, revision: str | None, where: str, slashes: Sequence[int] = (1,)) -> tuple[Path, ModelCard]:
-    """Find the folder of a model or adapter by path, Hub name or the demo teacher's name; return it and its model card.
+    """Find a model or adapter by path, Hub name (downloading it) or the demo teacher's name; return its folder and card.
 
     `slashes` lists how many slashes a Hub name may have.
     """
@@ -390,7 +393,7 @@ def locate_model(name: str, revision: str | None, where: str, slashes: Sequence[
 
 
 def _describe_missing_config(path: Path) -> Problem:
-    """Return the error for a folder without config.json, with the folders below it that have one."""
+    """Return the error for a folder without config.json: with folders in it that have one, or how to convert TensorFlow's."""
     what = "is no Hugging Face model folder: it has no config.json."
     found = sorted(f.parent for pattern in ("*", "snapshots/*") for f in path.glob(f"{pattern}/config.json"))
     if found:

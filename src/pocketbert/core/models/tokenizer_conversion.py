@@ -1,8 +1,8 @@
 """Converting the tokenizers of checkpoints that have no tokenizer.json.
 
-They have vocab.txt, vocab.json with merges.txt, or a SentencePiece model. `convert_tokenizer` lets transformers
-convert, and compares the result with the library that owns the format, because a conversion that misses a step still
-gives tokens. transformers and sentencepiece are imported inside the functions.
+They have vocab.txt, vocab.json with merges.txt, or a SentencePiece model. `convert_tokenizer` lets transformers convert,
+unless the family has a conversion of its own. It compares the result of a SentencePiece model with the sentencepiece
+library, because a conversion that misses a step still gives tokens. Both libraries are imported inside the functions.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ COMPARISON_TEXTS = (
 def convert_tokenizer(source: Path, code: CheckpointCode = _NO_CODE, quiet: bool = False) -> str:
     """Convert the vocabulary of a folder without tokenizer.json (vocab.txt, BPE or SentencePiece) to tokenizer.json.
 
-    A converted SentencePiece vocabulary is compared with the sentencepiece library on sample texts: a note is printed for each
-    text that is tokenized differently, and too many are an error.
+    If the folder has one SentencePiece model and the family converts by transformers, the result is compared with the
+    sentencepiece library on sample texts: a note is printed for each text that is tokenized differently, and too many are
+    an error.
 
     Args:
         source: A Hugging Face folder.
@@ -73,8 +74,8 @@ def convert_tokenizer(source: Path, code: CheckpointCode = _NO_CODE, quiet: bool
         The content of tokenizer.json.
 
     Raises:
-        InputError: If the folder has no vocabulary, if its settings contradict the vocabulary, or if more than a tenth of the
-            sample texts are tokenized differently.
+        InputError: If the folder has no vocabulary that can be read, if its settings contradict the vocabulary, or if more
+            than a tenth of the sample texts are tokenized differently.
         MissingBackendError: If a library that reads the vocabulary (such as sentencepiece) is not installed.
     """
     if code.check_tokenizer is not None:

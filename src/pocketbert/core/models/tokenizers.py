@@ -81,8 +81,8 @@ def check_tokenizer(folder: Path, config: Mapping[str, Any], family: Family) -> 
     """Check that a folder's tokenizer files are files, and that the model accepts the ids of tokenizer.json if there is one.
 
     Raises:
-        InputError: If a link leads nowhere, or the tokenizer is too large, belongs to another model, or adds no special tokens. All problems are
-            listed.
+        InputError: If one of the files is no regular file or too large, or listing what the model cannot take: ids or segments that it does
+            not have, a vocabulary of special tokens only, or no special tokens around a text.
     """
     files = [folder / name for name in ("tokenizer.json", *TOKENIZER_FILES)]
     for file in files:
@@ -190,7 +190,7 @@ def _added_token(text: str, number: int, special: bool) -> dict[str, Any]:
 
 
 def _read_object(path: Path, complaint: str) -> dict[str, Any]:
-    """Read a JSON object from a file; return an empty dictionary if the file does not exist."""
+    """Read a JSON object from a file, empty if there is none; raise InputError, beginning with `complaint`, for other content."""
     content = read_json(path, MAX_TOKENIZER_MIB) if path.is_file() else {}
     if not isinstance(content, dict):
         raise InputError(Problem(str(path), f"{complaint}: no JSON object."))
@@ -212,7 +212,10 @@ def _add_tokens(content: dict[str, Any], listed: Mapping[str, dict[str, Any]]) -
 
 
 def _set_bert_normalizer(content: dict[str, Any], settings: Mapping[str, Any]) -> list[str]:
-    """Set lower case and accents of the BertNormalizer as tokenizer_config.json does, in place; return a line for each change."""
+    """Set a BertNormalizer as tokenizer_config.json asks for it (`_BERT_SETTINGS`), in place; return a line for each change.
+
+    Nothing is changed if tokenizer_config.json names a class that is not in `_BERT_CLASSES`.
+    """
     normalizer, name = content.get("normalizer"), str(settings.get("tokenizer_class") or _BERT_CLASSES[0])
     if not isinstance(normalizer, dict) or normalizer.get("type") != "BertNormalizer":
         return []
@@ -282,7 +285,9 @@ def _convert_bert_processing(processor: dict[str, Any]) -> None:
 
 
 def save_tokenizer(source: Path, max_length: int, destination: Path, family: Family | None = None) -> None:
-    """Write a model's tokenizer files so that every client cuts texts at the same length, and pads none by default.
+    """Write a model's tokenizer files, with the folder's settings applied and no padding or truncation in tokenizer.json.
+
+    The length at which clients cut texts is in tokenizer_config.json. A WordPiece tokenizer also gets its vocab.txt.
 
     Args:
         source: A Hugging Face folder; if it has no tokenizer.json, its vocabulary is converted.
@@ -291,7 +296,7 @@ def save_tokenizer(source: Path, max_length: int, destination: Path, family: Fam
         family: The model's family, which decides some entries of tokenizer_config.json.
 
     Raises:
-        InputError: If the folder has no tokenizer that can be read.
+        InputError: If the folder has no tokenizer that can be read or converted.
         MissingBackendError: If a library that reads the tokenizer is not installed.
     """
     file = source / "tokenizer.json"

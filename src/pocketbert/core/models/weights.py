@@ -77,14 +77,15 @@ def match_weights(model: Any, state: _State, folder: ModelFolder, task: Task, ne
         state: All tensors of the checkpoint by name.
         folder: The checkpoint's folder, for messages and for the family.
         task: The task, which determines the head.
-        new_head: Whether a head that the checkpoint lacks may start with random weights.
+        new_head: Whether a head that the checkpoint lacks may start with random weights. A head of another shape is
+            then left out, and a pooler may be missing.
 
     Returns:
         The tensors that the model loads, by its own parameter names.
 
     Raises:
-        InputError: If a tensor is missing, has another shape or number type, is not finite, or is used by no class of
-            the family.
+        InputError: If a tensor is missing, has another shape or number type, is not finite or too large, or is used by
+            no class of the family, or if the checkpoint's head for the task is not trained.
     """
     own = model.state_dict(keep_vars=True)
     prefix = f"{model.base_model_prefix}."
@@ -139,6 +140,8 @@ def _masked_lm_noise(own: Mapping[str, Any], state: _State, family: Family) -> s
 def missing_weights(own: Mapping[str, Any], state: _State) -> list[str]:
     """List the model's parameters that the checkpoint has under none of their names (tied weights have several).
 
+    Counters and constants that the classes generate (`GENERATED_WEIGHTS`) are left out.
+
     Args:
         own: The weights of the model by name.
         state: The checkpoint's weights, by names as in `own`.
@@ -149,7 +152,10 @@ def missing_weights(own: Mapping[str, Any], state: _State) -> list[str]:
 
 
 def canonical_names(state: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """Map each weight's name to the first name of the same tensor: a tied MLM decoder maps to the embedding table."""
+    """Map each weight's name to the first name of the same tensor: a tied MLM decoder maps to the embedding table.
+
+    Empty tensors are left out.
+    """
     first_names: dict[int, str] = {}
     # by object: weights on the meta device have no address
     return {name: first_names.setdefault(id(value), name) for name, value in state.items() if value.numel()}
@@ -157,6 +163,8 @@ def canonical_names(state: Mapping[str, torch.Tensor]) -> dict[str, str]:
 
 def _unread_weights(model: Any, own: Mapping[str, Any], state: _State, folder: ModelFolder, pooler: bool) -> list[str]:
     """List the checkpoint's tensors that neither this model nor another task's head of the same family uses.
+
+    Left out are generated counters, weights of losses, and what the family's row lists as unread.
 
     Args:
         model: The class with the task's head.
@@ -183,7 +191,7 @@ def _unread_weights(model: Any, own: Mapping[str, Any], state: _State, folder: M
 
 
 def _other_heads(model: Any, by_layer: Sequence[str]) -> set[str]:
-    """Collect the names of the head weights of every transformers class for this model's configuration.
+    """Collect the names of the head weights of this model's transformers classes for the tasks in `_OTHER_HEADS`.
 
     `by_layer` are the configuration's entries with one value per layer: models of one layer are built to list the names.
     """
@@ -206,7 +214,7 @@ def _other_heads(model: Any, by_layer: Sequence[str]) -> set[str]:
 
 
 def _invalid_numbers(own: Mapping[str, Any], state: _State) -> list[str]:
-    """Describe the weights that are no floating-point numbers, or not finite in fp32; empty if all are fine."""
+    """Return a sentence about weights that are no usable numbers (another type, not finite, immense); empty if all are fine."""
     types = [f"{k} ({str(v.dtype).removeprefix('torch.')})" for k, v in state.items() if not _fits_type(own[k], v)]
     if types:
         return [f"{len(types)} weights are not floating-point numbers: {shorten_names(types)}."]
@@ -222,7 +230,7 @@ def _invalid_numbers(own: Mapping[str, Any], state: _State) -> list[str]:
 
 
 def _fits_type(own: torch.Tensor, value: torch.Tensor) -> bool:
-    """Return whether a checkpoint's tensor can be converted to the number type of the model's tensor."""
+    """Return whether a checkpoint's tensor can be converted to the model's number type; floats need 16 bits or more."""
     if not own.is_floating_point():
         return not value.is_complex()
     return value.is_floating_point() and value.element_size() >= 2

@@ -29,7 +29,7 @@ class Answer(Protocol):
         ...
 
     def line(self, top: int = 1) -> str:
-        """Return the answer as one terminal line: fields separated by tabs, with no tab or line break inside one."""
+        """Return the answer as one terminal line; tabs and line breaks inside its labels and texts are escaped."""
         ...
 
 
@@ -172,6 +172,7 @@ class Excerpt:
         start: Index of the answer's first character in the context, in code points.
         end: Index of the character after the last one.
         score: Probability of the first token times that of the last token, in the window in which the answer was found.
+            If `text` is empty, it is the score of the best answer, which "no answer" surpassed.
         truncated: Always false, because a long context is read in windows.
     """
 
@@ -276,9 +277,9 @@ class Embedding:
     truncated: bool = False
 
     def cut(self, dimensions: int) -> Embedding:
-        """Return the first numbers of the vector, divided by their length, for a model whose vectors may be cut.
+        """Return the first `dimensions` numbers of the vector, scaled to length 1, for a model trained for such cuts.
 
-        Such a model lists the lengths that it was trained for as `answer.dimensions` of its recipe and in its model card.
+        Its recipe (`answer.dimensions`) and its model card list the lengths that it was trained for; others are not refused.
 
         Raises:
             ValueError: If the vector does not have so many numbers.

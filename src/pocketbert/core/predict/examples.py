@@ -54,10 +54,12 @@ class TeacherAnswer:
 
     Attributes:
         names: Label of each column of `values`; empty if the columns follow the label set, or are no labels.
-        values: The numbers, float64 [n, K], NaN for labels that the cell does not name: a row for a text, or for each
-            word or token of a tagged text. Of vectors float32, one for each text of a pair.
+        values: The numbers [n, K], usually float64. n is 1 for an answer about the whole text. For a tagged text there
+            is a row for each word or token, with NaN for labels that its cell does not name; for a question a row for
+            each character where the answer may start or end. Vectors are float32, one for each text of a pair.
         kinds: What the numbers can be (such as probabilities or logits), as far as they show it.
-        places: Start and end characters [n, 2] of the units; [-1, -1] for "no answer". None for whole texts.
+        places: Start and end characters [n, 2] of what each row is about; [-1, -1] for "no answer". None for whole
+            texts.
         gives_label: Whether the row has no label of its own, so that its label was taken from the answer.
     """
 
@@ -139,14 +141,14 @@ _HASHES = 1 << 256
 
 
 def hold_out(examples: Sequence[Example], rows: int) -> tuple[list[Example], list[Example]]:
-    """Split off the `rows` examples with the smallest text hashes; examples with equal texts always go together.
+    """Split off about `rows` examples: those with the smallest text hashes. Examples with equal texts go together.
 
     Args:
         examples: All rows.
-        rows: How many rows to hold out; at most half of all rows are held out.
+        rows: How many rows to hold out; equal texts can make them more or fewer. At most half of all rows are held out.
 
     Returns:
-        The rows to keep, and the held-out rows, each in file order.
+        The rows to keep, and the held-out rows, each in the order of `examples`.
     """
     half = len(examples) // 2
     if min(rows, half) <= 0:
@@ -168,17 +170,18 @@ def hold_out_share(
 ) -> tuple[list[Example], list[Example]]:
     """Split off a share of the examples by the hash of their text.
 
-    Examples with equal texts go together, and adding rows to the file moves no other row between the two parts. If all
-    rows of a label would be split off, they are kept.
+    Examples with equal texts go together. If all rows of a label would be split off, they are kept. Apart from such
+    rows, adding rows to the file moves no other row between the two parts.
 
     Args:
         examples: All rows.
         fraction: Probability with which each text is held out.
-        purpose: Text that is hashed with each row. With equal purposes, what one split keeps would all be kept by the next.
+        purpose: Text that is hashed with each row, so that splits for different purposes are independent. A second
+            split of the kept rows with the same purpose and fraction would hold out none of them.
         by_first: Whether pairs with the same first text go together, such as the passages of a query.
 
     Returns:
-        The rows to keep, and the held-out rows, each in file order.
+        The rows to keep, and the held-out rows, each in the order of `examples`.
     """
     limit = f"{int(fraction * _HASHES):064x}"
     rows = [(example, example.query_digest if by_first else example.digest) for example in examples]
@@ -193,7 +196,10 @@ def _with_purpose(digest: str, purpose: str) -> str:
 
 
 def label_names(example: Example) -> list[object]:
-    """Return the label names of a row: one, several, or those of its spans; empty for scores and answers."""
+    """Return the label names of a row: one, several, or those of its spans; empty without a label, for scores and answers.
+
+    With several heads each name is a pair (index of the head, name).
+    """
     label = example.label
     if isinstance(label, HeadLabels):
         parts = enumerate(label.labels)
@@ -204,7 +210,7 @@ def label_names(example: Example) -> list[object]:
 
 
 def drop_duplicates_of(examples: Sequence[Example], others: Sequence[Example]) -> tuple[list[Example], int]:
-    """Drop the examples whose text also occurs in `others`, such as training rows that are in the evaluation set.
+    """Drop the examples whose texts (`Example.digest`) a row of `others` has too, such as evaluation rows in training data.
 
     Returns:
         The remaining rows, and the number of rows that were dropped.

@@ -125,7 +125,7 @@ def _select_kept_tokens(
 
 
 def count_final_special_tokens(parts: NDArray[np.int64]) -> int:
-    """Count the special tokens after the last token of a text; see `Places` for `parts`."""
+    """Count the special tokens after the last token of a text, all if there is no such token; see `Places` for `parts`."""
     text = np.flatnonzero(parts >= 0)
     return len(parts) - 1 - int(text[-1]) if text.size else len(parts)
 
@@ -223,7 +223,8 @@ def open_column_reader(folder: Path) -> ColumnReader | None:
     """Open the `ColumnReader` of a model folder; None if its model reads the text only.
 
     Raises:
-        InputError: If config.json names an export form that the family does not have, or the list of entities cannot be read.
+        InputError: If config.json names an unknown family, a form that the family does not have or invalid language ids,
+            or if the list of entities cannot be read or has another length than config.json states.
     """
     path = folder / CONFIG_FILE
     config = read_config(path) if path.is_file() else {}
@@ -245,10 +246,10 @@ def open_column_reader(folder: Path) -> ColumnReader | None:
 
 
 def read_entities(path: Path) -> list[dict[str, str]]:
-    """Read the entities of a model folder as `{"id": ..., "name": ...}` in the order of their numbers.
+    """Read the entities of a model folder, `{"id": ..., "name": ...}` in the order of their numbers; some have no name.
 
     Raises:
-        InputError: If the file is missing, or holds no such list.
+        InputError: If the file is missing, or holds no such list or an empty one.
     """
     content = read_json(path, _ENTITIES_MIB) if path.is_file() else None
     entities = content.get("entities") if isinstance(content, dict) else None
@@ -264,7 +265,7 @@ def read_entities(path: Path) -> list[dict[str, str]]:
 def _read_languages(form: ExportForm, config: Mapping[str, Any], where: str) -> dict[str, int]:
     """Read from config.json which languages a model knows, as ids by name; empty for forms that read no language.
 
-    If config.json has no names, the names are ``"0"``, ``"1"``, ...
+    If config.json has no names, the names are ``"0"``, ``"1"``, ... Ids that are too large raise InputError.
     """
     graph_input = next((i for i in form.extra if i.meaning is Meaning.LANGUAGE), None)
     if graph_input is None:
@@ -332,6 +333,8 @@ class ColumnReader:
     def make_inputs(self, text: object, places: Places, where: str) -> dict[str, NDArray[np.generic]]:
         """Make the model's additional inputs for one text from its data columns.
 
+        An entity is an input at the first token of its mention only; a mention that was cut off is left out.
+
         Args:
             text: A text with columns.
             places: Character offsets of the text's L tokens.
@@ -372,7 +375,7 @@ class ColumnReader:
         return result
 
     def _sample_columns(self, text: Text) -> dict[str, Any]:
-        """Make sample columns for a text: a language, or an entity for about every third word."""
+        """Make sample columns for a text: a language, or an entity for every third word (none for some texts)."""
         seed = zlib.crc32("\x1f".join([text] if isinstance(text, str) else text).encode())
         if self.form.columns == (Meaning.LANGUAGE.value,):
             return {Meaning.LANGUAGE.value: sorted(self.languages)[seed % len(self.languages)]}

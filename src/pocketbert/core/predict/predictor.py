@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, NDArray[np.generic]]
 Matrix = NDArray[np.float32]
-"""Outputs for one text, [P, C]: P is 1 or its tokens (of fill-mask the masked ones); C labels, channels, or start and end."""
+"""Outputs for one text, [P, C]: P is 1, or the number of its tokens (for fill-mask of its masked tokens, if it has some);
+C is the number of labels or channels, or 2 for start and end."""
 Reduce = Callable[[int, Matrix], Matrix]
 
 PROBABILITIES = "probabilities"
@@ -73,7 +74,8 @@ class Predictor(Protocol):
         """Run the model on one batch of inputs and return its outputs.
 
         Args:
-            inputs: [B, L] int64 arrays by name; names that the model does not take are ignored.
+            inputs: Arrays by name, [B, L] int64 but for additional inputs of an export form; names that the model does
+                not take are ignored.
 
         Returns:
             Outputs by name, float32.
@@ -149,8 +151,9 @@ def run_rows(
 ) -> list[Matrix]:
     """Run tokenized rows through a model in batches of similar length; return one output matrix per row, in their order.
 
-    By default rows are run one at a time and unpadded, as verification needs it: the ranges of dynamic int8 depend on
-    the whole tensor, so other rows and padding change the results a little.
+    By default rows are run one at a time, with no more padding than the predictor's lengths ask for, as verification
+    needs it: the ranges of dynamic int8 depend on the whole tensor, so other rows and padding change the results a
+    little. An engine that computes rows apart (see `Predictor`) gets rows of one length together, with the same results.
 
     Args:
         predictor: The opened model file or module.
@@ -226,7 +229,11 @@ def feed(
         length: Smallest number of tokens to pad to.
 
     Returns:
-        Inputs by name, each [B, L] int64; L is the longest row unless `length` or the predictor's lengths ask for more.
+        Inputs by name, [B, L] int64, and the additional inputs of an export form; L is the longest row unless `length`
+        or the predictor's lengths ask for more.
+
+    Raises:
+        InputError: If the predictor takes no input of that length.
     """
     longest = max(length, *(len(r) for r in rows))
     return tokenizer.pad(rows, smallest_fitting_length(predictor.lengths, longest))
@@ -284,7 +291,10 @@ def split_by_text(
 
 
 def _align_heads(values: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """Put the outputs of several heads side by side: [B, C] if all are of texts, else [B, L, C], those of texts at every token."""
+    """Put the outputs of several heads side by side: [B, C], or [B, L, C] if a head tags tokens.
+
+    In the second case the outputs of heads for whole texts are repeated at every token.
+    """
     tokens = next((value.shape[1] for value in values if value.ndim == 3), None)
     if tokens is None:
         return np.concatenate(values, -1)
@@ -301,18 +311,19 @@ def join_texts(parts: Sequence[Matrix]) -> Matrix:
 
 
 class TorchPredictor:
-    """Runs a transformers model with a task head in fp32, without gradients, as the reference for model files.
+    """Runs a transformers model with a task head without gradients, as the reference for model files; returns float32.
 
-    transformers has no class that returns sentence embeddings. They are computed here in float64, without the code that
-    exported files contain, so that they are an independent reference.
+    transformers has no class that returns sentence embeddings. They are computed here from the token states in float64,
+    without the code that exported files contain, so that they are an independent reference.
 
     Args:
         model: The model; it is put into eval mode.
         task: The task, whose output names are used.
         inputs: Names of the inputs that its family takes.
         pooling: How token states are pooled to sentence embeddings, if these are an output.
-        remember: Whether to keep the outputs of each batch and return them when the same batch comes again. Only for a
-            model that does not change: files of several formats are compared with it on the same texts.
+        remember: Whether to keep the outputs of batches, up to 256 MiB with their inputs, and return them when the same
+            batch comes again. Only for a model that does not change: files of several formats are compared with it on
+            the same texts.
     """
 
     engine = "torch"
@@ -366,7 +377,7 @@ class TorchPredictor:
 def split_heads(logits: Any, task: Task) -> dict[str, Any]:
     """Split the logits of all heads, an array or a tensor [B, C] or [B, L, C], into one output per head.
 
-    Heads of whole texts are read at the first token.
+    In logits of tokens, [B, L, C], heads of whole texts are read at the first token.
     """
     first = logits[:, 0] if task.level is Level.TOKEN else logits
     return {
@@ -381,7 +392,7 @@ def pool_embeddings(
 
     Args:
         states: Token states [B, L, H].
-        attention_mask: [B, L], 1 for real tokens; a text without real tokens gives zeros.
+        attention_mask: [B, L], 1 for real tokens; a text without real tokens is pooled to zeros.
         pooling: Which states are pooled, and the layers after the pooling.
 
     Returns:

@@ -65,7 +65,7 @@ def apply_temperature(values: _Array, temperature: float, inside: bool = False) 
 
     Args:
         values: Logits [..., labels], or probabilities if `inside`.
-        temperature: Above 0; 1 changes nothing.
+        temperature: Above 0; for 1 `values` is returned as it is.
         inside: Whether the model file computed the softmax. Its probabilities p become p^(1/T), divided by their sum.
     """
     if temperature == 1:
@@ -104,7 +104,7 @@ def fit_temperature(logits: _Array, gold: NDArray[np.int64]) -> TemperatureFit:
         gold: Right labels, [N].
 
     Returns:
-        The temperature, or the reason why none was found.
+        The temperature (1 if the best one is no better than 1), or the reason why none was found.
     """
     if len(gold) < LEAST_FIT_ROWS:
         reason = f"{len(gold)} held-out rows are too few to fit a temperature; at least {LEAST_FIT_ROWS} are needed"
@@ -200,7 +200,7 @@ class ThresholdFit:
     Attributes:
         value: Probability below which an answer is unknown; None if none was found.
         why_not: Why none was found; empty if one was.
-        reached: If none was found, the highest lower accuracy that has a threshold; 0 for none.
+        reached: If none was found, the highest accuracy below the requested one that has a threshold; 0 if none has.
     """
 
     value: float | None = None
@@ -239,9 +239,9 @@ def fit_threshold(sure: NDArray[np.float64], right: NDArray[np.bool_], accuracy:
 
     If the answered rows only just reach the requested accuracy, new texts would miss it in half of all cases. A
     threshold is therefore accepted only if an exact binomial test shows that so few wrong answers would be improbable
-    at a lower accuracy. The thresholds are tried in a fixed order: from a share of the most probable rows on, each with
-    1 % more rows, until one fails. Because the order is fixed, the level of the test is divided only by the number of
-    starting shares.
+    at a lower accuracy. The thresholds are tried in a fixed order: each of four sequences starts with a share of the
+    most probable rows and goes on with 1 % more rows, until a threshold fails. Because the order is fixed, the level of
+    the test is divided only by the number of sequences.
 
     Source: Geifman and El-Yaniv 2017, "Selective Classification for Deep Neural Networks", arXiv 1705.08500, for the
     guarantee, with a delta of 0.05; Angelopoulos et al. 2021, "Learn then Test", arXiv 2110.01052 (fixed sequence
@@ -287,6 +287,8 @@ def _smallest_passing_threshold(sure: NDArray[np.float64], right: NDArray[np.boo
 
 def _binomial_tail(wrong: int, answers: int, risk: float) -> float:
     """Return the probability of at most `wrong` wrong answers, if each of `answers` is wrong with probability `risk`.
+
+    Without answers it is 1.
 
     Args:
         wrong: Number of wrong answers, 0 to `answers`.

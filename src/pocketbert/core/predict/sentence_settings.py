@@ -48,7 +48,7 @@ def is_cross_encoder(folder: Path) -> bool:
 
 
 def read_listed_processing(folder: Path) -> dict[str, Any] | None:
-    """Read how texts are processed (tokenizer and prompt settings) from a folder's artifacts.json; None if it has none."""
+    """Read tokenizer and prompt settings from a folder's artifacts.json; None without that file, empty if it has none."""
     artifacts = folder / "artifacts.json"
     if not artifacts.is_file():
         return None
@@ -126,7 +126,7 @@ def read_prompts(folder: Path) -> Prompts:
     text is null are left out.
 
     Raises:
-        InputError: If the file does not map names to texts, or does not have the default prompt.
+        InputError: If the file does not map names to texts, has too many or too long ones, or lacks the default prompt.
     """
     if (processing := read_listed_processing(folder)) is not None:
         where = folder / "artifacts.json"
@@ -185,10 +185,9 @@ _DIMENSIONS_KEY = "matryoshka_dimensions"
 
 
 def read_dimensions(folder: Path) -> list[int] | None:
-    """Read to which lengths a folder's vectors may be cut, as `write_dimensions` has written them; None if it lists none.
+    """Read the lengths to which a folder's vectors may be cut, as `write_dimensions` wrote them; None if it lists none.
 
-    Raises:
-        InputError: If the entry is no list of whole numbers above 0.
+    Lengths above the folder's ``truncate_dim`` are left out. Raises InputError for no list of 1 to 16 whole numbers above 0.
     """
     listed, cut = read_settings(folder).get(_DIMENSIONS_KEY), _read_cut(folder)
     if listed is None or (
@@ -249,7 +248,7 @@ ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "Sigmoid", "SiLU")
 """Classes of torch.nn that a Dense module may have as activation."""
 DENSE, LAYER_NORM, NORMALIZE, CUT = "Dense", "LayerNorm", "Normalize", "Cut"
 CUT_KEY = "truncate_dim"
-"""Setting with the number of a vector's first numbers that sentence-transformers returns, without scaling them again."""
+"""Setting of how many first numbers of a vector sentence-transformers returns; it does not normalize them again."""
 NORM_EPSILON = 1e-5
 """What torch's LayerNorm adds to the variance by default; the module of sentence-transformers has no setting for it."""
 _LAYER_WEIGHTS = {DENSE: ("linear.weight", "linear.bias", "residual.weight"), LAYER_NORM: ("norm.weight", "norm.bias")}
@@ -264,11 +263,11 @@ class VectorLayer:
 
     Attributes:
         kind: ``Dense``, ``LayerNorm``, ``Normalize`` (to length 1) or ``Cut`` (to its first numbers).
-        width: Length of the vector that the layer returns, for Cut at most; 0 if it is the length of its input.
+        width: Length of the vector that the layer returns, for Cut the longest; 0 if it is the length of its input.
         activation: Activation of a Dense layer, as the name of a class in torch.nn.
         residual: Whether a Dense layer's input is added to its output.
         weights: The layer's weights, float32 arrays by the names that sentence-transformers gives them.
-        digest: sha256 of the layer's weight file.
+        digest: sha256 of the layer's weight file; empty if it has none.
     """
 
     kind: str
@@ -296,7 +295,7 @@ class Pooling:
         normalize: Whether the vector is divided by its Euclidean length, as the last step.
         further: Further kinds of pooling, whose vectors are appended to that of the first.
         layers: Layers that the vector goes through, in order, before it is normalized.
-        dimensions: Numbers to which the vector may be cut, ascending; empty if it is used as a whole only.
+        dimensions: Lengths to which the vector may be cut (its first numbers), ascending; empty if it is used whole only.
     """
 
     kind: PoolingKind = PoolingKind.MEAN
@@ -328,7 +327,7 @@ DEFAULT_POOLING = Pooling()
 
 
 def read_pooling(folder: Path) -> Pooling | None:
-    """Read from modules.json how a sentence-transformers model pools token states; None if there is no such file.
+    """Read from modules.json how a sentence-transformers model pools token states, and the layers after the pooling.
 
     Source: sentence-transformers 6. modules.json lists the modules in order, each with a class and the folder of its
     settings. Only the last part of a class's name is compared, because its package was moved between versions.
@@ -337,10 +336,10 @@ def read_pooling(folder: Path) -> Pooling | None:
         folder: A Hugging Face model folder.
 
     Returns:
-        The pooling, or None if the folder has no modules.json and so is no sentence-transformers model.
+        The pooling, or None if the folder has no modules.json or holds a CrossEncoder, which pools nothing.
 
     Raises:
-        InputError: Naming every module and setting that would change the vector and is not supported.
+        InputError: If a module or a setting that would change the vector is not supported. Dropout is ignored.
     """
     path = folder / MODULES_FILE
     if not path.is_file():
@@ -409,7 +408,7 @@ def _pooling_modes(settings: dict[str, Any]) -> list[str]:
 
 
 def _read_layer(kind: str, folder: Path) -> VectorLayer:
-    """Read the settings and weights of one layer that follows the pooling; raise InputError if its kind is not supported."""
+    """Read settings and weights of one layer after the pooling; raise InputError if they are invalid or not supported."""
     from pocketbert.core.disk.weight_files import find_weight_files, read_weights
 
     path = folder / "config.json"
@@ -461,7 +460,7 @@ def _check_widths(layers: Sequence[VectorLayer], path: Path) -> None:
 
 
 def check_width(pooling: Pooling, hidden: int, where: str) -> None:
-    """Raise InputError if the first layer after the pooling expects vectors of another length than the pooling returns.
+    """Raise InputError if the first layer with weights after the pooling expects vectors of another length than it gets.
 
     Args:
         pooling: The pooling and the layers after it.
@@ -479,7 +478,7 @@ def check_width(pooling: Pooling, hidden: int, where: str) -> None:
 
 
 def vector_width(pooling: Pooling, hidden: int) -> int:
-    """Return how many numbers the text vector of a model has after pooling and the dense layers behind it.
+    """Return how many numbers the text vector of a model has after the pooling and the layers behind it.
 
     Args:
         pooling: How token states become a vector.
@@ -501,7 +500,7 @@ def add_dense(pooling: Pooling, weights: Mapping[str, NDArray[np.float32]], *, f
 
 
 def apply_layers(vectors: NDArray[np.float64], layers: Sequence[VectorLayer]) -> NDArray[np.float64]:
-    """Apply the layers that follow the pooling (dense, norm, normalization) to vectors [N, W] in float64; return [N, W']."""
+    """Apply the layers after the pooling (`VectorLayer.kind`) to vectors [N, W] in float64; return [N, W']."""
     for layer in layers:
         weights = {name: value.astype(np.float64) for name, value in layer.weights.items()}
         if layer.kind == CUT:
@@ -521,7 +520,7 @@ def apply_layers(vectors: NDArray[np.float64], layers: Sequence[VectorLayer]) ->
 
 
 def _activate(values: NDArray[np.float64], name: str) -> NDArray[np.float64]:
-    """Apply an activation function, given by the name of its torch.nn class, to an array; return the result."""
+    """Apply an activation of `ACTIVATIONS`, named as in torch.nn, to an array; other names return it unchanged."""
     match name:
         case "Tanh":
             return np.asarray(np.tanh(values))
@@ -536,13 +535,13 @@ def _activate(values: NDArray[np.float64], name: str) -> NDArray[np.float64]:
 
 
 def write_modules(folder: Path, pooling: Pooling, width: int, length: int) -> None:
-    """Write modules.json and the settings files that it names, so that sentence-transformers pools in the same way.
+    """Write modules.json with the settings and weights of its modules, so that sentence-transformers pools in the same way.
 
     Args:
         folder: The model folder, which has config.json and the tokenizer already.
         pooling: Pooling of token states to a vector, and the layers that follow it.
         width: Width H of a token state.
-        length: Longest input in tokens.
+        length: Longest input in tokens, which sentence_bert_config.json gets.
     """
     check_width(pooling, width, str(folder))
     layers = [*pooling.layers, *([VectorLayer(NORMALIZE)] if pooling.normalize else [])]

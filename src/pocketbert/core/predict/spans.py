@@ -33,7 +33,10 @@ class Span:
 
 
 def iob2_tags(labels: Sequence[str]) -> tuple[str, ...]:
-    """Return the IOB2 tags of a label set: ``O``, and ``B-x`` and ``I-x`` for each label. Tags stay as they are."""
+    """Return the IOB2 tags of a label set: ``O``, and ``B-x`` and ``I-x`` for each label ``x``.
+
+    A set that holds ``O`` or a name with such a prefix consists of tags already and is returned unchanged.
+    """
     if OUTSIDE in labels or have_iob_prefixes(labels):
         return tuple(labels)
     return (OUTSIDE, *(f"{prefix}-{name}" for name in labels for prefix in "BI"))
@@ -53,11 +56,11 @@ _PREFIXED = re.compile(r"([BIESLUMW])[-_](.+)")
 
 
 def normalize_tags(tags: Sequence[str]) -> list[str]:
-    """Convert the tags of a text from any usual scheme to IOBES, in which each span has a beginning.
+    """Convert the tags of a text from IOB1, BILOU or BMEWO to IOBES, in which each span begins with ``B-`` or ``S-``.
 
     In IOB1, the scheme of CoNLL-2003, a span begins with ``I-`` unless a span of the same label ends right before it.
-    The letters of BILOU and BMEWO, and prefixes that end in ``_``, are converted; tags without a prefix are returned as
-    they are.
+    Prefixes that end in ``_`` get a ``-``. The tags ``_``, ``-`` and the empty one become ``O``; other tags without a
+    prefix, and tags of IOB2 and IOBES, are returned as they are.
     """
     normal: list[str] = []
     open_label: str | None = None
@@ -76,17 +79,18 @@ def normalize_tags(tags: Sequence[str]) -> list[str]:
 
 
 def label_of_tag(tag: str) -> str | None:
-    """Return the label of a tag (``PER`` for ``B-PER``); None for ``O``."""
+    """Return the label of a tag: ``PER`` for ``B-PER``, None for ``O``, and a tag without a prefix itself."""
     if tag == OUTSIDE:
         return None
     return tag[2:] if tag.startswith((*_BEGIN, *_INSIDE)) else tag
 
 
 def spans_from_tags(tags: Sequence[str], places: Sequence[tuple[int, int]], single: bool = False) -> list[Span]:
-    """Convert a row of tags to labelled spans, reading IOB2 strictly (seqeval ``mode="strict"``).
+    """Convert the tags of a text's words to labelled spans, reading IOB2 strictly (seqeval ``mode="strict"``).
 
     A span is a ``B-`` (or ``S-``) tag and the ``I-`` (or ``E-``) tags of the same label after it; an ``I-`` that no
-    ``B-`` begins is ignored. Of tags without a prefix, each run of equal labels is a span; with `single`, each word.
+    ``B-`` begins is ignored. Neighbouring words with the same tag without a prefix are one span; with `single`, each
+    word is a span.
 
     Args:
         tags: N tags.
@@ -197,19 +201,19 @@ class _SpanCounts:
 
     @property
     def precision(self) -> float:
-        """Share of the predicted spans that are right."""
+        """Share of the predicted spans that are right; 0 if nothing was predicted."""
         return self.right / self.found if self.found else 0.0
 
     @property
     def recall(self) -> float:
-        """Share of the gold spans that were predicted."""
+        """Share of the gold spans that were predicted; 0 if there are none."""
         return self.right / self.gold if self.gold else 0.0
 
 
 def count_spans(gold: Sequence[Iterable[Span]], predicted: Sequence[Iterable[Span]]) -> _SpanCounts:
     """Count over all texts the predicted spans, the gold spans, and the predicted spans that are right.
 
-    A span is right if both ends and the label are those of a gold span.
+    A span is right if both ends and the label are those of a gold span. Equal spans of one text count once.
     """
     pairs = [(set(g), set(p)) for g, p in zip(gold, predicted, strict=True)]
     return _SpanCounts(sum(len(g & p) for g, p in pairs), sum(len(p) for _, p in pairs), sum(len(g) for g, _ in pairs))

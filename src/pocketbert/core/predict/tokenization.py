@@ -62,14 +62,14 @@ class TextTokenizer:
     Args:
         path: ``tokenizer.json`` or the folder that holds it.
         max_length: Longest input in tokens, special tokens included.
-        pad_id: Id to pad with; by default from the folder's config.json.
+        pad_id: Id to pad with; by default from the folder's config.json, 0 if it has none.
         padding_side: ``right`` or ``left``. By default it is read from the folder's artifacts.json, else taken from the
             family that config.json names; ``right`` without both.
         checked: Whether the checks of tokenizer.json are skipped, because this file passed them on this machine before.
 
     Raises:
         InputError: If there is no tokenizer that can be read, `max_length` is too small, the padding side is neither
-            ``right`` nor ``left``, or config.json names no known family.
+            ``right`` nor ``left``, or a file of the folder has an unknown family or invalid prompts, sides or inputs.
     """
 
     reader: ColumnReader | None = None
@@ -103,10 +103,10 @@ class TextTokenizer:
             raise InputError(Problem("padding_side", what))
 
     def with_prompt(self, name: str | None) -> TextTokenizer:
-        """Return a copy of this tokenizer with another default prompt.
+        """Return a copy of this tokenizer with another default prompt; for None this tokenizer itself.
 
         Args:
-            name: Name of the prompt; empty for no prompt, None for the folder's own default.
+            name: Name of the prompt; empty for no prompt, None to keep the default.
 
         Raises:
             InputError: If no prompt has the name.
@@ -184,6 +184,8 @@ class TextTokenizer:
     def encode(self, texts: Sequence[Text], places: bool = False) -> list[Encoded]:
         """Tokenize texts or pairs, with the default prompt put in front if the folder has one.
 
+        If the model reads data columns (`ColumnReader`), texts without columns get sample values.
+
         Args:
             texts: Texts or pairs of texts.
             places: Whether to return the tokens' character offsets in the text (`Places`), which takes longer.
@@ -192,7 +194,7 @@ class TextTokenizer:
             One row per text, in order.
 
         Raises:
-            InputError: Naming the first entry that is not text.
+            InputError: Naming the first entry that is not text, or the first with an invalid data column.
         """
         texts = self.prompts.put_before(texts)
         if (reader := self.reader) is None:
@@ -243,7 +245,7 @@ class TextTokenizer:
     def windows(self, pairs: Sequence[tuple[str, str]], stride: int) -> list[list[Encoded]]:
         """Tokenize pairs of question and context; a long context is split into overlapping windows.
 
-        Each window contains the question.
+        Each window contains the question. No prompt is put in front.
 
         Args:
             pairs: Pairs of a question and a context.
@@ -287,7 +289,10 @@ class TextTokenizer:
         return list(texts) if self.reader is None else [self.reader.with_sample_columns(text) for text in texts]
 
     def golden(self, text: Text) -> dict[str, Any]:
-        """Return token ids, segment ids and character offsets of one text, to check other tokenizer implementations."""
+        """Return token ids, segment ids and character offsets of one text, to check other tokenizer implementations.
+
+        No prompt is put in front. For a model that reads data columns ``inputs`` has the values of its additional inputs.
+        """
         with library_errors(str(self._file), "cannot encode"):
             encoding = self._tokenizer.encode(*text) if isinstance(text, tuple) else self._tokenizer.encode(text)
         row: dict[str, Any] = {
@@ -425,7 +430,11 @@ def read_pad_id(folder: Path) -> int:
 def read_padding_side(folder: Path) -> str:
     """Read the side on which inputs of a folder's model are padded: ``right`` or ``left``.
 
-    The artifacts.json of an artefact folder comes first, so that the folder's family need not be known.
+    The artifacts.json of an artefact folder comes first, so that the folder's family need not be known; else the family
+    in config.json decides. The side is ``right`` if there is neither file.
+
+    Raises:
+        InputError: If config.json names an unknown family.
     """
     if (processing := read_listed_processing(folder)) is not None:
         return str(processing.get("padding_side", _SIDES[0]))
@@ -437,7 +446,7 @@ def read_padding_side(folder: Path) -> str:
 def read_truncation_side(folder: Path) -> str:
     """Read the side on which long texts are cut, ``right`` or ``left``.
 
-    It is read from artifacts.json, else from tokenizer_config.json.
+    It is read from artifacts.json, else from tokenizer_config.json; ``right`` if the file has no such setting.
 
     Raises:
         InputError: If the file names neither ``right`` nor ``left``.

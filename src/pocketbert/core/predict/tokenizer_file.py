@@ -38,6 +38,8 @@ _PANIC = "PanicException"
 def library_errors(where: str, what: str) -> Iterator[None]:
     """Convert errors that the `tokenizers` library raises in the block to `InputError`.
 
+    A TypeError is raised as it is: it means that a caller's text is no text.
+
     Args:
         where: Name of the file in error messages.
         what: The failure in words ("cannot encode").
@@ -54,14 +56,14 @@ def library_errors(where: str, what: str) -> Iterator[None]:
 
 
 def open_tokenizer(path: Path, checked: bool = False) -> Tokenizer:
-    """Open tokenizer.json with the `tokenizers` library, after checks that its use cannot take too much memory.
+    """Open tokenizer.json with the `tokenizers` library, after checks of its memory use and of its special tokens.
 
     Args:
         path: The file.
         checked: Whether the checks are skipped, because the content passed them before.
 
     Raises:
-        InputError: If the file is missing, too large, no tokenizer, or one whose memory has no limit.
+        InputError: If the file is missing, too large or no tokenizer, or if a check refuses it.
     """
     if not path.is_file():
         raise InputError(Problem(str(path), "file not found.", "Save the tokenizer as tokenizer.json."))
@@ -77,7 +79,7 @@ def open_tokenizer(path: Path, checked: bool = False) -> Tokenizer:
 
 
 def _tokenizer_problems(content: Any) -> list[str]:
-    """List why the content of a tokenizer.json is refused, one sentence per reason; empty if it is safe.
+    """Return why the content of a tokenizer.json is refused, one sentence per reason; empty if it is accepted.
 
     Args:
         content: The content of tokenizer.json.
@@ -105,7 +107,7 @@ def _tokenizer_problems(content: Any) -> list[str]:
 
 
 def largest_segment_id(content: Mapping[str, Any]) -> int:
-    """Return the largest segment id that the post-processors of a tokenizer.json give to a token.
+    """Return the largest segment id that the templates of a tokenizer.json give to a token; 0 without a template.
 
     Args:
         content: The content of a tokenizer.json that passed the checks.
@@ -116,7 +118,7 @@ def largest_segment_id(content: Mapping[str, Any]) -> int:
 
 
 def _list_parts(step: Any) -> list[dict[str, Any]]:
-    """List a tokenizer step (such as a normalizer) and the steps nested in it, up to a limit."""
+    """List a tokenizer step (such as a normalizer) and the steps nested in it; the list ends soon after `_MAX_PARTS`."""
     pending, parts = [step], list[dict[str, Any]]()
     while pending and len(parts) <= _MAX_PARTS:
         part = pending.pop()
@@ -142,7 +144,7 @@ def _growth_of(part: Mapping[str, Any]) -> float:
 
 
 def _is_bounded_table(part: Mapping[str, Any]) -> bool:
-    """Return whether no entry of a SentencePiece normalization table replaces a character by a long text.
+    """Return whether a SentencePiece normalization table can be decoded and replaces no character by a long text.
 
     The table consists of a trie and, after it, the replacement texts, each of which ends with a zero byte.
     """
@@ -155,7 +157,7 @@ def _is_bounded_table(part: Mapping[str, Any]) -> bool:
 
 
 def _template_problems(part: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the problems of a post-processor's special tokens, such as tokens that are unknown or have other ids."""
+    """Yield what is wrong with a post-processor: a template without one of the texts, unknown tokens, or wrong token ids."""
     tokens: list[tuple[Any, Any]] = []
     if part.get("type") == "TemplateProcessing":
         for key, texts in (("single", ["A"]), ("pair", ["A", "B"])):
@@ -182,7 +184,7 @@ def _template_problems(part: Mapping[str, Any], content: Mapping[str, Any]) -> I
 
 
 def _is_template(pieces: Any, texts: list[str]) -> bool:
-    """Return whether a post-processor's template contains each of the texts exactly once, and few special tokens."""
+    """Return whether a template contains each of the texts exactly once, and at most `_MAX_SPECIAL` special tokens."""
     if not isinstance(pieces, list) or len(pieces) > _MAX_SPECIAL + len(texts):
         return False
     if not all(isinstance(p, dict) and len(p) == 1 and isinstance(next(iter(p.values())), dict) for p in pieces):

@@ -24,9 +24,9 @@ _KEY = "data.train.teacher"
 def fill_column_recipe(values: Any) -> Any:
     """Return a recipe's values with `teacher` and `signals` filled in, if its training rows have a teacher's answers.
 
-    `teacher` gets the model that the student starts from: `student.model`, or the packaged one. Stages of method `task`
-    get the weight 0 for hidden states and attention, unless the recipe sets these weights; `list_column_problems`
-    refuses others.
+    If the recipe names no `teacher`, it gets the model that the student starts from: `student.model`, or the packaged one.
+    Stages of method `task` get the weight 0 for hidden states and attention, unless the recipe sets these weights;
+    `list_column_problems` refuses weights above 0.
 
     Args:
         values: The recipe as plain values; what is no dictionary is returned unchanged.
@@ -56,12 +56,12 @@ def _fill_signals(stage: Any) -> Any:
 def list_column_problems(
     train: DataSource | None, task: TaskName, stages: Sequence[Stage], finetunes: bool, has_student: bool
 ) -> list[str]:
-    """List the recipe settings that contradict a column with a teacher's answers, a sentence each; empty without one.
+    """Return what contradicts a column with a teacher's answers: sentences, empty if nothing does or there is no column.
 
     Args:
         train: The source of the training rows, which names the column.
         task: The recipe's task.
-        stages: The stages of `distill`, which must learn from such answers alone.
+        stages: The stages of `distill`. Those that are not general must learn from such answers alone.
         finetunes: Whether a teacher is fine-tuned.
         has_student: Whether the recipe has a student.
     """

@@ -205,7 +205,7 @@ class DataSection(Section):
     @field_validator("eval", "validation", mode="before")
     @classmethod
     def _as_eval(cls, source: object) -> object:
-        """Convert a `DataSource` object to an `EvalSource`; return other values unchanged."""
+        """Return a `DataSource` object as a dictionary, which is then read as an `EvalSource`; return others unchanged."""
         if isinstance(source, DataSource) and not isinstance(source, EvalSource):
             return source.model_dump(exclude_unset=True)
         return source
@@ -219,8 +219,8 @@ class DataSection(Section):
     def eval_source(self) -> DataSource | None:
         """The source of the evaluation rows; None without any.
 
-        If a fraction of the training rows is used, that is the source of the training rows, or of the texts without
-        labels.
+        If a fraction of the training rows is used, that is the source of the training rows, or without these the first
+        source of texts without labels.
         """
         if self.eval is None or self.eval.fraction is None:
             return self.eval
@@ -228,7 +228,7 @@ class DataSection(Section):
 
     @property
     def validation_source(self) -> DataSource | None:
-        """The source of the validation rows: a source of their own, else that of the training rows."""
+        """The source of the validation rows: a source of their own, else that of the training rows; None without both."""
         own = self.validation
         return self.train if own is None or own.fraction is not None else own
 
@@ -240,7 +240,7 @@ _HEAD_METHODS = ("task", "tinybert-intermediate", "tinybert-prediction")
 def list_head_problems(
     heads: Mapping[str, HeadSection], data: DataSection, stages: Sequence[Stage], unsuited: Sequence[str]
 ) -> list[str]:
-    """List the settings of a recipe that several heads cannot have, each with the fix.
+    """Return what is wrong with a recipe for several heads: sentences with the fix, empty if nothing is.
 
     Args:
         heads: The heads by their names.

@@ -1,11 +1,11 @@
-"""Recipes as YAML files: reading, overriding by ``key.sub=value``, and checking with all problems reported at once.
+"""Recipes as YAML files: reading, overriding by ``key.sub=value``, and checking with the problems reported together.
 
 1. `load_recipe` reads a file (`parse_recipe` its text): YAML within bounds, relative paths made absolute, overrides
-   applied, values validated as a `Recipe`; `recipe_from_values` validates values of no file, `parse_option_values` parses options
+   applied, values validated as a `Recipe`; `recipe_from_values` validates a dictionary, `parse_option_values` parses options
    like overrides,
-2. `dump_recipe` writes a recipe with every default, `recipe_schema` returns its JSON Schema.
+2. `dump_recipe` writes a recipe with its defaults, `recipe_schema` returns its JSON Schema.
 
-Errors name the line of each key, the nearest valid key or value, and the fix.
+Errors name the line of a key and, where there is one, the nearest valid key or value or the fix.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         The recipe.
 
     Raises:
-        InputError: Listing every problem with file, line, nearest valid key and the fix.
+        InputError: If there is no such file or its text is not valid; see `parse_recipe`.
     """
     if not path.exists():
         raise InputError(Problem(str(path), "recipe not found.", "List the shipped ones: pocketbert recipes ls"))
@@ -100,7 +100,8 @@ def parse_recipe(text: str, path: Path, overrides: Sequence[str] = ()) -> Recipe
         overrides: Texts ``key.sub=value`` that replace values of the text; see `load_recipe`.
 
     Raises:
-        InputError: Listing every problem with file, line, nearest valid key and the fix.
+        InputError: Listing the problems with file and line and, where there is one, the nearest valid key or the fix.
+            Contradictions between sections are listed only if each value is valid by itself.
     """
     document = _parse_yaml(text, str(path))
     if document is None:
@@ -121,8 +122,10 @@ def parse_recipe(text: str, path: Path, overrides: Sequence[str] = ()) -> Recipe
 def recipe_from_values(content: dict[str, Any], title: str) -> Recipe:
     """Build and validate a recipe from a dictionary instead of a file, e.g. from a command's options.
 
+    Relative paths stay as they are.
+
     Raises:
-        InputError: Listing every problem.
+        InputError: Listing the problems, as `parse_recipe` does.
     """
     recipe, problems = _validate(_Document(title, content))
     if problems or recipe is None:
@@ -150,7 +153,7 @@ def parse_option_values(texts: Sequence[str], option: str) -> dict[str, Any]:
 
 
 def dump_recipe(recipe: Recipe) -> str:
-    """Serialize a recipe as YAML, with every default written out."""
+    """Serialize a recipe as YAML, with its defaults written out; values of None are left out."""
     content = recipe.model_dump(mode="json", by_alias=True, exclude_none=True)
     return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=110))
 
@@ -168,7 +171,7 @@ def recipe_schema() -> dict[str, Any]:
 
 
 def _parse_yaml(text: str, title: str) -> _Document | None:
-    """Parse a YAML text to a `_Document`; return None if the text is empty."""
+    """Parse a YAML text to a `_Document`; return None if the text is empty. Raises InputError if it is no usable YAML."""
     document = _Document(title, None)
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -188,7 +191,8 @@ def _parse_yaml(text: str, title: str) -> _Document | None:
 def _convert_node(node: yaml.Node, keys: _Keys, document: _Document, depth: int) -> Any:
     """Convert a YAML node to plain values; record lines, repeated keys and invalid values in the document.
 
-    `keys` is the path of keys to the node, `depth` how deep it is nested.
+    `keys` is the path of keys to the node, `depth` how deep it is nested. Too much depth or too many values raise
+    InputError.
     """
     document.lines.setdefault(keys, node.start_mark.line + 1)
     if depth > _MAX_DEPTH:
@@ -246,7 +250,10 @@ def _make_paths_absolute(value: Any, base: Path, keys: _Keys = ()) -> list[tuple
 
 
 def _absolute_path(key: str, item: str, base: Path) -> str:
-    """Return the absolute form of a local path; a Hub name is returned unchanged."""
+    """Return the absolute form of a local path; a Hub name, or an empty text, is returned unchanged.
+
+    A `model` or `dataset` is a local path if it starts with ``.`` or ``~`` or names a folder below `base`.
+    """
     path = Path(item).expanduser()
     local = key in _LOCAL_PATH_KEYS or item.startswith((".", "~")) or (base / path).is_dir()
     if not local or not item:
@@ -261,7 +268,10 @@ def _absolute_path(key: str, item: str, base: Path) -> str:
 
 
 def _apply_override(document: _Document, override: str) -> list[Problem]:
-    """Apply an override, a ``key.sub=value`` text, to a parsed recipe, in place; return the problems."""
+    """Apply an override, a ``key.sub=value`` text, to a parsed recipe, in place; return the problems.
+
+    An override of one of `_ORIGIN_KEYS` also deletes what the file says of another origin in the same mapping.
+    """
     name, equals, text = override.partition("=")
     keys: _Keys = tuple(int(k) if k.isdecimal() and len(k) <= 9 else k for k in name.strip().split("."))
     where = f"override {_quote(override)}"
@@ -335,14 +345,14 @@ def _validate(document: _Document) -> tuple[Recipe | None, list[Problem]]:
 
 
 def _contradiction_problem(text: str, document: _Document) -> Problem:
-    """Build the `Problem` for sections that contradict each other, with the line of the key that `text` begins with."""
+    """Build the `Problem` for sections that contradict each other, with the line of the key that `text` may begin with."""
     match = _LEADING_KEY.match(text)
     keys = tuple(int(k) if k.isdecimal() else k for k in match[1].split(".")) if match else ()
     return Problem(document.where(keys), f"{text[match.end() :] if match else text}.")
 
 
 def _validation_problem(error: Any, document: _Document) -> Problem:
-    """Convert a pydantic error to a `Problem` with file and line, what is allowed, and the fix."""
+    """Convert a pydantic error to a `Problem` with file and line and, for some kinds, what is allowed or the fix."""
     keys, methods = _split_location(tuple(error["loc"]))
     where = document.where(keys)
     kind, value = error["type"], error.get("input")
@@ -378,7 +388,7 @@ def _split_location(location: _Keys) -> tuple[_Keys, set[str]]:
 
 
 def _allowed_keys(keys: _Keys, methods: set[str]) -> list[str]:
-    """Return the keys that are allowed in the section at `keys`; in a stage, the keys of its method."""
+    """Return the keys that are allowed in the section at `keys`, in a stage those of its method; empty if there is none."""
     model: Any = Recipe
     is_name = False
     for key in keys:

@@ -91,7 +91,8 @@ def list_rungs(config: Mapping[str, Any], family: Family, task: TaskName, pairs:
 def _estimate_cost(rung: Rung, depth: int) -> float:
     """Estimate the time of a rung's training, as a multiple of that of three layers, for a teacher of `depth` layers.
 
-    A step runs all layers of the teacher once, and those of the student forward and, at twice the work, backward.
+    A step runs all layers of the teacher once, and those of the student forward and, at twice the work, backward. A
+    static student has a fixed cost, and one with all layers of the teacher none.
     """
     if rung.layers == 0:
         return _STATIC_COST
@@ -110,8 +111,9 @@ def _is_prunable(config: Mapping[str, Any], family: Family, width: int) -> bool:
 def rung_recipe(recipe: Recipe, rung: Rung, share: float = 1.0) -> Recipe:
     """Return the plain recipe that trains one student of a recipe with `student: auto`.
 
-    The stage of `distill` stays as it is, with two exceptions: a static student learns outputs and gold labels only, at the rate of a
-    table; and a student with all layers of the teacher learns for one step, since it gives the teacher's answers from the start.
+    The stage of `distill` keeps its settings but for its length (`share`) and two students. A static student learns outputs and gold
+    labels only, with its own learning rate, without dropout, for twice as many passes, and usually from stored answers of the teacher.
+    A student with all layers of the teacher learns for one step, since it gives the teacher's answers from the start.
 
     Args:
         recipe: The recipe.

@@ -143,7 +143,7 @@ class StudentPlan(Section):
         return self.model_dump(mode="json", exclude_none=True)
 
     def is_chosen(self, file: PlannedFile) -> bool:
-        """Return whether a file is that of the chosen student, or of one that the run chooses among."""
+        """Return whether a file has the chosen scheme and is of the chosen student, or of one that the run chooses among."""
         if file.scheme is not self.scheme:
             return False
         if self.chosen == AUTO:

@@ -168,7 +168,11 @@ class QuantizeSection(Section):
         return tuple(self.files) if self.files is not None else (QuantizedFile(scheme=self.scheme),)
 
     def written(self, formats: Sequence[Format]) -> frozenset[WrittenFile] | None:
-        """Return (format, scheme, runtime) of every quantized file in these formats; None if a budget chooses them."""
+        """Return (format, scheme, runtime) of the listed files for these formats; None if a budget chooses the files.
+
+        A file for one runtime counts for the format of that runtime; a file for any runtime counts for each format that
+        its entry allows, even for a format without its scheme.
+        """
         if self.budget is not None:
             return None
         return frozenset(
@@ -240,7 +244,7 @@ class QuantizeSection(Section):
 def list_calibration_problems(section: QuantizeSection) -> list[str]:
     """Return a problem in a list if a calibration method is set that no listed quantized file uses; else an empty list.
 
-    A recipe without any quantized file has no problem: a budget search adds files later.
+    A recipe that lists no quantized file has no problem, since a budget search may add files later.
     """
     files = section.files or [] if section.budget is not None else section.wanted
     schemes = list(dict.fromkeys(f.scheme for f in files if f.scheme is not Scheme.FP32))
@@ -251,10 +255,10 @@ def list_calibration_problems(section: QuantizeSection) -> list[str]:
 
 
 def list_choice_problems(wanted: Sequence[QuantizedFile], formats: Sequence[Format], calibration: bool) -> list[str]:
-    """List the problems of the chosen quantized files, such as schemes that no exported format has, each with the fix.
+    """Return what is wrong with the chosen quantized files, such as schemes that no exported format has: sentences.
 
-    A file that names no runtime is made in each format that has its scheme, and each format must get at least one such
-    file. A file for one runtime is made in the format of that runtime.
+    A file that names no runtime is made in each format that has its scheme; if there are such files, each format must
+    get at least one of them. A file for one runtime is made in the format of that runtime.
 
     Args:
         wanted: The quantized files that the recipe asks for.
@@ -302,7 +306,7 @@ def _is_possible(file: QuantizedFile, format: Format) -> bool:
 
 
 def _coverage_problems(files: Sequence[QuantizedFile], formats: Sequence[Format]) -> list[str]:
-    """List the formats in which none of the files is possible, and the schemes that no exported format has."""
+    """Return sentences about formats in which none of the files is possible, and schemes that no exported format has."""
     names, problems = " or ".join(f"'{f.scheme}'" for f in files), []
     without = [f for f in formats if files and not any(_is_possible(file, f) for file in files)]
     for format in without:

@@ -1,7 +1,7 @@
 """The recipe as typed data (`Recipe`), with its smaller sections; `recipe.file` reads it from YAML.
 
 The sections of data, student, stages and quantized files have modules of their own. `Recipe` checks that the
-sections do not contradict each other, and reports all contradictions at once in a `ContradictionError`.
+sections do not contradict each other, and reports the contradictions together in a `ContradictionError`.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class BenchmarkSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _fill_from_preset(cls, values: object) -> object:
-        """Fill in the values of the preset, so that the stored recipe holds the settings that were used."""
+        """Fill in what the given preset sets and the section does not, so that the stored recipe holds the settings used."""
         if not isinstance(values, dict) or values.get("preset") not in list(Preset):
             return values
         preset = PRESETS[Preset(values["preset"])]
@@ -329,8 +329,8 @@ class Recipe(Section):
         """Check that the recipe's settings fit together, and return the recipe unchanged.
 
         Raises:
-            ContradictionError: Listing every contradiction, most of them between two sections, and every
-                setting that is missing although another one needs it.
+            ContradictionError: Listing the contradictions, most of them between two sections, and settings that
+                are missing although another one needs them. Problems of several heads are listed alone.
         """
         if problems := self._head_problems():
             raise ContradictionError(problems)
@@ -380,7 +380,7 @@ class Recipe(Section):
 
     @property
     def task_row(self) -> Task:
-        """The recipe's task: a row of the table, or that of its heads, whose columns are not known before the data is read."""
+        """The recipe's task; with several heads their joint task, without the labels, which are known after reading the data."""
         if self.tasks is None:
             return task_of(self.task)
         heads = self.tasks.items()
@@ -402,7 +402,7 @@ class Recipe(Section):
         return self.student is not None and self.student.vocabulary is not None
 
     def _head_problems(self) -> list[str]:
-        """List settings that a model with several heads cannot have, and a `task` that contradicts `tasks`."""
+        """Return sentences about settings that several heads cannot have, or about a `task` that contradicts `tasks`."""
         if (self.tasks is not None) is not (self.task is TaskName.SEVERAL):
             if self.tasks is None:
                 return ["tasks: task is several, and its heads are not listed: add tasks: {NAME: {task: ...}, ...}"]
@@ -423,7 +423,7 @@ class Recipe(Section):
         return list_head_problems(self.tasks, data, self.distill, [key for key, is_set in unsuited.items() if is_set])
 
     def _transfer_problems(self) -> list[str]:
-        """List settings of unlabelled texts that no stage can use, or that do not fit the task."""
+        """Return sentences about `data.transfer` (texts without labels) that the recipe cannot use, or `data.mix` without rows."""
         transfer, problems = self.data.transfer, []
         if transfer is None:
             if self.data.mix is not None and self.data.train is None:
@@ -464,7 +464,7 @@ class Recipe(Section):
         return problems
 
     def _budget_problems(self) -> list[str]:
-        """List what a recipe with a budget lacks: training rows, evaluation rows, a large enough `verify.max_drop`."""
+        """Return sentences about rows that a budget needs, a `verify.max_drop` below its own, and students that cannot be."""
         budget = self.quantize.budget
         if budget is None:
             return []
@@ -479,7 +479,10 @@ class Recipe(Section):
         return problems + list_smaller_student_problems(budget.students, self.task, self.student)
 
     def _form_problems(self) -> list[str]:
-        """List settings that an export form with additional inputs does not allow: a student, or data."""
+        """Return what is wrong with `export.form` and `export.entities`: a list of one sentence, or an empty one.
+
+        A form with additional inputs allows no student and no data; entities need such a form.
+        """
         form, sources = self.export.form, (self.data.train, self.data.eval, self.data.corpus)
         if self.export.entities is not None and form in (None, TEXT_ONLY):
             return ["export.entities: is read with a form that has entities: set export.form"]
@@ -491,7 +494,7 @@ class Recipe(Section):
         ]
 
     def _training_problems(self) -> list[str]:
-        """List settings of the section `training` and of validation rows that have no effect in this recipe."""
+        """Return sentences about settings of `training` and validation rows that the recipe cannot use; empty if none."""
         section, task, problems = self.training, self.task_row, list[str]()
         known = [m.name for m in (task.metric, *task.others)]
         known += [f"{h.name}.{m.name}" for h in task.heads for m in (h.task.metric, *h.task.others)]
@@ -516,9 +519,9 @@ class Recipe(Section):
         return problems
 
     def _general_problems(self, general: list[bool]) -> list[str]:
-        """List problems of stages that train on plain text: their order, and the data and head that they need.
+        """Return sentences about stages on plain text or augmented rows that lack data or a head, or stand in a wrong order.
 
-        `general` has, for each stage of `distill`, whether it is such a stage.
+        `general` has, for each stage of `distill`, whether it trains on plain text.
         """
         problems, methods = [], ", ".join(method_names(lambda s: s.general))
         if any(general) and self.student is not None and self.student.init == "pruned":
@@ -553,7 +556,7 @@ class Recipe(Section):
         return problems
 
     def _task_problems(self) -> list[str]:
-        """List settings of the recipe's sections `data`, `teacher` and `answer` that the recipe's task does not allow."""
+        """Return sentences about settings of `data`, `teacher` and `answer` that the task needs or does not allow."""
         task, problems = self.task_row, []
         own = {"train": self.data.train, "eval": self.data.eval if self.data.eval_source is self.data.eval else None}
         sources = [(k, s) for k, s in own.items() if s is not None]

@@ -113,7 +113,7 @@ class Updates(Section):
         return self.model_copy(update={"steps": ceil(self.epochs * rows / self.batch), "epochs": None})
 
     def passes(self, rows: int) -> str:
-        """Describe the length of training in words: ``180 steps of 32 rows: 0.64 passes over 9,003 rows``."""
+        """Describe the length of training, given in `steps`: ``180 steps of 32 rows: 0.64 passes over 9,003 rows``."""
         passes = self.steps * self.batch / max(rows, 1)
         shown = f"{passes:,.0f}" if passes >= 100 else f"{passes:.3g}"
         return f"{self.steps:,} steps of {self.batch:,} rows: {shown} passes over {rows:,} rows"
@@ -193,7 +193,7 @@ class Stage(Updates):
         return bool(getattr(self, "augmented", False))
 
     def is_taught(self, task: TaskName) -> bool:
-        """Return whether the stage learns the teacher's outputs for unlabelled rows, and so reads data.transfer."""
+        """Return whether the stage learns the teacher's outputs or layers on unlabelled rows, and so reads data.transfer."""
         return False
 
     def needs_labels(self, task: TaskName) -> bool:
@@ -216,10 +216,10 @@ class Stage(Updates):
         return None
 
     def problems(self, place: StagePlace) -> list[str]:
-        """List settings of the stage that contradict the rest of the recipe.
+        """Return what is wrong with the stage or contradicts the rest of the recipe.
 
         Returns:
-            One sentence for each; if one key is wrong, the sentence begins with the key and a colon.
+            Sentences, empty if nothing is wrong; if one key is wrong, the sentence begins with the key and a colon.
         """
         return []
 

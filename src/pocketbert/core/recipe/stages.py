@@ -67,7 +67,10 @@ class SignalWeights(TermWeights):
 
     @property
     def from_pairs(self) -> tuple[str, ...]:
-        """Names of the weighted terms that compare the texts of pairs, if the task is feature extraction."""
+        """Names of those terms among labels, margins and negatives that have a weight above 0.
+
+        For feature extraction they compare the texts of pairs; for other tasks `labels` is the loss on gold labels.
+        """
         return tuple(name for name in ("labels", "margins", "negatives") if getattr(self, name))
 
     def active(self) -> tuple[Signal, ...]:
@@ -119,7 +122,7 @@ class TaskStage(Stage, Optimisation):
         return bool(self.signals.from_pairs)
 
     def problems(self, place: StagePlace) -> list[str]:
-        """List problems: a layer map of the wrong length, terms on pairs for another task, or several of them."""
+        """Return sentences about a layer map of the wrong length, terms on pairs for another task, or several such terms."""
         problems, terms = _layer_map_problems(self.layers, place), self.signals.from_pairs
         if place.task is not TaskName.FEATURE_EXTRACTION and {*terms} - {"labels"}:
             problems.append(
@@ -182,9 +185,9 @@ class DistilBertStage(GeneralText, Optimisation):
     )
 
     def problems(self, place: StagePlace) -> list[str]:
-        """List settings of the stage that contradict each other.
+        """Return what is wrong with the stage: sentences, empty if nothing is.
 
-        These are ``masking: none`` although masked tokens are to be learnt, and a cache of predictions that does not
+        Found are ``masking: none`` although masked tokens are to be learnt, and a cache of predictions that does not
         fit the loss.
         """
         problems = []
@@ -232,7 +235,7 @@ class LayerStage(Stage, Optimisation):
     )
 
     def problems(self, place: StagePlace) -> list[str]:
-        """List problems: a layer map of the wrong length, or another projection than that of an earlier stage."""
+        """Return sentences about a layer map of the wrong length, or another projection than that of earlier stages."""
         earlier = [s.projection for s in place.stages[: place.number] if isinstance(s, LayerStage)]
         problems = _layer_map_problems(self.layers, place)
         if earlier and self.projection is not earlier[0] and len(set(earlier)) == 1:
@@ -401,7 +404,7 @@ class MobileBertStage(GeneralText, Updates):
 
     @model_validator(mode="after")
     def _check_phases(self) -> MobileBertStage:
-        """Raise ValueError for weights and steps with which a phase of the training would learn nothing."""
+        """Raise ValueError for weights, masking, pairs or steps with which a phase of the training would learn nothing."""
         problems = []
         if self.weights.next_sentence and not self.pairs:
             problems.append("pairs: false leaves no next sentence to tell: set weights.next_sentence: 0")
@@ -421,12 +424,15 @@ class MobileBertStage(GeneralText, Updates):
         return self
 
     def problems(self, place: StagePlace) -> list[str]:
-        """List a problem if the layer map has more or fewer entries than the student has layers."""
+        """Return a sentence, in a list, if the layer map has more or fewer entries than the student has layers."""
         return _layer_map_problems(self.layers, place)
 
 
 def _layer_map_problems(layers: list[int] | None, place: StagePlace) -> list[str]:
-    """List a problem if a layer map has not one entry for each student layer; None, the default map, has no problem."""
+    """Return a sentence, in a list, if a layer map does not have one entry for each student layer; else an empty list.
+
+    Nothing is wrong with None, the default map, nor with any map while the number of layers is unknown.
+    """
     if layers is None or place.depth is None or len(layers) == place.depth:
         return []
     return [f"{place.where}.layers: lists {len(layers)} layers, the student has {place.depth}"]
@@ -477,7 +483,7 @@ class ReplacedTokensStage(GeneralText, Optimisation):
         return self
 
     def problems(self, place: StagePlace) -> list[str]:
-        """List the other stages that train a fill-mask head, which a student of this method does not have."""
+        """Return a sentence for each general stage that trains a fill-mask head, which a student of this method lacks."""
         others = [n for n, s in enumerate(place.stages) if s.general and getattr(s, "teaches_words", False)]
         return [
             f"{place.where}: the student judges tokens and guesses none, distill.{n} trains guesses: leave one of both "
@@ -505,7 +511,7 @@ class PretrainStage(GeneralText, Optimisation):
     )
 
     def problems(self, place: StagePlace) -> list[str]:
-        """List a problem if no token is hidden, so that there are none to learn."""
+        """Return a sentence, in a list, if ``masking: none`` hides no tokens to learn; else an empty list."""
         if self.masking is not MaskingKind.NONE:
             return []
         return [f"{place.where}.masking: none hides no tokens to learn from: name another, such as dynamic"]
@@ -555,7 +561,11 @@ class QatStage(Stage, Optimisation):
         return self.format
 
     def problems(self, place: StagePlace) -> list[str]:
-        """List problems: the stage is not the last one, or the recipe does not write the file that it trains for."""
+        """Return what is wrong with the stage: sentences, empty if nothing is.
+
+        Found are a stage after it, ``precision: bf16``, a file that the recipe does not write, and settings (runtime,
+        activation, format) that its scheme does not have.
+        """
         where, scheme, runtime, problems = place.where, self.scheme, self.runtime, []
         if place.number != len(place.stages) - 1:
             problems.append(

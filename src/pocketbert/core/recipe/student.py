@@ -48,7 +48,10 @@ class VocabularySection(Section):
 def list_vocabulary_problems(
     section: VocabularySection, task: TaskName, stages: Sequence[Stage], has_rows: bool
 ) -> list[str]:
-    """List recipe settings that contradict a reduced vocabulary, one sentence each."""
+    """Return what contradicts a reduced vocabulary in a recipe: sentences, empty if nothing does.
+
+    `has_rows` states whether the recipe has training and evaluation rows.
+    """
     problems = []
     if not has_rows:
         problems.append(
@@ -70,9 +73,10 @@ def list_vocabulary_problems(
 
 
 def _token_problems(section: VocabularySection, task: TaskName, stages: Sequence[Stage]) -> list[str]:
-    """List settings that compare student and teacher token by token, where the student splits texts into other tokens.
+    """Return sentences about a task or stages that compare single tokens, if the student splits texts into other tokens.
 
-    It does if rare tokens are left out of its vocabulary (`at_least`) or words are split again at random (`resplit`).
+    It does if rare tokens are left out of its vocabulary (`at_least`) or words are split again at random (`resplit`);
+    otherwise the list is empty.
     """
     defaults = {key: default for key, default in (("at_least", 1), ("resplit", 0)) if getattr(section, key) > default}
     if not defaults:
@@ -195,7 +199,10 @@ class StudentSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, values: object) -> object:
-        """Read the word ``auto`` as a section with the default limits, and give another width the init that it can have."""
+        """Turn the word ``auto`` into a section with default limits, and set the default of `init` for other widths.
+
+        It is ``embeddings`` if `layers` and one of `hidden` and `heads` are given.
+        """
         if isinstance(values, dict) and values.get("layers") and (values.get("hidden") or values.get("heads")):
             return {"init": "embeddings", **values}
         return {"auto": {}} if values == "auto" else values
@@ -248,7 +255,10 @@ class StudentSection(Section):
         return self
 
     def _static_problems(self) -> list[str]:
-        """List settings that contradict ``layers: 0`` (a student without layers), or `dimensions` with layers."""
+        """Return what is wrong with settings beside ``layers: 0``, or with `dimensions` without it: one sentence or none.
+
+        A student with ``layers: 0`` is static: a table of token vectors and a head.
+        """
         if self.layers != 0:
             only = "dimensions is for a student without layers: set layers: 0, or leave it out"
             return [only] if self.dimensions is not None else []
@@ -259,7 +269,7 @@ class StudentSection(Section):
         return [f"{', '.join(given)}: {what}; leave out what else is given"] if given else []
 
     def _pruning_problems(self) -> list[str]:
-        """List settings that contradict ``init: pruned``: `intermediate` is missing, or `hidden`, `heads` or `size` is set."""
+        """Return what contradicts ``init: pruned``: sentences for a missing `intermediate`, or for `hidden`, `heads`, `size`."""
         problems = []
         if self.intermediate is None:
             problems.append("init: pruned needs intermediate: N, the feed-forward neurons that stay in each layer")
@@ -276,10 +286,7 @@ class StudentSection(Section):
 
 
 def list_static_problems(student: StudentSection, task: TaskName, stages: Sequence[Stage]) -> list[str]:
-    """List the task and stages that a student without layers cannot have, each with the fix.
-
-    Students with layers have no such problems.
-    """
+    """Return sentences, with the fix, about a task or stages that a student without layers cannot have; empty for others."""
     if student.layers != 0:
         return []
     problems, tasks = [], (*_TEXT_TASKS, TaskName.FEATURE_EXTRACTION)
@@ -297,7 +304,7 @@ def list_static_problems(student: StudentSection, task: TaskName, stages: Sequen
 
 
 def list_shard_problems(student: StudentSection | None, stages: Sequence[Stage], *, has_model: bool) -> list[str]:
-    """List the settings with which the weights of a teacher cannot be divided among processes (`teacher.shard`), each with the fix.
+    """Return why the weights of a teacher cannot be divided among processes (`teacher.shard`): sentences with the fix, or none.
 
     Args:
         student: The section `student`; None without one.
@@ -330,7 +337,9 @@ def list_shard_problems(student: StudentSection | None, stages: Sequence[Stage],
 def list_auto_problems(
     student: StudentSection, task: TaskName, stages: Sequence[Stage], *, has_model: bool
 ) -> list[str]:
-    """List the settings with which a run cannot choose its student by itself, each with the fix; empty for other students.
+    """Return why a run cannot choose its student by itself (`student: auto`): sentences with the fix; empty if it can.
+
+    The list is empty for other students too.
 
     Args:
         student: The section `student`.
@@ -376,7 +385,7 @@ class SmallerStudent(Section):
 
     @model_validator(mode="after")
     def _check_smaller(self) -> SmallerStudent:
-        """Raise ValueError if the student would not be smaller than the recipe's own."""
+        """Raise ValueError if neither neurons nor pieces are given, so that nothing would be smaller."""
         if self.intermediate is None and self.vocabulary is None:
             raise ValueError("nothing is smaller: give intermediate: N, vocabulary: {}, or both")
         return self
@@ -417,7 +426,7 @@ class RecipeBudget(BudgetSection):
 def list_smaller_student_problems(
     students: Sequence[SmallerStudent], task: TaskName, own: StudentSection | None
 ) -> list[str]:
-    """List the recipe settings that contradict the smaller students of a budget, each with the fix."""
+    """Return what contradicts the smaller students of a budget: sentences, empty if nothing does or there are none."""
     key = "quantize.budget.students"
     if not students:
         return []

@@ -1,7 +1,7 @@
 """Runs that choose their student by themselves (`student: auto`): the smallest one that keeps enough of the teacher.
 
 `AutoStudentRun` makes the teacher, then trains students from the smallest on, scores each on validation rows, and measures size and
-latency of its file. A static student is trained fully at once. Encoders are trained briefly, until one keeps enough already; then the
+latency of its file (after a brief training only if the recipe limits them). A static student is trained fully at once. Encoders are trained briefly, until one keeps enough already; then the
 promising ones are trained fully, the smallest first. The run goes on as that of a plain recipe with the student that won, whose
 weights it takes over. Every training is a step of the run folder (in ``tried``), so that a killed run continues with what is finished.
 """
@@ -54,7 +54,9 @@ _MOST_COST = 2.2
 
 
 class AutoStudentRun(ChoosingRun):
-    """A run that chooses its student where the recipe says `student: auto`; with a plain recipe as `ChoosingRun`.
+    """A run that chooses its student if the recipe says `student: auto`; with another recipe it behaves as `ChoosingRun`.
+
+    If the recipe names no validation rows, a tenth of the training rows compare the students.
 
     Args:
         recipe: A recipe, or its file.
@@ -81,8 +83,9 @@ class AutoStudentRun(ChoosingRun):
         Arguments as of `Run.execute`.
 
         Raises:
-            GateError: As `ChoosingRun.execute`, and if no student keeps enough within the limits, unless the recipe then takes the best;
-                all that was tried is kept.
+            GateError: As `ChoosingRun.execute`, and if no student keeps enough of the teacher's score within the limits and the recipe
+                does not ask for the best one then. All trained students are kept.
+            InputError: If there are too few validation rows, several processes, or no student that can be made and exported.
         """
         choice = self._choice
         if choice is None:
@@ -123,7 +126,10 @@ class AutoStudentRun(ChoosingRun):
             print_note(f"  and in the section data: validation: {{fraction: {_VALIDATION_SHARE:g}}}")
 
     def plan(self, until: str | None = None) -> list[tuple[str, str, str, str]]:
-        """List the steps of the run, as `Run.plan` does, with the student that was chosen before, if any."""
+        """List the steps of the run, as `Run.plan` does, with the student that was chosen before.
+
+        If none was, the step ``students`` stands for the choice.
+        """
         choice = self._choice
         if choice is None or until is not None:
             return super().plan(until)
@@ -137,7 +143,7 @@ class AutoStudentRun(ChoosingRun):
         return [*steps[:first], ("students", TRIED_FOLDER, "to do", ""), *steps[first:]]
 
     def _write_recipe(self) -> None:
-        """Write the recipe with `student: auto` to the run folder, where no student is chosen yet."""
+        """Write the recipe with `student: auto`, which names no student yet, to the run folder."""
         assert self._choice is not None
         write_atomic(self.path / RECIPE_FILE, dump_recipe(self._choice.recipe))
 
@@ -231,7 +237,7 @@ class _StudentChoice:
         return tried
 
     def failure(self, tried: TriedStudents) -> GateError:
-        """Return the error for limits that no student keeps, with the one that came nearest and what to do."""
+        """Return the error for limits that no student keeps, with the fully trained one that came nearest and what to do."""
         lines = [
             f"No student has {tried.limits} (lower end of the {CONFIDENCE:.0%} interval, {tried.rows:,} validation rows)."
         ]
@@ -252,7 +258,10 @@ class _StudentChoice:
         return GateError([*lines, f"All students stay in {self.run.path / TRIED_FOLDER}; nothing was exported."])
 
     def _find_winner(self) -> Rung | None:
-        """Train students until the smallest that keeps enough is found; return it, or None."""
+        """Train students, the smaller ones first, until one keeps enough within the limits; return it, or None if none does.
+
+        The static student is trained fully, encoders briefly at first; those that are promising are trained fully then.
+        """
         for rung in (r for r in self.rungs if r.layers == 0):
             if self.keeps(self._try(rung, fully=True)):
                 return rung
@@ -271,7 +280,10 @@ class _StudentChoice:
         return None
 
     def _find_best(self) -> Rung | None:
-        """Return the fully trained student inside the other limits that keeps most, if the recipe asks for it."""
+        """Return the fully trained student inside the limits on size and latency that keeps most of the teacher's score.
+
+        None if there is none, or if the recipe is to fail if no student keeps enough.
+        """
         inside = [r for r in self.rungs if (s := self.students[r.name]).trained == "fully" and not self._over_limit(s)]
         if self.limits.if_none_keeps == "fail" or not inside:
             return None
@@ -280,7 +292,8 @@ class _StudentChoice:
     def _try_fully(self, rungs: Sequence[Rung]) -> Rung | None:
         """Train briefly trained students fully, the smallest first; return the first that keeps enough, or None.
 
-        Those that are not promising are left out, and those that would leave no time for the one which is most likely to keep enough.
+        Two kinds are left out: students that are not promising, and students whose training would leave no time for the one that is
+        most likely to keep enough.
         """
         if not rungs:
             return None
@@ -297,7 +310,10 @@ class _StudentChoice:
         return None
 
     def _try_briefly(self, rungs: Sequence[Rung]) -> list[Rung]:
-        """Train students briefly, up to the first that keeps enough already or is over a limit; return those inside the limits."""
+        """Train students briefly, up to the first that keeps enough already or is over a limit; return those inside the limits.
+
+        A student with all layers of the teacher is trained fully, since it needs one step only.
+        """
         inside = list[Rung]()
         for rung in rungs:
             record = self._try(rung, fully=rung.is_teacher)
@@ -309,7 +325,14 @@ class _StudentChoice:
         return inside
 
     def _try(self, rung: Rung, fully: bool) -> TriedStudent:
-        """Train a student, unless that was done, and return its record with score, size and latency."""
+        """Train a student, unless it was trained fully before, and return its record with the score.
+
+        Size and latency are measured once, after a brief training only if the recipe limits them. A static student that training
+        refuses has a note instead.
+
+        Raises:
+            GateError: If the teacher's score is not above 0, so that there is nothing to keep.
+        """
         before = self.students[rung.name]
         if before.trained == "fully":
             return before
@@ -359,7 +382,7 @@ class _StudentChoice:
         return self.students[rung.name]
 
     def _estimate_files(self) -> None:
-        """Estimate size and latency of encoders that were trained briefly and not measured, by a line through two that were."""
+        """Estimate size and latency of trained encoders that were not measured, on a line through the smallest and the largest measured one."""
         measured = [(r, s) for r in self.rungs if r.layers and (s := self.students[r.name]).p50_ms is not None]
         if len(measured) < 2:
             return
@@ -377,7 +400,7 @@ class _StudentChoice:
                 self._update(rung, bytes=round(size), p50_ms=p50 if p50 > 0 else None, estimated=True)
 
     def _over_limit(self, record: TriedStudent) -> str:
-        """Return which limit the file of a student exceeds; empty if none."""
+        """Return which limit the file of a student exceeds; empty if it exceeds none, or was not measured."""
         size, latency = self.limits.max_size_mb, self.limits.max_latency_ms
         if size is not None and record.bytes is not None and record.bytes > 1e6 * size:
             return f"larger than {size:g} MB"
@@ -386,7 +409,7 @@ class _StudentChoice:
         return ""
 
     def keeps(self, record: TriedStudent) -> bool:
-        """Return whether a student keeps enough of the teacher's score, with confidence, inside the other limits."""
+        """Return whether the lower end of a student's interval keeps enough of the teacher's score, inside the limits on size and latency."""
         return record.low is not None and record.low >= self.limits.keep and not self._over_limit(record)
 
     def _is_promising(self, rung: Rung) -> bool:

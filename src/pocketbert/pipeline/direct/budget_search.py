@@ -100,7 +100,7 @@ class SearchInputs(CandidateInputs):
 
     @cached_property
     def texts(self) -> list[Text]:
-        """Texts of some of the rows that choose files. Latency is measured on them."""
+        """Texts of up to 100 of the rows that choose files. Latency is measured on them."""
         chosen = sorted(self.choosing.rows.examples, key=lambda e: e.digest)[:_TIMED_TEXTS]
         return [e.input for e in chosen]
 
@@ -171,7 +171,7 @@ def search_files(
 
 
 def exported_file_error(inputs: SearchInputs, folder: Path) -> float:
-    """Measure how far a smaller student's exported file is from the recipe's own student's, in one format.
+    """Measure how far a smaller student's exported file is from that of the recipe's own student, in the first format.
 
     Args:
         inputs: Exported model and rows of the smaller student.
@@ -251,8 +251,9 @@ class _FormatSearch:
     def _predicted_worse(self, spec: CandidateSpec) -> str:
         """Predict whether a smaller student's candidate file is worse than another one; return why, else "".
 
-        The errors of a student and of a scheme are independent, so that their squares add up to the square of the
-        predicted one. If latency is limited, nothing is predicted, because every file has to be timed.
+        The errors of a student and of a scheme are taken as independent: their squares add up to the square of the
+        predicted one. Nothing is predicted if the own student's file was not ranked, or if latency is limited, because
+        every file has to be timed then.
         """
         if self.errors.get(spec.name) is None or self.budget.max_p90_ms is not None:
             return ""
@@ -276,7 +277,7 @@ class _FormatSearch:
     def _measure(self, names: Sequence[str]) -> None:
         """Time candidate files if the budget limits latency, then check and score the files on the Pareto front.
 
-        A file that fails its check leaves the front, and others take its place, until all files on the front are
+        The front is that of the fast enough files, or of all if none is fast enough. A file that fails its check leaves the front, and others take its place, until all files on the front are
         scored.
         """
         if self.budget.max_p90_ms is not None and names:
@@ -313,7 +314,7 @@ class _FormatSearch:
             chosen: The best file so far; None if none is inside the budget.
 
         Returns:
-            Whether any file was written.
+            Whether there is a further candidate that was not predicted to be worse. It may still be too large to be written.
         """
         if self.files.reference is not self.files:
             return False
@@ -451,7 +452,10 @@ class SearchFiles(CandidateFiles):
         return self.recall_figure(Scored, spec, [self.inputs.choosing_digest], score)
 
     def time(self, specs: Sequence[CandidateSpec]) -> dict[str, float]:
-        """Time candidate files in turns, and return the 90th percentile of each in ms, by its name."""
+        """Time candidate files in turns, and return the 90th percentile of each in ms, by its name.
+
+        Files without a measurement are left out.
+        """
         from pocketbert.benchmarks.measurement import BenchmarkOptions, Variant
 
         model = self.inputs.model

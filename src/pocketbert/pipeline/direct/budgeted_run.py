@@ -67,6 +67,8 @@ _STUDENTS_KEY = "quantize.budget.students"
 class ChoosingRun(Run):
     """A run that chooses its files inside the budget of its recipe. Without a budget it is an ordinary run.
 
+    With a budget, half of the eval rows choose files, unless the recipe sets `data.selection`.
+
     Args:
         recipe: A recipe, or the recipe made for a data file.
         folder: The run folder.
@@ -92,8 +94,9 @@ class ChoosingRun(Run):
             until: Name of the last step to run, without a search; None to run all.
 
         Raises:
-            GateError: As `Run.execute`, and if a format has no file inside the budget. The exported files and the
-                measured numbers are kept then.
+            GateError: As `Run.execute`, and if a format (with smaller students: every student) has no file inside the
+                budget. The exported files and the measured numbers are kept then.
+            InputError: If a budget search cannot run with this recipe on this machine.
         """
         budget = self.recipe.quantize.budget
         if until is not None or budget is None:
@@ -171,7 +174,7 @@ def _check_budget(run: Run, limits: RecipeBudget) -> None:
 
 
 def _pruning_problems(run: Run, students: Sequence[SmallerStudent]) -> list[Problem]:
-    """Return a problem for each smaller student that cannot be made by pruning the recipe's student."""
+    """Return what is wrong with the smaller students, which are made by pruning the recipe's student; empty if nothing is."""
     own, problems = run.recipe.student, list[Problem]()
     if own is None or not students:
         return []
@@ -221,6 +224,9 @@ def _export_and_search(run: Run, budget: RecipeBudget, schemes: Sequence[Scheme]
 
     Returns:
         The record of the search, with the chosen files.
+
+    Raises:
+        GateError: If a format has no file inside the budget; with smaller students, if no student has one in every format.
     """
     run.execute(until=run.recipe.export.formats[-1].value)
     folder, students = run.path / _SEARCH_FOLDER, list[ConsideredStudent]()
@@ -308,9 +314,10 @@ class _StudentSearch:
         return merge_student_results(students, best), records
 
     def _train_and_search(self, smaller: SmallerStudent, before: Sequence[StudentResult]) -> StudentResult:
-        """Train a smaller student, and search its quantized files unless none of them could be the best one.
+        """Train a smaller student, and search its best quantized file of each format inside the budget.
 
-        `before` are the results of the students searched so far, the recipe's own first.
+        Only a record with a note on the reason is returned if the student cannot be trained, or if none of its files could be
+        inside the budget and better than those of `before`, the results of the students so far (the recipe's own first).
         """
         run = _run_of_student(self.run_of_own, smaller, self.budget.student_steps, self.run_of_own.data)
         record = ConsideredStudent(name=smaller.name)
@@ -338,9 +345,10 @@ class _StudentSearch:
         return StudentResult(record, search_files(inputs, self.budget, self.schemes, self.figures, errors))
 
     def _score(self, run: Run, record: ConsideredStudent) -> ConsideredStudent:
-        """Score a trained student on the rows that choose files, and return its record with the score.
+        """Score a trained student on the rows that choose files; return its record with its size and its loss against the own student.
 
-        If none of its files can be inside the budget, the record has a note that says why.
+        If it keeps too little of the teacher's score, or none of its files can be inside the budget, the record has a note
+        that says why.
         """
         parameters = read_training(run.weights).parameters
         record = record.model_copy(update={"parameters": parameters})

@@ -47,7 +47,7 @@ CANDIDATES_FOLDER = "candidates"
 
 
 def candidate_files(format: Format) -> list[ModelFile]:
-    """List the quantized files, for any runtime, that can be made of a format's exported file, one per scheme."""
+    """List the quantized files that can be made of a format's exported file, one per scheme; none made for a single runtime."""
     from pocketbert.quantize import files  # noqa: F401  the back ends register their rows
     from pocketbert.quantize.table import list_rows
 
@@ -70,7 +70,7 @@ class FigureCache:
     The file is saved after each new value.
 
     Args:
-        path: The file; read if it exists.
+        path: The file; read if it exists. A file that cannot be read counts as empty.
     """
 
     def __init__(self, path: Path) -> None:
@@ -166,8 +166,8 @@ class Ranked(Figure):
     """The distance of a candidate file from the exported file on the calibration rows.
 
     Attributes:
-        rel: RMS difference of the answers, relative to their spread.
-        agreement: Share of rows with the same first label; None if the task has no such label.
+        rel: RMS difference of the answers, relative to their spread; NaN if their shapes differ.
+        agreement: Share of rows (of tags: of tokens) with the same most likely label; None if the task has no such label.
     """
 
     rel: float
@@ -234,7 +234,10 @@ class CandidateFiles:
         return self.folder / "-".join(["all", *spec.left]) / Path(spec.file.path).name
 
     def write(self, spec: CandidateSpec) -> Written:
-        """Write a candidate file, unless that was done before; return its digest and size, or why it failed."""
+        """Write a candidate file, unless the cache has the outcome; return its digest and size, or why it failed.
+
+        A cached file may have been removed since; `ensure_written` writes it again.
+        """
         file, recipe = spec.file, self.inputs.model.recipe
         rows = self.inputs.calibration_digest if file.scheme.static else ""
         decides: list[object] = [self.source_digest, file.format, file.scheme, file.runtime, rows, installed_versions()]

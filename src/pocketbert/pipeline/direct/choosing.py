@@ -96,9 +96,9 @@ def is_within(candidate: Candidate, budget: BudgetSection, limit: str) -> bool:
 
 
 def pareto_front(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidate files that no other one beats in both size and error, smallest first.
+    """Return the candidate files on the Pareto front, smallest first: no other one is at most as large and at most as far off.
 
-    Broken candidates are left out.
+    Of equal ones the first is returned. Broken candidates are left out.
     """
     front: list[Candidate] = []
     for candidate in sorted((c for c in candidates if c.sound), key=lambda c: (c.bytes or 0, _error(c))):
@@ -108,7 +108,10 @@ def pareto_front(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def best_candidate(candidates: Sequence[Candidate], budget: BudgetSection) -> Candidate | None:
-    """Return the candidate file to keep, by `ACCURATE` or `SMALLEST`; None if none is inside the budget."""
+    """Return the candidate file to keep; None if none is inside the budget.
+
+    It is the one that `ACCURATE` describes or, if the budget lets the smallest file win, `SMALLEST`.
+    """
     return min((c for c in candidates if c.inside), key=lambda c: _preference(c, budget), default=None)
 
 
@@ -138,7 +141,7 @@ def _measured_value(candidate: Candidate, limit: str) -> float | None:
 def _excess_factor(candidate: Candidate, budget: BudgetSection) -> float:
     """Return by which factor a candidate exceeds the budget's limits, at its worst limit.
 
-    The factor is 1 if the candidate keeps all limits, and infinite if something was not measured.
+    The factor is 1 if the candidate keeps all limits, and infinite if something was not measured or is NaN.
     """
     ratios = [1.0]
     for name, limit in budget.set_limits.items():
@@ -195,7 +198,7 @@ def cannot_win(error: float, best: StudentResult | None, budget: BudgetSection) 
 def merge_student_results(considered: Sequence[StudentResult], best: StudentResult) -> list[FormatResult]:
     """Merge the search results of all students, so that only the best student's files stay chosen.
 
-    Of the files of all students, each format gets one Pareto front.
+    In each format the scored files of all students together get one Pareto front.
     """
     findings = [(f, c is best) for c in considered for f in c.findings]
     scored = [x for f, _ in findings for x in f.candidates if x.drop is not None]
@@ -203,7 +206,7 @@ def merge_student_results(considered: Sequence[StudentResult], best: StudentResu
     on_front = {id(x) for format in formats for x in pareto_front([x for x in scored if x.format is format])}
 
     def merged(candidate: Candidate, kept: bool) -> Candidate:
-        """Return a candidate, chosen only if it was and is of the best student, marked if on the front."""
+        """Return a candidate that stays chosen only if `kept`, and that is marked if it is on the Pareto front."""
         return candidate.model_copy(update={"chosen": candidate.chosen and kept, "front": id(candidate) in on_front})
 
     return [replace(f, candidates=[merged(x, kept) for x in f.candidates]) for f, kept in findings]
@@ -248,7 +251,7 @@ def describe_candidate(candidate: Candidate, metric: str = "") -> str:
 def describe_failure(result: FormatResult, budget: BudgetSection) -> list[str]:
     """Return lines on why a format has no file inside the budget.
 
-    They name the nearest file, the limits that would accept it, and the candidates that are broken.
+    They name the nearest file and the limits that would accept it, if there is one, and the candidates that are broken.
     """
     lines = [f"{result.format}: no file is inside {budget.text}."]
     if result.nearest is not None:
@@ -259,7 +262,10 @@ def describe_failure(result: FormatResult, budget: BudgetSection) -> list[str]:
 
 
 def chosen_files(chosen: Sequence[Candidate]) -> list[QuantizedFile]:
-    """Return the entries for ``quantize.files`` of a recipe that make exactly the chosen files, one per format."""
+    """Return the entries for ``quantize.files`` of a recipe that make exactly the chosen files.
+
+    It is one entry if one scheme makes them all and no role stays float, else one per format.
+    """
     schemes = {c.format: c.scheme for c in chosen}
     for scheme in Scheme:
         made = {f: FORMATS[f].smaller(scheme) if FORMATS[f].takes(scheme) else None for f in schemes}

@@ -78,7 +78,7 @@ class _Side:
 
 
 def diff_models(old: str, new: str, source: DataSource, options: DiffOptions | None = None) -> ModelDiff:
-    """Compare two models on the rows of a data file; see `pocketbert.api.diff`.
+    """Return how the answers of two models to the rows of a data file differ, and their latencies; see `pocketbert.api.diff`.
 
     Args:
         old: The model to compare with: a folder or Hub name, or ``FOLDER:WHAT`` with a scheme, a format or a file.
@@ -87,7 +87,9 @@ def diff_models(old: str, new: str, source: DataSource, options: DiffOptions | N
         options: Limits, and how the models are opened and timed; None for the defaults.
 
     Raises:
-        InputError: If a model cannot be opened, or both cannot be compared on these rows.
+        InputError: If a model cannot be opened, both cannot be compared on these rows, or an option does not fit: a limit on
+            flips for answers that are numbers or vectors, or a limit on the score for rows without labels.
+        MissingBackendError: If the library that opens a model is not installed.
     """
     options = options or DiffOptions()
     with report_waiting("opening both models"):
@@ -139,11 +141,11 @@ def _open_side(name: str, where: str, threads: int | None, task: TaskName | None
     Args:
         name: The name: a folder, a Hub name, or ``FOLDER:WHAT``.
         where: ``OLD`` or ``NEW``, for errors.
-        threads: Threads of the model; None for all cores.
-        task: Task of the other model, which is used if this model names none itself.
+        threads: Threads of the model; None for as many as its engine takes by itself.
+        task: Task of the other model, which is used for a Hugging Face model that names none itself.
 
     Raises:
-        InputError: If there is no such model.
+        InputError: If there is no such model, it names no task, or the folder is a run without a packed artefact folder.
     """
     path, words = _split_name(name)
     folder = find_artefact_folder(Path(path).expanduser())
@@ -168,6 +170,8 @@ def _split_name(name: str) -> tuple[str, list[str]]:
 
 def _open_artefact(name: str, folder: Path, words: Sequence[str], where: str, threads: int | None) -> _Side:
     """Open a file of an artefact folder, chosen by words that are a format, a scheme or a path in the folder.
+
+    Without words it is the folder's default file.
 
     Raises:
         InputError: If two words are of one kind, or the folder has no such file.
@@ -200,10 +204,10 @@ def _open_artefact(name: str, folder: Path, words: Sequence[str], where: str, th
 
 
 def _open_torch(name: str, where: str, threads: int | None, other_task: TaskName | None) -> _Side:
-    """Open a Hugging Face model with PyTorch, as a run opens its teacher.
+    """Open a Hugging Face model with PyTorch, as a run opens its teacher. `threads` sets PyTorch's threads for the process.
 
     Raises:
-        InputError: If there is no such model, or it has no head for a task.
+        InputError: If there is no such model, or neither this model nor the other one names a task.
         MissingBackendError: If torch or transformers is not installed.
     """
     folder = open_model_folder(name, where=where)
@@ -241,10 +245,10 @@ def _open_torch(name: str, where: str, threads: int | None, other_task: TaskName
 
 
 def _check_same_task(old: _Side, new: _Side) -> None:
-    """Check that two models have the same task and the same set of labels. The order of the labels may differ.
+    """Check that two models have one head each, the same task and the same set of labels, in any order.
 
     Raises:
-        InputError: If they do not.
+        InputError: If a model has several heads, or if tasks or labels differ.
     """
     tasks = [side.head.task.name for side in (old, new)]
     for side in (old, new):
@@ -270,10 +274,10 @@ def _check_same_task(old: _Side, new: _Side) -> None:
 
 
 def _read_rows(side: _Side, source: DataSource, must_be_labelled: bool) -> tuple[list[Example], bool]:
-    """Read the rows that both models are asked, and find out whether the rows have labels.
+    """Return the rows that both models answer, and whether the answers can be scored on them.
 
-    If no column of labels is found, the rows are read without labels and a note says so, unless a label column was
-    named or is needed.
+    They can be if the rows have labels or, for fill-mask, in any case. If no column of labels is found, the rows are read
+    without labels and a note is printed, unless the user named a label column or labels are needed.
 
     Args:
         side: One of the models, whose task decides what a label is.
@@ -281,7 +285,7 @@ def _read_rows(side: _Side, source: DataSource, must_be_labelled: bool) -> tuple
         must_be_labelled: Whether labels are needed, because a limit on the score is set.
 
     Raises:
-        InputError: If the file cannot be read, or the rows must have labels and have none.
+        InputError: If the file cannot be read, the rows must have labels and have none, or a text does not fit the task.
     """
     kind, name = side.head.task.labels, Path(source.title).name
     columns = side.tokenizer.reader.form.columns if side.tokenizer.reader else ()
@@ -348,7 +352,7 @@ def _prepare_rows(
 def _add_latency(
     diff: ModelDiff, old: tuple[_Side, Prepared], new: tuple[_Side, Prepared], options: DiffOptions
 ) -> ModelDiff:
-    """Measure the latencies of both models shortly on the same texts, and return the comparison with them."""
+    """Measure the latencies of both models briefly on the same texts, and return a copy of `diff` with them."""
     from pocketbert.benchmarks.statistics import paired_ratio
 
     with report_waiting("timing both models in turns"):
@@ -372,7 +376,7 @@ def _add_latency(
 def _time_in_turns(
     old: tuple[_Side, Prepared], new: tuple[_Side, Prepared]
 ) -> tuple[tuple[list[float], list[float]], int]:
-    """Time single inferences of both models in turns on the same texts, after a warm-up.
+    """Time single inferences of both models in turns on the same texts, after a warm-up, for about `_TIMED_S` seconds at most.
 
     Returns:
         The times in ms of each model, in the order in which they were taken, and the number of texts.

@@ -93,7 +93,12 @@ def export_model(
             instead of exporting again.
 
     Returns:
-        The folder.
+        The folder. If it was finished before from the same inputs, nothing is done.
+
+    Raises:
+        InputError: Listing every problem of the model and the options, or if `output` holds files that may not be replaced.
+        MachineError: If the machine has far too little memory or disk space.
+        GateError: If a file fails a gate; no folder is written then.
     """
     if ready is None and (problems := unread_calibration(options)):
         raise InputError(problems)
@@ -123,7 +128,13 @@ def export_model(
 
 
 def plan_export(model: str, output: Path, options: ExportOptions, *, overwrite: bool) -> list[tuple[str, str]]:
-    """Return title and state of each step of an export, without running any; see `pocketbert.api.plan_export`."""
+    """Return title and state of each step of an export, without running any; see `pocketbert.api.plan_export`.
+
+    All steps have the same state: ``finished`` if the output was written from the same inputs before, else ``to do``.
+
+    Raises:
+        InputError: As `export_model`.
+    """
     if problems := unread_calibration(options):
         raise InputError(problems)
     recipe, folder = export_recipe(model, options)
@@ -206,7 +217,7 @@ class Forecast(NamedTuple):
 
 
 def forecast_export(formats: Sequence[Format], model: ModelFolder) -> Forecast:
-    """Estimate the time, memory and disk space of a model's export from the size of its weights and its layers."""
+    """Estimate the time, memory and disk space of an export from the formats, the size of the weights and the number of layers."""
     costs = [FORMATS[format].cost for format in formats]
     layers, size = model.family.read_size(model.config, "num_hidden_layers"), model.fp32_bytes
     layers = 12 if layers is None else layers
@@ -307,9 +318,9 @@ def _resolve_model(name: str, where: str) -> str:
 
 
 def option_problems(model: str, options: ExportOptions) -> list[Problem]:
-    """List problems of command-line options that do not depend on the model; each problem names the flag.
+    """Return what is wrong with command-line options whatever the model is, by flag; empty if nothing is.
 
-    Options that depend on the task are not checked if no task is named, or several heads, because their problems could be wrong.
+    If the user names no task, or several heads, label names and answer settings are not checked, because they depend on the task.
     """
     task = options.task if options.task != TaskName.SEVERAL else None
     checked = options if task else replace(options, labels=None, answer={})
@@ -381,7 +392,10 @@ def _recipe_content(model: str, name: str, options: ExportOptions, task: str) ->
 
 
 def _recipe_value(value: object) -> object:
-    """Convert an option's value to plain strings, numbers, lists and dictionaries, as YAML has them."""
+    """Convert an option's value to plain strings, numbers, lists and dictionaries, as YAML has them.
+
+    True becomes an empty section, which has its defaults.
+    """
     match value:
         case True:  # a section with its defaults
             return {}
@@ -416,7 +430,7 @@ def options_of_folder(
     schemes: Sequence[str],
     runtimes: Sequence[str],
 ) -> ExportOptions:
-    """Return the export options that make an artefact folder's files again, with schemes for quantized files.
+    """Return the options that export an artefact folder's exported files again, with the given schemes for quantized files.
 
     Args:
         model: The folder.

@@ -51,11 +51,13 @@ def verify_folder(model: Path, source: DataSource | None, max_drop: float, recor
         model: The folder.
         source: Labelled rows to score an artefact folder's files on; None to score nothing. A run folder is scored on
             the rows of its recipe.
-        max_drop: Largest allowed loss of a quantized file against its fp32 file, as a fraction of the metric.
+        max_drop: Largest allowed loss of a quantized file against the exported file, as a fraction of the metric. For a
+            run folder its recipe decides.
         record: Whether to write the scores into the artefact folder.
 
     Raises:
         InputError: If the folder is neither kind, if its run is not finished, or if an option does not apply.
+        GateError: If the scores are to be recorded and a gate failed.
     """
     if is_marked(model, RUN_FOLDER_KIND):
         if record:
@@ -79,7 +81,11 @@ def verify_folder(model: Path, source: DataSource | None, max_drop: float, recor
 
 
 def _verify_run(folder: Path) -> Verification:
-    """Verify the files of a run folder again, and write the result to its ``verify.json``."""
+    """Verify the files of a run folder again, and write the result to its ``verify.json`` and to the mark of step `verify`, if any.
+
+    Raises:
+        InputError: If a file was not exported yet, or the golden rows are not there.
+    """
     run = _open_run(folder)
     with run.folder.locked():
         missing = [name for name in (*run.recipe.export.formats, "golden") if run.folder.marks.read(name) is None]
@@ -132,9 +138,10 @@ def measure_folders(
     Args:
         models: Run folders or artefact folders.
         options: What to measure; None for the default options of folders.
-        texts: Texts to measure on.
+        texts: Texts to measure on; empty for the project's own sentences.
         imports: Result files of measuring tools on other machines.
-        record: Whether to write the results into the artefact folder, which must be the only folder then.
+        record: Whether to write the results into the artefact folder, which must be the only folder then. Nothing is
+            written if a file gave wrong answers.
         facts: What the user states about saved outputs, such as the device.
 
     Raises:
@@ -168,6 +175,9 @@ def write_report(folder: Path, output: Path, overwrite: bool, baseline: Path | N
 
     Returns:
         The path of the page.
+
+    Raises:
+        InputError: If the folder is of no such kind, or the page cannot be written there.
     """
     if baseline is not None:
         from pocketbert.benchmarks.report.comparison import write_comparison
@@ -208,8 +218,9 @@ def pack_run(run_folder: Path, output: Path, overwrite: bool, platform: str | No
         platform: The platform of the app; None to write the artefact folder.
 
     Raises:
-        GateError: If a step failed, or the packed folder gives other answers than the library that the checkpoint was
-            made for.
+        InputError: If the folder is of no such kind, or holds files that may not be replaced.
+        GateError: If a step failed, a file did not pass or changed since, or the packed folder gives other answers than
+            the library that the checkpoint was made for.
     """
     if platform is not None:
         return _pack_for_platform(run_folder, output, platform, overwrite)
@@ -227,7 +238,11 @@ def pack_run(run_folder: Path, output: Path, overwrite: bool, platform: str | No
 
 
 def _pack_for_platform(model: Path, output: Path, name: str, overwrite: bool) -> Path:
-    """Copy the files that apps on one platform need from an artefact folder to `output`, unless it has them already."""
+    """Write the files that apps on one platform need of an artefact folder to `output`, unless it has them already.
+
+    Raises:
+        InputError: If `output` has other packed files and `overwrite` is not set, or the folder lacks a needed file.
+    """
     platform = platform_named(name)
     output = resolve_output_folder(output, model)
     finish_interrupted(output)

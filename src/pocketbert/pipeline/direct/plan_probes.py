@@ -114,7 +114,10 @@ class PlanGround:
 
     @cached_property
     def rungs(self) -> list[Rung]:
-        """The students that a run could train and export, the one with the least work first; raise InputError if none has layers."""
+        """The students that a run could train and export, the one with the least work first.
+
+        A static student is left out if the vectors may not be the mean of the token states. Raises InputError if no student has layers.
+        """
         rungs, problems = list_exportable_rungs(self.recipe, self.model, self.pairs)
         if not any(rung.layers for rung in rungs):
             what = f"no student with layers of '{self.model.title}' can be made: its config.json names no layers."
@@ -123,13 +126,16 @@ class PlanGround:
 
     @property
     def _allows_mean(self) -> bool:
-        """Whether the answers can be of the mean of token vectors, the only text vector of a static student."""
+        """Whether the task can do with the mean of the token states, the only text vector that a static student has."""
         is_embedding = self.data.head.task.name is TaskName.FEATURE_EXTRACTION
         return not is_embedding or pooling_for(self.recipe, self.model).kinds == (PoolingKind.MEAN,)
 
     @cached_property
     def kept(self) -> PieceSelection | None:
-        """The pieces that a pruned vocabulary keeps; None without rows, and where a run would refuse it."""
+        """The word pieces that a pruned vocabulary keeps; None without training rows, or if a run would refuse it.
+
+        If the pieces cannot be chosen or do not cover the rows, the reason is added to `notes`.
+        """
         recipe, section = self.recipe, VocabularySection()
         if list_vocabulary_problems(section, recipe.task, recipe.distill, "train" in self.data.splits):
             return None
@@ -157,7 +163,7 @@ class PlanGround:
         return named
 
     def shape(self, rung: Rung, pieces: int) -> StudentShape:
-        """Return the sizes of a student that decide what its files take."""
+        """Return the numbers of layers, neurons and pieces of a student, from which sizes and times of its files are estimated."""
         size = self.model.family.read_size(self.teacher.config.to_dict(), "intermediate_size")
         return StudentShape(rung.layers, rung.layers * int(rung.width or size or 1), pieces)
 
@@ -167,13 +173,13 @@ class PlanGround:
 
 @dataclass
 class Probe:
-    """A student that is exported with random weights.
+    """A student that is exported with random weights, to measure its files.
 
     Attributes:
         name: Its name.
         rung: Its shape.
-        pieces: Pieces of its vocabulary.
-        timed: Whether its files are timed; those with another vocabulary take as long as those with all pieces.
+        pieces: Number of pieces in its vocabulary.
+        timed: Whether its files are timed. Of students that differ in the vocabulary only, which take equally long, one is.
         files: The written file and its size, by format and scheme.
     """
 
@@ -185,7 +191,11 @@ class Probe:
 
 
 def choose_probes(ground: PlanGround, named: str | None) -> list[Probe]:
-    """Return the students to export: the static ones, the ends of the depths, the first narrow one, one with fewer pieces, a named one."""
+    """Return the students to export with random weights (probes).
+
+    They are the static one, the shallowest, the deepest and the narrow one with the least work. With a pruned vocabulary the static and the
+    shallowest one are exported with it too, and so is the student called `named`.
+    """
     full = [rung for rung in ground.rungs if rung.layers and rung.width is None]
     narrow = [rung for rung in ground.rungs if rung.width is not None]
     static = [rung for rung in ground.rungs if not rung.layers]
@@ -201,7 +211,7 @@ def choose_probes(ground: PlanGround, named: str | None) -> list[Probe]:
 def find_missing_probe(ground: PlanGround, probes: Sequence[Probe], name: str | None) -> Probe | None:
     """Return a probe for the student of that name; None if it is among the probes, or there is no such student.
 
-    It is timed unless a student that differs in its vocabulary only is.
+    Its files are timed, unless those of a student that differs only in its vocabulary are.
     """
     if any(probe.name == name for probe in probes):
         return None
@@ -240,7 +250,11 @@ def _export_seconds(probe: Probe, format: Format, schemes: int) -> float:
 def export_probes(
     ground: PlanGround, probes: Sequence[Probe], formats: Sequence[Format], schemes: Sequence[Scheme], work: Path
 ) -> None:
-    """Write the files of the probes with random weights, one folder for each, and record path and size of each in `files`."""
+    """Write the files of the probes with random weights, and record path and size of each in the probe's `files`.
+
+    The exported file is recorded as fp32, whatever it stores, and also for a scheme that makes no smaller file. Files that are
+    not timed are removed once they are sized.
+    """
     from pocketbert.export.prepare import prepare_with_shared_weights
     from pocketbert.quantize import quantize
 
@@ -278,7 +292,7 @@ def export_probes(
 
 
 def _make_folder(model: RunModel, file: ModelFile) -> Path:
-    """Return the path of a file, in whose folder it can be written."""
+    """Return the path at which a model file is written, and make its folder."""
     path = model.source(file)
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
@@ -318,9 +332,10 @@ FileTimes = dict[tuple[str, Format, Scheme, str], tuple[float, float]]
 def time_files(
     ground: PlanGround, probes: Sequence[Probe], schemes: Sequence[Scheme], devices: Sequence[str], threads: int
 ) -> tuple[FileTimes, float]:
-    """Time the probes' files side by side on the devices; return the times and the mean number of tokens of the texts.
+    """Time files of the probes in turns on the devices; return the times and the mean number of tokens of the texts.
 
-    Files that no device runs, such as Core ML packages away from a Mac, are noted and have no times.
+    Only files of timed probes in one of the schemes are timed. Formats that no device runs, such as Core ML away from a Mac, get a
+    note instead, and so does a device that was busy. Without any file to time the result is empty, with 0 tokens.
     """
     from pocketbert.benchmarks.devices.table import refusals
     from pocketbert.benchmarks.measurement import BenchmarkOptions, Variant
@@ -374,9 +389,11 @@ def _read_times(result: BenchmarkResult, keys: Mapping[str, tuple[str, Format, S
 
 
 def time_training(ground: PlanGround, rungs: Sequence[Rung]) -> tuple[dict[str, float], float | None]:
-    """Estimate the minutes that the training of each student takes, and those of the teacher's fine-tuning, from some steps of each.
+    """Estimate the minutes of each student's training (all seeds together), and those of the teacher's fine-tuning.
 
-    Nothing is estimated without rows, or where a column of the data teaches.
+    Some steps are made of the static, the shallowest and the deepest student, and of the fine-tuning; the other students are estimated
+    from these. Without training rows, or with a column of answers as teacher, the result is empty. The teacher's minutes are None if it
+    is not fine-tuned.
     """
     recipe = ground.recipe
     if "train" not in ground.data.splits or recipe.column is not None:
@@ -414,7 +431,8 @@ def time_training(ground: PlanGround, rungs: Sequence[Rung]) -> tuple[dict[str, 
 def _time_stage(ground: PlanGround, rung: Rung, rows: Any, stage: Any, work: Path) -> float:
     """Estimate the seconds of the stage that trains a student of one shape, from some steps.
 
-    Where the stage stores the teacher's answers the teacher answers each row once; it also makes the table of a static student.
+    If the stage caches the teacher's answers, the teacher's time counts once per row instead of once per step. For a static student the
+    time in which the teacher computes its embedding table is added.
     """
     from pocketbert.distill.methods.task import TaskDistillation
     from pocketbert.distill.training.loop import frozen

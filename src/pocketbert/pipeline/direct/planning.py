@@ -75,11 +75,13 @@ def plan_students(
     output: Path | None = None,
     overwrite: bool = False,
 ) -> StudentPlan:
-    """Find what the students of a teacher would weigh and take, and choose one; see `pocketbert.api.plan_students`.
+    """Return the sizes, latencies and training times of a teacher's students, and the choice of one; see `pocketbert.api.plan_students`.
+
+    With an output folder the plan and its page are written there, and the recipe unless no student is inside the limits. `check_choice`
+    raises GateError in that case.
 
     Raises:
-        InputError: Listing every problem of the options.
-        GateError: If no student is inside the limits; the plan is written all the same, without a recipe.
+        InputError: Listing every problem of the options, or if teacher or rows cannot be used.
         MachineError: If there is too little room for the files.
     """
     limits, devices, formats, schemes = _check_options(data, options)
@@ -221,7 +223,8 @@ def _open(data: DataFiles | None, options: PlanOptions, overrides: Sequence[str]
     """Make the recipe, open its teacher and read its rows.
 
     Raises:
-        InputError: If they cannot be read, or the recipe's students learn in another way than by one stage of method task.
+        InputError: If recipe, teacher or rows cannot be read, if the model has several heads, or if the recipe does not train a student in
+            one stage of method `task`.
     """
     if data is not None:
         start = starting_recipe(data, folder, overrides, compare_students=False)
@@ -264,7 +267,10 @@ def _measure_files(
     devices: Sequence[str],
     threads: int,
 ) -> tuple[FileTimes, float]:
-    """Export the probes to a temporary folder and time their files; return the times and the mean number of tokens of the texts."""
+    """Export students with random weights (probes) to a temporary folder, and time their files.
+
+    Returns the times and the mean number of tokens of the texts. Sizes are recorded in the probes.
+    """
     with temporary_folder(Path(tempfile.gettempdir())) as work:
         export_probes(ground, probes, formats, schemes, work)
         return time_files(ground, probes, schemes, devices, threads)
@@ -273,7 +279,7 @@ def _measure_files(
 def _plan_files(
     ground: PlanGround, probes: Sequence[Probe], times: FileTimes, threads: int, minutes: Mapping[str, float]
 ) -> list[PlannedStudent]:
-    """Return every student with sizes and times of its files: measured for the probes, estimated for the others."""
+    """Return every student, by work, with sizes and latencies of its files: measured for the exported students (probes), else estimated."""
     wanted = ground.wanted
     files: dict[str, list[PlannedFile]] = {name: [] for name, *_ in wanted}
     devices = list(dict.fromkeys(device for *_, device in times))
@@ -322,9 +328,10 @@ def _plan_files(
 def _complete(
     ground: PlanGround, measured: Mapping[str, float], vocabulary: bool = False
 ) -> dict[str, tuple[float, Provenance]]:
-    """Return a figure of all students: as measured, else estimated from the measured encoders, if any.
+    """Return a figure of the students by name: the measured one, else an estimate from the measured encoders.
 
-    With `vocabulary` the number of pieces decides it too; else students that differ in it only have the same figure.
+    With `vocabulary` the figure depends on the size of the vocabulary too. Without it, students that differ in the vocabulary only have
+    the same figure. A student that was neither measured nor can be estimated, such as a static one that was not exported, is left out.
     """
     shapes = {name: ground.shape(rung, pieces if vocabulary else 0) for name, rung, pieces in ground.wanted}
     known = {shapes[name]: value for name, value in measured.items() if shapes[name].layers}
@@ -349,9 +356,10 @@ def _find_by_encoder(measured: Mapping[str, _Figure], name: str) -> _Figure | No
 def _complete_times(
     ground: PlanGround, measured: Mapping[str, tuple[float, float]], device: str, threads: int
 ) -> dict[str, PlannedTime]:
-    """Return the latency of a file of all students on a device: as measured, else the median estimated from the measured encoders.
+    """Return the latency of one kind of file on a device by student: the measured one, else an estimate from the measured encoders.
 
-    The 90th percentile of an estimated one stands to its median as that of the measured ones does: it varies too much by itself.
+    Only medians are estimated, because 90th percentiles vary too much. An estimated 90th percentile is the median times the median ratio
+    of the two among the measured students.
     """
     medians = _complete(ground, {name: p50 for name, (p50, _) in measured.items()})
     spread = median(p90 / p50 for p50, p90 in measured.values())
@@ -370,10 +378,11 @@ def _choose(
     options: PlanOptions,
     ground: PlanGround,
 ) -> tuple[str, Scheme] | None:
-    """Return name of the student and scheme of the recipe; None if no student is inside the limits.
+    """Return the student and the scheme that the recipe gets; None if no student is inside the limits.
 
-    It is the named student, else the largest inside the limits, else the start's own; with a share to keep, the run chooses among those
-    inside in the scheme of the largest.
+    It is the student that the user names, even outside the limits, else the largest inside the limits. Without limits it is the student of
+    the starting recipe. With a share of the score to keep, the name is `AUTO`, because the run chooses the student, and the scheme is that
+    of the largest one inside the limits.
     """
     name, own = options.choose, ground.recipe.student
     if options.keep is not None:
@@ -391,9 +400,9 @@ def _choose(
 
 
 def _list_limit_notes(devices: Collection[str], threads: int) -> list[str]:
-    """Return what a reader must know of a limit of the latency in the recipe of a run that chooses its student.
+    """Return sentences on how the plan's limit on latency holds in a run that chooses its student; empty if it holds as it is.
 
-    Such a run times its students on its own machine with one thread.
+    Such a run times its students on its own machine only, with one thread.
     """
     if LOCAL not in devices:
         fix = "plan for --device local, too, or check the finished files on the devices"
@@ -408,7 +417,7 @@ def _list_limit_notes(devices: Collection[str], threads: int) -> list[str]:
 
 
 def nearest(plan: StudentPlan) -> str:
-    """Return a sentence on the smallest and the fastest file of a plan of which none is inside the limits."""
+    """Return a sentence on the smallest file of a plan and, if any was timed, the fastest: for a plan with no student inside the limits."""
     files = [file for student in plan.students for file in student.files]
     smallest = min(files, key=lambda file: file.bytes)
     words = f"The smallest file is {smallest.file} of {smallest.student} with {smallest.bytes / 1e6:.2f} MB"
@@ -481,7 +490,7 @@ def _recipe_text(plan: StudentPlan, start: StartingRecipe, recipe: Recipe) -> st
 
 
 def _auto_section(plan: StudentPlan) -> dict[str, object]:
-    """Return a section `student: {auto: ...}`, which lets the run choose the student: the share of the score to keep, and limits.
+    """Return the recipe section `student: {auto: ...}`, by which the run chooses the student: share of the score to keep, and limits.
 
     The plan limits the 90th percentile of the latency, a run limits the median. The plan's limit is therefore multiplied by the
     median ratio of the two in the plan's times on this machine; if it has none, the latency is not limited.

@@ -72,7 +72,7 @@ def quantize_folder(
 
     Args:
         model: The existing artefact folder, which is not changed.
-        output: The folder to write, which is returned. Quantized files that `model` has already are left out.
+        output: The folder to write, which is returned. Quantized files that `model` has already are not copied to it.
         schemes: Schemes of the quantized files; None for int8, or with a budget for all as candidates.
         runtimes: Runtimes for each of which one more file is made, e.g. ``openvino``. A budget allows none.
         calibration: Rows on which static schemes measure activation ranges, and a budget ranks candidates.
@@ -81,7 +81,7 @@ def quantize_folder(
         roles: Schemes of single roles or weights, which replace `schemes` there. A budget allows none.
 
     Raises:
-        InputError: Listing every problem of folder and options.
+        InputError: Listing every problem of folder and options, or if `output` holds files that may not be replaced.
         GateError: If a format has no file inside the budget, or a written file fails a gate.
     """
     model = find_artefact_folder(model)
@@ -130,7 +130,7 @@ def quantize_folder(
 
 
 def _note_lost_fits(model: Path, artefacts: Artefacts, exported: Sequence[ModelRecord]) -> None:
-    """Print a note if temperatures or thresholds were fitted in the old folder, since the new folder has none."""
+    """Print a note if temperatures or thresholds were fitted for files of the old folder, since the new folder gets none."""
     has_temperatures = any(r.confidence is not None and r.confidence.fitted_rows for r in exported)
     lost = ["temperatures"] if has_temperatures else []
     lost += ["thresholds for unknown answers"] if artefacts.processing.unknown_accuracy is not None else []
@@ -175,7 +175,7 @@ def _budget_problems(
     calibrate: DataSource | None,
     heads: Mapping[str, str] | None,
 ) -> list[Problem]:
-    """Return the problems of command-line options that a budget search cannot use; each names the flag.
+    """Return what is wrong with the command-line options of a budget search, by flag; empty if nothing is.
 
     A budget search chooses quantized files within limits on size, loss and latency. No data file is read here.
 
@@ -214,7 +214,10 @@ def _budget_problems(
 
 
 def _scheme_problems(schemes: Sequence[str] | None, formats: Sequence[Format]) -> list[Problem]:
-    """Return a problem for each scheme that no format can store, else for each format that can store none of them."""
+    """Return what is wrong with the schemes that a user named; empty if nothing is, or if none was named.
+
+    There is a problem for each scheme that no format can store; if there is none, for each format that can store none of the schemes.
+    """
     if schemes is None:
         return []
     names = {f: [s.value for s in Scheme if FORMATS[f].takes(s) and FORMATS[f].smaller(s)] for f in formats}
@@ -231,6 +234,8 @@ def _scheme_problems(schemes: Sequence[str] | None, formats: Sequence[Format]) -
 
 def _quantize_inside_budget(model: str, output: Path, request: _BudgetRequest, *, overwrite: bool) -> Path:
     """Choose the best quantized file of each format inside a budget, and write an artefact folder with them.
+
+    If `output` was written by the same search before, nothing is done.
 
     Raises:
         GateError: If a format has no file inside the budget, or a chosen file fails on rows that were not used to

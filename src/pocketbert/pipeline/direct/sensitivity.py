@@ -53,11 +53,11 @@ def measure_sensitivity(
     Args:
         model: The artefact folder.
         calibration: Rows on which quantized files are compared with the exported one.
-        schemes: Schemes to measure; None for the schemes of the folder's quantized files.
+        schemes: Schemes to measure; None for those of the folder's quantized files, or int8 if it has none.
         record: Whether to write the measured errors into the folder.
 
     Raises:
-        InputError: If rows, exported files or schemes are missing.
+        InputError: If there are no rows or no exported file, no format has any of the named schemes, or the model has several heads.
     """
     model = find_artefact_folder(model)
     artefacts = read_artefacts(model)
@@ -132,7 +132,8 @@ def measure_role_sensitivity(candidates: CandidateFiles, file: ModelFile) -> Sen
         file: Format and scheme of the files.
 
     Returns:
-        The error of each role and of all roles together. If such files cannot be written, there is a note instead.
+        The error of each role and of all roles together. A role whose file cannot be written has a note instead of an
+        error. If the quantizer leaves no role out, or the file with all roles cannot be written, there is only a note.
     """
     whole = CandidateSpec(file)
     row, record = whole.row, Sensitivity(format=file.format, scheme=file.scheme)
@@ -191,8 +192,8 @@ def mixed_candidates(
 ) -> Iterator[MixedCandidate]:
     """Yield files to try in which the 1, 2, 3 ... most sensitive roles stay float, the smallest file first.
 
-    The sensitivities of a scheme are measured only if one of its files can be small enough. A file is left out if
-    another one, of any scheme, is predicted to be better.
+    The sensitivities of a scheme are measured only if its file with all roles quantized leaves room below the limit for
+    one float role. A file is left out if another file with float roles, of any scheme, is predicted to be better.
 
     Args:
         candidates: Object that writes candidate files and compares them with the exported file.

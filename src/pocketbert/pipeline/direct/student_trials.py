@@ -84,9 +84,9 @@ class StudentFigures(BaseModel):
     Attributes:
         metric: The deciding metric.
         score: The student's score.
-        teacher: The teacher's.
+        teacher: The teacher's score.
         low: Lower end of the interval of the student's score, by a paired bootstrap against the teacher.
-        high: Upper end.
+        high: Upper end of that interval.
         rows: Number of rows.
         parameters: Number of the student's weights.
         bytes: Size of its file; None if it was not measured in this training.
@@ -119,13 +119,15 @@ class StudentTrials:
     def train(
         self, recipe: Recipe, name: str, *, fully: bool, measures: bool, place: tuple[int, int]
     ) -> tuple[StudentFigures, float]:
-        """Train, score and measure the student of a plain recipe; return the figures and the CPU seconds that they took.
+        """Train and score the student of a plain recipe; return its figures and the CPU seconds that they took.
+
+        If the run folder has these figures already, they are read from there and nothing is trained.
 
         Args:
-            recipe: The recipe.
+            recipe: The recipe, whose stage may be shortened for a brief training.
             name: Name of the student.
             fully: Whether the weights are kept, as the run may go on with them.
-            measures: Whether its file is written and measured; size and latency depend on the shape only, not on the training.
+            measures: Whether its file is written too, and its size and latency measured. Both depend on the shape only, not on the training.
             place: Number of the student, and how many there are.
         """
         sibling = Run(recipe, self.run.path, self.run.folder.allowed, Inputs(recipe, model=self.run.model))
@@ -185,7 +187,7 @@ class StudentTrials:
 
     @cached_property
     def _teacher_answers(self) -> list[RowAnswer]:
-        """The teacher's answers to the validation rows."""
+        """The teacher's answers to the first `_MOST_ROWS` validation rows by hash."""
         learning = self.run.learning(self.run.recipe.seed)
         trained = TrainedModel(
             learning.task_teacher, learning.recipe, learning.source, learning.data, learning.length, learning.pooling
@@ -198,11 +200,14 @@ class StudentTrials:
         return self._choose_file(self.run.recipe, self.run.path / "teacher").title
 
     def _choose_file(self, recipe: Recipe, weights: Path) -> ModelFile:
-        """Return the ONNX file that stands for a student: in the scheme of the recipe's first quantized file that ONNX has."""
+        """Return the ONNX file by which a student is measured: the recipe's first quantized one, or the exported one if it has none."""
         return choose_default_file(open_run_model(_as_onnx(recipe), self.run.path, weights, self.run.length).files)
 
     def _measure_file(self, recipe: Recipe, weights: Path, work: Path) -> tuple[int, float | None]:
-        """Export and quantize a student in a work folder, time the file, and return its size and median latency in ms."""
+        """Write the ONNX file of a student in a work folder, time it, and return its size and median latency in ms.
+
+        The latency is None if the file could not be timed.
+        """
         from pocketbert.benchmarks.measurement import BenchmarkOptions, Variant
 
         model = replace(open_run_model(_as_onnx(recipe), self.run.path, weights, self.run.length), run=work)
@@ -258,7 +263,10 @@ def _as_onnx(recipe: Recipe) -> Recipe:
 
 
 def _as_cosines(teacher: Sequence[RowAnswer], student: Sequence[RowAnswer]) -> tuple[list[RowAnswer], list[RowAnswer]]:
-    """Return the answers of embedding models as terms of the mean cosine to the teacher's vectors, 1 for the teacher's own."""
+    """Convert vectors of teacher and student to answers whose score is the mean cosine with the teacher's vectors.
+
+    The teacher's own cosines are 1.
+    """
     one, other = (np.stack([np.asarray(row.vector, np.float64) for row in rows]) for rows in (teacher, student))
     norms = np.linalg.norm(one, axis=-1) * np.linalg.norm(other, axis=-1)
     cosines = (one * other).sum(-1) / np.maximum(norms, 1e-12)

@@ -151,7 +151,7 @@ def exported_source(file: ModelFile, files: Sequence[ModelFile]) -> ModelFile:
 
 
 def choose_default_file(files: Sequence[ModelFile]) -> ModelFile:
-    """Return the file that `pocketbert.load` opens: the first format's quantized file, or else its exported one.
+    """Return the file that `pocketbert.load` opens: the first quantized file of the first format, or its exported file.
 
     Files for one client or runtime only are never chosen.
     """
@@ -211,7 +211,10 @@ class RunModel:
 
 
 def open_model_in_run(recipe: Recipe, run: Path, weights: Path, length: int) -> RunModel:
-    """Open a model of a run with the licence of its teacher; the list of its files stays empty."""
+    """Open a model of a run, without its list of files.
+
+    Its licence is the one recorded beside the run's teacher, if there is one, else the model's own.
+    """
     folder, note = open_model_folder(str(weights)), run / "teacher" / LICENCE_FILE
     licence = note.read_text(encoding="utf-8").strip() if note.is_file() else folder.licence
     return RunModel(recipe, run, replace(folder, licence=licence), length)
@@ -299,7 +302,7 @@ class FormatPlace(ABC):
         """Export the prepared torch module to a model file at `destination`."""
 
     def finish(self, model: RunModel, file: ModelFile, path: Path) -> None:  # noqa: B027 (nothing to do by default)
-        """Put back into a quantized file what the quantizer drops of the exported one, such as metadata."""
+        """Complete a file that a quantizer has written: restore dropped metadata, or fix shapes. By default do nothing."""
 
     # gates
 
@@ -308,7 +311,7 @@ class FormatPlace(ABC):
         return []
 
     def constants(self, path: Path) -> list[list[Constant]] | None:
-        """Return the constants of each graph in a file, in the order of their use; None if there is no reader."""
+        """Return the constants of each graph in a file, in the order of their use; None if the format has no reader."""
         return None
 
     def layout_of(self, path: Path) -> Layout:
@@ -330,7 +333,7 @@ class FormatPlace(ABC):
         return None
 
     def offers(self, artefacts: Artefacts) -> list[Offer]:
-        """Return the format's rows of the card's first table, at most one file for each platform."""
+        """Return the format's rows of the card's first table: what an app on each platform needs to run a file."""
         return []
 
     @abstractmethod
@@ -339,7 +342,7 @@ class FormatPlace(ABC):
 
     @abstractmethod
     def snippets(self, artefacts: Artefacts) -> list[str]:
-        """Return code for clients that have no row in the card's first table: each time a sentence, then code."""
+        """Return code for clients that have no row in the card's first table; each text is a sentence, then code."""
 
     # pack
 
@@ -449,7 +452,7 @@ def check_bounds(recipe: Recipe) -> None:
     """Check before the first step of a run that bounds of the allowed error are defined for every file of a recipe.
 
     Raises:
-        InputError: Naming every format, scheme and runtime without bounds.
+        InputError: Naming every format, scheme and runtime without bounds, and every format that cannot be written.
     """
     problems = []
     for format in recipe.export.formats:
@@ -513,7 +516,10 @@ def required_engine(record: ModelRecord) -> str:
 
 
 def describe_required_engines(records: Sequence[ModelRecord]) -> list[str]:
-    """Return lines for the model card on the engines that files need. Files that need the same engine share a line."""
+    """Return lines for the model card on the oldest engines that files need; files with the same needs share a line.
+
+    Files for which no oldest engine was measured are left out.
+    """
     files: dict[str, list[str]] = {}
     for record in records:
         minimum = record.minimum

@@ -131,7 +131,7 @@ class StoredTensor:
 
 
 def read_tensor(value: NDArray[Any], name: str) -> StoredTensor:
-    """Read a stored array. 8-bit integers count as quantized, in steps of 1 until their scale is known."""
+    """Read a stored array: floats as fp32, and 8-bit integers as quantized, in steps of 1 until their scale is known."""
     if value.dtype in _QUANTIZED_TYPES:  # not yet as floats, which would be four times the file
         return StoredTensor(value, name, np.ones((1,) * value.ndim, np.float32))
     if value.dtype == np.float16:
@@ -303,7 +303,7 @@ class _Data:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """Rows [V, H] that a lookup took from a stored table by `index`, and that no operator has used yet."""
+    """A lookup of the rows `index` in a stored table [V, H], whose result no operator has used yet."""
 
     table: StoredTensor
     index: Hashable
@@ -321,7 +321,7 @@ class _Affine:
     ranges: StoredRanges = field(default_factory=StoredRanges)
 
     def fits(self, tensor: StoredTensor) -> bool:
-        """Return whether a constant has one number for each output channel of this operation."""
+        """Return whether a constant has one number for each output channel, or several if their count is unknown."""
         width = next((t.value.shape[0] for t in (self.matrix, self.factor, self.offset) if t is not None), None)
         return tensor.value.size > 1 if width is None else tensor.value.size == width
 
@@ -400,7 +400,7 @@ class ConstantTracker:
     def clip(self, out: Hashable, key: Hashable, low: float, high: float) -> None:
         """Record that `out` is `key` clipped to an interval, as by relu6.
 
-        If the range recorded for `key` is that interval, it is dropped: it loses nothing that the clipping keeps.
+        If that interval is the range recorded for the product `key`, the range is dropped, since it cuts nothing more.
         """
         value = self._values.get(key)
         if isinstance(value, _Affine):
@@ -432,7 +432,7 @@ class ConstantTracker:
             self.copy_range(out, key)
 
     def dequantize(self, out: Hashable, key: Hashable, change: Callable[[StoredTensor], StoredTensor]) -> None:
-        """Record that value `out` is a stored tensor, or rows looked up in one, dequantized by `change`."""
+        """Record `out` as stored tensor (or looked-up rows) `key` dequantized by `change`, else as an unknown result."""
         value = self._values.get(key)
         if isinstance(value, StoredTensor):
             self._values[out] = change(value)
@@ -443,7 +443,7 @@ class ConstantTracker:
             self.copy_range(out, key)
 
     def lookup(self, out: Hashable, table: Hashable, index: Hashable) -> None:
-        """Record `out` as rows `index` of a stored float table, else as the result of an unknown operator."""
+        """Record `out` as rows `index` of a stored table of weights, else as the result of an unknown operator."""
         tensor = self.stored(table)
         if tensor is None or not tensor.is_float or tensor.value.ndim > 2:
             self.other([out], [table, index])
@@ -456,7 +456,7 @@ class ConstantTracker:
     ) -> None:
         """Record that `out` is the matrix product of `data` with a stored matrix, plus an optional `offset`.
 
-        The matrix is [out, in], or [in, out] if it is `transposed`. If it is no stored float matrix, `out` is
+        The matrix is [out, in], or [in, out] if it is `transposed`. If it is no stored matrix of weights, `out` is
         recorded as the result of an unknown operator.
         """
         tensor = self.stored(matrix)
@@ -475,14 +475,14 @@ class ConstantTracker:
             self.add(out, out, offset)
 
     def add(self, out: Hashable, left: Hashable, right: Hashable) -> None:
-        """Record that value `out` is the sum of two; a constant with one number per channel becomes an offset."""
+        """Record `out` as a sum: data plus a constant with one number per channel (an offset), else as unknown."""
         self._combine(out, left, right, _Affine.add)
 
     def multiply(self, out: Hashable, left: Hashable, right: Hashable) -> None:
         """Record that `out` is the elementwise product of two values.
 
-        A constant with one number per channel is recorded as a factor. Scales that were gathered with the same index as rows of a
-        table dequantize these rows.
+        A constant with one number per channel is recorded as a factor. Scales that were looked up with the same index
+        as rows of a table dequantize these rows. Other products are recorded as unknown.
         """
         one, other = self._values.get(left), self._values.get(right)
         if isinstance(one, _Rows) and isinstance(other, _Rows) and one.index == other.index:
@@ -534,7 +534,7 @@ class ConstantTracker:
             self._values[out] = _Data(upstream)
 
     def finish(self, keys: Iterable[Hashable]) -> list[Constant]:
-        """Return all constants. Those on which no output of the graph (`keys`) depends are marked as unused."""
+        """Return all constants. Groups on which no output of the graph (`keys`) depends are marked as unused."""
         used = 0
         for key in keys:
             used |= self._use(key)
@@ -553,7 +553,7 @@ class ConstantTracker:
         return self._used[id(value)][1]
 
     def _list_constants(self, value: StoredTensor | _Rows | _Affine) -> int:
-        """List the constants of a value as one group; return a bit mask of all constants behind it."""
+        """List a value's constants that change results as one group; return a bit mask of all constants behind it."""
         self._groups += 1
         if isinstance(value, _Rows):
             return self._list(ConstantRole.TABLE, value.table, 0)

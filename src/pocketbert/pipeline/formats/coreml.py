@@ -100,7 +100,7 @@ class CoremlPlace(FormatPlace):
         return {"export": {"coreml": section}, "name": recipe.name, "description": recipe.description}
 
     def lengths(self, recipe: Recipe, file: ModelFile, length: int) -> list[int]:
-        """Return a package's input lengths. Fixed shapes have the recipe's longest only, to which texts are padded."""
+        """Return a package's input lengths: with fixed shapes the recipe's longest, else the recipe's and the model's."""
         if recipe.export.coreml.lengths is Shapes.FIXED:
             return cut_lengths(recipe, length)[-1:]
         return super().lengths(recipe, file, length)
@@ -130,7 +130,10 @@ class CoremlPlace(FormatPlace):
         coreml.export(module, folder.family, model.task, lengths, destination, form, info)
 
     def gates(self, subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
-        """Return the gates on a package: overflow in fp16 and, for a classifier, label names and predicted label."""
+        """Return the gates on a package: overflow in fp16 and, for a classifier, label names and predicted label.
+
+        If the package that reads Core ML files is not installed, the only gate is a skipped one.
+        """
         unread = skipped_gate_without_reader(subject, "overflow")
         if unread is not None:
             return [unread]
@@ -159,7 +162,10 @@ class CoremlPlace(FormatPlace):
         return Layout(notes[_LAYOUT_NOTE]) if _LAYOUT_NOTE in notes else Layout.PLAIN
 
     def notes(self, recipe: Recipe) -> list[str]:
-        """Return notes for card and report on what was not checked without a Mac and which layout was not timed."""
+        """Return notes for card and report: what was not checked without a Mac, and that the layout `ane` was not timed.
+
+        The first is left out where Core ML itself runs, the second without that layout.
+        """
         notes = []
         if not self.info.timed:
             from pocketbert.runtime.coreml import EVALUATOR_LIMITS
@@ -191,12 +197,15 @@ class CoremlPlace(FormatPlace):
         return [f"Core ML: int32 inputs [1, length]; {shapes}. {answer}"]
 
     def minimum(self, file: ModelFile, path: Path) -> Requirements | None:
-        """Return the oldest iOS version that has all operations of a package."""
+        """Return the oldest iOS version that opens a package, by the set of operations that the package names."""
         opset = read_package(path).opset
         return Requirements(ios=opset + 10 if opset < max(OPSETS.values()) else 26)
 
     def offers(self, artefacts: Artefacts) -> list[Offer]:
-        """Return what an iOS app needs to run the folder's package: files, iOS version, Swift code and notes."""
+        """Return what an iOS app needs to run the folder's package: files, iOS version, Swift code and notes.
+
+        The list is empty if the folder has no package.
+        """
         record = offered_file(artefacts, self.format)
         if record is None:
             return []
@@ -252,7 +261,7 @@ def _check_labels(subject: Subject) -> Gate:
 
 
 def _check_classifier(subject: Subject, scan: Scan) -> Gate:
-    """Check that a package's predicted label and probabilities are those that its logits give.
+    """Check that a package's probabilities are those of its logits, and its label the most probable one.
 
     Apps read label and probabilities, and all other gates read the logits. `scan` holds the package's outputs on golden
     rows.
@@ -373,7 +382,7 @@ class _ConstantReader:
     def _store_dequantized(self, op: pb.Operation) -> None:
         """Dequantize a tensor of integers and store the result as a constant.
 
-        Scales are per block in packages for iOS 18, and per axis in those for iOS 16.
+        Scales are per block in packages for iOS 18, and per axis in those for older systems.
         """
         in_blocks, out = op.type == _SHIFT_SCALE, op.outputs[0].name
         data = self._value(op, "data" if in_blocks else "quantized_data")
@@ -439,14 +448,17 @@ class _ConstantReader:
             self.tracker.lookup(op.outputs[0].name, self._name(op, "x"), self._name(op, "indices"))
 
     def on_linear(self, op: pb.Operation) -> None:
-        """Report a ``linear`` or ``conv`` to the tracker as data times a matrix plus an offset."""
+        """Report a ``linear`` or ``conv`` to the tracker as data times a matrix, plus an offset if it has one."""
         out = op.outputs[0].name
         self.tracker.product(out, self._name(op, "x"), self._name(op, "weight"), self._name(op, "bias"))
 
     on_conv = on_linear
 
     def on_matmul(self, op: pb.Operation) -> None:
-        """Report a ``matmul`` to the tracker: with a stored right operand as a product, else as unknown."""
+        """Report a ``matmul`` to the tracker: as a product if its right operand is stored, else as unknown.
+
+        One that transposes its left operand is reported as unknown too.
+        """
         right = self._name(op, "y")
         if right is None or self.tracker.stored(right) is None or self._is_set(op, "transpose_x"):
             self._other(op)

@@ -91,7 +91,7 @@ class OnnxPlace(FormatPlace):
         return [_ConstantReader(model.graph, numbers).run()]
 
     def processing(self, artefacts: Artefacts) -> list[str]:
-        """Return the model card's lines on ONNX files: their inputs, of any size, and the engines that they need."""
+        """Return the card's lines on ONNX files: inputs of any size, and the engines they need; empty without ONNX files."""
         own = [r for r in artefacts.models() if r.format is self.format]
         if not own:
             return []
@@ -115,7 +115,7 @@ class OnnxPlace(FormatPlace):
         """Return the ONNX rows of the card's table of platforms: Android, Python, web and iOS.
 
         There is no row for iOS if the folder has a Core ML package, and none for web if its files have inputs besides
-        the text.
+        the text. Without an ONNX file for any client and runtime there are no rows.
         """
         record = offered_file(artefacts, self.format)
         if record is None:
@@ -128,9 +128,9 @@ class OnnxPlace(FormatPlace):
         return offers
 
     def snippets(self, artefacts: Artefacts) -> list[str]:
-        """Return more code for the model card: sentence-transformers for embedding models, and Swift.
+        """Return more code for the model card: sentence-transformers for embedding models of text only, and Swift.
 
-        Swift is left out if the card's table has a row for it, as in folders without a Core ML package.
+        Swift is left out if the folder has no Core ML package, since the card's table then has a row with that code.
         """
         record = offered_file(artefacts, self.format)
         if record is None:
@@ -143,7 +143,7 @@ class OnnxPlace(FormatPlace):
         ]
 
     def pack(self, files: Sequence[ModelFile], folder: ModelFolder, destination: Path) -> Extras:
-        """Add what transformers.js looks for: an alias of the int8 file, else the dtype fp32 in config.json."""
+        """Add what transformers.js looks for: a link to the int8 file, or its copy; else write dtype fp32 to config.json."""
         int8 = next((f for f in files if f.plain and f.scheme is Scheme.INT8), None)
         if int8 is None:
             content = {**read_json(folder.path / "config.json"), "transformers.js_config": {"dtype": "fp32"}}
@@ -291,9 +291,10 @@ class _ConstantReader:
         self.tracker.other(node.output, [name for name in node.input if name])
 
     def _follow_shape_operator(self, node: Any) -> None:
-        """Report a Cast, Reshape or Squeeze to the tracker. A constant is recorded with its new shape.
+        """Report a Cast, Identity, Reshape, Squeeze or Unsqueeze to the tracker. A constant gets its new shape.
 
-        A Reshape of computed data counts as an unknown operator, since it may split channels into attention heads.
+        A Reshape of computed data counts as an unknown operator, since it may split channels into attention heads. So
+        does any of them if a constant's new shape is computed at run time.
         """
         source, out = node.input[0], node.output[0]
         tensor = self.tracker.stored(source)
@@ -305,7 +306,7 @@ class _ConstantReader:
             self.tracker.keep(out, source, None if shape is None else lambda v: v.reshape(shape))
 
     def _shape_after(self, node: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-        """Return the shape that a constant has after a Cast, Reshape or Squeeze; None if it is computed at run time."""
+        """Return a constant's shape after a Cast, Reshape, (Un)squeeze or Identity; None if computed at run time."""
         if node.op_type in ("Cast", "Identity"):
             return shape
         operand = self.raw.get(node.input[1]) if len(node.input) > 1 else np.array([], np.int64)
@@ -322,7 +323,7 @@ class _ConstantReader:
         return tuple(widened)
 
     def on_constant(self, node: Any) -> None:
-        """Store the tensor of a Constant operator under the name of its output."""
+        """Store the tensor of a Constant operator under the name of its output; report one without a tensor as unknown."""
         from onnx import numpy_helper
 
         [value] = [a.t for a in node.attribute if a.name == "value"] or [None]
@@ -334,7 +335,7 @@ class _ConstantReader:
         self.tracker.store(name, read_tensor(self.raw[name], name))
 
     def on_transpose(self, node: Any) -> None:
-        """Report a Transpose to the tracker, with its order of axes."""
+        """Report a Transpose to the tracker with its order of axes. Without an order the axes are reversed."""
         order = [int(i) for a in node.attribute for i in a.ints] or None
         self.tracker.rearrange(node.output[0], node.input[0], lambda v: v.transpose(order))
 
@@ -398,7 +399,11 @@ class _ConstantReader:
         self.tracker.store(key, integers.multiply(StoredTensor(steps)))
 
     def on_quantizelinear(self, node: Any) -> None:
-        """Report the quantization of an activation to the tracker, with the range that its integers cover."""
+        """Report the quantization of an activation to the tracker.
+
+        An operator outside the standard domain keeps the value, since a later one dequantizes it; a standard one is
+        unknown. The range that the integers cover is reported if a single scale and a zero point are stored.
+        """
         if node.domain:  # a whole graph in integers: later operators dequantize the result
             self.tracker.keep(node.output[0], node.input[0])
             self.quantized.add(node.output[0])
@@ -415,7 +420,10 @@ class _ConstantReader:
             self.tracker.set_result_range(node.input[0], stored)
 
     def on_dequantizelinear(self, node: Any) -> None:
-        """Report a stored tensor to the tracker with its dequantized numbers; a quantized activation is unchanged."""
+        """Report a DequantizeLinear to the tracker: a stored tensor with its dequantized numbers.
+
+        A quantized activation is reported as unchanged, and an operator whose scale is not stored as unknown.
+        """
         if node.input[0] in self.quantized:
             self.tracker.keep(node.output[0], node.input[0])
             return
@@ -428,7 +436,10 @@ class _ConstantReader:
             self.tracker.dequantize(node.output[0], names[0], lambda t: dequantize(t, scale, zero, axis))
 
     def on_matmul(self, node: Any) -> None:
-        """Report a MatMul to the tracker, as a product with the stored matrix on its right or on its left."""
+        """Report a MatMul to the tracker as a product with the stored matrix on its right or else on its left.
+
+        If neither is stored, the tracker records it as unknown.
+        """
         left, right = node.input
         if self.tracker.stored(right) is not None:
             self.tracker.product(node.output[0], left, right, transposed=True)
@@ -450,7 +461,8 @@ class _ConstantReader:
     def on_matmulinteger(self, node: Any) -> None:
         """Report a MatMulInteger to the tracker as a product with the stored integer matrix minus its zero point.
 
-        A Mul that multiplies the product by its scales follows in the graph; see `on_mul`.
+        A Mul that multiplies the product by its scales follows in the graph; see `on_mul`. If the matrix is not stored,
+        the operator is reported as unknown.
         """
         names = [*node.input, "", ""]
         zero, (data, weight) = self.raw.get(names[3]), names[:2]
@@ -468,10 +480,10 @@ class _ConstantReader:
         self.activation_scales.add(node.output[1])
 
     def on_mul(self, node: Any) -> None:
-        """Report a Mul to the tracker: as an integer product times its scales, or as a product of any two values.
+        """Report a Mul to the tracker: as a scaling if it multiplies an integer product by its scales, else as a product.
 
-        If the operands are the scales of an activation and of a weight, nothing is reported yet: their product is
-        remembered until the integer product is multiplied by it.
+        A Mul that only joins the scale of an activation with that of a weight is not reported but remembered in
+        `scale_products`, until the integer product is multiplied by its result.
         """
         left, right = node.input
         for one, other in ((left, right), (right, left)):

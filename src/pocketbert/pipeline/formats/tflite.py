@@ -83,7 +83,7 @@ class TflitePlace(FormatPlace):
     format = Format.TFLITE
 
     def settings(self, recipe: Recipe) -> dict[str, object]:
-        """Return the settings that decide TFLite files: clients, and the name and description in MediaPipe's file."""
+        """Return the recipe settings that decide TFLite files: clients, name and description (in MediaPipe's file)."""
         return {"export": {"clients": recipe.export.clients}, "name": recipe.name, "description": recipe.description}
 
     def clients(self, recipe: Recipe, weights: Path) -> list[Client]:
@@ -99,7 +99,7 @@ class TflitePlace(FormatPlace):
         return {MEDIAPIPE_FILE: reason} if reason else {}
 
     def lengths(self, recipe: Recipe, file: ModelFile, length: int) -> list[int]:
-        """Return the input lengths of a file: for MediaPipe only the recipe's longest, else those of every format."""
+        """Return a file's input lengths: MediaPipe's has the recipe's longest only, others those of `FormatPlace`."""
         if file.client is Client.MEDIAPIPE:
             return cut_lengths(recipe, length)[-1:]
         return super().lengths(recipe, file, length)
@@ -120,12 +120,15 @@ class TflitePlace(FormatPlace):
             tflite.export(module, family, task, lengths, destination)
 
     def finish(self, model: RunModel, file: ModelFile, path: Path) -> None:
-        """Write tokenizer and labels into MediaPipe's quantized file, since the quantizer keeps the graph only."""
+        """Write tokenizer and labels into MediaPipe's file, of which exporter and quantizer write the graph only."""
         if file.client is Client.MEDIAPIPE:
             _write_mediapipe_data(model, path)
 
     def gates(self, subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
-        """Return the gate on the metadata in MediaPipe's file, or on the operators that an accelerator does not run."""
+        """Return the gate on the metadata in MediaPipe's file, or on the operators that an accelerator does not run.
+
+        Other files have no gate of this format.
+        """
         if subject.runtime is not None and subject.runtime.accelerator:
             return [skipped_gate_without_reader(subject, "placement") or _check_placement(subject)]
         return [_check_metadata(subject)] if subject.client is Client.MEDIAPIPE else []
@@ -135,7 +138,10 @@ class TflitePlace(FormatPlace):
         return _FileReader(load_model(path.read_bytes())).run()
 
     def file_notes(self, model: RunModel) -> dict[str, str]:
-        """Return a sentence on how often MediaPipe's tokenizer gives other tokens, by the path of MediaPipe's files."""
+        """Return a sentence on how often MediaPipe's tokenizer gives other tokens, by the path of MediaPipe's files.
+
+        The answers are measured with the first of these files only.
+        """
         files = [f for f in model.files if f.client is Client.MEDIAPIPE]
         if not files:
             return {}
@@ -143,7 +149,10 @@ class TflitePlace(FormatPlace):
         return {f.path: effect for f in files}
 
     def processing(self, artefacts: Artefacts) -> list[str]:
-        """Return the model card's lines on TFLite files: the lengths of signatures and the engines that they need."""
+        """Return the model card's lines on TFLite files: the lengths of signatures and the engines that they need.
+
+        The list is empty without a TFLite file for any client and runtime.
+        """
         record = offered_file(artefacts, self.format)
         if record is None or not record.signature:
             return []
@@ -156,7 +165,10 @@ class TflitePlace(FormatPlace):
         ]
 
     def minimum(self, file: ModelFile, path: Path) -> Requirements | None:
-        """Return the oldest LiteRT that was measured to compute files of this scheme correctly; None if none was."""
+        """Return the oldest LiteRT that was measured to compute files of this scheme correctly; None if none was.
+
+        For files made for one client or runtime none was measured.
+        """
         engine = oldest_engine(self.format, file.scheme) if file.plain else None
         return Requirements(engine=engine) if engine is not None else None
 
@@ -187,7 +199,7 @@ class TokenizerEffect(BaseModel):
         sentences: Number of sentences with accents, other scripts and emoji that were tried.
         ids: Share of these sentences with other ids.
         scores: Share of these sentences whose probabilities (of embedders: vectors) differ by more than 1e-5.
-        labels: Share of these sentences with another label; None for embedders.
+        labels: Share of these sentences with another most probable label; None for embedders.
         ascii: Share of plain ASCII sentences with other ids; 0 if all is well.
     """
 
@@ -216,7 +228,7 @@ def measure_tokenizer_effect(file: Path, weights: Path, task: Task) -> Tokenizer
     """Measure, by an emulation of MediaPipe's tokenizer, how often it changes the token ids and answers of a file.
 
     Args:
-        file: The file ``mediapipe.tflite``.
+        file: A TFLite file for MediaPipe.
         weights: Folder with tokenizer.json and vocab.txt.
         task: The task of the model.
     """
@@ -278,7 +290,7 @@ def _write_mediapipe_data(model: RunModel, path: Path) -> None:
 
 
 def _mediapipe_refusal(recipe: Recipe, weights: Path) -> str | None:
-    """Return a sentence on why MediaPipe Tasks cannot run a model; None if they can."""
+    """Return a sentence on why MediaPipe Tasks cannot run a model correctly; None if they can."""
     from pocketbert.export.mediapipe import explain_refusal
 
     if recipe.export.form not in (None, TEXT_ONLY):
@@ -295,7 +307,10 @@ def _mediapipe_refusal(recipe: Recipe, weights: Path) -> str | None:
 
 
 def _check_metadata(subject: Subject) -> Gate:
-    """Check that the vocabulary and the labels inside MediaPipe's file are those of the folder."""
+    """Check that vocabulary and labels inside MediaPipe's file are the folder's, and that its metadata fit the graph.
+
+    The gate is skipped if a package that reads the file is not installed.
+    """
     if version_of("flatbuffers") is None or version_of("ai-edge-litert") is None:
         detail = "not checked: ai-edge-litert and flatbuffers are not installed here."
         return Gate(name="metadata", file=subject.name, passed=True, skipped=True, detail=detail)
@@ -465,7 +480,7 @@ class _FileReader:
 
 
 def _read_buffer(data: NDArray[np.uint8], kind: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return the bytes of a buffer as an array of a shape and type. Bytes after the tensor are left out."""
+    """Return the bytes of a buffer as an array of a shape and type, 4-bit numbers as int8; later bytes are left out."""
     count = int(np.prod(shape))
     if kind == "int4":
         return unpack_int4(data, count).reshape(shape)
@@ -515,7 +530,7 @@ class _GraphReader:
             self.tracker.set_range(number, integer_range(np.asarray(quantization.scale), zero, ends))
 
     def _shape(self, number: int) -> tuple[int, ...]:
-        """Return the shape of a tensor by its number; empty for a scalar."""
+        """Return the shape of a tensor by its number; empty for a scalar and for a tensor without a shape."""
         shape = self.graph.tensors[number].shape
         return () if shape is None else tuple(int(n) for n in shape)
 
@@ -559,7 +574,10 @@ class _GraphReader:
         self.tracker.product(out, inputs[0], inputs[1], inputs[2] if len(inputs) > 2 else None)
 
     def on_batch_matmul(self, op: Any, inputs: list[int], out: int) -> None:
-        """Report a BATCH_MATMUL to the tracker: with a stored right operand as a product, else as unknown."""
+        """Report a BATCH_MATMUL to the tracker: as a product if its right operand is stored, else as unknown.
+
+        One that transposes its left operand is reported as unknown too.
+        """
         if op.builtinOptions.adjX or self.tracker.stored(inputs[1]) is None:
             self.tracker.other([out], inputs)
         else:

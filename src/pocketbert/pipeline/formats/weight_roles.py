@@ -3,8 +3,8 @@
 1. At export `list_weights` lists the matrices of the module with their roles, and `record_weights` records those that
    all files have,
 2. `resolve_schemes` gives each weight its scheme: that of the last matching name, else of its role, else the default of the
-   file's scheme; `resolve_file_weights` does so for a file of a run, and `check_weight_choices` and `find_role_problems` report choices that
-   cannot be,
+   role in such files; `resolve_file_weights` does so for a file of a run, and `check_weight_choices` and `find_role_problems` report
+   choices that are impossible,
 3. `simulation_of_file` returns the torch simulation of such a file,
 4. `build_role_table` lists for the card what became of the weights of each role, read from the written file.
 
@@ -118,9 +118,10 @@ def _recorded_weights(run: Path, format: Format) -> list[WeightRole]:
 
 
 def weights_in_file(model: RunModel, format: Format, path: Path) -> list[WeightRole]:
-    """List the weights of an exported file with their roles, which are places in a layer such as query.
+    """List the matrices of an exported file with their roles, which are places in a layer such as query.
 
-    An artefact folder does not record them, so that the model is prepared again as for an export.
+    They are read from ``weights.json``. If there is none, as in an artefact folder, the model is prepared again as for an
+    export.
 
     Args:
         model: The model that the file was exported from.
@@ -164,8 +165,8 @@ def resolve_file_weights(model: RunModel, file: ModelFile) -> list[WeightRole]:
     """Return the weights of a quantized file, each with its scheme; empty if every weight has the file's scheme.
 
     Raises:
-        InputError: If an earlier version of PocketBERT exported the model, or a weight's role cannot have the chosen
-            scheme.
+        InputError: If the recipe chooses a scheme for some weights, and an earlier version of PocketBERT exported the
+            model without a list of weights, or a weight's role cannot have the chosen scheme.
     """
     if file.exported:
         return []
@@ -235,7 +236,7 @@ def simulation_of_file(row: SchemeRow, weights: Sequence[WeightRole], base: Sche
 
 
 def check_weight_choices(section: QuantizeSection, weights: Sequence[WeightRole], format: Format | None = None) -> None:
-    """Check that a recipe's names and roles match weights of the model, and that some weight is quantized.
+    """Check that the names and roles of a recipe match weights of the model, and do not leave all weights as they are.
 
     Args:
         section: The section `quantize` of the recipe.
@@ -266,7 +267,10 @@ def check_weight_choices(section: QuantizeSection, weights: Sequence[WeightRole]
 
 
 def find_role_problems(recipe: Recipe) -> list[Problem]:
-    """Return a problem, with the reason, for each role that cannot have the scheme that a recipe chooses for it."""
+    """Return a problem, with the reason, for each role that cannot have the scheme that a recipe chooses for it.
+
+    A name pattern is a problem if no role can have its scheme.
+    """
     section, problems = recipe.quantize, list[Problem]()
     if not section.chosen and not any(f.roles or f.names for f in section.files or ()):
         return []
@@ -371,7 +375,10 @@ def _role_row(
 
 
 def _policy_note(row: SchemeRow, role: Role) -> str:
-    """Return the reason why a role cannot have another scheme in a file of this kind; empty if it can have one."""
+    """Return the reason why a recipe cannot leave a role as exported in such a file; empty if it can.
+
+    For a role without weights it may also be the reason why the role cannot have the file's scheme.
+    """
     from pocketbert.quantize.table import explain_refused_role
 
     why = explain_refused_role(row, role, None) or (

@@ -101,7 +101,7 @@ def check_labels(labels: Sequence[str], expected: Sequence[str]) -> Gate:
 
 
 def check_finite_weights(subject: Subject) -> Gate:
-    """Check that no tensor stored in a model file has NaN or infinite numbers."""
+    """Check that no tensor stored in a model file has NaN or infinite numbers; skipped if nothing here can read the file."""
     unread = skipped_gate_without_reader(subject, "weights")
     if unread is not None:
         return unread
@@ -121,10 +121,11 @@ def check_finite_weights(subject: Subject) -> Gate:
 def check_golden_rows(subject: Subject, rows: Sequence[GoldenRow]) -> list[Gate]:
     """Run a file on golden rows (recorded inputs and outputs), and check its outputs and its label names.
 
-    Outputs are compared with the file's recorded ones and with the torch model's.
+    Outputs are compared with the torch model's and, if they are recorded, with the file's own.
 
     Returns:
-        The gates. If outputs are not finite or have another shape, one failed gate.
+        The gates ``finite``, ``golden`` (if the file's outputs are recorded), ``reference`` of each head, and ``labels`` (if the
+        task names labels). If outputs are not finite or have another shape, one failed gate.
     """
     shares, rows = tolerance_shares(rows, subject.task.heads), subject.rows(rows)
     answers, references = subject.answers(rows), subject.reference(rows)
@@ -166,7 +167,10 @@ def _check_fidelity(subject: Subject, logits: Matrix, reference: Matrix) -> list
 
 
 def _check_head_fidelity(subject: Subject, logits: Matrix, reference: Matrix) -> Gate:
-    """Check how far the logits of one head are from the torch model's: the largest difference, or the RMS of quantized files."""
+    """Check how far the logits of one head are from the torch model's, as a share of their spread.
+
+    For fp32 files it is the largest difference, for all others the RMS difference.
+    """
     same_labels = ""
     if subject.task.labels in (LabelKind.NAME, LabelKind.SPANS):
         same_labels = f", same label on {label_agreement(logits, reference):.1%} of the rows"
@@ -196,7 +200,11 @@ def _check_label_names(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
 
 
 def check_padding(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
-    """Check that padding changes a file's logits no more than the torch model's, as the mask should ensure."""
+    """Check that padding changes a file's logits by at most its bound more than the torch model's, as the mask should ensure.
+
+    A few golden rows of each length are run; the torch model's change is subtracted if all of them record it. If fewer than two
+    rows have room for padding, all rows are cut by one token instead.
+    """
     bound = bounds_of(subject).padding
     rows = subject.rows(rows)
     encoded = subject.tokenizer.encode([r.input for r in rows], places=True)
@@ -229,7 +237,7 @@ def check_padding(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
 
 
 def check_weight_types(subject: Subject) -> Gate | None:
-    """Check that the weight types stored in a quantized file are those of its scheme; None for fp32 files."""
+    """Check that the weight types stored in a file are those of its scheme; None for fp32 files, skipped without a reader."""
     if subject.scheme is Scheme.FP32:
         return None
     unread = skipped_gate_without_reader(subject, "types")
@@ -262,15 +270,15 @@ def record_engine(predictor: Predictor) -> PassedEngine:
 
 
 def check_each_head(check: Callable[..., Gate], name: str, score: Score, *others: object) -> list[Gate]:
-    """Run a check of a score for each of several heads, whose name then follows that of the gate; once for one head.
+    """Run a check of a score once, or if the score has several heads once for each; then the gate's name ends with the head's.
 
-    The gate of a head is skipped if it has no score, or if one of the others has none of it.
+    The gate of a head is skipped if `score` or a score among `others` has no value for this head.
 
     Args:
         check: `check_chance`, `check_drop` or `check_kept`.
         name: Name of the file or model that has the score.
         score: The score.
-        others: The check's further arguments; of scores among them, that of the same head is taken.
+        others: The check's further arguments; instead of a score among them, its score of the same head is passed on.
     """
     if not score.heads:
         return [check(name, score, *others)]
@@ -381,7 +389,11 @@ class TorchScores:
         self._scores: dict[tuple[str, int], Score] = {}
 
     def gates(self, subject: Subject, rows: EvalSet, score: Score) -> list[Gate]:
-        """Check an exported file's score against the torch model's on the same rows. Quantized files get no gate."""
+        """Check an exported file's score against the torch model's on the same rows.
+
+        Returns:
+            The gates, skipped if the torch model cannot be run; none for quantized files, and if there is no score of it.
+        """
         if not subject.exported:
             return []
         if self.absent:
@@ -421,7 +433,7 @@ _USUAL_RATES = (1e-5, 1e-3)
 def check_student(
     student: Score | None, teacher: Score | None, min_kept: float | None, rows: str = "eval"
 ) -> list[Gate]:
-    """Check that teacher and student score above chance, and that the student keeps enough of the teacher's score.
+    """Check that teacher and student, as far as they have scores, beat chance, and that the student keeps enough of the teacher's.
 
     Args:
         student: The student's score; None if there are no rows to score.

@@ -53,11 +53,11 @@ _Gold = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class KnownConfidence:
-    """Temperature and "unknown" threshold of a file that a recipe or artifacts.json sets; what is not set is fitted.
+    """Temperature and "unknown" threshold of a file, as far as a recipe or artifacts.json sets them.
 
     Attributes:
         temperature: Temperature of the file; None to fit one.
-        unknown: "Unknown" threshold of the file; None if none is set.
+        unknown: Probability below which an answer counts as unknown; None if none is set.
         accuracy: Accuracy of the answers above the threshold, for which a threshold is fitted; None to fit none.
     """
 
@@ -81,7 +81,7 @@ def fit_confidence(
     """Fit a classifier file's softmax temperature and "unknown" threshold, and measure its calibration.
 
     Temperature and threshold are fitted on held-out rows. The calibration error is measured on other rows if there are
-    any.
+    any, else on the held-out ones.
 
     Args:
         subject: The file, opened for verification.
@@ -219,7 +219,7 @@ class AppRow(BaseModel):
     Attributes:
         text: The text, or the two texts of a pair.
         ids: Token ids with special tokens, without padding.
-        label: Label that all files predict; None for tasks without one label per text.
+        label: Label that the torch model predicts, and that the files should; None for tasks without one label per text.
         places: Rows of the output (tokens) that are recorded; empty if the output has one row.
         columns: Columns that are recorded; empty for all.
         answers: Expected output of each file, by its path.
@@ -298,9 +298,10 @@ def _text_key(text: object) -> tuple[str, ...]:
 
 
 def _choose_rows(artefacts: Artefacts, rows: Sequence[GoldenRow]) -> list[GoldenRow]:
-    """Choose `_ROWS` golden rows for the self-test, of as many labels as possible.
+    """Choose up to `_ROWS` golden rows for the self-test, of as many labels as possible.
 
-    Rows with a clear answer in every file are preferred, then ASCII texts, then short ones.
+    If there are any, only real texts that every file answered are taken, and only pairs (or single texts) if the model is
+    for these. Of them rows with a clear answer in every file are preferred, then ASCII texts, then short ones.
     """
     paths = [r.path for r in artefacts.models()]
     answered_by_all = [r for r in rows if not r.drawn and all(p in r.outputs for p in paths)] or list(rows)
@@ -392,7 +393,8 @@ def check_temperatures(folder: Path, artefacts: Artefacts) -> list[Gate]:
         artefacts: Content of the folder's ``artifacts.json``.
 
     Returns:
-        A gate for each file with a temperature; empty if the folder has no ``selftest.json``.
+        A gate for each file in it that has a temperature other than 1, or wrong probabilities. Empty for other tasks than
+        text-classification, and if the folder has no ``selftest.json`` or one without probabilities.
     """
     if artefacts.task is not TaskName.TEXT_CLASSIFICATION or not (folder / SELFTEST_FILE).is_file():
         return []

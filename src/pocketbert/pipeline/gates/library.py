@@ -32,13 +32,13 @@ _EXPORTED = 2e-3
 _RELAXED = 2.0
 """Factor on the bound of its logits for the answers of a quantized file: odd texts are among them."""
 _FEW_ROWS = 8
-"""Spread texts for a file that is not asked all, and for one that the reference evaluator computes in seconds for each."""
+"""Evenly spread texts on which a file is run that is not run on all texts; a file in the slow reference evaluator never is."""
 
 
 def check_library_texts(library: LibraryAnswers | None, tokenizer: TextTokenizer, subjects: Sequence[Subject]) -> Gate:
     """Check that a folder's tokenizer gives the same token ids as the library that the checkpoint was made for.
 
-    Segment ids are compared too, if one of the files reads them.
+    Segment ids are compared too, if one of the files other than MediaPipe's reads them.
 
     Args:
         library: The recorded answers of that library, such as sentence-transformers; None for a folder without a
@@ -174,7 +174,7 @@ def _check_answers(library: LibraryAnswers, head: Head, labels: int, subject: Su
 
 
 def _choose_few(rows: Sequence[LibraryRow], with_longest: bool) -> list[LibraryRow]:
-    """Choose 8 evenly spread rows and one row with each prompt.
+    """Choose up to 8 evenly spread rows, and the shortest row with each prompt.
 
     Args:
         rows: The rows.
@@ -189,9 +189,10 @@ def _choose_few(rows: Sequence[LibraryRow], with_longest: bool) -> list[LibraryR
 
 
 def _values_of_heads(task: Task, row: LibraryRow, values: NDArray[np.float64]) -> list[NDArray[np.float64]]:
-    """Split a row's values into those of each head, one after the other; values too many for the heads are left at the end.
+    """Split a row's values, which are those of one head after the other, into an array for each head; a single one for one head.
 
-    A head on whole texts has a value for each of its columns, one on tokens as many for each token.
+    A head on whole texts has a value for each of its columns, one on tokens as many for each token. Further values are left
+    in the last array.
     """
     tokens = [len(row.ids) if named.task.level is Level.TOKEN else 1 for named in task.heads]
     sizes = [count * (named.stop - named.start) for count, named in zip(tokens, task.heads, strict=True)]
@@ -231,7 +232,7 @@ def _run_file(
 ) -> list[NDArray[np.float64] | None]:
     """Run a file on texts with one prompt, and return for each row the values to compare with the library's.
 
-    The entry of a row is None if the file lacks one of the row's label names.
+    The entry of a row is None if the file lacks one of the row's label names; all are None if it has another number of labels.
     """
     tokenizer = subject.tokenizer.with_prompt(prompt if prompt in subject.tokenizer.prompts.named else None)
     texts = [unlabelled_example(row.text, i) for i, row in enumerate(rows, 1)]
@@ -256,7 +257,7 @@ def _run_file(
 def _select_text_values(answer: Answer, row: LibraryRow) -> NDArray[np.float64] | None:
     """Return a text's scores, number or vector from the file's answer, in the library's order.
 
-    The result is None if the answer lacks one of the row's labels.
+    The result is None if the answer lacks one of the row's labels, or is of a kind that has no such values.
     """
     match answer:
         case Prediction() | Labelling():

@@ -71,7 +71,7 @@ class ReferenceConstants:
         """Return the indices of the module's constants from which a constant of a file may have been made.
 
         They are equal to it within rounding or, if the exporter may have multiplied constants, up to a power of two. If an array
-        equals none of them, they are the tables whose first rows are equal to it.
+        equals none of them, they are the tables whose first rows, or the integer tensors whose first numbers, are equal to it.
         """
         key = constant.role, id(constant.tensor)
         if key not in self._matches:
@@ -107,8 +107,8 @@ class ReferenceConstants:
     def _tables_with_first_rows(self, stored: StoredTensor) -> list[int]:
         """Return the indices of the module's tables whose first rows equal an array of a file.
 
-        Exporters replace the lookup of known positions by its result. Other parts of tables, for one length, come from
-        `add_lengths`.
+        For an array of integers they are the integer tensors that begin with its numbers. Exporters replace the
+        lookup of known positions by its result. Other parts of tables, for one length, come from `add_lengths`.
         """
         if not stored.is_float:
             flat = stored.value.reshape(-1)
@@ -164,7 +164,9 @@ _BLOCK = 1 << 18
 
 
 def _is_equal(stored: StoredTensor, expected: StoredTensor, factor: float = 1.0) -> bool:
-    """Return whether a file's tensor, times a factor, equals the module's tensor within quantization rounding.
+    """Return whether a file's tensor, times a factor, equals the module's: floats within rounding, integers exactly.
+
+    Quantized numbers must also have steps that are as small as their bits allow.
 
     A few elements are compared first, because each tensor of a file is compared with all tensors of its shape, and most
     of these differ everywhere.
@@ -235,7 +237,7 @@ def _is_near(stored: StoredTensor, expected: StoredTensor) -> NDArray[np.bool_]:
 
 
 def _is_fine(stored: StoredTensor, value: Floats) -> NDArray[np.bool_] | bool:
-    """Return for each number whether its quantization step is as small as possible with the given bits.
+    """Return whether the quantization step is as small as possible with the given bits: for each number, or once for all.
 
     The smallest possible step follows from the largest number that shares it. Numbers with equal steps count as sharing
     one, because the file does not always show which were quantized together. Of a palette, the RMS error of all numbers

@@ -64,8 +64,9 @@ _LISTED_PROBLEMS = 3
 def check_stored_numbers(subject: Subject, models: PreparedModels) -> Gate:
     """Check that a file holds the torch model's numbers: each constant equals a tensor of its role, none is missing.
 
-    Quantized numbers may differ by the rounding of their scheme, channel by channel. The activation ranges of a static
-    file must be those that torch measured on the calibration texts, and each weight must have the bits of its scheme.
+    Quantized numbers may differ by the rounding of their scheme, channel by channel. The activation ranges that a static
+    file holds for products with stored weights must be those that torch measured on the calibration texts, and each
+    weight with a scheme of its own must have the bits of that scheme.
 
     Args:
         subject: The opened file.
@@ -210,7 +211,8 @@ class _Comparison:
     Attributes:
         count: Number of the model's tensors.
         problems: What differs, as sentences without a full stop.
-        products: The ranges that the file holds for products, by the paths of their weights in the module.
+        products: The ranges that the file holds for products, by the paths of their weights in the module; empty if the
+            exporter may have multiplied constants.
         weights: Matrices and tables of the file that match exactly one tensor of the module, by the tensor's path
             there.
     """
@@ -260,7 +262,7 @@ def compare_constants(
 def _find_missing(
     constants: Sequence[Constant], matches: Sequence[Sequence[int]], reference: ReferenceConstants
 ) -> list[str]:
-    """Return a sentence for each tensor of the module that the file lacks.
+    """Return a sentence for each float tensor that the module uses, and that the file lacks or does not use.
 
     A tensor is also there if the file stores its sums with other tensors.
     """
@@ -281,7 +283,8 @@ def _find_misplaced(
 ) -> list[str]:
     """Return a sentence for each tensor that the file uses in another place than the module.
 
-    The file may use it after tensors that come later in the module, or in one operator with other tensors.
+    The file may use it after tensors that come later in the module, or in one operator with other tensors. Only constants
+    of the file that equal a single tensor of the module are judged.
     """
     places = [found[0] if len(found) == 1 else None for found in matches]
     problems, groups = [], dict[int, int]()
@@ -301,9 +304,10 @@ def _find_misplaced(
 def _find_misused(
     constants: Sequence[Constant], matches: Sequence[Sequence[int]], reference: ReferenceConstants
 ) -> list[str]:
-    """Return a sentence for each buffer (such as rotary factors) that the file lacks or uses elsewhere in the model.
+    """Return a sentence for each buffer (such as rotary factors) that the file lacks, or uses for a weight for which the module does not.
 
-    Exporters store results computed from buffers, so only the weights that the module uses after a buffer are compared.
+    Exporters may store what was computed from a buffer in its place. So a buffer is not looked for at one place; only which
+    weights come after it is compared with the module. A buffer that the file holds and does not use counts as lacking.
     """
     used = [found for constant, found in zip(constants, matches, strict=True) if constant.used]
     held = {name for found in used for i in found for name in reference.constants[i].names}
@@ -356,8 +360,8 @@ def _compare_ranges(
 ) -> tuple[list[str], int]:
     """Compare the activation ranges in a static file with those that torch measured on the calibration texts.
 
-    Matrix products without a range in the file are not compared, since another gate checks whether there must be one. A
-    range of 16-bit integers may be wider, since quantizers add room.
+    Matrix products without a range in the file are not compared, since another gate checks whether there must be one; nor
+    are ranges that were taken from a stored table. A range of 16-bit integers may be wider, since quantizers add room.
 
     Args:
         products: The ranges in the file, by the paths of the product's weights in the torch module.
@@ -421,15 +425,15 @@ def _is_same_range(stored: StoredRange, measured: Range) -> bool:
 def _compare_schemes(
     stored: Sequence[tuple[str, Constant]], weights: Sequence[WeightRole], row: SchemeRow
 ) -> list[str]:
-    """Return a sentence for each weight that is stored or multiplied in another way than its scheme says.
+    """Return a sentence for each weight that is stored or multiplied in another way than the scheme chosen for it says.
 
-    The weight may have other bits, or a static product although its scheme makes it dynamic. Another gate only counts
-    the weights of each size and type, since quantizers rename them. Here weights are identified by their numbers, so
-    that two weights which have changed places are found.
+    The weight may have other bits, or a static product although its scheme makes it dynamic, or the reverse. Another
+    gate only counts the weights of each size and type, since quantizers rename them. Here weights are identified by
+    their numbers, so that two weights which have changed places are found.
 
     Args:
         stored: Matrices and tables of a file, by the paths of the tensors in the torch module.
-        weights: The scheme chosen for each weight; empty if all have the scheme of the file.
+        weights: The scheme chosen for each weight; empty if all have that of the file, and nothing is compared.
         row: What the file's scheme stores and computes.
     """
     from pocketbert.quantize.weights import Use

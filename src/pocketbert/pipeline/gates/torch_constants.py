@@ -210,7 +210,7 @@ class _TracingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
 
     def _follow(self, operator: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
-        """Report one torch operator to the constant tracker: as lookup, product, sum, reshape, or as unknown."""
+        """Report one torch operator to the constant tracker: as lookup, product, sum, scaling, norm, reshape, or as unknown."""
         tracker, keys, out = self.tracker, [self.number_of(t) for t in inputs], self.number_of(outputs[0])
         if operator == "embedding":
             tracker.lookup(out, keys[0], keys[1])

@@ -210,9 +210,9 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
 def _choose_fully_asked(subjects: Sequence[Subject]) -> str | None:
     """Return the name of the file that is run on all texts of the library: the first that an engine runs.
 
-    The result is None if there is no such file. What the texts differ in, their tokens, is the same for all files; how
-    outputs become answers shows in a few of them. The reference evaluator of Core ML takes seconds for a text and gets
-    few anyhow.
+    The result is None if there is no such file. A few texts are enough for the others: the tokens of a text are the same
+    for all files, and a wrong way from outputs to answers shows in every text. Core ML's reference evaluator is not chosen,
+    since it takes seconds for each text.
     """
     return next((s.name for s in subjects if s.predictor.engine != REFERENCE_ENGINE), None)
 
@@ -273,7 +273,9 @@ def _compare_scores(
     evidence: Evidence,
     settings: VerifySection,
 ) -> list[Gate]:
-    """Compare a quantized file's score with the exported file's, and on ``eval`` any file's score with the teacher's.
+    """Check a quantized file's score against the exported file's, and on ``eval`` any file's score against the teacher's.
+
+    The teacher's score counts only if there is one and `settings` say what share of it must be kept.
 
     Args:
         subject: The opened file whose score is checked.
@@ -490,7 +492,7 @@ def _check_recorded(subjects: Sequence[Subject], evidence: Evidence) -> list[Gat
 
 
 def report_gates(result: Verification) -> None:
-    """Print a line for each file and each failed or skipped check, and log all checks, which `-v` shows."""
+    """Print each failed or skipped check, the notes and a summary of each file, and log all checks, which `-v` shows."""
     for gate in result.gates:
         verdict = "skipped" if gate.skipped else "passed" if gate.passed else "FAILED"
         line = f"{verdict}  {gate.file or 'folder'} {gate.name}: {gate.detail}"

@@ -116,7 +116,7 @@ def read_answer_kind(examples: Sequence[Example], section: TeacherColumn, labels
 def name_rows(examples: Sequence[Example], declared: bool, title: str) -> list[Example]:
     """Return one row for each label that the answers of rows name, with the label and without a text.
 
-    Its row number is that of the first row whose answer names the label.
+    The new row has the number of the first row whose answer names the label.
 
     Args:
         examples: Rows with answers.
@@ -160,8 +160,8 @@ def column_outputs(rows: Prepared, settings: ColumnSettings) -> Mapping[str, Seq
         settings: How the answers are read.
 
     Returns:
-        ``logits`` [C], or [tokens, C] for tags; ``start_logits`` and ``end_logits`` [tokens]; ``sentence_embedding``
-        [W].
+        ``logits`` [C], [1] for a score or a choice, or [tokens, C] for tags; ``start_logits`` and ``end_logits``
+        [tokens]; ``sentence_embedding`` [W].
 
     Raises:
         InputError: Naming the rows whose answers do not fit.
@@ -339,7 +339,7 @@ def _span_logits(window: Encoded, answer: TeacherAnswer) -> dict[str, _Array]:
 def fit_vectors(
     vectors: Sequence[_Array], training: Sequence[_Array], pooling: Pooling, hidden: int, seed: int
 ) -> list[_Array]:
-    """Map vectors of a column to the width of a student's vectors, and rotate them if these may be cut.
+    """Map vectors of a column to the width of a student's vectors, and rotate them if these may be cut to their first numbers.
 
     Args:
         vectors: The vectors, each [W].
@@ -389,7 +389,7 @@ def score_answers(head: Head, rows: Prepared, settings: ColumnSettings) -> Score
         settings: How the answers are read.
 
     Returns:
-        The score; None if a row has no answer or no label of its own, or if there are no rows.
+        The score; None if a row has no answer or no label of its own, if there are no rows, or if pairs have no scores.
     """
     if not rows.examples or any(e.answer is None or e.answer.gives_label for e in rows.examples):
         return None

@@ -219,7 +219,8 @@ def write_copies(recipe: Recipe, model: ModelFolder, data: RunData, work: Path, 
 
     Args:
         recipe: The recipe.
-        model: The model that it starts from: its embeddings and its masked-language-model head propose words.
+        model: The model that it starts from: its masked-language-model head proposes words, and so do its embeddings unless
+            the recipe names a file of word vectors.
         data: The run's rows.
         work: Folder for unfinished work. Copies that it holds already, from a run that was stopped, are not made again.
         destination: An existing folder to fill.
@@ -246,7 +247,7 @@ def augmented_set(
 
     Args:
         recipe: The recipe.
-        model: The model that it starts from: its embeddings and its masked-language-model head propose words.
+        model: The model that it starts from; it proposes words as in `write_copies`.
         data: The run's rows.
         length: Longest input in tokens.
         work: A folder for the copies. Those that it holds are not made again.
@@ -308,12 +309,13 @@ def _add_copies(
 
 
 def _make_copies(recipe: Recipe, model: ModelFolder, examples: Sequence[Example], work: Path) -> CopyStore:
-    """Open the store of copies in a folder, fill it with copies of the rows if it lacks them, and return it.
+    """Open the store of augmented rows (copies with replaced words) in a folder, make the copies that it lacks, and return it.
 
     Args:
-        recipe: The recipe.
-        model: The model that it starts from, which proposes words.
-        examples: The rows.
+        recipe: The recipe; `data.augment` says how words are replaced.
+        model: The recipe's model. Its masked-LM head or its embeddings propose words, the embeddings not if there is a file
+            of word vectors.
+        examples: The rows to copy.
         work: The folder. Copies in it are used if they were made of the same rows with the same settings.
     """
     from pocketbert.distill.augment import CopyStore, SourceRow
@@ -343,7 +345,7 @@ def _make_copies(recipe: Recipe, model: ModelFolder, examples: Sequence[Example]
 
 
 def _load_augmenter(section: AugmentSection, seed: int, model: ModelFolder, guesses: bool) -> Augmenter:
-    """Return an augmenter, which replaces words by words with near vectors or by the predictions of a masked-LM.
+    """Return an augmenter, which replaces words by words with near vectors or by the predictions of a masked language model.
 
     Args:
         section: The recipe's settings: how many words are replaced, and the file of word vectors, if it names one.

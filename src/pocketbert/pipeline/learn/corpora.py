@@ -142,7 +142,9 @@ def _read_texts(source: DataSource) -> Iterator[str]:
 
 
 def open_corpora(section: CorpusSection, tokenizer: Path, written: Path, seed: int) -> TokenRows:
-    """Open the tokenized corpora of a recipe as one sequence of rows. Several corpora are mixed by their shares.
+    """Open the tokenized corpora of a recipe as one sequence of rows, mixed by the shares of the corpora.
+
+    A single corpus is returned as it is, unless the section sets a number of rows.
 
     Args:
         section: The recipe's section `data.corpus`: sources and settings.
@@ -255,7 +257,9 @@ def general_rows(recipe: Recipe, source: ModelFolder, number: int, corpora: Path
 
 
 def _check_objectives(stage: GeneralText, family: Family, key: str) -> None:
-    """Check that the teacher's family was pre-trained with the masking and the sentence pairs of a stage.
+    """Check that a family was pre-trained as a stage trains, if the stage masks by similar words or swaps the segments of pairs.
+
+    Other kinds of masking and of pairs are not checked.
 
     Raises:
         InputError: Listing every setting of the stage that does not fit.

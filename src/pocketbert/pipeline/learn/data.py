@@ -1,7 +1,7 @@
 """Read the rows of a run: labelled, tokenized and reported on before anything is trained.
 
 `load_data` returns `RunData` with the splits train, eval, holdout and validation. `check_files`, `check_head`, `check_threshold` and `check_before_run` find
-mistakes of a recipe before that, without reading all rows. `max_length` returns the longest input of a run, `calibration_rows` the rows
+mistakes of a recipe before a run; only the last of them reads the rows. `max_length` returns the longest input of a run, `calibration_rows` the rows
 on which static schemes measure ranges.
 """
 
@@ -444,7 +444,11 @@ def _labels_without_rows(recipe: Recipe, model: ModelFolder, head_labels: list[s
 
 
 def _resolve_task(recipe: Recipe, model: ModelFolder) -> Task:
-    """Return the recipe's task; unless a new head is fine-tuned, its score function is that of the teacher's head."""
+    """Return the recipe's task; if the teacher's own head is used, with the score function of that head.
+
+    Raises:
+        InputError: If the recipe lists several heads, trains none of them, and the model has others.
+    """
     if recipe.teacher.finetune or recipe.column:
         return recipe.task_row
     if recipe.tasks is not None:
@@ -511,7 +515,9 @@ def _check_threshold_rows(recipe: Recipe, rows: int, fix: str) -> None:
 
 
 def check_files(section: DataSection) -> None:
-    """Check that the data and corpus files exist, are regular files and have a known suffix. Their content is not read.
+    """Check that the files of rows, corpora and texts without labels exist, are regular files and have a known suffix.
+
+    Their content is not read. Tokenized corpora are not checked.
 
     Raises:
         InputError: Naming every file that fails.
@@ -533,7 +539,7 @@ def check_files(section: DataSection) -> None:
 
 
 def check_head(recipe: Recipe, model: ModelFolder) -> None:
-    """Raise InputError if the recipe needs a teacher with a trained head, and its teacher is a bare encoder.
+    """Check that the teacher is not a bare encoder, if the recipe needs one with a trained head.
 
     No head is needed if `teacher.finetune` trains one, if a column of answers is the teacher, for feature
     extraction, or if all stages distill on plain text. The teacher counts as an encoder without a head if its
@@ -555,14 +561,16 @@ def check_head(recipe: Recipe, model: ModelFolder) -> None:
 
 
 def has_local_rows(section: DataSection) -> bool:
-    """Return whether the recipe names train or eval rows, and none of its rows have to be read from the Hub."""
+    """Return whether the recipe names train, eval or validation rows, and all of these are local files."""
     named = (section.train, section.eval_source, section.validation_source)
     sources: list[DataSource] = [s for s in named if s is not None]
     return bool(sources) and all(s.path is not None for s in sources)
 
 
 def check_before_run(recipe: Recipe) -> None:
-    """Check the local files, teacher and rows of a recipe as a run does before training. Nothing is downloaded.
+    """Check the files of a recipe and, as far as they are local, its teacher and its rows, as a run does before training.
+
+    Nothing is downloaded. Rows are read only if all of them are in local files.
 
     Raises:
         InputError: Listing the problems.

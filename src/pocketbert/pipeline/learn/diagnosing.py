@@ -52,7 +52,7 @@ def diagnose_run(run: Path, rows: int | None = None) -> StudentDiagnosis:
 
     Raises:
         InputError: If `run` has no recipe, teacher or student, its teacher is a column of answers instead of
-            a model, or there are no labelled evaluation and training rows.
+            a model, its models have several heads, or there are no labelled evaluation and training rows.
     """
     missing = [name for name in (_RECIPE_FILE, "teacher", "student") if not (run / name).exists()]
     if missing:
@@ -88,7 +88,8 @@ def read_diagnosis(run: Path) -> StudentDiagnosis | None:
 def write_diagnosis(recipe: Recipe, data: RunData, teacher: Path, student: Path, length: int) -> None:
     """Compare a student with its teacher, write the diagnosis next to the student, and print its first advice.
 
-    Nothing is written if eval or training rows have no labels, or if the teacher is a column of answers.
+    Nothing is written if eval or training rows have no labels, if the models have several heads, or if the teacher is a
+    column of answers.
     """
     diagnosis = _diagnose(recipe, data, teacher, student, length, _MOST_UNSEEN)
     if diagnosis is None:
@@ -101,7 +102,7 @@ def write_diagnosis(recipe: Recipe, data: RunData, teacher: Path, student: Path,
 def _diagnose(
     recipe: Recipe, data: RunData, teacher: Path, student: Path, length: int, most: int
 ) -> StudentDiagnosis | None:
-    """Ask student and teacher about eval and training rows, and compare their answers.
+    """Let student and teacher answer eval rows and up to 500 training rows, and compare their answers.
 
     Args:
         recipe: The recipe.
@@ -133,7 +134,7 @@ def _diagnose(
 def _ask_both(head: Head, rows: Prepared, teacher: Path, student: Path, length: int) -> ComparedAnswers:
     """Run teacher and student on rows, each with its own tokenizer, and return the answers of both.
 
-    The result also holds the teacher's confidence in each answer.
+    For tasks with one label, tags or answers in a context, the result also holds the teacher's confidence in each answer.
     """
     asked: list[tuple[Prepared, list[Matrix], NDArray[np.floating]]] = []
     for folder in (teacher, student):
@@ -143,7 +144,7 @@ def _ask_both(head: Head, rows: Prepared, teacher: Path, student: Path, length: 
         confidence = np.ones(len(prepared.encoded))
 
         def keep(i: int, matrix: Matrix, own: Prepared = prepared, sure: NDArray[np.floating] = confidence) -> Matrix:
-            """Keep what the score needs, and how sure the model is."""
+            """Return what the score needs of a row's output, and store how sure the model is."""
             reduced = head.reduce(i, matrix, own)
             sure[i] = _confidence(head, matrix, reduced)
             return reduced

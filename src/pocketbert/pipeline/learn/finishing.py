@@ -144,7 +144,7 @@ class Training(BaseModel):
         curves: Losses per stage.
         score: Score of the torch model on eval, in batches of rows of similar length.
         notes: What was done to labels, and other remarks for readers of the score.
-        thresholds: For multi-label: probability from which each label is given, found on training rows.
+        thresholds: For multi-label: probability from which each label is given, found on held-out or training rows.
         seeds: Scores of the students of several seeds; empty for one seed.
     """
 
@@ -213,7 +213,8 @@ def answer_validation(trained: TrainedModel, most: int, thresholds: Sequence[flo
     Args:
         trained: The model.
         most: Most rows.
-        thresholds: For multi-label: probability from which each label is given; None to find them on training rows.
+        thresholds: For multi-label: probability from which each label is given; None to find them on held-out or training
+            rows, unless the recipe sets them.
     """
     data, task = trained.data, trained.data.head.task
     predictor, tokenizer = trained.open()
@@ -251,11 +252,14 @@ def choose_seed(scores: Sequence[SeedScore], recipe: Recipe) -> list[SeedScore]:
 def score_and_save(trained: TrainedModel, destination: Path, teacher: Path | None = None) -> None:
     """Score a trained model on the evaluation rows, and write its folder with ``training.json``, in process 0 only.
 
+    Without evaluation rows there is no score. If a column of answers is the teacher, the teacher's score is that of the answers.
+
     Args:
         trained: The model.
         destination: The folder to fill.
         teacher: Folder of the student's teacher; None if the trained model is the teacher itself. For feature
-            extraction without labels, the student's vectors are compared with those that this folder records.
+            extraction without labels, the student's vectors are compared with those that this folder records, or with
+            those of the column of answers if that is the teacher.
     """
     if not current_process().main:
         return
@@ -359,7 +363,10 @@ def head_with(recipe: Recipe, data: RunData, thresholds: list[float] | None) -> 
 def pooling_for(recipe: Recipe, folder: ModelFolder) -> Pooling:
     """Return how a model's token states become a text vector.
 
-    What the recipe says counts, else what the model folder says, else the default.
+    What the recipe says counts, else for feature extraction what the model folder says, else the default.
+
+    Raises:
+        InputError: If the model's layers do not fit the pooling, or vectors cannot be cut to the recipe's `answer.dimensions`.
     """
     own = (
         read_pooling(folder.path) or DEFAULT_POOLING if recipe.task is TaskName.FEATURE_EXTRACTION else DEFAULT_POOLING
@@ -388,11 +395,12 @@ def pooling_for(recipe: Recipe, folder: ModelFolder) -> Pooling:
 
 
 def rotate_teacher_vectors(trained: TrainedModel) -> TrainedModel:
-    """Return a teacher with a layer behind its pooling that rotates its vectors so that they may be cut.
+    """Return a teacher with a layer behind its pooling that rotates its vectors, so that their first numbers tell most.
 
-    The rotation is learned from its vectors of up to 4,000 training rows: see `learn_rotation`. The teacher is returned as it is if its
-    vectors may not be cut, if no student is distilled, or if the student learns from a column of answers and only
-    starts from this model.
+    Such vectors may be cut to the lengths in `answer.dimensions` (Matryoshka). The rotation is learned from the vectors of
+    up to 4,000 training rows: see `learn_rotation`. The teacher is returned as it is if no such length is set, if no
+    student is distilled, if there are no training rows, if the student learns from a column of answers and only starts
+    from this model, and in all processes but the first.
     """
     recipe = trained.recipe
     is_taught = bool(recipe.distill) and recipe.column is None and "train" in trained.data.splits
@@ -453,7 +461,8 @@ class LabelledRows:
             weights: Folder of the model, with its tokenizer.
 
         Returns:
-            The rows; None if the recipe has no such rows, or none with labels.
+            The rows; None if the recipe has no such rows, or none with labels. Eval rows of feature extraction without
+            scores get the teacher's vectors as labels.
 
         Raises:
             InputError: If `data.selection` leaves no row for one of the two parts of the evaluation rows.
@@ -506,7 +515,7 @@ class LabelledRows:
     def torch_score(self, name: str, weights: Path) -> Score | None:
         """Score a torch model of the run on the rows called `name` (see `named`); None if there are no such rows.
 
-        If the evaluation rows are divided, the files of the run are compared with this score, since ``training.json``
+        If the teacher is a column of answers, its score is that of the answers, or None if they cannot be scored. If the evaluation rows are divided, the files of the run are compared with this score, since ``training.json``
         has the score on all of them.
         """
         rows = self.named(name, weights)

@@ -1,4 +1,4 @@
-"""Compares a trained head with the data and the recipe, before anything is learnt or exported.
+"""Compare a trained head with the data and the recipe, before anything is learnt or exported.
 
 `order_head_labels` reorders its outputs to the order of the data's labels; `check_trained_heads` compares several heads with those of a recipe.
 """
@@ -81,10 +81,10 @@ def _permute_head(model: Any, head_labels: Labels, data_labels: Labels) -> str |
 
 
 def check_trained_heads(recipe_task: Task, model: ModelFolder) -> None:
-    """Check that a model that no stage of a recipe gives new heads has the heads that the recipe lists.
+    """Check that a model, whose own heads a recipe uses, has exactly the heads that the recipe lists, in this order.
 
     Raises:
-        InputError: If it has other heads, or one.
+        InputError: If it has other heads, another order, or one head only.
     """
     wanted = {head.name: head.task.name.value for head in recipe_task.heads}
     if [*(model.heads or {}).items()] != [*wanted.items()]:

@@ -112,7 +112,7 @@ class _Choice:
 
     @property
     def kept(self) -> bool:
-        """Whether the trained student is better; NaN is not."""
+        """Whether the trained student has the smaller error; false if its error is NaN."""
         return self.trained.error < self.former.error
 
 
@@ -219,6 +219,8 @@ def _measure_difference(outputs: NDArray[np.float32], expected: NDArray[np.float
 def _record_choice(choice: _Choice, stage: QatStage, key: str, metrics: Path) -> str:
     """Print, log and append to the metrics file whether the student before or after a `qat` stage is kept.
 
+    Only the first of several processes writes to the file.
+
     Args:
         choice: The differences of both students from fp32.
         stage: The stage.
@@ -255,7 +257,9 @@ def _record_choice(choice: _Choice, stage: QatStage, key: str, metrics: Path) ->
 
 
 def check_clipping(recipe: Recipe, teacher: ModelFolder) -> None:
-    """Check that a student's activation is relu, if a `qat` stage is to clip it to relu6.
+    """Check that a student's activation is relu or relu6, if a `qat` stage is to clip it to relu6.
+
+    A student of its own size (`student.size`) is not checked.
 
     Args:
         recipe: The recipe.

@@ -149,7 +149,8 @@ class Learning:
         data: The run's rows.
         length: Longest input in tokens.
         corpora: Folder of the run's corpora.
-        augmented: Folder of the copies of training rows; None to make them in each stage that learns from them.
+        augmented: Folder of the augmented training rows (copies with replaced words); None to make them in each stage that
+            learns from them.
         vocabulary: Folder of the word pieces that the student keeps, for recipes that prune its vocabulary.
         transfer: Folder of the texts without labels that the teacher labels; None without them.
     """
@@ -276,7 +277,10 @@ def _train_stage(learning: Learning, number: int, before: StudentState | None, a
 
 
 def _read_start_parts(learning: Learning, teacher: Any, student: Any) -> CarriedParts:
-    """Return what an earlier run's general stage left beside the student in `student.model`: its projection, if it fits."""
+    """Return what an earlier run's general stage left beside the student in `student.model`: its projection, if it fits.
+
+    Otherwise the result is empty.
+    """
     from pocketbert.distill.methods.task import keep_projection
 
     section = learning.recipe.student
@@ -347,7 +351,9 @@ def _make_stage_student(learning: Learning, general: bool, before: StudentState 
 
 
 def _make_start_student(learning: Learning, source: ModelFolder, teacher: Any, task: Task) -> Any:
-    """Return the student before its first stage, built from the teacher's weights or loaded from the recipe's model.
+    """Return the student before its first stage.
+
+    It is loaded from the recipe's `student.model`; without one it is built from the teacher, or anew in the shape of `student.size`.
 
     Args:
         learning: The recipe, rows and folders that all stages share.
@@ -356,7 +362,8 @@ def _make_start_student(learning: Learning, source: ModelFolder, teacher: Any, t
         task: Task that decides the student's head.
 
     Raises:
-        InputError: If the student has another vocabulary than its teacher.
+        InputError: If the model of `student.model` has another vocabulary than the teacher, or a student without layers does not fit
+            the pooling.
     """
     from pocketbert.distill.students.build import build_student
     from pocketbert.distill.text.tokenizer import read_vocabulary
@@ -391,7 +398,11 @@ def _make_start_student(learning: Learning, source: ModelFolder, teacher: Any, t
 
 
 def _make_static_student(learning: Learning, source: ModelFolder, teacher: Any, task: Task) -> Any:
-    """Return an untrained student without layers; the teacher in folder `source` computes its embedding table."""
+    """Return an untrained student without layers; the teacher in folder `source` computes its embedding table.
+
+    Raises:
+        InputError: If vectors of feature extraction are not to be the mean of the token states.
+    """
     from pocketbert.distill.students.static import build_static_student
     from pocketbert.distill.training.machine import training_dtype
 
@@ -407,9 +418,9 @@ def _make_static_student(learning: Learning, source: ModelFolder, teacher: Any, 
 
 
 def _prune_neurons(learning: Learning, source: ModelFolder, model: Any) -> Any:
-    """Return a copy of a model that keeps only the feed-forward neurons of each layer most active on training rows.
+    """Return a copy of a model that keeps only the feed-forward neurons of each layer that are most important on training rows.
 
-    The recipe's `student.intermediate` says how many are kept.
+    The recipe's `student.intermediate` says how many are kept; see `pruned`.
     """
     import torch
 
@@ -437,9 +448,10 @@ def _make_task_student(learning: Learning, state: StudentState) -> Any:
 
 
 def _prepare_stage_rows(learning: Learning, number: int, at: StepPaths) -> tuple[TrainData, list[str]]:
-    """Return the rows that a stage trains on and, if several kinds are mixed, notes on what they are made of.
+    """Return the rows that a stage trains on and, for mixed rows and for pairs of texts, notes on what they are made of.
 
-    They are masked plain text for general stages, else training rows, also split into other word pieces or mixed with others.
+    For a general stage they are masked plain text. For other stages they are the training rows, which may be split into other word pieces,
+    mixed with augmented rows and texts without labels, or arranged in pairs.
     """
     recipe, data, key = learning.recipe, learning.data, f"distill.{number}"
     stage, section = recipe.distill[number], recipe.student

@@ -130,10 +130,11 @@ def _read_transfer(folder: Path | None, unlabelled: Sequence[Example]) -> Iterat
 def arrange_pairs(
     rows: TrainSet, stage: TaskStage, key: str, is_mixed: bool, has_length_1: bool
 ) -> tuple[TrainSet, list[str]]:
-    """Return rows of pairs with the targets of a stage's loss on pairs, so that the texts of a query are in the same batch.
+    """Arrange the rows of pairs in groups of two or three that stay in one batch, with the targets of the stage's loss on pairs.
 
-    Of scored pairs (`signals.labels`) each stays two rows, whose targets are the score. For margins each better and other text of a query
-    becomes three rows with it, for in-batch negatives each text that belongs to a query two, or three if there are other texts.
+    For `signals.labels` a group is a scored pair, with its score as target. For `margins` a group is a query, its best text and another
+    of its texts, with the difference of the two scores as target. For `negatives` a group is a query and a text that belongs to it; if
+    any query has a text that does not belong to it, such a text is the third row.
 
     Args:
         rows: The tokenized training rows of feature extraction; two for each pair.
@@ -143,7 +144,7 @@ def arrange_pairs(
         has_length_1: Whether vectors have length 1, so that margins are scaled.
 
     Returns:
-        The rows, and a list with a sentence on what they are.
+        The rows, and a list with a sentence on what they are; empty for scored pairs.
 
     Raises:
         InputError: If the training rows are not such pairs, or the stage reads other rows too.
@@ -198,9 +199,10 @@ _LEARNT_FROM_PAIRS = {
 
 
 def _negatives_of(ranking: Ranking, number: int) -> Sequence[int]:
-    """Return the pairs that stand beside the positive pair with an index of a ranking: one negative, or all if it is the only positive.
+    """Return the pairs whose texts are negatives beside one text that belongs to a query: the positive pair with the given index.
 
-    Without negatives it is the pair itself, since equal texts are not each other's negatives.
+    The only positive pair gets all negatives of the query, one of several gets one in turn. Without negatives the pair itself is
+    returned, since equal texts do not count as each other's negatives.
     """
     if not ranking.others:
         return [ranking.positives[number]]
@@ -210,7 +212,11 @@ def _negatives_of(ranking: Ranking, number: int) -> Sequence[int]:
 def _arrange_margins(
     rows: TrainSet, rankings: Sequence[Ranking], scale: float | None, key: str, has_length_1: bool
 ) -> tuple[TrainSet, list[str]]:
-    """Return three rows for each other text of a query (query, best text, other text) with their scaled margin, and a note."""
+    """Return three rows (query, best text, other text) for each text of a query but its best, and a note.
+
+    The target is the margin (the best text's score less the other's), divided by `scale`. If `scale` is None and vectors have length 1, the
+    divisor is the margin that 99 % of the margins do not exceed, at least 1; for other vectors it is 1.
+    """
     scores = np.array([e.label for e in rows.rows.examples], np.float64)
     triples = [(ranking.positives[0], j) for ranking in rankings for j in ranking.others]
     margins = np.array([scores[i] - scores[j] for i, j in triples])

@@ -59,7 +59,7 @@ def with_column(source: DataSource, recipe: Recipe) -> DataSource:
 
 
 def divide_by_own_label(rows: Sequence[Example]) -> tuple[list[Example], list[Example]]:
-    """Divide rows into those with a label of their own, which can judge a model, and those labelled by an answer.
+    """Divide rows into those with a label of their own, which can judge a model, and those labelled by a teacher's answer.
 
     If no row has a label of its own, all rows judge: a score is the agreement with the teacher's answers then.
     """
@@ -176,10 +176,11 @@ def scored_by_default_up_to(recipe: Recipe) -> int | str | None:
 
     With more rows no training passes over them often enough to be scored by default. If only a later stage is long
     enough, the trainings before it lose the rows too, so that they depend on this number and are made anew when it
-    changes. So do copies of rows and a vocabulary, which are made before all trainings.
+    changes. So do augmented rows and a pruned vocabulary, which are made before all trainings.
 
     Returns:
-        The number of rows; ``any`` if there is no limit; None if no earlier step depends on it.
+        The number of rows; ``any`` if there is no limit; None if the recipe decides otherwise (validation rows,
+            `training.evaluate_every`, several seeds), if the task has no labels, or if no earlier step depends on it.
     """
     by_recipe = recipe.data.validation is not None or recipe.training.evaluate_every is not None
     if by_recipe or recipe.training.seeds > 1 or recipe.task_row.labels is LabelKind.NONE:
@@ -242,6 +243,8 @@ def make_validation(
 ) -> Validation | None:
     """Return how a model is scored on validation rows while it trains; None if it is not scored.
 
+    It is not scored without labelled validation rows, if `training.evaluate_every` is 0, or by default if the training is short.
+
     Args:
         recipe: The recipe, whose section `training` decides how often.
         head: Head of the task.
@@ -280,7 +283,7 @@ def make_validation(
 
 
 def _limit_rows(rows: Prepared, settings: Updates, heads: int) -> Prepared:
-    """Return as many rows as can be scored six times in 5 % of the training's time: those with the smallest hashes.
+    """Return as many rows as can be scored six times in 5 % of the training's time, at least about 100: those with the smallest hashes.
 
     Of several heads, each has an equal part of the rows first: those with a label of it, which few rows may have.
 

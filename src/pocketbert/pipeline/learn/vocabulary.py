@@ -111,7 +111,7 @@ def make_vocabulary(section: VocabularySection, model: ModelFolder, data: RunDat
         output: Folder of the tokenizer.
 
     Returns:
-        A line for each limit that is exceeded.
+        A line for each limit that is exceeded, and one with advice; empty if none is.
     """
     from pocketbert.distill.vocabulary import (
         count_pieces,
@@ -143,7 +143,7 @@ def make_vocabulary(section: VocabularySection, model: ModelFolder, data: RunDat
 
 
 def _list_exceeded_limits(result: Coverage, section: VocabularySection) -> list[str]:
-    """Return a sentence for each limit of `student.vocabulary` that is exceeded, and then one with advice."""
+    """Return a sentence for each limit of `student.vocabulary` that is exceeded, and then one with advice; empty if none is."""
     checks = {
         "max_unseen": (result.unseen, section.max_unseen, "of the pieces of held-out rows are not kept"),
         "max_changed": (result.changed, section.max_changed, "of the held-out rows are split into other pieces"),
@@ -215,7 +215,7 @@ def resplit_rows(
 def with_vocabulary(trained: TrainedModel, folder: Path) -> TrainedModel:
     """Return the trained student without the embeddings of dropped pieces, with rows split by the pruned tokenizer.
 
-    `folder` is the output folder of the step that prunes the vocabulary.
+    Of the rows only those of eval are kept, or for multi-label all, because its thresholds are chosen on other rows. `folder` is the output folder of the step that prunes the vocabulary.
     """
     from pocketbert.distill.vocabulary import prune_embeddings
 

@@ -64,7 +64,7 @@ _OWN_ROWS = 12
 def answer_golden_rows(
     model: RunModel, torch_model: TorchPredictor, texts: Sequence[Text], files: Sequence[ModelFile]
 ) -> tuple[list[GoldenRow], list[Matrix]]:
-    """Choose the texts of the golden rows, and run the torch model on them.
+    """Choose the texts of the golden rows (texts with recorded outputs), and run the torch model on them.
 
     Args:
         model: The exported model.
@@ -97,8 +97,8 @@ def record_golden_rows(
 ) -> Sequence[str]:
     """Run each file on the golden rows, and write the rows with the outputs of the torch model and of every file.
 
-    The outputs of a file are recorded on the rows that `choose_recorded_rows` chooses for it. Each file is opened alone; the
-    torch model need not be in memory any more.
+    The outputs of a file are recorded on the rows that `choose_recorded_rows` chooses for it. The token ids of all rows
+    are written to a second file. Each file is opened alone; the torch model need not be in memory any more.
 
     Args:
         model: The exported model.
@@ -142,10 +142,10 @@ def record_golden_rows(
 
 
 def _choose_real_texts(model: RunModel, texts: Sequence[Text]) -> list[Text]:
-    """Return the first golden texts: texts of the data and some of the project's samples, `ROWS` in all.
+    """Return the first golden texts: texts of the data and some of the project's samples, at most `ROWS` in all.
 
-    Without data they are the project's samples only. Four pairs are added if the model takes single texts as well as
-    pairs.
+    Without data they are all of the project's samples. Four pairs are added if the model has segments and its task takes
+    single texts as well as pairs.
     """
     own = project_texts(model.task, model.tokenizer)
     mixed = [*texts[: ROWS - _OWN_ROWS], *own[-_OWN_ROWS:]] if texts else own
@@ -154,7 +154,7 @@ def _choose_real_texts(model: RunModel, texts: Sequence[Text]) -> list[Text]:
 
 
 def _draw_longest_texts(model: RunModel, reference: TorchPredictor, files: Sequence[ModelFile]) -> list[Text]:
-    """Return texts of random vocabulary words, as long as the longest input of each file, to reach all positions."""
+    """Return texts of random vocabulary words, about as long as each file's longest input, to reach all positions."""
     longest = {max(format_place(f.format).lengths(model.recipe, f, model.length)) for f in files}
     segments = model.folder.family.uses_segments
     return [
@@ -167,8 +167,8 @@ def _draw_longest_texts(model: RunModel, reference: TorchPredictor, files: Seque
 def blank_row(text: Text, matrix: Matrix, task: Task, labels: Sequence[str]) -> GoldenRow:
     """Return a golden row for a text without output values: with its label, and the places in the output to record.
 
-    A small output is recorded whole. Of a long text some tokens are recorded, evenly spread. Of a wide output the
-    largest columns are recorded and some others; of several heads all columns are.
+    A small output is recorded whole. If outputs have a row per token, up to `PLACES` tokens are recorded, evenly spread.
+    Of a wide output the largest columns are recorded and some others; with several heads all columns are.
 
     Args:
         text: The text.
@@ -244,7 +244,7 @@ class _LabelTexts:
 
     Attributes:
         texts: Texts to add. For each of them the model predicts at least one more label.
-        missing: Ids of the labels that the model predicts for no text.
+        missing: Ids of the labels that the model predicts for no text, or that were too many to be searched for.
         timed_out: Whether the wall time ended the search.
     """
 
@@ -261,6 +261,8 @@ def _find_texts_of_missing_labels(
     data: Sequence[Text],
 ) -> list[Text]:
     """Find texts for labels that the model predicts for no golden text so far: in the data, or else composed of words.
+
+    The names of labels that stay without a text are printed.
 
     Args:
         model: The exported model.
@@ -296,7 +298,7 @@ def _find_label_texts(
         reference: The torch model.
         tokenizer: The model's tokenizer.
         labels: Ids of the labels; at most `_MOST_LABELS` are searched for.
-        texts: Texts of the data.
+        texts: Texts to try first.
     """
     search = _LabelSearch(reference, tokenizer, labels[:_MOST_LABELS])
     for start in range(0, len(texts), _TEXTS_AT_ONCE):
@@ -315,7 +317,9 @@ def _find_label_texts(
 
 
 class _LabelSearch:
-    """A search for texts with given predicted labels. Given texts and composed texts each have a budget of tokens.
+    """A search for texts for which a model predicts given labels.
+
+    Texts of the data and texts that the search composes each have a budget of tokens.
 
     Attributes:
         labels: Ids of the labels.
@@ -488,8 +492,8 @@ class _LabelSearch:
 def _compute_label_margins(matrix: Matrix, task: Task) -> _Numbers:
     """Return the margin of each label in an output, [labels]; a label is predicted if its margin is above 0.
 
-    The margin is the label's logit minus the largest other one, or the logit itself if a text can have several labels.
-    If tokens have labels, it is that of the token with the largest margin.
+    The margin is the label's logit minus the largest other one, or the logit itself if a text can have several labels or
+    there is only one label. If tokens have labels, it is the largest margin of a token.
     """
     if task.heads:
         return np.concatenate([_compute_label_margins(matrix[:, head.columns], head.task) for head in task.heads])

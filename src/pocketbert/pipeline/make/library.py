@@ -1,7 +1,7 @@
 """Compare a model from text to answer with the library that its checkpoint was published for: transformers or sentence-transformers.
 
 Golden rows compare a file with the torch model on equal token ids. The rows here begin with the text, so they also depend on the
-checkpoint's own settings of token ids, segments, pooling and activation. `make_library` asks the library and writes ``library.json``;
+checkpoint's own settings of token ids, segments, pooling and activation. `make_library` runs the library and writes ``library.json``;
 `pocketbert.pipeline.gates.library` compares the tokenizer and the files of a folder with it.
 """
 
@@ -74,7 +74,7 @@ _ODD_TEXTS = (
 )
 """Texts on which settings of tokenizers differ: case, accents, scripts, joined emoji, blanks, control characters, long words."""
 VERSION = 2
-"""To be raised when other texts are asked, so that results of earlier versions are made again."""
+"""To be raised when other test texts are chosen, so that results of earlier versions are made again."""
 _PLAIN_TEXTS = 6
 _GUESSES = 8
 _PIPELINES = {
@@ -85,7 +85,7 @@ _PIPELINES = {
     TaskName.FILL_MASK: "fill-mask",
     TaskName.FEATURE_EXTRACTION: "feature-extraction",
 }
-"""The pipeline of each task; transformers 5 has none for question answering, its model class is asked."""
+"""The pipeline of each task; transformers 5 has none for question answering, whose model class is run instead."""
 _COMPUTED = {
     TaskName.FEATURE_EXTRACTION: "states pooled by code of this project, not independent of it: sentence-transformers was not run",
     TaskName.REGRESSION: "activation as in CrossEncoder.predict of sentence-transformers",
@@ -159,8 +159,9 @@ class _Checkpoint:
 def make_library(model: RunModel, source: ModelFolder, length: int | None, module: Any, destination: Path) -> None:
     """Run a checkpoint in its own library, and write token ids and outputs on test texts to ``library.json``.
 
-    The library is the one that the checkpoint was made for: transformers or sentence-transformers. The packed folder is
-    compared with these answers.
+    The library is sentence-transformers if the checkpoint was published for it, it is installed and the user chose no
+    other pooling; else transformers. If the library fails, or the model takes more than text, the reason is printed and
+    written instead. The packed folder is compared with these answers.
 
     Args:
         model: The model that is exported.
@@ -192,7 +193,7 @@ def make_library(model: RunModel, source: ModelFolder, length: int | None, modul
 
 
 def _rename_labels(row: LibraryRow, chosen_names: dict[str, str]) -> LibraryRow:
-    """Return a row in which the placeholder names LABEL_i are replaced by the user's names.
+    """Return a row in which label names of the checkpoint, such as the placeholder LABEL_0, are replaced by the user's.
 
     Labels of tokens, which are written ``position:label``, are replaced too.
     """
@@ -222,7 +223,7 @@ def _list_questions(model: RunModel, source: ModelFolder) -> list[_Question]:
         return [(pair, None) for pair in [*sample_pairs()[:8], ("Who?", _ODD_TEXTS[3]), ("", _ODD_TEXTS[5])]]
     if task.name is TaskName.FILL_MASK:  # the end of the long one, with a mask in the middle, would be cut off
         single = [*single[:-1], "Behind the mask are many words."]
-    # an empty second text is a pair to some calls of transformers and none to others: it is not asked
+    # an empty second text is a pair to some calls of transformers and none to others: it is left out
     texts: list[Text] = [task_text(task, text, tokenizer) for text in single]
     if task.name is TaskName.FILL_MASK:
         texts.append(f"{long} {texts[-1]}" if tokenizer.keeps_end else f"{texts[-1]} {long}")
@@ -235,7 +236,11 @@ def _list_questions(model: RunModel, source: ModelFolder) -> list[_Question]:
 
 
 def _ask_sentence_transformers(checkpoint: _Checkpoint, questions: Sequence[_Question]) -> LibraryAnswers:
-    """Run the test inputs in sentence-transformers, in a separate process; return the token ids and outputs."""
+    """Run the test inputs in sentence-transformers, in a separate process; return the token ids and outputs.
+
+    A CrossEncoder is run on the pairs only, other models on the single texts only. If the process fails, the result has
+    the reason instead.
+    """
     asked = [(t, p) for t, p in questions if isinstance(t, str) != checkpoint.is_cross_encoder]
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "answers.json"
@@ -311,7 +316,8 @@ def _correct_conversion(tokenizer: Any, source: ModelFolder) -> list[str]:
     """Replace, in place, the parts of a tokenizer that transformers has converted wrongly; return their names.
 
     The right parts come from `convert_tokenizer`, which compares with the library that defines the format. transformers
-    5 loses the normalizations of SentencePiece models and DeBERTa's separators.
+    5 loses the normalizations of SentencePiece models and DeBERTa's separators. A checkpoint with a tokenizer.json, and
+    a tokenizer in Python, are left as they are.
     """
     if (source.path / "tokenizer.json").is_file() or not tokenizer.is_fast:
         return []
@@ -325,7 +331,10 @@ def _correct_conversion(tokenizer: Any, source: ModelFolder) -> list[str]:
 
 
 def _lower_first(tokenizer: Any) -> None:
-    """Add lowercasing before the tokenizer's own normalizer, as sentence-transformers does for `do_lower_case`."""
+    """Add lowercasing before the tokenizer's own normalizer, as sentence-transformers does for `do_lower_case`.
+
+    A normalizer that lowercases already is left as it is.
+    """
     own = tokenizer.backend_tokenizer.normalizer
     if "lowercase" not in str(own).lower() or "lowercase=False" in str(own):
         first = [normalizers.Lowercase(), *([] if own is None else [own])]
@@ -333,7 +342,10 @@ def _lower_first(tokenizer: Any) -> None:
 
 
 def _open_module(checkpoint: _Checkpoint) -> Any:
-    """Open the checkpoint's model in transformers; None if that fails or weights are missing or misshapen."""
+    """Open the checkpoint's model in transformers; None if that fails or weights are missing or misshapen.
+
+    Missing weights of a pooler, and weights that transformers generates itself, are accepted.
+    """
     import torch
     import transformers
 
@@ -358,7 +370,8 @@ def _collect_transformers_rows(
 ) -> tuple[list[LibraryRow], str]:
     """Run the test inputs in transformers and return the rows with their answers, and a text that names what was run.
 
-    A pipeline of transformers is run if the task has one, else `module`.
+    A pipeline of transformers is run if the task has one, else `module`, as also for models of sentence-transformers and
+    next-sentence heads. A CrossEncoder skips single texts, and texts of more than 640 tokens have ids only.
     """
     import torch
     import transformers
@@ -394,7 +407,8 @@ def _collect_transformers_rows(
 def _compute_values(checkpoint: _Checkpoint, module: Any, encoded: Any) -> list[float]:
     """Run a model on one input and return its values, for tasks without a pipeline.
 
-    They are a choice's logit, next-sentence probabilities, start and end logits, a pooled vector, or a score.
+    They are a choice's logit, next-sentence probabilities, the logits of several heads, start and end logits, a pooled
+    vector, or a score.
     """
     if type(module).__name__.endswith("ForMultipleChoice"):  # takes [1, choices, L], here of one choice
         return [float(module(**{name: value[:, None] for name, value in encoded.items()}).logits[0, 0])]

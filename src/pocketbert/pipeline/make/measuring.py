@@ -1,7 +1,7 @@
 """Measure latencies: of the files of a run, and of artefact folders.
 
 The step `benchmark` calls `list_run_variants`, `section_options` and `measure`; `pocketbert benchmark` calls `benchmark_folders`, which also
-takes results that were measured elsewhere. `labelled_rows` reads the rows on which the files of an artefact folder are scored.
+imports results that were measured on other machines. `labelled_rows` reads the rows on which the files of an artefact folder are scored.
 """
 
 from __future__ import annotations
@@ -78,7 +78,10 @@ def _is_taken(recipe: Recipe, format: Format, runtime: Runtime | None) -> bool:
 
 
 def teacher_file(recipe: Recipe) -> ModelFile:
-    """Return the description of the teacher's exported file, in the first format that a device can run."""
+    """Return the planned file to which the teacher is exported, to compare its latency with the student's.
+
+    It has the first of the recipe's formats that a device can run, or the first one if none can.
+    """
     formats = recipe.export.formats
     format = next((f for f in formats if _is_taken(recipe, f, None)), formats[0])
     path = f"{format}-teacher/{FORMATS[format].stem}{FORMATS[format].suffix}"
@@ -118,7 +121,8 @@ def list_run_variants(
 def section_options(section: BenchmarkSection, lengths: Sequence[int]) -> BenchmarkOptions:
     """Return the benchmark options that a recipe's section `benchmark` sets.
 
-    With the preset `standard`, real texts are measured and the lengths of the export.
+    With the preset `standard`, real texts and the lengths of the export are measured, for at most 60 seconds. Other
+    presets have their own lengths and times.
     """
     from pocketbert.benchmarks.measurement import preset_options
 
@@ -146,17 +150,18 @@ def benchmark_folders(
     imports: Sequence[Path],
     facts: Sequence[Fact] = (),
 ) -> BenchmarkResult:
-    """Measure latencies of artefact folders' model files on each device, and add results imported from elsewhere.
+    """Measure latencies of artefact folders' model files on each device, and add results imported from other machines.
 
     Args:
         models: The artefact folders.
-        options: Devices, threads, lengths, runs and the like; None for the defaults of folders.
+        options: Devices, threads, lengths, runs and the like; None for those of the preset `standard`.
         texts: Real texts to measure on; empty for the project's own sentences.
-        imports: Files with results that were measured elsewhere.
-        facts: What the user states about imported outputs, such as the device, since these do not name it.
+        imports: Files with results that were measured on other machines, or texts that measuring programs printed.
+        facts: What the user states about imported texts, such as the device, where they do not name it.
 
     Raises:
-        InputError: If the options do not fit the folders, or there is nothing to measure or to import.
+        InputError: If the options do not fit the folders or the devices, a file cannot be imported, or there is nothing
+            to measure or to import.
     """
     from pocketbert.benchmarks.imported import import_figures
     from pocketbert.benchmarks.imported.android_app import app_problems
@@ -193,6 +198,8 @@ def benchmark_folders(
 
 def _measure_by_app(name: str, models: Sequence[Path], options: BenchmarkOptions, destination: Path) -> Path:
     """Measure a folder's files with the Android demo app on a phone over adb; return the JSON file with the results.
+
+    Core ML packages, and files for OpenVINO, are left out.
 
     Raises:
         InputError: If several folders are given.
@@ -246,7 +253,7 @@ def _collect_post_processing(folders: Sequence[Path]) -> dict[Path, PostProcessi
 
 
 def _read_scored_rows(models: Sequence[Path], options: BenchmarkOptions) -> EvalSet | None:
-    """Read the labelled rows (`options.data`) on which files are scored in an emulator; None if none are named.
+    """Read the labelled rows (`options.data`) on which an emulator of an NPU scores files; None if none are named.
 
     Raises:
         InputError: If no device can score rows, several folders are given, or the rows do not fit the folder's task.
@@ -272,7 +279,7 @@ def labelled_rows(folder: Path, source: DataSource) -> EvalSet:
         source: The rows. Columns that are not named are guessed.
 
     Raises:
-        InputError: If the rows cannot be read, or do not fit the folder's task.
+        InputError: If the rows cannot be read, do not fit the folder's task, or have no pairs to compare vectors on.
     """
     artefacts = read_artefacts(folder)
     head, name = artefacts.head(), Path(source.title).name
@@ -304,17 +311,19 @@ def labelled_rows(folder: Path, source: DataSource) -> EvalSet:
 
 
 def guess_head_columns(sources: Sequence[_Source], task: Task) -> tuple[list[_Source], dict[str, str]]:
-    """Guess the columns of texts that sources of rows for several heads do not name.
+    """Guess the text columns of rows for several heads where they are not named, and find the column of each head's label.
 
     Args:
         sources: The rows; their `label` may name a column of each head, ``intent=COLUMN,slots=COLUMN``. None for no rows.
         task: The task of all heads.
 
     Returns:
-        Copies of the sources that name their columns of texts and no label, and the column of each head's label by the head's name.
+        Copies of the sources that name their text columns and no label, and the column of each head's label by the
+        head's name.
 
     Raises:
-        InputError: If a name in `label` is no head, two sources name other columns, or the columns cannot be guessed.
+        InputError: If a name in `label` is no head, two sources name different columns for the heads, or the text columns
+            cannot be guessed.
     """
     default = DataSource.model_fields["label"].default
     labels = list(dict.fromkeys(source.label for source in sources if source is not None)) or [default]
@@ -337,10 +346,12 @@ def guess_head_columns(sources: Sequence[_Source], task: Task) -> tuple[list[_So
 
 
 def _columns_of_heads(label: str, task: Task) -> dict[str, str]:
-    """Return the column of each head's label: its own name, or what ``--label intent=COLUMN,slots=COLUMN`` says.
+    """Return the column of each head's label by the head's name.
+
+    It is the column that ``--label intent=COLUMN,slots=COLUMN`` names for the head, else a column with the head's name.
 
     Raises:
-        InputError: If a name there is no head.
+        InputError: If a part of `label` names no head or no column.
     """
     columns, names = {head.name: head.name for head in task.heads}, [head.name for head in task.heads]
     if label in ("", DataSource.model_fields["label"].default):
@@ -382,12 +393,13 @@ def measure(
         texts: Real texts to measure on; empty for the project's own sentences.
         options: Devices, threads, lengths, runs and the like.
         root: Folder that the paths in the result are relative to; None to leave paths as they are.
-        labelled: Rows on which files are scored in an emulator.
+        labelled: Rows on which an emulator of an NPU scores files.
         post_processing: How the outputs of a file become answers, by the file's path, to measure the time of that too.
-        keeps_others: Whether the result holds the figures of the other devices if one is lost: it then names that one.
+        keeps_others: Whether to return the figures of the other devices if a device is lost. The result then names the
+            lost device in `failed`.
 
     Raises:
-        MachineError: If a device is lost.
+        MachineError: If a device is lost and `keeps_others` is not set.
     """
     from pocketbert.benchmarks.latency import benchmark
 

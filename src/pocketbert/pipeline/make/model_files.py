@@ -95,6 +95,9 @@ def make_export(
 ) -> Sequence[str]:
     """Export the torch model to files of one format, and compare their outputs with those of the original model.
 
+    The comparisons, the list of weights and the divided outlier channels are written beside the files as JSON. Unless all
+    files are copied, the prepared module is compared too.
+
     Args:
         model: The model to export.
         reference: The exported model in torch.
@@ -108,7 +111,8 @@ def make_export(
         One line for each comparison that failed.
 
     Raises:
-        InputError: If the model gives the same answer to every text, or a weight cannot get the scheme chosen for it.
+        InputError: If the model gives the same answer to every text, or if the recipe chooses schemes for roles or names
+            of weights that the model does not have.
     """
     from pocketbert.export.prepare import PreparedPredictor
 
@@ -166,8 +170,8 @@ def _compare_outputs(
         subject: The prepared module or the exported file.
         name: Name of the subject in messages.
         loss: Factor on the allowed difference, for formats that compute with fewer digits.
-        most: Longest input in tokens to compare, on a few texts; None for the model's own, on texts and drawn tokens of
-            every length of the export.
+        most: Longest input in tokens to compare; None for the model's own. Only then are texts also padded to the lengths
+            of the export, and rows of drawn tokens compared at the longest.
     """
     task, recipe = model.task, model.recipe
     bound = (recipe.export.atol or model.folder.family.parity_atol) * loss
@@ -244,7 +248,7 @@ def _write_outliers(folder: Path, module: nn.Module) -> list[Outliers]:
 
 
 def outlier_notes(folders: Sequence[Path]) -> list[str]:
-    """Return a sentence on the divided outlier channels of each export folder; equal sentences are not repeated."""
+    """Return a sentence on the divided outlier channels of each export folder that has any, without repetitions."""
     notes = []
     for folder in folders:
         path = folder / _OUTLIERS_FILE  # earlier versions wrote none
@@ -285,7 +289,7 @@ def make_quantized(
     destination: Path,
     calibration: Callable[[], Rows],
 ) -> Sequence[str]:
-    """Quantize exported model files, check the stored number types, and record them in ``types.json``.
+    """Quantize exported model files, check the stored number types, and write those of right files to ``types.json``.
 
     Args:
         model: The exported model.
@@ -294,10 +298,11 @@ def make_quantized(
         calibration: Function that returns the rows on which static schemes measure activation ranges.
 
     Returns:
-        One line for each file whose number types are wrong.
+        Sentences on files whose number types are wrong or whose ranges could not be measured; empty if all are right.
 
     Raises:
-        InputError: If the quantizer has no scheme for one of the files. Nothing was written then.
+        InputError: If the quantizer has no scheme for one of the files, or if weights of it cannot have the scheme that
+            the recipe chooses for them. Nothing was written then.
     """
     from pocketbert.quantize import quantize
     from pocketbert.quantize.table import find_row_for_plan
@@ -337,7 +342,7 @@ def quantization_plan(
         file: The file to make.
         calibration: Function that returns the rows on which static schemes measure activation ranges.
         weights: Folder of the model, which may hold ranges that were learned in training.
-        method: How ranges are chosen from what the rows have.
+        method: How ranges are chosen from the activations on these rows.
     """
     from pocketbert.quantize import Plan
 
@@ -362,6 +367,8 @@ def make_simulated(
 ) -> Sequence[str]:
     """Compute each quantized file's scheme in torch, and write its RMS error and the activation ranges of static files.
 
+    Files whose scheme has no simulation are left out.
+
     Args:
         model: The exported model.
         reference: The exported model in torch.
@@ -372,7 +379,7 @@ def make_simulated(
         calibration: Function that returns the rows on which static schemes measure activation ranges.
 
     Returns:
-        One line for each file whose simulated outputs are NaN or infinite.
+        One line for each file whose simulated outputs are NaN or infinite; nothing is written then. Else empty.
     """
     simulations = _plan_simulations(model, files)
     if not simulations:
@@ -423,7 +430,7 @@ def make_simulated(
 
 
 def _plan_simulations(model: RunModel, files: Sequence[ModelFile]) -> dict[ModelFile, Simulation]:
-    """Return the torch simulation of each quantized file's scheme, by file; files without a simulation are left out."""
+    """Return the torch simulation of each file's scheme, by file; fp32 files and others without one are left out."""
     from pocketbert.quantize import find_row
 
     scheme_rows = {f: find_row(f.format, f.scheme, f.runtime) for f in files if f.scheme is not Scheme.FP32}
@@ -441,7 +448,7 @@ def _drop_long_drawn_rows(golden: Sequence[GoldenRow], tokenizer: TextTokenizer)
     """Return golden rows with fewer rows of drawn words: the shortest of these, up to `_DRAWN_TOKENS` tokens in all.
 
     Drawn words are there to reach all positions and words, which rounding does not depend on. A few of them show
-    whether drawn words are rounded worse than sentences. The first is always kept.
+    whether drawn words are rounded worse than sentences. The shortest row is always kept.
     """
     tokens = {i: len(row) for i, row in enumerate(tokenizer.encode([row.input for row in golden]))}
     drawn = sorted((i for i, row in enumerate(golden) if row.drawn), key=lambda i: tokens[i])
@@ -453,7 +460,7 @@ def _drop_long_drawn_rows(golden: Sequence[GoldenRow], tokenizer: TextTokenizer)
 def _make_further_rows(
     model: RunModel, reference: TorchPredictor, texts: Sequence[Text], golden: Sequence[GoldenRow]
 ) -> list[GoldenRow]:
-    """Run the torch model on more texts and return golden rows of them, to get `TEXTS` rows in all.
+    """Run the torch model on more texts and return golden rows of them: with `golden` up to `TEXTS` rows in all.
 
     Args:
         model: The exported model.
@@ -478,9 +485,9 @@ def _make_further_rows(
 def prepare_module(
     model: RunModel, reference: TorchPredictor, format: Format, samples: Sequence[Mapping[str, NDArray[np.int64]]]
 ) -> nn.Module:
-    """Rewrite the torch model as for export to a format, and return it.
+    """Return a copy of the torch model, rewritten as for export to a format.
 
-    Its weights are then those that a quantizer gets.
+    Its weights are those that a quantizer gets. Weights that the rewriting does not change are shared with the model.
 
     Args:
         model: The model that is exported.
@@ -501,8 +508,8 @@ def _measure_simulated_error(
 ) -> float:
     """Return the RMS error of a file's simulated outputs against the torch model's, as a share of the outputs' spread.
 
-    It is the larger one of the errors on all rows and on golden rows only, of several heads the largest of each. If the file computes probabilities itself,
-    which files for one client may do, it is the error of the probabilities.
+    The error is computed on all rows and on the golden rows alone, with several heads for each head, and the largest is
+    returned. If the file computes probabilities itself, as files for one client may do, it is their error.
 
     Args:
         model: The exported model.
@@ -564,6 +571,6 @@ def _measure_static_ranges(
 
 
 def _round_ranges(ranges: ProductRanges) -> ProductRanges:
-    """Return the ranges of a product with both ends of each rounded to six significant digits."""
+    """Return the known ranges of a product with both ends of each rounded to six significant digits."""
     known: dict[str, Range] = {name: ends for name, ends in ranges if ends is not None}
     return ProductRanges(**{name: (float(f"{low:.6g}"), float(f"{high:.6g}")) for name, (low, high) in known.items()})

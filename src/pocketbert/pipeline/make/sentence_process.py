@@ -1,6 +1,6 @@
-"""Ask sentence-transformers, in a process of its own: it is an optional library, whose imports and settings stay there.
+"""Run sentence-transformers in a separate process, so that this optional library's imports and settings stay there.
 
-The process reads questions as JSON from stdin and writes the answers to the file that its argument names.
+The process reads texts as JSON from stdin and writes token ids and outputs to the file that its argument names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pocketbert.core.models.tokenizers import cut_pairs_as_tokenizer_json
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Run texts through a checkpoint in sentence-transformers; return token ids, segment ids and output values of each.
+    """Run sentence-transformers on each text or pair; return token ids, segment ids and output values of each.
 
     Args:
         request: ``folder`` of the checkpoint; ``cross``, whether it is a CrossEncoder; ``length``, the longest input

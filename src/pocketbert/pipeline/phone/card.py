@@ -202,7 +202,7 @@ def _render_code(artefacts: Artefacts) -> str:
 
 
 def _choose_offers(artefacts: Artefacts) -> tuple[list[Offer], list[Offer]]:
-    """Choose the file to recommend for each platform among those that the formats have for it.
+    """Choose the file to recommend for each platform among those that the formats offer for it.
 
     Returns:
         The first format's row for each platform, in the table's order; and the rows left over, for more code.

@@ -84,9 +84,9 @@ class CardFigures:
 
 
 def measured_figures(folder: Path, artefacts: Artefacts) -> CardFigures:
-    """Read the measured latencies of a folder's files, and their differences from the original model.
+    """Read the measured latencies of a folder's files, their differences from the original model, and the teacher's score.
 
-    They are in ``benchmark.json`` and ``parity.json``, as far as they were measured.
+    They are in ``benchmark.json``, ``parity.json`` and ``artifacts.json``; what was not measured stays empty.
 
     Args:
         folder: The artefact folder.
@@ -113,7 +113,8 @@ def measured_figures(folder: Path, artefacts: Artefacts) -> CardFigures:
 def render_headline(artefacts: Artefacts, figures: CardFigures) -> str:
     """Return the first lines of the card as Markdown: the file to take on each platform, with score, size and latency.
 
-    They are chosen by the rule of the report, and stand between two comment lines. Empty for a folder whose files no platform opens.
+    The files are chosen by the rule of the report, and the lines stand between two comment lines. Empty if no platform opens a file of the
+    folder.
 
     Args:
         artefacts: Content of the folder's ``artifacts.json``.
@@ -205,7 +206,7 @@ def list_platforms(files: Sequence[ModelRecord | ModelFile], text_only: bool) ->
     """List the platforms of the card's table whose apps open each file, by the file's path.
 
     Args:
-        files: Model files of a folder or a run; those for one runtime only have no platform.
+        files: Model files of a folder or a run. Those for one runtime only, or for one client in an unchecked scheme, are left out.
         text_only: Whether the model takes texts only; transformers.js makes no other inputs.
     """
     opened = [f for f in files if f.runtime is None and (f.client is None or f.scheme in CHECKED_SCHEMES)]
@@ -330,6 +331,8 @@ def _latency_table(rows: Sequence[LatencyRow]) -> str:
 
 def _latency_rows(artefacts: Artefacts, session: BenchmarkResult) -> Sequence[LatencyRow]:
     """Return the latency table's rows for one device; files of the folder are recognized by their digest.
+
+    Of single calls after idle times only those at the first length are shown.
 
     Args:
         artefacts: Content of the folder's ``artifacts.json``.

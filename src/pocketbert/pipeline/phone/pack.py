@@ -155,7 +155,7 @@ def make_pack(
         One line for each check in which the packed folder gave other answers than the library.
 
     Raises:
-        GateError: If a file did not pass verification, or has changed since.
+        GateError: If a file did not pass verification, has changed since, or is not the one that ``benchmark.json`` measured.
     """
     result, recipe, run = check_packable(model), model.recipe, model.run
     for name, path in sources(model).items():

@@ -109,8 +109,8 @@ class AppPlatform(ABC):
         """Choose the files of an artefact folder that an app needs, and check that they exist and are unchanged.
 
         Raises:
-            InputError: If the folder has no such model file, a file is missing or changed, there are too few golden
-                rows, or the files take more inputs than the app makes.
+            InputError: If the folder has no model file for the platform that passed its gates, a file is missing or changed,
+                there are too few golden rows, or the files take more inputs than the app makes.
         """
         if artefacts.form is not None and not self.takes_forms:
             what = f"its files have the form '{artefacts.form}', with inputs that {self.title} does not make."
@@ -133,7 +133,7 @@ class AppPlatform(ABC):
         return choice
 
     def _find_damage(self, folder: Path, artefacts: Artefacts, choice: Choice) -> Iterator[tuple[str, str]]:
-        """Yield the path and the fault of each needed file that is missing, not listed or changed."""
+        """Yield path and fault of each needed file that is not listed, and of each chosen file that is missing or changed."""
         listed = {r.path for r in choice.others}
         yield from ((name, "is missing; an app needs it.") for name in self.needed if name not in listed)
         yield from ((r.path, "listed, but not there.") for r in choice.files if not (folder / r.path).exists())
@@ -237,9 +237,9 @@ class Android(AppPlatform):
     useful = ()
 
     def models(self, artefacts: Artefacts) -> Choice:
-        """Choose an ONNX and a TFLite file of the default file's scheme.
+        """Choose an ONNX and a TFLite file, as far as the folder has them, of the default file's scheme or another one (see `choose_file`).
 
-        If the TFLite file is int8, the file made for TFLite 2.16 is added.
+        If the TFLite file is int8, the file made for TFLite 2.16 is added. A note names files for accelerators, which are left out.
         """
         wanted = requested_scheme(artefacts.default_model()) if artefacts.models() else Scheme.FP32
         absent, models = dict[str, str](), list[ModelRecord]()
@@ -287,7 +287,7 @@ class Ios(AppPlatform):
     takes_forms = True
 
     def models(self, artefacts: Artefacts) -> Choice:
-        """Choose the Core ML package of the default file's scheme."""
+        """Choose the Core ML package of the default file's scheme; see `choose_file` if there is none of it."""
         packages = [r for r in artefacts.models() if r.format is Format.COREML and r.plain]
         return Choice([choose_file(packages, requested_scheme(artefacts.default_model()))] if packages else [])
 
@@ -306,7 +306,7 @@ class Server(AppPlatform):
     takes_forms = True
 
     def models(self, artefacts: Artefacts) -> Choice:
-        """Choose the default file; if that is a Core ML package, choose the ONNX or TFLite file of its scheme."""
+        """Choose the default file; if that is a Core ML package, choose an ONNX or TFLite file, of its scheme if there is one."""
         if not artefacts.models():
             return Choice([])
         default = artefacts.default_model()
@@ -350,7 +350,7 @@ class WebDemo(AppPlatform):
     useful = (SIMULATED_FILE,)
 
     def models(self, artefacts: Artefacts) -> Choice:
-        """Choose all ONNX and TFLite files that any client can open."""
+        """Choose all ONNX and TFLite files that are not made for one client or runtime, the default file first."""
         plain = [r for format in _FORMATS for r in artefacts.models() if r.format is format and r.plain]
         return Choice(sorted(plain, key=lambda r: r is not artefacts.default_model()))
 
@@ -381,7 +381,7 @@ def earlier_pack(platform: AppPlatform, output: Path) -> Artefacts | None:
     """Read the artifacts.json that an earlier pack for this platform left in `output`; None if there is none.
 
     Raises:
-        InputError: If something else wrote the artifacts.json there.
+        InputError: If something else wrote the artifacts.json there, or it cannot be read.
     """
     path = output / ARTEFACTS_FILE
     if not path.exists() and not path.is_symlink():
@@ -399,7 +399,7 @@ def earlier_pack(platform: AppPlatform, output: Path) -> Artefacts | None:
 
 
 def is_packed(platform: AppPlatform, output: Path, earlier: Artefacts, artefacts: Artefacts, choice: Choice) -> bool:
-    """Return whether `output` holds a pack with the same files as `choice`, none of which has changed."""
+    """Return whether `output` holds a pack of the same artefact folder with the model files of `choice`, and no file of it has changed."""
     same = earlier.made_from == artefacts.made_from and earlier.absent == choice.absent
     packed = [(r.path, r.sha256) for r in earlier.models()]
     if not same or sorted(packed) != sorted((platform.path(artefacts, r), r.sha256) for r in choice.models):

@@ -188,7 +188,8 @@ class _Change:
 def _change_figures(folder: Path) -> Iterator[_Change]:
     """Lock an artefact folder and yield its content to be changed; then write artifacts.json, card and report anew.
 
-    Nothing is written if the `with` block raises an error. The new files replace the old ones one by one: if the
+    The HTML page is written only if the packages for reports are installed. Nothing is written if the `with` block raises an
+    error. The new files replace the old ones one by one: if the
     process is killed meanwhile, the next command on the folder finishes the work.
     """
     with lock_folder(folder):
@@ -217,7 +218,10 @@ def _change_figures(folder: Path) -> Iterator[_Change]:
 
 
 def _update_card(target: Path, artefacts: Artefacts) -> None:
-    """Replace the headline and the measured numbers in a folder's model card. The rest of the card stays as it is."""
+    """Replace the headline and the measured numbers in a folder's model card. The rest of the card stays as it is.
+
+    Without the comment lines around the numbers nothing is replaced, and a note is printed.
+    """
     card = target / CARD_FILE
     if not card.is_file():
         return

@@ -220,14 +220,14 @@ def _limits_of_figures(recipe: Recipe, run: Path, family: Family) -> list[str]:
 
 
 def _outlier_notes(recipe: Recipe, run: Path) -> list[str]:
-    """Return sentences on outlier channels that were scaled down in the files; none for files of old versions."""
+    """Return sentences on outlier channels that were scaled down in the files; empty if none were, or if older versions made the files."""
     if any(UNDIVIDED_NOTE in gate.detail for gate in read_verification(run / "verify.json").gates):
         return []
     return outlier_notes([run / format for format in recipe.export.formats])
 
 
 def _learning_notes(recipe: Recipe, run: Path) -> list[str]:
-    """Return notes on the student's training, such as that a published schedule was shortened."""
+    """Return notes on the student's training: those that the training recorded, and that a column of answers taught it."""
     train, notes = recipe.data.train, list[str]()
     if train is not None and train.teacher is not None:
         notes.append(f"The student learned the {describe_column(train.teacher, train.path)}; no teacher was run.")
@@ -288,7 +288,7 @@ def read_tried(recipe: Recipe, run: Path) -> TriedStudents | None:
 
 
 def _model_rows(recipe: Recipe, run: Path, weights: Path, result: Verification) -> list[ModelRow]:
-    """Return rows of the report's table, one for the teacher and one for each model file: size, scores, status."""
+    """Return rows of the report's table, one for the teacher if its file is there and one for each model file: size, scores, status."""
     from pocketbert.benchmarks.report.figures import ModelRow
 
     rows = []

@@ -43,7 +43,7 @@ def write_page(models: Sequence[Path], destination: Path, artefacts: Artefacts) 
     Args:
         models: The packed model files.
         destination: The packed folder, with all its other files except ``artifacts.json``, which names the service worker's sha256.
-        artefacts: What ``artifacts.json`` is made of; other thresholds, too, are another version of the page.
+        artefacts: Content of ``artifacts.json``. If it changes, such as a threshold, the service worker gets another version.
 
     Returns:
         The written files by their paths in the folder, with their kinds.
@@ -71,7 +71,7 @@ def write_page(models: Sequence[Path], destination: Path, artefacts: Artefacts) 
 
 
 def _page_files() -> Iterator[tuple[str, bytes]]:
-    """Yield the files of the page and of the JavaScript runtime with their paths in the folder."""
+    """Yield the files of the page, without the service worker, and of the JavaScript runtime, by their paths in the folder."""
     for page in _files_below(files(__package__) / "page"):
         if page[0] != _WORKER:
             yield page

@@ -98,10 +98,11 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Create the run folder and lock it while the `with` block runs, so that no other process works in it.
 
-        If the block ends with an input error, a new folder is emptied or removed again, unless training has begun.
+        If the block ends with an input error or a missing library, a new folder is emptied or removed again, unless a step
+        after reading the rows has ended or keeps work. To other errors a note is added that names the folder.
 
         Raises:
-            InputError: If the folder holds anything that is not of a run.
+            InputError: If the folder has content and no mark of a run.
             MachineError: If another process holds it, or the folder cannot be written.
         """
         self.refuse_foreign()
@@ -127,7 +128,7 @@ class RunFolder:
         """Check that the path is a run folder, an empty folder, or does not exist.
 
         Raises:
-            InputError: Naming the path otherwise. Nothing was written then.
+            InputError: If it is anything else. Nothing was written then.
         """
         refuse_unmarked(self.path, RUN_FOLDER_KIND)
 
@@ -146,12 +147,12 @@ class RunFolder:
                 self._install_output(step)
 
     def plan(self, steps: Sequence[Step]) -> Plan:
-        """Return which steps are made again and which are kept.
+        """Return which steps are made again, and which results of other library versions are kept.
 
         Raises:
-            InputError: If a result must not be replaced. It lists every output and all unfinished work that was made
-                from something else or changed since, and every output that this run did not make. Nothing was changed
-                then.
+            InputError: If results would have to be replaced and the user did not allow it. It lists every output and all
+                unfinished work that was made from something else or changed since, and in any case every output that
+                this run did not make. Nothing was changed then.
         """
         self.hash(steps)
         findings = [finding for step in steps if (finding := self._find(step)) is not None]
@@ -425,10 +426,10 @@ def _read_cpu_seconds() -> float:
 
 
 def run_destination(recipe: Recipe, output: Path) -> Path:
-    """Return the absolute run folder for an output path, after checking that the recipe does not read that folder.
+    """Return the absolute run folder for an output path, after checking that the recipe reads no model or corpus there.
 
     Raises:
-        InputError: If the path cannot be used, or is a model folder or corpus of the recipe, or lies in one.
+        InputError: If the path cannot be used, or is a local model folder or corpus of the recipe, or lies in one.
     """
     student, corpus = recipe.student, recipe.data.corpus
     read = [recipe.teacher.model, student.model if student else None]
@@ -465,7 +466,7 @@ class RunResult:
         return html_table(self.header, self.table, str(self.phone or self.folder), self.report)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a dictionary of the paths as strings (None if absent), and the numbers of each model and each student that was tried."""
+        """Return a dictionary for JSON: the paths, the numbers of each model, and the students if the run chose among several."""
         paths = {name: str(p) if (p := getattr(self, name)) else None for name in ("folder", "phone", "report")}
         tried = {"students": self.tried.model_dump(mode="json")} if self.tried is not None else {}
         return {**paths, "models": [asdict(m) for m in self.models], **tried}

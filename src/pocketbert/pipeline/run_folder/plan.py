@@ -91,7 +91,8 @@ class _Reasons:
 def make_plan(findings: Sequence[Finding], allowed: Permission, folder: str) -> Plan:
     """Decide which steps of a run are run again and which results are kept.
 
-    A step is run again if its settings have changed, or if it reads the output of such a step.
+    A step is run again if its settings, checks or library versions have changed, its output was changed or failed a gate,
+    or it reads the output of such a step. Results of other library versions are kept if the user allows that.
 
     Args:
         findings: State of each step that has a result or unfinished work, in the order of the run.

@@ -65,7 +65,10 @@ class MadeFrom(BaseModel):
         return sha256_json([self.hash, self.gates, self.versions, needs])
 
     def changes(self, now: MadeFrom) -> list[str]:
-        """Return a phrase for each setting, file and earlier step that differs from the current state, `now`."""
+        """Return a phrase for each setting and file that differs from the current state, `now`, and one if other steps are read.
+
+        That an earlier step has another result is not among them.
+        """
         keys = self.contents.keys() | now.contents.keys()
         changed = [key for key in sorted(keys) if self.contents.get(key) != now.contents.get(key)]
         texts = [
@@ -103,7 +106,7 @@ class MadeFrom(BaseModel):
 
     @property
     def history(self) -> str:
-        """Text on the library versions that had changed each time the user kept the result."""
+        """Text on the library versions that had changed each time the user kept the result; empty if that never happened."""
         texts, before = list[str](), self.versions
         for later in self.accepted:
             names = sorted(n for n in before.keys() | later.keys() if before.get(n) != later.get(n))
@@ -112,7 +115,10 @@ class MadeFrom(BaseModel):
         return "; ".join(texts)
 
     def accepting(self, now: MadeFrom) -> MadeFrom:
-        """Return a copy that records the library versions of the current state, `now`, as accepted for the result."""
+        """Return a copy that records the library versions of the current state, `now`, as accepted for the result.
+
+        If no version has changed, the record itself is returned.
+        """
         if not self.version_changes(now):
             return self
         return self.model_copy(update={"accepted": [*self.accepted, now.versions]})
@@ -121,7 +127,8 @@ class MadeFrom(BaseModel):
 def _describe_differences(before: Mapping[str, JsonValue], now: Mapping[str, JsonValue]) -> list[str]:
     """Return a text such as ``KEY was A, is B`` for each key that differs.
 
-    If a whole section is in one of the two only, the section is named and not its keys.
+    If a whole section is in one of the two only, the section is named and not its keys. A key that only one of the two has
+    is left out if it is empty there.
     """
     texts = []
     for key in [*now, *(k for k in before if k not in now)]:
@@ -295,6 +302,6 @@ class Marks:
         remove(self.folder / f"{name}.json")
 
     def all(self) -> list[Mark]:
-        """Return the records of all ended steps, in the order in which the steps ended."""
+        """Return the records of all ended steps, in the order in which they were last written."""
         paths = sorted(self.folder.glob("*.json"), key=lambda p: p.stat().st_mtime)
         return [Mark.model_validate(read_json(p)) for p in paths]

@@ -51,7 +51,7 @@ class AskedRow:
     pair: str | None
 
     def units(self) -> list[tuple[int, int]]:
-        """Return the start and end of each word and sign of the text. Teachers of tags answer about these units."""
+        """Return the start and end of each word and punctuation mark of the text. Teachers of tags answer about these units."""
         return [match.span() for match in _UNIT.finditer(self.text)]
 
 
@@ -72,7 +72,7 @@ class Teacher(Protocol):
         """Return an answer for each row.
 
         Returns:
-            [labels], [1] or [W] for a text; [units, tags] for tags. For spans [characters + 1, 2] of the second text:
+            Probabilities [labels], a number [1] or a vector [W] for a text; probabilities [units, tags] for tags. For spans [characters + 1, 2] of the second text:
             the probabilities that the answer starts, and that it ends, with each character, and in the last row that
             there is none.
         """
@@ -80,10 +80,10 @@ class Teacher(Protocol):
 
 
 def asked_row(text: Any, pair: Any) -> AskedRow:
-    """Build a row from the cells of a file.
+    """Build the row that teachers answer from the cells of a data file; the words of a list in `text` are joined with blanks.
 
     Raises:
-        ValueError: If the text is empty, or a cell holds no text.
+        ValueError: If the text is empty, or a cell is neither text nor, for `text`, a list of words.
     """
     text, _ = find_word_places(text, None)
     if not isinstance(text, str) or not text.strip():
@@ -122,8 +122,8 @@ def align_teachers(teachers: Sequence[Teacher]) -> list[list[int] | None]:
 def mean_answer(form: AnswerForm, answers: Sequence[Array], weights: Sequence[float]) -> Array:
     """Average the answers of several teachers for one row.
 
-    Vectors of length 1 are concatenated instead, each scaled by the root of its weight: the cosine of two such vectors
-    is the mean of the teachers' cosines.
+    Vectors of several teachers are scaled to length 1 and concatenated instead, each times the root of its weight: the cosine
+    of two such vectors is the mean of the teachers' cosines.
 
     Args:
         form: Form of the answers.
@@ -144,7 +144,7 @@ def make_cell(form: AnswerForm, answer: Array, names: Sequence[str], row: AskedR
         answer: The answer, see `Teacher.answer`.
         names: Labels or tags.
         row: The row.
-        top: Most labels of a text or word to write; None for all.
+        top: Most labels of a text or word, or most characters of a span's start and end, to write; None for all.
     """
     match form:
         case AnswerForm.LABEL | AnswerForm.LABELS:

@@ -76,7 +76,11 @@ class TeachingCluster:
         self._files = ExitStack()
 
     def __enter__(self) -> TeachingCluster:
-        """Start or join the cluster and start the processes."""
+        """Start or join the cluster and start the processes.
+
+        Raises:
+            InputError: If more processes are asked for than the cluster has GPUs or, without GPUs, CPUs.
+        """
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         import torch
 

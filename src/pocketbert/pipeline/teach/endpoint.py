@@ -148,6 +148,8 @@ class EndpointTeacher:
     def _ask(self, row: AskedRow, more: Mapping[str, Any], number: int) -> Mapping[str, Any]:
         """Return the server's choice (message and log-probabilities) for a row, from the cache if it was asked before.
 
+        A new choice is added to the cache and its file.
+
         Args:
             row: The row.
             more: Settings of the request.
@@ -260,7 +262,10 @@ def _read_cache(path: Path) -> dict[str, Mapping[str, Any]]:
 
 
 def _first_letter(text: str, letters: str) -> int | None:
-    """Return the index of the letter that a text begins with; None if it begins with a word or with another letter."""
+    """Return the index of the letter that a text begins with; None if it begins with a word or with another letter.
+
+    Blanks, quotes and brackets before the letter are skipped.
+    """
     start = text.strip().lstrip("(['\"*").strip()
     is_alone = len(start) == 1 or (len(start) > 1 and not start[1].isalnum())
     return letters.index(start[0]) if is_alone and start[0] in letters else None

@@ -125,7 +125,8 @@ def _find_head(config: Any, path: Path, task: str | None) -> str:
         task: Task that the user names; None for the task of the class in the configuration.
 
     Raises:
-        InputError: If a column cannot hold answers of the task, or the model has no such head.
+        InputError: If the model has several heads, a column cannot hold answers of the task, or no task is named and the class
+            in the configuration has no head that answers.
     """
     labels = [str(name) for _, name in sorted((config.id2label or {}).items())]
     heads = read_heads(config.to_dict(), labels, f"{path}/config.json")
@@ -160,7 +161,7 @@ def _find_length(config: Any, tokenizer: Any) -> int:
 def open_teacher_model(
     name: str, task: str | None = None, max_length: int | None = None, batch: int = 32
 ) -> ModelTeacher:
-    """Open a model of transformers as a teacher.
+    """Open a model of transformers as a teacher that answers rows.
 
     Args:
         name: Folder, Hub name, or the demo teacher's name.
@@ -169,7 +170,7 @@ def open_teacher_model(
         batch: Number of rows that the model computes at once.
 
     Raises:
-        InputError: If the model cannot be opened, or has no trained head.
+        InputError: If the model cannot be opened, has no safetensors weights, has several heads, or has no trained head.
     """
     return ModelTeacher(_Model(name, task, max_length), task, batch)
 

@@ -60,7 +60,7 @@ def start_teaching(models: Sequence[str], source: DataSource, output: Path, opti
 
 
 def _describe_weights(folder: Path) -> list[tuple[str, int, int]]:
-    """Return name, size and time of each file of weights in a folder.
+    """Return name, size and time of each file of weights in a folder; empty for a name that is no folder.
 
     An interrupted command is continued only if these are the same.
     """

@@ -90,7 +90,8 @@ class TeachReport:
         rows: Number of rows that were answered.
         form: Form of the answers.
         names: Labels or tags of the teachers.
-        agreement: Share of rows (of tags: of words) for which all teachers predict the same; None with one teacher.
+        agreement: Share of rows (of tags: of words) for which all teachers predict the same; None with one teacher, and
+            for numbers and vectors.
         labelled: Number of rows with a label that is one of the teachers'.
         right: Share of these rows whose label is the most likely one; None without such rows.
         calibration: Expected calibration error on these rows.
@@ -128,7 +129,8 @@ def teach(teachers: Sequence[Teacher], settings: TeachSettings, cluster: Teachin
         cluster: Processes with the same teachers, which answer in place of this one.
 
     Raises:
-        InputError: If the teachers cannot be averaged, a row has no text, or the output cannot be written.
+        InputError: If the weights do not fit the teachers, the teachers cannot be averaged, a row has no text, there is no
+            column that the teachers need, or the output cannot be written.
     """
     if settings.output.suffix != ".jsonl":
         raise InputError(Problem(str(settings.output), "is no .jsonl file.", "Call the output NAME.jsonl."))
@@ -275,7 +277,8 @@ class _Counts:
     """Counts and sums over rows, from which agreement, share of right answers and calibration are computed.
 
     Attributes:
-        compared: Number of rows (of tags: of words) for which predictions of several teachers were compared.
+        compared: Number of predictions of several teachers that were compared: one for each row, or one for each number of a
+            row in which all teachers predict equally many numbers, more than two (the tags of its words).
         equal: How many of these all teachers predict the same for.
         labelled: Number of rows with a label that is one of the teachers'.
         right: How many of these have the most likely label as their own.

@@ -1,6 +1,7 @@
 """JavaScript code for the model card: transformers.js, onnxruntime-node for models that it does not support, and PocketBERT's runtime.
 
-`web_code` returns both: `_transformers_js` chooses among its pipeline, its model class and a session of onnxruntime-node.
+`web_code` returns them one below the other: first a pipeline or model class of transformers.js or else a session of onnxruntime-node,
+then PocketBERT's runtime.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ _AVOID_SATURATION = 'const precise = { extra: { session: { x64quantprecision: "1
 
 
 def web_code(artefacts: Artefacts, record: ModelRecord) -> str:
-    """Return sentences and JavaScript code that runs an ONNX file: with transformers.js, and with PocketBERT's own runtime."""
+    """Return sentences and JavaScript code that runs an ONNX file, with transformers.js or else onnxruntime-node.
+
+    Code with PocketBERT's own runtime follows, unless the file has inputs besides the text.
+    """
     file = SnippetFile(artefacts, record)
     code = _transformers_js(file)
     # the package makes inputs of texts only
@@ -83,8 +87,8 @@ def _own_runtime(file: SnippetFile) -> str:
 def _transformers_js(file: SnippetFile) -> str:
     """Return a sentence and JavaScript code that runs an ONNX file with a pipeline of transformers.js.
 
-    If its pipelines cannot serve the model, the code uses a model class of transformers.js; if that has no class for
-    the model, a session of onnxruntime-node.
+    If its pipelines cannot serve the model, the code uses a model class of transformers.js. If transformers.js does not
+    list the model's family for the task, the code opens a session of onnxruntime-node.
     """
     if file.artefacts.family not in _KNOWN.get(file.artefacts.task, ()):
         return _session_code(file)
@@ -180,7 +184,10 @@ def _vector_pipeline(p: Processing, texts: str) -> tuple[str, str, str]:
 
 
 def _with_threshold(file: SnippetFile, code: str) -> str:
-    """Change JavaScript lines so that ``answer`` is empty if the best label's score is below the threshold."""
+    """Change JavaScript lines so that ``answer`` is empty if the best label's score is below the file's threshold.
+
+    Without a threshold the lines are returned as they are.
+    """
     least = file.unknown_threshold
     if not least:
         return code
@@ -266,7 +273,7 @@ def _answer_lines(file: SnippetFile, names: str) -> str:
 
 
 def _session_code(file: SnippetFile) -> str:
-    """Return JavaScript code that runs the ONNX file with onnxruntime-node and returns its raw outputs."""
+    """Return JavaScript code that runs the ONNX file with onnxruntime-node; its ``answer`` has the raw outputs by name."""
     texts = file.texts
     pair = f", {{ text_pair: {quote_texts(texts[1:])} }}" if len(texts) > 1 else ""
     outputs = ", ".join(file.task.answer)
@@ -310,7 +317,7 @@ def _with_prompt(file: SnippetFile, text: str) -> str:
 
 
 def _cut_note(file: SnippetFile) -> str:
-    """Return what to do with a long text whose end is to be kept, since transformers.js cuts it off.
+    """Return a note on long texts for models that keep the end of a text, since transformers.js cuts the end off.
 
     The note is empty if the model keeps the beginning.
     """

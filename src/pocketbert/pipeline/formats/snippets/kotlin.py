@@ -200,7 +200,10 @@ class MediapipeModel(context: Context) : AutoCloseable {{
 
 
 def _class_opening(file: SnippetFile, name: str) -> str:
-    """Return the first Kotlin lines of a class: its comment, its name, prompts, tokenizer and labels."""
+    """Return the first Kotlin lines of a class: its comment, its name, prompts, tokenizer and labels.
+
+    Prompts are left out of models without them, and labels of code that returns numbers or raw outputs.
+    """
     labels = _LABELS if file.task.names_labels and not (file.has_token_outputs or file.task.heads) else ""
     return f"""/** Open it once, off the main thread, and close it when it is not needed any more. */
 class {name}(context: Context) : AutoCloseable {{
@@ -240,7 +243,10 @@ def _label_pair(file: SnippetFile, probability: str) -> str:
 
 
 def _answer_signature(file: SnippetFile) -> str:
-    """Return the Kotlin signature of ``answer``: its parameters for texts and prompt, and its return type."""
+    """Return the Kotlin signature of ``answer``: its parameters for texts and prompt, and its return type.
+
+    For multiple choice it is the whole method, and the signature of the method ``number`` for one choice.
+    """
     texts = ["first", "second"] if file.artefacts.pair else ["text"]
     if file.asks_questions:
         texts = ["question", "context"]
@@ -304,10 +310,10 @@ def _prompt_in_front(file: SnippetFile) -> str:
 
 
 def _onnx_answer_lines(file: SnippetFile) -> list[str]:
-    """Return the Kotlin lines that compute the answer (label, number or vector) from ONNX Runtime's outputs.
+    """Return the Kotlin lines that compute the answer (labels, number or vector) from ONNX Runtime's outputs.
 
-    For tasks with an output per token, the lines return the raw outputs by name, one row per token, and refer the user
-    to the model card for the rest.
+    For several heads and for tasks with an output per token, the lines return the raw outputs by name, and refer the
+    user to the model card for the rest.
     """
     kind = "Array<Array<FloatArray>>" if _rows_of_numbers(file) else "Array<FloatArray>"
     names = file.task.answer
@@ -330,10 +336,10 @@ def _onnx_answer_lines(file: SnippetFile) -> list[str]:
 
 
 def _litert_answer_lines(file: SnippetFile) -> list[str]:
-    """Return the Kotlin lines that compute the answer (label, number or vector) from the arrays that LiteRT has filled.
+    """Return the Kotlin lines that compute the answer (labels, number or vector) from the arrays that LiteRT has filled.
 
-    For tasks with an output per token, the lines return the raw outputs by name, one row per token, and refer the user
-    to the model card for the rest.
+    For several heads and for tasks with an output per token, the lines return the raw outputs by name, and refer the
+    user to the model card for the rest.
     """
     names = file.task.answer
     if file.task.heads:
@@ -416,7 +422,10 @@ def _output_buffer(file: SnippetFile, name: str) -> str:
 
 
 def _rows_of_numbers(file: SnippetFile) -> bool:
-    """Return whether outputs have several numbers per token, unlike the start and end scores of question answering."""
+    """Return whether outputs have several numbers per token, unlike the start and end scores of question answering.
+
+    For several heads it is true, although some of them may have one row for a text.
+    """
     return bool(file.task.heads) or (file.has_token_outputs and len(file.task.answer) == 1)
 
 

@@ -82,7 +82,10 @@ class Offer:
 def offered_file(
     artefacts: Artefacts, format: Format, client: Client | None = None, schemes: Sequence[Scheme] = tuple(Scheme)
 ) -> ModelRecord | None:
-    """Return the file of a format that the model card recommends: if there is one, of the default file's scheme.
+    """Return the file of a format that the model card recommends; None if the format has no file to choose.
+
+    It is the file with the scheme of the folder's default file, or what the format stores instead. If there is none, it
+    is the first int8 file, else the last file.
 
     Args:
         artefacts: Content of the folder's ``artifacts.json``.
@@ -105,7 +108,7 @@ def pip_requirement(artefacts: Artefacts, distribution: str) -> str:
 
 
 def describe_tokenizer(artefacts: Artefacts, language: str) -> str:
-    """Return the words of the card's table on where an app gets token ids from.
+    """Return a phrase for the card's table: where an app gets token ids from, sources in the folder or the app's own.
 
     `language` is the language of the app: Kotlin or Swift.
     """
@@ -146,7 +149,7 @@ def applies_sigmoid(artefacts: Artefacts) -> bool:
 
 
 def input_lengths(record: ModelRecord) -> list[int]:
-    """Return the only input lengths in tokens that a file takes; empty if it takes any."""
+    """Return the only input lengths in tokens that a file takes; empty if it takes any or none are recorded."""
     return record.signature.lengths if record.signature else []
 
 
@@ -232,7 +235,10 @@ class SnippetFile:
         return next((n for n in sizes if isinstance(n, int)), None)
 
     def is_of_texts(self, name: str) -> bool:
-        """Return whether an output has one row for a text, as of some of several heads."""
+        """Return whether an output has one row for the whole text, not a row for each token.
+
+        With several heads it is the head that computes the output which decides.
+        """
         heads = [head for head in self.task.heads if head.output == name]
         return heads[0].task.level is Level.TEXT if heads else not self.has_token_outputs
 
@@ -277,7 +283,7 @@ class SnippetFile:
 
     @property
     def inputs(self) -> list[str]:
-        """Names of the graph's inputs, in order."""
+        """Names of the graph's inputs, in order; the two usual ones if none are recorded."""
         signature = self.record.signature
         return [t.name for t in signature.inputs] if signature else ["input_ids", "attention_mask"]
 
@@ -344,9 +350,10 @@ class SnippetFile:
 
     @property
     def avoids_saturation(self) -> bool:
-        """Whether code turns on ONNX Runtime's setting that avoids saturation: in files with int8 products.
+        """Whether code turns on ONNX Runtime's setting against saturation: for schemes other than fp32 and fp16.
 
-        With this setting ONNX Runtime 1.31 cannot open files in which layers share weights.
+        With this setting ONNX Runtime 1.31 cannot open files in which layers share weights, so families of this kind do
+        without it.
         """
         is_float = self.record.scheme in (Scheme.FP32, Scheme.FP16)
         return not is_float and not any(r.shares_layers for r in all_families() if r.name == self.artefacts.family)

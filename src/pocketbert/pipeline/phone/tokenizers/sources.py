@@ -342,8 +342,8 @@ def java_gates(folder: Path, artefacts: Artefacts, library: LibraryAnswers | Non
         library: Token ids of the checkpoint's library.
 
     Returns:
-        A list with one gate. Empty if the folder has no Java sources, if the library recorded no ids, or if this
-        machine has no JDK with Gson.
+        A list with one gate. Empty if nothing is checked: without Java sources in the folder, without ids of the library,
+        without a JDK and Gson on this machine, or if the environment variable `SWITCH` says no.
     """
     if library is None or library.missing or os.environ.get(SWITCH) == "no":
         return []
@@ -429,7 +429,7 @@ def _tokenize_in_java(
         prompts: The prompts by name.
 
     Returns:
-        The ids; None if Java does not start, and empty lists if the tokenizer fails.
+        The ids; None if Java does not start. If the tokenizer fails, the ids of every text are empty.
     """
     root = Path(classes.name)
     path = os.pathsep.join(map(str, (root / "classes", root / "gson.jar", root / "android/resources")))
