@@ -85,11 +85,13 @@ def test_code_that_runs_onnx_runtime_switches_its_reports_off_before(family: str
 @pytest.mark.parametrize(("family", "there"), [("bert", True), ("albert", False)])
 def test_code_has_no_setting_with_which_the_engine_cannot_open_the_file(family: str, there: bool) -> None:
     made = folder(TaskName.TEXT_CLASSIFICATION)
-    onnx = [r for r in made.models() if r.format is Format.ONNX]
-    text = card(made.model_copy(update={"family": family, "files": onnx}))
+    int8 = [r for r in made.models() if r.path == "onnx/model_int8.onnx"]
+    text = card(made.model_copy(update={"family": family, "files": int8}))
     assert ("x64quantprecision" in text) is there
-    assert ('InferenceSession("onnx/model.onnx")' in text) is not there
+    assert ('InferenceSession("onnx/model_int8.onnx")' in text) is not there
     assert ("readBytes() }, options)" in text) is there
+    fp32 = [r for r in made.models() if r.path == "onnx/model.onnx"]  # has no int8 products
+    assert "x64quantprecision" not in card(made.model_copy(update={"family": family, "files": fp32}))
 
 
 def test_a_family_or_a_scheme_that_javascript_does_not_know_gets_code_all_the_same() -> None:
