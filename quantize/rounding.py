@@ -136,12 +136,14 @@ def per_token(values: Tensor) -> Tensor:
 
 def per_row(values: Tensor) -> Tensor:
     """Round symmetrically to int8 with a scale per row (output channel, or word of a table), and return floats."""
-    return round_symmetric(values, values.abs().amax(_axes_after_first(values), keepdim=True))
+    axes = _axes_after_first(values)
+    return _in_portions(values, lambda rows: round_symmetric(rows, rows.abs().amax(axes, keepdim=True)))
 
 
 def per_row_with_offset(values: Tensor) -> Tensor:
     """Round to 256 steps between the smallest and the largest number of each row, and return floats."""
-    return _between_extremes(values, _axes_after_first(values))
+    axes = _axes_after_first(values)
+    return _in_portions(values, lambda rows: _between_extremes(rows, axes))
 
 
 def per_row_in_fp16(values: Tensor) -> Tensor:
@@ -153,10 +155,19 @@ def per_row_in_fp16(values: Tensor) -> Tensor:
     axes = _axes_after_first(values)
     if not axes:  # the numbers of a vector have one scale
         return _between_extremes_in_fp16(values, axes, _INT8_LOW, _INT8_HIGH)
-    rounded = values.clone()
-    for start in range(0, len(values), _ROWS_AT_ONCE):  # a table of 250,000 words would be in memory six times
-        rows = slice(start, start + _ROWS_AT_ONCE)
-        rounded[rows] = _between_extremes_in_fp16(values[rows], axes, _INT8_LOW, _INT8_HIGH)
+    return _in_portions(values, lambda rows: _between_extremes_in_fp16(rows, axes, _INT8_LOW, _INT8_HIGH))
+
+
+def _in_portions(values: Tensor, round_rows: Callable[[Tensor], Tensor]) -> Tensor:
+    """Round a tensor whose rows do not depend on each other, some rows at a time, and return the rounded tensor.
+
+    At once, a table of 250,000 words would be in memory up to six times.
+    """
+    if values.ndim < 2 or len(values) <= _ROWS_AT_ONCE:
+        return round_rows(values)
+    rounded = values.new_empty(values.shape)
+    for start in range(0, len(values), _ROWS_AT_ONCE):
+        rounded[start : start + _ROWS_AT_ONCE] = round_rows(values[start : start + _ROWS_AT_ONCE])
     return rounded
 
 

@@ -297,10 +297,9 @@ class _ProgramReader:
         """
         if kind.dtype is not Dtype.FP16:
             return value.astype(kind.dtype.numpy, copy=False)
-        rounded = value if exact or not self._rounds else round_half(np.ascontiguousarray(value, np.float32))
         if self._only_gathered(name) and (exact or self._rounds):
-            return rounded.astype(np.float16)
-        return rounded
+            return value.astype(np.float16)  # rounds as `round_half`; the table is never in memory rounded to float32
+        return value if exact or not self._rounds else round_half(np.ascontiguousarray(value, np.float32))
 
     def _only_gathered(self, name: str) -> bool:
         return self._uses.get(name) == {_GATHERED_TABLE}

@@ -470,8 +470,9 @@ class RunSteps:
         """Run all checks on the model files of the run folder and return the result."""
         # labelled rows that no step was made on and that chose no file, tokenized by the tokenizer that is packed
         sets = [self.labelled.named(name, self.weights) for name in (EVAL, HOLDOUT)]
+        model = self.exported
         evidence = replace(
-            read_evidence(self.path / "golden", self.weights, self.length),
+            read_evidence(self.path / "golden", self.weights, model.tokenizer),
             sets=[rows for rows in sets if rows is not None],
             teacher=self._torch_score(self.path / "teacher"),
             reference=self._torch_score(self.weights),
@@ -480,7 +481,6 @@ class RunSteps:
             selection=self.data.selection,
             head=self.data.head,
         )
-        model = self.exported
         self.__dict__.pop("reference", None)  # the gates load the model again: a converter could have changed this one
         recorded = evidence.golden if self._has_recorded else ()  # files that somebody changed since run all rows
         result = verify_files(open_run_files(model, model.files, recorded), evidence, self.recipe.verify)

@@ -120,7 +120,7 @@ class Evidence:
     head: Head | None = None
 
 
-def read_evidence(recorded: Path, weights: Path, length: int) -> Evidence:
+def read_evidence(recorded: Path, weights: Path, tokenizer: TextTokenizer) -> Evidence:
     """Read what a folder's files are checked against: golden rows, vocabulary size, tokenizer and recorded library answers.
 
     The library answers are those of the library that the checkpoint was published for; None if none were recorded.
@@ -128,7 +128,7 @@ def read_evidence(recorded: Path, weights: Path, length: int) -> Evidence:
     Args:
         recorded: Folder with the golden rows and the library answers.
         weights: Folder with config.json and the tokenizer.
-        length: Number of tokens at which the tokenizer cuts texts.
+        tokenizer: The tokenizer of that folder.
     """
     config = weights / CONFIG_FILE
     vocabulary = read_config(config).get("vocab_size") if config.is_file() else None
@@ -136,7 +136,7 @@ def read_evidence(recorded: Path, weights: Path, length: int) -> Evidence:
         golden=read_golden(recorded / GOLDEN_FILE, LEAST_GOLDEN_ROWS),
         golden_tokens=recorded / GOLDEN_TOKENS_FILE,
         vocabulary=int(vocabulary) if vocabulary else None,
-        tokenizer=TextTokenizer(weights, length),
+        tokenizer=tokenizer,
         library=read_library(recorded),
     )
 
@@ -336,7 +336,7 @@ def open_model_file(model: RunModel, file: ModelFile, path: Path) -> Subject:
         client=file.client,
         runtime=file.runtime,
         predictor=predictor,
-        tokenizer=_file_tokenizer(model.weights, model.length, predictor),
+        tokenizer=_cut_for_file(model.tokenizer, model.weights, predictor),
         labels=list(model.labels),
         task=model.task,
         folder=model.weights,
@@ -344,9 +344,13 @@ def open_model_file(model: RunModel, file: ModelFile, path: Path) -> Subject:
     )
 
 
-def _file_tokenizer(folder: Path, length: int, predictor: Predictor) -> TextTokenizer:
-    """Return the folder's tokenizer, which cuts at `length` or at the file's longest input, whichever is shorter."""
-    return TextTokenizer(folder, min(length, max(predictor.lengths, default=length)))
+def _cut_for_file(tokenizer: TextTokenizer, folder: Path, predictor: Predictor) -> TextTokenizer:
+    """Return the folder's tokenizer, or one that cuts at the file's longest input if that is shorter.
+
+    Opening a large vocabulary takes a second and 40 MB, so that files of the same length share one.
+    """
+    longest = max(predictor.lengths, default=tokenizer.max_length)
+    return tokenizer if longest >= tokenizer.max_length else TextTokenizer(folder, longest)
 
 
 # --- an artefact folder -----------------------------------------------------------------------------------------------
@@ -383,10 +387,11 @@ def verify_artefacts(folder: Path, sets: Sequence[EvalSet] = (), settings: Verif
     refusal = _check_complete(models, [name for name in needed if not (folder / name).exists()])
     if refusal is not None:
         return Verification(status=Status.FAILED, gates=[integrity, refusal], notes=notes)
-    subjects, unopened = _open_artefact_files(folder, artefacts)
+    evidence = read_evidence(folder, folder, TextTokenizer(folder, artefacts.processing.max_length))
+    subjects, unopened = _open_artefact_files(folder, artefacts, evidence.tokenizer)
     torch, no_torch = open_torch_model(folder, artefacts.task_row, changed) if sets else (None, "")
     evidence = replace(
-        read_evidence(folder, folder, artefacts.processing.max_length),
+        evidence,
         sets=sets,
         torch=torch,
         no_torch=no_torch,
@@ -418,7 +423,9 @@ def _check_complete(models: Sequence[ModelRecord], lost: Sequence[str]) -> Gate 
     return None
 
 
-def _open_artefact_files(folder: Path, artefacts: Artefacts) -> tuple[list[Subject], list[Gate]]:
+def _open_artefact_files(
+    folder: Path, artefacts: Artefacts, tokenizer: TextTokenizer
+) -> tuple[list[Subject], list[Gate]]:
     """Open the model files of an artefact folder.
 
     Returns:
@@ -431,7 +438,7 @@ def _open_artefact_files(folder: Path, artefacts: Artefacts) -> tuple[list[Subje
     models, subjects, unopened = artefacts.models(), list[Subject](), list[Gate]()
     for record in models:
         try:
-            subjects.append(open_artefact_file(folder, artefacts, record, config, simulated))
+            subjects.append(open_artefact_file(folder, artefacts, record, config, simulated, tokenizer))
         except MissingBackendError as error:
             detail = f"not checked: {error}"
             unopened.append(Gate(name="engine", file=record.path, passed=True, skipped=True, detail=detail))
@@ -446,6 +453,7 @@ def open_artefact_file(
     record: ModelRecord,
     config: Mapping[str, object] | None,
     simulated: SimulatedErrors,
+    tokenizer: TextTokenizer | None = None,
 ) -> Subject:
     """Open a model file of an artefact folder for verification, with the folder's tokenizer, labels and task.
 
@@ -455,8 +463,10 @@ def open_artefact_file(
         record: The file's record in ``artifacts.json``.
         config: Content of config.json, whose label names are used; None to use the names in ``artifacts.json``.
         simulated: Errors and ranges that were simulated in torch.
+        tokenizer: The folder's tokenizer, if it is open already.
     """
-    task = artefacts.task_row
+    task, length = artefacts.task_row, artefacts.processing.max_length
+    tokenizer = tokenizer if tokenizer is not None else TextTokenizer(folder, length)
     predictor = FileOnDemand(partial(open_file, folder / record.path, record.format, runtime=record.runtime))
     check_outputs(predictor, task, folder / record.path)
     return Subject(
@@ -467,7 +477,7 @@ def open_artefact_file(
         client=record.client,
         runtime=record.runtime,
         predictor=predictor,
-        tokenizer=_file_tokenizer(folder, artefacts.processing.max_length, predictor),
+        tokenizer=_cut_for_file(tokenizer, folder, predictor),
         labels=(label_names(config or {}) or artefacts.labels) if task.names_labels else [],
         task=task,
         folder=folder,

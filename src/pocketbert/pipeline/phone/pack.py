@@ -209,10 +209,9 @@ def _library_gates_of_pack(folder: Path, artefacts: Artefacts) -> list[Gate]:
     The folder is read as an app reads it. Ids are compared on all texts, answers on a few: the file was verified
     before, and wrong settings of the folder are wrong for every text.
     """
-    subject = open_artefact_file(
-        folder, artefacts, artefacts.default_model(), read_checked_config(folder, artefacts), read_simulated(folder)
-    )
     tokenizer, library = TextTokenizer(folder, artefacts.processing.max_length), read_library(folder)
+    config, simulated = read_checked_config(folder, artefacts), read_simulated(folder)
+    subject = open_artefact_file(folder, artefacts, artefacts.default_model(), config, simulated, tokenizer)
     return [
         check_library_texts(library, tokenizer, [subject]),
         *check_library_answers(library, artefacts.head(), len(artefacts.labels), subject, all_rows=False),
