@@ -21,7 +21,7 @@ from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.families import Family
 from pocketbert.core.host.progress import note_stage
 from pocketbert.core.host.quiet import silence_output
-from pocketbert.core.host.system import version_of
+from pocketbert.core.host.system import release_memory, version_of
 from pocketbert.core.tasks import SENTENCE_EMBEDDING, ScoreFunction, Task
 from pocketbert.export.prepare import sample_inputs
 
@@ -92,6 +92,8 @@ def _convert(signatures: Mapping[str, tuple[nn.Module, dict[str, Tensor]]], path
             with mock.patch.object(core, "export_torch_signature", trace), _lower_operators_once():
                 # large constants stay out of the graph until the file is written: less time and memory, the same file
                 model = converter.convert(lightweight_conversion=True)
+            del converter, trace  # and the traced graphs with them, before the file is in memory
+            release_memory()
             model.export(str(path))
         finally:
             # it is 100,000 afterwards, with which deeply nested JSON would end the process instead of being refused
