@@ -129,8 +129,9 @@ def _special_tokens(tokenizer_json: Mapping[str, Any], config: Mapping[str, Any]
     so that it must not change.
     """
     named = _config_token_ids(config)
-    padding = max((named[key] for key in ("pad_token_id", "pad_index") if key in named), default=-1)
-    special = {token for token, i in id_of.items() if i <= padding or i in named.values()}
+    padding = max((i for key in ("pad_token_id", "pad_index") for i in named.get(key, ())), default=-1)
+    all_named = {i for ids in named.values() for i in ids}
+    special = {token for token, i in id_of.items() if i <= padding or i in all_named}
     special |= _added_tokens(tokenizer_json).keys()
     special |= {token for token, _ in _post_processor_tokens(tokenizer_json)}
     return special | ({str(tokenizer_json["model"].get("unk_token"))} & id_of.keys())
@@ -356,7 +357,8 @@ def _prune_tokenizer_json(tokenizer_json: Mapping[str, Any], selection: PieceSel
 
 def prune_config(config: Mapping[str, Any], selection: PieceSelection, size_key: str = "vocab_size") -> dict[str, Any]:
     """Return a copy of config.json with the new size as `size_key` and the new token ids (None for removed tokens)."""
-    ids = {key: selection.new_ids.get(i) for key, i in _config_token_ids(config).items()}
+    new = {key: [selection.new_ids.get(i) for i in ids] for key, ids in _config_token_ids(config).items()}
+    ids = {key: found if isinstance(config[key], list) else found[0] for key, found in new.items()}
     return {**config, **ids, size_key: len(selection.kept_ids)}
 
 
@@ -406,11 +408,12 @@ def _added_tokens(tokenizer_json: Mapping[str, Any]) -> dict[str, int]:
     return {token["content"]: token["id"] for token in tokenizer_json.get("added_tokens") or ()}
 
 
-def _config_token_ids(config: Mapping[str, Any]) -> dict[str, int]:
-    """Return the entries of config.json whose value is a token id, such as ``pad_token_id`` (XLM: ``pad_index``)."""
+def _config_token_ids(config: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Return the entries of config.json whose value is a token id, such as ``pad_token_id`` (XLM: ``pad_index``), or a list of ids."""
     xlm_keys = ("pad_index", "unk_index", "bos_index", "eos_index", "mask_index")
     keys = [key for key in config if key.endswith("_token_id") or key in xlm_keys]
-    return {key: config[key] for key in keys if type(config[key]) is int}
+    listed = {key: config[key] if isinstance(config[key], list) else [config[key]] for key in keys}
+    return {key: ids for key, ids in listed.items() if all(type(i) is int for i in ids)}
 
 
 def _post_processors(tokenizer_json: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -312,7 +312,7 @@ def read_word_vectors(path: Path, where: str = "data.augment.vectors") -> FileVe
 def _read_lines(stream: BinaryIO, bad: BadRows) -> Iterator[tuple[str, _Vectors]]:
     """Yield the word and the vector of each line. Lines that are no vectors are added to `bad`.
 
-    Reading ends after a line that is too long, or if the first line has too few or too many numbers.
+    Reading ends after a line that is too long, or if the first line that can be read has too few or too many numbers.
     """
     size, first = 0, 1
     for number in range(1, _MOST_ROWS + 2):
@@ -328,7 +328,7 @@ def _read_lines(stream: BinaryIO, bad: BadRows) -> Iterator[tuple[str, _Vectors]
             bad.add(number, f"is not UTF-8: {error}.", "Convert the file to UTF-8.")
             continue
         fields = text.split(" ")
-        if number == 1:
+        if not size:
             if len(fields) == 2 and all(f.isdecimal() for f in fields):
                 size, first = int(fields[1]), 2
                 continue

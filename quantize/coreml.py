@@ -418,8 +418,8 @@ def read_weight_types(path: Path) -> WeightTypes:
     sizes = list(stored.sizes())
     return WeightTypes(
         uses=uses,
-        int8_bytes=sum(n for is_float, n in sizes if not is_float),
-        float_bytes=sum(n for is_float, n in sizes if is_float),
+        int8_bytes=sum(n for dtype, n in sizes if "int" in dtype and dtype.bits <= 8),
+        float_bytes=sum(n for dtype, n in sizes if dtype.is_float),
         operators=stored.operators(),
     )
 

@@ -63,12 +63,13 @@ class WeightTypes(BaseModel):
 
     Attributes:
         uses: Every weight of a matrix product or an embedding lookup.
-        int8_bytes: Bytes of integers of 8 bits and fewer; in Core ML packages of all integers.
-        float_bytes: Bytes of float data; in ONNX files of all other data.
+        int8_bytes: Bytes of integers of 8 bits and fewer.
+        float_bytes: Bytes of float data. Wider integers, such as shapes and ids, are in neither count.
         operators: Number of operators of each kind; of the first signature if the file has several.
         integers: Kinds of the operators that compute with 8 or 16 bits and are neither products with a weight nor
             lookups, one entry for each operator; empty for Core ML packages.
-        floats: Kinds and names of operators that compute with floats; filled for ONNX files only.
+        floats: Kinds and names of operators that compute with floats; filled for ONNX files only. Those of TFLite files
+            are counted by the gate `placement`, which fails if a matrix product is among them.
         coarse: Names of attention scores that are read as integers with steps so large that probabilities are lost.
     """
 

@@ -31,6 +31,8 @@ from pocketbert.core.types import Provenance
 LOST_S = 180.0
 """Seconds without a sign of life after which a browser counts as gone: a hidden page may wake once a minute."""
 _MOST_PHONES = 32
+_Walls = dict[tuple[str, int, Length, float], dict[int, list[float]]]
+"""Times of each repeat, by the file's name in tables, threads, length and idle time."""
 
 
 @dataclass
@@ -105,12 +107,21 @@ class Phone:
             ),
             variants=list(variants.values()),
             measurements=measurements,
-            comparisons=list(_compare(measurements, baseline)),
+            comparisons=list(_compare(measurements, baseline, self._walls_by_repeat(plan))),
             tokenizers=[],
             profiles=[],
             # an accelerator that errs is left out; a file that is wrong on the CPU fails the benchmark
             answers=[c for (_, unit), c in self.checks.items() if c.passed or unit == "wasm"],
         )
+
+    def _walls_by_repeat(self, plan: Plan) -> _Walls:
+        """Return the times of each repeat, by the file's name in tables, threads, length and idle time."""
+        walls: _Walls = {}
+        for case in self.cases.values():
+            for cell in case.cells:
+                key = (_name(plan, case.file, case.unit), case.threads, cell.length, cell.gap_ms)
+                walls.setdefault(key, {})[case.repeat] = cell.wall_ms
+        return walls
 
     def _machine(self) -> Machine:
         """Build the description of the device from what the browser reports."""
@@ -227,17 +238,17 @@ def _cold_start(cases: Sequence[CasePost], length: int) -> ColdStart:
     )
 
 
-def _compare(measurements: Sequence[Measurement], baseline: str) -> Iterator[Comparison]:
+def _compare(measurements: Sequence[Measurement], baseline: str, walls: _Walls) -> Iterator[Comparison]:
     """Yield, for each measurement that the baseline has too, the ratio of its times to the baseline's, repeat by repeat.
 
     Repeats that only one of the two files has, as after an interruption, are left out.
     """
-    base = {(m.threads, m.length, m.gap_ms): m for m in measurements if m.variant == baseline}
     for m in measurements:
-        other = base.get((m.threads, m.length, m.gap_ms))
-        if m.variant == baseline or other is None:
+        own, other = (walls.get((name, m.threads, m.length, m.gap_ms), {}) for name in (m.variant, baseline))
+        both = [(own[repeat], other[repeat]) for repeat in sorted(own.keys() & other.keys())]
+        if m.variant == baseline or not both:
             continue
-        pairs = [(a[:n], b[:n]) for a, b in zip(m.wall_ms, other.wall_ms, strict=False) for n in [min(len(a), len(b))]]
+        pairs = [(a[:n], b[:n]) for a, b in both for n in [min(len(a), len(b))]]
         a, b = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         yield Comparison(
             variant=m.variant,

@@ -189,7 +189,7 @@ class _QnnCompiler:
             try:
                 outcome = Outcome.model_validate_json((folder / OUTCOME_FILE).read_text(encoding="utf-8"))
             except (OSError, ValidationError):
-                return Compiled(failed=end.problem)
+                return Compiled(failed=end.problem or "the compiler ended without an outcome that can be read")
             if outcome.failed:
                 return Compiled(failed=outcome.failed)
             answers = _read_answers(folder, len(rows))

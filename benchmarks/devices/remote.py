@@ -54,7 +54,7 @@ from pocketbert.core.host.hardware import Machine
 from pocketbert.core.host.quiet import TELEMETRY_SWITCHES
 from pocketbert.core.types import Format, Runtime
 from pocketbert.runtime.engines import EngineFile
-from pocketbert.runtime.onnx import session_settings
+from pocketbert.runtime.onnx import convert_shared_weights_to_uint8, session_settings
 from pocketbert.runtime.tflite import count_xnnpack_operators
 
 _ENGINES = {Format.ONNX: "onnxruntime", Format.TFLITE: "ai-edge-litert"}
@@ -385,17 +385,22 @@ class RemoteConnection:
         self._channel.close()
 
     def send_file(self, file: EngineFile, threads: int) -> dict[str, Any]:
-        """Copy a file and its engine to the other machine once; return the arguments of the opening request."""
+        """Copy a file and its engine to the other machine once; return the arguments of the opening request.
+
+        For a processor without VNNI, int8 weights that several products share are sent as uint8.
+        """
         self.bring([file])
+        saturates = self.facts.machine.saturates
         if file.path not in self._sent:
             name = f"{sha256_path(file.path)}.{file.format.value}"
-            self._channel.ask("put", file.path, name=name)
+            changed = saturates and file.format is Format.ONNX and convert_shared_weights_to_uint8(file.path)
+            self._channel.ask("put", changed or file.path, name=name)
             self._sent[file.path] = name
         return {
             "path": self._sent[file.path],
             "format": file.format.value,
             "threads": threads,
-            "entries": session_settings(self.facts.machine.saturates),
+            "entries": session_settings(saturates),
         }
 
     def ask_worker(self, worker: str, kind: type[AnswerT], **request: Any) -> AnswerT:

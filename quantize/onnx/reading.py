@@ -38,13 +38,13 @@ _UNCOUNTED = ("QuantizeLinear", "DynamicQuantizeLinear", "Shape", "Constant", "G
 def read_weight_types(path: Path) -> WeightTypes:
     """Read the storage type of every weight in an ONNX file."""
     model, numbers = load_onnx(path)
-    graph, bytes_by_integer = model.graph, Counter[bool]()
+    graph, bytes_by_type = model.graph, Counter[str]()
     for tensor in graph.initializer:
-        bytes_by_integer[tensor.data_type in (_INT8, _UINT8)] += numbers[tensor.name].nbytes
+        bytes_by_type[_TYPE_NAMES.get(tensor.data_type, "")] += numbers[tensor.name].nbytes
     return WeightTypes(
         uses=list(_weight_uses(graph, numbers)),
-        int8_bytes=bytes_by_integer[True],
-        float_bytes=bytes_by_integer[False],
+        int8_bytes=bytes_by_type["int8"],
+        float_bytes=bytes_by_type["float32"] + bytes_by_type["float16"],
         operators=dict(Counter(n.op_type for n in graph.node)),
         coarse=_coarse_scores(graph, numbers),
         **_computed_operators(graph),

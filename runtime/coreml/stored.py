@@ -116,12 +116,12 @@ class StoredTensors:
             if isinstance(constant.value, np.ndarray):
                 yield name, constant.value
 
-    def sizes(self) -> Iterator[tuple[bool, int]]:
-        """Yield, for every stored array, whether its elements are floats, and its size in bytes."""
+    def sizes(self) -> Iterator[tuple[Dtype, int]]:
+        """Yield the type of the elements of every stored array, and its size in bytes."""
         for _, constant in self._constants():
             if isinstance(constant.value, np.ndarray):
                 dtype = _dtype(constant)
-                yield dtype.is_float, (constant.value.size * dtype.bits + 7) // 8
+                yield dtype, (constant.value.size * dtype.bits + 7) // 8
 
     def _read_weights(self, producer: pb.Operation, name: str, reader: str, parameter: str) -> Iterator[StoredWeight]:
         """Yield a `StoredWeight` if the operation `producer` makes a constant, compressed or not. Else yield nothing.

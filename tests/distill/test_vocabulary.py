@@ -208,6 +208,13 @@ def test_characters_of_large_scripts_stay_only_where_rows_have_them() -> None:
     assert stay == {"[PAD]", "[UNK]", "中", "##中", "д", "##д", "ж", "##ж"}
 
 
+def test_ids_that_the_config_lists_stay_and_change() -> None:
+    config = {"pad_token_id": 0, "eos_token_id": [5, 1], "vocab_size": 6}
+    kept = select_pieces(word_pieces("[PAD]", "[UNK]", "a", "##a", "aa", "aaa"), config, {})
+    assert kept.kept_ids == (0, 1, 2, 3, 5)
+    assert prune_config(config, kept) == {"pad_token_id": 0, "eos_token_id": [4, 1], "vocab_size": 5}
+
+
 def test_free_places_of_a_vocabulary_are_not_among_its_first_pieces() -> None:
     letters = [*"abdenus[]01", *(f"##{c}" for c in "abdenus[]01")]
     stay = pieces_that_stay(["[PAD]", "[unused0]", "[unused1]", "[UNK]", *letters, "ab", "ba", "bad"], keep_first=2)

@@ -133,6 +133,13 @@ def test_damaged_lines_are_named_all_at_once(tmp_path: Path) -> None:
     assert "UTF-8" in said[-1]
 
 
+def test_the_lines_behind_a_first_one_that_cannot_be_read_are_read(tmp_path: Path) -> None:
+    (tmp_path / "v.txt").write_bytes(b"\xff 1 2\nfilm 1 0\nmovie 1\n")
+    with pytest.raises(InputError) as caught:
+        read_word_vectors(tmp_path / "v.txt")
+    assert [str(p).split(":")[1] for p in caught.value.problems] == ["1", "3"]
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [

@@ -94,6 +94,10 @@ def test_every_row_makes_a_file_with_its_weight_types(
             assert due.per_channel in (None, found.per_channel)
     assert sum(u.use is Use.MATMUL for u in types.uses) == 6 * 2 + 2
     assert types.int8_bytes + types.float_bytes < 0.7 * before.float_bytes
+    assert before.int8_bytes == 0  # shapes and ids are no such integers
+    if row.format is Format.ONNX:
+        floats = (v.nbytes for _, v in read_stored_numbers(path, row.format) if v.dtype.kind == "f")
+        assert types.float_bytes == sum(floats)
     assert all(np.isfinite(v).all() for _, v in read_stored_numbers(path, row.format) if v.dtype.kind == "f")
     others = [r for r in list_rows() if r.format is row.format and r.weights != row.weights]
     assert all(other.problems(types, "a") for other in others)

@@ -168,8 +168,10 @@ class _OnnxFile:
         try:
             self._session = library.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         except Exception:
-            # where several products share an int8 weight, ONNX Runtime 1.31 opens a file only without this entry
-            options.add_session_config_entry("session.x64quantprecision", "0")
+            if entries.get("session.x64quantprecision") != "1":
+                raise
+            # several products share a dequantized int8 weight: computed in fp32, they need no setting against saturation
+            options.add_session_config_entry("session.disable_quant_qdq", "1")
             self._session = library.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self.version = str(library.__version__)
         self.inputs = {i.name: (i.type, list(i.shape)) for i in self._session.get_inputs()}

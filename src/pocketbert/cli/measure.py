@@ -275,12 +275,12 @@ def _app_settings(
 ) -> tuple[int, str]:
     """Return the number of repeats and the idle times for a benchmark by the Android demo app.
 
-    Without options these are the app's own repeats and no idle times. A time budget is refused if all devices are Android
-    devices (adb), since the app makes all runs there.
+    Without options these are the app's own repeats and no idle times. A time budget is refused if a device is an Android
+    device (adb), since the app makes all runs there.
     """
     from pocketbert.benchmarks.imported.android_app import REPEATS
 
-    if budget is not None and all(name.partition(":")[0] == ADB for name in device_names):
+    if budget is not None and any(name.partition(":")[0] == ADB for name in device_names):
         what = "with --app: the demo app makes all runs, whatever they take."
         raise InputError(Problem("--budget", what, "Leave it out, or give fewer --runs"))
     return REPEATS if repeats is None else repeats, gaps or "none"

@@ -13,6 +13,7 @@ import ssl
 import tarfile
 import threading
 import time
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -309,6 +310,21 @@ def test_a_file_that_a_browser_computes_wrongly_is_refused(served):
     (session,) = posts.results()
     assert [a.passed for a in session.answers] == [True, False]
     assert any("student int8: refused" in note for note in session.protocol.notes)
+
+
+def test_repeats_that_one_file_lacks_are_not_paired_with_others(variants, texts):
+    posts = Phones(make_plan(variants, texts, replace(OPTIONS, repeats=3, threads=[1], gaps_ms=[])), 1)
+    with serve(posts, {}, "127.0.0.1", False) as address:
+        page = Page(address.url)
+        page.join()
+        for number in (0, 1):
+            page.check(posts, number)
+        for repeat, number in [(0, 0), (1, 0), (2, 0), (2, 1), (0, 1)]:  # the second file lacks the second repeat
+            case = page.case(repeat, 1, number)
+            cells = [{**c, "wall_ms": [10.0**repeat * (1 + number)] * 5} for c in case["cells"] if not c["gap_ms"]]
+            page.post("case", **{**case, "cells": cells})
+        (session,) = posts.results()
+    assert [c.wall.median for c in session.comparisons] == pytest.approx([2.0, 2.0])
 
 
 def opened(err):

@@ -168,8 +168,9 @@ groups = '[{{"provider": "QNNExecutionProvider", "nodes": [["a", "MatMul"]]}}]'
         ),
         (COMPILES.format("QNN_COMMON_ERROR_MEM_ALLOC"), {"failed": "QNN_COMMON_ERROR_MEM_ALLOC"}),
         ("import time; time.sleep(60)", {"failed": "the process did not end within 0 s"}),
+        ("", {"failed": "the compiler ended without an outcome that can be read"}),
     ],
-    ids=["crash", "crash of the emulator", "not compiled", "hang"],
+    ids=["crash", "crash of the emulator", "not compiled", "hang", "no outcome"],
 )
 def test_a_library_that_fails_crashes_or_hangs_keeps_what_was_compiled(monkeypatch, folder, script, told):
     monkeypatch.setattr(qnn, "_WORKER", ("-c", script))

@@ -8,9 +8,13 @@ import pytest
 
 from pocketbert.benchmarks.devices.on_target import agent
 from pocketbert.benchmarks.devices.on_target.worker import _OnnxFile
-from pocketbert.benchmarks.devices.remote import _AgentState, _RemoteWatch
+from pocketbert.benchmarks.devices.remote import RemoteConnection, _AgentState, _RemoteWatch
 from pocketbert.benchmarks.load import Unread
+from pocketbert.core.types import Format, Scheme
+from pocketbert.quantize import Plan, quantize
 from pocketbert.quantize.onnx.qnn import fix_shape
+from pocketbert.runtime.engines import EngineFile
+from pocketbert.runtime.onnx import convert_shared_weights_to_uint8
 
 PACKAGE = "POWERCAP/intel-rapl"
 FILES = {
@@ -93,3 +97,35 @@ def test_a_worker_tells_the_one_length_of_a_file_for_an_npu(exported, tmp_path):
     assert _OnnxFile(str(path), 1, {}).lengths == ()
     fix_shape(path, 24)
     assert _OnnxFile(str(path), 1, {}).lengths == (24,)
+
+
+FACTS = {
+    **{"python": "3.11.2", "arch": "x86_64", "system": "Linux 6.1", "libc": "glibc 2.36", "cores": 2, "cpu": "a CPU"},
+    **{"board": "", "parts": [], "free_bytes": 1 << 30},
+}
+
+
+@pytest.mark.parametrize("flags", [["avx2"], ["avx2", "avx_vnni"]], ids=" ".join)
+def test_shared_int8_weights_reach_a_machine_without_vnni_as_uint8(flags, exported, tmp_path, monkeypatch):
+    sent = {}
+
+    class Channel:
+        where = "there"
+
+        def ask(self, do, payload=None, name="", **fields):
+            sent[name] = payload
+            return {**FACTS, "flags": flags} if do == "facts" else {}
+
+    path = tmp_path / "model_int8.onnx"
+    quantize(exported("albert"), path, Plan(Format.ONNX, Scheme.INT8))
+    connection = RemoteConnection(Channel())
+    monkeypatch.setattr(connection, "bring", lambda files: None)
+    request = connection.send_file(EngineFile(path, Format.ONNX), 1)
+    if len(flags) > 1:
+        assert sent[request["path"]] == path
+        return
+    assert sent[request["path"]] == convert_shared_weights_to_uint8(path)
+    with pytest.raises(Exception, match="x64quantprecision|zero point|Fail|FAIL"):
+        _OnnxFile(str(path), 1, request["entries"])  # never with sums that saturate
+    path.write_bytes(sent[request["path"]])
+    _OnnxFile(str(path), 1, request["entries"])

@@ -288,9 +288,14 @@ def test_the_command_imports_what_the_phone_measured_and_refuses_what_the_app_ca
         "--file: with --app: the demo app measures its own sentence.",
     ):
         assert words in refused.stderr
-    bounded = pocketbert(*command, "--budget", 60)
-    assert "--budget: with --app: the demo app makes all runs, whatever they take." in bounded.stderr
     assert measure.called() == before  # nothing ran
     wrong = pocketbert("benchmark", "-m", phone, "--app", "--lengths", 16)
     assert wrong.exit_code == ExitCode.INPUT
     assert "--app: needs a phone over adb" in wrong.stderr
+
+
+@pytest.mark.parametrize("devices", ["adb", "local,adb"])
+def test_a_budget_that_the_app_would_not_keep_is_refused(devices, phone, pocketbert):
+    bounded = pocketbert("benchmark", "-m", phone, "--device", devices, "--app", "--budget", 60)
+    assert bounded.exit_code == ExitCode.INPUT
+    assert "--budget: with --app: the demo app makes all runs, whatever they take." in bounded.stderr

@@ -12,9 +12,10 @@ import pytest
 
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import InputError
+from pocketbert.core.families import family_of
 from pocketbert.core.models.checkpoints import load_model
 from pocketbert.core.models.folder import open_model_folder
-from pocketbert.core.models.tokenizers import apply_settings, save_tokenizer
+from pocketbert.core.models.tokenizers import apply_settings, check_tokenizer, save_tokenizer
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import TASKS, TaskName
 from support.published import edit_json, write_checkpoint, write_sentence_model
@@ -187,3 +188,12 @@ def test_tokenizers_that_are_refused(name: str, tmp_path: Path) -> None:
     edit_tokenizer(folder, change)
     with pytest.raises(InputError, match=said):
         load_model(open_model_folder(str(folder)), TASKS[TaskName.TEXT_CLASSIFICATION])
+
+
+def test_a_model_with_one_segment_does_not_take_a_frame_that_gives_a_second_one(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "model")
+    bert_processing(folder)
+    config = json.loads((folder / "config.json").read_text())
+    check_tokenizer(folder, config, family_of("bert"))
+    with pytest.raises(InputError, match="gives tokens the segment 1, the model has 1 segments"):
+        check_tokenizer(folder, {**config, "type_vocab_size": 1}, family_of("bert"))

@@ -60,6 +60,13 @@ def test_columns_stay_with_a_text_that_is_like_any_other() -> None:
     assert columns_of(second) == {"entities": [{"start": 1, "end": 2}]}
 
 
+def test_inputs_of_a_golden_row_belong_to_its_ids_where_the_folder_has_a_prompt(tmp_path: Path) -> None:
+    prompts = {"prompts": {"query": "good good "}, "default_prompt_name": "query"}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    row = tokenizer_of(tmp_path, "xlm", SPOKEN).golden("good morning")
+    assert len(row["inputs"]["langs"]) == len(row["ids"])
+
+
 def test_a_language_is_that_of_every_token_and_not_of_padding(spoken: TextTokenizer) -> None:
     rows = spoken.encode([with_columns("good morning", {"language": "fr"}), with_columns("good", {"language": "en"})])
     assert [set(r.extra["langs"].tolist()) for r in rows] == [{2}, {1}]

@@ -229,6 +229,16 @@ def test_what_the_formats_can_hold_is_asked_of_their_table() -> None:
     assert recipe(quantize={"files": [STATIC]}, data=DATA).quantize.files  # the other formats stay as exported
 
 
+def test_files_are_written_in_the_formats_that_have_their_scheme() -> None:
+    files = {"files": ["int8", "lut6", OLD, {"scheme": "w4", "format": "onnx"}]}
+    assert QuantizeSection.model_validate(files).written([Format.ONNX, Format.COREML]) == {
+        (Format.ONNX, Scheme.INT8, None),
+        (Format.ONNX, Scheme.W4, None),
+        (Format.COREML, Scheme.INT8, None),
+        (Format.COREML, Scheme.LUT6, None),
+    }
+
+
 @pytest.mark.parametrize("section", [{"scheme": "fp32"}, {"files": ["int8", "w8", OLD]}], ids=str)
 def test_a_section_is_written_as_it_was_given(section: dict[str, Any]) -> None:
     made = recipe(quantize=section).quantize

@@ -24,7 +24,7 @@ from pocketbert.core.model_files import dump_model
 from pocketbert.core.predict.predictor import Arrays
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import task_of
-from pocketbert.core.types import Format, Runtime, Scheme
+from pocketbert.core.types import Client, Format, Runtime, Scheme
 from pocketbert.export.mediapipe import read_vocabulary
 from pocketbert.export.tflite_metadata import MediaPipeInfo, load_model, write_metadata
 from pocketbert.pipeline.formats import tflite
@@ -164,6 +164,15 @@ def test_the_effect_of_mediapipes_tokenizer_is_measured_with_inputs_as_both_real
     (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(settings))
     again = tflite.measure_tokenizer_effect(tmp_path / "mediapipe.tflite", tmp_path, TASK)
     assert again == effect, "both tokenizers get the default prompt"
+
+
+def test_the_effect_is_measured_with_each_file_of_mediapipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tflite, "measure_tokenizer_effect", lambda path, *_: SimpleNamespace(summary=f"of {path}"))
+    files = [SimpleNamespace(path=name, client=Client.MEDIAPIPE) for name in (MEDIAPIPE, MEDIAPIPE_INT8)]
+    files.append(SimpleNamespace(path=FP32, client=None))
+    model: Any = SimpleNamespace(files=files, weights=None, task=TASK, source=lambda file: file.path)
+    notes = format_place(Format.TFLITE).file_notes(model)
+    assert notes == {name: f"of {name}" for name in (MEDIAPIPE, MEDIAPIPE_INT8)}
 
 
 # Files for chips next to the CPU.

@@ -97,6 +97,18 @@ def test_every_damage_is_found_and_a_file_that_nobody_changed_passes(
     assert passed == []
 
 
+@pytest.mark.parametrize("attribute", ["alpha", "beta"])
+def test_a_product_that_is_multiplied_by_a_number_is_found(attribute: str, stored: StoredFiles, tmp_path: Path) -> None:
+    path = stored.copy((ONNX,), tmp_path)
+    model = onnx.load(path)
+    node = next(n for n in model.graph.node if n.op_type == "Gemm")
+    kept = [a for a in node.attribute if a.name != attribute]
+    del node.attribute[:]
+    node.attribute.extend([*kept, onnx.helper.make_attribute(attribute, 2.0)])
+    onnx.save(model, path)
+    assert not stored.check(path, (ONNX,)).passed
+
+
 @pytest.mark.parametrize(
     ("file", "name"),
     [("model.onnx", "unseen-words"), ("model_int8.onnx", "position-tail"), ("model_int8.onnx", "scale")],

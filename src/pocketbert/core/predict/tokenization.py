@@ -302,7 +302,7 @@ class TextTokenizer:
             "offsets": [list(o) for o in encoding.offsets],
         }
         if self.reader is not None:
-            [encoded] = self.encode([text])
+            [encoded] = self.with_prompt("").encode([text])
             row["inputs"] = {name: values.tolist() for name, values in encoded.extra.items()}
         return row
 

@@ -109,12 +109,16 @@ def _tokenizer_problems(content: Any) -> list[str]:
 def largest_segment_id(content: Mapping[str, Any]) -> int:
     """Return the largest segment id that the templates of a tokenizer.json give to a token; 0 without a template.
 
+    ``BertProcessing`` has no template; the library gives 1 to the second text under it.
+
     Args:
         content: The content of a tokenizer.json that passed the checks.
     """
-    templates = [part.get(key) for part in _list_parts(content.get("post_processor")) for key in ("single", "pair")]
+    parts = _list_parts(content.get("post_processor"))
+    templates = [part.get(key) for part in parts for key in ("single", "pair")]
     pieces = [piece for template in templates if isinstance(template, list) for piece in template]
-    return max((int(next(iter(piece.values())).get("type_id", 0)) for piece in pieces), default=0)
+    least = int(any(part.get("type") == "BertProcessing" for part in parts))
+    return max([least, *(int(next(iter(piece.values())).get("type_id", 0)) for piece in pieces)])
 
 
 def _list_parts(step: Any) -> list[dict[str, Any]]:

@@ -218,8 +218,12 @@ def choose_student(
 
 
 def name_student(section: StudentSection) -> str:
-    """Return the name of a recipe's student in plans: ``static``, ``layers-2``, ``layers-2-width-768``; empty for other students."""
-    if section.layers is None or section.model is not None:
+    """Return the name of a recipe's student in plans: ``static``, ``layers-2``, ``layers-2-width-768``; empty for other students.
+
+    No student of a plan has another width, other heads or another family than the teacher.
+    """
+    own = (section.model, section.hidden, section.heads, section.family)
+    if section.layers is None or any(value is not None for value in own):
         return ""
     name = "static" if section.layers == 0 else f"layers-{section.layers}"
     if section.intermediate is not None:

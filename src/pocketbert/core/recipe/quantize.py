@@ -171,7 +171,7 @@ class QuantizeSection(Section):
         """Return (format, scheme, runtime) of the listed files for these formats; None if a budget chooses the files.
 
         A file for one runtime counts for the format of that runtime; a file for any runtime counts for each format that
-        its entry allows, even for a format without its scheme.
+        its entry allows and that has its scheme.
         """
         if self.budget is not None:
             return None
@@ -179,7 +179,11 @@ class QuantizeSection(Section):
             (format, f.scheme, f.runtime)
             for format in formats
             for f in self.wanted
-            if f.concerns(format) and (f.runtime is None or (f.scheme, f.runtime) in FORMATS[format].bounds)
+            if (
+                _is_possible(f, format)
+                if f.runtime is None
+                else f.concerns(format) and (f.scheme, f.runtime) in FORMATS[format].bounds
+            )
         )
 
     @model_validator(mode="after")

@@ -401,7 +401,7 @@ class _ConstantReader:
         """Replace a tensor's palette indices by the entries of its palette, and store the result as a constant.
 
         Raises:
-            ValueError: If there are several palettes, or palettes of vectors.
+            ValueError: If there are several palettes, palettes of vectors, or packed indices of other than 4 or 6 bits.
         """
         indices, palette, shape = (self._value(op, name) for name in ("indices", "lut", "shape"))
         palette = np.asarray(palette)
@@ -410,7 +410,9 @@ class _ConstantReader:
         palette = palette.reshape(-1)
         if shape is not None:  # packed bits
             sizes = tuple(int(n) for n in np.asarray(shape))
-            kind = {64: Dtype.UINT6, 16: Dtype.UINT4}[palette.size]
+            kind = {64: Dtype.UINT6, 16: Dtype.UINT4}.get(palette.size)
+            if kind is None:
+                raise ValueError(f"{op.outputs[0].name}: packed palettes of {palette.size} numbers are not known")
             indices = unpack_bits(np.asarray(indices).reshape(-1), kind, math.prod(sizes)).reshape(sizes)
         self.tracker.store(op.outputs[0].name, read_palettized_tensor(indices, palette, op.outputs[0].name))
 

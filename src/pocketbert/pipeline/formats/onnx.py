@@ -449,11 +449,12 @@ class _ConstantReader:
     def on_gemm(self, node: Any) -> None:
         """Report a Gemm to the tracker as data times a stored matrix, plus an offset if it has one.
 
-        If the data are transposed, the operator is reported as unknown.
+        If the data are transposed, or product or offset is multiplied by a number, the operator is reported as unknown.
         """
         flags = {a.name: a.i for a in node.attribute}
+        is_scaled = any(a.name in ("alpha", "beta") and a.f != 1 for a in node.attribute)
         names = [*node.input, ""]
-        if flags.get("transA"):
+        if flags.get("transA") or is_scaled:
             self._other(node)
         else:
             self.tracker.product(node.output[0], names[0], names[1], names[2] or None, not flags.get("transB"))

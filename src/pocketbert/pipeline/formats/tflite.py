@@ -138,15 +138,12 @@ class TflitePlace(FormatPlace):
         return _FileReader(load_model(path.read_bytes())).run()
 
     def file_notes(self, model: RunModel) -> dict[str, str]:
-        """Return a sentence on how often MediaPipe's tokenizer gives other tokens, by the path of MediaPipe's files.
-
-        The answers are measured with the first of these files only.
-        """
-        files = [f for f in model.files if f.client is Client.MEDIAPIPE]
-        if not files:
-            return {}
-        effect = measure_tokenizer_effect(model.source(files[0]), model.weights, model.task).summary
-        return {f.path: effect for f in files}
+        """Return a sentence on how often MediaPipe's tokenizer gives other tokens, by the path of MediaPipe's files."""
+        return {
+            f.path: measure_tokenizer_effect(model.source(f), model.weights, model.task).summary
+            for f in model.files
+            if f.client is Client.MEDIAPIPE
+        }
 
     def processing(self, artefacts: Artefacts) -> list[str]:
         """Return the model card's lines on TFLite files: the lengths of signatures and the engines that they need.
