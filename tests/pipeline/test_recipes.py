@@ -238,7 +238,8 @@ def test_rows_without_a_label_are_counted_in_the_report(task: Task, tmp_path: Pa
 
 
 def test_the_teacher_of_questions_is_not_opened_for_their_length(tmp_path: Path) -> None:
-    rows = [{"question": f"what is {i}?", "context": f"it is {i}", "answers": {"text": [str(i)], "answer_start": [6]}} for i in range(30)]  # fmt: skip
+    row = {"question": "what is it?", "context": "it is a lamp", "answers": {"text": ["lamp"], "answer_start": [8]}}
+    rows = [{**row, "question": f"what is number {i}?"} for i in range(30)]
     path = write_lines(tmp_path / "rows.jsonl", rows)
     found = api.starting_recipe(api.DataFiles(path), "runs/x", [f"teacher.model={tmp_path / 'none'}"])
     assert found.recipe.task.value == "question-answering"

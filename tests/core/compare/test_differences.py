@@ -82,6 +82,5 @@ def test_two_wordings_of_the_right_answer_are_both_right() -> None:
     new = [answer(words, words == "hall") for words in ("hall", "a box", "hall", "a box")]
     rows = [Example("where?", "in the hall", None, number) for number in range(1, 5)]
     found = compare_answers(old, new, rows, TASKS[TaskName.QUESTION_ANSWERING], labelled=True)
-    assert [(flip.row, flip.outcome) for flip in found.flips] == [
-        (2, "lost"), (3, "gained"), (4, "both wrong"), (1, "both right"),
-    ]  # fmt: skip
+    outcomes = [(2, "lost"), (3, "gained"), (4, "both wrong"), (1, "both right")]
+    assert [(flip.row, flip.outcome) for flip in found.flips] == outcomes
