@@ -181,9 +181,13 @@ def check_bf16(keys: Sequence[str]) -> None:
         InputError: Naming each of the keys, if it does not.
     """
     if keys and not _bf16_is_fast():
-        part = "GPU does not compute in bf16" if torch.cuda.is_available() else "CPU has neither avx512_bf16 nor AMX"
-        what = f"bf16, and this machine's {part}: training would be slower than in fp32."
+        what = f"bf16, and this machine's {lack_of_bf16()}: training would be slower than in fp32."
         raise InputError([Problem(key, what, "Set precision: auto, or train on another machine.") for key in keys])
+
+
+def lack_of_bf16() -> str:
+    """Return what a machine without hardware for bf16 lacks, in words that follow "this machine's"."""
+    return "GPU does not compute in bf16" if torch.cuda.is_available() else "CPU has neither avx512_bf16 nor AMX"
 
 
 def _bf16_is_fast() -> bool:

@@ -335,7 +335,7 @@ def diagnose(run: str | Path, rows: int | None = None) -> StudentDiagnosis:
         rows and on unseen rows, and advice with the numbers that it rests on.
 
     Raises:
-        InputError: If the run has no student, its teacher is no model, its models have several heads, or no row is labelled.
+        InputError: If `rows` is less than 1, the run has no student, its teacher is no model, its models have several heads, or no row is labelled.
     """
     from pocketbert.pipeline.learn.diagnosing import diagnose_run
 

@@ -92,6 +92,13 @@ def test_missing_demo_teacher(cli: Cli, tmp_path: Path, monkeypatch: pytest.Monk
     assert fix in line
 
 
+def test_the_doctor_names_the_gpu_that_lacks_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    for name, value in (("is_available", True), ("get_device_name", "Old"), ("is_bf16_supported", False)):
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value, **__: value)
+    assert "in float32 on Old (the GPU does not compute in bf16: bf16 would be slower)" in api.doctor().training
+
+
 # 1: the machine
 
 

@@ -98,6 +98,7 @@ def test_all_wrong_names_of_a_command_are_told_at_once():
         ("local", COUNTED, "registered already"),
         ("a:b", COUNTED, "no colon"),
         ("a b", COUNTED, "no space"),
+        ("a,b", COUNTED, "no comma"),
     ],
 )
 def test_devices_that_cannot_be_added(name, figures, message):

@@ -14,7 +14,14 @@ import pytest
 
 from pocketbert.core.errors import ExitCode
 from pocketbert.core.families import all_families, family_of, register_family
-from pocketbert.core.plugins import PluginError, list_plugins, load_plugins, tolerate_failed_plugins
+from pocketbert.core.plugins import (
+    PluginError,
+    Registry,
+    list_plugins,
+    load_plugins,
+    register_before_lookup,
+    tolerate_failed_plugins,
+)
 from support.plugins import fresh_tables, install
 
 GOOD = """
@@ -121,3 +128,18 @@ def test_a_failing_plug_in_stops_commands_but_not_the_help_nor_doctor(tmp_path: 
     assert plugin["package"] == "bad_one 1.0"
     assert "division by zero" in plugin["error"]
     assert "division by zero" not in json.dumps(told["backends"])
+
+
+def test_a_wing_that_fails_to_load_is_named_at_every_lookup() -> None:
+    registry, failures = Registry[int]("number", "register_number"), [ImportError("broken"), ImportError("broken")]
+
+    def load() -> None:
+        if failures:
+            raise failures.pop()
+        registry.add("one", 1)
+
+    register_before_lookup("number", load)
+    for _ in range(2):
+        with pytest.raises(ImportError, match="broken"):
+            registry.find("one", "here")
+    assert registry.find("one", "here") == 1

@@ -237,6 +237,20 @@ def test_rows_without_a_label_are_counted_in_the_report(task: Task, tmp_path: Pa
     assert "rows.jsonl: 20 rows without a label (the teacher labels them)" in report.lines()
 
 
+def test_the_teacher_of_questions_is_not_opened_for_their_length(tmp_path: Path) -> None:
+    row = {"question": "what is it?", "context": "it is a lamp", "answers": {"text": ["lamp"], "answer_start": [8]}}
+    rows = [{**row, "question": f"what is number {i}?"} for i in range(30)]
+    path = write_lines(tmp_path / "rows.jsonl", rows)
+    found = api.starting_recipe(api.DataFiles(path), "runs/x", [f"teacher.model={tmp_path / 'none'}"])
+    assert found.recipe.task.value == "question-answering"
+
+
+@pytest.mark.parametrize("rows", [0, -1])
+def test_a_diagnosis_of_no_rows_is_refused(tmp_path: Path, rows: int) -> None:
+    with pytest.raises(InputError, match=f"rows: {rows} is no number of rows to answer; allowed: 1 or more"):
+        api.diagnose(tmp_path, rows)
+
+
 def answered_rows(odd: Any = None, scale: float = 1.0) -> list[dict[str, Any]]:
     """60 rows with probabilities of three labels, times a number; the 18th may have others."""
     names, rows = ("refund", "delay", "praise"), []
@@ -370,10 +384,10 @@ def test_a_data_file_is_checked_without_a_recipe(tmp_path: Path, cli: Callable[.
         "text\t34\t32\ta film, number 0",
         "rows.csv: text: column 'text', label: column 'label' (3 names)",
         "task: text-classification",
-        "rows: 33, 1 more without a label are left out",
+        "rows: 33, 1 more without a label",
         "labels: bad 17, good 15, Good 1",
         "read as: 'a film, number 0' -> bad",
-        "warning: 1 of 34 rows have an empty label and are left out",
+        "warning: 1 of 34 rows have an empty label: the teacher of a run may label them",
         "warning: 1 label has one row only: 'Good'",
         "warning: labels that differ only in case or blanks: 'good', 'Good'",
         "warning: 1 rows repeat a text with another label: 'a film, number 1' is 'good' in row 3 and 'bad' in row 32",
@@ -480,10 +494,10 @@ data:
   eval: {path: dev.jsonl}
   corpus: {sources: [{path: sub/text.jsonl}]}
   augment: {vectors: sub/words.txt}
-teacher: {model: google-bert/bert-base-uncased}
+teacher: {model: google-bert/bert-base-uncased, adapters: [./tuned, org/adapter]}
 student: {model: ./general}
 distill:
-  - {method: tinybert-general, steps: 1}
+  - {method: tinybert-general, steps: 1, masking: similar, vectors: sub/glove.txt}
   - {method: tinybert-prediction, steps: 1, augmented: true}
 """
     )
@@ -492,9 +506,10 @@ distill:
     assert recipe.data.augment.vectors == tmp_path / "sub" / "words.txt", "counted from the recipe"
     written = dump_recipe(portable(recipe))
     assert str(tmp_path) not in written
-    for name in ("train.jsonl", "dev.jsonl", "text.jsonl", "words.txt", "general"):
+    for name in ("train.jsonl", "dev.jsonl", "text.jsonl", "words.txt", "general", "glove.txt"):
         assert f": {name}\n" in written
     assert "google-bert/bert-base-uncased" in written
+    assert portable(recipe).teacher.adapters == ["tuned", "org/adapter"]
 
 
 def test_the_lines_of_a_student_to_copy_are_yaml_with_the_same_values(task: Task, tmp_path: Path) -> None:

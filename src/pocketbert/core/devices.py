@@ -266,10 +266,10 @@ def add_device(info: DeviceInfo) -> None:
     """Add a device to the table of devices; `pocketbert.benchmarks.devices.register_device` calls this.
 
     Raises:
-        ValueError: If the name is taken or empty, or has a colon or a space.
+        ValueError: If the name is taken or empty, or has a colon, a comma or a space.
     """
-    if not info.name or ":" in info.name or info.name.split() != [info.name]:
-        raise ValueError(f"device name '{info.name}': a name has no colon and no space.")
+    if re.fullmatch(r"[^\s:,]+", info.name) is None:
+        raise ValueError(f"device name '{info.name}': a name has no colon, no comma and no space.")
     record_registration("device", info.name, info.name in _table)
     if info.name in _table:
         raise ValueError(f"device '{info.name}' is registered already.")

@@ -221,8 +221,13 @@ class Registry(Generic[_T]):
     def _fill(self) -> None:
         """Fill the registry: load plug-ins and the package's own modules that register values."""
         load_plugins()
-        for load in _wings.pop(self._kind, ()):
-            load()
+        loaders = _wings.pop(self._kind, [])  # first, since modules may look something up while they register
+        try:
+            for load in loaders:
+                load()
+        except BaseException:
+            _wings[self._kind] = loaders  # for the next lookup, which then raises the same error
+            raise
 
 
 # --- facades ------------------------------------------------------------

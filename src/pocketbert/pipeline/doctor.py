@@ -252,9 +252,9 @@ def _describe_training() -> str:
         return "not possible here: torch is not installed"
     import torch
 
-    from pocketbert.distill.training.machine import training_dtype
+    from pocketbert.distill.training.machine import lack_of_bf16, training_dtype
 
     dtype = str(training_dtype()).removeprefix("torch.")
     where = f"on {torch.cuda.get_device_name()}" if torch.cuda.is_available() else "on the CPU"
-    reason = "the hardware computes in bf16" if dtype == "bfloat16" else "no avx512_bf16 or AMX: bf16 would be slower"
+    reason = "the hardware computes in bf16" if dtype == "bfloat16" else f"the {lack_of_bf16()}: bf16 would be slower"
     return f"in {dtype} {where} ({reason}), {torch.get_num_threads()} threads"

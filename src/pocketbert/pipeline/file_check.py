@@ -97,8 +97,8 @@ class FileReport(BaseModel):
         if self.answers:
             lines.append(f"the teacher's answers are taken for {self.answers}")
         if self.rows:
-            left_out = f", {self.unlabelled:,} more without a label are left out" if self.unlabelled else ""
-            lines.append(f"rows: {self.rows:,}{left_out}")
+            more = f", {self.unlabelled:,} more without a label" if self.unlabelled else ""
+            lines.append(f"rows: {self.rows:,}{more}")
         if self.labels:
             counts = [f"{name} {count:,}" for name, count in Counter(self.labels).most_common(_SHOWN)]
             more = f" and {len(self.labels) - _SHOWN:,} more" if len(self.labels) > _SHOWN else ""
@@ -239,7 +239,8 @@ def _check_labels(labels: Counter[str], columns: Columns, unlabelled: int, rows:
     """
     warnings = []
     if unlabelled:
-        warnings.append(f"{unlabelled:,} of {unlabelled + rows:,} rows have an empty label and are left out")
+        fate = "the teacher of a run may label them" if columns.source.teacher is None else "they are left out"
+        warnings.append(f"{unlabelled:,} of {unlabelled + rows:,} rows have an empty label: {fate}")
     unit = "span" if columns.kind is LabelKind.SPANS else "row"
     single = [name for name, count in labels.items() if count == 1]
     if single:

@@ -206,7 +206,7 @@ def starting_recipe(
 
     Raises:
         InputError: If the file cannot be read, or its columns or its task are not clear.
-        MissingBackendError: If the teacher, or a library that reads the file, is not installed.
+        MissingBackendError: If a library that reads the file is not installed or, for tasks other than question answering, the teacher.
     """
     from pocketbert.core.data.columns import guess_columns
     from pocketbert.core.data.reading import note_unlabelled, read_labelled_examples
@@ -229,9 +229,8 @@ def starting_recipe(
     may_compare = compare_students and columns.source.teacher is None
     if may_compare and len(rows) >= _FEWEST_COMPARED:
         text = _compare_students(text, recipe_file, overrides)
-    first = parse_recipe(text, recipe_file, overrides)
-    longest = _measure_longest_input(first, rows)
     if task is not TaskName.QUESTION_ANSWERING:
+        longest = _measure_longest_input(parse_recipe(text, recipe_file, overrides), rows)
         lengths = sorted({max(_LENGTH_STEP, longest // 4 // 8 * 8), longest // 2 // 8 * 8, longest})
         export = f"{{formats: [onnx, tflite, coreml], lengths: {lengths}}}"
         text = _fill_start(text, {"  max_length": str(longest), "export": export})
@@ -245,7 +244,7 @@ def starting_recipe(
         alone = f"3 layers; --student auto compares students, as from {_FEWEST_COMPARED:,} rows on where other settings allow it"
         notes.append(f"student: {several if recipe.student is not None and recipe.student.auto is not None else alone}")
     if unlabelled:
-        taught = any(stage.is_taught(task) for stage in recipe.distill)
+        taught = recipe.column is None and any(stage.is_taught(task) for stage in recipe.distill)
         what = "the teacher labels them for the student" if taught else "they are left out"
         notes.append(f"{note_unlabelled(source.title, len(unlabelled), len(rows))}: {what}")
     return StartingRecipe(recipe, text, tuple(notes))

@@ -7,8 +7,17 @@ import pytest
 from scipy import stats
 
 from pocketbert.core.compare.answers import RowAnswer
-from pocketbert.core.compare.differences import Differences, ScoreChange, check_limits, compare_scores, mcnemar
+from pocketbert.core.compare.differences import (
+    Differences,
+    ScoreChange,
+    check_limits,
+    compare_answers,
+    compare_scores,
+    mcnemar,
+)
 from pocketbert.core.metrics import ACCURACY, PEARSON
+from pocketbert.core.predict.examples import Example
+from pocketbert.core.tasks import TASKS, TaskName
 
 
 @pytest.mark.parametrize(("lost", "gained"), [(0, 0), (1, 0), (9, 3), (3, 9), (25, 25), (80, 50), (500, 430)])
@@ -63,3 +72,15 @@ def test_a_drop_as_large_as_the_limit_passes(old: float, new: float, limit: floa
     drop = ACCURACY.drop(old, new)
     found = Differences(100, 0, (), score=ScoreChange("accuracy", old, new, drop, drop, drop))
     assert (not check_limits(found, limit, None)) == passes
+
+
+def test_two_wordings_of_the_right_answer_are_both_right() -> None:
+    def answer(words: str, is_right: bool) -> RowAnswer:
+        return RowAnswer(words, {"": words}, {"": "hall"}, terms=(float(is_right), 1.0), right=is_right)
+
+    old = [answer(words, words == "the hall") for words in ("the hall", "the hall", "a lamp", "a lamp")]
+    new = [answer(words, words == "hall") for words in ("hall", "a box", "hall", "a box")]
+    rows = [Example("where?", "in the hall", None, number) for number in range(1, 5)]
+    found = compare_answers(old, new, rows, TASKS[TaskName.QUESTION_ANSWERING], labelled=True)
+    outcomes = [(2, "lost"), (3, "gained"), (4, "both wrong"), (1, "both right")]
+    assert [(flip.row, flip.outcome) for flip in found.flips] == outcomes

@@ -333,6 +333,22 @@ def own_datasets_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "hf"))
 
 
+def test_a_class_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("good", "bad"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.txt").write_text("a text")
+    real = os.scandir
+
+    def refuse(path: Any) -> Any:
+        if str(path) == str(tmp_path / "good"):
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(InputError, match="good: cannot be read: Permission denied"):
+        [*read_rows(DataSource(path=str(tmp_path)), BadRows("rows"))]
+
+
 def test_a_missing_file_and_a_missing_library_are_named(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,6 +91,7 @@ def test_no_drawn_pair_holds_a_text_of_an_evaluation_pair(tmp_path: Path) -> Non
     assert (counts.single_texts, counts.held_out, counts.rows) == (38, 2, 38)
     assert not {TEXTS[0], TEXTS[1]} & {text for row in rows for text in (row.text, row.pair)}
     assert list(draw_pairs(["alone"], PairDrawing(5))) == []
+    assert list(draw_pairs(TEXTS, PairDrawing(0))) == []
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [

@@ -86,6 +86,18 @@ def test_no_home_folder(homeless: None) -> None:
     assert expand_home("model", "-m") == Path("model")
 
 
+def test_the_cache_is_where_the_libraries_of_the_hub_have_it(
+    homeless: None, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
+    monkeypatch.delenv("HF_HOME")
+    assert "the cache has no copy" in check_hub("models", "org/model")
+    monkeypatch.setattr(network.sys, "modules", {})
+    (tmp_path / "huggingface/hub/models--org--model").mkdir(parents=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert check_hub("models", "org/model") == ""
+
+
 def test_nothing_is_remembered_without_a_home_folder(homeless: None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert result_cache_file("selftest", "k") is None
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")

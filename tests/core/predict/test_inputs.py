@@ -98,6 +98,15 @@ def test_a_mention_in_the_second_text_is_aligned_there(linked: TextTokenizer) ->
     assert [w.extra["entity_ids"].tolist() for w in windows] == [row.extra["entity_ids"].tolist()]
 
 
+def test_mentions_as_a_table_has_them_are_split_with_their_pair(linked: TextTokenizer) -> None:
+    mentions = [{"start": 0, "end": 4, "id": "Q1", "part": 1}, {"start": 0, "end": 4, "id": "Q2"}]
+    for cell in (mentions, json.dumps(mentions), np.array(mentions)):
+        parts = split_pair(with_columns(("good", "fine"), {"entities": cell, "language": "1"}))
+        assert [columns_of(part)["entities"][0]["id"] for part in parts] == ["Q2", "Q1"]  # type: ignore[index]
+        assert [columns_of(part)["language"] for part in parts] == ["1", "1"]  # type: ignore[index]
+        assert [row.extra["entity_ids"].max() for row in linked.encode(parts)] == [2, 1]
+
+
 def test_vectors_have_an_axis_of_their_own(vectored: TextTokenizer) -> None:
     text = with_columns("good day", {"entities": [{"start": 0, "end": 4, "vector": [1, -2, 0.5]}]})
     batch = vectored.pad(vectored.encode([text]), 12)

@@ -100,6 +100,14 @@ def test_paths_in_overrides_count_from_the_working_folder(recipe: Path, monkeypa
     assert read_paths(made) == (str(work / "mine.csv"), str(work.parent / "mine.csv"), str(work / "m"))
 
 
+def test_each_adapter_is_a_path_or_a_name(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit(recipe, ("{model: ./teacher}", "{model: ./teacher, adapters: [./one, org/two]}"))
+    assert load_recipe(recipe).teacher.adapters == [str(recipe.parent / "one"), "org/two"]
+    monkeypatch.chdir(recipe.parent.parent)
+    made = load_recipe(recipe, ["teacher.adapters.1=./three"])
+    assert made.teacher.adapters == [str(recipe.parent / "one"), str(recipe.parent.parent / "three")]
+
+
 def test_a_link_to_data_keeps_the_name_that_tells_its_kind(recipe: Path) -> None:
     blob = recipe.parent / "0f3a"  # as in the cache of the Hub
     blob.write_text("")

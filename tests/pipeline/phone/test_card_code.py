@@ -132,9 +132,11 @@ def test_the_side_of_the_cut(task: TaskName, pair: bool) -> None:
         assert (text.count(words), right.count(words)) == (0 if reads_windows else count, 0), words
 
 
-def test_a_client_that_cuts_no_text_is_told_which_end_to_keep() -> None:
-    text = card_of(TaskName.TOKEN_CLASSIFICATION, family="mobilebert", truncation_side="left")
-    assert "it cuts no text: of longer ones, keep the last 48 tokens" in text
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_session_of_onnxruntime_cuts_texts_too(side: str) -> None:
+    text = card_of(TaskName.TOKEN_CLASSIFICATION, family="mobilebert", truncation_side=side)
+    assert 'const inputs = tokenizer("your text", { truncation: true });' in text
+    assert ("it cuts off the end of a text of more than 48 tokens" in text) is (side == "left")
 
 
 # prompts

@@ -21,6 +21,7 @@ from pocketbert.core.errors import InputError
 from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, write_modules
 from pocketbert.core.tasks import LabelKind
 from pocketbert.pipeline.teach import writing
+from pocketbert.pipeline.teach.answering import AnswerForm, AskedRow
 from support.tiny import tiny_classifier, write_own_tokenizer
 from support.tiny_texts import LABELS, task_rows, write_lines
 from support.tiny_tokenizers import write_byte_bpe
@@ -122,6 +123,32 @@ def test_teachers_are_averaged_by_name_with_weights(tmp_path: Path, data: Path) 
     assert "the teachers agree on 100.0%" in again.lines()
     with pytest.raises(InputError, match="has other labels than"):
         teach([str(one), str(build(tmp_path / "c", "bert", ("x", "y", "z")))], data, tmp_path / "no.jsonl")
+
+
+class FixedTeacher:
+    """A teacher that answers every row alike."""
+
+    def __init__(self, form: AnswerForm, answer: list[Any]) -> None:
+        self.title, self.form, self.names, self._answer = "fixed", form, ("a", "b", "c", "d"), np.array(answer)
+
+    def answer(self, rows: Sequence[AskedRow]) -> list[Any]:
+        return [self._answer for _ in rows]
+
+
+@pytest.mark.parametrize(
+    ("form", "one", "other", "agreement"),
+    [
+        (AnswerForm.LABELS, [0.9, 0.9, 0.9, 0.1], [0.9, 0.9, 0.1, 0.9], 0.0),
+        (AnswerForm.TAGS, np.eye(4)[[0, 1]].tolist(), np.eye(4)[[0, 2]].tolist(), 0.5),
+    ],
+)
+def test_only_tags_are_compared_word_by_word(
+    tmp_path: Path, form: AnswerForm, one: list[Any], other: list[Any], agreement: float
+) -> None:
+    rows = write_lines(tmp_path / "rows.jsonl", [{"text": "good day"}, {"text": "old lamp"}])
+    settings = writing.TeachSettings(DataSource.at(str(rows), text="text"), tmp_path / "out.jsonl", "teacher", (1, 1))
+    report = writing.teach([FixedTeacher(form, one), FixedTeacher(form, other)], settings)
+    assert report.agreement == agreement
 
 
 FORMS: list[tuple[str, str, tuple[str, ...], str | None, LabelKind]] = [

@@ -26,7 +26,7 @@ _RESAMPLES = 2000
 _CONFIDENCE = 0.95
 _ROUNDING = 1e-12
 """By which a limit may be exceeded: 0.91 - 0.90 is a little more than 0.01 in floating point."""
-_OUTCOMES = ("lost", "gained", "both wrong", "")
+_OUTCOMES = ("lost", "gained", "both wrong", "both right", "")
 _EXACT_ROWS = 1000
 """Most rows that one model alone has right for which McNemar's test is the exact binomial one."""
 
@@ -43,8 +43,8 @@ class Flip:
         new: The new model's answer in words.
         old_probability: Probability of the old answer; None if that answer has none.
         new_probability: Probability of the new answer; None if that answer has none.
-        outcome: ``lost`` (only the old answer is right), ``gained``, or ``both wrong`` for all others; empty without labels and
-            for numbers and vectors.
+        outcome: ``lost`` (only the old answer is right), ``gained``, ``both wrong`` or, for two wordings that count as the
+            same answer, ``both right``; empty without labels and for numbers and vectors.
         distance: Difference of two numbers, or 1 - cosine of two vectors; None for other answers.
     """
 
@@ -312,7 +312,7 @@ def _describe_flip(old: RowAnswer, new: RowAnswer, example: Example, distance: f
     gold = f"{old.truth:g}" if old.truth is not None else _describe_gold(old)
     outcome = ""
     if old.right is not None and new.right is not None:
-        outcome = {(True, False): "lost", (False, True): "gained"}.get((old.right, new.right), "both wrong")
+        outcome = ("both right" if new.right else "lost") if old.right else "gained" if new.right else "both wrong"
     return Flip(example.row, texts, gold, old.shown, new.shown, old.probability, new.probability, outcome, distance)
 
 

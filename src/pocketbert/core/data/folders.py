@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Iterator
 from functools import cache
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +60,7 @@ def read_class_folder(file: TextFile, bad: BadRows) -> Iterator[Row]:
     number = size = 0
     for name in list_class_folders(file.path):
         label = None if name.lower() in _UNLABELLED else name
-        with os.scandir(file.path / name) as entries:
-            texts = (e.path for e in entries if e.is_file(follow_symlinks=False) and not e.name.startswith("."))
-            paths = sorted(islice(texts, file.limits.rows + 1))
-        for path in map(Path, paths):
+        for path in (file.path / name / text for text in list_files(file.path / name)):
             number += 1
             if number > file.limits.rows:
                 raise file.limits.row_count_error(file.title, "files")

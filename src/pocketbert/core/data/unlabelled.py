@@ -222,7 +222,8 @@ def draw_pairs(texts: Sequence[str], pairs: PairDrawing) -> Iterator[tuple[int, 
         for word in own:
             places[word].append(number)
     most = max(2, min(_COMMON, int(_COMMON_SHARE * len(texts))))
-    count, random, drawn = pairs.count or len(texts), generator(pairs.seed, "transfer/pairs"), set[tuple[int, int]]()
+    count = len(texts) if pairs.count is None else pairs.count
+    random, drawn = generator(pairs.seed, "transfer/pairs"), set[tuple[int, int]]()
     wanted_near, found_near = round(count * pairs.near), 0
     for _ in range(_ATTEMPTS * count):
         if len(drawn) >= count:

@@ -100,7 +100,9 @@ def _answers(address: str) -> bool:
 
 def _cache_folders(kind: str, name: str) -> list[Path]:
     """Return the cache folders in which the Hub's libraries would keep a downloaded model or data set."""
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    # without a home folder those libraries take "~" for the name of one
+    cache = os.environ.get("XDG_CACHE_HOME") or (home_folder() or Path("~")) / ".cache"
+    home = Path(os.environ.get("HF_HOME") or Path(cache) / "huggingface")
     hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
     folders = [hub / f"{kind}--{name.replace('/', '--')}"]
     if kind == "datasets":

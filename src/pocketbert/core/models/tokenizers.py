@@ -26,7 +26,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pocketbert.core.disk.files import check_regular, read_json, write_atomic, write_json
+from pocketbert.core.disk.files import check_regular, read_json, sha256_json, write_atomic, write_json
 from pocketbert.core.disk.ownership import temporary_folder
 from pocketbert.core.errors import InputError, Problem, show_folder_as
 from pocketbert.core.families import CheckpointCode, Family
@@ -333,9 +333,9 @@ def _word_pieces(content: Mapping[str, Any]) -> list[str]:
 def write_tokenizer_folder(
     source: Path, digest: str, max_length: int, config: Mapping[str, Any], family: Family, prompts: bool = True
 ) -> Path:
-    """Write a ready-to-use tokenizer of a model folder to a temporary folder, once per process; print what was changed.
+    """Write a ready-to-use tokenizer of a model folder to a temporary folder; print what was changed.
 
-    The tokenizer is converted if the model folder has no tokenizer.json, and changed by the folder's settings; see
+    The folder is written once per process and returned again for the same arguments. The tokenizer is converted if the model folder has no tokenizer.json, and changed by the folder's settings; see
     `apply_settings`. The model folder itself is not changed.
 
     Args:
@@ -354,7 +354,7 @@ def write_tokenizer_folder(
         InputError: If the folder has no vocabulary that can be converted, or the tokenizer belongs to another model.
         MissingBackendError: If a library that reads the tokenizer is not installed.
     """
-    key = f"{source.resolve()} {family.name} {digest} {prompts}"
+    key = sha256_json([str(source.resolve()), family.name, digest, max_length, dict(config), prompts])
     if key not in _written_folders:
         folder = Path(tempfile.mkdtemp(dir=process_folder()))
         show_folder_as(folder, str(source))

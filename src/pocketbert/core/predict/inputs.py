@@ -181,9 +181,10 @@ def split_pair(text: Text) -> tuple[Text, ...]:
 
 def _column_of_part(value: Any, part: int) -> Any:
     """Return a column's value for text number `part` of a pair; of a list of mentions, those in this text only."""
-    if not isinstance(value, list):
+    listed = _parse_list(value)
+    if listed is None:
         return value
-    mentions = [m for m in value if isinstance(m, Mapping) and m.get("part", 0) == part]
+    mentions = [m for m in listed if isinstance(m, Mapping) and m.get("part", 0) == part]
     return [{k: v for k, v in m.items() if k != "part"} for m in mentions]
 
 
@@ -402,8 +403,10 @@ class ColumnReader:
                 known = suggest_allowed(str(value), sorted(self.languages))
                 raise InputError(Problem(where, f"{value!r:.40} is no language of the model; {known}."))
             return self.languages[value]
-        mentions = enumerate(_to_list(value, where), 1)
-        return [self._read_mention(graph_input, mention, f"{where}, mention {i}") for i, mention in mentions]
+        mentions = _parse_list(value)
+        if mentions is None:
+            raise InputError(Problem(where, "is no list of mentions.", _COLUMN_FORMATS["entities"]))
+        return [self._read_mention(graph_input, m, f"{where}, mention {i}") for i, m in enumerate(mentions, 1)]
 
     def _read_mention(self, graph_input: GraphInput, value: Any, where: str) -> _Mention:
         """Read one entity mention: its start and end in the text, and the entity's vector or number."""
@@ -432,18 +435,16 @@ def _empty_input(graph_input: GraphInput, length: int) -> NDArray[Any]:
     return np.full(graph_input.shape(length), graph_input.padding, graph_input.dtype)
 
 
-def _to_list(value: Any, where: str) -> list[Any]:
-    """Return the mentions in a column's cell as a list; text is parsed as JSON, which CSV and TSV files hold."""
+def _parse_list(value: Any) -> list[Any] | None:
+    """Return the list in a column's cell, None if it holds none; text is parsed as JSON, which CSV and TSV files hold."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
-            value = None
+            return None
     if isinstance(value, np.ndarray):
         value = value.tolist()
-    if not isinstance(value, list | tuple):
-        raise InputError(Problem(where, "is no list of mentions.", _COLUMN_FORMATS["entities"]))
-    return list(value)
+    return list(value) if isinstance(value, list | tuple) else None
 
 
 def _to_vector(value: Any, width: int, where: str) -> NDArray[np.float32]:

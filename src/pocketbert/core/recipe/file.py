@@ -31,8 +31,9 @@ _MAX_BITS = 64
 _MAX_DEPTH = 20
 _MAX_NODES = 20_000
 """Far above any recipe; aliases of aliases can make a short file expand without end."""
-_LOCAL_PATH_KEYS = ("path", "vectors", "entities")
-_PATH_KEYS = (*_LOCAL_PATH_KEYS, "model", "dataset")
+LOCAL_PATH_KEYS = ("path", "vectors", "entities")
+PATH_KEYS = (*LOCAL_PATH_KEYS, "model", "adapters", "dataset")
+"""Keys whose values are paths; those of the last three may be names on the Hub instead."""
 _ORIGIN_KEYS = ("path", "dataset", "fraction")
 """Keys of one mapping of which an override replaces the others, with everything that belonged to them."""
 _LEADING_KEY = re.compile(r"([a-z_]+(?:\.[a-z_0-9]+)*): ")
@@ -238,9 +239,10 @@ def _make_paths_absolute(value: Any, base: Path, keys: _Keys = ()) -> list[tuple
     problems: list[tuple[_Keys, str]] = []
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
-        if key in _PATH_KEYS and isinstance(item, str):
+        name = str(keys[-1] if keys and isinstance(key, int) else key)  # an entry of a list has the key of the list
+        if name in PATH_KEYS and isinstance(item, str):
             try:
-                value[key] = _absolute_path(key, item, base)
+                value[key] = _absolute_path(name, item, base)
             except (OSError, ValueError, RuntimeError) as error:  # too long, a null byte, an unknown user
                 why = getattr(error, "strerror", None) or error
                 problems.append(((*keys, key), f"{item[:60]!r} is not a usable path: {why}."))
@@ -252,10 +254,10 @@ def _make_paths_absolute(value: Any, base: Path, keys: _Keys = ()) -> list[tuple
 def _absolute_path(key: str, item: str, base: Path) -> str:
     """Return the absolute form of a local path; a Hub name, or an empty text, is returned unchanged.
 
-    A `model` or `dataset` is a local path if it starts with ``.`` or ``~`` or names a folder below `base`.
+    A `model`, a `dataset` or one of the `adapters` is a local path if it starts with ``.`` or ``~`` or names a folder below `base`.
     """
     path = Path(item).expanduser()
-    local = key in _LOCAL_PATH_KEYS or item.startswith((".", "~")) or (base / path).is_dir()
+    local = key in LOCAL_PATH_KEYS or item.startswith((".", "~")) or (base / path).is_dir()
     if not local or not item:
         return item
     whole = base / path

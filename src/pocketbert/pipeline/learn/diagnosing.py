@@ -51,9 +51,12 @@ def diagnose_run(run: Path, rows: int | None = None) -> StudentDiagnosis:
         The diagnosis.
 
     Raises:
-        InputError: If `run` has no recipe, teacher or student, its teacher is a column of answers instead of
+        InputError: If `rows` is less than 1, if `run` has no recipe, teacher or student, its teacher is a column of answers instead of
             a model, its models have several heads, or there are no labelled evaluation and training rows.
     """
+    if rows is not None and rows < 1:
+        what = f"{rows} is no number of rows to answer; allowed: 1 or more."
+        raise InputError(Problem("rows", what, "Leave it out for what the run has recorded."))
     missing = [name for name in (_RECIPE_FILE, "teacher", "student") if not (run / name).exists()]
     if missing:
         what = f"has no {', '.join(missing)}: a diagnosis compares the student of a run with its teacher."

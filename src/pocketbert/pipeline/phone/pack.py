@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from pocketbert.core.artefacts import (
     ARTEFACTS_FILE,
@@ -42,7 +42,7 @@ from pocketbert.core.predict.sentence_settings import (
     read_similarity,
 )
 from pocketbert.core.predict.tokenization import TextTokenizer, read_pad_id
-from pocketbert.core.recipe.file import dump_recipe
+from pocketbert.core.recipe.file import LOCAL_PATH_KEYS, PATH_KEYS, dump_recipe
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, TaskName
 from pocketbert.core.types import Status
@@ -63,15 +63,10 @@ from pocketbert.pipeline.make.model_files import PARITY_FILE, read_parity
 from pocketbert.pipeline.phone.card import render_card
 from pocketbert.pipeline.phone.card_figures import TEACHER_SCORE, measured_figures
 from pocketbert.pipeline.phone.recording import FACTS_FILE, write_facts
+from pocketbert.pipeline.phone.report_facts import card_facts, read_benchmark, read_search, report_data, teacher_score
 from pocketbert.pipeline.phone.tokenizers.sources import java_gates, pack_sources
 from pocketbert.pipeline.results import Gate, Verification, read_verification
 from pocketbert.runtime.engines import describe_file
-
-if TYPE_CHECKING:
-    pass
-
-
-from pocketbert.pipeline.phone.report_facts import card_facts, read_benchmark, read_search, report_data, teacher_score
 
 _TOKENIZER_FILES = ("tokenizer.json", *TOKENIZER_FILES)
 _VECTOR_FILES = (MODULES_FILE, POOLING_FILE, SENTENCE_FILE, SETTINGS_FILE)
@@ -389,21 +384,22 @@ def _file_records(
 def portable(recipe: Recipe) -> Recipe:
     """Return a copy of the recipe without a plan, in which local files are named without their folders on this machine."""
     content = recipe.model_dump(mode="json", by_alias=True, exclude={"planned"})
-    data, student = content["data"], content["student"] or {}
-    sources = [
-        data["train"],
-        data["eval"],
-        data["validation"],
-        *(data["corpus"] or {}).get("sources", []),
-        *(data["transfer"] or {}).get("sources", []),
-    ]
-    for part, key in (
-        *((s, "path") for s in sources),
-        (data["augment"], "vectors"),
-        (content["teacher"], "model"),
-        (student, "model"),
-        (content["export"], "entities"),
-    ):
-        if part and part.get(key) and (key != "model" or Path(part[key]).is_absolute()):
-            part[key] = Path(part[key]).name
-    return Recipe.model_validate(content)
+    return Recipe.model_validate(_name_without_folders(content))
+
+
+def _name_without_folders(value: Any, key: str = "") -> Any:
+    """Return a value of a recipe in which the paths, at any depth, are only the names of their files or folders.
+
+    A model, an adapter or a data set is a path if it is absolute; other ones are names on the Hub.
+
+    Args:
+        value: The value.
+        key: Key of the value, or of the list that it is an entry of.
+    """
+    if isinstance(value, dict):
+        return {name: _name_without_folders(one, name) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_name_without_folders(one, key) for one in value]
+    if key not in PATH_KEYS or not isinstance(value, str):
+        return value
+    return Path(value).name if key in LOCAL_PATH_KEYS or Path(value).is_absolute() else value

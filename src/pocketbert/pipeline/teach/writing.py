@@ -277,14 +277,15 @@ class _Counts:
     """Counts and sums over rows, from which agreement, share of right answers and calibration are computed.
 
     Attributes:
-        compared: Number of predictions of several teachers that were compared: one for each row, or one for each number of a
-            row in which all teachers predict equally many numbers, more than two (the tags of its words).
+        by_word: Whether the teachers are compared word by word, as their tags are, and not row by row.
+        compared: Number of predictions of several teachers that were compared, one for each word or row.
         equal: How many of these all teachers predict the same for.
         labelled: Number of rows with a label that is one of the teachers'.
         right: How many of these have the most likely label as their own.
         gaps: Sums of the differences between confidence and accuracy, see `sum_confidence_gaps`.
     """
 
+    by_word: bool = False
     compared: int = 0
     equal: int = 0
     labelled: int = 0
@@ -304,7 +305,7 @@ class _Counts:
             names: Labels of the teachers.
         """
         if len(each) > 1:
-            if len({len(own) for own in each}) == 1 and len(each[0]) > 2:  # word by word
+            if self.by_word:
                 self.compared += len(each[0])
                 self.equal += sum(len({*values}) == 1 for values in zip(*each, strict=True))
             else:
@@ -322,7 +323,7 @@ def _finish(
     kept: KeptRows, output: Path, teachers: Sequence[Teacher], settings: TeachSettings, source: DataSource
 ) -> TeachReport:
     """Write the rows of the file of kept answers to the output file, and return the report on them."""
-    first, counts, rows = teachers[0], _Counts(), 0
+    first, counts, rows = teachers[0], _Counts(teachers[0].form is AnswerForm.TAGS), 0
     label = source.label if "label" in settings.source.model_fields_set else _LABEL
     compares = len(teachers) > 1 and first.form not in (AnswerForm.VECTOR, AnswerForm.SCORE)
     with open_atomic(output) as file:

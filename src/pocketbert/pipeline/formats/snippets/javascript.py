@@ -275,15 +275,16 @@ def _answer_lines(file: SnippetFile, names: str) -> str:
 def _session_code(file: SnippetFile) -> str:
     """Return JavaScript code that runs the ONNX file with onnxruntime-node; its ``answer`` has the raw outputs by name."""
     texts = file.texts
-    pair = f", {{ text_pair: {quote_texts(texts[1:])} }}" if len(texts) > 1 else ""
+    pair = (
+        f", {{ text_pair: {quote_texts(texts[1:])}, truncation: true }}" if len(texts) > 1 else ", { truncation: true }"
+    )
     outputs = ", ".join(file.task.answer)
     text = quote_texts(texts[:1])
     if file.artefacts.task is TaskName.FILL_MASK:
         text = "`your text with a ${tokenizer.mask_token}`"
-    kept = f"; it cuts no text: of longer ones, keep the last {file.processing.max_length} tokens"
     return _block(
         f"JavaScript, with onnxruntime-node and the tokenizer of transformers.js {VERSION}, whose list for {file.artefacts.task} has no "
-        f"{file.artefacts.family} (the folder lies under `models/`; from the outputs to an answer: see Processing){kept if file.keeps_end else ''}",
+        f"{file.artefacts.family} (the folder lies under `models/`; from the outputs to an answer: see Processing){_cut_note(file)}",
         "\n".join(
             [
                 f'import {{ env, AutoTokenizer }} from "{PACKAGE}";',
