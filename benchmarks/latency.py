@@ -58,16 +58,14 @@ def benchmark(
     On each device, new processes first measure load time, first inference, peak memory and the time per operator, as far
     as the device can. Then, for each thread count, all files are opened and warmed up (with `options.fresh` anew for each
     repeat), and in each repeat all lengths are measured; at each length the files take turns in short bursts. A
-    disturbance thus affects all files, and times are only compared within a round of turns. Services such as a browser's
-    page measure in their own way. Files that a device cannot run are left out there, with a printed note.
+    disturbance thus affects all files. A browser's page measures in its own way. Files that a device cannot run are noted.
 
     Args:
         variants: The model files to measure, with different names.
         texts: Real texts or pairs, of which at most 100 are used.
         options: Devices, threads, lengths, runs and the like.
         labelled: The rows of `BenchmarkOptions.data`, on which emulated files are scored.
-        post_processing: By a file's path, how its outputs become answers. For files that are not in it, this step is
-            not timed.
+        post_processing: By a file's path, how its outputs become answers, for files of which this step is timed.
 
     Returns:
         The measurements with all single times. The first device's result contains those of the other devices, and the
@@ -77,8 +75,7 @@ def benchmark(
         InputError: If an option is wrong, an engine refuses a file, no device can run any file, or several devices cannot
             be reached.
         PocketBertError: If one device cannot be reached.
-        MachineError: If a child process crashes or a device is lost, and no other device was measured; otherwise the result
-            names it.
+        MachineError: If a child process crashes or a device is lost, and no other was measured; else the result names it.
     """
     options = options or BenchmarkOptions()
     options.check([v.name for v in variants])

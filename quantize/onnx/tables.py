@@ -410,18 +410,18 @@ def find_row_scales(graph: Any) -> dict[str, str]:
 
 
 def untie_embeddings(model: Any, left: frozenset[str] = frozenset()) -> dict[str, str]:
-    """Replace the Transpose of each stored matrix that only MatMul reads by a stored transposed copy of the matrix.
+    """Store a transposed copy of each matrix that the graph transposes for MatMul only, and remove the Transpose.
 
-    Such a matrix is the embedding table of a fill-mask head. Behind a Transpose, ONNX Runtime's quantizer would not
-    quantize it. A matrix that nothing else reads is removed.
+    A fill-mask head reads the embedding table so. ONNX Runtime's quantizer quantizes no result of a Transpose. The
+    original is removed if no other node reads it.
 
     Args:
         model: An ONNX model; changed in place.
         left: Digests of tables that stay float.
 
     Returns:
-        For tables in which rows are looked up too: the name of the table [V, H], by the name of the stored matrix [H,
-        V].
+        For originals that stay because lookups read them: name of the table [V, H], by the name of its transposed copy
+        [H, V].
     """
     from onnx import numpy_helper
 

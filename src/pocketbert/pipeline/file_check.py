@@ -269,9 +269,10 @@ def _check_labels(labels: Counter[str], columns: Columns, unlabelled: int, rows:
 
 
 def _spelt_alike(single: Sequence[str], labels: Counter[str]) -> str:
-    """Return a clause on labels that may be misspelt: they occur once and are spelt like a label that occurs again.
+    """Return a clause that names labels which occur once and are spelt like a label of several rows: they may be misspelt.
 
-    Only the first 8 of them are compared. The clause is empty if none is alike.
+    Only the first 8 labels of `single` are compared. Those that differ in case only have a warning of their own. The
+    clause is empty if no label is alike.
     """
     from difflib import get_close_matches
 

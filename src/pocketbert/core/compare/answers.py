@@ -131,7 +131,11 @@ def _take_examples(prepared: Prepared, rows: Sequence[Sequence[int]], start: int
 def _read_answers(
     head: Head, outputs: Sequence[Matrix], prepared: Prepared, answers: Sequence[Answer], labelled: bool
 ) -> list[RowAnswer]:
-    """Turn a task's answers, and the gold labels if there are some, into `RowAnswer` objects, one for each example."""
+    """Build a `RowAnswer` for each example from the head's answer, with the gold label if the rows are `labelled`.
+
+    The outputs are read for fill-mask only, whose losses come from them. Embedding models give vectors, or the similarity
+    of pairs that have gold scores.
+    """
     if isinstance(head, FeatureExtractionHead):
         return _read_vectors(head, prepared, cast("Sequence[Embedding]", answers), labelled)
     if head.task.name is TaskName.FILL_MASK:

@@ -60,7 +60,8 @@ class MultipleChoiceHead(TextHead):
     def score(self, reduced: Sequence[Matrix], prepared: Prepared) -> Score:
         """Compute the share of questions whose right choice has the largest output.
 
-        The chance level is for guessing, or for always choosing the most frequent position if that is right more often.
+        The chance level is the share of guessing, or of always choosing the most frequent position if that is larger, plus
+        three standard errors.
         """
         gold, finite = np.asarray(prepared.truth, np.int64), all_finite(reduced)
         numbers = [np.array([reduced[i][0, 0] for i in rows]) for rows in prepared.rows_of()]

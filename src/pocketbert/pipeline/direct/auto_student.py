@@ -128,7 +128,8 @@ class AutoStudentRun(ChoosingRun):
     def plan(self, until: str | None = None) -> list[tuple[str, str, str, str]]:
         """List the steps of the run, as `Run.plan` does, with the student that was chosen before.
 
-        If none was, the step ``students`` stands for the choice.
+        If none was, the steps are those of the first candidate, and a step ``students`` stands for the choice. With `until`
+        the choice is left out.
         """
         choice = self._choice
         if choice is None or until is not None:

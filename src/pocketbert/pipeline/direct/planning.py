@@ -490,10 +490,10 @@ def _recipe_text(plan: StudentPlan, start: StartingRecipe, recipe: Recipe) -> st
 
 
 def _auto_section(plan: StudentPlan) -> dict[str, object]:
-    """Return the recipe section `student: {auto: ...}`, by which the run chooses the student: share of the score to keep, and limits.
+    """Return the recipe section `student: {auto: ...}`: the share of the teacher's score to keep, and limits of size and latency.
 
-    The plan limits the 90th percentile of the latency, a run limits the median. The plan's limit is therefore multiplied by the
-    median ratio of the two in the plan's times on this machine; if it has none, the latency is not limited.
+    The plan limits the 90th percentile of the latency, the recipe the median. So the limit is multiplied by p50 / p90, the median of
+    this ratio over all times that the plan measured on this machine. Without such times the latency has no limit.
     """
     limits = {"keep": plan.keep, "max_size_mb": plan.limits.max_size_mb}
     local = [time for s in plan.students for file in s.files for time in file.times if time.device == LOCAL]

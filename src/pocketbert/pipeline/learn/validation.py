@@ -205,10 +205,10 @@ def _scored_rows(settings: Updates) -> float:
 
 
 def _take_rows(rows: Sequence[Example], count: int, seed: int, by_first: bool) -> tuple[list[Example], list[Example]]:
-    """Divide rows into those to keep and about `count` others, which are taken in equal shares of each set of labels.
+    """Take about `count` rows, the same fraction of the rows of each set of labels; return the other rows and those taken.
 
-    Seed and hash of a row decide whether it is taken. Equal texts stay together, and with `by_first` pairs with the same first text. If
-    no kept row would have a label, the rows with that label are kept.
+    A hash of seed and row decides which are taken. Rows with equal texts (with `by_first`: pairs with the same first text) are taken
+    together or not at all. Rows with a label that the other rows would lack are not taken.
     """
     keyed = [(row, row.query_digest if by_first else row.digest) for row in rows]
     strata = defaultdict[tuple[str, ...], dict[str, int]](dict)

@@ -365,9 +365,7 @@ def make_simulated(
     files: Sequence[ModelFile],
     calibration: Callable[[], Rows],
 ) -> Sequence[str]:
-    """Compute each quantized file's scheme in torch, and write its RMS error and the activation ranges of static files.
-
-    Files whose scheme has no simulation are left out.
+    """Compute in torch each scheme that has a simulation, and write RMS errors and the activation ranges of static files.
 
     Args:
         model: The exported model.

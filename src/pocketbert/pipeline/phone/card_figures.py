@@ -203,11 +203,15 @@ def replace_figures(card: str, figures: str) -> str | None:
 
 
 def list_platforms(files: Sequence[ModelRecord | ModelFile], text_only: bool) -> dict[str, list[str]]:
-    """List the platforms of the card's table whose apps open each file, by the file's path.
+    """List for each file the platforms of the card's table for which it is the file to take, by the file's path.
+
+    If files of several formats suit a platform, the format that comes first in `_OPENED_BY` has it. With a Core ML file
+    there is no platform for ONNX Runtime on iOS.
 
     Args:
-        files: Model files of a folder or a run. Those for one runtime only, or for one client in an unchecked scheme, are left out.
-        text_only: Whether the model takes texts only; transformers.js makes no other inputs.
+        files: Model files of a folder or a run. Left out are files for a single runtime, and files for a client app in a
+            scheme that was not checked with it.
+        text_only: Whether the model takes texts only; if not, no file has the web, since transformers.js makes no other inputs.
     """
     opened = [f for f in files if f.runtime is None and (f.client is None or f.scheme in CHECKED_SCHEMES)]
     there = {(f.format, f.client) for f in opened}

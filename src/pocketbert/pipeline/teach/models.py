@@ -211,7 +211,11 @@ class ModelTeacher:
         return answers
 
     def _answer(self, rows: Sequence[AskedRow]) -> list[Array]:
-        """Return the answers for a batch of rows."""
+        """Run the model on a batch of rows and return an array for each, in the teacher's form of answer.
+
+        These are probabilities of the labels, the number of a regression, the vector of a text, probabilities of the tags of
+        each word, or scores of spans.
+        """
         if self.form is AnswerForm.TAGS:
             return self._answer_tags(rows)
         if self.form is AnswerForm.SPAN:
