@@ -301,7 +301,7 @@ def distill(
     resume_anyway: options.ResumeAnyway = False,
     json: options.Json = False,
 ) -> None:
-    """Load or fine-tune the teacher of a recipe and train its student, then stop. (recipe: teacher, student, distill)"""
+    """Train the student of a recipe, and its teacher where needed. (recipe: teacher, student, distill)"""
     from pocketbert import api
 
     resolved = api.load_recipe(recipe, _add_seed(overrides, seed))
