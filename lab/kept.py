@@ -2,10 +2,12 @@
 
 Run: python lab/kept.py SHARED_DATA FOLDER [SET ...] [--seed 7]     # trains; a run that was stopped goes on
      python lab/kept.py SHARED_DATA FOLDER --table                  # prints what FOLDER holds
+     python lab/kept.py SHARED_DATA FOLDER [SET ...] --alone        # beside it: a student of three layers and no choice
 
 Each set is a `pocketbert run` with `student: auto`: the teacher is fine-tuned, students are compared on validation rows, and the int8
 file of the one that is taken is scored on rows that took no part in either. CPU seconds are those of the whole command; with
-OMP_NUM_THREADS=1 two sets can be trained side by side.
+OMP_NUM_THREADS=1 two sets can be trained side by side. ``--alone`` also trains a student of three layers from the same teacher, and
+the table then tells how many times its CPU seconds all students took that were tried.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import argparse
 import gzip
 import json
 import resource
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -28,6 +31,7 @@ from pocketbert.core.host.hardware import describe_machine
 
 FILE = "onnx/model_int8.onnx"
 COST_FILE = "cost.json"
+ALONE_FILE = "alone.json"  # what a student of three layers took
 WORDS_FOLDER = "words"  # of FOLDER: the sets whose rows are words, with their joined text
 ANY_TEXT = ({"path": "sst2/train_sentences.jsonl.gz"}, {"path": "wikitext2/valid.jsonl.gz"})
 
@@ -173,6 +177,23 @@ def run_set(name: str, data: Path, work: Path, seed: int) -> Path:
     return folder
 
 
+def train_alone(name: str, data: Path, work: Path, seed: int) -> None:
+    """Train a student of three layers from the teacher of a finished run, and write its CPU seconds next to the run's."""
+    folder = work / f"{name.replace(' ', '-')}-{seed}"
+    alone = folder.with_name(f"{folder.name}-alone")
+    for finished in ("data.json", "teacher", ".steps/data.json", ".steps/teacher.json"):
+        if (target := alone / finished).exists():
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if (folder / finished).is_dir() else shutil.copyfile)(folder / finished, target)
+    settings = [s for s in SETS[name].list_settings(data, work, seed) if not s.startswith("student=")]
+    if SETS[name].validation is None:  # as a run that compares students does
+        settings.append("data.validation={fraction: 0.1}")
+    began = _children_cpu()
+    run_pocketbert("distill", SETS[name].recipe, "-o", str(alone), "student={layers: 3}", *settings)
+    write_json(folder / ALONE_FILE, {"cpu_s": _children_cpu() - began})
+
+
 def _children_cpu() -> float:
     """Return the CPU seconds of all child processes so far."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -191,8 +212,11 @@ def describe_run(folder: Path) -> list[str]:
         if s["trained"]
     )
     cost = read_json(folder / COST_FILE)
+    times = ""
+    if (folder / ALONE_FILE).is_file():
+        times = f"{sum(s['cpu_s'] for s in tried['students']) / read_json(folder / ALONE_FILE)['cpu_s']:.2f}"
     if not (folder / "verify.json").is_file():  # a gate failed before any file was scored
-        return ["no file", "", "", "", "", f"{cost['cpu_s']:,.0f}", rungs]
+        return ["no file", "", "", "", "", f"{cost['cpu_s']:,.0f}", times, rungs]
     verified = read_json(folder / "verify.json")
     score = verified["scores"][FILE]["eval"]
     teacher = verified["teacher"]
@@ -202,6 +226,7 @@ def describe_run(folder: Path) -> list[str]:
         f"{100 * score['value']:.1f}",
         f"{100 * kept:.1f}",
         f"{cost['cpu_s']:,.0f}",
+        times,
     ]
     return [f"{teacher['metric']}, {score['rows']:,} rows", f"{100 * (score['chance'] or 0):.1f}", *cells, rungs]
 
@@ -213,6 +238,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="folder for the runs")
     parser.add_argument("sets", nargs="*", metavar="SET", help=f"default all: {', '.join(SETS)}")
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--alone", action="store_true", help="train a student of three layers beside finished runs")
     parser.add_argument("--table", action="store_true", help="print the table of the runs and train nothing")
     options = parser.parse_args()
     if unknown := sorted(set(options.sets) - set(SETS)):
@@ -222,11 +248,11 @@ def main() -> None:
     if not options.table:
         write_words(data, work)
         for name in options.sets or SETS:
-            run_set(name, data, work, options.seed)
+            (train_alone if options.alone else run_set)(name, data, work, options.seed)
     print(
-        "| set | metric | chance | teacher | int8 | kept, % | CPU-s | students tried: % kept on validation rows, int8 file, ms |"
+        "| set | metric | chance | teacher | int8 | kept, % | CPU-s | all tried, times 3 layers | students tried: % kept on validation rows, int8 file, ms |"
     )
-    print("|---|---|---:|---:|---:|---:|---:|---|")
+    print("|---|---|---:|---:|---:|---:|---:|---:|---|")
     for name in options.sets or SETS:
         for folder in sorted(work.glob(f"{name.replace(' ', '-')}-[0-9]*")):
             if (folder / TRIED_FILE).is_file() and (folder / COST_FILE).is_file():

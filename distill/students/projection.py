@@ -226,7 +226,7 @@ def _describe(projection: LayerProjection) -> str:
 def learn_rotation(vectors: NDArray[np.floating], lengths: Sequence[int], seed: int) -> NDArray[np.float32]:
     """Learn a rotation R after which the first numbers of text vectors have nearly the cosines of the whole vectors.
 
-    Minimises, over pairs of vectors in a batch, the sum over the lengths n of
+    Minimises, over pairs of vectors in a batch (of all vectors, if there are no more than in a batch), the sum over the lengths n of
     ``(cos((R v)[:n], (R w)[:n]) - cos(v, w))^2``, by 400 steps of Adam from the identity. A rotation leaves cosines,
     dot products and Euclidean distances of whole vectors as they are. A student that learns from rotated vectors is
     trained on each length (`pocketbert.distill.losses.task.soft_loss`).
@@ -254,7 +254,8 @@ def learn_rotation(vectors: NDArray[np.floating], lengths: Sequence[int], seed: 
         optimizer = torch.optim.Adam(linear.parameters(), lr=_ROTATION_RATE)
         for step in range(_ROTATION_STEPS):
             optimizer.param_groups[0]["lr"] = _ROTATION_RATE * (1 - step / _ROTATION_STEPS)
-            batch = unit[torch.randint(len(unit), (_ROTATION_BATCH,))]
+            few = len(unit) <= _ROTATION_BATCH
+            batch = unit if few else unit[torch.randint(len(unit), (_ROTATION_BATCH,))]
             cosines, turned = batch @ batch.T, linear(batch)
             loss = torch.zeros(())
             for n in lengths:
