@@ -314,8 +314,7 @@ def _read_lines(stream: BinaryIO, bad: BadRows) -> Iterator[tuple[str, _Vectors]
 
     Reading ends after a line that is too long, or if the first line that can be read has too few or too many numbers.
     """
-    size: int | None = None
-    first = 1
+    size, first = 0, 1
     for number in range(1, _MOST_ROWS + 2):
         line = stream.readline(_LONGEST_LINE)
         if not line or number == _MOST_ROWS + first:
@@ -329,7 +328,7 @@ def _read_lines(stream: BinaryIO, bad: BadRows) -> Iterator[tuple[str, _Vectors]
             bad.add(number, f"is not UTF-8: {error}.", "Convert the file to UTF-8.")
             continue
         fields = text.split(" ")
-        if size is None:
+        if not size and first == 1:
             if len(fields) == 2 and all(f.isdecimal() for f in fields):
                 size, first = int(fields[1]), 2
                 continue

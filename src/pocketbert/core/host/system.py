@@ -100,9 +100,8 @@ def _answers(address: str) -> bool:
 
 def _cache_folders(kind: str, name: str) -> list[Path]:
     """Return the cache folders in which the Hub's libraries would keep a downloaded model or data set."""
-    set_to = os.environ.get
-    home = _expand(set_to("HF_HOME") or Path(set_to("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
-    hub = _expand(set_to("HF_HUB_CACHE") or set_to("HUGGINGFACE_HUB_CACHE") or home / "hub")
+    home = _expand(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
+    hub = _expand(os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or home / "hub")
     folders = [hub / f"{kind}--{name.replace('/', '--')}"]
     if kind == "datasets":
         folders.append(Path(os.environ.get("HF_DATASETS_CACHE") or home / "datasets") / name.replace("/", "___"))
@@ -111,10 +110,8 @@ def _cache_folders(kind: str, name: str) -> list[Path]:
 
 def _expand(path: str | Path) -> Path:
     """Expand ``~`` and variables in a path as the Hub's libraries do, which take ``~`` for a name without a home folder."""
-    try:
+    with suppress(RuntimeError, KeyError):
         path = Path(path).expanduser()
-    except (RuntimeError, KeyError):
-        path = Path(path)
     return Path(os.path.expandvars(path))
 
 
