@@ -328,7 +328,7 @@ def _read_lines(stream: BinaryIO, bad: BadRows) -> Iterator[tuple[str, _Vectors]
             bad.add(number, f"is not UTF-8: {error}.", "Convert the file to UTF-8.")
             continue
         fields = text.split(" ")
-        if not size:
+        if not size and first == 1:
             if len(fields) == 2 and all(f.isdecimal() for f in fields):
                 size, first = int(fields[1]), 2
                 continue

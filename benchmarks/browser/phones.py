@@ -153,7 +153,7 @@ class Phone:
         Yields:
             One record for each pair of length and idle time for which there are timings.
         """
-        cases = [c for c in self.cases.values() if c.key[:3] == (file, unit, threads)]
+        cases = sorted((c for c in self.cases.values() if c.key[:3] == (file, unit, threads)), key=lambda c: c.repeat)
         planned, battery = plan.files[file], " → ".join(dict.fromkeys(c.battery for c in cases if c.battery))
         cells = [((cell.length, cell.gap_ms), cell) for case in cases for cell in case.cells]
         load = Load(before=None, after=None, others=None, thermal=f"battery {battery}" if battery else "")

@@ -395,7 +395,8 @@ def same_file_ratio(session: BenchmarkResult, m: Measurement) -> Ratio | None:
         m: One of its measurements.
 
     Returns:
-        The ratio. None for files of the first folder, for files that it does not have, and if nothing was timed.
+        The ratio. None for files of the first folder, for files that it does not have, and if nothing was timed or one of
+        the two files lacks times of a repeat, as after an interruption.
     """
 
     def path_in_folder(variant: Variant) -> str:
@@ -408,9 +409,9 @@ def same_file_ratio(session: BenchmarkResult, m: Measurement) -> Ratio | None:
         return None
     path = path_in_folder(variant)
     others = {v.name for v in session.variants if v.tokenizer == first and path_in_folder(v) == path}
-    condition = (m.threads, m.length, m.gap_ms)
-    for other in session.measurements:
-        if other.variant in others and (other.threads, other.length, other.gap_ms) == condition:
+    condition = (m.threads, m.length, m.gap_ms, [*map(len, m.wall_ms)])
+    for other in (one for one in session.measurements if one.variant in others):
+        if (other.threads, other.length, other.gap_ms, [*map(len, other.wall_ms)]) == condition:
             turn = 1 if m.gap_ms else session.protocol.burst
             return time_ratio(m.wall_ms, other.wall_ms, turn, session.protocol.fresh)
     return None

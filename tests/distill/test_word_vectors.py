@@ -146,6 +146,7 @@ def test_the_lines_behind_a_first_one_that_cannot_be_read_are_read(tmp_path: Pat
         (b"", "no vector of a word"),
         (b", 1 2\n", "no vector of a word"),
         (b"film\n", "0 numbers"),
+        (b"1 0\nfilm 1 0\n", "0 numbers"),
         (b"film " + b"1 " * 5000, "5,000 numbers"),
         (b"a" * (1 << 19), "longer than"),
     ],

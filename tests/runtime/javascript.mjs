@@ -1,6 +1,8 @@
 // Runs runtime/javascript on fixtures with an engine that returns recorded outputs: node javascript.mjs PACKAGE FOLDER COMMAND.
-// Prints a line of JSON per kit (`answers`: what differs) or per refusal (`refusals`: the message), or per tokenizer (`tokens`).
-import { readFileSync, readdirSync } from "node:fs";
+// Prints a line of JSON per kit (`answers`: what differs) or per refusal (`refusals`: the message), per tokenizer (`tokens`), or per
+// session (`sessions`: how it was opened).
+import { promises, readFileSync, readdirSync } from "node:fs";
+import { syncBuiltinESMExports } from "node:module";
 import { pathToFileURL } from "node:url";
 import path from "node:path";
 
@@ -161,4 +163,25 @@ function tokens() {
   }
 }
 
-await { answers, refusals, tokens }[command]();
+/** For each kind of processor, and for the settings with which the engine opens no file: the settings of the session. */
+async function sessions() {
+  const { openSession } = await import(pathToFileURL(path.join(home, "src/engines.js")));
+  for (const [arch, cpu] of [["arm64", ""], ["x64", "flags : avx2 avx_vnni"], ["x64", "flags : avx2"], ["x64", null]]) {
+    Object.defineProperty(process, "arch", { value: arch });
+    promises.readFile = async () => cpu ?? Promise.reject(new Error("no such file"));
+    syncBuiltinESMExports();
+    for (const refused of [[], ['{"x64quantprecision":"1"}'], ['{"x64quantprecision":"1"}', '{"x64quantprecision":"1","disable_quant_qdq":"1"}']]) {
+      let opened;
+      const create = async (bytes, { extra }) => {
+        opened = JSON.stringify(extra?.session ?? {});
+        if (refused.includes(opened)) throw new Error("refused");
+        return { inputNames: [] };
+      };
+      const ort = { listSupportedBackends: () => [], env: {}, InferenceSession: { create } };
+      await openSession(new Uint8Array(1), { format: "onnx" }, { ort });
+      say([arch, cpu, JSON.parse(opened)]);
+    }
+  }
+}
+
+await { answers, refusals, tokens, sessions }[command]();

@@ -92,6 +92,23 @@ def test_what_is_wrong_is_refused_in_words(answer_folders: Path) -> None:
     ] == []
 
 
+def test_int8_products_do_not_saturate_on_processors_without_vnni(tmp_path: Path) -> None:
+    precise = {"x64quantprecision": "1"}
+    attempts = [
+        precise,
+        {**precise, "disable_quant_qdq": "1"},
+        {},
+    ]  # the next one where ONNX Runtime refuses the former
+    said = run_node(tmp_path, "sessions")
+    for cpu, settings in (
+        ("", [{}] * 3),
+        ("flags : avx2 avx_vnni", [{}] * 3),
+        ("flags : avx2", attempts),
+        (None, attempts),
+    ):
+        assert [used for _, flags, used in said if flags == cpu] == settings
+
+
 def step_kinds() -> Iterator[tuple[str, str]]:
     """Tokenizers of single steps and of each model, which are made in no time."""
     for name, normalizer in kinds.NORMALIZERS.items():

@@ -50,10 +50,7 @@ async function openOnnx(bytes, { ort: given, wasm, threads, accelerator = "cpu" 
   if (threads && !native) ort.env.wasm.numThreads = threads;
   const provider = accelerator === "cpu" ? (native ? "cpu" : "wasm") : accelerator;
   const settings = { executionProviders: [provider], ...(native && threads ? { intraOpNumThreads: threads } : {}) };
-  const precise = { ...settings, extra: { session: { x64quantprecision: "1" } } };
-  const session = await (provider === "cpu" && (await saturates())
-    ? ort.InferenceSession.create(bytes, precise).catch(() => ort.InferenceSession.create(bytes, settings)) // layers share int8 weights (ALBERT)
-    : ort.InferenceSession.create(bytes, settings));
+  const session = await (provider === "cpu" && (await saturates()) ? openPrecisely(ort, bytes, settings) : ort.InferenceSession.create(bytes, settings));
   const types = Object.fromEntries((session.inputMetadata ?? []).map((one) => [one.name, one.type]));
   const version = ort.env.versions?.[native ? "node" : "web"] ?? ort.env.versions?.common ?? "";
   const run = async (feed) => {
@@ -70,6 +67,17 @@ async function openOnnx(bytes, { ort: given, wasm, threads, accelerator = "cpu" 
     return read;
   };
   return { name: native ? "onnxruntime-node" : "onnxruntime-web", version, inputs: [...session.inputNames], lengths: [], run, close: () => session.release() };
+}
+
+/**
+ * Open a file so that its int8 products do not saturate, if ONNX Runtime can. Layers that share int8 weights (ALBERT) do not open
+ * like that: where these are dequantized, as in static files, they are computed in fp32; in dynamic files they saturate.
+ */
+function openPrecisely(ort, bytes, settings) {
+  const open = (session) => ort.InferenceSession.create(bytes, { ...settings, logSeverityLevel: 4, extra: { session: { x64quantprecision: "1", ...session } } });
+  return open({})
+    .catch(() => open({ disable_quant_qdq: "1" }))
+    .catch(() => ort.InferenceSession.create(bytes, settings));
 }
 
 /** Return whether int8 products of this processor may saturate in Node: on x86 without VNNI, or where that cannot be seen. */

@@ -49,6 +49,14 @@ def test_each_file_is_compared_with_its_namesake_in_the_first_folder(two, result
     assert "first folder" not in " ".join(make_latency_table(result)[0])
 
 
+def test_a_file_that_lacks_times_of_its_namesake_is_not_compared(two):
+    """As a browser that was interrupted leaves them."""
+    ours = [m for m in two.measurements if m.variant.startswith("b ")]
+    for walls in (ours[0].wall_ms[1:], [ours[0].wall_ms[0][1:], *ours[0].wall_ms[1:]]):
+        short = ours[0].model_copy(update={"wall_ms": walls})
+        assert same_file_ratio(two, short) is None
+
+
 def test_the_page_has_whole_names_in_colours_of_their_own(two, make_data):
     names, page = [v.name for v in two.variants], render_report(make_data(benchmark=two))
     legends = re.findall(r'<p class="legend">(.*?)</p>', page)

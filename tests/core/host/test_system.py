@@ -98,6 +98,29 @@ def test_the_cache_is_where_the_libraries_of_the_hub_have_it(
     assert check_hub("models", "org/model") == ""
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "hub"),
+    [
+        ("HF_HOME", "~/hf", "hf/hub"),
+        ("HF_HOME", "$HOME/hf", "hf/hub"),
+        ("HF_HUB_CACHE", "~/copies", "copies"),
+        ("HUGGINGFACE_HUB_CACHE", "~/older", "older"),
+        ("XDG_CACHE_HOME", "~/caches", "caches/huggingface/hub"),
+    ],
+)
+def test_variables_of_the_hub_are_expanded_as_its_libraries_do(
+    variable: str, value: str, hub: str, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(network.sys, "modules", {})
+    for name, content in (("HF_ENDPOINT", f"http://127.0.0.1:{port}"), ("HOME", str(tmp_path)), (variable, value)):
+        monkeypatch.setenv(name, content)
+    assert "the cache has no copy" in check_hub("models", "org/model")
+    (tmp_path / hub / "models--org--model").mkdir(parents=True)
+    assert check_hub("models", "org/model") == ""
+
+
 def test_nothing_is_remembered_without_a_home_folder(homeless: None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert result_cache_file("selftest", "k") is None
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")

@@ -90,6 +90,7 @@ def test_limits_say_what_is_exceeded() -> None:
         (StudentSection(layers=2, init="pruned", intermediate=768), "layers-2-width-768"),
         (StudentSection(model="folder"), ""),
         (StudentSection(layers=2, hidden=128), ""),
+        (StudentSection(layers=0, dimensions=64), ""),
         (StudentSection(layers=2, init="random", heads=2), ""),
         (StudentSection(layers=2, family="distilbert"), ""),
     ],

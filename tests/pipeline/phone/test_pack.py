@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Format, Scheme, Status
 from pocketbert.pipeline.formats.base import ModelFile, RunModel, format_place
+from pocketbert.pipeline.phone import pack
 from pocketbert.pipeline.phone.pack import check_packable, portable, sources
 from pocketbert.pipeline.results import Verification
 from support.folders import tree
@@ -118,6 +120,18 @@ def test_a_packed_folder_names_no_path_of_the_machine(finished: Path) -> None:
     there = portable(recipe(teacher={"model": "/home/me/secret/bert"}, data=data))
     assert "/home" not in there.model_dump_json()
     assert portable(recipe()).teacher.model == "minilm-l6"
+
+
+def test_where_a_model_comes_from_keeps_names_of_the_hub_and_drops_folders() -> None:
+    source = {"dataset": "/home/me/secret/rows", "split": "train"}
+    teacher = {"model": "org/bert", "adapters": ["/home/me/secret/tuned", "org/adapter"]}
+    made: Any = SimpleNamespace(
+        recipe=recipe(teacher=teacher, data={"train": source, "eval": {**source, "split": "test"}}),
+        folder=SimpleNamespace(sha256="3f"),
+    )
+    lineage = pack._lineage(made, "mit", pack.Origin("7e", ""))
+    found = [lineage[key] for key in ("teacher", "adapters", "training data")]
+    assert found == ["org/bert", "tuned, org/adapter", "rows/train"]
 
 
 # what a format adds

@@ -100,14 +100,19 @@ def _answers(address: str) -> bool:
 
 def _cache_folders(kind: str, name: str) -> list[Path]:
     """Return the cache folders in which the Hub's libraries would keep a downloaded model or data set."""
-    # without a home folder those libraries take "~" for the name of one
-    cache = os.environ.get("XDG_CACHE_HOME") or (home_folder() or Path("~")) / ".cache"
-    home = Path(os.environ.get("HF_HOME") or Path(cache) / "huggingface")
-    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    home = _expand(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
+    hub = _expand(os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or home / "hub")
     folders = [hub / f"{kind}--{name.replace('/', '--')}"]
     if kind == "datasets":
         folders.append(Path(os.environ.get("HF_DATASETS_CACHE") or home / "datasets") / name.replace("/", "___"))
     return folders
+
+
+def _expand(path: str | Path) -> Path:
+    """Expand ``~`` and variables in a path as the Hub's libraries do, which take ``~`` for a name without a home folder."""
+    with suppress(RuntimeError, KeyError):
+        path = Path(path).expanduser()
+    return Path(os.path.expandvars(path))
 
 
 def unsupported_system() -> str:

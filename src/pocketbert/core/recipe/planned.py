@@ -220,9 +220,10 @@ def choose_student(
 def name_student(section: StudentSection) -> str:
     """Return the name of a recipe's student in plans: ``static``, ``layers-2``, ``layers-2-width-768``; empty for other students.
 
-    No student of a plan has another width, other heads or another family than the teacher.
+    No student of a plan has another width, other heads or another family than the teacher, or, if it is static, a number of
+    dimensions of its own.
     """
-    own = (section.model, section.hidden, section.heads, section.family)
+    own = (section.model, section.hidden, section.heads, section.family, section.dimensions)
     if section.layers is None or any(value is not None for value in own):
         return ""
     name = "static" if section.layers == 0 else f"layers-{section.layers}"

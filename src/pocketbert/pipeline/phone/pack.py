@@ -301,22 +301,22 @@ def _lineage(model: RunModel, licence: str, origin: Origin, score: str = "") -> 
         origin: Digests of the inputs of the run.
         score: The teacher's score in words; empty to leave it out.
     """
-    teacher, train = model.recipe.teacher, model.recipe.data.train
-    start = Path(teacher.model).name if Path(teacher.model).is_absolute() else teacher.model
-    taught = {"teacher": start}
+    recipe = portable(model.recipe)
+    teacher, train = recipe.teacher, recipe.data.train
+    taught = {"teacher": teacher.model}
     if train is not None and train.teacher is not None:
-        taught = {"teacher": describe_column(train.teacher, train.path), "student's start": start}
+        taught = {"teacher": describe_column(train.teacher, train.path), "student's start": teacher.model}
     lineage = {
         **taught,
         **({"revision": teacher.revision} if teacher.revision else {}),
-        **({"adapters": ", ".join(Path(name).name for name in teacher.adapters)} if teacher.adapters else {}),
+        **({"adapters": ", ".join(teacher.adapters)} if teacher.adapters else {}),
         "source_sha256": origin.weights,
         "weights_sha256": model.folder.sha256,
         "licence": licence,
         **({TEACHER_SCORE: score} if score else {}),
     }
     if train is not None:
-        lineage["training data"] = Path(train.title).name if train.path else train.title
+        lineage["training data"] = train.title
     if origin.accepted:
         lineage["made with other library versions (--resume-anyway)"] = "; ".join(origin.accepted)
     return lineage
