@@ -88,9 +88,15 @@ def options_of(command: Any) -> set[str]:
     return {"--help", *(flag for p in command.params for flag in (*p.opts, *p.secondary_opts) if flag[0] == "-")}
 
 
+@cache
+def commands() -> Any:
+    """All commands; building them from their signatures takes longer than looking one up."""
+    return typer.main.get_command(app)
+
+
 def problems_of(words: list[str]) -> list[str]:
     """What a command line names that does not exist."""
-    node: Any = typer.main.get_command(app)
+    node = commands()
     rest = list(words)
     while rest and hasattr(node, "commands"):
         name = rest.pop(0)

@@ -17,7 +17,7 @@ import typer.main
 
 import pocketbert
 from pocketbert.cli.commands import EXAMPLES
-from pocketbert.cli.main import app
+from pocketbert.cli.main import app, main
 from pocketbert.pipeline.options import OPTION_RECIPE_KEYS
 
 Cli = Callable[..., Any]
@@ -119,6 +119,19 @@ def test_help_has_a_short_form_and_is_shown_without_arguments(cli: Cli) -> None:
     nothing = cli()
     assert nothing.exit_code == 2
     assert "Exit codes: 0 done" in nothing.output
+
+
+@pytest.mark.parametrize(
+    "words", ["diff -h", "data check --help", "recipes ls -h", "-h", "plna", "--json diff", "diff --jsno"]
+)
+def test_a_command_line_builds_one_command_and_says_what_all_of_them_say(
+    words: str, cli: Cli, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["pocketbert", *words.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    whole, alone = cli(*words.split()), capsys.readouterr()
+    assert (ended.value.code, alone.out, alone.err) == (whole.exit_code, whole.stdout, whole.stderr)
 
 
 def test_the_package_is_a_command_and_knows_its_version() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,26 +10,30 @@ from typing import Any
 import pytest
 
 from support.commander import GROWTH, one_message, run_command, tree
-from support.fixtures import finished, finished_run, task
+from support.commands import completed_run
+from support.fixtures import finished, finished_coreml, finished_tflite, task
+from support.folders import once
 from support.mutations import Mutation, mutations
+from support.tiny_task import Task
 
 COUNTS = {"recipe": (48, 368), "data": (45, 295), "folder": (40, 280), "model": (39, 269), "source": (12, 132)}
 """Mutations by kind: in the usual suite, and beyond it."""
 
 
 @pytest.fixture(scope="session")
-def trio(task: Any, finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run folder of the tiny task in three formats, all gates passed; read-only by convention."""
-    return finished_run(tmp_path_factory, task, "tiny-run-trio", finished, "export.formats=[onnx, tflite, coreml]")
+def trio(task: Task, finished_tflite: Path, finished_coreml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run folder of the tiny task in three formats, all gates passed; read-only by convention.
 
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test for each mutation of the kind whose name the test takes; those beyond the usual number are slow."""
-    for kind, (count, more) in COUNTS.items():
-        if f"{kind}_mutation" in metafunc.fixturenames:
-            cases = [pytest.param(m, id=m.name) for m in mutations(kind, count)]
-            cases += [pytest.param(m, id=m.name, marks=pytest.mark.slow) for m in mutations(kind, more, first=count)]
-            metafunc.parametrize(f"{kind}_mutation", cases)
+    Its files are those of the runs in one format each: only what joins them is made.
+    """
+    with once(tmp_path_factory, "tiny-run-trio") as (folder, there):
+        if not there:
+            shutil.copytree(finished_tflite, folder)
+            for step in ("coreml", "coreml-w8"):
+                shutil.copytree(finished_coreml / step, folder / step)
+                shutil.copy(finished_coreml / ".steps" / f"{step}.json", folder / ".steps")
+            completed_run(folder, task.recipe, "export.formats=[onnx, tflite, coreml]", "--overwrite")
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -36,10 +36,10 @@ class Ended:
     grown: int  # peak of the resident memory beyond that before the command, in bytes
 
 
-def run_command(folder: Path, *arguments: object, bounded: bool = True) -> Ended:
+def run_command(folder: Path, *arguments: object, bounded: bool = True, patience_s: int = PATIENCE_S) -> Ended:
     """Run a command; its outputs go through files in a folder."""
     out, err, argv = folder / "stdout", folder / "stderr", sys.argv
-    with _written_to(out, err), _patience(), _headroom(HEADROOM if bounded else None):
+    with _written_to(out, err), _patience(patience_s), _headroom(HEADROOM if bounded else None):
         Path("/proc/self/clear_refs").write_text("5")  # VmHWM counts from here
         before = _memory("VmRSS")
         code = call([str(a) for a in arguments])
@@ -73,14 +73,14 @@ def _written_to(out: Path, err: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _patience() -> Iterator[None]:
+def _patience(seconds: int) -> Iterator[None]:
     """Interrupt a command that takes much too long."""
 
     def interrupt(*_: Any) -> None:
-        raise TimeoutError(f"no end after {PATIENCE_S} s")
+        raise TimeoutError(f"no end after {seconds} s")
 
     before = signal.signal(signal.SIGALRM, interrupt)
-    signal.alarm(PATIENCE_S)
+    signal.alarm(seconds)
     try:
         yield
     finally:

@@ -1,11 +1,17 @@
-"""Commands of PocketBERT in processes of their own, bound to one core where results are compared byte by byte."""
+"""Commands of PocketBERT, bound to one core where results are compared byte by byte."""
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+
+import pytest
+import torch
+
+from support.commander import run_command
 
 _PIN = """
 import os, signal, sys
@@ -33,10 +39,19 @@ def command(*args: object) -> list[str]:
 
 
 def completed_run(folder: Path, recipe: Path, *arguments: str) -> None:
-    """`pocketbert run` on one core; what it printed lies beside the folder."""
-    run = subprocess.run(
-        one_core(command("run", recipe, *arguments, "-o", folder)), capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stderr
-    folder.with_suffix(".stdout").write_text(run.stdout)
-    folder.with_suffix(".stderr").write_text(run.stderr)
+    """`pocketbert run` on one core, in this process, which has loaded the libraries; what it printed lies beside the folder."""
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else set()
+    threads = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as printed:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        try:
+            if cores:
+                os.sched_setaffinity(0, {min(cores)})
+            ended = run_command(Path(printed), "run", recipe, *arguments, "-o", folder, bounded=False, patience_s=600)
+        finally:
+            torch.set_num_threads(threads)
+            if cores:
+                os.sched_setaffinity(0, cores)
+    assert ended.code == 0, ended.err
+    folder.with_suffix(".stdout").write_text(ended.out)
+    folder.with_suffix(".stderr").write_text(ended.err)
