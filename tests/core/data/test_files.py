@@ -378,6 +378,9 @@ def test_a_local_folder_is_loaded_by_datasets(tmp_path: Path, own_datasets_cache
     assert [(e.text, e.label, e.row) for e in read_examples(source)] == [("good", 1, 1), ("bad", 0, 2)]
     assert source.title == f"{folder}/train"
     assert read_class_names(source) is None
+    (folder / "train.csv").write_text(f"sentence,label\n{'e' * 900},1\n{'é' * 900},0\n")  # 900 and 1,800 bytes
+    with pytest.raises(InputError, match="films/train:2: row longer than 1,048 bytes"):
+        read_examples(source.model_copy(update={"max_line_mb": 0.001}))
 
 
 def test_class_names_come_from_the_data_set_and_numbers_stay_numbers(tmp_path: Path, own_datasets_cache: None) -> None:
