@@ -96,14 +96,7 @@ def write_corpus(
             batches = _tokenize(texts, corpus_tokenizer, LaunchedProcess(0, 1))
         text_count = _write_rows(batches, builder, shards, meter)
         if not shards.done:
-            reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in builder.dropped if count)
-            raise InputError(
-                Problem(
-                    str(destination),
-                    f"no rows are left of {text_count:,} texts: {reasons or 'there were none'}.",
-                    "Give more or longer texts, lower 'shortest', or set 'packed: true'.",
-                )
-            )
+            raise _no_rows_error(destination, text_count, builder.dropped)
         info = CorpusInfo(
             settings=settings,
             tokenizer_digest=corpus_tokenizer.digest,
@@ -140,6 +133,15 @@ def _check_arguments(
         )
     if problems:
         raise InputError(problems)
+
+
+def _no_rows_error(destination: Path, text_count: int, dropped: Dropped) -> InputError:
+    """Return the InputError for texts of which no row is left, with what was dropped and why."""
+    reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in dropped if count)
+    what = f"no rows are left of {text_count:,} texts: {reasons or 'there were none'}."
+    return InputError(
+        Problem(str(destination), what, "Give more or longer texts, lower 'shortest', or set 'packed: true'.")
+    )
 
 
 def _write_rows(batches: Iterable[_Batch], builder: _RowBuilder, shards: _ShardWriter, meter: Meter) -> int:

@@ -7,8 +7,7 @@ import gzip
 import io
 import json
 import runpy
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -544,26 +543,6 @@ def test_all_examples_of_rasa_are_read(tmp_path: Path) -> None:
     rows = read_rows(DataSource(path=str(write(tmp_path / "a.yml", content))), BadRows("a"))
     texts = [(row["text"], row["intent"]) for _, row in rows]
     assert texts == [(text, name) for name in LABELS for text in ("ask Ann", "so", "or so")]
-
-
-@pytest.mark.parametrize(("letters", "is_refused"), [("e", False), ("é", True)])  # of one byte, and of two
-@pytest.mark.parametrize(
-    ("name", "make"),
-    [
-        ("a.json", lambda text: json.dumps([{"text": text, "label": 1}] * 2, ensure_ascii=False)),
-        ("a.conll", lambda text: f"{text} O\n" * 2),
-        ("a.csv", lambda text: table(["sentence_id", "word", "tag"], ["1"] * 2, [text] * 2, ["O"] * 2)),
-        ("b.csv", lambda text: table(["text", "label"], [text] * 2, ["a", "b"])),
-        ("a.yml", lambda text: f'version: "3.1"\nnlu:\n- intent: a\n  examples: |\n    - {text}\n    - b\n'),
-    ],
-)
-def test_limits_count_bytes(
-    tmp_path: Path, name: str, make: Callable[[str], Any], letters: str, is_refused: bool
-) -> None:
-    text = letters * (450 if name in ("a.conll", "a.csv") else 900)
-    rows = read_rows(DataSource(path=str(write(tmp_path / name, make(text))), max_line_mb=0.001), BadRows("a"))
-    with pytest.raises(InputError, match="longer than 1,048 bytes") if is_refused else nullcontext():
-        assert [*rows]
 
 
 @pytest.mark.parametrize(
