@@ -13,7 +13,7 @@ from pocketbert.core.plugins import make_facade_dir, make_facade_getattr
 if TYPE_CHECKING:
     from pocketbert.core.predict.predictor import Predictor, feed
     from pocketbert.core.predict.tokenization import TextTokenizer
-    from pocketbert.runtime.coreml.evaluator import Evaluator, Precision
+    from pocketbert.runtime.coreml.evaluator import Evaluator, EvaluatorPrecision
     from pocketbert.runtime.coreml.predictor import CoremlPredictor
     from pocketbert.runtime.coreml.scan import activation_statistics, layer_differences, overflow_scan
     from pocketbert.runtime.model import Model, load
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = [
     "CoremlPredictor",
     "Evaluator",
+    "EvaluatorPrecision",
     "Model",
-    "Precision",
     "Predictor",
     "TextTokenizer",
     "activation_statistics",
@@ -40,7 +40,7 @@ _PLACES = {
     "core.predict.tokenization": ("TextTokenizer",),
     "runtime.coreml.evaluator": (
         "Evaluator",
-        "Precision",
+        "EvaluatorPrecision",
     ),
     "runtime.coreml.predictor": ("CoremlPredictor",),
     "runtime.coreml.scan": (

@@ -81,7 +81,7 @@ SECTIONS: dict[str, tuple[str, str]] = {
     ),
     "Single model files": (
         "`pocketbert.runtime` opens one file with its engine, and computes Core ML packages on every system.",
-        "runtime.Predictor runtime.CoremlPredictor runtime.Evaluator runtime.Precision runtime.overflow_scan "
+        "runtime.Predictor runtime.CoremlPredictor runtime.Evaluator runtime.EvaluatorPrecision runtime.overflow_scan "
         "runtime.activation_statistics runtime.layer_differences runtime.TextTokenizer runtime.feed",
     ),
     "Families": (

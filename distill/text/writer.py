@@ -2,12 +2,14 @@
 
 `write_corpus` tokenizes the texts in batches, turns them into rows of bounded length (`_CutTexts`: one text per row;
 `_PackTexts`: texts packed one after the other), and appends the rows to Arrow files of a given number of rows. The
-format is described in `pocketbert.distill.text.corpus`.
+format is described in `pocketbert.distill.text.corpus`. In a launch of several processes, `tokenize_share` tokenizes in the other
+processes their part of the batches of a corpus that process 0 writes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from pocketbert.core.disk.files import is_unicode, sha256_file, write_json
 from pocketbert.core.disk.ownership import FolderContents
 from pocketbert.core.disk.workspace import build_folder
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
+from pocketbert.core.host.processes import LaunchedProcess, current_process, exchange
 from pocketbert.core.host.progress import Meter, print_note
 from pocketbert.core.host.system import version_of
 from pocketbert.core.recipe.data import CorpusSettings
@@ -33,8 +36,14 @@ _CHARACTERS_AT_ONCE = 1 << 21
 """Texts and characters that are tokenized together: many short texts, or a few books."""
 _ROWS_AT_ONCE = 4096
 """Rows of one Arrow record batch."""
+_TOLD_BATCHES = 256
+"""Batches after which process 0 says how far a divided tokenization is."""
+_NOT_UNICODE = -1
+"""Stands in place of the number of tokens of a text that no tokenizer takes."""
 
 _Ids = NDArray[np.int64]
+_Batch = tuple[_Ids, _Ids]
+"""A tokenized batch: the number of tokens of each text, or `_NOT_UNICODE`, and the token ids of all its texts."""
 
 
 def write_corpus(
@@ -44,10 +53,12 @@ def write_corpus(
     destination: Path,
     rows_per_shard: int = 50_000,
     total: int | None = None,
+    divided: bool = False,
 ) -> CorpusInfo:
     """Tokenize texts, and write them as rows of token ids into a corpus folder.
 
-    The same texts, tokenizer and settings give the same bytes, as long as pyarrow and tokenizers stay the same.
+    The same texts, tokenizer and settings give the same bytes, as long as pyarrow and tokenizers stay the same, and
+    however many processes tokenize them.
 
     Args:
         texts: One text after the other (sentences, paragraphs, articles); read once, never held as a whole.
@@ -56,6 +67,7 @@ def write_corpus(
         destination: The folder to write; an older corpus there is replaced when the new one is complete.
         rows_per_shard: Number of rows in each file.
         total: Number of texts, if known: progress is then shown as a bar, else as a line per file.
+        divided: Whether the other processes of the launch tokenize their part of the texts; they call `tokenize_share`.
 
     Returns:
         The content of ``corpus.json``.
@@ -71,22 +83,20 @@ def write_corpus(
     corpus_tokenizer = CorpusTokenizer(tokenizer)
     _check_arguments(corpus_tokenizer, settings, destination, rows_per_shard)
     builder = (_PackTexts if settings.packed else _CutTexts)(settings, corpus_tokenizer)
+    size = corpus_tokenizer.vocabulary_size
     with (
         build_folder(destination, CORPUS_CONTENTS) as work,
         Meter("" if total is None else f"tokenize {destination.name}", total or 0) as meter,
+        contextlib.closing(_ShardWriter(work, size, rows_per_shard, total is None)) as shards,
     ):
-        size = corpus_tokenizer.vocabulary_size
-        with contextlib.closing(_ShardWriter(work, size, rows_per_shard, total is None)) as shards:
-            text_count = _write_rows(texts, corpus_tokenizer, builder, shards, meter)
+        if divided:
+            exchange(str(work.parent))
+            batches = _tokenize_together(texts, corpus_tokenizer, work.parent)
+        else:
+            batches = _tokenize(texts, corpus_tokenizer, LaunchedProcess(0, 1))
+        text_count = _write_rows(batches, builder, shards, meter)
         if not shards.done:
-            reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in builder.dropped if count)
-            raise InputError(
-                Problem(
-                    str(destination),
-                    f"no rows are left of {text_count:,} texts: {reasons or 'there were none'}.",
-                    "Give more or longer texts, lower 'shortest', or set 'packed: true'.",
-                )
-            )
+            raise _no_rows_error(destination, text_count, builder.dropped)
         info = CorpusInfo(
             settings=settings,
             tokenizer_digest=corpus_tokenizer.digest,
@@ -125,27 +135,91 @@ def _check_arguments(
         raise InputError(problems)
 
 
-def _write_rows(
-    texts: Iterable[str], tokenizer: CorpusTokenizer, builder: _RowBuilder, shards: _ShardWriter, meter: Meter
-) -> int:
-    """Tokenize texts batch by batch, build rows from them, write these to files, and return the number of texts.
+def _no_rows_error(destination: Path, text_count: int, dropped: Dropped) -> InputError:
+    """Return the InputError for texts of which no row is left, with what was dropped and why."""
+    reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in dropped if count)
+    what = f"no rows are left of {text_count:,} texts: {reasons or 'there were none'}."
+    return InputError(
+        Problem(str(destination), what, "Give more or longer texts, lower 'shortest', or set 'packed: true'.")
+    )
+
+
+def _write_rows(batches: Iterable[_Batch], builder: _RowBuilder, shards: _ShardWriter, meter: Meter) -> int:
+    """Build rows from tokenized batches, write them to files, and return the number of texts.
 
     `builder` makes rows of texts, `shards` writes them, and `meter` shows the progress. Texts that are not valid
     Unicode are counted and dropped.
     """
     text_count = 0
-    for batch in _batch_texts(texts):
-        text_count += len(batch)
-        valid = [text for text in batch if is_unicode(text)]
-        builder.dropped.not_unicode += len(batch) - len(valid)
-        for tokens in tokenizer.tokens(valid):
+    for lengths, ids in batches:
+        text_count += len(lengths)
+        valid = lengths[lengths != _NOT_UNICODE]
+        builder.dropped.not_unicode += len(lengths) - len(valid)
+        for tokens in np.split(ids, np.cumsum(valid))[:-1]:
             for row in builder.add(tokens):
                 shards.add(row)
-        meter.advance(len(batch), f"{shards.rows:,} rows")
+        meter.advance(len(lengths), f"{shards.rows:,} rows")
     for row in builder.finish():
         shards.add(row)
     shards.flush()
     return text_count
+
+
+# --- tokenizing, alone or together with other processes ---
+
+
+def tokenize_share(texts: Iterable[str], tokenizer: Path) -> None:
+    """Tokenize, in a process other than 0, this process's part of the texts of a corpus that process 0 writes.
+
+    Every process reads all texts. Process 0 calls `write_corpus` with the same ones and `divided`.
+
+    Args:
+        texts: All texts of the corpus.
+        tokenizer: The model's ``tokenizer.json`` or the folder that holds it.
+    """
+    _tokenize_together(texts, CorpusTokenizer(tokenizer), Path(exchange()[0]))
+
+
+def _tokenize_together(texts: Iterable[str], tokenizer: CorpusTokenizer, folder: Path) -> Iterator[_Batch]:
+    """Tokenize this process's part of the texts into a file of `folder`, and wait until all processes have done so.
+
+    Returns the batches of all processes, in the order of the texts.
+    """
+    process, number_type = current_process(), _id_type(tokenizer.vocabulary_size)
+    with _share_of(folder, process.rank).open("wb") as stream:
+        for count, (lengths, ids) in enumerate(_tokenize(texts, tokenizer, process), 1):
+            np.save(stream, lengths)
+            np.save(stream, ids.astype(number_type))
+            if count % _TOLD_BATCHES == 0:
+                print_note(f"  {count * process.world:,} batches of texts tokenized by {process.world} processes")
+    exchange()
+    return _read_shares(folder, process.world)
+
+
+def _read_shares(folder: Path, world: int) -> Iterator[_Batch]:
+    """Yield the batches that the processes of a launch have tokenized into a folder, in the order of the texts."""
+    with contextlib.ExitStack() as files:
+        streams = [files.enter_context(_share_of(folder, rank).open("rb")) for rank in range(world)]
+        for stream in itertools.cycle(streams):
+            if not stream.peek(1):  # batches are dealt in turn: nobody has one behind the first that is missing
+                return
+            lengths = np.load(stream, allow_pickle=False)
+            yield lengths, np.load(stream, allow_pickle=False).astype(np.int64)
+
+
+def _share_of(folder: Path, rank: int) -> Path:
+    """Return the file of the batches that a process tokenizes."""
+    return folder / f"{rank}-tokens.npy"
+
+
+def _tokenize(texts: Iterable[str], tokenizer: CorpusTokenizer, process: LaunchedProcess) -> Iterator[_Batch]:
+    """Yield the tokenized batches that fall to a process, if all processes take batches in turn."""
+    for batch in itertools.islice(_batch_texts(texts), process.rank, None, process.world):
+        valid = np.array([is_unicode(text) for text in batch])
+        tokens = tokenizer.tokens([*itertools.compress(batch, valid)])
+        lengths = np.full(len(batch), _NOT_UNICODE, np.int64)
+        lengths[valid] = [len(ids) for ids in tokens]
+        yield lengths, np.concatenate([np.empty(0, np.int64), *tokens])
 
 
 def _batch_texts(texts: Iterable[str]) -> Iterator[list[str]]:
@@ -280,6 +354,11 @@ class _PackTexts(_RowBuilder):
 # --- rows to files ---
 
 
+def _id_type(vocabulary: int) -> np.dtype[Any]:
+    """Return the number type of token ids on disk: half the space and page cache for the vocabularies of all English BERTs."""
+    return np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.int32)
+
+
 class _ShardWriter:
     """Writes rows of token ids into one Arrow file after the other, and counts how often each token occurs.
 
@@ -294,8 +373,7 @@ class _ShardWriter:
 
     def __init__(self, folder: Path, vocabulary: int, rows_per_shard: int, report: bool) -> None:
         self.folder, self.limit, self.report = folder, rows_per_shard, report
-        # half the disk space and page cache for the vocabularies of all English BERTs
-        self.dtype = np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.int32)
+        self.dtype = _id_type(vocabulary)
         self.counts: NDArray[np.int64] = np.zeros(vocabulary, np.int64)
         self.done: list[Shard] = []
         self.rows = 0

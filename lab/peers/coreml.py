@@ -30,7 +30,7 @@ from pocketbert.core.types import Format, Layout, Scheme
 from pocketbert.export.coreml import CoremlForm, CoremlInfo, export
 from pocketbert.export.prepare import prepare
 from pocketbert.quantize import Plan, quantize
-from pocketbert.runtime.coreml.evaluator import Evaluator, Precision
+from pocketbert.runtime.coreml.evaluator import Evaluator, EvaluatorPrecision
 
 RUNS = 5
 STUDENTS = ("distilbert", "tinybert4")
@@ -97,7 +97,7 @@ def _measure(name: str, layout: Layout, lengths: Sequence[int]) -> Row:
         info = CoremlInfo("", "", "", "", ("negative", "positive"))
         write_s = _cpu(lambda: export(module, family, task, lengths, fp16, CoremlForm(), info))
         compress_s = _cpu(lambda: quantize(fp16, w8, Plan(Format.COREML, Scheme.W8)))
-        errors = [_error(fp16, p, model, family.inputs, lengths[-1]) for p in Precision]
+        errors = [_error(fp16, p, model, family.inputs, lengths[-1]) for p in EvaluatorPrecision]
         evaluator, feeds = Evaluator(w8), {n: _inputs(n, family.inputs) for n in lengths}
         counts: list[str] = []
         evaluator.run(feeds[lengths[0]], lambda step: counts.append(step.op_type))
@@ -137,7 +137,9 @@ def _inputs(length: int, names: Sequence[str]) -> dict[str, np.ndarray]:
     return {name: values[name] for name in names}
 
 
-def _error(path: Path, precision: Precision, model: torch.nn.Module, names: Sequence[str], length: int) -> float:
+def _error(
+    path: Path, precision: EvaluatorPrecision, model: torch.nn.Module, names: Sequence[str], length: int
+) -> float:
     feed = _inputs(length, names)
     with torch.inference_mode():
         expected = model(**{n: torch.from_numpy(v.astype(np.int64)) for n, v in feed.items()}).logits.numpy()

@@ -28,8 +28,8 @@ _RANGES = {Dtype.INT8: (-128, 127), Dtype.INT32: (-(2**31), 2**31 - 1)}
 Result = NDArray[np.generic] | str | dict[str, float]
 
 
-class Precision(StrEnum):
-    """The number type that floating-point results are rounded to."""
+class EvaluatorPrecision(StrEnum):
+    """The number type to which an `Evaluator` rounds floating-point results."""
 
     DECLARED = "declared"
     """The declared types: results declared fp16 are rounded to fp16, sums inside an operation are not."""
@@ -45,7 +45,7 @@ class Step:
         op_type: MIL name of the operation.
         op_name: The operation's own name.
         output: Name of the result.
-        value: The result in its declared dtype (float32 with `Precision.FP32`); a text or dictionary for classify.
+        value: The result in its declared dtype (float32 with `EvaluatorPrecision.FP32`); a text or dictionary for classify.
         type: Type that the program declares for the result.
         reads: Names of the values that the operation read, without constants.
     """
@@ -105,11 +105,11 @@ class Evaluator:
         MissingBackendError: If protobuf is not installed.
     """
 
-    def __init__(self, path: Path, precision: Precision = Precision.DECLARED) -> None:
+    def __init__(self, path: Path, precision: EvaluatorPrecision = EvaluatorPrecision.DECLARED) -> None:
         self.path, self.precision = path, precision
         package = read_package(path)
         self._model_path = package.model_path
-        self._program = read_program(package, precision is Precision.DECLARED)
+        self._program = read_program(package, precision is EvaluatorPrecision.DECLARED)
         description = read_description(package)
         self.inputs, self.outputs = description.inputs, description.outputs
         self.lengths, self.length_range = description.lengths, description.length_range
@@ -205,14 +205,16 @@ class Evaluator:
 
     def _in_declared_dtype(self, value: Any, kind: ValueType) -> Any:
         """Convert a value to its declared dtype: fp16 numbers are kept in float32 while the program runs."""
-        narrow = self.precision is Precision.DECLARED and isinstance(kind, TensorType) and kind.dtype is Dtype.FP16
+        narrow = (
+            self.precision is EvaluatorPrecision.DECLARED and isinstance(kind, TensorType) and kind.dtype is Dtype.FP16
+        )
         return value.astype(np.float16) if narrow else value
 
     def _convert_inputs(self, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[Any]]:
         """Check the inputs, and return them in the number types that the program computes with.
 
         Integers get their declared dtype. Inputs that are declared fp16 become float32, and are rounded to
-        fp16 unless the evaluator was asked for `Precision.FP32`.
+        fp16 unless the evaluator was asked for `EvaluatorPrecision.FP32`.
 
         Raises:
             InputError: If names or shapes are not the declared ones, inputs differ in length, floats are
@@ -250,7 +252,7 @@ class Evaluator:
             low, high = _RANGES[dtype]
             if int(value.min()) < low or int(value.max()) > high:
                 raise InputError(Problem(str(self.path), f"input {feature.name!r} does not fit {dtype}."))
-        if dtype is Dtype.FP16 and self.precision is Precision.DECLARED:
+        if dtype is Dtype.FP16 and self.precision is EvaluatorPrecision.DECLARED:
             return value.astype(np.float16).astype(np.float32)
         return value.astype(dtype.storage)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.runtime.coreml.evaluator import Evaluator, Precision, Result, Step, use_one_blas_thread
+from pocketbert.runtime.coreml.evaluator import Evaluator, EvaluatorPrecision, Result, Step, use_one_blas_thread
 from pocketbert.runtime.coreml.types import LARGEST_FP16, SMALLEST_FP16, Dtype, TensorType
 
 Inputs = Mapping[str, NDArray[np.generic]]
@@ -193,14 +193,14 @@ def overflow_scan(path: Path, inputs: Iterable[Inputs]) -> Scan:
             value = np.asarray(step.value)
             broken[step.output] += value.size - int(np.count_nonzero(np.isfinite(value)))
 
-    def run_all(precision: Precision, trace: Callable[[Step], None]) -> list[dict[str, Result]]:
+    def run_all(precision: EvaluatorPrecision, trace: Callable[[Step], None]) -> list[dict[str, Result]]:
         """Run the package on all inputs with one precision, and return the outputs of each."""
         evaluator = Evaluator(path, precision)
         return [evaluator.run(one, trace) for one in feeds]
 
     with use_one_blas_thread(), ThreadPoolExecutor(1) as beside:
-        in_fp32 = beside.submit(run_all, Precision.FP32, add_range)
-        declared = run_all(Precision.DECLARED, count_broken)
+        in_fp32 = beside.submit(run_all, EvaluatorPrecision.FP32, add_range)
+        declared = run_all(EvaluatorPrecision.DECLARED, count_broken)
         in_fp32.result()
     for name, found in ranges.items():
         found.broken_declared = broken[name]
@@ -208,7 +208,7 @@ def overflow_scan(path: Path, inputs: Iterable[Inputs]) -> Scan:
 
 
 def activation_statistics(
-    path: Path, inputs: Iterable[Inputs], precision: Precision = Precision.DECLARED
+    path: Path, inputs: Iterable[Inputs], precision: EvaluatorPrecision = EvaluatorPrecision.DECLARED
 ) -> dict[str, Statistic]:
     """Measure minimum, maximum and mean magnitude of all float results of a package.
 
@@ -276,6 +276,6 @@ def layer_differences(path: Path, inputs: Inputs, other: Path | None = None) -> 
         largest = float(np.abs(difference).max()) if difference.size else 0.0
         out.append(Difference(step.op_type, step.op_name, step.output, relative, largest, growth))
 
-    Evaluator(other or path, Precision.FP32).run(inputs, keep_reference)
-    Evaluator(path, Precision.DECLARED).run(inputs, compare)
+    Evaluator(other or path, EvaluatorPrecision.FP32).run(inputs, keep_reference)
+    Evaluator(path, EvaluatorPrecision.DECLARED).run(inputs, compare)
     return sorted(out, key=lambda d: -d.growth)

@@ -91,6 +91,10 @@ def test_all_wrong_options_are_named_at_once(cli: Cli, tmp_path: Path) -> None:
     [
         (("--choose", "layers-9"), "--choose: no student 'layers-9'"),
         (("student=null", "distill=[]"), "distill: a plan is for one stage of method task"),
+        (
+            ("distill=[{method: tinybert-intermediate, steps: 4, reference: true}, {method: task, steps: 4}]",),
+            "one stage of method task",
+        ),
         (("--scheme", "int8-b32", "--format", "onnx,tflite"), "int8-b32 does not exist in TFLite"),
     ],
 )

@@ -172,7 +172,7 @@ def check_operations(operations: list[Any], name: str) -> None:
 def test_the_package_keeps_layout_and_numbers(name: str, form: str, scheme: Scheme, tmp_path: Path) -> None:
     pytest.importorskip("coremltools", reason="needs pocketbert[coreml]")
     from pocketbert.export import coreml
-    from pocketbert.runtime.coreml.evaluator import Evaluator, Precision
+    from pocketbert.runtime.coreml.evaluator import Evaluator, EvaluatorPrecision
 
     model, path, family = model_of(name), tmp_path / "Model.mlpackage", family_of(name)
     ios, shapes, lengths, tried = FORMS[form]
@@ -181,7 +181,7 @@ def test_the_package_keeps_layout_and_numbers(name: str, form: str, scheme: Sche
         prepare_layout(model, name), family, CLASSIFY, lengths, path, coreml.CoremlForm(ios, shapes, scheme), about
     )
     check_operations(read_operations(path), name)
-    evaluator = Evaluator(path, Precision.DECLARED)
+    evaluator = Evaluator(path, EvaluatorPrecision.DECLARED)
     for inputs in (draw_inputs(name, n, (padded,)) for n in tried for padded in (0, n // 3)):
         fed: Mapping[str, Any] = {k: v.numpy().astype(np.int32) for k, v in inputs.items()}
         with torch.inference_mode():

@@ -26,7 +26,7 @@ from pocketbert.core.types import Format, Scheme, Shapes
 from pocketbert.export import coreml as exporter
 from pocketbert.export.coreml import CoremlForm, CoremlInfo, has_large_numbers
 from pocketbert.export.prepare import prepare
-from pocketbert.runtime.coreml.evaluator import Evaluator, Precision
+from pocketbert.runtime.coreml.evaluator import Evaluator, EvaluatorPrecision
 from pocketbert.runtime.coreml.predictor import CoremlPredictor
 from support.tiny import BASIC, NAMES
 
@@ -86,7 +86,7 @@ def test_the_package_computes_what_the_untouched_model_computes(
 def test_a_classifier_names_its_label_and_computes_in_fp16(export: Callable[[str, str], Any]) -> None:
     *_, tokenizer, path = export("bert", "ios18")
     inputs = {n: v.astype(np.int32) for n, v in tokenizer.pad(tokenizer.encode(["a good film"]), 16).items()}
-    evaluators = [Evaluator(path, precision) for precision in Precision]
+    evaluators = [Evaluator(path, precision) for precision in EvaluatorPrecision]
     assert evaluators[0].labels == NAMES
     out, wide = (e.run(inputs) for e in evaluators)
     logits, scores = np.asarray(out["logits"], np.float64)[0], out["classLabel_probs"]

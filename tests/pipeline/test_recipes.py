@@ -41,8 +41,9 @@ def write_table(path: Path, rows: list[dict[str, Any]], header: bool = True, suf
     return path
 
 
-def start(tiny: Task, data: Path, **said: Any) -> StartingRecipe:
-    return api.starting_recipe(api.DataFiles(data, **said), "runs/x", [f"teacher.model={tiny.folder / 'teacher'}"])
+def start(tiny: Task, data: Path, *overrides: str, **said: Any) -> StartingRecipe:
+    model = f"teacher.model={tiny.folder / 'teacher'}"
+    return api.starting_recipe(api.DataFiles(data, **said), "runs/x", [model, *overrides])
 
 
 def test_a_table_alone(task: Task, tmp_path: Path) -> None:
@@ -235,6 +236,12 @@ def test_rows_without_a_label_are_counted_in_the_report(task: Task, tmp_path: Pa
     assert report is not None
     assert report.unlabelled == {"rows.jsonl": 20}
     assert "rows.jsonl: 20 rows without a label (the teacher labels them)" in report.lines()
+    logits = "distill=[{method: task, epochs: 1, signals: {logits: 1, hidden: 0, attention: 0}}]"
+    other_pieces = start(task, tmp_path / "rows.jsonl", "student={layers: 1, vocabulary: {at_least: 2}}", logits)
+    assert other_pieces.notes[-1] == "rows.jsonl: 20 of 200 rows have no label: they are left out"
+    report = api.data_check(other_pieces.recipe)
+    assert report is not None
+    assert "rows.jsonl: 20 rows without a label (left out)" in report.lines()
 
 
 def test_the_teacher_of_questions_is_not_opened_for_their_length(tmp_path: Path) -> None:

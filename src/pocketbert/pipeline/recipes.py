@@ -244,8 +244,7 @@ def starting_recipe(
         alone = f"3 layers; --student auto compares students, as from {_FEWEST_COMPARED:,} rows on where other settings allow it"
         notes.append(f"student: {several if recipe.student is not None and recipe.student.auto is not None else alone}")
     if unlabelled:
-        taught = recipe.column is None and any(stage.is_taught(task) for stage in recipe.distill)
-        what = "the teacher labels them for the student" if taught else "they are left out"
+        what = "the teacher labels them for the student" if recipe.learns_without_labels else "they are left out"
         notes.append(f"{note_unlabelled(source.title, len(unlabelled), len(rows))}: {what}")
     return StartingRecipe(recipe, text, tuple(notes))
 

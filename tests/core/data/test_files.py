@@ -7,6 +7,8 @@ import gzip
 import json
 import os
 import socket
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +146,27 @@ def test_limits_hold_for_every_kind(tmp_path: Path, name: str, monkeypatch: pyte
     assert "raise max_line_mb" in message
     monkeypatch.setattr(streams, "DEFAULT_MAX_ROWS", 5)
     assert "of rows. Fix: Use fewer rows, or raise max_rows" in refusal(path, max_rows=5)
+
+
+@pytest.mark.parametrize(("letters", "is_refused"), [("e", False), ("é", True)])  # of one byte, and of two
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("a.json", lambda text: json.dumps([{"text": text, "label": 1}] * 2, ensure_ascii=False)),
+        ("a.conll", lambda text: f"{text} O\n" * 2),
+        ("a.csv", lambda text: f"sentence_id,word,tag\n1,{text},O\n1,{text},O\n"),
+        ("b.csv", lambda text: f"text,label\n{text},a\n{text},b\n"),
+        ("a.yml", lambda text: f'version: "3.1"\nnlu:\n- intent: a\n  examples: |\n    - {text}\n    - b\n'),
+    ],
+)
+def test_limits_count_bytes(
+    tmp_path: Path, name: str, make: Callable[[str], Any], letters: str, is_refused: bool
+) -> None:
+    text = letters * (450 if name in ("a.conll", "a.csv") else 900)
+    (tmp_path / name).write_text(make(text), "utf-8")
+    rows = read_rows(DataSource(path=str(tmp_path / name), max_line_mb=0.001), BadRows("a"))
+    with pytest.raises(InputError, match="longer than 1,048 bytes") if is_refused else nullcontext():
+        assert [*rows]
 
 
 def test_more_rows_allow_more_bytes() -> None:
@@ -378,6 +401,9 @@ def test_a_local_folder_is_loaded_by_datasets(tmp_path: Path, own_datasets_cache
     assert [(e.text, e.label, e.row) for e in read_examples(source)] == [("good", 1, 1), ("bad", 0, 2)]
     assert source.title == f"{folder}/train"
     assert read_class_names(source) is None
+    (folder / "train.csv").write_text(f"sentence,label\n{'e' * 900},1\n{'é' * 900},0\n")  # 900 and 1,800 bytes
+    with pytest.raises(InputError, match="films/train:2: row longer than 1,048 bytes"):
+        read_examples(source.model_copy(update={"max_line_mb": 0.001}))
 
 
 def test_class_names_come_from_the_data_set_and_numbers_stay_numbers(tmp_path: Path, own_datasets_cache: None) -> None:

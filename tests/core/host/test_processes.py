@@ -54,8 +54,10 @@ def test_orders_arrive_in_sequence_and_end(launched: dict[str, str]) -> None:
     assert list(second.orders()) == sent
     assert second.end_code() == 3
     assert first.failure() is None
-    second.report("no room")
-    assert first.failure() == "process 1: no room."
+    second.report(OSError("no room"))
+    failure = first.failure()
+    assert isinstance(failure, MachineError)
+    assert str(failure) == "process 1: no room. Finished work is kept: the same command resumes."
 
 
 def test_every_process_gets_the_texts_of_all(launched: dict[str, str]) -> None:
@@ -64,7 +66,7 @@ def test_every_process_gets_the_texts_of_all(launched: dict[str, str]) -> None:
         for texts in (["plan", ""], ["", "done"]):
             given = [threads.submit(channel.exchange, text) for channel, text in zip(channels, texts, strict=True)]
             assert [future.result(30) for future in given] == [texts, texts]
-    channels[1].report("no room")
+    channels[1].report(OSError("no room"))
     with pytest.raises(MachineError, match=r"process 1: no room\. Finished work is kept"):
         channels[0].exchange("alone")
     channels[0].send(Order(None, code=2))
@@ -82,7 +84,7 @@ import time
 from pocketbert.core.host import processes
 processes._STUCK_S = 0.5
 with processes.direct_processes():
-    processes._Channel(processes.LaunchedProcess(1, 2)).report("bad luck")
+    processes._Channel(processes.LaunchedProcess(1, 2)).report(OSError("bad luck"))
     time.sleep(600)
 """
 
@@ -93,6 +95,41 @@ def test_process_0_does_not_wait_for_one_that_failed(launched: dict[str, str]) -
     assert ended.returncode == 1
     assert "Error: process 1: bad luck. Finished work is kept" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+WRONG_ROW = """
+import sys, time
+from pocketbert.core.errors import InputError, PocketBertError, Problem
+from pocketbert.core.host import processes
+processes._STUCK_S = 0.5
+def read(order):
+    raise InputError(Problem("rows.jsonl:3", "no column 'text'.", "Name it."), Problem("rows.jsonl:7", "no text."))
+try:
+    if not processes.current_process().main:
+        processes.follow_orders(read)
+    with processes.direct_processes():
+        processes.order_training("corpus", "abc")
+        time.sleep(600) if sys.argv[1] == "busy" else processes.exchange()
+except PocketBertError as error:
+    print(f"raised: {error}", file=sys.stderr)
+    sys.exit(error.exit_code)
+"""
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_wrong_input_of_another_process_ends_all_as_it_ends_one(busy: bool, launched: dict[str, str]) -> None:
+    command = [sys.executable, "-c", WRONG_ROW, "busy" if busy else "waits"]
+    started = [
+        subprocess.Popen(command, env={**os.environ, **launched, "RANK": rank}, stderr=subprocess.PIPE, text=True)
+        for rank in ("0", "1")
+    ]
+    printed = [process.communicate(timeout=120)[1] for process in started]
+    assert [process.returncode for process in started] == [2, 2]
+    problems = ["rows.jsonl:3: no column 'text'. Fix: Name it.", "rows.jsonl:7: no text."]
+    assert all(problem in printed[0] for problem in problems)
+    assert ("2 problems:" if busy else "raised: ") in printed[0]
+    assert printed[1] == "", "it is printed once"
+    assert "process 1" not in printed[0]
 
 
 def test_the_first_request_waits_and_the_second_does_not(capfd: pytest.CaptureFixture[str]) -> None:

@@ -266,8 +266,9 @@ def test_a_launched_run_on_plain_text_with_caches_learns_what_one_process_learns
     }
     (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
-    for output, launcher in (("one", []), ("two", torchrun)):
-        ended = subprocess.run(
+
+    def run_distill(launcher: list[str], output: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             [sys.executable, *launcher, "-m", "pocketbert.cli.main", "distill", "recipe.yaml", "-o", output],
             cwd=tmp_path,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -276,7 +277,16 @@ def test_a_launched_run_on_plain_text_with_caches_learns_what_one_process_learns
             timeout=300,
             check=False,
         )
+
+    for output, launcher in (("one", []), ("two", torchrun)):
+        ended = run_distill(launcher, output)
         assert ended.returncode == 0, ended.stderr
+    recipe["data"]["corpus"]["sources"][1]["path"] = "wrong.jsonl"  # as large as the other: one for each process
+    (tmp_path / "wrong.jsonl").write_bytes((tmp_path / "a.jsonl").read_bytes().replace(b'"text"', b'"texT"'))
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
+    ended = run_distill(torchrun, "wrong")
+    assert "exitcode  : 2" in ended.stderr
+    assert ended.stderr.count("wrong.jsonl:1: no column 'text'") == 1
     one, two = (tmp_path / output for output in ("one", "two"))
     written = sorted(p.relative_to(one) for p in (one / "corpus").rglob("*") if p.is_file())
     assert len(written) == 6 and all((one / p).read_bytes() == (two / p).read_bytes() for p in written)

@@ -22,7 +22,8 @@ from pocketbert.core.predict.sentence_settings import DEFAULT_POOLING, write_mod
 from pocketbert.core.tasks import LabelKind
 from pocketbert.pipeline.teach import writing
 from pocketbert.pipeline.teach.answering import AnswerForm, AskedRow
-from support.tiny import tiny_classifier, write_own_tokenizer
+from pocketbert.pipeline.teach.models import open_teacher_model
+from support.tiny import tiny_classifier, write_bert, write_own_tokenizer
 from support.tiny_texts import LABELS, task_rows, write_lines
 from support.tiny_tokenizers import write_byte_bpe
 
@@ -314,3 +315,18 @@ def test_rows_without_a_text_are_all_named(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         teach([str(folder)], DataSource.at(str(path), text="text"), tmp_path / "out.jsonl")
     assert [problem.where.rpartition(":")[2] for problem in caught.value.problems] == ["2", "3"]
+
+
+def test_a_teacher_without_weights_is_described_and_refused_as_one_with_them(tmp_path: Path) -> None:
+    for model in (build(tmp_path / "model", "albert", LABELS), build_decoder(tmp_path / "decoder")):
+        with_weights, without = (open_teacher_model(str(model), with_weights=given) for given in (True, False))
+        assert {p.device.type for p in without._model.model.parameters()} == {"meta"}
+        for name in ("title", "form", "names"):
+            assert getattr(with_weights, name) == getattr(without, name)
+    encoder = str(write_bert(tmp_path / "encoder"))
+    refused = []
+    for given in (True, False):
+        with pytest.raises(InputError, match="its checkpoint lacks weights") as error:
+            open_teacher_model(encoder, "text-classification", with_weights=given)
+        refused.append(str(error.value))
+    assert refused[0] == refused[1]

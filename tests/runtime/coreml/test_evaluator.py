@@ -14,7 +14,7 @@ import torch
 
 from pocketbert.core.errors import InputError
 from pocketbert.runtime.coreml import evaluator as module
-from pocketbert.runtime.coreml.evaluator import Evaluator, Precision, Step
+from pocketbert.runtime.coreml.evaluator import Evaluator, EvaluatorPrecision, Step
 from pocketbert.runtime.coreml.package import FeatureKind
 from pocketbert.runtime.coreml.types import Dtype
 
@@ -144,15 +144,15 @@ def test_an_input_that_is_an_output_and_fp16_inputs(build_program: Callable[...,
     np.testing.assert_array_equal(np.asarray(rounded), value.astype(np.float16))
 
 
-@pytest.mark.parametrize("precision", Precision)
+@pytest.mark.parametrize("precision", EvaluatorPrecision)
 def test_a_trace_shows_every_result_as_declared_and_its_errors_are_the_callers(
-    precision: Precision, bert16: Path, batch: Batch
+    precision: EvaluatorPrecision, bert16: Path, batch: Batch
 ) -> None:
     steps: list[Step] = []
     Evaluator(bert16, precision).run(batch(8), steps.append)
     assert len(steps) > 20 and {"linear", "softmax", "layer_norm", "gelu", "gather"} <= {s.op_type for s in steps}
     halves = [s for s in steps if s.type.dtype is Dtype.FP16]  # type: ignore[union-attr]
-    want = np.float16 if precision is Precision.DECLARED else np.float32
+    want = np.float16 if precision is EvaluatorPrecision.DECLARED else np.float32
     assert len(halves) > 15 and all(np.asarray(s.value).dtype == want for s in halves)
     made = {s.output for s in steps} | {"input_ids", "attention_mask"}
     assert all(set(s.reads) <= made for s in steps)
@@ -195,10 +195,10 @@ def test_an_encoder_of_transformers_equals_torch(encoder: Any, convert: Callable
 
 def test_precision_decides_on_rounding(bert16: Path, encoder: Any, batch: Batch) -> None:
     inputs = batch(16)
-    declared, wide = (np.asarray(Evaluator(bert16, p).run(inputs)["logits"]) for p in Precision)
+    declared, wide = (np.asarray(Evaluator(bert16, p).run(inputs)["logits"]) for p in EvaluatorPrecision)
     assert declared.dtype == np.float16 and wide.dtype == np.float32
     assert gap(bert16, encoder, inputs) <= 5e-3
-    assert gap(bert16, encoder, inputs, precision=Precision.FP32) <= 2e-3
+    assert gap(bert16, encoder, inputs, precision=EvaluatorPrecision.FP32) <= 2e-3
     assert not np.array_equal(declared.astype(np.float32), wide)
 
 

@@ -15,7 +15,7 @@ from itertools import chain, pairwise
 from typing import Any
 
 from pocketbert.core.data.column_names import BadRows, plain_name
-from pocketbert.core.data.streams import Limits, TextFile
+from pocketbert.core.data.streams import Limits, TextFile, count_bytes
 
 _CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 _COLUMNS_COMMENT = "# global.columns ="
@@ -68,7 +68,7 @@ def read_conll(file: TextFile, bad: BadRows) -> Iterator[tuple[int, dict[str, An
         if len(cells) != len(names):
             bad.add(number, f"{len(cells):,} columns, the lines before have {len(names):,}.")
         elif not (names[0] == "id" and _PARTS.fullmatch(cells[0])):
-            start, size = (start, size + len(line)) if sentence else (number, len(line))
+            start, size = (start, size + count_bytes(line)) if sentence else (number, count_bytes(line))
             if size > file.limits.line:
                 raise file.limits.length_error(file.title, start, "sentence")
             sentence.append(cells)
@@ -207,7 +207,7 @@ def group_words(
     Args:
         rows: The rows of a file.
         title: Name of the file in errors.
-        limits: Size limits; a sentence may have as many characters as a row may have bytes.
+        limits: Size limits; a sentence may have as many bytes as a row.
         named: Columns that the user names, see `find_sentence_column`.
 
     Raises:
@@ -226,7 +226,7 @@ def group_words(
         if row.get(column) not in (None, "", current):
             yield start, dict(sentence)
             sentence, start, current, size = {}, number, row[column], 0
-        size += sum(len(str(cell)) for cell in row.values())
+        size += sum(count_bytes(str(cell)) for cell in row.values())
         if size > limits.line:
             raise limits.length_error(title, start, "sentence")
         for name in row:

@@ -23,7 +23,7 @@ from pocketbert.core.data.conll import find_sentence_column, group_words
 from pocketbert.core.data.forms import PARQUET, TABLE, FileForm, find_form, open_noted_text, open_text
 from pocketbert.core.data.records import RecordShape, expand_records, find_record_shape, take_sample
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.data.streams import ENCODING_FIX, Limits
+from pocketbert.core.data.streams import ENCODING_FIX, Limits, count_bytes
 from pocketbert.core.data.tables import TableForm, check_columns, find_table_form, read_table
 from pocketbert.core.disk.files import check_regular, open_regular
 from pocketbert.core.errors import InputError, MissingBackendError, Problem, first_line
@@ -333,7 +333,7 @@ def _read_hub_rows(source: DataSource) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, row in enumerate(_load_dataset(source), 1):
         if number > limits.rows:
             raise limits.row_count_error(source.title)
-        if any(isinstance(cell, str) and len(cell) > limits.line for cell in row.values()):
+        if any(isinstance(cell, str) and count_bytes(cell) > limits.line for cell in row.values()):
             raise limits.length_error(source.title, number, "row")
         yield number, dict(row)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from pocketbert.core.data.column_names import BadRows
 from pocketbert.core.data.json_files import Row
-from pocketbert.core.data.streams import UTF8, TextFile, guess_encoding, null_byte_error
+from pocketbert.core.data.streams import UTF8, TextFile, count_bytes, guess_encoding, null_byte_error
 from pocketbert.core.disk.files import open_regular
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.host.progress import print_note
@@ -65,7 +65,7 @@ def read_class_folder(file: TextFile, bad: BadRows) -> Iterator[Row]:
             if number > file.limits.rows:
                 raise file.limits.row_count_error(file.title, "files")
             text = _read_text(path, file).strip()
-            size += len(text)
+            size += count_bytes(text)
             if size > file.limits.total:
                 raise file.limits.size_error(file.title)
             yield number, {"text": text, "label": label, "file": f"{name}/{path.name}"}
@@ -110,7 +110,7 @@ def read_brat(file: TextFile, bad: BadRows) -> Iterator[Row]:
     number = size = 0
     for name in (name for name in list_files(file.path) if name.endswith(BRAT_ENDING)):
         text = _read_text(file.path / f"{name.removesuffix(BRAT_ENDING)}.txt", file)
-        size += len(text)
+        size += count_bytes(text)
         if size > file.limits.total:
             raise file.limits.size_error(file.title)
         spans = _read_standoff(_read_text(file.path / name, file), name, number + 1, bad)

@@ -28,7 +28,7 @@ from pocketbert.core.data.folders import (
 )
 from pocketbert.core.data.json_files import SPLITS, Row, read_json_document, read_json_lines
 from pocketbert.core.data.source import DataSource
-from pocketbert.core.data.streams import UTF8, TextFile, find_encoding
+from pocketbert.core.data.streams import UTF8, TextFile, count_bytes, find_encoding
 from pocketbert.core.data.tables import choose_separator
 from pocketbert.core.disk.files import check_regular, open_regular
 from pocketbert.core.errors import InputError, Problem, shorten_list
@@ -124,7 +124,7 @@ def _list_examples(file: TextFile) -> Iterator[tuple[int, str, str]]:
             continue
         if key is not None and indent > key:
             text.append(content)
-            size += len(line)
+            size += count_bytes(line)
             if size > file.limits.line:
                 raise file.limits.length_error(file.title, start, "text")
             continue

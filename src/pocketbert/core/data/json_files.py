@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from pocketbert.core.data.column_names import LABEL_NAMES, TEXT_NAMES, BadRows, plain_name
-from pocketbert.core.data.streams import TextFile, check_encoding
+from pocketbert.core.data.streams import TextFile, check_encoding, count_bytes
 from pocketbert.core.errors import InputError, Problem, shorten_list, shorten_repr
 
 Row = tuple[int, dict[str, Any]]
@@ -340,7 +340,7 @@ class _DocumentReader:
                 raise self._error("a number has too many digits") from error
             else:
                 if self._ended or end < len(self._text):
-                    if end - self._at > self._file.limits.line:
+                    if count_bytes(self._text[self._at : end]) > self._file.limits.line:
                         raise self._file.limits.length_error(
                             self._file.title, self._line, "row that begins in this line"
                         )

@@ -342,6 +342,11 @@ def read_lines(stream: io.BufferedReader, title: str, limits: Limits) -> Iterato
         yield number, text
 
 
+def count_bytes(text: str) -> int:
+    """Return how many bytes a text has in UTF-8, by which the limits of `Limits` count."""
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+
+
 def null_byte_error(title: str, number: int) -> InputError:
     """Build the error for a line with a null byte, which UTF-16 and binary files contain and text does not."""
     what = "contains a null byte: not UTF-8 text, but UTF-16 or a binary file."

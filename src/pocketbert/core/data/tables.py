@@ -21,7 +21,7 @@ from typing import Any
 
 from pocketbert.core.data.cells import is_visible, number_of
 from pocketbert.core.data.column_names import MAX_COLUMNS, USUAL_COLUMN_NAMES, BadRows, is_numbered_column, plain_name
-from pocketbert.core.data.streams import Limits, TextFile, check_encoding, null_byte_error
+from pocketbert.core.data.streams import Limits, TextFile, check_encoding, count_bytes, null_byte_error
 from pocketbert.core.errors import InputError, Problem, shorten_list
 
 # --- guessing the separator and the header ---
@@ -456,7 +456,7 @@ class _Records(Iterator[str]):
             raise StopIteration
         if "\0" in line:
             raise null_byte_error(self._title, self._record + 1)
-        self._room -= len(line)
+        self._room -= count_bytes(line)
         if self._room < 0:
             raise self._limits.length_error(self._title, self._record + 1, "row")
         return line

@@ -29,7 +29,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn
 
-from pocketbert.core.errors import ExitCode, MachineError, PocketBertError
+from pocketbert.core.errors import ExitCode, InputError, MachineError, PocketBertError, Problem
+from pocketbert.core.host.terminal import format_error
 
 _RESUMES = "Finished work is kept: the same command resumes."
 _POLL_S = 0.2
@@ -101,8 +102,9 @@ def direct_processes() -> Iterator[None]:
     """Run the block in process 0 of a multi-process launch; when it ends, send its exit code to the other processes.
 
     Raises:
-        MachineError: If the connection to another process was lost in the block (with the message of that process if it
-            reported one), or if the launch ran a command before.
+        InputError: If the connection to another process was lost in the block because that found wrong input.
+        MachineError: If the connection was lost otherwise (with the message of that process if it reported one), or if
+            the launch ran a command before.
     """
     if current_process().world == 1:
         yield
@@ -114,14 +116,14 @@ def direct_processes() -> Iterator[None]:
         with _watch_peers(channel):
             yield
     except BaseException as error:
-        channel.send(Order(None, code=_exit_code(error)))
-        lost = is_lost_connection(error)
-        failure = channel.failure() if lost else None
-        if failure or lost:
-            raise MachineError(
-                f"{failure or 'the connection to another process of this launch was lost.'} {_RESUMES}"
-            ) from error
-        raise
+        cause = error
+        if is_lost_connection(error):
+            lost = "the connection to another process of this launch was lost."
+            cause = channel.failure() or MachineError(f"{lost} {_RESUMES}")
+        channel.send(Order(None, code=_exit_code(cause)))
+        if cause is error:
+            raise
+        raise cause from error
     channel.send(Order(None))
     _close_process_group()
 
@@ -162,7 +164,7 @@ def follow_orders(train: Callable[[Order], Any]) -> NoReturn:
     except Exception as error:
         lost = is_lost_connection(error)
         if not lost:
-            channel.report(str(error) or type(error).__name__)
+            channel.report(error)
         main_code = None
         with suppress(RuntimeError):  # the store is gone with its host
             main_code = channel.end_code(_END_TIMEOUT_S)
@@ -185,7 +187,8 @@ def exchange(text: str = "") -> list[str]:
     All processes call it equally often. It needs no process group, and waits for hours if another process takes as long.
 
     Raises:
-        MachineError: In process 0, if another process failed meanwhile.
+        InputError: In process 0, if another process found wrong input meanwhile.
+        MachineError: In process 0, if another process failed otherwise.
         SystemExit: In the others, with the exit code of process 0, if that has ended.
     """
     return [text] if current_process().world == 1 else _open_channel().exchange(text)
@@ -251,7 +254,7 @@ class _Channel:
         self._set(keys[self.process.rank], text)
         while not self._store.check(keys):
             if self.process.main and (failure := self.failure()):
-                raise MachineError(f"{failure} {_RESUMES}")
+                raise failure
             if not self.process.main and (code := self.end_code()) is not None:
                 raise SystemExit(code)
             time.sleep(_POLL_S)
@@ -266,13 +269,19 @@ class _Channel:
             time.sleep(_POLL_S)
         return int(self._store.get("end"))
 
-    def report(self, message: str) -> None:
-        """Report an error message of this process to process 0."""
-        self._set("failed", f"process {self.process.rank}: {message.rstrip('.')}.")
+    def report(self, error: BaseException) -> None:
+        """Report an error of this process to process 0."""
+        problems = [vars(problem) for problem in error.problems] if isinstance(error, InputError) else []
+        message = f"process {self.process.rank}: {(str(error) or type(error).__name__).rstrip('.')}. {_RESUMES}"
+        self._set("failed", json.dumps({"problems": problems, "message": message}))
 
-    def failure(self) -> str | None:
-        """Return the last error message that another process reported; None if there is none."""
-        return self._store.get("failed").decode() if self._store.check(["failed"]) else None
+    def failure(self) -> PocketBertError | None:
+        """Return the last error that another process reported, None without one. Wrong input has the message of one process."""
+        if not self._store.check(["failed"]):
+            return None
+        reported = json.loads(self._store.get("failed"))
+        problems = [Problem(**problem) for problem in reported["problems"]]
+        return InputError(problems) if problems else MachineError(reported["message"])
 
     def _set(self, key: str, value: str) -> None:
         """Set a key of the store, and wait until it has arrived, because this process may end right after."""
@@ -294,13 +303,16 @@ def _watch_peers(channel: _Channel) -> Iterator[None]:
         """End this process some seconds after another one failed, unless the block has ended by then."""
         while not block_ended.wait(1.0):
             try:
-                code = (1 if channel.failure() else 0) if main else channel.end_code() or 0
+                failure = channel.failure() if main else None
+                code = (_exit_code(failure) if failure else 0) if main else channel.end_code() or 0
             except RuntimeError:  # the store is gone: so is the launcher, which ends its processes itself
                 return
             if code and not block_ended.wait(_STUCK_S):
-                if main:
-                    print(f"Error: {channel.failure()} {_RESUMES}", file=sys.stderr, flush=True)
+                if failure:
+                    problems = failure.problems if isinstance(failure, InputError) else [failure]
+                    print(format_error([str(p) for p in problems]), file=sys.stderr, flush=True)
                     channel.send(Order(None, code=code))
+                    time.sleep(2 * _POLL_S)  # until the others have read it: the store may end with this process
                 os._exit(code)  # as a kill would: checkpoints are whole at any moment, and the lock ends with us
 
     threading.Thread(target=watch, daemon=True, name="pocketbert-watch").start()

@@ -401,6 +401,12 @@ class Recipe(Section):
         """Whether the student keeps only a part of its vocabulary."""
         return self.student is not None and self.student.vocabulary is not None
 
+    @property
+    def learns_without_labels(self) -> bool:
+        """Whether a stage learns from a model, about rows without labels, in the word pieces that the model reads."""
+        reads_alike = self.student is None or not self.student.reads_otherwise
+        return reads_alike and self.column is None and any(stage.is_taught(self.task) for stage in self.distill)
+
     def _head_problems(self) -> list[str]:
         """Return sentences about settings that several heads cannot have, or about a `task` that contradicts `tasks`."""
         if (self.tasks is not None) is not (self.task is TaskName.SEVERAL):
@@ -455,8 +461,7 @@ class Recipe(Section):
                 )
             if self.task_row.labels is LabelKind.SPANS and source.text_pair is not None:
                 problems.append(f"{key}: {self.task} takes one text")
-        section = self.student.vocabulary if self.student is not None else None
-        if section is not None and section.reads_otherwise:
+        if self.student is not None and self.student.reads_otherwise:
             problems.append(
                 "data.transfer: a student whose vocabulary is split otherwise (student.vocabulary.at_least, resplit) learns on "
                 "labelled rows only: leave one of both out"

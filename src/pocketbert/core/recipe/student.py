@@ -196,6 +196,11 @@ class StudentSection(Section):
         None, description="Keep only some pieces of the vocabulary; {} for those of the training rows. Default all."
     )
 
+    @property
+    def reads_otherwise(self) -> bool:
+        """Whether student and teacher may split training rows into different tokens."""
+        return self.vocabulary is not None and self.vocabulary.reads_otherwise
+
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, values: object) -> object:

@@ -7,9 +7,11 @@ masked text of a stage, and `copy_general_weights` copies the weights that gener
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ from pocketbert.core.data.column_names import BadRows
 from pocketbert.core.data.files import read_rows
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.disk.destination import remove_new_folders_on_error, resolve_output_folder
-from pocketbert.core.disk.files import read_json, sha256_json
+from pocketbert.core.disk.files import path_bytes, read_json, sha256_json
 from pocketbert.core.disk.ownership import remove
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family, Objective
@@ -97,7 +99,8 @@ def prepare_corpora(recipe: Recipe, output: Path) -> list[Path]:
 def write_corpora(section: CorpusSection, tokenizer: Path, destination: Path) -> list[Path]:
     """Tokenize each text source into a folder of `destination`, except sources that are tokenized corpora already.
 
-    If a launcher started several processes, all of them call it, and each tokenizes other sources in turn.
+    If a launcher started several processes, all of them call it. Each tokenizes sources of its own, or its part of the
+    texts of a source that is divided; the corpora have the bytes that one process would write.
 
     Args:
         section: Sources and settings.
@@ -107,17 +110,42 @@ def write_corpora(section: CorpusSection, tokenizer: Path, destination: Path) ->
     Returns:
         The corpora's folders in the order of the sources, when all are written.
     """
-    from pocketbert.distill.text.writer import write_corpus
+    from pocketbert.distill.text.writer import tokenize_share, write_corpus
 
-    process, destination = current_process(), Path(exchange(str(destination))[0])
     settings = CorpusSettings.model_validate({k: getattr(section, k) for k in CorpusSettings.model_fields})
-    new = {n: destination / f"{n:02d}" for n, source in enumerate(section.sources) if not is_prepared(source)}
-    for number in [*new][process.rank :: process.world]:
-        source = section.sources[number]
-        info = write_corpus(_read_texts(source), tokenizer, settings, new[number])
-        print_note(f"  {source.title}: {info.texts:,} texts, {info.rows:,} rows, {info.tokens:,} tokens")
+    new = [n for n, source in enumerate(section.sources) if not is_prepared(source)]
+    plan = exchange(json.dumps([str(destination), _deal_sources([section.sources[n] for n in new])]))[0]
+    folder, dealt = json.loads(plan)
+    process = current_process()
+    for number, rank in sorted(zip(new, dealt, strict=True), key=lambda item: item[1] is not None):
+        source, divided = section.sources[number], rank is None
+        if divided and not process.main:
+            tokenize_share(_read_texts(source), tokenizer)
+        elif divided or rank == process.rank:
+            written = Path(folder) / f"{number:02d}"
+            info = write_corpus(_read_texts(source), tokenizer, settings, written, divided=divided)
+            print_note(f"  {source.title}: {info.texts:,} texts, {info.rows:,} rows, {info.tokens:,} tokens")
     exchange()
-    return [new.get(number, Path(str(source.path))) for number, source in enumerate(section.sources)]
+    paths = {number: Path(folder) / f"{number:02d}" for number in new}
+    return [paths.get(number, Path(str(source.path))) for number, source in enumerate(section.sources)]
+
+
+def _deal_sources(sources: Sequence[CorpusSource]) -> list[int | None]:
+    """Return for each source the rank of the process that tokenizes it; None if all processes divide its texts.
+
+    A whole source is the least work, since every process reads all texts of a divided one. Divided are sources larger
+    than one process's part of all bytes, those of unknown size, and those that are too few for another whole one each.
+    """
+    world = current_process().world
+    if world == 1:
+        return [0] * len(sources)
+    sizes = [float("inf") if s.path is None or not Path(s.path).exists() else path_bytes(Path(s.path)) for s in sources]
+    part = sum(size for size in sizes if isfinite(size)) / world
+    whole = sorted((n for n, size in enumerate(sizes) if size <= part), key=lambda n: -sizes[n])
+    dealt: list[int | None] = [None] * len(sources)
+    for place, number in enumerate(whole[: len(whole) // world * world]):
+        dealt[number] = place % world
+    return dealt
 
 
 def _read_texts(source: DataSource) -> Iterator[str]:

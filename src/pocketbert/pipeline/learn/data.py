@@ -207,7 +207,7 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
         notes.append(note)
     notes += [n for r in reports for n in warn_about_majority(r, task)] + note_similar_labels(reports[0])
     names = {name: Path(source.title).name for name, source in _named_sources(section)}
-    taught = unlabelled.get("train", []) if _learns_without_labels(recipe) else []
+    taught = unlabelled.get("train", []) if recipe.learns_without_labels else []
     report = DataReport(
         max_length=tokenizer.max_length,
         splits=reports,
@@ -293,19 +293,6 @@ def _named_by_answers(
     return [Example("", None, (Span(0, 1, label),), 1) for label in dict.fromkeys(tags)]
 
 
-def _learns_without_labels(recipe: Recipe) -> bool:
-    """Return whether a stage learns from the teacher about rows without labels.
-
-    It is false if a column of answers is the teacher, which says nothing about rows that have no answer, and if the
-    student splits words into other pieces than the teacher.
-    """
-    if recipe.column is not None:
-        return False
-    vocabulary = recipe.student.vocabulary if recipe.student is not None else None
-    is_taught = any(stage.is_taught(recipe.task) for stage in recipe.distill)
-    return is_taught and (vocabulary is None or not vocabulary.reads_otherwise)
-
-
 def _read_parts(recipe: Recipe) -> tuple[dict[str, list[Example]], int, dict[str, list[Example]]]:
     """Read the rows and divide them into train, eval and holdout, so that no row is in two of them.
 
@@ -376,7 +363,7 @@ def _read_sources(recipe: Recipe) -> tuple[dict[str, list[Example]], dict[str, l
     rows, unlabelled = dict[str, list[Example]](), dict[str, list[Example]]()
     problems, task = list[Problem](), recipe.task_row
     needs_labels = recipe.teacher.finetune is not None or any(s.needs_labels(recipe.task) for s in recipe.distill)
-    may_lack = _learns_without_labels(recipe) and not needs_labels
+    may_lack = recipe.learns_without_labels and not needs_labels
     for name, source in _named_sources(recipe.data):
         try:
             if task.heads:

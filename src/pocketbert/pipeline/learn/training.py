@@ -457,7 +457,7 @@ def _prepare_stage_rows(learning: Learning, number: int, at: StepPaths) -> tuple
     stage, section = recipe.distill[number], recipe.student
     if stage.general:
         return general_rows(recipe, learning.model, number, learning.corpora, learning.general_teacher), []
-    resplits = section is not None and section.vocabulary is not None and section.vocabulary.reads_otherwise
+    resplits = section is not None and section.reads_otherwise
     has_more = not resplits and (learning.transfer is not None or bool(data.unlabelled))
     is_taught = stage.is_taught(recipe.task) and has_more
     is_mixed = is_taught or (stage.on_augmented and recipe.data.mix is not None)

@@ -143,7 +143,12 @@ class TeachingCluster:
         try:
             found: list[list[Array]] = self._ray.get(answers)
         except self._ray.exceptions.RayError as error:
-            reason = str(error).strip().splitlines()[-1]
-            what = f"a process of Ray failed: {reason:.300}"
-            raise MachineError(f"{what} What is answered is kept: the same command continues.") from error
+            reason = f"failed: {str(error).strip().splitlines()[-1]:.300}"
+            if isinstance(error, self._ray.exceptions.RayActorError) and "creation task" not in str(error):
+                reason = (
+                    f"was started anew {_RESTARTS} times and died again. It needs more memory than there is (fewer --workers, a "
+                    "smaller --batch), or something ends it."
+                )
+            what = "What is answered is kept: the same command continues."
+            raise MachineError(f"a process of Ray {reason} {what}") from error
         return found

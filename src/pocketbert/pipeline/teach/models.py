@@ -42,9 +42,12 @@ _TASK_HEADS = {
 
 
 class _Model:
-    """A transformers model with its tokenizer, and the task that its head is for."""
+    """A transformers model with its tokenizer, and the task that its head is for.
 
-    def __init__(self, name: str, task: str | None, max_length: int | None) -> None:
+    Without weights, which are then not read from the disk, it is checked and described, and does not run.
+    """
+
+    def __init__(self, name: str, task: str | None, max_length: int | None, with_weights: bool) -> None:
         import torch
         import transformers
 
@@ -54,12 +57,15 @@ class _Model:
         transformers.utils.logging.disable_progress_bar()  # the answers have one
         logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)  # a warning to the authors of libraries
         safe: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
+        place = {} if with_weights else {"device_map": "meta"}  # the names of the weights are read and compared
         try:
             config = transformers.AutoConfig.from_pretrained(path, **safe)
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(path, **safe)
             self.head = _find_head(config, path, task)
             auto = getattr(transformers, _HEADS.get(self.head, "AutoModel"))
-            self.model, info = auto.from_pretrained(path, use_safetensors=True, output_loading_info=True, **safe)
+            self.model, info = auto.from_pretrained(
+                path, use_safetensors=True, output_loading_info=True, **place, **safe
+            )
         except InputError:
             raise
         except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
@@ -68,12 +74,12 @@ class _Model:
             raise InputError(
                 Problem(name, what, "A folder needs config.json, a tokenizer and .safetensors weights.")
             ) from error
-        if self.head and (untrained := [key for key in info["missing_keys"] if "position_ids" not in key]):
+        if self.head and (untrained := sorted(key for key in info["missing_keys"] if "position_ids" not in key)):
             what = f"its checkpoint lacks weights, which would answer at random: {shorten_list(untrained)}."
             raise InputError(
                 Problem(name, what, "Give a fine-tuned model, or --task feature-extraction for its vectors.")
             )
-        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        device = torch.accelerator.current_accelerator() if with_weights and torch.accelerator.is_available() else None
         self.model.eval().float().to(device)
         self.config, self.path = self.model.config, path
         if self.tokenizer.pad_token is None:  # decoders have none
@@ -159,7 +165,7 @@ def _find_length(config: Any, tokenizer: Any) -> int:
 
 
 def open_teacher_model(
-    name: str, task: str | None = None, max_length: int | None = None, batch: int = 32
+    name: str, task: str | None = None, max_length: int | None = None, batch: int = 32, with_weights: bool = True
 ) -> ModelTeacher:
     """Open a model of transformers as a teacher that answers rows.
 
@@ -168,11 +174,13 @@ def open_teacher_model(
         task: Task that the model is used for; None for the task of the class in its configuration.
         max_length: Longest input in tokens; None for what the model takes, at most 512.
         batch: Number of rows that the model computes at once.
+        with_weights: Whether it is to answer. If not, its weights are not read: form and labels of its answers are known, and all
+            errors are raised.
 
     Raises:
         InputError: If the model cannot be opened, has no safetensors weights, has several heads, or has no trained head.
     """
-    return ModelTeacher(_Model(name, task, max_length), task, batch)
+    return ModelTeacher(_Model(name, task, max_length, with_weights), task, batch)
 
 
 class ModelTeacher:
@@ -341,13 +349,17 @@ def open_zero_shot(
     several: bool = False,
     max_length: int | None = None,
     batch: int = 32,
+    with_weights: bool = True,
 ) -> ZeroShotTeacher:
-    """Open a model of inference as a teacher of labels that it was not trained on; see `ZeroShotTeacher`.
+    """Open a model of inference as a teacher of labels that it was not trained on.
+
+    See `ZeroShotTeacher`, and `open_teacher_model` for `with_weights`.
 
     Raises:
         InputError: If the model cannot be opened, or is no model of inference.
     """
-    return ZeroShotTeacher(_Model(name, TaskName.TEXT_CLASSIFICATION, max_length), labels, template, several, batch)
+    model = _Model(name, TaskName.TEXT_CLASSIFICATION, max_length, with_weights)
+    return ZeroShotTeacher(model, labels, template, several, batch)
 
 
 def _form_of(config: Any, task: str | None) -> AnswerForm:

@@ -53,7 +53,7 @@ def start_teaching(models: Sequence[str], source: DataSource, output: Path, opti
         from pocketbert.pipeline.teach.cluster import TeachingCluster
 
         cluster = TeachingCluster(partial(_open_teachers, models, options, output), options)
-    teachers = _open_teachers(models, options, output)
+    teachers = _open_teachers(models, options, output, with_weights=cluster is None)
     weights = [float(weight) for weight in options.weights] or [1.0] * len(teachers)
     settings = TeachSettings(source, output, options.column, weights, options.top, options.overwrite, asked)
     return teach(teachers, settings, cluster)
@@ -119,10 +119,13 @@ def _check_options(models: Sequence[str], options: TeachOptions) -> None:
         raise InputError(problems)
 
 
-def _open_teachers(models: Sequence[str], options: TeachOptions, output: Path) -> list[Teacher]:
+def _open_teachers(
+    models: Sequence[str], options: TeachOptions, output: Path, with_weights: bool = True
+) -> list[Teacher]:
     """Open the teachers that the options name. The modules for transformers and for HTTP are imported only here.
 
-    `output` is the file that is written; requests to a language model are kept beside it.
+    `output` is the file that is written; requests to a language model are kept beside it. Without weights, the teachers
+    are checked and described only.
     """
     if options.endpoint is not None:
         from pocketbert.pipeline.teach.endpoint import open_endpoint
@@ -134,8 +137,9 @@ def _open_teachers(models: Sequence[str], options: TeachOptions, output: Path) -
     length, batch = options.max_length, options.batch
     if options.labels:
         several = options.task == TaskName.MULTI_LABEL
-        return [open_zero_shot(name, options.labels, options.template, several, length, batch) for name in models]
-    return [open_teacher_model(name, options.task, length, batch) for name in models]
+        given = options.labels, options.template, several, length, batch, with_weights
+        return [open_zero_shot(name, *given) for name in models]
+    return [open_teacher_model(name, options.task, length, batch, with_weights) for name in models]
 
 
 def parse_labels(texts: Sequence[str]) -> dict[str, str]:
