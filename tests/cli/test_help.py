@@ -94,10 +94,7 @@ def list_commands(cli: Cli, group: str) -> dict[str, list[tuple[str, str]]]:
     return sections
 
 
-def test_commands_are_listed_in_groups_with_a_whole_sentence_of_at_most_80_columns(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+def test_commands_are_listed_in_groups_with_a_whole_sentence_in_a_terminal_of_80_columns(cli: Cli) -> None:
     assert {title: [name for name, _ in rows] for title, rows in list_commands(cli, "").items()} == {
         "The whole chain": ["run", "finetune", "distill", "demo", "plan"],
         "Single steps": ["teach", "export", "quantize", "verify", "pack"],
@@ -108,7 +105,7 @@ def test_commands_are_listed_in_groups_with_a_whole_sentence_of_at_most_80_colum
         for rows in list_commands(cli, group).values():
             for name, line in rows:
                 assert line.startswith(f"  {name} ")
-                assert len(line) <= 80, line
+                assert len(line) <= 78, line  # help leaves two columns free
                 assert re.search(r" [A-Z][a-z]+,? .*\w\.$", line), f"cut off, or no sentence: {line}"
 
 
@@ -128,6 +125,7 @@ def test_a_command_line_builds_one_command_and_says_what_all_of_them_say(
     words: str, cli: Cli, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["pocketbert", *words.split()])
+    monkeypatch.setenv("COLUMNS", "82")  # two remain free in a terminal; the runner of tests prints 80
     with pytest.raises(SystemExit) as ended:
         main()
     whole, alone = cli(*words.split()), capsys.readouterr()

@@ -36,6 +36,15 @@ def trio(task: Task, finished_tflite: Path, finished_coreml: Path, tmp_path_fact
     return folder
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test for each mutation of the kind whose name the test takes; those beyond the usual number are slow."""
+    for kind, (count, more) in COUNTS.items():
+        if f"{kind}_mutation" in metafunc.fixturenames:
+            cases = [pytest.param(m, id=m.name) for m in mutations(kind, count)]
+            cases += [pytest.param(m, id=m.name, marks=pytest.mark.slow) for m in mutations(kind, more, first=count)]
+            metafunc.parametrize(f"{kind}_mutation", cases)
+
+
 @pytest.fixture(scope="session")
 def outputs(task: Any, trio: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for what commands print and remember; the libraries that they need are loaded."""

@@ -81,7 +81,7 @@ def plan(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace these files if they exist.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Show what a student would weigh and take, before it is trained.
+    """Show what a student would weigh and take before training.
 
     Students of some shapes, and the chosen one, are exported with random weights and timed, and the figures of the others
     are estimated from these. Exit code 3: none is inside the limits.

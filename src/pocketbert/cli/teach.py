@@ -136,7 +136,7 @@ def teach(
     overwrite: options.OverwriteFile = False,
     json: options.Json = False,
 ) -> None:
-    """Write teachers' answers into a column, for a student to learn.
+    """Write teachers' answers into a column, to teach a student.
 
     Teachers are classifiers, taggers, question-answering models, rerankers and sentence encoders. A student with any
     tokenizer learns from the file: pocketbert run --data FILE. If the command was interrupted, the same command
