@@ -64,7 +64,8 @@ class DataReport(BaseModel):
     Attributes:
         max_length: Length in tokens at which rows are truncated.
         splits: One report per split.
-        train_in_eval: Training rows that also occur in eval; they are left out of training.
+        train_in_eval: Training rows that also occur in eval, or overlap with texts that were divided from them for eval; they are left
+            out of training.
         unlabelled: Number of rows without a label, by the name of their file.
         taught: Names of the files whose unlabelled rows get their labels from the teacher; unlabelled rows of other
             files are left out.

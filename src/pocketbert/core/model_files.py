@@ -217,6 +217,17 @@ def dump_model(model: Any) -> bytearray:
         def StartVector(self, elemSize: int, numElems: int, alignment: int) -> Any:  # noqa: N802, N803
             return super().StartVector(elemSize, numElems, _ALIGNMENT if elemSize == 1 else alignment)
 
+        def CreateNumpyVector(self, x: NDArray[np.generic]) -> Any:  # noqa: N802
+            if x.dtype != np.uint8:
+                return super().CreateNumpyVector(x)
+            self.StartVector(
+                1, x.size, _ALIGNMENT
+            )  # what flatbuffers does, without its three copies of a table of weights
+            self.head -= x.size
+            memoryview(self.Bytes)[self.head : self.head + x.size] = memoryview(np.ascontiguousarray(x))
+            self.vectorNumElems = x.size
+            return self.EndVector()
+
     size = sum(len(b.data) for b in model.buffers if b.data is not None)
     builder = AligningBuilder(size + _ROOM)  # one that is too small doubles itself
     builder.Finish(model.Pack(builder), file_identifier=IDENTIFIER)

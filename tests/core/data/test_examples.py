@@ -15,7 +15,14 @@ from pydantic import ValidationError
 from pocketbert.core.data.reading import read_examples, read_labelled_examples
 from pocketbert.core.data.source import DataSource
 from pocketbert.core.errors import InputError
-from pocketbert.core.predict.examples import Example, GoldAnswer, drop_duplicates_of, hold_out, hold_out_share
+from pocketbert.core.predict.examples import (
+    Example,
+    GoldAnswer,
+    drop_duplicates_of,
+    drop_overlapping,
+    hold_out,
+    hold_out_share,
+)
 from pocketbert.core.predict.spans import Span
 from pocketbert.core.tasks import LabelKind
 
@@ -355,6 +362,31 @@ def test_rows_that_occur_elsewhere_are_dropped() -> None:
     left, dropped = drop_duplicates_of(examples(["a", "B ", "c", "b"]), examples(["b", "d"]))
     assert [e.text for e in left] == ["a", "c"]
     assert dropped == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "drops"),
+    [
+        ("a charming and often", True),  # a part of a held-out text
+        ("It 's A charming and often affecting journey . ", True),  # the same text
+        ("yes , it 's a charming and often affecting journey . they say", True),  # a held-out text is a part of it
+        ("an affecting journey", False),  # three words stand anywhere
+        ("charming and often affecting films", False),  # neither is a part of the other
+        ("uncharming and often affecting", False),  # whole words only
+        ("a charming and oft", False),
+        ("", False),
+    ],
+)
+def test_rows_that_say_what_held_out_rows_say_are_dropped(text: str, drops: bool) -> None:
+    held = examples(["it 's a charming and often affecting journey .", "an affecting journey", ""])
+    rows = examples([text, "another text with the same label"])
+    assert drop_overlapping(rows, held) == ((rows[1:], 1) if drops else (rows, 0))
+
+
+def test_pairs_and_the_last_row_of_a_label_are_kept_whatever_they_say() -> None:
+    held = [Example("is this the only one", None, "a", 1)]
+    pair, alone = Example("is this the only one", "yes", "a", 2), Example("so is this the only one", None, "b", 3)
+    assert drop_overlapping([pair, alone], held) == ([pair, alone], 0)
 
 
 @given(TEXTS, TEXTS, st.floats(0.05, 0.5))

@@ -1,12 +1,14 @@
 """Labelled examples: texts with what is known of them, and their division into training and held-out rows.
 
 - `Example` is one row: a text or a pair with its label, or with a teacher's answer. `unlabelled_example` makes one of a text without a label.
-- `hold_out`, `hold_out_share` and `drop_duplicates_of` divide rows by the hash of their text, not by their order.
+- `hold_out`, `hold_out_share` and `drop_duplicates_of` divide rows by the hash of their text, not by their order; `drop_overlapping` drops rows
+  that say what held-out rows say.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -218,3 +220,60 @@ def drop_duplicates_of(examples: Sequence[Example], others: Sequence[Example]) -
     other_digests = {e.digest for e in others}
     remaining = [e for e in examples if e.digest not in other_digests]
     return remaining, len(examples) - len(remaining)
+
+
+_LEAST_WORDS = 4
+"""Fewest words of a text that shows where it comes from; shorter ones are part of many texts."""
+
+
+def drop_overlapping(examples: Sequence[Example], others: Sequence[Example]) -> tuple[list[Example], int]:
+    """Drop the examples whose text is a part of a text of `others`, or has one of theirs as a part, word for word.
+
+    Phrases of one sentence are such rows (SST-2): a model that has learnt one knows the answer to the other, and its score on them
+    tells little about new texts. Texts of fewer than four words and rows with a second text or choices are not compared, and
+    rows with a label that no other row would have are kept.
+
+    Args:
+        examples: The rows to train on.
+        others: The rows that were divided from them.
+
+    Returns:
+        The remaining rows, and the number of rows that were dropped.
+    """
+    known = [words for row in others if len(words := _words(row)) >= _LEAST_WORDS]
+    known_texts, known_runs = "\n".join(map(_join, known)), {run for words in known for run in _runs(words)}
+    by_first_run = defaultdict[str, list[str]](list)
+    for words in known:
+        by_first_run[_runs(words)[0]].append(_join(words))
+
+    def overlaps(row: Example) -> bool:
+        """Return whether the row's text is a part of a known text, or a known text is a part of it."""
+        words = _words(row)
+        text, runs = _join(words), _runs(words)  # the runs are looked up first: few rows share one
+        if runs and runs[0] in known_runs and text in known_texts:
+            return True
+        return any(part in text for run in set(runs) for part in by_first_run.get(run, ()))
+
+    dropped = [overlaps(row) for row in examples]
+    kept_labels = {name for row, drop in zip(examples, dropped, strict=True) if not drop for name in label_names(row)}
+    remaining = [
+        row
+        for row, drop in zip(examples, dropped, strict=True)
+        if not drop or not kept_labels.issuperset(label_names(row))
+    ]
+    return remaining, len(examples) - len(remaining)
+
+
+def _words(row: Example) -> list[str]:
+    """Return the lower-case words of a row's only text; none if it has a second text or choices."""
+    return [] if row.pair is not None or row.choices else text_key(row.text).split()
+
+
+def _runs(words: Sequence[str]) -> list[str]:
+    """Return all runs of four consecutive words; none of a shorter text."""
+    return [_join(words[i : i + _LEAST_WORDS]) for i in range(len(words) - _LEAST_WORDS + 1)]
+
+
+def _join(words: Sequence[str]) -> str:
+    """Return words as one text with a blank at each end, so that only whole words are found in it."""
+    return f" {' '.join(words)} "

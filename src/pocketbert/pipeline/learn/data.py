@@ -35,7 +35,13 @@ from pocketbert.core.heads import Head, Prepared, make_head
 from pocketbert.core.heads.several import check_head_rows, read_head_rows, resolve_head_labels
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.models.folder import DEMO_TEACHER, NEXT_SENTENCE_HEAD, ModelFolder, list_weight_names
-from pocketbert.core.predict.examples import Example, drop_duplicates_of, hold_out, hold_out_share
+from pocketbert.core.predict.examples import (
+    Example,
+    drop_duplicates_of,
+    drop_overlapping,
+    hold_out,
+    hold_out_share,
+)
 from pocketbert.core.predict.inputs import Encoded, Text
 from pocketbert.core.predict.scores import LEAST_FIT_ROWS
 from pocketbert.core.predict.sentence_settings import read_similarity
@@ -297,8 +303,8 @@ def _read_parts(recipe: Recipe) -> tuple[dict[str, list[Example]], int, dict[str
     """Read the rows and divide them into train, eval and holdout, so that no row is in two of them.
 
     Returns:
-        The rows of each part that has any, the number of training rows that were dropped because they are in eval, and,
-        for files in which only some rows have a label, the rows without one, by part.
+        The rows of each part that has any, the number of training rows that were dropped because they are in eval (or, if eval was
+        divided from them, overlap with its texts), and, for files in which only some rows have a label, the rows without one, by part.
 
     Raises:
         InputError: If no row is left to train on or to score on.
@@ -317,6 +323,9 @@ def _read_parts(recipe: Recipe) -> tuple[dict[str, list[Example]], int, dict[str
     train, held = hold_out(raw.get("train", []), section.holdout)
     train, leaked = drop_duplicates_of(train, raw.get("eval", []))
     held, _ = drop_duplicates_of(held, raw.get("eval", []))
+    if section.eval is not None and section.eval.fraction is not None:
+        train, overlapping = drop_overlapping(train, raw["eval"])
+        leaked += overlapping
     if "train" in raw and not train:
         what = f"no training row is left: {leaked:,} also occur in eval and {len(held):,} are held out."
         fix = "Give other rows to data.train or data.eval, or a smaller data.holdout."

@@ -21,7 +21,7 @@ from pocketbert.core.families import Family
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.heads.several import read_head_rows
 from pocketbert.core.metrics import METRICS, Direction
-from pocketbert.core.predict.examples import Example, drop_duplicates_of, label_names
+from pocketbert.core.predict.examples import Example, drop_duplicates_of, drop_overlapping, label_names
 from pocketbert.core.predict.predictor import TorchPredictor
 from pocketbert.core.predict.scores import Score
 from pocketbert.core.predict.sentence_settings import Pooling
@@ -106,12 +106,16 @@ def add_validation(parts: dict[str, list[Example]], recipe: Recipe) -> list[str]
             if source and source.fraction
             else min(ceil(_SHARE * len(train)), _MOST_TAKEN)
         )
-        parts["train"], parts[VALIDATION] = _take_rows(
-            train, count, recipe.seed, recipe.task is TaskName.FEATURE_EXTRACTION
+        rest, parts[VALIDATION] = _take_rows(train, count, recipe.seed, recipe.task is TaskName.FEATURE_EXTRACTION)
+        parts["train"], overlapping = drop_overlapping(rest, parts[VALIDATION])
+        left_out = (
+            f"; {overlapping:,} more are left out, as their texts are parts of theirs or contain one"
+            if overlapping
+            else ""
         )
         note = (
             f"{len(parts[VALIDATION]):,} of {len(train):,} training rows choose checkpoints instead of being trained on "
-            "(data.validation names other rows, training.evaluate_every=0 trains on all)"
+            f"(data.validation names other rows, training.evaluate_every=0 trains on all){left_out}"
         )
     else:
         if recipe.training.seeds > 1:
