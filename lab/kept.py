@@ -188,7 +188,7 @@ def train_alone(name: str, data: Path, work: Path, seed: int) -> None:
         (shutil.copytree if (folder / finished).is_dir() else shutil.copyfile)(folder / finished, target)
     settings = [s for s in SETS[name].list_settings(data, work, seed) if not s.startswith("student=")]
     if SETS[name].validation is None:  # as a run that compares students does
-        settings.append("data.validation={fraction: 0.1}")
+        settings.append("data.validation={fraction: 0.1, at_most: 1000}")
     began = _children_cpu()
     run_pocketbert("distill", SETS[name].recipe, "-o", str(alone), "student={layers: 3}", *settings)
     write_json(folder / ALONE_FILE, {"cpu_s": _children_cpu() - began})

@@ -218,6 +218,7 @@ def dump_model(model: Any) -> bytearray:
             return super().StartVector(elemSize, numElems, _ALIGNMENT if elemSize == 1 else alignment)
 
         def CreateNumpyVector(self, x: NDArray[np.generic]) -> Any:  # noqa: N802
+            """Write a vector, and return its place; weights, which are bytes, are copied once."""
             if x.dtype != np.uint8:
                 return super().CreateNumpyVector(x)
             self.StartVector(

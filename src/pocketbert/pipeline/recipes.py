@@ -236,7 +236,7 @@ def starting_recipe(
         text = _fill_start(text, {"  max_length": str(longest), "export": export})
     recipe = parse_recipe(text, recipe_file, overrides)
     split = f"{len(rows):,} rows to train on"
-    if recipe.data.eval is not None and (share := recipe.data.eval.fraction) is not None:
+    if recipe.data.eval is not None and (share := recipe.data.eval.share_of(len(rows))):
         split = f"{len(rows):,} rows, of which {share:.0%} decide the score and are not trained on (chosen by the hash of the text)"
     notes = [columns.note, f"task: {task}, from the labels" if files.task is None else f"task: {task}", split]
     if may_compare and not any(override.startswith("student") for override in overrides):

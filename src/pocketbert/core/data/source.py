@@ -252,15 +252,26 @@ class EvalSource(DataSource):
         description="Share of the training rows to score on instead of training on them, chosen by the hash of their text; "
         "instead of path and dataset.",
     )
+    at_most: int | None = Field(
+        None, ge=1, description="Most rows that a fraction takes: of large files a tenth is more than a score needs."
+    )
+
+    def share_of(self, rows: int) -> float:
+        """Return the share of so many training rows that the fraction takes, 0 without a fraction."""
+        return min(self.fraction or 0.0, (self.at_most or rows) / max(rows, 1))
 
     def _check_origin(self) -> None:
-        """Raise ValueError unless either a fraction and no other field, or exactly one of `path` and `dataset`, is given."""
+        """Raise ValueError unless either a fraction (and its `at_most`), or exactly one of `path` and `dataset`, is given."""
         if self.fraction is None:
+            if self.at_most is not None:
+                raise ValueError("at_most: limits a fraction of the training rows, and there is none; leave it out")
             if self.path is None and self.dataset is None:
                 raise ValueError("give 'path', 'dataset', or a 'fraction' of the training rows, e.g. fraction: 0.1")
             super()._check_origin()
             return
         fields = type(self).model_fields.items()  # by value: a resolved recipe names every key
-        others = sorted(k for k, field in fields if k != "fraction" and getattr(self, k) != field.default)
+        others = sorted(
+            k for k, field in fields if k not in ("fraction", "at_most") and getattr(self, k) != field.default
+        )
         if others:
             raise ValueError(f"{', '.join(others)}: a fraction of the training rows is read as they are; leave it out")

@@ -41,8 +41,8 @@ from pocketbert.pipeline.recipes import AnyRecipe, student_lines
 from pocketbert.pipeline.run import RECIPE_FILE, Run, logged
 from pocketbert.pipeline.run_folder import Permission
 
-_VALIDATION_SHARE = 0.1
-"""Share of the training rows that compare students, if the recipe names no validation rows."""
+_VALIDATION = EvalSource(fraction=0.1, at_most=1000)
+"""The training rows that compare students, if the recipe names no validation rows."""
 _LEAST_ROWS = 50
 """Fewest validation rows on which students are compared."""
 _BRIEF = 0.12
@@ -56,7 +56,7 @@ _MOST_COST = 2.2
 class AutoStudentRun(ChoosingRun):
     """A run that chooses its student if the recipe says `student: auto`; with another recipe it behaves as `ChoosingRun`.
 
-    If the recipe names no validation rows, a tenth of the training rows compare the students.
+    If the recipe names no validation rows, a tenth of the training rows compare the students, at most a thousand.
 
     Args:
         recipe: A recipe, or its file.
@@ -73,7 +73,7 @@ class AutoStudentRun(ChoosingRun):
         data = self.recipe.data
         self._adds_rows = data.validation is None
         if self._adds_rows:  # in the recipe, so that the plain recipe of the chosen student has the same rows
-            data = data.model_copy(update={"validation": EvalSource(fraction=_VALIDATION_SHARE)})
+            data = data.model_copy(update={"validation": _VALIDATION})
             self.recipe = self.recipe.model_copy(update={"data": data})
         self._choice = _StudentChoice(self, self.recipe)
 
@@ -123,7 +123,8 @@ class AutoStudentRun(ChoosingRun):
         for line in student_lines(self.recipe)[1:]:
             print_note(f"  {line}")
         if self._adds_rows:  # without them the student would learn from these rows, too
-            print_note(f"  and in the section data: validation: {{fraction: {_VALIDATION_SHARE:g}}}")
+            taken = f"fraction: {_VALIDATION.fraction:g}, at_most: {_VALIDATION.at_most}"
+            print_note(f"  and in the section data: validation: {{{taken}}}")
 
     def plan(self, until: str | None = None) -> list[tuple[str, str, str, str]]:
         """List the steps of the run, as `Run.plan` does, with the student that was chosen before.

@@ -314,7 +314,7 @@ def _read_parts(recipe: Recipe) -> tuple[dict[str, list[Example]], int, dict[str
     if section.train is None and section.transfer is not None:
         raw["train"] = _read_texts(recipe, raw.get("eval", []))
     if section.eval is not None and section.eval.fraction is not None:
-        raw["train"], raw["eval"] = _divide(raw["train"], section.eval.fraction, recipe.task)
+        raw["train"], raw["eval"] = _divide(raw["train"], section.eval.share_of(len(raw["train"])), recipe.task)
         judging, others = divide_by_own_label(raw["eval"])
         raw["train"] += others
         raw["eval"] = judging

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
 from pocketbert.core.data.reading import read_labelled_examples
-from pocketbert.core.data.source import DataSource
+from pocketbert.core.data.source import DataSource, EvalSource
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family
 from pocketbert.core.heads import Head, Prepared
@@ -38,7 +38,7 @@ VALIDATION = "validation"
 _LEAST_ROWS, _LEAST_PASSES = 1000, 2.0
 """Training rows, and passes over them, from which checkpoints are chosen by default: a tenth of fewer rows chooses at random, and
 what is read once or twice is not learnt by heart."""
-_SHARE, _MOST_TAKEN = 0.1, 500
+_TAKEN = EvalSource(fraction=0.1, at_most=500)
 _MOST_SCORES, _LEAST_SCORES, _LEAST_SCORED = 10, 6, 100
 _FREE = 0.15
 """Rows that can be scored for each row that is trained on, at 5 % of the time: a forward pass is a third of a training step."""
@@ -101,11 +101,7 @@ def add_validation(parts: dict[str, list[Example]], recipe: Recipe) -> list[str]
             f"(also in eval) and {trained:,} training rows"
         )
     elif source is not None or _are_taken_by_default(recipe, train):
-        count = (
-            ceil(source.fraction * len(train))
-            if source and source.fraction
-            else min(ceil(_SHARE * len(train)), _MOST_TAKEN)
-        )
+        count = ceil((source or _TAKEN).share_of(len(train)) * len(train) - 1e-6)  # 500 of 1,234 rows are 500
         rest, parts[VALIDATION] = _take_rows(train, count, recipe.seed, recipe.task is TaskName.FEATURE_EXTRACTION)
         parts["train"], overlapping = drop_overlapping(rest, parts[VALIDATION])
         left_out = (
