@@ -225,7 +225,7 @@ def dump_model(model: Any) -> bytearray:
                 1, x.size, _ALIGNMENT
             )  # what flatbuffers does, without its three copies of a table of weights
             self.head -= x.size
-            memoryview(self.Bytes)[self.head : self.head + x.size] = memoryview(np.ascontiguousarray(x))
+            memoryview(self.Bytes)[self.head : self.head + x.size] = np.ascontiguousarray(x).data
             self.vectorNumElems = x.size
             return self.EndVector()
 
