@@ -278,6 +278,8 @@ def test_only_tables_have_a_header(tmp_path: Path) -> None:
     assert guess_table_form(DataSource(path=str(path))) is None
     with pytest.raises(ValidationError, match="header: a fraction of the training rows is read as they are"):
         EvalSource.model_validate({"fraction": 0.1, "header": True})
+    with pytest.raises(ValidationError, match="at_most: limits a fraction of the training rows, and there is none"):
+        EvalSource.model_validate({"path": "a.csv", "at_most": 5})
 
 
 def test_rows_are_read_one_after_the_other(tmp_path: Path) -> None:

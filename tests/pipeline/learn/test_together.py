@@ -52,6 +52,17 @@ def count(data: RunData) -> dict[str, int]:
     return {name: len(split.examples) for name, split in data.splits.items()}
 
 
+def test_phrases_of_a_sentence_that_is_scored_are_not_trained_on(ready: Callable[..., Path], tmp_path: Path) -> None:
+    sentences = [f"the film number {i} is a fine thing of {i} parts" for i in range(200)]
+    rows = [{"text": t, "label": LABELS[i % 2]} for i, s in enumerate(sentences) for t in (s, " ".join(s.split()[3:]))]
+    path = write_lines(tmp_path / "rows.jsonl", rows)
+    found = load(ready({"train": {"path": str(path)}, "eval": {"path": None, "fraction": 0.4, "at_most": 80}}))
+    held, trained = ([e.text for e in found.splits[name].examples] for name in ("eval", "train"))
+    assert 50 < len(held) < 110
+    assert not [t for t in trained for h in held if t in h or h in t]
+    assert found.report.train_in_eval == len(rows) - len(held) - len(trained) > 20
+
+
 def texts_at(path: Path, rows: int, seed: int) -> dict[str, str]:
     path.write_text("".join(row["text"] + "\n" for row in task_rows(rows, seed)))
     return {"path": str(path)}

@@ -68,6 +68,7 @@ def examples(count: int) -> list[Example]:
         ({"evaluate_every": 5}, {}, 300, 1, 30),
         ({"seeds": 2}, {}, 300, 1, 30),
         ({}, {"validation": {"fraction": 0.2}}, 300, 1, 60),
+        ({}, {"validation": {"fraction": 0.2, "at_most": 40}}, 300, 1, 40),
     ],
     ids=str,
 )
@@ -82,6 +83,18 @@ def test_validation_rows_are_taken_from_the_training_rows_where_they_can_tell_so
     assert sorted(e.row for e in (*taken, *parts["train"])) == [*range(rows)]
     assert not {e.digest for e in taken} & {e.digest for e in parts["train"]}, "equal texts stay together"
     assert all(abs(count - wanted / 3) <= 3 for count in Counter(e.label for e in taken).values())
+
+
+def test_phrases_of_a_sentence_that_chooses_checkpoints_are_not_trained_on() -> None:
+    sentences = [f"the film number {i} is a fine thing of {i} parts" for i in range(200)]
+    rows = [Example(t, None, "ab"[i % 2], i) for i, s in enumerate(sentences) for t in (s, " ".join(s.split()[3:]))]
+    parts = {"train": rows}
+    [note] = add_validation(parts, recipe_with(data={"validation": {"fraction": 0.2}}))
+    held, trained = ([e.text for e in parts[name]] for name in ("validation", "train"))
+    left_out = len(rows) - len(held) - len(trained)
+    assert len(held) == 80 and left_out > 20
+    assert not [t for t in trained for h in held if t in h or h in t]
+    assert f"; {left_out} more are left out, as their texts are parts of theirs or contain one" in note
 
 
 def test_the_rows_that_are_scored_have_labels_of_each_head(
