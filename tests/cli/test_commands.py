@@ -153,7 +153,7 @@ def test_data_check_reads_without_training(cli: Cli, task: Any, tmp_path: Path) 
     result = cli("data", "check", recipe)
     assert result.exit_code == 0, result.output
     assert "train: 32 rows, 2 duplicates (1 of them with another label), 1 truncated at 40" in result.stdout
-    assert "train rows that also occur in eval: 1 (left out of training)" in result.stdout
+    assert "train rows that occur in eval or overlap with its texts: 1 (left out of training)" in result.stdout
     assert not list(tmp_path.glob("run*"))
 
 

@@ -58,7 +58,10 @@ def test_the_lines_say_the_numbers() -> None:
     lines = whole.lines()
     assert lines[0].startswith("train: 2 rows, 1 duplicate (1 of them with another label), 1 truncated at 10")
     assert "3 labels with 0 to 1 rows each" in lines[0]
-    assert lines[1:] == ["train rows that also occur in eval: 4 (left out of training)", "look out"]
+    assert lines[1:] == [
+        "train rows that occur in eval or overlap with its texts: 4 (left out of training)",
+        "look out",
+    ]
 
 
 def test_a_majority_is_noted() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -40,18 +41,33 @@ def command(*args: object) -> list[str]:
 
 def completed_run(folder: Path, recipe: Path, *arguments: str) -> None:
     """`pocketbert run` on one core, in this process, which has loaded the libraries; what it printed lies beside the folder."""
-    cores = os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else set()
     threads = torch.get_num_threads()
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as printed:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        tempfile.TemporaryDirectory() as printed,
+        _this_process_on_one_core(),
+    ):
         patch.setenv("OMP_NUM_THREADS", "1")
-        try:
-            if cores:
-                os.sched_setaffinity(0, {min(cores)})
-            ended = run_command(Path(printed), "run", recipe, *arguments, "-o", folder, bounded=False, patience_s=600)
-        finally:
-            torch.set_num_threads(threads)
-            if cores:
-                os.sched_setaffinity(0, cores)
+        torch.set_num_threads(1)
+        ended = run_command(Path(printed), "run", recipe, *arguments, "-o", folder, bounded=False, patience_s=600)
+        torch.set_num_threads(threads)
     assert ended.code == 0, ended.err
     folder.with_suffix(".stdout").write_text(ended.out)
     folder.with_suffix(".stderr").write_text(ended.err)
+
+
+@contextmanager
+def _this_process_on_one_core() -> Iterator[None]:
+    """Bind this process to a core, another one for each worker; afterwards also the threads that were started on it."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    try:
+        os.sched_setaffinity(0, {cores[worker % len(cores)]})
+        yield
+    finally:
+        for task in Path("/proc/self/task").iterdir():
+            with suppress(OSError):  # it has ended
+                os.sched_setaffinity(int(task.name), cores)

@@ -64,8 +64,8 @@ class DataReport(BaseModel):
     Attributes:
         max_length: Length in tokens at which rows are truncated.
         splits: One report per split.
-        train_in_eval: Training rows that also occur in eval, or overlap with texts that were divided from them for eval; they are left
-            out of training.
+        train_in_eval: Training rows that are left out because their text is in eval or, if eval was split from them, contains an eval
+            text or is a part of one.
         unlabelled: Number of rows without a label, by the name of their file.
         taught: Names of the files whose unlabelled rows get their labels from the teacher; unlabelled rows of other
             files are left out.
@@ -94,7 +94,9 @@ class DataReport(BaseModel):
                 f"tokens mean {split.tokens_mean:.1f} p95 {split.tokens_p95}{counts}"
             )
         if any(split.name == "train" for split in self.splits):
-            lines.append(f"train rows that also occur in eval: {self.train_in_eval:,} (left out of training)")
+            lines.append(
+                f"train rows that occur in eval or overlap with its texts: {self.train_in_eval:,} (left out of training)"
+            )
         lines += [
             f"{name}: {_counted(count, 'row')} without a label ({'the teacher labels them' if name in self.taught else 'left out'})"
             for name, count in self.unlabelled.items()

@@ -66,7 +66,7 @@ from pocketbert.pipeline.learn.finishing import EVAL, HOLDOUT, LabelledRows, hea
 from pocketbert.pipeline.learn.quantized import check_clipping
 from pocketbert.pipeline.learn.training import Learning
 from pocketbert.pipeline.learn.transfer import TRANSFER, mixes_transfer, transfer_contents, transfer_step
-from pocketbert.pipeline.learn.validation import scored_by_default_up_to
+from pocketbert.pipeline.learn.validation import divides_training_rows, scored_by_default_up_to
 from pocketbert.pipeline.learn.vocabulary import VOCABULARY, vocabulary_step
 from pocketbert.pipeline.make import golden, library, measuring, model_files
 from pocketbert.pipeline.options import CONFIDENCE_KEYS
@@ -209,6 +209,7 @@ class RunSteps:
                 "data": drop_resultless_keys({**section, "max_length": self.length}),
                 **(self.inputs.training_settings() if recipe.teacher.finetune or recipe.distill else {}),
                 **({"rows that choose a seed": True} if recipe.training.seeds > 1 else {}),
+                **({"rows that overlap with held-out texts": "left out"} if divides_training_rows(recipe) else {}),
                 **({"training rows of which some validate": reach} if reach is not None else {}),
             },
             contents={

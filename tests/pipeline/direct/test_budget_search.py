@@ -210,7 +210,7 @@ def test_a_loss_on_the_rows_that_chose_nothing_is_an_error_that_says_so(
     ("schemes", "same", "message"),
     [
         (("small", "lut4"), False, "--scheme: 'lut4' is no candidate here"),
-        ((), True, "--calibrate: no training row is left: 60 also occur in eval"),
+        ((), True, "--calibrate: no training row is left: 60 occur in eval"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(

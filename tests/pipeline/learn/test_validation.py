@@ -94,7 +94,17 @@ def test_phrases_of_a_sentence_that_chooses_checkpoints_are_not_trained_on() -> 
     left_out = len(rows) - len(held) - len(trained)
     assert len(held) == 80 and left_out > 20
     assert not [t for t in trained for h in held if t in h or h in t]
-    assert f"; {left_out} more are left out, as their texts are parts of theirs or contain one" in note
+    assert (
+        f"; {left_out} more are not trained on either: their text contains a validation text or is part of one" in note
+    )
+
+
+def test_no_row_is_taken_where_too_few_would_be_left_to_score() -> None:
+    sentences = [f"the film number {i} is a fine thing of {i} parts" for i in range(520)]
+    rows = [Example(t, None, "ab"[i % 2], i) for i, s in enumerate(sentences) for t in (s, " ".join(s.split()[3:]))]
+    parts = {"train": rows}  # 1,040 rows, of which a tenth and what overlaps with it would leave fewer than 1,000
+    assert add_validation(parts, recipe_with(steps=1000)) == []
+    assert parts == {"train": rows}
 
 
 def test_the_rows_that_are_scored_have_labels_of_each_head(

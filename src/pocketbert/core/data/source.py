@@ -168,8 +168,9 @@ class DataSource(PlainNumbers):
 
     @model_serializer(mode="wrap")
     def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out an unset `teacher`, so that runs from before the key existed keep their digests."""
-        return {key: value for key, value in handler(self).items() if key != "teacher" or value is not None}
+        """Leave out an unset `teacher` or `at_most`, so that runs from before the key existed keep their digests."""
+        newer = ("teacher", "at_most")
+        return {key: value for key, value in handler(self).items() if key not in newer or value is not None}
 
     @model_validator(mode="after")
     def _check(self) -> DataSource:
@@ -253,7 +254,9 @@ class EvalSource(DataSource):
         "instead of path and dataset.",
     )
     at_most: int | None = Field(
-        None, ge=1, description="Most rows that a fraction takes: of large files a tenth is more than a score needs."
+        None,
+        ge=1,
+        description="About the largest number of rows that `fraction` takes; a tenth of a large file is more than a score needs.",
     )
 
     def share_of(self, rows: int) -> float:

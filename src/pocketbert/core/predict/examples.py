@@ -2,13 +2,13 @@
 
 - `Example` is one row: a text or a pair with its label, or with a teacher's answer. `unlabelled_example` makes one of a text without a label.
 - `hold_out`, `hold_out_share` and `drop_duplicates_of` divide rows by the hash of their text, not by their order; `drop_overlapping` drops rows
-  that say what held-out rows say.
+  whose text contains a held-out text or is part of one.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -241,18 +241,18 @@ def drop_overlapping(examples: Sequence[Example], others: Sequence[Example]) -> 
         The remaining rows, and the number of rows that were dropped.
     """
     known = [words for row in others if len(words := _words(row)) >= _LEAST_WORDS]
-    known_texts, known_runs = "\n".join(map(_join, known)), {run for words in known for run in _runs(words)}
-    by_first_run = defaultdict[str, list[str]](list)
+    known_texts, counts = "\n".join(map(_join, known)), Counter(run for words in known for run in _runs(words))
+    by_rarest_run = defaultdict[str, list[str]](list)  # many texts may begin alike
     for words in known:
-        by_first_run[_runs(words)[0]].append(_join(words))
+        by_rarest_run[min(_runs(words), key=counts.__getitem__)].append(_join(words))
 
     def overlaps(row: Example) -> bool:
         """Return whether the row's text is a part of a known text, or a known text is a part of it."""
         words = _words(row)
         text, runs = _join(words), _runs(words)  # the runs are looked up first: few rows share one
-        if runs and runs[0] in known_runs and text in known_texts:
+        if runs and all(run in counts for run in runs) and text in known_texts:
             return True
-        return any(part in text for run in set(runs) for part in by_first_run.get(run, ()))
+        return any(part in text for run in set(runs) for part in by_rarest_run.get(run, ()))
 
     dropped = [overlaps(row) for row in examples]
     kept_labels = {name for row, drop in zip(examples, dropped, strict=True) if not drop for name in label_names(row)}

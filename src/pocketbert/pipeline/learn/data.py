@@ -327,7 +327,7 @@ def _read_parts(recipe: Recipe) -> tuple[dict[str, list[Example]], int, dict[str
         train, overlapping = drop_overlapping(train, raw["eval"])
         leaked += overlapping
     if "train" in raw and not train:
-        what = f"no training row is left: {leaked:,} also occur in eval and {len(held):,} are held out."
+        what = f"no training row is left: {leaked:,} occur in eval or overlap with its texts and {len(held):,} are held out."
         fix = "Give other rows to data.train or data.eval, or a smaller data.holdout."
         raise InputError(Problem("data.train", what, fix))
     parts = {"train": train, "eval": raw.get("eval", []), "holdout": held}
@@ -405,7 +405,7 @@ def _divide(rows: list[Example], fraction: float, task: TaskName) -> tuple[list[
     train, held = hold_out_share(rows, fraction, by_first=task is TaskName.FEATURE_EXTRACTION)
     if not held:
         what = f"{fraction:g} of {len(rows):,} training rows leaves no row to score on; rows whose label no other row has are trained on."
-        fix = "Give more rows, a larger fraction, or a file of other rows: data.eval.path=dev.csv."
+        fix = "Give more rows, a larger fraction (or at_most), or a file of other rows: data.eval.path=dev.csv."
         raise InputError(Problem("data.eval.fraction", what, fix))
     return train, held
 

@@ -104,8 +104,12 @@ def add_validation(parts: dict[str, list[Example]], recipe: Recipe) -> list[str]
         count = ceil((source or _TAKEN).share_of(len(train)) * len(train) - 1e-6)  # 500 of 1,234 rows are 500
         rest, parts[VALIDATION] = _take_rows(train, count, recipe.seed, recipe.task is TaskName.FEATURE_EXTRACTION)
         parts["train"], overlapping = drop_overlapping(rest, parts[VALIDATION])
+        if source is None and not _are_taken_by_default(recipe, [*parts["train"], *parts[VALIDATION]]):
+            parts["train"] = train  # too few are left: none would be scored
+            del parts[VALIDATION]
+            return []
         left_out = (
-            f"; {overlapping:,} more are left out, as their texts are parts of theirs or contain one"
+            f"; {overlapping:,} more are not trained on either: their text contains a validation text or is part of one"
             if overlapping
             else ""
         )
@@ -139,6 +143,16 @@ def _check_scores(key: str, what: str, rows: Sequence[Example]) -> None:
     """
     if any(row.label is None and row.pair is None for row in rows):
         raise InputError(Problem(key, f"{what}, and its rows have no scores.", "Give pairs, or leave it out."))
+
+
+def divides_training_rows(recipe: Recipe) -> bool:
+    """Return whether evaluation or validation rows are, or may be, taken from the training rows of a recipe."""
+    sources = (recipe.data.eval, recipe.data.validation)
+    if any(source is not None and source.fraction is not None for source in sources):
+        return True
+    trained = recipe.teacher.finetune is not None or any(stage.predicts for stage in recipe.distill)
+    may_be_scored = recipe.training.evaluate_every != 0 or recipe.training.seeds > 1
+    return recipe.data.validation is None and trained and may_be_scored and recipe.task_row.labels is not LabelKind.NONE
 
 
 def _are_taken_by_default(recipe: Recipe, rows: Sequence[Example]) -> bool:
