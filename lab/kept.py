@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -181,17 +181,31 @@ def train_alone(name: str, data: Path, work: Path, seed: int) -> None:
     """Train a student of three layers from the teacher of a finished run, and write its CPU seconds next to the run's."""
     folder = work / f"{name.replace(' ', '-')}-{seed}"
     alone = folder.with_name(f"{folder.name}-alone")
-    for finished in ("data.json", "teacher", ".steps/data.json", ".steps/teacher.json"):
-        if (target := alone / finished).exists():
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        (shutil.copytree if (folder / finished).is_dir() else shutil.copyfile)(folder / finished, target)
+    if not alone.is_dir():
+        of_teacher = {
+            ".pocketbert.json",
+            "data.json",
+            "teacher",
+            "teacher.json",
+            ".steps",
+            "recipe.resolved.yaml",
+            "metrics.jsonl",
+            "run.log",
+        }
+        shutil.copytree(
+            folder, alone, ignore=lambda at, names: _others(Path(at), names, (folder, folder / ".steps"), of_teacher)
+        )
     settings = [s for s in SETS[name].list_settings(data, work, seed) if not s.startswith("student=")]
     if SETS[name].validation is None:  # as a run that compares students does
         settings.append("data.validation={fraction: 0.1, at_most: 1000}")
     began = _children_cpu()
-    run_pocketbert("distill", SETS[name].recipe, "-o", str(alone), "student={layers: 3}", *settings)
+    run_pocketbert("distill", SETS[name].recipe, "-o", str(alone), "--overwrite", "student={layers: 3}", *settings)
     write_json(folder / ALONE_FILE, {"cpu_s": _children_cpu() - began})
+
+
+def _others(at: Path, names: Sequence[str], folders: Sequence[Path], kept: Collection[str]) -> list[str]:
+    """Return the names in a folder that are not to be copied: in `folders` all but `kept`, in others none."""
+    return [name for name in names if name not in kept] if at in folders else []
 
 
 def _children_cpu() -> float:
