@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,10 @@ from pocketbert.core.host.hardware import describe_machine
 FILE = "onnx/model_int8.onnx"
 COST_FILE = "cost.json"
 ALONE_FILE = "alone.json"  # what a student of three layers took
+OF_TEACHER = (
+    *(".pocketbert.json", "recipe.resolved.yaml", "run.log", "metrics.jsonl", "data.json", "teacher"),
+    *(".steps/data.json", ".steps/teacher.json"),
+)  # of a run folder: what a run with another student goes on from
 WORDS_FOLDER = "words"  # of FOLDER: the sets whose rows are words, with their joined text
 ANY_TEXT = ({"path": "sst2/train_sentences.jsonl.gz"}, {"path": "wikitext2/valid.jsonl.gz"})
 
@@ -159,9 +163,14 @@ def run_pocketbert(*arguments: str) -> None:
         sys.exit(code)
 
 
+def run_folder(name: str, work: Path, seed: int) -> Path:
+    """Return the run folder of a set with a seed."""
+    return work / f"{name.replace(' ', '-')}-{seed}"
+
+
 def run_set(name: str, data: Path, work: Path, seed: int) -> Path:
     """Run a set with a seed, add the CPU seconds of the command to those before, and return the run folder."""
-    folder = work / f"{name.replace(' ', '-')}-{seed}"
+    folder = run_folder(name, work, seed)
     chosen = SETS[name]
     before = read_json(folder / COST_FILE)["cpu_s"] if (folder / COST_FILE).is_file() else 0.0
     began = _children_cpu()
@@ -179,33 +188,18 @@ def run_set(name: str, data: Path, work: Path, seed: int) -> Path:
 
 def train_alone(name: str, data: Path, work: Path, seed: int) -> None:
     """Train a student of three layers from the teacher of a finished run, and write its CPU seconds next to the run's."""
-    folder = work / f"{name.replace(' ', '-')}-{seed}"
+    folder = run_folder(name, work, seed)
     alone = folder.with_name(f"{folder.name}-alone")
-    if not alone.is_dir():
-        of_teacher = {
-            ".pocketbert.json",
-            "data.json",
-            "teacher",
-            "teacher.json",
-            ".steps",
-            "recipe.resolved.yaml",
-            "metrics.jsonl",
-            "run.log",
-        }
-        shutil.copytree(
-            folder, alone, ignore=lambda at, names: _others(Path(at), names, (folder, folder / ".steps"), of_teacher)
-        )
+    for finished in OF_TEACHER:
+        if not (target := alone / finished).exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (shutil.copytree if (folder / finished).is_dir() else shutil.copyfile)(folder / finished, target)
     settings = [s for s in SETS[name].list_settings(data, work, seed) if not s.startswith("student=")]
     if SETS[name].validation is None:  # as a run that compares students does
         settings.append("data.validation={fraction: 0.1, at_most: 1000}")
     began = _children_cpu()
     run_pocketbert("distill", SETS[name].recipe, "-o", str(alone), "--overwrite", "student={layers: 3}", *settings)
     write_json(folder / ALONE_FILE, {"cpu_s": _children_cpu() - began})
-
-
-def _others(at: Path, names: Sequence[str], folders: Sequence[Path], kept: Collection[str]) -> list[str]:
-    """Return the names in a folder that are not to be copied: in `folders` all but `kept`, in others none."""
-    return [name for name in names if name not in kept] if at in folders else []
 
 
 def _children_cpu() -> float:

@@ -8,8 +8,6 @@ A word counter (naive Bayes of words and pairs of words) learns SST-2's training
 
 from __future__ import annotations
 
-import gzip
-import json
 import math
 import sys
 from collections import Counter
@@ -19,15 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
+from pocketbert.core.data.reading import read_examples
+from pocketbert.core.data.source import DataSource
 from pocketbert.core.predict.examples import Example, drop_overlapping
 
 HELD_OUT, SEED = 1000, 1
-
-
-def read_rows(path: Path) -> list[Example]:
-    """Return the rows of a .jsonl.gz file with a text and a label of 0 or 1."""
-    rows = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
-    return [Example(row["text"], None, str(row["label"]), number) for number, row in enumerate(rows, 1)]
 
 
 def find_features(row: Example) -> set[object]:
@@ -38,7 +32,7 @@ def find_features(row: Example) -> set[object]:
 
 def score(train: Sequence[Example], test: Sequence[Example]) -> float:
     """Return the accuracy of naive Bayes, which learns one list of rows, on another."""
-    seen = {label: Counter(f for row in train if row.label == label for f in find_features(row)) for label in "01"}
+    seen = {label: Counter(f for row in train if str(row.label) == label for f in find_features(row)) for label in "01"}
     rows = Counter(str(row.label) for row in train)
 
     def evidence(feature: object) -> float:
@@ -46,14 +40,14 @@ def score(train: Sequence[Example], test: Sequence[Example]) -> float:
         return math.log((good + 0.5) / (rows["1"] + 1)) - math.log((bad + 0.5) / (rows["0"] + 1)) if good + bad else 0.0
 
     prior = math.log(rows["1"] / rows["0"])
-    right = sum((prior + sum(map(evidence, find_features(row))) > 0) == (row.label == "1") for row in test)
+    right = sum((prior + sum(map(evidence, find_features(row))) > 0) == (str(row.label) == "1") for row in test)
     return right / len(test)
 
 
 def main() -> None:
     """Print both scores with and without the overlapping rows."""
     folder = Path(sys.argv[1])
-    rows, dev = read_rows(folder / "train.jsonl.gz"), read_rows(folder / "dev.jsonl.gz")
+    rows, dev = (read_examples(DataSource(path=str(folder / f"{name}.jsonl.gz"))) for name in ("train", "dev"))
     chosen = {*np.random.default_rng(SEED).choice(len(rows), HELD_OUT, replace=False).tolist()}
     held, rest = [rows[i] for i in sorted(chosen)], [row for i, row in enumerate(rows) if i not in chosen]
     apart, dropped = drop_overlapping(rest, held)

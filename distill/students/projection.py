@@ -252,9 +252,9 @@ def learn_rotation(vectors: NDArray[np.floating], lengths: Sequence[int], seed: 
         nn.init.eye_(linear.weight)
         orthogonal(linear, orthogonal_map="cayley")
         optimizer = torch.optim.Adam(linear.parameters(), lr=_ROTATION_RATE)
+        few = len(unit) <= _ROTATION_BATCH
         for step in range(_ROTATION_STEPS):
             optimizer.param_groups[0]["lr"] = _ROTATION_RATE * (1 - step / _ROTATION_STEPS)
-            few = len(unit) <= _ROTATION_BATCH
             batch = unit if few else unit[torch.randint(len(unit), (_ROTATION_BATCH,))]
             cosines, turned = batch @ batch.T, linear(batch)
             loss = torch.zeros(())

@@ -74,7 +74,7 @@ def main() -> None:
 
 def _only_named(words: Sequence[str]) -> typer.Typer:
     """Return the application with the command of this name alone, or with all if there is none: building each takes milliseconds."""
-    named = [c for c in app.registered_commands if c.callback is not None and [c.callback.__name__] == list(words)]
+    named = [c for c in app.registered_commands if c.callback is not None and c.callback.__name__ in words]
     if not named:
         return app
     narrowed = copy(app)

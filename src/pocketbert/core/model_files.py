@@ -221,9 +221,8 @@ def dump_model(model: Any) -> bytearray:
             """Write a vector, and return its place; weights, which are bytes, are copied once."""
             if x.dtype != np.uint8:
                 return super().CreateNumpyVector(x)
-            self.StartVector(
-                1, x.size, _ALIGNMENT
-            )  # what flatbuffers does, without its three copies of a table of weights
+            # what flatbuffers does, without its three copies of a table of weights
+            self.StartVector(x.itemsize, x.size, x.itemsize)
             self.head -= x.size
             memoryview(self.Bytes)[self.head : self.head + x.size] = np.ascontiguousarray(x).data
             self.vectorNumElems = x.size

@@ -237,7 +237,8 @@ def starting_recipe(
     recipe = parse_recipe(text, recipe_file, overrides)
     split = f"{len(rows):,} rows to train on"
     if recipe.data.eval is not None and (share := recipe.data.eval.share_of(len(rows))):
-        split = f"{len(rows):,} rows, of which {f'{share:.0%}' if share >= 0.01 else f'about {share * len(rows):,.0f}'} decide the score and are not trained on (chosen by the hash of the text)"
+        taken = f"{share:.0%}" if share >= 0.01 else f"about {share * len(rows):,.0f}"
+        split = f"{len(rows):,} rows, of which {taken} decide the score and are not trained on (chosen by the hash of the text)"
     notes = [columns.note, f"task: {task}, from the labels" if files.task is None else f"task: {task}", split]
     if may_compare and not any(override.startswith("student") for override in overrides):
         several = "the smallest that keeps 97 % of the teacher; student.layers=3 with another -o trains one only"

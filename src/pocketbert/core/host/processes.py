@@ -303,8 +303,11 @@ def _watch_peers(channel: _Channel) -> Iterator[None]:
         """End this process some seconds after another one failed, unless the block has ended by then."""
         while not block_ended.wait(1.0):
             try:
-                failure = channel.failure() if main else None
-                code = (_exit_code(failure) if failure else 0) if main else channel.end_code() or 0
+                if main:
+                    failure = channel.failure()
+                    code = _exit_code(failure) if failure else 0
+                else:
+                    failure, code = None, channel.end_code() or 0
             except RuntimeError:  # the store is gone: so is the launcher, which ends its processes itself
                 return
             if code and not block_ended.wait(_STUCK_S):

@@ -240,11 +240,11 @@ def drop_overlapping(examples: Sequence[Example], others: Sequence[Example]) -> 
     Returns:
         The remaining rows, and the number of rows that were dropped.
     """
-    known = [words for row in others if len(words := _words(row)) >= _LEAST_WORDS]
-    known_texts, counts = "\n".join(map(_join, known)), Counter(run for words in known for run in _runs(words))
+    known = {_join(words): runs for row in others if (runs := _runs(words := _words(row)))}
+    known_texts, counts = "\n".join(known), Counter(run for runs in known.values() for run in runs)
     by_rarest_run = defaultdict[str, list[str]](list)  # many texts may begin alike
-    for words in known:
-        by_rarest_run[min(_runs(words), key=counts.__getitem__)].append(_join(words))
+    for text, runs in known.items():
+        by_rarest_run[min(runs, key=counts.__getitem__)].append(text)
 
     def overlaps(row: Example) -> bool:
         """Return whether the row's text is a part of a known text, or a known text is a part of it."""
@@ -254,13 +254,9 @@ def drop_overlapping(examples: Sequence[Example], others: Sequence[Example]) -> 
             return True
         return any(part in text for run in set(runs) for part in by_rarest_run.get(run, ()))
 
-    dropped = [overlaps(row) for row in examples]
-    kept_labels = {name for row, drop in zip(examples, dropped, strict=True) if not drop for name in label_names(row)}
-    remaining = [
-        row
-        for row, drop in zip(examples, dropped, strict=True)
-        if not drop or not kept_labels.issuperset(label_names(row))
-    ]
+    checked = [(row, overlaps(row)) for row in examples]
+    kept_labels = {name for row, overlapping in checked if not overlapping for name in label_names(row)}
+    remaining = [row for row, overlapping in checked if not overlapping or not kept_labels.issuperset(label_names(row))]
     return remaining, len(examples) - len(remaining)
 
 

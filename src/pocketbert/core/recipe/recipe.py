@@ -403,7 +403,7 @@ class Recipe(Section):
 
     @property
     def learns_without_labels(self) -> bool:
-        """Whether a stage learns from a model, about rows without labels, in the word pieces that the model reads."""
+        """Whether some stage trains on the teacher's answers to rows without labels, with the teacher's own tokens."""
         reads_alike = self.student is None or not self.student.reads_otherwise
         return reads_alike and self.column is None and any(stage.is_taught(self.task) for stage in self.distill)
 

@@ -39,6 +39,7 @@ _LEAST_ROWS, _LEAST_PASSES = 1000, 2.0
 """Training rows, and passes over them, from which checkpoints are chosen by default: a tenth of fewer rows chooses at random, and
 what is read once or twice is not learnt by heart."""
 _TAKEN = EvalSource(fraction=0.1, at_most=500)
+"""The training rows that choose checkpoints by default."""
 _MOST_SCORES, _LEAST_SCORES, _LEAST_SCORED = 10, 6, 100
 _FREE = 0.15
 """Rows that can be scored for each row that is trained on, at 5 % of the time: a forward pass is a third of a training step."""
@@ -101,22 +102,19 @@ def add_validation(parts: dict[str, list[Example]], recipe: Recipe) -> list[str]
             f"(also in eval) and {trained:,} training rows"
         )
     elif source is not None or _are_taken_by_default(recipe, train):
-        count = ceil((source or _TAKEN).share_of(len(train)) * len(train) - 1e-6)  # 500 of 1,234 rows are 500
-        rest, parts[VALIDATION] = _take_rows(train, count, recipe.seed, recipe.task is TaskName.FEATURE_EXTRACTION)
-        parts["train"], overlapping = drop_overlapping(rest, parts[VALIDATION])
-        if source is None and not _are_taken_by_default(recipe, [*parts["train"], *parts[VALIDATION]]):
-            parts["train"] = train  # too few are left: none would be scored
-            del parts[VALIDATION]
-            return []
-        left_out = (
-            f"; {overlapping:,} more are not trained on either: their text contains a validation text or is part of one"
-            if overlapping
-            else ""
-        )
+        share = source or _TAKEN
+        count = min(ceil((share.fraction or 0.0) * len(train)), share.at_most or len(train))
+        rest, taken = _take_rows(train, count, recipe.seed, recipe.task is TaskName.FEATURE_EXTRACTION)
+        rest, overlapping = drop_overlapping(rest, taken)
+        if source is None and not _are_taken_by_default(recipe, [*rest, *taken]):
+            return []  # too few are left: none would be scored
+        parts["train"], parts[VALIDATION] = rest, taken
         note = (
-            f"{len(parts[VALIDATION]):,} of {len(train):,} training rows choose checkpoints instead of being trained on "
-            f"(data.validation names other rows, training.evaluate_every=0 trains on all){left_out}"
+            f"{len(taken):,} of {len(train):,} training rows choose checkpoints instead of being trained on "
+            "(data.validation names other rows, training.evaluate_every=0 trains on all)"
         )
+        if overlapping:
+            note += f"; {overlapping:,} more are not trained on either: their text contains a validation text or is part of one"
     else:
         if recipe.training.seeds > 1:
             what = "trains several students, and there are no labelled rows to choose one of them by."
