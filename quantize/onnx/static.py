@@ -12,7 +12,7 @@ training learned. There are two forms:
   stays fp32: with a range measured on short texts, 8 bits round most probabilities of a long text to zero or one step,
   and a student's answers on 384 tokens were 2.6 times as far off, for 6 % of time. No range includes the mask. A tensor
   is quantized where it is computed, before it is reshaped and transposed for the product, so that these operators move
-  int8 too.
+  int8 too; a sum that OpenVINO would compute wrongly there is quantized behind its Reshape.
 """
 
 from __future__ import annotations
@@ -206,19 +206,19 @@ class _OpenvinoRewriter:
     def _plan_product(self, product: Any) -> None:
         """Record the operands of a matrix product that will be quantized.
 
-        A product stays fp32 if it multiplies attention probabilities, reads an input of the graph or a stored vector,
-        or has two stored operands.
+        A product stays fp32 if it multiplies attention probabilities, reads an input of the graph, a stored vector or a
+        sum that OpenVINO would compute wrongly in int8, or has two stored operands.
         """
         is_stored = [self._is_weight(name) for name in product.input[:2]]
         if not any(is_stored) and any(self._is_probability(name) for name in product.input[:2]):
             return
         computed = [self._find_origin(product, at) for at in (0, 1) if not is_stored[at]]
-        if not computed or any(reader.input[at] not in self.makers for reader, at in computed):
-            return  # a constant, or an input of the graph
+        origins = [reader.input[at] for reader, at in computed]
+        if not origins or any(n not in self.makers or self._is_sum_with_shared_tensor(n) for n in origins):
+            return  # a constant, an input of the graph, or a sum without a Reshape behind it
         self.weights += [self._find_weight(product, at) for at in (0, 1) if is_stored[at]]
         self.activations += [(reader, at, not any(is_stored)) for reader, at in computed]
-        for reader, at in computed if any(is_stored) else ():
-            self.product_inputs[product.output[0]] = reader.input[at]
+        self.product_inputs.update((product.output[0], name) for name in origins if any(is_stored))
 
     def _is_weight(self, name: str) -> bool:
         """Return whether an operand is a stored matrix, directly or transposed."""
@@ -237,7 +237,8 @@ class _OpenvinoRewriter:
     def _find_origin(self, reader: Any, at: int) -> tuple[Any, int]:
         """Follow an operand back through nodes that only move it, to where it is to be quantized.
 
-        The way back ends at a tensor that another node reads too.
+        The way back ends at a tensor that another node reads too, and behind the Reshape of a sum that must not be
+        quantized itself (see `_is_sum_with_shared_tensor`).
 
         Args:
             reader: The matrix product.
@@ -250,8 +251,21 @@ class _OpenvinoRewriter:
             maker = self.makers.get(reader.input[at])
             if maker is None or maker.op_type not in _LAYOUT:
                 break
+            if maker.op_type == "Reshape" and self._is_sum_with_shared_tensor(maker.input[0]):
+                break
             reader, at = maker, 0
         return reader, at
+
+    def _is_sum_with_shared_tensor(self, name: str) -> bool:
+        """Return whether a tensor is a stored array added to a tensor that other nodes read too, as in XLNet's queries.
+
+        Where such a sum is quantized directly, OpenVINO 2026.4.1 merges a stored vector and the quantization into the
+        product before it, whose other readers need it without them. Behind a Reshape it does not.
+        """
+        maker = self.makers.get(name)
+        added = maker.input if maker is not None and maker.op_type == "Add" else ()
+        # one operand is stored, and the other one is read elsewhere too
+        return [self.read_count[n] > 1 for n in added if n not in self.stored] == [True]
 
     def _find_weight(self, product: Any, at: int) -> tuple[Any, int, int]:
         """Return the node that reads a product's weight, the index of that input, and the axis of the output channels.
