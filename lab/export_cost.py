@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import subprocess
@@ -26,6 +27,7 @@ import psutil
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "peers")]
 from environments import environment
 from systems.shapes import SHAPES, Shape
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from pocketbert.core.host.hardware import describe_machine, load_average
 from pocketbert.core.host.system import installed_versions
@@ -43,6 +45,19 @@ MODELS = {
         Shape("XLM-R-base", "xlm-roberta", {"vocab_size": 250002, "max_position_embeddings": 514, "pad_token_id": 1}),
     )
 }
+WITHOUT_WORDPIECE = (
+    "albert",
+    "deberta",
+    "deberta-v2",
+    "longformer",
+    "modernbert",
+    "roberta",
+    "xlm",
+    "xlm-roberta",
+    "xlnet",
+)
+"""Families whose published models have SentencePiece or BPE tokenizers."""
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 OPTIMUM = "from optimum.exporters.onnx import main_export as e; import sys; e(sys.argv[1], sys.argv[2], task='text-classification', do_validation=False)"
 LITERT = """
 import sys, torch, transformers, litert_torch
@@ -73,30 +88,48 @@ class Cost:
 
 
 def make_model(shape: Shape, folder: Path) -> Path:
-    """Write a model of a shape with random weights and MiniLM's WordPiece tokenizer, cut or filled to its vocabulary."""
+    """Write a model of a shape with random weights and a tokenizer with MiniLM's pieces, cut or filled to its vocabulary.
+
+    The tokenizer is a WordPiece one; for the families `WITHOUT_WORDPIECE` it is a unigram one, for which no MediaPipe file is exported.
+    """
     import torch
     import transformers
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
     torch.manual_seed(7)
     config = transformers.AutoConfig.for_model(shape.model_type, **shape.sizes, num_labels=3)
     transformers.AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    special = [*SPECIAL]
     if config.pad_token_id == 1:
         special[:2] = reversed(special[:2])
     real = json.loads((open_model_folder("minilm-l6").path / "tokenizer.json").read_text())["model"]["vocab"]
     pieces = [*special, *(piece for piece in real if piece not in special)][: config.vocab_size]
     pieces += [f"piece{i}" for i in range(config.vocab_size - len(pieces))]
+    tokenizer = (make_unigram_tokenizer if shape.model_type in WITHOUT_WORDPIECE else make_wordpiece_tokenizer)(pieces)
     ids = {piece: i for i, piece in enumerate(pieces)}
-    tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", ids["[SEP]"]), ("[CLS]", ids["[CLS]"]))
     names = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
     transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, model_max_length=512, **{f"{k}_token": v for k, v in names.items()}
     ).save_pretrained(folder)
     return folder
+
+
+def make_wordpiece_tokenizer(pieces: list[str]) -> Tokenizer:
+    """Return a WordPiece tokenizer, as BERT's."""
+    tokenizer = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer
+
+
+def make_unigram_tokenizer(pieces: list[str]) -> Tokenizer:
+    """Return a unigram tokenizer, as SentencePiece's: the first piece of a word has the mark ▁ of a space, earlier pieces are likelier."""
+    marked = [p if p in SPECIAL else p[2:] if p.startswith("##") else f"▁{p}" for p in pieces]
+    scored = [(piece, -math.log(2 + i)) for i, piece in enumerate(marked)]
+    tokenizer = Tokenizer(models.Unigram(scored, unk_id=pieces.index("[UNK]")))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    return tokenizer
 
 
 def measure_steps(command: list[str], log: Path, codes: Sequence[int] = (0,)) -> list[Cost]:
