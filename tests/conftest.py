@@ -30,6 +30,7 @@ from hypothesis import settings
 
 from pocketbert.core.families import find_family, table
 from pocketbert.core.formats import FORMATS
+from pocketbert.core.host.progress import set_quiet
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.types import Format
@@ -84,6 +85,12 @@ def pytest_unconfigure() -> None:
 def own_random_numbers() -> None:
     """Each test draws the same numbers, whatever ran before it in its process."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def not_quiet() -> None:
+    """Undo the ``--quiet`` of a command in an earlier test."""
+    set_quiet(False)
 
 
 @pytest.fixture(autouse=True)

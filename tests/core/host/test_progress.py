@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,12 +14,9 @@ from pocketbert.core.host.quiet import silence_output
 
 
 @pytest.fixture(autouse=True)
-def loud(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def loud(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every step is told."""
     monkeypatch.setattr(progress, "_LINE_INTERVAL_S", 0.0)
-    set_quiet(False)
-    yield
-    set_quiet(False)
 
 
 def count(label: str, total: int) -> None:
