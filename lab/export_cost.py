@@ -104,17 +104,19 @@ def make_model(shape: Shape, folder: Path) -> Path:
     real = json.loads((open_model_folder("minilm-l6").path / "tokenizer.json").read_text())["model"]["vocab"]
     pieces = [*special, *(piece for piece in real if piece not in special)][: config.vocab_size]
     pieces += [f"piece{i}" for i in range(config.vocab_size - len(pieces))]
-    tokenizer = (make_unigram_tokenizer if shape.model_type in WITHOUT_WORDPIECE else make_wordpiece_tokenizer)(pieces)
+    tokenizer = (_make_unigram_tokenizer if shape.model_type in WITHOUT_WORDPIECE else _make_wordpiece_tokenizer)(
+        pieces
+    )
     ids = {piece: i for i, piece in enumerate(pieces)}
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", ids["[SEP]"]), ("[CLS]", ids["[CLS]"]))
-    names = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, model_max_length=512, **{f"{k}_token": v for k, v in names.items()}
-    ).save_pretrained(folder)
+    names = {f"{piece[1:-1].lower()}_token": piece for piece in SPECIAL}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=512, **names).save_pretrained(
+        folder
+    )
     return folder
 
 
-def make_wordpiece_tokenizer(pieces: list[str]) -> Tokenizer:
+def _make_wordpiece_tokenizer(pieces: list[str]) -> Tokenizer:
     """Return a WordPiece tokenizer, as BERT's."""
     tokenizer = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
@@ -122,7 +124,7 @@ def make_wordpiece_tokenizer(pieces: list[str]) -> Tokenizer:
     return tokenizer
 
 
-def make_unigram_tokenizer(pieces: list[str]) -> Tokenizer:
+def _make_unigram_tokenizer(pieces: list[str]) -> Tokenizer:
     """Return a unigram tokenizer, as SentencePiece's: the first piece of a word has the mark ▁ of a space, earlier pieces are likelier."""
     marked = [p if p in SPECIAL else p[2:] if p.startswith("##") else f"▁{p}" for p in pieces]
     scored = [(piece, -math.log(2 + i)) for i, piece in enumerate(marked)]

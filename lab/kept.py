@@ -66,6 +66,10 @@ class KeptSet:
     transfer: tuple[dict[str, str], ...] = ()
     pairs: int = 0
 
+    def find_folder(self, data: Path, work: Path) -> Path:
+        """Return the folder of the set's files: in the shared data, or where `write_words` writes them."""
+        return (work if self.folder.startswith(WORDS_FOLDER) else data) / self.folder
+
     def list_settings(self, data: Path, work: Path, seed: int) -> Iterator[str]:
         """Yield the recipe keys, as key=value, that the run of this set gets on its command line.
 
@@ -76,8 +80,7 @@ class KeptSet:
         """
 
         def source(name: str) -> str:
-            folder = (work if self.folder.startswith(WORDS_FOLDER) else data) / self.folder
-            return json.dumps({"path": str(folder / f"{name}.jsonl.gz"), **self.columns})
+            return json.dumps({"path": str(self.find_folder(data, work) / f"{name}.jsonl.gz"), **self.columns})
 
         yield f"seed={seed}"
         yield f"data.train={source('train')}"

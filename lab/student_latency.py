@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from kept import SETS, WORDS_FOLDER, write_words
+from kept import SETS, write_words
 
 from pocketbert.core.host.hardware import describe_machine
 from pocketbert.core.types import Format, Scheme
@@ -35,9 +35,8 @@ DEVICE = "local"
 def open_set(name: str, data: Path, work: Path) -> PlanGround:
     """Open the reported rows of a set and the default teacher, as `pocketbert plan` does."""
     chosen = SETS[name]
-    folder = (work if chosen.folder.startswith(WORDS_FOLDER) else data) / chosen.folder
     columns: dict[str, Any] = {"text": "text", "label": "label", **chosen.columns}
-    rows = DataFiles(folder / f"{chosen.scored}.jsonl.gz", **columns)
+    rows = DataFiles(chosen.find_folder(data, work) / f"{chosen.scored}.jsonl.gz", **columns)
     overrides = [setting for setting in chosen.settings if setting.startswith(LONGEST)]
     start = starting_recipe(rows, work, overrides, compare_students=False)
     model = open_teacher(start.recipe)

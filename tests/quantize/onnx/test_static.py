@@ -128,9 +128,8 @@ def test_openvino_computes_the_same(family: str, made: Made) -> None:
     assert rms_error(answer_by_openvino(path, rows, "f32"), answers(path, rows)) < 0.05
 
 
-@pytest.mark.parametrize(
-    "family", ["bert", "xlnet"]
-)  # XLNet reads its queries twice: as they are, and with a vector added
+# XLNet reads its queries twice: as they are, and with a vector added
+@pytest.mark.parametrize("family", ["bert", "xlnet"])
 def test_openvino_computes_the_same_for_a_processor_without_vnni(
     family: str, made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,7 +143,7 @@ class _Files:
         return path
 
 
-def compute_in_half(exact: TorchPredictor, lengths: tuple[int, ...]) -> TorchPredictor:
+def _compute_in_half(exact: TorchPredictor, lengths: tuple[int, ...]) -> TorchPredictor:
     """Return the untouched model for inputs of these lengths, all of it computed in fp16 by torch."""
     half = TorchPredictor(copy.deepcopy(exact.model).half(), exact.task, exact.inputs, exact.pooling)
     half.lengths = lengths
@@ -158,7 +158,7 @@ def _measured(model: Model, cell: Cell, path: Path, effects: tuple[float, float]
         worst, median, shapes = differences(model, cell.task, predictor)
         bound = model.row.parity_atol * bounds.loss
         if scheme is Scheme.FP16 and worst > bound:  # the spread of a random head's only logit can be tiny
-            half = compute_in_half(model.reference, predictor.lengths)
+            half = _compute_in_half(model.reference, predictor.lengths)
             bound = max(bound, HALF_MARGIN * differences(model, cell.task, half)[0])
     else:
         worst, shapes = _error(model, cell.task, predictor)
