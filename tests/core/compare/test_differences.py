@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn.metrics import f1_score, matthews_corrcoef
 
 from pocketbert.core.compare.answers import RowAnswer
 from pocketbert.core.compare.differences import (
@@ -15,7 +18,7 @@ from pocketbert.core.compare.differences import (
     compare_scores,
     mcnemar,
 )
-from pocketbert.core.metrics import ACCURACY, PEARSON
+from pocketbert.core.metrics import ACCURACY, EXACT_MATCH, MACRO_F1, MCC, PEARSON, Metric
 from pocketbert.core.predict.examples import Example
 from pocketbert.core.tasks import TASKS, TaskName
 
@@ -51,6 +54,31 @@ def test_the_interval_of_a_drop_is_that_of_the_rows_differences() -> None:
         [change.drop - 1.96 * error, change.drop + 1.96 * error], abs=error / 4
     )
     assert change == compare_scores(right(old), right(new), ACCURACY, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("metric", "score"),
+    [
+        (MACRO_F1, lambda gold, given: f1_score(gold, given, average="macro")),
+        (MCC, matthews_corrcoef),
+        (EXACT_MATCH, lambda gold, given: np.mean([a == b for a, b in zip(gold, given, strict=True)])),
+    ],
+)
+def test_other_metrics_than_the_deciding_one_are_computed_anew_on_each_resample(
+    metric: Metric, score: Callable[[list[str], list[str]], float]
+) -> None:
+    draw = np.random.default_rng(7)
+    gold = draw.choice(["a", "b", "c"], 400, p=[0.9, 0.07, 0.03]).tolist()
+    columns = [np.where(draw.random(400) < p, gold, "a").tolist() for p in (0.9, 0.5)]
+    old, new = (
+        [RowAnswer("", {"": a}, {"": g}, right=a == g, terms=(0.5, 1.0)) for a, g in zip(given, gold, strict=True)]
+        for given in columns
+    )
+    change = compare_scores(old, new, metric, seed=1)
+    before, after = (score(gold, given) for given in columns)
+    assert [change.old, change.new] == pytest.approx([before, after])
+    assert change.low < change.drop == pytest.approx(before - after) < change.high
+    assert compare_scores(old, old, metric).high == 0, "both are scored on the same rows"
 
 
 def test_a_correlation_is_computed_anew_on_each_resample() -> None:

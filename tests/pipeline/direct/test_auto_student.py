@@ -131,6 +131,31 @@ def test_the_smallest_student_inside_the_limits_wins(
     assert {s.name for s in tried.students if s.estimated} == ({"layers-1"} if "narrow" in trained else set())
 
 
+@pytest.mark.parametrize(("metric", "chosen"), [("accuracy", "static"), ("macro_f1", "layers-1"), ("mcc", "layers-1")])
+def test_students_are_compared_by_the_metric_of_the_recipe(
+    metric: str,
+    chosen: str,
+    task: Task,
+    tmp_path: Path,
+    scripted: Callable[..., list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gold = ["rare" if i % 100 == 0 else "usual" for i in range(ROWS)]
+
+    def answer(model: Any, most: int, thresholds: Any = None) -> list[RowAnswer]:
+        knows_rare = not model.curves or model.recipe.student.layers > 0
+        given = gold if knows_rare else ["usual"] * ROWS
+        return [RowAnswer("", {"": a}, {"": g}, terms=(float(a == g), 1.0)) for a, g in zip(given, gold, strict=True)]
+
+    scripted()
+    monkeypatch.setattr(student_trials, "answer_validation", answer)
+    api.distill(load_recipe(task.recipe, [*QUICK, f"training.metric={metric}"]), tmp_path / "run")
+    tried = read_tried(tmp_path / "run")
+    assert tried.metric == metric
+    assert tried.chosen is not None
+    assert tried.chosen.name == chosen
+
+
 def test_a_stopped_choice_goes_on_and_a_lower_bound_needs_no_training(
     task: Task, tmp_path: Path, scripted: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,7 @@
 """The answers of one model to the rows of a data file, in the form in which the answers of two models are compared.
 
 `answer_rows` runs a predictor on prepared rows and returns a `RowAnswer` for each example: its labelled parts, its probability, and
-what it adds to the task's score. `score_answers` computes that score from the rows.
+what it adds to the task's score.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from pocketbert.core.heads.feature_extraction import FeatureExtractionHead, are_
 from pocketbert.core.heads.head import IGNORED_LABEL
 from pocketbert.core.heads.question_answering import exact_match, token_f1
 from pocketbert.core.host.progress import Meter
-from pocketbert.core.metrics import PEARSON, SPEARMAN, Metric, pearson, spearman
 from pocketbert.core.predict.answers import (
     Answer,
     Choice,
@@ -257,15 +256,6 @@ _READERS: dict[type, Callable[[Any, Any], RowAnswer]] = {
     Choice: _read_choice,
     Value: _read_value,
 }
-
-
-def score_answers(metric: Metric, rows: Sequence[RowAnswer]) -> float:
-    """Return the score of labelled answers: a correlation, or the quotient of the summed `RowAnswer.terms` (0 if there are none)."""
-    if metric in (PEARSON, SPEARMAN):
-        truth, values = number_columns(rows)
-        return pearson(truth, values) if metric is PEARSON else spearman(truth, values)
-    upper, lower = np.array([row.terms for row in rows], np.float64).sum(0)
-    return float(upper / lower) if lower else 0.0
 
 
 def number_columns(rows: Sequence[RowAnswer]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -8,16 +8,27 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbert.core.compare.answers import NOTHING, RowAnswer, number_columns, score_answers
+from pocketbert.core.compare.answers import NOTHING, RowAnswer, number_columns
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.metrics import METRICS, PEARSON, SPEARMAN, Metric, pearson, spearman
+from pocketbert.core.metrics import (
+    EXACT_MATCH,
+    MACRO_F1,
+    MCC,
+    METRICS,
+    PEARSON,
+    SPEARMAN,
+    Metric,
+    classification_scores,
+    pearson,
+    spearman,
+)
 from pocketbert.core.predict.examples import Example
 from pocketbert.core.seeds import generator
 from pocketbert.core.tasks import LabelKind, Task
@@ -415,28 +426,38 @@ def compare_scores(
     Args:
         old: Answers of the old model.
         new: Answers of the new model.
-        metric: The task's metric.
+        metric: A metric of the task. One of the confusion counts (macro F1, Matthews correlation) needs answers of one label each.
         seed: Seed of the resampling.
         resamples: Number of resamples.
         confidence: Share of the resamples that the interval holds.
     """
     random, rows = generator(seed, "diff bootstrap"), len(old)
-    scores = (score_answers(metric, old), score_answers(metric, new))
-    terms = [np.array([row.terms for row in answers], np.float64) for answers in (old, new)]
-    truth, *values = number_columns(old)[0], number_columns(old)[1], number_columns(new)[1]
-    correlation = {PEARSON.name: pearson, SPEARMAN.name: spearman}.get(metric.name)
+    scorers = [_scorer(metric, answers) for answers in (old, new)]
+    scores = [score(np.arange(rows)) for score in scorers]
     drops = []
     for _ in range(resamples):
         chosen = random.integers(0, rows, rows)
-        if correlation is not None:
-            one, other = (correlation(truth[chosen], column[chosen]) for column in values)
-        else:
-            weights = np.bincount(chosen, minlength=rows)
-            one, other = (_ratio(weights @ column) for column in terms)
-        drops.append(metric.drop(one, other))
+        drops.append(metric.drop(*(score(chosen) for score in scorers)))
     tail = (1 - confidence) / 2
     low, high = np.nanquantile(drops, [tail, 1 - tail]) if np.isfinite(drops).any() else (math.nan, math.nan)
     return ScoreChange(metric.name, *scores, metric.drop(*scores), float(low), float(high), resamples)
+
+
+def _scorer(metric: Metric, answers: Sequence[RowAnswer]) -> Callable[[NDArray[np.int64]], float]:
+    """Return a function that scores labelled answers on the rows with given numbers, among which a row may be repeated.
+
+    The score is a correlation, one of the confusion counts, or the quotient of the summed `RowAnswer.terms` (0 if there are none).
+    """
+    if correlation := {PEARSON.name: pearson, SPEARMAN.name: spearman}.get(metric.name):
+        truth, values = number_columns(answers)
+        return lambda chosen: correlation(truth[chosen], values[chosen])
+    if metric in (MACRO_F1, MCC):
+        pairs = [(row.gold[""], row.parts[""]) for row in answers]
+        numbers = {name: i for i, name in enumerate(sorted({name for pair in pairs for name in pair}))}
+        gold, given = np.array([[numbers[name] for name in pair] for pair in pairs]).T
+        return lambda chosen: classification_scores(gold[chosen], given[chosen], len(numbers))[metric.name]
+    terms = np.array([(bool(row.right), 1.0) if metric is EXACT_MATCH else row.terms for row in answers], np.float64)
+    return lambda chosen: _ratio(terms[chosen].sum(0))
 
 
 def _ratio(terms: NDArray[np.float64]) -> float:

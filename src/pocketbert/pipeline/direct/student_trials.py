@@ -21,7 +21,7 @@ from pocketbert.core.disk.files import path_bytes, read_json, write_json
 from pocketbert.core.disk.ownership import remove
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.metrics import MEAN_COSINE
+from pocketbert.core.metrics import MEAN_COSINE, METRICS
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.predictor import TorchPredictor
 from pocketbert.core.recipe.ladder import Rung, list_rungs, rung_recipe
@@ -53,7 +53,7 @@ CONFIDENCE = 0.8
 """Share of the resamples in an interval. A tenth lies below its lower end, which has to reach what must be kept."""
 TIMED_TEXTS = 100
 _FIGURES_FILE = "figures.json"
-_MOST_ROWS = 1000
+_MOST_ROWS = 3000
 """Most validation rows on which students are compared."""
 
 
@@ -82,7 +82,7 @@ class StudentFigures(BaseModel):
     """The figures of a student: its score and its teacher's on the same validation rows, and size and latency of its file.
 
     Attributes:
-        metric: The deciding metric.
+        metric: The recipe's `training.metric`, or else the deciding metric of the task.
         score: The student's score.
         teacher: The teacher's score.
         low: Lower end of the interval of the student's score, by a paired bootstrap against the teacher.
@@ -166,7 +166,7 @@ class StudentTrials:
         training.make_stage(learning, 0, None, replace(at, output=folder))
         trained = training.open_trained(learning, folder)
         teacher, student = self._teacher_answers, answer_validation(trained, _MOST_ROWS)
-        metric = learning.task.metric
+        metric = METRICS[sibling.recipe.training.metric or learning.task.metric.name]
         if student[0].vector is not None:
             teacher, student, metric = *_as_cosines(teacher, student), MEAN_COSINE
         change = compare_scores(teacher, student, metric, sibling.recipe.seed, confidence=CONFIDENCE)
