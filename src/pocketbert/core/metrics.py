@@ -95,20 +95,12 @@ RECALL_10 = Metric("recall@10")
 MRR_10 = Metric("mrr@10")
 MEAN_OF_HEADS = Metric("mean_of_heads")
 
-_DECIDING = (
-    ACCURACY,
-    MICRO_F1,
-    PEARSON,
-    SPEARMAN,
-    SPAN_F1,
-    SQUAD_F1,
-    CROSS_ENTROPY,
-    MEAN_COSINE,
-    MRR_10,
-    MEAN_OF_HEADS,
+_COMPARING = (
+    *(ACCURACY, MACRO_F1, MCC, MICRO_F1, PEARSON, SPEARMAN, SPAN_F1, SQUAD_F1),
+    *(EXACT_MATCH, CROSS_ENTROPY, TOP_1, MEAN_COSINE, MRR_10, MEAN_OF_HEADS),
 )
-METRICS = {m.name: m for m in _DECIDING}
-"""The metrics that decide a task, by name."""
+METRICS = {m.name: m for m in _COMPARING}
+"""The metrics that decide a task, or by which a recipe may choose (`training.metric`), by name."""
 CHANCE = {
     ACCURACY.name: "always the most frequent label",
     MICRO_F1.name: "always the best fixed set of labels",
