@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from pocketbert import ExportOptions, api
+from support.folders import once
 from support.packages import build_packages, run, uv
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,8 +42,12 @@ CURRENT = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Wheel and sdist, built from a copy so that the checkout stays clean."""
-    return build_packages(tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist"))
+    """Wheel and sdist, built once for all test processes from a copy, so that the checkout stays clean."""
+    with once(tmp_path_factory, "packages") as (folder, done):
+        if not done:
+            (folder / "source").mkdir(parents=True)
+            build_packages(folder / "source", folder / "dist")
+    return {"wheel": next((folder / "dist").glob("*.whl")), "sdist": next((folder / "dist").glob("*.tar.gz"))}
 
 
 def install(folder: Path, wheel: str | Path, python: str = sys.executable) -> Path:
@@ -55,8 +60,12 @@ def install(folder: Path, wheel: str | Path, python: str = sys.executable) -> Pa
 
 @pytest.fixture(scope="session")
 def core_only(built: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with the wheel and the core dependencies, nothing else."""
-    return install(tmp_path_factory.mktemp("core-only"), built["wheel"])
+    """A virtual environment with the wheel and the core dependencies, nothing else; made once for all test processes."""
+    with once(tmp_path_factory, "core-only") as (folder, done):
+        if not done:
+            folder.mkdir()
+            install(folder, built["wheel"])
+    return folder / "venv" / "bin" / "python"
 
 
 @pytest.fixture(scope="session")

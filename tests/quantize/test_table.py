@@ -37,6 +37,8 @@ from support.quantized import SUFFIX, Feed, answer_rows, answer_sentences, draw_
 
 WRITTEN = [r for r in list_rows() if r.write is not None]
 PLAIN = {(r.format, r.scheme): r for r in WRITTEN if r.runtime is None}
+QUICK = ("onnx int8", "onnx a8w8", "tflite int8", "tflite w4", "coreml w8")
+"""Rows that the fast suite writes: one of each format, of static ranges and of blocks."""
 BLOCKS = (Scheme.INT8_B32, Scheme.W4)
 SENTENCES = 12
 
@@ -46,6 +48,11 @@ Quantized = Callable[..., tuple[Path, WeightTypes]]
 
 def title_of(row: SchemeRow) -> str:
     return row.title
+
+
+def as_cases(rows: list[SchemeRow]) -> list[Any]:
+    """Rows as cases of a test, slow ones but for the quick rows."""
+    return [pytest.param(r, marks=[] if r.title in QUICK else pytest.mark.slow, id=r.title) for r in rows]
 
 
 def plan_of(row: SchemeRow, rows: list[Feed], **more: Any) -> Plan:
@@ -72,7 +79,7 @@ def test_the_table_has_what_the_formats_offer_and_nothing_else() -> None:
 # Every row.
 
 
-@pytest.mark.parametrize("row", WRITTEN, ids=title_of)
+@pytest.mark.parametrize("row", as_cases(WRITTEN))
 def test_every_row_makes_a_file_with_its_weight_types(
     row: SchemeRow, exported_file: Source, quantized: Quantized
 ) -> None:
@@ -104,7 +111,7 @@ def test_every_row_makes_a_file_with_its_weight_types(
     assert row.problems(before, "a"), "the exported file is none of this row"
 
 
-@pytest.mark.parametrize("row", WRITTEN, ids=title_of)
+@pytest.mark.parametrize("row", as_cases(WRITTEN))
 def test_a_file_answers_as_its_scheme_simulated(
     row: SchemeRow,
     exported_file: Source,
@@ -130,7 +137,7 @@ def test_a_file_answers_as_its_scheme_simulated(
         assert open_file(exported_file(row.format), row.format).lengths == predictor.lengths
 
 
-@pytest.mark.parametrize("row", [r for r in WRITTEN if r.calibrated or r.scheme in BLOCKS], ids=title_of)
+@pytest.mark.parametrize("row", as_cases([r for r in WRITTEN if r.calibrated or r.scheme in BLOCKS]))
 def test_padding_changes_no_answer_of_static_ranges_and_blocks(row: SchemeRow, quantized: Quantized) -> None:
     predictor = open_file(quantized(row.format, row.scheme, row.runtime)[0], row.format)
     lengths = predictor.lengths or (16, 40)
@@ -144,7 +151,7 @@ def test_padding_changes_no_answer_of_static_ranges_and_blocks(row: SchemeRow, q
         assert max(rms_error(together, short), rms_error(answer_rows(predictor, rows), short)) < 0.02
 
 
-@pytest.mark.parametrize("row", [r for r in WRITTEN if r.scheme is Scheme.A8W8], ids=title_of)
+@pytest.mark.parametrize("row", as_cases([r for r in WRITTEN if r.scheme is Scheme.A8W8]))
 def test_learned_ranges_take_the_place_of_measured_ones(
     row: SchemeRow, exported_file: Source, sentence_rows: list[Feed], open_tiny: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -161,7 +168,7 @@ def test_learned_ranges_take_the_place_of_measured_ones(
     assert rms_error(found, simulated) < 0.3 * change
 
 
-@pytest.mark.parametrize("row", [r for r in WRITTEN if r.calibrated], ids=title_of)
+@pytest.mark.parametrize("row", as_cases([r for r in WRITTEN if r.calibrated]))
 def test_rows_that_measure_nothing_are_refused_and_an_older_file_stays(
     row: SchemeRow, exported_file: Source, sentence_rows: list[Feed], tmp_path: Path
 ) -> None:

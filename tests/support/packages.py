@@ -37,5 +37,6 @@ def build_packages(source: Path, out: Path) -> dict[str, Path]:
             target = source / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes((ROOT / name).read_bytes())
+    out.mkdir(exist_ok=True)
     run(sys.executable, "-m", "build", "--installer", "uv", "--outdir", out, source, cwd=out)
     return {"wheel": next(out.glob("*.whl")), "sdist": next(out.glob("*.tar.gz"))}

@@ -71,7 +71,15 @@ def leave_float(patch: pytest.MonkeyPatch, regex: str, operation: str) -> None:
 
 @pytest.mark.parametrize(
     ("what", "form"),
-    [*((w, f) for w in ("one product", "all tables") for f in FORMS), ("the words", "small"), ("the words", "w4")],
+    [
+        *(("one product", "small"), ("all tables", "w4"), ("the words", "small")),
+        *(
+            pytest.param(what, form, marks=pytest.mark.slow)
+            for what, forms in (("one product", FORMS), ("all tables", FORMS), ("the words", ("w4",)))
+            for form in forms
+            if (what, form) not in (("one product", "small"), ("all tables", "w4"))
+        ),
+    ],
 )
 def test_what_was_left_float_in_silence_is_named(
     what: str, form: str, source: Path, write_form: Write, monkeypatch: pytest.MonkeyPatch
