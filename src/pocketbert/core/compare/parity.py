@@ -241,9 +241,7 @@ def run_padded_rows(
     return [answers[i] for i in range(len(rows))]
 
 
-def _pad_more(
-    predictor: Predictor, tokenizer: TextTokenizer, row: Encoded, count: int
-) -> dict[str, NDArray[np.int64]]:
+def _pad_more(predictor: Predictor, tokenizer: TextTokenizer, row: Encoded, count: int) -> dict[str, NDArray[np.int64]]:
     """Build a batch of one row padded to `count` tokens, to test that padding does not change the outputs.
 
     If the file takes no length above the row's, the padding tokens get other ids instead, except the one beside the text.
