@@ -108,9 +108,9 @@ def export(
     scored = _Scored(module, family.inputs).eval() if classifies else module
     outputs = [*task.outputs, *([PROBABILITIES_OUTPUT] if classifies else [])]
     with silence_output(), silence_coremltools():
-        note_stage("tracing, which comes before translating")
+        note_stage("1 of 2, tracing")
         program = _export_program(scored, family, lengths, form.shapes)
-        note_stage("traced, translating")
+        note_stage("2 of 2, translating and writing")
         model = _convert(program, family, outputs, lengths, form)
         spec = model.get_spec()
     if classifies:

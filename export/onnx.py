@@ -61,7 +61,7 @@ def export(
 
     free = torch.export.Dim.DYNAMIC
     inputs = {name: torch.from_numpy(example[name]) for name in family.inputs}
-    note_stage("tracing and translating, which comes before writing")
+    note_stage("1 of 2, tracing and translating")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
@@ -78,7 +78,7 @@ def export(
         )
     if program is None:  # only the old exporter, which writes a file itself, returns nothing
         raise RuntimeError("torch.onnx.export returned no program")
-    note_stage("translated, checking and writing")
+    note_stage("2 of 2, checking and writing")
     # in protobuf's messages, and in their bytes, the weights would be in memory twice more
     weights = _take_out_weights(program.model.graph)
     model = program.model_proto

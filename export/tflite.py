@@ -106,8 +106,12 @@ def _count_traces(trace: Callable[..., Any], count: int) -> Callable[..., Any]:
 
     def trace_and_note(*arguments: Any, **named: Any) -> Any:
         """Trace one signature."""
-        note_stage(f"tracing length {next(numbers)} of {count}, then all are lowered")
-        return trace(*arguments, **named)
+        number = next(numbers)
+        note_stage(f"{number} of {count + 1}, tracing a length")
+        program = trace(*arguments, **named)
+        if number == count:
+            note_stage(f"{number + 1} of {number + 1}, lowering and writing")
+        return program
 
     return trace_and_note
 

@@ -146,7 +146,9 @@ def measure_steps(command: list[str], log: Path, codes: Sequence[int] = (0,)) ->
         costs, total = [Cost("start")], Cost("all")
         began, spent = time.monotonic(), 0.0
         for now, cpu, memory in _sample(process):
-            titles = re.findall(r"^\[\d+/\d+\] (.+)$", log.read_text(errors="replace"), re.MULTILINE)
+            titles = re.findall(
+                r"^\[\d+/\d+\] (.+?)(?:, about .+ left in all)?$", log.read_text(errors="replace"), re.MULTILINE
+            )
             last = costs[-1]
             last.wall_s, last.cpu_s = now - began, cpu - spent
             last.peak_gb, total.peak_gb = max(last.peak_gb, memory), max(total.peak_gb, memory)
@@ -183,6 +185,16 @@ def print_costs(title: str, costs: list[Cost]) -> None:
         print(f"{cost.step[:28]:28} {cost.wall_s:7.1f} {cost.cpu_s:7.1f} {cost.peak_gb:8.2f}", flush=True)
 
 
+def print_bound(folder: Path, costs: Sequence[Cost]) -> None:
+    """Print the most memory that an export may take, 8 times its weights in fp32 and 1.5 GB, beside what was measured."""
+    weights = open_model_folder(str(folder)).fp32_bytes / 1e9
+    bound = 8 * weights + 1.5
+    verdict = "within" if costs[-1].peak_gb <= bound else "ABOVE"
+    print(
+        f"{costs[-1].peak_gb:.2f} GB: {verdict} the bound of 8 times {weights:.2f} GB of weights + 1.5 GB = {bound:.2f} GB"
+    )
+
+
 def main() -> None:
     """Measure the exports that the command line names, and write them to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -217,6 +229,8 @@ def main() -> None:
             for title, command in commands.items():
                 costs = measure_steps(command, log)
                 print_costs(f"{name}: {title}", costs)
+                if title == "pocketbert export":
+                    print_bound(folder, costs)
                 found.append({"model": name, "command": title, "steps": [asdict(c) for c in costs]})
     if options.output:
         versions = installed_versions(

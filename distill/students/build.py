@@ -118,13 +118,16 @@ def build_student(teacher: Any, family: Family, section: StudentSection, seed: i
     return student.train()
 
 
-def check_student_sizes(teacher_config: Any, family: Family, section: StudentSection) -> None:
-    """Check that a student of these sizes can be built, without building it or opening the teacher's weights.
+def check_student_sizes(teacher_config: Any, family: Family, section: StudentSection) -> int:
+    """Check that a student of these sizes can be built, without building it or opening the teacher's weights; return its size.
 
     Args:
         teacher_config: transformers configuration of the teacher.
         family: The teacher's model family.
         section: The recipe's student section, with `layers`.
+
+    Returns:
+        The number of weights of its encoder; without the table of words if `section` keeps only some of its pieces.
 
     Raises:
         InputError: Naming the sizes that do not fit each other, the teacher or the student's family.
@@ -134,7 +137,7 @@ def check_student_sizes(teacher_config: Any, family: Family, section: StudentSec
     config, _ = _make_config(teacher_config, family, section)
     try:
         with torch.device("meta"):
-            transformers.AutoModel.from_config(config)
+            encoder = transformers.AutoModel.from_config(config)
     except (ValueError, AssertionError, RuntimeError) as error:
         given = ", ".join(f"{key} {value}" for key in _SIZES if (value := getattr(section, key)) is not None)
         what = f"{given}: {family_of(config.model_type).title} cannot have these sizes: {str(error).splitlines()[0]}."
@@ -143,6 +146,8 @@ def check_student_sizes(teacher_config: Any, family: Family, section: StudentSec
             f"Set multiples of {math.lcm(*groups)}." if groups else "Leave them out, or set multiples of the teacher's."
         )
         raise InputError(Problem("student", what, fix)) from error
+    words: int = encoder.get_input_embeddings().weight.numel() if section.vocabulary is not None else 0
+    return sum(parameter.numel() for parameter in encoder.parameters()) - words
 
 
 def _make_config(teacher_config: Any, family: Family, section: StudentSection) -> tuple[Any, ClassChange | None]:

@@ -53,9 +53,14 @@ class Stopped(KeyboardInterrupt):
 
 def _stopped_message(code: ExitCode, error: BaseException) -> str:
     """Return the line that is printed when Ctrl-C or SIGTERM ended a command: whether the same command continues its work."""
-    kept = any(note.startswith(KEPT_NOTE) for note in getattr(error, "__notes__", ()))
-    after = "Finished work is kept; run the same command to continue." if kept else "The same command starts anew."
+    after = "Finished work is kept; run the same command to continue."
+    after = after if _keeps_work(error) else "The same command starts anew."
     return f"Stopped by {_SIGNAL_NAMES[code]}. {after}"
+
+
+def _keeps_work(error: BaseException) -> bool:
+    """Return whether an error has a note that names the folder of unfinished work."""
+    return any(note.startswith(KEPT_NOTE) for note in getattr(error, "__notes__", ()))
 
 
 @contextmanager
@@ -211,8 +216,9 @@ def _machine_error(error: Exception) -> str:
         what = _DISK_ERRORS[errno.ENOSPC] if full else _DISK_ERRORS[number]
         name = getattr(error, "filename", None)
         where = f" ({name})" if name else ""
-        done = "Finished work is kept. Free some space or choose another -o/--output, then run the same command."
-        return format_error([f"{what}{where}. {done}"])
+        kept = "Finished work is kept. " if _keeps_work(error) else ""
+        fix = "Free some space or choose another -o/--output, then run the same command."
+        return format_error([f"{what}{where}. {kept}{fix}"])
     return format_error([f"{type(error).__name__}: {text} (--debug prints where; so does run.log)"])
 
 

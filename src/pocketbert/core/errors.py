@@ -117,10 +117,23 @@ KEPT_NOTE = "Unfinished work is kept in "
 """First words of an error's note that names the folder from which the next command resumes."""
 
 
-def note_kept(error: BaseException, folder: Path) -> None:
-    """Add a note to an error that names the folder of unfinished work, and replace an earlier such note."""
-    notes = [note for note in getattr(error, "__notes__", []) if not note.startswith(KEPT_NOTE)]
-    error.__notes__ = [*notes, f"{KEPT_NOTE}{escape_line(str(folder))}; the same command continues there."]
+_CONTINUES = "; the same command continues there"
+
+
+def note_kept(error: BaseException, folder: Path, anew: str = "") -> None:
+    """Add a note to an error that names the folder of unfinished work.
+
+    Args:
+        error: The error that ended the work. An earlier such note of it gets this folder.
+        folder: The folder.
+        anew: Name of the step that begins anew, since nothing of it is kept; empty if there is none.
+    """
+    notes = getattr(error, "__notes__", [])
+    earlier = next((note for note in notes if note.startswith(KEPT_NOTE)), None)
+    end = f", and begins the step {anew} anew." if anew else "."
+    end = end if earlier is None else earlier.partition(_CONTINUES)[2]
+    others = [note for note in notes if note != earlier]
+    error.__notes__ = [*others, f"{KEPT_NOTE}{escape_line(str(folder))}{_CONTINUES}{end}"]
 
 
 def first_line(error: BaseException) -> str:

@@ -19,12 +19,13 @@ from pocketbert.core.artefacts import BudgetSearch
 from pocketbert.core.disk.files import sha256_file, sha256_path
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import all_families, check_distillable, check_exportable, check_prunable, find_family
+from pocketbert.core.formats import FORMATS
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe.recipe import Recipe, TrainingSection
-from pocketbert.core.recipe.student import VOCABULARY_LIMITS
+from pocketbert.core.recipe.student import VOCABULARY_LIMITS, StudentSection
 from pocketbert.core.types import Calibration, Format, Runtime
 from pocketbert.pipeline.doctor import require
-from pocketbert.pipeline.formats.base import format_place
+from pocketbert.pipeline.formats.base import check_file_sizes, format_place
 from pocketbert.pipeline.learn.corpora import general_head_task
 from pocketbert.pipeline.learn.data import max_length
 from pocketbert.pipeline.learn.stage_folder import CARRIED_FILE
@@ -145,7 +146,8 @@ class Inputs:
     def check_exported(self) -> None:
         """Check that the recipe's models can be exported, distilled and pruned as the recipe asks.
 
-        The student's sizes, a pruned vocabulary and files for NPUs are checked too.
+        The student's sizes, also in the files of the recipe's formats, a pruned vocabulary and files for NPUs are checked
+        too.
 
         Raises:
             InputError: Naming the recipe key of the model or setting that is refused.
@@ -160,22 +162,44 @@ class Inputs:
             check_prunable(source.family, source.config, student.intermediate)
         if student is not None and student.vocabulary is not None:
             check_vocabulary(self.model)
-        if student is not None and (student.size is not None or student.layers == 0):
-            if student.size is not None:
-                check_exportable(find_family(student.size.family), "student.size")
-            return  # whatever its teacher is
-        key, family = "teacher.model", self.model.family
-        if self.start is not None:
-            key, family = "student.model", self.start.family
-        elif student is not None:
-            key = "student.family"
-            family = next((f for f in all_families() if f.name == student.family), family)
-        check_exportable(family, key)
-        if student is not None and student.layers and (student.hidden or student.heads or student.intermediate):
-            from pocketbert.core.models.checkpoints import read_model_config
-            from pocketbert.distill.students.build import check_student_sizes
+        if student is not None and student.size is not None:
+            check_exportable(find_family(student.size.family), "student.size")  # whatever its teacher is
+        elif student is None or student.layers != 0:
+            key, family = "teacher.model", self.model.family
+            if self.start is not None:
+                key, family = "student.model", self.start.family
+            elif student is not None:
+                key = "student.family"
+                family = next((f for f in all_families() if f.name == student.family), family)
+            check_exportable(family, key)
+        if student is not None:
+            check_file_sizes(self.recipe, self._estimate_student_bytes(student))
 
-            check_student_sizes(read_model_config(self.model), self.model.family, student)
+    def _estimate_student_bytes(self, student: StudentSection) -> int:
+        """Estimate the bytes of the student's weights in fp32, and check on the way that its sizes fit each other.
+
+        What is not known before the first step counts as nothing: a student that the run chooses, the table of words of
+        a pruned vocabulary, a pruned `student.model`. A MobileBERT does too, which is small whatever its teacher is, and
+        a student with layers of a teacher that fits is at most as large as the teacher.
+
+        Raises:
+            InputError: If the sizes do not fit each other.
+        """
+        if student.size is not None or student.auto is not None:
+            return 0
+        if student.layers == 0:
+            words = self.model.family.read_size(self.model.config, "vocab_size") if student.vocabulary is None else 0
+            return 4 * (words or 0) * (student.dimensions or 0)  # the default width is small
+        if self.start is not None:
+            is_pruned = student.init == "pruned" or student.vocabulary is not None
+            return 0 if is_pruned else self.start.fp32_bytes
+        most = min(FORMATS[format].cost.max_gib for format in self.recipe.export.formats) * 2**30
+        if self.model.fp32_bytes < most and not (student.hidden or student.heads or student.intermediate):
+            return self.model.fp32_bytes
+        from pocketbert.core.models.checkpoints import read_model_config
+        from pocketbert.distill.students.build import check_student_sizes
+
+        return 4 * check_student_sizes(read_model_config(self.model), self.model.family, student)
 
     def _check_npu_files(self) -> None:
         """Check that a recipe whose exported model has no layers asks for no files for the runtimes `npu` and `qnn`.

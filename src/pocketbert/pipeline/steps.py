@@ -153,7 +153,8 @@ class RunSteps:
             what = "is chosen by whole runs only: pocketbert run RECIPE."
             raise InputError(Problem("student.auto", what, "Give the student layers, e.g. student: {layers: 3}."))
         check_bounds(recipe)
-        check_file_sizes(recipe, self.model)
+        if recipe.student is None:  # else `Inputs.check_exported` estimates the student's size
+            check_file_sizes(recipe, self.model.fp32_bytes)
         if problems := find_role_problems(recipe):
             raise InputError(problems)
         check_clipping(recipe, self.model)

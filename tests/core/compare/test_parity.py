@@ -172,6 +172,22 @@ def test_a_file_of_listed_lengths_is_asked_at_these(right: Right, lengths: tuple
     assert not compare_with_probe(ignoring, "a", "b", made, NAMES, BOUND).passed
 
 
+def mask_ignored_in_the_longest(inputs: dict[str, Any]) -> dict[str, Any]:
+    mask = inputs["attention_mask"].copy()
+    mask[:, 44:] = 1
+    return {**inputs, "attention_mask": mask}
+
+
+@pytest.mark.parametrize("lengths", [(), (16, 32, MAX_LENGTH)])
+@pytest.mark.parametrize("before", [mask_ignored_in_the_longest, last_position_lost])
+def test_what_is_wrong_at_the_longest_input_alone_is_found(right: Right, lengths: tuple[int, ...], before: Any) -> None:
+    reference, tokenizer = right
+    drawn = draw_rows(tokenizer, ALL, MAX_LENGTH, [False, True])
+    made = build_probe(reference, tokenizer, SHORT, [16, 32], TASK, NAMES, lengths, drawn)
+    assert compare_with_probe(Broken(reference, lengths=lengths), "a", "b", made, NAMES, BOUND).passed
+    assert not compare_with_probe(Broken(reference, before, lengths=lengths), "a", "b", made, NAMES, BOUND).passed
+
+
 @pytest.mark.parametrize("lengths", [(), (16, 32, 40), (24,), (40,)])
 def test_a_lost_mask_shows_in_padding_even_where_there_is_one_length(right: Right, lengths: tuple[int, ...]) -> None:
     predictor, tokenizer = right

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 
@@ -58,11 +59,50 @@ def test_a_resumed_meter_counts_from_where_it_was(capsys: pytest.CaptureFixture[
     assert meter.done == 8
 
 
-def test_long_parts_are_counted_with_what_remains(capsys: pytest.CaptureFixture[str]) -> None:
-    assert list(progress.report_parts("files verified", ["a", "b", "c"])) == ["a", "b", "c"]
-    told = capsys.readouterr().err.splitlines()
-    assert [line.split(",")[0] for line in told] == ["  files verified: 1 of 3 done", "  files verified: 2 of 3 done"]
-    assert all(line.endswith("s left") for line in told)
+def wait_for(capsys: pytest.CaptureFixture[str], words: str) -> str:
+    """What is printed until these words are, for 10 s at most."""
+    deadline, shown = time.monotonic() + 10, ""
+    while words not in shown and time.monotonic() < deadline:
+        time.sleep(0.01)
+        shown += capsys.readouterr().err
+    return shown
+
+
+def test_long_parts_are_named_with_their_stage_and_what_remains(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_PLAIN_WAITING_INTERVAL_S", 0.01)
+    for place, part in enumerate(progress.report_parts("gates", {"a": 1, "b": 2, "c": 3}), 1):
+        assert part == place
+        shown = wait_for(capsys, "a, 1 of 3\n") if place == 1 else ""  # before the first part has ended
+        assert place > 1 or "  gates: a, 1 of 3\n" in shown
+        if place == 1:
+            time.sleep(1)
+        if place == 2:
+            progress.note_stage("gate padding")
+            shown = wait_for(capsys, "left: gate padding")
+            assert re.search(r"  gates: b, 2 of 3, about \d s left: gate padding\n", shown)
+            with progress.expect_end(250):
+                assert "; about 4 minutes left in all\n" in wait_for(capsys, "left in all")
+    capsys.readouterr()
+    time.sleep(0.05)
+    assert capsys.readouterr().err == "", "nothing is said after the work"
+
+
+def test_parts_that_an_error_ends_are_not_reported_any_longer(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_PLAIN_WAITING_INTERVAL_S", 0.01)
+    error = None
+    try:
+        for _ in progress.report_parts("gates", {"a": 1}):
+            raise ValueError
+    except ValueError as raised:
+        error = raised
+    capsys.readouterr()
+    time.sleep(0.05)
+    assert capsys.readouterr().err == ""
+    assert error is not None
 
 
 def test_waiting_tells_that_work_goes_on_and_ends_with_it(
@@ -95,7 +135,7 @@ def test_progress_is_shown_while_a_library_is_silenced_and_names_its_stage(
             while "length 2 of 4" not in shown and time.monotonic() < deadline:
                 time.sleep(0.01)
                 shown += capfd.readouterr().err
-        assert "model.tflite: at work for 0 s, length 2 of 4\n" in shown
+        assert "model.tflite: at work for 0 s: length 2 of 4\n" in shown
         shown += capfd.readouterr().err
         assert "library" not in shown
         assert "C++" not in shown

@@ -10,7 +10,7 @@ import transformers
 
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import family_of, find_family
-from pocketbert.core.recipe.student import StudentSection
+from pocketbert.core.recipe.student import StudentSection, VocabularySection
 from pocketbert.core.types import Projection
 from pocketbert.distill.students.build import build_student, check_student_sizes, freeze_positions
 from pocketbert.distill.students.projection import attach_projection
@@ -192,8 +192,16 @@ def test_what_cannot_be_made_is_refused(
 
 @pytest.mark.parametrize("name", [n for n in FAMILIES if ENTRIES[n].resized])
 def test_sizes_that_can_be_built_pass_before_anything_is_built(name: str, make_classifier: Callable[..., Any]) -> None:
-    config = make_classifier(name, 3, ("a", "b")).config
-    check_student_sizes(config, find_family(name), section(2, init="embeddings", hidden=24, heads=3))
+    teacher, family = make_classifier(name, 3, ("a", "b")), find_family(name)
+    wanted = section(2, init="embeddings", hidden=24, heads=3)
+    student = build_student(teacher, family, wanted, 0)
+    encoder = sum(
+        p.numel() for n, p in student.named_parameters() if not n.startswith(("classifier", "pre_classifier"))
+    )
+    counted = check_student_sizes(teacher.config, family, wanted)
+    assert 0.8 * encoder <= counted <= 1.1 * encoder, "a class may have a pooler more, or a map less"
+    pruned = check_student_sizes(teacher.config, family, wanted.model_copy(update={"vocabulary": VocabularySection()}))
+    assert counted - pruned == student.get_input_embeddings().weight.numel()
 
 
 @pytest.mark.parametrize(

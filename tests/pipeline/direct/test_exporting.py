@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from pocketbert.core.models.folder import open_model_folder
 from pocketbert.core.recipe.file import recipe_from_values
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.types import Format
+from pocketbert.export import onnx
 from pocketbert.pipeline import inputs
 from pocketbert.pipeline.direct import exporting
 from pocketbert.pipeline.direct.exporting import (
@@ -30,6 +33,7 @@ from pocketbert.pipeline.direct.exporting import (
     option_problems,
     unread_calibration,
 )
+from pocketbert.pipeline.gates import library, verify
 from pocketbert.pipeline.options import OPTION_RECIPE_KEYS, RECIPE_KEY_FLAGS, ExportOptions
 from pocketbert.pipeline.reference import open_teacher
 from support.published import write_sentence_model
@@ -228,6 +232,73 @@ def test_a_format_whose_files_are_too_small_for_the_weights_is_refused(
             verb(model, tmp_path / "phone", options)
         assert "Choose among tflite, coreml" in str(caught.value)
         assert "TFLite" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("student", "fits"),
+    [
+        ({"layers": 1}, True),
+        ({"layers": 2}, False),
+        ({"layers": 1, "hidden": 16, "heads": 2}, True),
+        ({"layers": 1, "init": "random", "intermediate": 4096}, False),
+        ({"layers": 0}, True),
+        ({"layers": 0, "dimensions": 4096}, False),
+        ({"model": "{teacher}"}, False),
+        ({"layers": 2, "vocabulary": {}}, True),  # how much of the table stays is not known yet
+    ],
+)
+def test_a_student_that_no_file_can_hold_is_refused_before_it_is_trained(
+    task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, student: dict[str, Any], fits: bool
+) -> None:
+    teacher = task.folder / "teacher"
+    row, size = FORMATS[Format.ONNX], open_model_folder(str(teacher)).fp32_bytes
+    monkeypatch.setitem(FORMATS, Format.ONNX, replace(row, cost=replace(row.cost, max_gib=0.9 * size / 2**30)))
+    student = {key: str(teacher) if value == "{teacher}" else value for key, value in student.items()}
+    path = task.variant(tmp_path / "r.yaml", student=None)
+    signals = ["distill.0.signals={logits: 1, hidden: 0, attention: 0}"] if student.get("layers") == 0 else []
+    recipe = api.load_recipe(path, [f"student={json.dumps(student)}", *signals])
+    if fits:
+        assert api.plan(recipe, tmp_path / "run")
+        return
+    for verb in (api.plan, api.run):
+        with pytest.raises(
+            InputError, match=r"a file of ONNX holds at most .*, the student's weights would take about"
+        ):
+            verb(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_an_export_names_its_steps_in_order_and_what_is_left(
+    tiny_model: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stages = list[str]()
+    for module in (onnx, library, verify):
+        monkeypatch.setattr(module, "note_stage", stages.append)
+    api.export(tiny_model("bert"), tmp_path / "phone", ExportOptions(formats=["onnx"], max_length=16))
+    shown = capsys.readouterr().err
+    steps = re.findall(r"^\[(\d)/7\] (.+), about (\d+) s left in all$", shown, re.MULTILINE)
+    assert [int(number) for number, *_ in steps] == [1, 2, 3, 4, 5, 6, 7]
+    assert [title for _, title, _ in steps][2:] == [
+        "export to ONNX",
+        "quantize ONNX to int8",
+        "golden rows",
+        "verify",
+        "pack",
+    ]
+    whole = int(re.search(r"this will take about (\d+) s", shown)[1])  # type: ignore[index]
+    assert 0 <= int(steps[-1][2]) < int(steps[0][2]) <= whole
+    gates = [
+        "gate answer",
+        "gates golden and reference",
+        "gate padding",
+        "gates chance and drop",
+        "gates weights, types",
+    ]
+    assert stages == ["1 of 2, tracing and translating", "2 of 2, checking and writing", *gates, *gates]
 
 
 def test_weights_and_exported_files_are_hashed_once(

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from pocketbert.core.artefacts import Signature
+from pocketbert.core.compare import parity
 from pocketbert.core.compare.golden import GOLDEN_FILE, GoldenRow, read_golden
 from pocketbert.core.compare.sample_texts import SENTENCES, sample_pairs
 from pocketbert.core.models.folder import open_model_folder
@@ -337,6 +338,34 @@ def test_a_broken_file_fails_its_gate(made: Callable[[TaskName], Made], name: Ta
         assert not found["reference"].passed
     if gate == "padding":
         assert found["golden"].passed, "without padding nothing is wrong"
+
+
+def mask_ignored_in_the_longest(inputs: dict[str, Any]) -> dict[str, Any]:
+    mask = inputs["attention_mask"].copy()
+    mask[:, LENGTH - 3 :] = 1
+    return {**inputs, "attention_mask": mask}
+
+
+def last_words_lost(inputs: dict[str, Any]) -> dict[str, Any]:
+    ids = inputs["input_ids"].copy()
+    ids[:, LENGTH - 3 : LENGTH - 1] = 1
+    return {**inputs, "input_ids": ids}
+
+
+@pytest.mark.parametrize("lengths", [(), (16, 24, LENGTH)])
+@pytest.mark.parametrize(("fault", "gate"), [(mask_ignored_in_the_longest, "padding"), (last_words_lost, "reference")])
+def test_what_is_wrong_at_the_longest_input_alone_is_found(
+    made: Callable[[TaskName], Made], monkeypatch: pytest.MonkeyPatch, lengths: tuple[int, ...], fault: Any, gate: str
+) -> None:
+    case = made(TaskName.TEXT_CLASSIFICATION)
+    monkeypatch.setattr(parity, "_PADDING", 2)  # as where the longest input is far from all texts
+    texts = [r for r in case.rows if r.drawn or len(case.subject.tokenizer.encode([r.input])[0]) < 16]
+    for before, failing in ((None, set()), (fault, {gate})):
+        file = Broken(case.right, before)
+        file.lengths = lengths
+        subject = replace(case.subject, predictor=file)
+        found = [*check_golden_rows(subject, texts), check_padding(subject, texts)]
+        assert {g.name for g in found if not g.passed} - {"golden"} == failing
 
 
 def test_start_and_end_exchanged(made: Callable[[TaskName], Made]) -> None:

@@ -106,9 +106,9 @@ def build_probe(
     """Build batches of many lengths and paddings, and run the reference model on them.
 
     A file that takes any length gets rows alone and unpadded, rows in a batch of different lengths, and rows padded to
-    each of `lengths`, to 13 and to 37 tokens (odd lengths that no exporter uses as its example). A file that takes
-    fixed lengths only gets, for each length, rows that fill it and rows that do not; the reference model gets the same
-    padding.
+    each of `lengths`, to the longest input, and to 13 and 37 tokens (odd lengths that no exporter uses as its example).
+    A file that takes fixed lengths only gets, for each length, rows that fill it and rows that do not; the reference
+    model gets the same padding.
 
     The longest text is cut to each length, so that the last position is tested too.
 
@@ -128,7 +128,7 @@ def build_probe(
     groups = [] if fixed else [*([row] for row in rows[:4]), rows[4:8]]
     padded_lengths = [max(map(len, group)) for group in groups]
     first = [max(rows, key=len), *([min(rows, key=len)] if fixed else [])]
-    for i, length in enumerate(sorted(set(fixed) or {min(n, most) for n in (*lengths, 13, 37)})):
+    for i, length in enumerate(sorted(set(fixed) or {min(n, most) for n in (*lengths, 13, 37, most)})):
         count = max(2, min(6, _TOKENS_OF_LENGTH // length))
         groups.append([truncate_row(r, length) for r in (*first, *rows[i % 4 :: 4])][:count])
         padded_lengths.append(length)
@@ -184,7 +184,7 @@ def worst_parity(results: Sequence[Parity]) -> Parity:
 # --- padding ---
 
 _PADDING = 19
-"""Padding tokens beside a row whose padded answer is compared."""
+"""Padding tokens beside a row whose padded answer is compared, all but the shortest."""
 
 
 def measure_padding_effect(
@@ -225,11 +225,11 @@ def measure_padding_effect(
 def run_padded_rows(
     predictor: Predictor, tokenizer: TextTokenizer, rows: Sequence[Encoded], task: Task
 ) -> list[Matrix]:
-    """Run each row with 19 padding tokens more than it needs (fewer if too long), apart from the others; return a matrix per row."""
+    """Run each row with as much padding as `count_padded_tokens` says, apart from the others; return a matrix per row."""
     groups = defaultdict[object, dict[int, dict[str, NDArray[np.int64]]]](dict)
     apart, names = getattr(predictor, "computes_rows_apart", False), answer_outputs(task, predictor)
-    for i, row in enumerate(rows):
-        batch = _pad_more(predictor, tokenizer, row)
+    for i, count in enumerate(count_padded_tokens(predictor, tokenizer, rows)):
+        batch = _pad_more(predictor, tokenizer, rows[i], count)
         # rows that the engine computes apart from each other anyway may be given to it together
         groups[("length", batch["input_ids"].shape[1]) if apart else ("row", i)][i] = batch
     answers = dict[int, Matrix]()
@@ -241,13 +241,13 @@ def run_padded_rows(
     return [answers[i] for i in range(len(rows))]
 
 
-def _pad_more(predictor: Predictor, tokenizer: TextTokenizer, row: Encoded) -> dict[str, NDArray[np.int64]]:
-    """Build a batch of one row with more padding than the row needs, to test that padding does not change the outputs.
+def _pad_more(predictor: Predictor, tokenizer: TextTokenizer, row: Encoded, count: int) -> dict[str, NDArray[np.int64]]:
+    """Build a batch of one row padded to `count` tokens, to test that padding does not change the outputs.
 
     If the file takes no length above the row's, the padding tokens get other ids instead, except the one beside the text.
     """
     usual = smallest_fitting_length(predictor.lengths, len(row))
-    batch = feed(predictor, tokenizer, [row], count_padded_tokens(predictor, tokenizer, row))
+    batch = feed(predictor, tokenizer, [row], count)
     if predictor.lengths and batch["input_ids"].shape[1] == usual:
         # the file has no longer signature: other tokens where the padding is; the one beside the text stays, since
         # MobileBERT's embedding looks at neighbours
@@ -257,14 +257,17 @@ def _pad_more(predictor: Predictor, tokenizer: TextTokenizer, row: Encoded) -> d
     return batch
 
 
-def count_padded_tokens(predictor: Predictor, tokenizer: TextTokenizer, row: Encoded) -> int:
-    """Return the number of tokens to which `run_padded_rows` pads a row at least.
+def count_padded_tokens(predictor: Predictor, tokenizer: TextTokenizer, rows: Sequence[Encoded]) -> list[int]:
+    """Return the number of tokens to which `run_padded_rows` pads each row at least.
 
-    It is at least 19 above the row's own and 1 above the smallest fixed length that it fits, but never above the longest input.
+    It is at least 19 above the row's own and 1 above the smallest fixed length that it fits, but never above the longest
+    input. The shortest row is padded to the longest input, which texts seldom come near without filling it.
     """
     most = min(tokenizer.max_length, max(predictor.lengths, default=tokenizer.max_length))
-    usual = smallest_fitting_length(predictor.lengths, len(row))
-    return min(max(len(row) + _PADDING, usual + 1), most)
+    usual = [smallest_fitting_length(predictor.lengths, len(row)) for row in rows]
+    counts = [min(max(len(row) + _PADDING, n + 1), most) for row, n in zip(rows, usual, strict=True)]
+    counts[min(range(len(rows)), key=lambda i: len(rows[i]))] = most
+    return counts
 
 
 # --- drawn inputs ---

@@ -220,8 +220,9 @@ def open_workspace(output: Path, resume: str = "") -> Iterator[Workspace]:
     Args:
         output: The path of the output; its parent folder is created.
         resume: Description of the work. If given, interrupted work with the same description is continued, the
-            workspace stays when the block ends with an error (with wrong input only if it was resumed), and a second process
-            for the same output is refused. If empty, what killed processes left of such work is removed.
+            workspace stays when the block ends with an error, unless it has no file yet (with wrong input only if it was
+            resumed), and a second process for the same output is refused. If empty, what killed processes left of such
+            work is removed.
 
     Yields:
         The workspace, locked by this process.
@@ -237,7 +238,8 @@ def open_workspace(output: Path, resume: str = "") -> Iterator[Workspace]:
             yield own
         except BaseException as error:
             wrong_input = isinstance(error, InputError | MissingBackendError)  # nothing in it could be continued
-            if not resume or (wrong_input and not own.resumed):
+            is_empty = not any(p.is_file() and p.name not in (MARKER, LOCK_FILE) for p in own.path.rglob("*"))
+            if not resume or is_empty or (wrong_input and not own.resumed):
                 own.discard()
             elif not wrong_input:
                 note_kept(error, own.path)

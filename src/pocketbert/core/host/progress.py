@@ -1,7 +1,8 @@
 """Progress of long work on stderr: a bar with rate and remaining time on a terminal, plain lines elsewhere.
 
-`Meter` counts units of work, `report_parts` a few long parts, `report_waiting` reports work of libraries, in which `note_stage` says how
-far it is, `print_note` prints a note, `set_quiet` silences all.
+`Meter` counts units of work, `report_parts` a few long parts, `report_waiting` reports work of libraries. In both, `note_stage` says
+what is being done, and within `expect_end` their lines say how long all work may still take. `print_note` prints a note,
+`set_quiet` silences all.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:  # rich is imported when something is shown: a program that predicts shows nothing
@@ -26,11 +27,14 @@ _LINE_INTERVAL_S = 10.0
 """Seconds between two plain lines when stderr is not a terminal."""
 _BAR_INTERVAL_S = 0.1
 _WAITING_INTERVAL_S, _PLAIN_WAITING_INTERVAL_S = 10.0, 30.0
-"""Seconds between two lines of `report_waiting`, on a terminal and elsewhere."""
+"""Seconds between two lines of `report_waiting` and `report_parts`, on a terminal and elsewhere."""
 
 _state = {"quiet": False}
 _stages: list[str] = []
-"""The stage that the innermost `report_waiting` is at, and those of the blocks around it; empty where none was noted."""
+"""The stage that the innermost block of `report_waiting` or `report_parts` is at, and those of the blocks around it; empty where none
+was noted."""
+_ends: list[float] = []
+"""When all work is expected to end, by `time.monotonic`; the innermost `expect_end` last."""
 
 
 def set_quiet(quiet: bool) -> None:
@@ -57,16 +61,64 @@ def _console() -> Console:
     return Console(stderr=True, file=stream, quiet=_state["quiet"], highlight=False, soft_wrap=soft_wrap)
 
 
+def describe_seconds(seconds: float) -> str:
+    """Return a length of time as text: seconds below 100, else minutes."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} minutes"
+
+
+@contextlib.contextmanager
+def expect_end(seconds: float) -> Iterator[None]:
+    """Let progress lines in the block say how long all work may still take: `seconds` when it begins; 0 if not known."""
+    _ends.append(time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _ends.pop()
+
+
 @contextlib.contextmanager
 def report_waiting(label: str) -> Iterator[None]:
     """Print at intervals how long the block has been running, and its stage, for work without a progress bar."""
-    block_ended, start = threading.Event(), time.monotonic()
+    start = time.monotonic()
+    with _report_at_intervals(lambda now: f"{label}: at work for {now - start:.0f} s"):
+        yield
+
+
+def report_parts(label: str, parts: Mapping[str, _T]) -> Iterator[_T]:
+    """Yield the parts of a long piece of work; print at intervals which of them is at work, its stage, and what is left.
+
+    Args:
+        label: Name of the work.
+        parts: The parts by name.
+    """
+    start = time.monotonic()
+    part_start, done, name = start, 0, ""
+
+    def describe(now: float) -> str:
+        """Return the progress; the rest takes as long as the parts that are done, unless `expect_end` says more."""
+        is_open = not done or _is_end_known(now)
+        left = 0.0 if is_open else (part_start - start) / done * (len(parts) - done) - (now - part_start)
+        return f"{label}: {name}, {done + 1} of {len(parts)}" + (f", about {describe_seconds(left)} left" * (left > 0))
+
+    with _report_at_intervals(describe):
+        for name in parts:
+            part_start, _stages[-1] = time.monotonic(), ""
+            yield parts[name]
+            done += 1
+
+
+@contextlib.contextmanager
+def _report_at_intervals(describe: Callable[[float], str]) -> Iterator[None]:
+    """Print what a function of the time returns at intervals, with the stage of the block and the time that all may take."""
+    block_ended = threading.Event()
     interval = _WAITING_INTERVAL_S if sys.stderr.isatty() else _PLAIN_WAITING_INTERVAL_S
 
     def report() -> None:
+        """Print a line at each interval until the block has ended."""
         while not block_ended.wait(interval):
-            stage = f", {_stages[-1]}" if _stages[-1] else ""
-            print_note(f"  {label}: at work for {time.monotonic() - start:.0f} s{stage}")
+            now, stage = time.monotonic(), f": {_stages[-1]}" if _stages[-1] else ""
+            left = f"; about {describe_seconds(_ends[-1] - now)} left in all" if _is_end_known(now) else ""
+            print_note(f"  {describe(now)}{stage}{left}")
 
     _stages.append("")
     thread = threading.Thread(target=report, daemon=True)
@@ -79,22 +131,15 @@ def report_waiting(label: str) -> Iterator[None]:
         _stages.pop()
 
 
+def _is_end_known(now: float) -> bool:
+    """Return whether the end of all work is known from `expect_end`, and has not passed."""
+    return bool(_ends) and _ends[-1] > now
+
+
 def note_stage(stage: str) -> None:
-    """Set the stage of the work that the next line of the innermost `report_waiting` names; without one, do nothing."""
+    """Set the stage that the next line of the innermost `report_waiting` or `report_parts` names; without one, do nothing."""
     if _stages:
         _stages[-1] = stage
-
-
-def report_parts(label: str, parts: Sequence[_T]) -> Iterator[_T]:
-    """Yield the parts of a long piece of work; print at intervals how many are done and how long the rest may take."""
-    start = shown = time.monotonic()
-    for done, part in enumerate(parts):
-        now = time.monotonic()
-        if done and now - shown >= _LINE_INTERVAL_S:
-            left = (now - start) / done * (len(parts) - done)
-            print_note(f"  {label}: {done} of {len(parts)} done, about {left:.0f} s left")
-            shown = now
-        yield part
 
 
 class Meter:

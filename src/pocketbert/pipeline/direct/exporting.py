@@ -46,7 +46,7 @@ from pocketbert.core.errors import InputError, MachineError, Problem
 from pocketbert.core.families import check_exportable
 from pocketbert.core.formats import FORMATS
 from pocketbert.core.host.hardware import usable_memory
-from pocketbert.core.host.progress import print_note
+from pocketbert.core.host.progress import describe_seconds, print_note
 from pocketbert.core.host.system import expand_home
 from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.recipe.data import MAX_LENGTH
@@ -56,7 +56,7 @@ from pocketbert.core.recipe.recipe import CoremlSection, Recipe
 from pocketbert.core.tasks import TASKS, TaskName, several_task, task_of
 from pocketbert.core.types import Attention, Format, Runtime, Scheme
 from pocketbert.pipeline.doctor import require_for
-from pocketbert.pipeline.formats.base import check_file_sizes
+from pocketbert.pipeline.formats.base import check_file_sizes, quantized_schemes, quantized_step
 from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.learn.data import check_files, check_threshold
 from pocketbert.pipeline.make.measuring import guess_head_columns
@@ -112,15 +112,18 @@ def export_model(
         if is_finished(output, Run(recipe, output, inputs=inputs), overwrite):
             remove_interrupted(output, _WORK)  # a process killed after its last rename leaves it
             return output
-        check_file_sizes(recipe, folder)
+        check_file_sizes(recipe, folder.fp32_bytes)
     require_for(recipe)
+    forecast = forecast_export(recipe.export.formats, folder)
     if ready is None and not has_interrupted(output, _WORK):
-        _check_room(forecast_export(recipe.export.formats, folder), output, options)
+        _check_room(forecast, output, options)
     with remove_new_folders_on_error(output), open_workspace(output, resume=_WORK) as work:
         if work.resumed:
             print_note(f"continuing the interrupted work in {work.path}")
         with naming_flags():
-            Run(recipe, work.path / "run", Permission(overwrite=True), inputs).execute()
+            run = Run(recipe, work.path / "run", Permission(overwrite=True), inputs)
+            run.folder.expected_s = _forecast_steps(run, forecast) if ready is None else {}
+            run.execute()
         if options.data is not None or options.benchmark:
             write_page(work.path / "run" / "phone")
         work.install(work.path / "run" / "phone", list_foreign_files, ARTEFACTS_FILE)
@@ -226,6 +229,24 @@ def forecast_export(formats: Sequence[Format], model: ModelFolder) -> Forecast:
     return Forecast(_START_S + seconds, _LEAST_MEMORY + size * max(c.memory for c in costs), size * copies)
 
 
+_SHARES = {"golden": 0.22, "verify": 0.23, "pack": 0.05}
+"""Shares of an export's time that its last steps take (`lab/export_cost.py`); the formats take the rest."""
+_QUANTIZING = 0.2
+"""Share of a format's own time that making the smaller files takes."""
+
+
+def _forecast_steps(run: Run, forecast: Forecast) -> dict[str, float]:
+    """Divide the seconds of an export among its steps that take long; return them by the name of the step."""
+    costs = {format: forecast_export([format], run.model).seconds - _START_S for format in run.recipe.export.formats}
+    seconds = {name: share * forecast.seconds for name, share in _SHARES.items()}
+    for format, cost in costs.items():
+        own = (1 - sum(_SHARES.values())) * forecast.seconds * cost / sum(costs.values())
+        steps = [quantized_step(format, scheme) for scheme in quantized_schemes(run.recipe, format)]
+        seconds[format.value] = own * (1 - _QUANTIZING) if steps else own
+        seconds |= {step: own * _QUANTIZING / len(steps) for step in steps}
+    return seconds
+
+
 _SURELY = 0.7
 """Share of the forecast below which the machine is refused: options such as fewer schemes take less."""
 
@@ -238,10 +259,9 @@ def _check_room(forecast: Forecast, output: Path, options: ExportOptions) -> Non
     """
     folder = next(p for p in (output, *output.absolute().parents) if p.is_dir())
     memory, disk = usable_memory(), shutil.disk_usage(folder).free
-    time_text = f"{forecast.seconds:.0f} s" if forecast.seconds < 100 else f"{forecast.seconds / 60:.0f} minutes"
     needs = f"{forecast.memory / 1e9:.1f} GB of memory and {forecast.disk / 1e9:.1f} GB of disk"
     also = ", and the benchmark its own time" if options.benchmark else ""
-    print_note(f"this will take about {time_text} on two quiet cores{also}, up to {needs}")
+    print_note(f"this will take about {describe_seconds(forecast.seconds)} on two quiet cores{also}, up to {needs}")
     lacking = [f"this machine has {memory / 1e9:.1f} GB of memory"] if memory < _SURELY * forecast.memory else []
     lacking += [f"{folder} has {disk / 1e9:.1f} GB of room"] if disk < _SURELY * forecast.disk else []
     if lacking:

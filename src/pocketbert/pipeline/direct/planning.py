@@ -90,12 +90,10 @@ def plan_students(
     ground = _open(data, options, [*overrides, *own], output or Path.cwd())
     rungs = ground.rungs
     if options.choose is not None and options.choose not in (names := [name for name, *_ in ground.wanted]):
-        raise InputError(
-            Problem("--choose", f"no student '{options.choose}'; {suggest_allowed(options.choose, names)}.")
-        )
-    require_for(
-        ground.recipe.model_copy(update={"export": ground.recipe.export.model_copy(update={"formats": formats})})
-    )
+        what = f"no student '{options.choose}'; {suggest_allowed(options.choose, names)}."
+        raise InputError(Problem("--choose", what))
+    export = ground.recipe.export.model_copy(update={"formats": formats})
+    require_for(ground.recipe.model_copy(update={"export": export}))
     probes = choose_probes(ground, options.choose)
     announce_plan(ground, probes, formats, schemes)
     times, tokens = _measure_files(ground, probes, formats, schemes, devices, options.threads)
@@ -235,9 +233,8 @@ def _open(data: DataFiles | None, options: PlanOptions, overrides: Sequence[str]
         start = task_recipe(options.task, folder, overrides)
     recipe = start.recipe
     if recipe.tasks is not None:
-        raise InputError(
-            Problem("tasks", "a plan is for one head.", "Leave tasks out, and plan with the head that matters most.")
-        )
+        fix = "Leave tasks out, and plan with the head that matters most."
+        raise InputError(Problem("tasks", "a plan is for one head.", fix))
     if recipe.student is None or [stage.method_name() for stage in recipe.distill] != ["task"]:
         fix = "Leave out what sets student or distill."
         raise InputError(Problem("distill", "a plan is for one stage of method task with a student.", fix))

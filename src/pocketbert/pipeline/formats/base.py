@@ -423,23 +423,27 @@ def bounds_of(file: ModelFile | Subject) -> Bounds:
     return info.bounds[form]
 
 
-def check_file_sizes(recipe: Recipe, model: ModelFolder) -> None:
-    """Check before the first step that files of the recipe's formats can hold the model's weights.
+def check_file_sizes(recipe: Recipe, fp32_bytes: int) -> None:
+    """Check before the first step that files of the recipe's formats can hold the exported model's weights.
 
-    A run that trains a student is not checked.
+    Args:
+        recipe: The recipe.
+        fp32_bytes: Bytes of the weights in fp32; of a student that is still to be trained an estimate.
 
     Raises:
         InputError: Naming every format whose files cannot.
     """
-    if recipe.student is not None:
-        return
-    size = model.fp32_bytes / 2**30
+    size = fp32_bytes / 2**30
     fitting = [str(f) for f in FORMATS if size < FORMATS[f].cost.max_gib]
+    whose, smaller = "the weights take", "distil a student first: pocketbert run."
+    if recipe.student is not None:
+        whose = "the student's weights would take about"
+        smaller = "make the student smaller (student.layers, student.hidden, student.vocabulary)."
     problems = [
         Problem(
             "export.formats",
-            f"a file of {info.title} holds at most {info.cost.max_gib:g} GiB, the weights take {size:.1f} GiB in fp32.",
-            f"Choose among {', '.join(fitting)}, or distil a student first: pocketbert run.",
+            f"a file of {info.title} holds at most {info.cost.max_gib:g} GiB, {whose} {size:.1f} GiB in fp32.",
+            f"Choose among {', '.join(fitting)}, or {smaller}",
         )
         for info in (FORMATS[format] for format in recipe.export.formats)
         if size >= info.cost.max_gib

@@ -216,7 +216,8 @@ def check_padding(subject: Subject, rows: Sequence[GoldenRow]) -> Gate:
     else:
         # a lost mask moves the answers of every row, and each length has a graph and a mask of its own
         spread = head_scales(join_texts(subject.answers([rows[i] for i in short])), subject.task.heads)
-        wide = {i: count_padded_tokens(subject.predictor, subject.tokenizer, encoded[i]) for i in short}
+        counts = count_padded_tokens(subject.predictor, subject.tokenizer, [encoded[i] for i in short])
+        wide = dict(zip(short, counts, strict=True))
         # the shortest row of a graph first: one that nearly fills it has next to no padding
         padded = choose_spread_rows(wide, subject.predictor.lengths, {i: -len(encoded[i]) for i in short})
         inputs, chosen = [encoded[i] for i in padded], [rows[i] for i in padded]

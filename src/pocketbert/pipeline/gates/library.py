@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pocketbert.core.compare.golden import LibraryAnswers, LibraryRow
 from pocketbert.core.heads import Head
+from pocketbert.core.host.progress import note_stage
 from pocketbert.core.models.tokenizers import SEGMENT_INPUT
 from pocketbert.core.predict.answers import Answer, Embedding, Labelling, Prediction, Value
 from pocketbert.core.predict.examples import unlabelled_example
@@ -110,6 +111,7 @@ def check_library_answers(
     """
     if library is None or library.missing:
         return []
+    note_stage("gate answer")
     return [_check_answers(library, head, labels, subject, all_rows)]
 
 

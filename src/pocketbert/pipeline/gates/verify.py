@@ -42,7 +42,7 @@ from pocketbert.core.disk.files import sha256_path
 from pocketbert.core.errors import MissingBackendError
 from pocketbert.core.families.config import CONFIG_FILE, label_names, read_config
 from pocketbert.core.heads import Head
-from pocketbert.core.host.progress import print_note, report_parts
+from pocketbert.core.host.progress import note_stage, print_note, report_parts
 from pocketbert.core.host.system import leave_out_of_collection, release_memory
 from pocketbert.core.predict.predictor import Matrix, Predictor, TorchPredictor, check_outputs
 from pocketbert.core.predict.scores import Confidence, Score
@@ -176,7 +176,8 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
     engines, confidences, asked_all = {}, dict[str, Confidence](), _choose_fully_asked(subjects)
     torch_scores = TorchScores(evidence.tokenizer, evidence.reference, evidence.torch, evidence.no_torch)
     own_gates = dict[str, list[Gate]]()
-    for subject in report_parts("files checked", subjects):
+    by_name = {subject.name: subject for subject in subjects}
+    for subject in report_parts("gates", by_name):
         own_gates[subject.name] = own = list[Gate]()
         if evidence.head is not None:
             labels, is_asked_all = len(evidence.labels or ()), subject.name == asked_all
@@ -198,7 +199,7 @@ def verify_files(subjects: Sequence[Subject], evidence: Evidence, settings: Veri
     # only now, since engines and the torch model are not in memory at the same time then
     torch_model = evidence.torch.model if evidence.torch is not None else None
     models = PreparedModels(subjects[0].folder, subjects[0].task, evidence.tokenizer.max_length, torch_model)
-    for subject in report_parts("numbers in files compared", subjects):
+    for subject in report_parts("gate stored", by_name):
         gates += [*own_gates[subject.name], check_stored_numbers(subject, models)]
         release_memory(subject.path)
     status = Status.PASSED if all(g.passed for g in gates) else Status.FAILED
@@ -219,11 +220,15 @@ def _choose_fully_asked(subjects: Sequence[Subject]) -> str | None:
 
 def check_answers(subject: Subject, golden: Sequence[GoldenRow]) -> list[Gate]:
     """Run the checks of one file's outputs on golden rows: as they are, and with padding."""
-    return [*check_golden_rows(subject, golden), check_padding(subject, golden)]
+    note_stage("gates golden and reference")
+    gates = check_golden_rows(subject, golden)
+    note_stage("gate padding")
+    return [*gates, check_padding(subject, golden)]
 
 
 def check_content(subject: Subject, golden: Sequence[GoldenRow]) -> list[Gate]:
     """Run the checks of what one file holds: those of all formats, then those of its own format."""
+    note_stage("gates weights, types" + ", overflow" * (subject.predictor.engine == REFERENCE_ENGINE))
     types = check_weight_types(subject)
     own = format_place(subject.format).gates(subject, golden)
     return [check_finite_weights(subject), *([types] if types else []), *own]
@@ -254,6 +259,7 @@ def _check_scores(
         The gates on the scores, and for each set of rows the outputs.
     """
     gates, outputs = list[Gate](), list[tuple[EvalSet, list[Matrix]]]()
+    note_stage("gates chance and drop")
     scores[subject.name] = {}
     for rows in evidence.sets:
         score, logits = _score(subject, rows)

@@ -113,7 +113,7 @@ def record_golden_rows(
     tokenizer, task, texts = model.tokenizer, model.task, [row.input for row in rows]
     encoded = tokenizer.encode(texts)
     outputs, tolerance = dict[str, dict[int, Matrix]](), dict[str, float]()
-    for file in report_parts("files run on golden rows", files):
+    for file in report_parts("golden rows", {file.path: file for file in files}):
         predictor = open_file(model.source(file), file.format, runtime=file.runtime)
         numbers = choose_recorded_rows(rows, [len(row) for row in encoded], predictor.lengths, file.format)
         values = run_rows(predictor, tokenizer, [encoded[i] for i in numbers], task)

@@ -445,8 +445,9 @@ def _plan_simulations(model: RunModel, files: Sequence[ModelFile]) -> dict[Model
 def _drop_long_drawn_rows(golden: Sequence[GoldenRow], tokenizer: TextTokenizer) -> list[GoldenRow]:
     """Return golden rows with fewer rows of drawn words: the shortest of these, up to `_DRAWN_TOKENS` tokens in all.
 
-    Drawn words are there to reach all positions and words, which rounding does not depend on. A few of them show
-    whether drawn words are rounded worse than sentences. The shortest row is always kept.
+    Drawn words are there to reach all positions and words. For the bound a few of them are enough, which show how much
+    worse they are rounded than sentences: without the others it hardly changes (`lab/drawn_rows.py`). The shortest row is
+    always kept.
     """
     tokens = {i: len(row) for i, row in enumerate(tokenizer.encode([row.input for row in golden]))}
     drawn = sorted((i for i, row in enumerate(golden) if row.drawn), key=lambda i: tokens[i])

@@ -41,7 +41,7 @@ from pocketbert.core.disk.ownership import (
 from pocketbert.core.disk.workspace import sync_tree
 from pocketbert.core.errors import GateError, InputError, MissingBackendError, Problem, note_kept
 from pocketbert.core.host.processes import Order, current_process, order_training
-from pocketbert.core.host.progress import print_note
+from pocketbert.core.host.progress import describe_seconds, expect_end, print_note
 from pocketbert.core.host.system import release_memory
 from pocketbert.core.host.terminal import html_table
 from pocketbert.core.recipe.recipe import Recipe
@@ -81,6 +81,8 @@ class RunFolder:
         now: The current settings and inputs of each step, by name.
         hashes: Hash of the settings of a step and of what it reads, by name of the step.
         exact: Hash that also depends on gates and library versions, by name of the step.
+        expected_s: Seconds that steps are expected to take, by name, so that progress says how long the rest may take;
+            empty if that is not known.
     """
 
     path: Path
@@ -88,6 +90,9 @@ class RunFolder:
     now: dict[str, MadeFrom] = field(default_factory=dict)
     hashes: dict[str, str] = field(default_factory=dict)
     exact: dict[str, str] = field(default_factory=dict)
+    expected_s: dict[str, float] = field(default_factory=dict)
+    _took_s: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    _step: str = field(default="", init=False, repr=False)  # that was run last; commands that run none keep nothing
 
     @property
     def marks(self) -> Marks:
@@ -98,8 +103,9 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Create the run folder and lock it while the `with` block runs, so that no other process works in it.
 
-        If the block ends with an input error or a missing library, a new folder is emptied or removed again, unless a step
-        after reading the rows has ended or keeps work. To other errors a note is added that names the folder.
+        If the block ends with an input error, a missing library or Ctrl-C, a new folder is emptied or removed again, unless
+        a step after reading the rows has ended or keeps work. If steps were run and one has or does, other errors get a
+        note that names the folder, and the step that begins anew.
 
         Raises:
             InputError: If the folder has content and no mark of a run.
@@ -114,14 +120,16 @@ class RunFolder:
                 remove_temporary_files(folder)
             try:
                 yield
-            except (InputError, MissingBackendError):
-                ended = any(mark.name != _DATA_STEP for mark in self.marks.all())
-                begun = any(_holds_work(p) for p in (self.path / _WORK).glob("*") if p.suffix != _NEW)
-                if new and not ended and not begun:
-                    empty_folder(self.path)
-                raise
             except BaseException as error:
-                note_kept(error, self.path)
+                work = self.path / _WORK
+                begun = any(_holds_work(p) for p in work.glob("*") if p.suffix != _NEW)
+                kept = begun or any(mark.name != _DATA_STEP for mark in self.marks.all())
+                is_wrong_input = isinstance(error, InputError | MissingBackendError)
+                if new and not kept and (is_wrong_input or isinstance(error, KeyboardInterrupt)):
+                    empty_folder(self.path)
+                elif kept and self._step and not is_wrong_input:
+                    is_anew = not begun and (work / f"{self._step}{_NEW}").exists()
+                    note_kept(error, self.path, self._step if is_anew else "")
                 raise
 
     def refuse_foreign(self) -> None:
@@ -239,21 +247,26 @@ class RunFolder:
             GateError: If a gate failed. The output is kept and marked failed.
         """
         state, work, head = self.state(step), self._work(step), f"[{number}/{count}] {step.title}"
+        self._step = step.name
         if state == "finished":
             print_note(f"{head}: finished before, skipped")
             work.remove()  # a process that was killed right after it wrote the mark leaves it
+            self.expected_s.pop(step.name, None)
             return
         resumed = ""
         if state == "unfinished":
-            has_checkpoint = not step.trains or bool(read_steps_done(work.path))
-            resumed = ": resumed" if has_checkpoint else ": begins again, no checkpoint yet"
-        print_note(f"{head}{resumed}")
+            has_work = bool(read_steps_done(work.path)) if step.trains else _holds_work(work.path)
+            again = ": begins again, no checkpoint yet" if step.trains else ": begins again"
+            resumed = ": resumed" if has_work else again
+        left = self._estimate_left()
+        print_note(f"{head}{resumed}{f', about {describe_seconds(left)} left in all' if left else ''}")
         _LOG.info("step %s %s, hash %s", step.name, state, self.hashes[step.name])
         made_from = work.begin()
         began, cpu = time.monotonic(), _read_cpu_seconds()
         if step.trains:
             order_training(step.name, self.exact[step.name])
-        failures = list(step.make(StepPaths(work.built, work.path, self.path / _METRICS)))
+        with expect_end(left):
+            failures = list(step.make(StepPaths(work.built, work.path, self.path / _METRICS)))
         release_memory(work.built)
         (sync_tree if work.built.is_dir() else sync_path)(work.built)
         mark = Mark(
@@ -265,6 +278,7 @@ class RunFolder:
             wall_s=round(time.monotonic() - began, 2),
             cpu_s=round(_read_cpu_seconds() - cpu, 2),
         )
+        self._took_s[step.name] = mark.wall_s
         self.marks.write(mark)
         self._install_output(step)
         work.remove()
@@ -276,6 +290,16 @@ class RunFolder:
             raise GateError(
                 [*failures[:-1], f"{failures[-1]} The files stay in {kept}, marked failed; nothing was packed."]
             )
+
+    def _estimate_left(self) -> float:
+        """Estimate the seconds that this step and those after it take; 0 if that is not known.
+
+        Once a tenth of the work is done, the forecast is multiplied by how much longer the steps have taken than it said.
+        """
+        planned = sum(self.expected_s.get(name, 0.0) for name in self._took_s)
+        left = sum(self.expected_s.values()) - planned
+        is_slower = planned > 0.1 * (planned + left)
+        return left * (sum(self._took_s.values()) / planned if is_slower else 1.0)
 
     def _install_output(self, step: Step) -> None:
         """Move a step's built output to its final name in the run folder, where it replaces an older output."""
