@@ -34,12 +34,13 @@ from tokenizers import Tokenizer
 from pocketbert.core.disk.files import read_json, write_atomic, write_json
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family
+from pocketbert.core.heads.head import TEACHER_PREFIX
 from pocketbert.core.models.checkpoints import finish_loading
 from pocketbert.core.predict.inputs import Encoded, Text
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.predict.tokenizer_file import MAX_TOKENIZER_MIB
 from pocketbert.core.seeds import generator
-from pocketbert.distill.training.data import TEACHER_PREFIX, TrainSet
+from pocketbert.distill.training.data import TrainSet
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pocketbert.core.heads.head import IGNORED_LABEL, LABELLED_ROWS
+from pocketbert.core.heads.head import IGNORED_LABEL, LABELLED_ROWS, TEACHER_PREFIX
 from pocketbert.core.heads.multiple_choice import CHOICES
 from pocketbert.core.predict.predictor import split_heads
 from pocketbert.core.predict.sentence_settings import (
@@ -178,7 +178,8 @@ def soft_loss(
         teacher_outputs: The teacher's outputs by name; for feature extraction token states, or `SENTENCE_EMBEDDING` [B,
             W].
         batch: ``attention_mask`` [B, S], and ``labels`` [B, S] if they mark the labelled tokens. In multiple choice
-            also ``labels`` and ``choices``, see `gold_loss`.
+            also ``labels`` and ``choices``, see `gold_loss`. If the teacher reads other tokens, for feature extraction
+            also its mask under `TEACHER_PREFIX`.
         temperature: T > 0.
         pooling: How token states become a text vector, for feature extraction.
         projection: Map of the student's pooled states to the width of the teacher's; None without.
@@ -193,7 +194,8 @@ def soft_loss(
         vectors = make_vectors(outputs.last_hidden_state, mask, pooling, projection)
         teacher_vectors = teacher_outputs.get(SENTENCE_EMBEDDING)
         if teacher_vectors is None:
-            teacher_vectors = make_vectors(teacher_outputs["last_hidden_state"], mask, pooling)
+            teacher_mask = batch.get(f"{TEACHER_PREFIX}attention_mask", mask)
+            teacher_vectors = make_vectors(teacher_outputs["last_hidden_state"], teacher_mask, pooling)
         ends = _list_lengths(pooling, vectors)
         errors = [1 - F.cosine_similarity(vectors[:, :n], teacher_vectors[:, :n], dim=-1).mean() for n in ends]
         return Term.of(torch.stack(errors).mean(), len(mask))

@@ -62,9 +62,11 @@ from pocketbert.distill.teacher.cache import cached_teacher
 from pocketbert.distill.teacher.signals import (
     OnlineTeacher,
     TeacherSignals,
+    TwoTokenizerSet,
     Wanted,
     checked_hidden_states,
     choose_signals,
+    select_teacher_inputs,
 )
 from pocketbert.distill.training.data import TrainData
 
@@ -105,9 +107,10 @@ def train(job: StageJob[TaskStage], weights: dict[str, float] | None = None) -> 
         objective.weights = objective.weights if weights is None else weights
         if stage.cache_teacher:
             wanted, where = objective.signals.wanted, f"{pair.where}.cache_teacher"
-            half = stage.cache_teacher == "fp16"
+            half, rows = stage.cache_teacher == "fp16", job.rows()
+            taught = rows.teacher if isinstance(rows, TwoTokenizerSet) else rows
             objective.signals = cached_teacher(
-                pair.teacher, pair.family, job.rows(), wanted, job.cache, half=half, where=where
+                pair.teacher, pair.family, taught, wanted, job.cache, half=half, where=where
             )
         if embeds and attached_projection(pair.student) is not None and _PROJECTION not in job.carried:
             _fit_projection(pair, job.rows(), job.pooling)
@@ -194,9 +197,10 @@ def _fit_projection(pair: TeacherStudent[Any], rows: TrainData, pooling: Pooling
         batch = rows.batch([*range(start, min(start + _FITTED_BATCH, count))], 0)
         batch = {name: value.to(device) for name, value in batch.items()}
         output = student(**{name: batch[name] for name in pair.student_family.inputs})
-        pairs = (own, output.last_hidden_state), (taught, teacher(batch).outputs["last_hidden_state"].to(device))
-        for pooled, states in pairs:
-            vectors = make_vectors(states, batch["attention_mask"], pooling)
+        teacher_states = teacher(batch).outputs["last_hidden_state"].to(device)
+        pairs = (own, output.last_hidden_state, batch), (taught, teacher_states, select_teacher_inputs(batch))
+        for pooled, states, inputs in pairs:
+            vectors = make_vectors(states, inputs["attention_mask"], pooling)
             pooled.append(vectors.view(-1, states.shape[-1]).cpu().double())
     x, y = torch.cat(own), torch.cat(taught)
     # without the directions in which the student's texts hardly differ: their factors would be huge
@@ -248,7 +252,7 @@ class TaskDistillation:
         self.family = pair.student_family
         self.depth = student.config.num_hidden_layers
         _check_signals(pair, task)
-        self.layers = map_layers(pair, stage.signals.attention > 0)
+        self.layers = [] if stage.by_text and not stage.layers else map_layers(pair, stage.signals.attention > 0)
         self._learned = frozenset(stage.signals.weighted())
         self.weights = head_weights(task, stage.signals.weighted())
         wanted = self.wanted(stage, self.layers)

@@ -41,8 +41,8 @@ from pocketbert.core.host.progress import Meter
 from pocketbert.core.host.system import installed_versions
 from pocketbert.core.types import Signal
 from pocketbert.distill.capture.recorder import MASKED_SCORE
-from pocketbert.distill.teacher.signals import OnlineTeacher, Taught, Wanted, on_accelerator
-from pocketbert.distill.training.data import TrainData, select_teacher_inputs
+from pocketbert.distill.teacher.signals import OnlineTeacher, Taught, Wanted, on_accelerator, select_teacher_inputs
+from pocketbert.distill.training.data import TrainData
 from pocketbert.distill.training.sharding import join_remaining_passes, whole_tensor
 
 _FORMAT = 1

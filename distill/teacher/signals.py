@@ -2,12 +2,15 @@
 
 An objective declares with `Wanted` which signals it compares. `choose_signals` returns their source: an `OnlineTeacher`, which
 runs the model on every batch, or a replacement such as `pocketbert.distill.teacher.cache.CachedTeacher`. Both return `Taught`.
+
+Where the teacher reads other tokens than the student, `TwoTokenizerSet` holds the rows of both, and `select_teacher_inputs` selects
+the teacher's part of a batch.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -16,8 +19,9 @@ import torch
 from torch import Tensor
 
 from pocketbert.core.families import Family
+from pocketbert.core.heads.head import TEACHER_PREFIX
 from pocketbert.distill.capture import QueryKeyValue, record_attention
-from pocketbert.distill.training.data import select_teacher_inputs
+from pocketbert.distill.training.data import TrainData, make_part, row_shares, rows_together
 from pocketbert.distill.training.sharding import is_sharded
 
 _OUTPUTS = ("logits", "start_logits", "end_logits", "last_hidden_state", "prediction_logits", "seq_relationship_logits")
@@ -220,3 +224,48 @@ def checked_hidden_states(result: Any, depth: int) -> tuple[Tensor, ...]:
     if len(states) != depth + 1:
         raise RuntimeError(f"{len(states)} hidden states from {depth} layers; expected one more than layers")
     return states
+
+
+# --- a teacher that reads other tokens than the student ---
+
+
+class TwoTokenizerSet:
+    """Training rows of whole texts that student and teacher read with tokenizers of their own; implements `TrainData`.
+
+    The student's rows decide which of them make up a step.
+
+    Attributes:
+        teacher: The rows as the teacher reads them.
+
+    Args:
+        student: The rows as the student reads them, with their targets.
+        teacher: The same rows in the same order.
+        inputs: Names of the teacher's inputs.
+
+    Raises:
+        ValueError: If there are not as many rows of the one as of the other.
+    """
+
+    def __init__(self, student: TrainData, teacher: TrainData, inputs: Sequence[str]) -> None:
+        if len(student.lengths) != len(teacher.lengths):
+            raise ValueError(f"the student has {len(student.lengths)} rows, the teacher {len(teacher.lengths)}")
+        self._student, self.teacher, self._inputs = student, teacher, inputs
+        self.lengths, self.together, self.shares = student.lengths, rows_together(student), row_shares(student)
+
+    def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
+        """Return a batch of the given rows as the student reads them, and the teacher's inputs under `TEACHER_PREFIX`."""
+        return self.part(rows, step, slice(None))
+
+    def part(self, rows: Sequence[int], step: int, own: slice) -> dict[str, Tensor]:
+        """Return the rows `own` of the batch of `rows`; both models' inputs are padded as in the whole batch."""
+        taught = make_part(self.teacher, rows, step, own)
+        teacher_inputs = {TEACHER_PREFIX + name: taught[name] for name in self._inputs}
+        return {**make_part(self._student, rows, step, own), **teacher_inputs}
+
+
+def select_teacher_inputs(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a copy of a batch with the teacher's inputs (names under `TEACHER_PREFIX`) in place of the student's."""
+    teacher = {
+        name.removeprefix(TEACHER_PREFIX): value for name, value in batch.items() if name.startswith(TEACHER_PREFIX)
+    }
+    return {**{name: value for name, value in batch.items() if not name.startswith(TEACHER_PREFIX)}, **teacher}

@@ -2,8 +2,7 @@
 
 - `TrainData` is the interface that the training loop reads rows through. `TrainSet` implements it for tokenized rows in
   memory, `PackedSet` for millions of them, and `MixedSet` joins labelled and unlabelled rows. `FixedLengthSet` pads the
-  batches of any of them to one length. If teacher and student read different tokens, `select_teacher_inputs` selects the
-  teacher's.
+  batches of any of them to one length.
 - `BatchOrder` decides which rows make up the batch of a step, from the seed and the step alone, and in which shares.
 - `split_batch` and `take_rows` divide a batch among processes, and a process's share into portions that fit into
   memory. `make_part` makes the rows of one process, and `Lookahead` the next step's while this one is computed.
@@ -11,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
@@ -33,9 +32,6 @@ ROW_NUMBERS = "rows"
 
 STEP_NUMBERS = "steps"
 """Name of the optimizer step in a batch, once per row; where tokens are masked anew at every step, it identifies the masks."""
-
-TEACHER_PREFIX = "teacher."
-"""Prefix of the teacher's inputs in a batch, where it reads other tokens of the same text than the student."""
 
 _WINDOW = 64
 """Batches whose rows are sorted by length together: random enough to learn, even enough to waste little padding."""
@@ -295,14 +291,6 @@ class FixedLengthSet:
             padded[:, self._tokenizer.span(width, length)] = value
             batch[name] = padded
         return batch
-
-
-def select_teacher_inputs(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a copy of a batch with the teacher's inputs (names under `TEACHER_PREFIX`) in place of the student's."""
-    teacher = {
-        name.removeprefix(TEACHER_PREFIX): value for name, value in batch.items() if name.startswith(TEACHER_PREFIX)
-    }
-    return {**{name: value for name, value in batch.items() if not name.startswith(TEACHER_PREFIX)}, **teacher}
 
 
 def rows_together(data: TrainData) -> int:

@@ -11,7 +11,7 @@ HEAD = """
 ## Students
 
 How a student is made from a teacher of each system. A narrower student of the same class (`student: {layers: ..., hidden: ..., heads: ...}`) starts from the teacher's embeddings, reduced to its width, and random layers, in any system that makes students by copy.
-`student: {model: FOLDER}` goes on with a student of any class whose vocabulary equals the teacher's. [Pruning](distillation.md#pruning) leaves each layer fewer feed-forward neurons; where it is refused, the limits below say why.
+`student: {model: FOLDER}` goes on with a student of any class; with [another vocabulary](distillation.md#students-of-another-vocabulary) than the teacher's it learns outputs of whole texts only. [Pruning](distillation.md#pruning) leaves each layer fewer feed-forward neurons; where it is refused, the limits below say why.
 A teacher of any system that pads on the right makes [students without layers](distillation.md#students-without-layers) (`student: {layers: 0}`, `model_type` `static_embeddings`); for pairs its tokenizer has to mark the second text.
 
 | system | fewer layers, copied (`student.layers`) | fewer neurons (`student.init: pruned`) | another class (`student.family`, `student.size`) | general stages |

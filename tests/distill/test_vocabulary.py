@@ -17,9 +17,10 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from pocketbert.core.compare.sample_texts import SENTENCES
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import find_family
-from pocketbert.core.heads.head import Prepared
+from pocketbert.core.heads.head import TEACHER_PREFIX, Prepared
 from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.distill.training.data import TEACHER_PREFIX, TrainSet, select_teacher_inputs
+from pocketbert.distill.teacher.signals import select_teacher_inputs
+from pocketbert.distill.training.data import TrainSet
 from pocketbert.distill.vocabulary import (
     PieceSelection,
     PrunedTokenizer,

@@ -29,7 +29,7 @@ from pocketbert.pipeline.formats.base import check_file_sizes, format_place
 from pocketbert.pipeline.learn.corpora import general_head_task
 from pocketbert.pipeline.learn.data import max_length
 from pocketbert.pipeline.learn.stage_folder import CARRIED_FILE
-from pocketbert.pipeline.learn.vocabulary import check_vocabulary
+from pocketbert.pipeline.learn.vocabulary import check_vocabulary, open_start
 from pocketbert.pipeline.options import CONFIDENCE_KEYS
 from pocketbert.pipeline.phone.pack import portable
 from pocketbert.pipeline.reference import open_teacher, print_family_choice
@@ -74,10 +74,7 @@ class Inputs:
     @cached_property
     def start(self) -> ModelFolder | None:
         """The model folder that ``student.model`` names, from which the student starts; None if it names none."""
-        student = self.recipe.student
-        if student is None or student.model is None:
-            return None
-        return open_model_folder(student.model, student.revision, "student.model")
+        return open_start(self.recipe)
 
     @cached_property
     def length(self) -> int:

@@ -67,7 +67,7 @@ from pocketbert.pipeline.learn.quantized import check_clipping
 from pocketbert.pipeline.learn.training import Learning
 from pocketbert.pipeline.learn.transfer import TRANSFER, mixes_transfer, transfer_contents, transfer_step
 from pocketbert.pipeline.learn.validation import divides_training_rows, scored_by_default_up_to
-from pocketbert.pipeline.learn.vocabulary import VOCABULARY, vocabulary_step
+from pocketbert.pipeline.learn.vocabulary import VOCABULARY, check_own_tokens, vocabulary_step
 from pocketbert.pipeline.make import golden, library, measuring, model_files
 from pocketbert.pipeline.options import CONFIDENCE_KEYS
 from pocketbert.pipeline.phone import pack
@@ -158,6 +158,8 @@ class RunSteps:
         if problems := find_role_problems(recipe):
             raise InputError(problems)
         check_clipping(recipe, self.model)
+        if self.inputs.start is not None and recipe.distill:
+            check_own_tokens(recipe, self.model, self.inputs.start, self.length)
         if recipe.data.augment is not None:
             check_augmentable(recipe, self.model)
         steps = [self._data_step()]

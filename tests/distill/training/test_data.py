@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from pocketbert.core.heads.head import IGNORED_LABEL, LABELLED_ROWS, Prepared
 from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.distill.teacher.signals import TwoTokenizerSet, select_teacher_inputs
 from pocketbert.distill.training.data import (
     ROW_NUMBERS,
     BatchOrder,
@@ -26,7 +28,6 @@ from pocketbert.distill.training.data import (
     row_shares,
     rows_per_pass,
     rows_together,
-    select_teacher_inputs,
     split_batch,
     take_rows,
 )
@@ -174,6 +175,8 @@ def test_a_divided_batch_stays_as_wide_and_the_teacher_may_read_other_tokens() -
     assert part["labels"].tolist() == [1, 2]
     taught = select_teacher_inputs(part)
     assert taught.keys() == {"input_ids", "labels"} and taught["input_ids"].shape == (2, 6)
+    with pytest.raises(ValueError, match="the student has 2 rows, the teacher 3"):
+        TwoTokenizerSet(SimpleNamespace(lengths=[4, 5]), SimpleNamespace(lengths=[4, 5, 6]), ["input_ids"])
 
 
 # --- rows of several kinds ---

@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
-from torch import Tensor
 
 from pocketbert import api
-from pocketbert.core.compare.evaluate import EvalSet, evaluate
-from pocketbert.core.data.labels import Labels
-from pocketbert.core.data.reading import read_examples
-from pocketbert.core.data.source import DataSource
-from pocketbert.core.heads import AnswerSettings, Prepared, make_head
-from pocketbert.core.models.checkpoints import load_model
-from pocketbert.core.models.folder import open_model_folder
-from pocketbert.core.predict.predictor import TorchPredictor
-from pocketbert.core.predict.tokenization import TextTokenizer
-from pocketbert.core.recipe.stages import TaskStage
-from pocketbert.core.tasks import TASKS, TaskName
-from pocketbert.distill.methods.task import TaskDistillation
-from pocketbert.distill.training.data import TEACHER_PREFIX, TrainSet
-from pocketbert.distill.training.loop import frozen, train
 from support.tiny import write_bert, write_classifier
 from support.tiny_texts import LABELS, LENGTH, task_rows, write_lines
 
-TASK = TASKS[TaskName.TEXT_CLASSIFICATION]
 STAGE = {"method": "task", "batch": 32, "lr": 3e-3, "dropout": 0.0}
 SIGNALS = {"logits": 1, "hidden": 0, "attention": 0}
 EXPORT = {"export": {"formats": ["onnx"], "lengths": [16]}}
@@ -45,42 +26,6 @@ def write_recipe(path: Path, content: dict[str, Any]) -> Any:
 
 def score_of(folder: Path) -> float:
     return float(json.loads((folder / "training.json").read_text())["score"]["value"])
-
-
-@dataclass(frozen=True)
-class BothTokens:
-    """Training rows as the student reads them, and as a teacher of another vocabulary does."""
-
-    student: TrainSet
-    teacher: TrainSet
-
-    @property
-    def lengths(self) -> Sequence[int]:
-        return self.student.lengths
-
-    def batch(self, rows: Sequence[int], step: int) -> dict[str, Tensor]:
-        own, other = self.student.batch(rows, step), self.teacher.batch(rows, step)
-        return {**own, **{f"{TEACHER_PREFIX}{name}": value for name, value in other.items() if value.ndim == 2}}
-
-
-def learn_in_the_loop(teacher: Path, start: Path, at: Path, steps: int) -> float:
-    """Accuracy of a student that asks its teacher at every step; each reads the texts with its own tokenizer."""
-    folders = [open_model_folder(str(folder)) for folder in (start, teacher)]
-    labels, head = Labels(LABELS), make_head(TASK, Labels(LABELS), AnswerSettings())
-    tokenizers = [TextTokenizer(folder.tokenizer_folder, LENGTH) for folder in folders]
-
-    def rows(name: str) -> list[Prepared]:
-        examples = read_examples(DataSource(path=str(at / f"{name}.jsonl")))
-        return [head.prepare(examples, tokenizer, name) for tokenizer in tokenizers]
-
-    student, asked = load_model(folders[0], TASK, labels, new_head=True).train(), load_model(folders[1], TASK)
-    stage = TaskStage.model_validate({**STAGE, "steps": steps, "signals": SIGNALS})
-    objective = TaskDistillation(asked, student, folders[1].family, TASK, stage)
-    both = BothTokens(*(TrainSet(r, t) for r, t in zip(rows("train"), tokenizers, strict=True)))
-    with frozen(asked):
-        train(student, objective, both, stage, 3, "distill.0", at / "work", None)
-    predictor = TorchPredictor(student.eval(), TASK, folders[0].family.inputs)
-    return evaluate(predictor, tokenizers[0], EvalSet("eval", head, rows("eval")[0]), batch=64)[0].value
 
 
 def compare(at: Path, count: int, finetune: int, steps: int) -> dict[str, float]:
@@ -97,11 +42,12 @@ def compare(at: Path, count: int, finetune: int, steps: int) -> dict[str, float]
     taught = {**rows, "train": {"path": "taught.jsonl", "teacher": "teacher"}}
     content = {"data": taught, "student": {"model": "./start"}, "distill": [{**STAGE, "steps": steps}]}
     recipe = write_recipe(at / "student.yaml", content)
-    assert (recipe.teacher.model, recipe.distill[0].signals.model_dump()) == (str(start), {**SIGNALS, "labels": 0})
+    assert (recipe.teacher.model, recipe.distill[0].signals.weighted()) == (str(start), {"logits": 1})
     column = score_of(api.distill(recipe, at / "student-run"))
     assert report.right is not None
-    torch.manual_seed(3)
-    loop = learn_in_the_loop(teacher, start, at, steps)
+    asked = {**content, "data": rows, "teacher": {"model": str(teacher)}}
+    asked["distill"] = [{**STAGE, "steps": steps, "signals": SIGNALS}]
+    loop = score_of(api.distill(write_recipe(at / "loop.yaml", asked), at / "loop-run"))
     return {"teacher": score_of(teacher), "column": column, "loop": loop}
 
 

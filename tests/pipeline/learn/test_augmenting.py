@@ -97,7 +97,7 @@ def groups_of(path: Path) -> dict[int, list[dict[str, Any]]]:
 
 def rows_of_run(recipe: Recipe, work: Path) -> Any:
     model = open_model_folder(recipe.teacher.model)
-    return augmented_set(recipe, model, load_data(recipe, model), 40, work)
+    return augmented_set(recipe, model, load_data(recipe, model), TextTokenizer(model.tokenizer_folder, 40), work)[0]
 
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz"])
@@ -201,7 +201,8 @@ def test_rows_of_a_run_are_those_of_the_file_and_are_not_made_twice(
     write_copies(recipe, model, data, tmp_path / "other", tmp_path / "step")
     monkeypatch.setattr(Augmenter, "copies", None)
     assert list(rows_of_run(recipe, tmp_path / "work" / "augment").lengths) == list(rows.lengths)
-    stored = augmented_set(recipe, model, data, 40, tmp_path / "none", tmp_path / "step")
+    reader = TextTokenizer(model.tokenizer_folder, 40)
+    stored, _ = augmented_set(recipe, model, data, reader, tmp_path / "none", tmp_path / "step")
     assert torch.equal(stored.batch(range(20), 0)["input_ids"], rows.batch(range(20), 0)["input_ids"])
 
 

@@ -81,6 +81,39 @@ def test_a_student_that_learns_its_teachers_vectors_has_their_width(
     )
 
 
+def test_a_column_of_its_teachers_vectors_gives_a_narrower_student_vectors_of_its_own_width(
+    tiny_model: Callable[..., Path], task: Task, cli: Cli, tmp_path: Path
+) -> None:
+    teacher = tiny_model("bert", 2, (), "AutoModel")
+    for split, seed, count in (("train", 7, 60), ("eval", 5, 20)):
+        asked = write_lines(
+            tmp_path / f"{split}-texts.jsonl", [{"text": row["text"]} for row in task_rows(count, seed)]
+        )
+        more = ("--task", "feature-extraction", "-o", tmp_path / f"{split}.jsonl")
+        assert cli("teach", "-m", teacher, "--data", asked, *more).exit_code == 0
+    sources = {split: {"path": str(tmp_path / f"{split}.jsonl"), "teacher": "teacher"} for split in ("train", "eval")}
+    recipe = task.variant(
+        tmp_path / "r.yaml",
+        task="feature-extraction",
+        data={"labels": None, **sources},
+        teacher={"model": str(teacher), "finetune": None},
+        student=NARROW,
+        distill=[stage(60, logits=1)],
+    )
+    made = cli("distill", recipe, "-o", tmp_path / "run")
+    assert made.exit_code == 0, made.output + made.stderr
+    assert "the teacher's vectors of 32 numbers are mapped to the student's 16" in made.stderr
+    pooling, training = read_pooling(tmp_path / "run/student"), read_training(tmp_path / "run/student")
+    assert pooling is not None
+    assert (vector_width(pooling, 16), pooling.layers) == (16, ())
+    assert training.score is not None
+    assert training.score.metric == "mean_cosine"
+    at_first = training.curves[0].terms["logits"][0]
+    assert training.score.value > 1 - at_first + 0.05, (
+        "vectors of unseen texts are nearer to the mapped ones than at first"
+    )
+
+
 @pytest.mark.slow
 def test_all_files_make_vectors_of_the_teachers_width_and_gates_find_another_projection(
     write: Write, cli: Cli, refused: Callable[..., list[str]], tmp_path: Path

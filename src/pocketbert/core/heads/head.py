@@ -31,6 +31,8 @@ IGNORED_LABEL = -100
 """Label of a token that no loss looks at; torch's cross-entropy ignores it by default."""
 LABELLED_ROWS = "labelled"
 """Name of the marks of a batch's rows that have a gold label, where some have none: losses of labels are over these only."""
+TEACHER_PREFIX = "teacher."
+"""Prefix of the teacher's inputs in a batch, where it reads other tokens of the same text than the student."""
 _Targets = Mapping[str, NDArray[np.generic] | Sequence[NDArray[np.int64]]]
 
 

@@ -156,7 +156,7 @@ class StudentSection(Section):
         None,
         min_length=1,
         description="Folder or Hub name of a student to go on with, e.g. the general student of another run (runs/x/distill/0), "
-        "with its projection; it has its own sizes.",
+        "with its projection; it has its own sizes, and may have its own vocabulary where stages learn outputs of whole texts.",
     )
     revision: str | None = Field(None, description="Hub revision of model.")
     size: MobileBertSize | None = Field(

@@ -22,7 +22,6 @@ from pocketbert.core.disk.destination import remove_new_folders_on_error, resolv
 from pocketbert.core.disk.files import open_atomic, sha256_file, sha256_json
 from pocketbert.core.disk.workspace import open_workspace
 from pocketbert.core.errors import InputError, Problem
-from pocketbert.core.host.progress import print_note
 from pocketbert.core.host.system import installed_versions
 from pocketbert.core.models.checkpoints import load_model, require_torch
 from pocketbert.core.models.folder import ModelFolder
@@ -235,12 +234,12 @@ def augmented_set(
     recipe: Recipe,
     model: ModelFolder,
     data: RunData,
-    length: int,
+    tokenizer: TextTokenizer,
     work: Path,
     written: Path | None = None,
     copies_only: bool = False,
-) -> PackedSet:
-    """Return the tokenized training rows, each followed by its copies with replaced words, for augmented stages.
+) -> tuple[PackedSet, str]:
+    """Return the tokenized training rows, each followed by its copies with replaced words, and a text on their number.
 
     Copies are made of ``data.splits["train"]`` only, and a copy that equals a held-out or evaluation row is left out.
     If there are several processes, one makes the copies and the others read them.
@@ -249,7 +248,7 @@ def augmented_set(
         recipe: The recipe.
         model: The model that it starts from; it proposes words as in `write_copies`.
         data: The run's rows.
-        length: Longest input in tokens.
+        tokenizer: The tokenizer of the model that reads the rows.
         work: A folder for the copies. Those that it holds are not made again.
         written: Folder that `write_copies` filled; None to make the copies in `work`.
         copies_only: Whether the rows themselves are left out.
@@ -262,16 +261,13 @@ def augmented_set(
     title, labelled = recipe.data.train.title, data.needs_labels("train")
     examples, counts = data.splits["train"].examples, AugmentCounts()
     store = CopyStore(written, "", len(examples)) if written else _make_copies(recipe, model, examples, work)
-    tokenizer = TextTokenizer(model.tokenizer_folder, length)
     portions = (
         data.head.prepare(portion, tokenizer, title, labelled)
         for portion in _group_portions(
             group[1:] if copies_only else group for group in _add_copies(examples, store, data, counts)
         )
     )
-    rows = PackedSet(portions, tokenizer)
-    print_note(f"  augmented: {counts.line}")
-    return rows
+    return PackedSet(portions, tokenizer), f"augmented: {counts.line}"
 
 
 def _group_portions(groups: Iterable[list[Example]]) -> Iterator[list[Example]]:

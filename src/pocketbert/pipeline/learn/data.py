@@ -136,9 +136,10 @@ def calibration_rows(recipe: Recipe, data: RunData, tokenizer: TextTokenizer) ->
     Args:
         recipe: The recipe.
         data: The run's rows, tokenized by the teacher's tokenizer.
-        tokenizer: The exported model's tokenizer. It is used only if the student's vocabulary is pruned.
+        tokenizer: The exported model's tokenizer. It is used only if it may be another one.
     """
-    return (data.read_by(tokenizer, "train") if recipe.prunes_vocabulary else data).calibration(tokenizer)
+    has_own = recipe.student is not None and (recipe.student.vocabulary or recipe.student.model) is not None
+    return (data.read_by(tokenizer, "train") if has_own else data).calibration(tokenizer)
 
 
 def max_length(section: DataSection, model: ModelFolder, task: Task) -> int:

@@ -51,7 +51,7 @@ from pocketbert.pipeline.learn.quantized import make_export_functions, write_car
 from pocketbert.pipeline.learn.stage_folder import StudentState, read_general_parts, read_state, write_state
 from pocketbert.pipeline.learn.transfer import arrange_pairs, mix_rows, note_transfer
 from pocketbert.pipeline.learn.validation import make_validation
-from pocketbert.pipeline.learn.vocabulary import resplit_rows, with_vocabulary
+from pocketbert.pipeline.learn.vocabulary import has_own_tokens, open_start, resplit_rows, with_vocabulary
 from pocketbert.pipeline.run_folder import StepPaths
 
 if TYPE_CHECKING:
@@ -176,6 +176,22 @@ class Learning:
         return open_model_folder(str(self.teacher_folder))
 
     @cached_property
+    def start(self) -> ModelFolder | None:
+        """The model folder that `student.model` names; None if it names none."""
+        return open_start(self.recipe)
+
+    @cached_property
+    def reader(self) -> ModelFolder:
+        """The folder with the student's tokenizer: that of `student.model` if it has another vocabulary, else the teacher's."""
+        return self.start if self.start and has_own_tokens(self.start, self.source) else self.source
+
+    @cached_property
+    def student_data(self) -> RunData:
+        """The run's rows as the student reads them."""
+        tokenizer = TextTokenizer(self.reader.tokenizer_folder, self.length)
+        return self.data if self.reader is self.source else self.data.read_by(tokenizer)
+
+    @cached_property
     def general_teacher(self) -> Any:
         """The pre-trained torch model that general stages (those on plain text) learn from."""
         return general_teacher(self.recipe, self.model)
@@ -201,7 +217,7 @@ def make_stage(learning: Learning, number: int, before: Path | None, at: StepPat
         at: Where the student, its checkpoints, its caches and its losses go.
     """
     state = _train_stage(learning, number, _read_state(learning, before) if before is not None else None, at)
-    source, labels = (learning.model, Labels(())) if state.general else (learning.source, learning.data.labels)
+    source, labels = (learning.model, Labels(())) if state.general else (learning.reader, learning.data.labels)
     if current_process().main:
         write_state(state, source, labels, learning.length, at.output)
         following = learning.recipe.distill[number + 1 :]
@@ -283,19 +299,16 @@ def _read_start_parts(learning: Learning, teacher: Any, student: Any) -> Carried
     """
     from pocketbert.distill.methods.task import keep_projection
 
-    section = learning.recipe.student
-    if section is None or section.model is None:
+    if learning.start is None:
         return {}
-    return keep_projection(
-        read_general_parts(open_model_folder(section.model, section.revision).path), teacher, student
-    )
+    return keep_projection(read_general_parts(learning.start.path), teacher, student)
 
 
 def _make_export_functions(
     learning: Learning, stage: QatStage, key: str, metrics: Path, pooling: Pooling
 ) -> ExportFunctions:
     """Return the functions that export the student of a stage of method `qat`."""
-    tokenizer = TextTokenizer(learning.source.tokenizer_folder, learning.length)
+    tokenizer = TextTokenizer(learning.reader.tokenizer_folder, learning.length)
     return make_export_functions(stage, learning.recipe, learning.task, pooling, tokenizer, key, metrics)
 
 
@@ -328,8 +341,8 @@ def _make_stage_monitor(learning: Learning, pair: TeacherStudent[Any], at: StepP
     """Return the object that records a stage's losses and, if the stage trains the head, student scores."""
     if not pair.stage.predicts:
         return _make_monitor(learning.recipe, at, None)
-    own, family = learning.data, pair.student_family
-    tokenizer = TextTokenizer(learning.source.tokenizer_folder, learning.length, padding_side=family.padding_side)
+    own, family = learning.student_data, pair.student_family
+    tokenizer = TextTokenizer(learning.reader.tokenizer_folder, learning.length, padding_side=family.padding_side)
     validation = make_validation(learning.recipe, own.head, own.splits, pair.stage, family, tokenizer, learning.pooling)
     return _make_monitor(learning.recipe, at, validation)
 
@@ -362,11 +375,9 @@ def _make_start_student(learning: Learning, source: ModelFolder, teacher: Any, t
         task: Task that decides the student's head.
 
     Raises:
-        InputError: If the model of `student.model` has another vocabulary than the teacher, or a student without layers does not fit
-            the pooling.
+        InputError: If a student without layers does not fit the pooling.
     """
     from pocketbert.distill.students.build import build_student
-    from pocketbert.distill.text.tokenizer import read_vocabulary
 
     section, seed = learning.recipe.student, learning.recipe.seed
     assert section is not None
@@ -376,18 +387,10 @@ def _make_start_student(learning: Learning, source: ModelFolder, teacher: Any, t
         return transfer_student(teacher, section.size, seed, task.class_suffix)
     if section.layers == 0:
         return _make_static_student(learning, source, teacher, task)
-    if section.model is None:
+    if (start := learning.start) is None:
         if section.init == "pruned":
             teacher = _prune_neurons(learning, source, teacher)
         return build_student(teacher, source.family, section, seed)
-    start = open_model_folder(section.model, section.revision, "student.model")
-    if read_vocabulary(start.tokenizer_folder) != read_vocabulary(source.tokenizer_folder):
-        what = (
-            f"'{start.title}' has another vocabulary than the teacher '{source.title}': what one says of a "
-            "token is not about the other's."
-        )
-        fix = "Start from a student of the teacher's vocabulary."
-        raise InputError(Problem("student.model", what, fix))
     labels = learning.data.labels if task is learning.task else None
     student = load_model(start, task, labels, new_head=True)
     if section.init == "pruned":
@@ -430,7 +433,7 @@ def _prune_neurons(learning: Learning, source: ModelFolder, model: Any) -> Any:
     assert section is not None
     assert section.intermediate is not None
     tokenizer = TextTokenizer(source.tokenizer_folder, learning.length)
-    rows = learning.data.calibration(tokenizer)
+    rows = learning.student_data.calibration(tokenizer)
     inputs = ({name: torch.from_numpy(value) for name, value in tokenizer.pad([row]).items()} for row in rows)
     result = pruned(model, source.family, section.intermediate, inputs)
     print_note(f"  {result.sentence} (chosen on {len(rows)} training rows)")
@@ -450,37 +453,65 @@ def _make_task_student(learning: Learning, state: StudentState) -> Any:
 def _prepare_stage_rows(learning: Learning, number: int, at: StepPaths) -> tuple[TrainData, list[str]]:
     """Return the rows that a stage trains on and, for mixed rows and for pairs of texts, notes on what they are made of.
 
-    For a general stage they are masked plain text. For other stages they are the training rows, which may be split into other word pieces,
-    mixed with augmented rows and texts without labels, or arranged in pairs.
+    For a general stage they are masked plain text. For other stages they are the training rows, also as a teacher of another vocabulary
+    reads them.
     """
-    recipe, data, key = learning.recipe, learning.data, f"distill.{number}"
-    stage, section = recipe.distill[number], recipe.student
-    if stage.general:
+    from pocketbert.distill.teacher.signals import TwoTokenizerSet
+
+    recipe, source = learning.recipe, learning.source
+    if recipe.distill[number].general:
         return general_rows(recipe, learning.model, number, learning.corpora, learning.general_teacher), []
+    rows, notes, printed = _prepare_task_rows(learning, number, at, learning.reader, learning.student_data)
+    for line in printed:
+        print_note(f"  {line}")
+    if learning.reader is not source:
+        taught, *_ = _prepare_task_rows(learning, number, at, source, learning.data)
+        rows = TwoTokenizerSet(rows, taught, source.family.inputs)
+    return rows, notes
+
+
+def _prepare_task_rows(
+    learning: Learning, number: int, at: StepPaths, source: ModelFolder, data: RunData
+) -> tuple[TrainData, list[str], list[str]]:
+    """Return the training rows of a stage on the task's text, the notes on them, and lines to print.
+
+    The rows may be split into other word pieces, mixed with augmented rows and texts without labels, or arranged in pairs.
+
+    Args:
+        learning: Recipe and folders.
+        number: Index of the stage.
+        at: Where the stage's files go.
+        source: Folder of the model that reads the rows.
+        data: The run's rows, tokenized for that model.
+    """
+    recipe, key, length = learning.recipe, f"distill.{number}", learning.length
+    stage, section = recipe.distill[number], recipe.student
     resplits = section is not None and section.reads_otherwise
     has_more = not resplits and (learning.transfer is not None or bool(data.unlabelled))
     is_taught = stage.is_taught(recipe.task) and has_more
     is_mixed = is_taught or (stage.on_augmented and recipe.data.mix is not None)
     if recipe.task is TaskName.FEATURE_EXTRACTION and stage.needs_labels(recipe.task):
-        pairs = cast("TrainSet", prepare_task_rows(recipe, learning.source, data, learning.length, key))
+        pairs = cast("TrainSet", prepare_task_rows(recipe, source, data, length, key))
         is_mixed = is_mixed or resplits or stage.on_augmented
-        return arrange_pairs(pairs, cast("TaskStage", stage), key, is_mixed, learning.pooling.normalize)
-    copies = None
+        arranged, notes = arrange_pairs(pairs, cast("TaskStage", stage), key, is_mixed, learning.pooling.normalize)
+        return arranged, notes, notes
+    copies, printed = None, list[str]()
     if stage.on_augmented:
-        work, folder = at.work / "augmented", learning.augmented
-        copies = augmented_set(recipe, learning.model, data, learning.length, work, folder, copies_only=is_mixed)
+        places, tokenizer = (at.work / "augmented", learning.augmented), TextTokenizer(source.tokenizer_folder, length)
+        copies, line = augmented_set(recipe, learning.model, data, tokenizer, *places, copies_only=is_mixed)
+        printed.append(line)
         if not is_mixed:
-            return copies, []
-    rows = prepare_task_rows(recipe, learning.source, data, learning.length, key)
+            return copies, [], printed
+    rows = prepare_task_rows(recipe, source, data, length, key)
     if is_mixed:
         texts = learning.transfer if is_taught else None
         mixed, note = mix_rows(recipe, data, cast("TrainSet", rows), copies, texts, is_taught)
-        print_note(f"  {key}: {note}")
-        return mixed, [*note_transfer(texts), f"{key}: {note}"]
+        note = f"{key}: {note}"
+        return mixed, [*note_transfer(texts), note], [*printed, note]
     if resplits:
         assert learning.vocabulary is not None
-        return resplit_rows(rows, recipe, learning.source, learning.length, learning.vocabulary, at.work, key), []
-    return rows, []
+        return resplit_rows(rows, recipe, source, length, learning.vocabulary, at.work, key), [], []
+    return rows, [], []
 
 
 # --- the finished student ---
@@ -532,8 +563,8 @@ def _open_student(learning: Learning, state: StudentState) -> TrainedModel:
     return TrainedModel(
         student,
         learning.recipe,
-        learning.source,
-        learning.data,
+        learning.reader,
+        learning.student_data,
         learning.length,
         add_carried_projection(learning.pooling, state.carried),
         state.curves,

@@ -186,7 +186,6 @@ def arrange_pairs(
     own = np.array([numbers.setdefault(texts[row], len(numbers)) for row in order], np.int64)
     targets = {TEXT_NUMBERS: own, QUERY_ROWS: np.full(len(order), together, np.int64)}
     note = f"{key}: {len(triples):,} texts of {len(rankings):,} queries{', with negatives' if has_others else ''}"
-    print_note(f"  {note}")
     return _take_rows(rows, order, targets, together), [note]
 
 
@@ -225,7 +224,6 @@ def _arrange_margins(
     order = [row for i, j in triples for row in (2 * i, 2 * i + 1, 2 * j + 1)]
     targets = {"labels": np.repeat((margins / scale).astype(np.float32), 3)}
     note = f"{key}: {len(triples):,} margins of {len(rankings):,} queries, divided by {scale:.4g}"
-    print_note(f"  {note}")
     return _take_rows(rows, order, targets, 3), [note]
 
 

@@ -2,7 +2,7 @@
 
 `vocabulary_step` returns the step that chooses the pieces that the student keeps on the training rows, writes its tokenizer, and judges both
 on rows that took no part in the choice. Stages train with the whole vocabulary on `resplit_rows`, and `with_vocabulary` removes the
-other pieces from the finished student.
+other pieces from the finished student. `check_own_tokens` refuses what a student with a vocabulary of its own cannot learn.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel
 
 from pocketbert.core.disk.files import read_json, write_json
+from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import family_of
 from pocketbert.core.host.progress import print_note
-from pocketbert.core.models.folder import ModelFolder
+from pocketbert.core.models.folder import ModelFolder, open_model_folder
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.recipe import Recipe
+from pocketbert.core.recipe.stages import TaskStage
 from pocketbert.core.recipe.student import VOCABULARY_LIMITS, VocabularySection
-from pocketbert.core.tasks import LabelKind
+from pocketbert.core.tasks import LabelKind, Level
 from pocketbert.pipeline.learn.data import RunData
 from pocketbert.pipeline.learn.finishing import TrainedModel
 from pocketbert.pipeline.run_folder import Step
@@ -77,6 +79,60 @@ def check_vocabulary(model: ModelFolder) -> None:
     from pocketbert.distill.vocabulary import read_tokenizer_json
 
     read_tokenizer_json(model.tokenizer_folder)
+
+
+def open_start(recipe: Recipe) -> ModelFolder | None:
+    """Open the model folder that `student.model` names, from which the student starts; None if the recipe names none."""
+    student = recipe.student
+    if student is None or student.model is None:
+        return None
+    return open_model_folder(student.model, student.revision, "student.model")
+
+
+def has_own_tokens(start: ModelFolder, teacher: ModelFolder) -> bool:
+    """Return whether a model that a student starts from has another vocabulary than the teacher."""
+    from pocketbert.distill.text.tokenizer import read_vocabulary
+
+    return read_vocabulary(start.tokenizer_folder) != read_vocabulary(teacher.tokenizer_folder)
+
+
+def check_own_tokens(recipe: Recipe, teacher: ModelFolder, start: ModelFolder, length: int) -> None:
+    """Check that a student can learn in all stages although its vocabulary may be another one than the teacher's.
+
+    Outputs for whole texts can be learnt then; states, attention and outputs for single tokens cannot.
+
+    Args:
+        recipe: The recipe.
+        teacher: The teacher.
+        start: The model of `student.model`.
+        length: Longest input in tokens.
+
+    Raises:
+        InputError: Naming each stage and signal that needs equal tokens, a pruned vocabulary, and a length that the
+            student does not take.
+    """
+    if not has_own_tokens(start, teacher):
+        return
+    by_token, problems = recipe.task_row.level is Level.TOKEN, list[Problem]()
+    about_tokens = ("hidden", "attention", *(("logits", "labels") if by_token else ()))
+    why = f"and '{start.title}' (student.model) has another vocabulary than the teacher '{teacher.title}'."
+    by_column = "Answer the rows with `pocketbert teach`, and learn from the column (data.train.teacher)."
+    for number, stage in enumerate(recipe.distill):
+        key = f"distill.{number}"
+        if isinstance(stage, TaskStage):
+            for name in [name for name in about_tokens if getattr(stage.signals, name)]:
+                fix = f"Set {name}: 0." if name in ("hidden", "attention") else by_column
+                problems.append(Problem(f"{key}.signals.{name}", f"is about single tokens, {why}", fix))
+        elif stage.general or not stage.by_text or by_token:
+            fix = by_column if by_token else "Set method: task, with signals: {logits: 1, hidden: 0, attention: 0}."
+            problems.append(Problem(key, f"method {stage.method} is about single tokens, {why}", fix))
+    if recipe.prunes_vocabulary:
+        problems.append(Problem("student.vocabulary", f"is a part of the teacher's vocabulary, {why}", "Leave it out."))
+    if length > start.positions:
+        what = f"{length} tokens, '{start.title}' (student.model) takes at most {start.positions}."
+        problems.append(Problem("data.max_length", what, f"Set it to {start.positions} or less."))
+    if problems:
+        raise InputError(problems)
 
 
 def vocabulary_step(recipe: Recipe, model: ModelFolder, read_data: Callable[[], RunData]) -> Step:
