@@ -49,11 +49,18 @@ and the score finite."""
 def head_weights(task: Task, weights: Mapping[str, float]) -> dict[str, float]:
     """Return the weights of a loss's terms by name, with one term for each of several heads instead of ``labels`` and ``logits``.
 
-    The term of a head has its name behind a dot, such as ``logits.intent``, and the weight times that of the head.
+    The term of a head has its name behind a dot, such as ``logits.intent``, and the weight times that of the head. A head that learns
+    its labels alone has no term ``logits``.
     """
     if not task.heads:
         return {**weights}
-    by_head = {f"{name}.{h.name}": w * h.weight for name, w in weights.items() if name in _BY_HEAD for h in task.heads}
+    by_head = {
+        f"{name}.{head.name}": weight * head.weight
+        for name, weight in weights.items()
+        if name in _BY_HEAD
+        for head in task.heads
+        if name == "labels" or head.learns_from != "labels"
+    }
     return {name: weight for name, weight in weights.items() if name not in _BY_HEAD} | by_head
 
 
@@ -78,15 +85,26 @@ def soft_terms(
     pooling: Pooling,
     projection: Project | None = None,
 ) -> dict[str, Term]:
-    """Compute the terms of a task's loss against the teacher's outputs: ``logits``, or one for each head; see `soft_loss`."""
+    """Compute the terms of a task's loss against the teacher's outputs: ``logits``, or one for each head; see `soft_loss`.
+
+    A head that learns from a column has outputs of its own in `teacher_outputs`, and its mean is over the rows with a label or an answer.
+    """
     if not task.heads:
         return {"logits": soft_loss(task, outputs, teacher_outputs, batch, temperature, pooling, projection)}
     terms = {}
-    for head in task.heads:
-        own = _outputs_of_head(task, head, outputs.logits)
-        taught = {"logits": _outputs_of_head(task, head, teacher_outputs["logits"]).logits}
-        rows = _batch_of_head(head, batch)
-        terms[f"logits.{head.name}"] = soft_loss(head.task, own, taught, rows, temperature, pooling)
+    for head in (head for head in task.heads if head.learns_from != "labels"):
+        own, rows = _outputs_of_head(task, head, outputs.logits), _batch_of_head(head, batch)
+        taught, answered = teacher_outputs.get(head.output), rows.get(LABELLED_ROWS)
+        if taught is None:
+            taught = _outputs_of_head(task, head, teacher_outputs["logits"]).logits
+        elif answered is not None:
+            own, taught = SimpleNamespace(logits=own.logits[answered]), taught[answered]
+            rows = {name: value[answered] for name, value in rows.items()}
+        if len(taught):
+            term = soft_loss(head.task, own, {"logits": taught}, rows, temperature, pooling)
+        else:
+            term = Term.of(own.logits.float().sum(), 0)
+        terms[f"logits.{head.name}"] = term
     return terms
 
 
@@ -319,11 +337,16 @@ def count_labelled_tokens(task: Task, batch: Mapping[str, Tensor]) -> dict[str, 
     """Return the number of labelled tokens in a batch for the loss terms ``labels`` and ``logits``, or those of each head.
 
     The result is empty if the terms are means over all rows. If only some rows have a label, the term ``labels`` counts
-    only those rows, or the tokens in them.
+    only those rows, or the tokens in them; so does ``logits`` of a head that learns from a column.
     """
     if task.heads:
-        counts = {h.name: count_labelled_tokens(h.task, _batch_of_head(h, batch)) for h in task.heads}
-        return {f"{term}.{name}": count for name, own in counts.items() for term, count in own.items()}
+        counts = dict[str, Tensor]()
+        for head in task.heads:
+            of_head = count_labelled_tokens(head.task, _batch_of_head(head, batch))
+            if of_head and head.learns_from == "column":
+                of_head["logits"] = of_head["labels"]
+            counts |= {f"{term}.{head.name}": count for term, count in of_head.items()}
+        return counts
     labelled = batch.get(LABELLED_ROWS)
     if task.level is not Level.TOKEN or task.name is TaskName.QUESTION_ANSWERING:
         return {} if labelled is None else {"labels": labelled.sum()}

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from pocketbert.distill.students.fake_quantization import Prepare, RoundingRules
-    from pocketbert.distill.teacher.signals import TeacherSignals
+    from pocketbert.distill.teacher.column import ColumnTeacher
     from pocketbert.distill.training.data import TrainData
     from pocketbert.distill.training.loop import Objective, Outcome
     from pocketbert.distill.training.monitor import Monitor
@@ -146,7 +146,8 @@ class StageJob(Generic[S]):
         pooling: How token states become a text vector, for feature extraction.
         untrained: Whether no stage has trained the student yet, and the recipe names no folder to start it from.
         exported: Function that returns the export functions for a pooling, for method `qat`; else None.
-        answers: The teacher's answers to the rows, if a column of the data holds them and no teacher runs.
+        answers: The teacher's answers to the rows, if a column of the data holds them and no teacher runs; with several heads those in
+            the column of each head that has one.
     """
 
     pair: TeacherStudent[S]
@@ -159,7 +160,7 @@ class StageJob(Generic[S]):
     pooling: Pooling = DEFAULT_POOLING
     untrained: bool = False
     exported: Callable[[Pooling], ExportFunctions] | None = None
-    answers: TeacherSignals | None = None
+    answers: ColumnTeacher | None = None
 
     @property
     def cache(self) -> Path:

@@ -80,8 +80,8 @@ SOURCE = MethodSource(
 def train(job: StageJob[TaskStage], weights: dict[str, float] | None = None) -> StageResult:
     """Train a stage of method `task` on the job's rows, and return the losses.
 
-    If the job has the teacher's answers (`StageJob.answers`), the student learns from them and no teacher runs. If the
-    stage sets ``cache_teacher``, the teacher's outputs are computed and stored first.
+    If the job has the teacher's answers (`StageJob.answers`), the student learns from them and no teacher runs, except for heads
+    without a column. If the stage sets ``cache_teacher``, the teacher's outputs are computed and stored first.
 
     Args:
         job: The stage's job.
@@ -89,7 +89,8 @@ def train(job: StageJob[TaskStage], weights: dict[str, float] | None = None) -> 
             the weights of the stage's signals.
     """
     pair, stage = job.pair, job.pair.stage
-    if job.answers is not None:  # no teacher runs: its sizes and its family do not matter
+    runs_model = job.answers is None or any(head.learns_from == "model" for head in job.task.heads)
+    if not runs_model:  # its sizes and its family do not matter
         pair = replace(pair, teacher=pair.student, family=pair.student_family)
     embeds = job.task.name is TaskName.FEATURE_EXTRACTION
     # vectors of a column are learnt at the student's own width: the projection of an earlier stage is no part of them
@@ -102,7 +103,7 @@ def train(job: StageJob[TaskStage], weights: dict[str, float] | None = None) -> 
         objective = TaskDistillation(
             *(pair.teacher, pair.student, pair.family, job.task, stage, pair.where),
             pooling=job.pooling,
-            signals=job.answers,
+            signals=None if runs_model else job.answers,
         )
         objective.weights = objective.weights if weights is None else weights
         if stage.cache_teacher:
@@ -112,6 +113,8 @@ def train(job: StageJob[TaskStage], weights: dict[str, float] | None = None) -> 
             objective.signals = cached_teacher(
                 pair.teacher, pair.family, taught, wanted, job.cache, half=half, where=where
             )
+        if runs_model and job.answers is not None:
+            objective.signals = job.answers.with_model(objective.signals)
         if embeds and attached_projection(pair.student) is not None and _PROJECTION not in job.carried:
             _fit_projection(pair, job.rows(), job.pooling)
         outcome = job.fit(objective)

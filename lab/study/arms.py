@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pocketbert.core.recipe.column import TeacherSection
 from pocketbert.core.recipe.data import AugmentSection, DataSection
-from pocketbert.core.recipe.recipe import Recipe, TeacherSection
+from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.recipe.sections import Optimisation, Stage
 from pocketbert.core.recipe.stages import (
     MiniLmStage,

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from pocketbert.core import metrics
 from pocketbert.core.errors import InputError, Problem, suggest_allowed
@@ -88,6 +88,8 @@ class NamedTask:
         start: First column of the head's logits.
         stop: Column after the last one.
         weight: Weight of the head's losses in training.
+        learns_from: Where a student gets the outputs that this head learns: from the teacher's model, from a column of answers, or
+            nowhere (``labels``): such a head learns its gold labels alone.
     """
 
     name: str
@@ -95,6 +97,7 @@ class NamedTask:
     start: int = 0
     stop: int = 0
     weight: float = 1.0
+    learns_from: Literal["model", "column", "labels"] = "model"
 
     @property
     def output(self) -> str:

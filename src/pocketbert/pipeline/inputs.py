@@ -251,7 +251,8 @@ class Inputs:
     def task_settings(self) -> dict[str, object]:
         """Return the recipe's task and, for a model with several heads, the list of its heads, by recipe key."""
         heads = [[name, head.model_dump(mode="json")] for name, head in (self.recipe.tasks or {}).items()]
-        return {"task": self.recipe.task, **({"tasks": heads} if heads else {})}
+        start = {"start_only": True} if self.recipe.teacher.start_only else {}
+        return {"task": self.recipe.task, **({"tasks": heads} if heads else {}), **start}
 
     def answer_settings(self) -> object:
         """Return the recipe's `answer` section without temperature and "unknown" threshold, which affect no weights."""

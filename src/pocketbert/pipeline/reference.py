@@ -70,10 +70,10 @@ def open_teacher(recipe: Recipe, attention: Attention | None = None) -> ModelFol
 def model_title(recipe: Recipe) -> str:
     """Return the noun for a recipe's `teacher` model in messages.
 
-    It is "the student's start" if a column of the data holds the teacher's answers, "teacher" if the recipe trains the
+    It is "the student's start" if columns of the data hold all answers of teachers, "teacher" if the recipe trains the
     model or a student, else "model".
     """
-    if recipe.column is not None:
+    if not recipe.asks_model:
         return "the student's start"
     return "teacher" if recipe.student is not None or recipe.teacher.finetune is not None else "model"
 

@@ -200,7 +200,7 @@ def test_vectors_of_a_column_are_learnt_at_the_students_width_without_an_earlier
     job = StageJob(TeacherStudent(teacher, student, family_of("bert"), stage), NumberedRows, 3, tmp_path, EMBED)
     earlier = {"projection": CarriedPart({}, {"of": "tinybert-general"}), "other": CarriedPart({}, {})}
     width = student.config.hidden_size
-    column = ColumnTeacher({SENTENCE_EMBEDDING: [*np.eye(5, width, dtype=np.float32)]}, by_token=False)
+    column = ColumnTeacher({SENTENCE_EMBEDDING: [*np.eye(5, width, dtype=np.float32)]}, by_token=())
     result = train(replace(job, carried=earlier, answers=column))
     assert set(result.add_carried(earlier)) == {"other"}
     assert add_carried_projection(DEFAULT_POOLING, result.add_carried(earlier)) is DEFAULT_POOLING

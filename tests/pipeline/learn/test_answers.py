@@ -50,10 +50,11 @@ class Taught:
         """The loss of a random student from the column, and from the teacher."""
         task = self.settings.task
         by_token = task.level is Level.TOKEN
-        column = ColumnTeacher(column_outputs(self.rows, self.settings), by_token)
+        outputs = column_outputs(self.rows, self.settings)
+        column = ColumnTeacher(outputs, [*outputs] if by_token else ())
         together = len(self.rows.encoded) if task.name is TaskName.MULTIPLE_CHOICE else 1
         batch = TrainSet(self.rows, self.rows.tokenizer, together).batch(range(len(self.rows.encoded)), 0)  # type: ignore[arg-type]
-        loop = ColumnTeacher(self.outputs, by_token)(batch).outputs
+        loop = ColumnTeacher(self.outputs, [*self.outputs] if by_token else ())(batch).outputs
         made = {n: torch.from_numpy(draw.normal(size=v.shape, scale=2).astype(np.float32)) for n, v in loop.items()}
         if task.name is TaskName.FEATURE_EXTRACTION:
             states = draw.normal(size=(*batch["input_ids"].shape, WIDTH)).astype(np.float32)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from types import UnionType
-from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -27,7 +27,18 @@ from pocketbert.core.types import AnswerKind
 
 
 class PlainNumbers(BaseModel):
-    """Base of models whose number fields refuse true, false, infinity and NaN; pydantic takes true as 1."""
+    """Base of models whose number fields refuse true, false, infinity and NaN; pydantic takes true as 1.
+
+    Attributes:
+        newer_keys: Keys that are stored only where they are set, so that runs from before the keys existed keep their digests.
+    """
+
+    newer_keys: ClassVar[tuple[str, ...]] = ()
+
+    @model_serializer(mode="wrap")
+    def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Serialize the section without unset `newer_keys`."""
+        return {key: v for key, v in handler(self).items() if key not in self.newer_keys or v not in (None, False)}
 
     @model_validator(mode="before")
     @classmethod
@@ -109,6 +120,13 @@ def _as_teacher_column(value: object) -> object:
     return {"column": value} if isinstance(value, str) else value
 
 
+AnswerColumn = Annotated[
+    TeacherColumn | None,
+    BeforeValidator(_as_teacher_column, json_schema_input_type=str | TeacherColumn | None),
+]
+"""A `TeacherColumn` or its short form, the name of the column."""
+
+
 class DataSource(PlainNumbers):
     """Where one split comes from: a file, or a data set.
 
@@ -116,6 +134,7 @@ class DataSource(PlainNumbers):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    newer_keys = ("teacher", "at_most")
 
     path: str | None = Field(
         None,
@@ -131,10 +150,7 @@ class DataSource(PlainNumbers):
         "label",
         description="Column of the label, or several columns of 0 and 1 that are named after labels: toxic,insult.",
     )
-    teacher: Annotated[
-        TeacherColumn | None,
-        BeforeValidator(_as_teacher_column, json_schema_input_type=str | TeacherColumn | None),
-    ] = Field(
+    teacher: AnswerColumn = Field(
         None,
         description="Column with the answers of a teacher (probabilities, logits, votes, scores, vectors); the column's name is the short "
         "form of {column: name}. The recipe then needs no section teacher.",
@@ -165,12 +181,6 @@ class DataSource(PlainNumbers):
         le=1 << 40,
         description="Most rows of a file, which may have 512 bytes for each of them in all; more end the command with exit code 2.",
     )
-
-    @model_serializer(mode="wrap")
-    def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out an unset `teacher` or `at_most`, so that runs from before the key existed keep their digests."""
-        newer = ("teacher", "at_most")
-        return {key: value for key, value in handler(self).items() if key not in newer or value is not None}
 
     @model_validator(mode="after")
     def _check(self) -> DataSource:

@@ -27,7 +27,7 @@ from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.tasks import LabelKind, Level, NamedTask, Task
 
 if TYPE_CHECKING:
-    from pocketbert.core.data.source import DataSource
+    from pocketbert.core.data.source import DataSource, TeacherColumn
     from pocketbert.core.predict.scores import Score
 
 
@@ -53,7 +53,7 @@ class SeveralHeads:
         rows, targets = prepare_texts(examples, tokenizer, places=per_token), dict[str, Any]()
         truths = list[list[Any]]()
         for place, named in enumerate(self.task.heads):
-            own = [_example_of_head(example, place if labelled else None) for example in examples]
+            own = [example_of_head(example, place if labelled else None) for example in examples]
             has_label = np.array([example.label is not None for example in own], bool)
             parts = [
                 (numbers, self.heads[named.name].prepare([own[i] for i in numbers], tokenizer, title, is_labelled))
@@ -88,37 +88,35 @@ class SeveralHeads:
         """
         from pocketbert.core.predict.score_records import Score
 
-        scores, unscored, start = dict[str, Score](), dict[str, Score](), 0
+        scores, start = dict[str, Score](), 0
         for place, named in enumerate(self.task.heads):
             per_token = named.task.level is Level.TOKEN
             stop = start + (1 if per_token else named.stop - named.start)
             numbers = [i for i, truth in enumerate(prepared.truth) if truth[place] is not None]
-            part = replace(
-                prepared,
-                examples=[_example_of_head(prepared.examples[i], place) for i in numbers],
-                encoded=[prepared.encoded[i] for i in numbers],
-                owner=np.arange(len(numbers)),
-                targets={},
-                truth=[prepared.truth[i][place] for i in numbers],
-            )
             own = [reduced[i][:, start:stop] if per_token else reduced[i][:1, start:stop] for i in numbers]
             start = stop
             if numbers:
-                scores[named.name] = self.heads[named.name].score(own, part)
-            else:
-                unscored[named.name] = Score.of(named.task.metric, 0.0, {}, 0, 0.0, True)
+                own_rows = rows_of_head(self.task, place, prepared.only(numbers))
+                scores[named.name] = self.heads[named.name].score(own, own_rows)
+        return self.join_scores(scores, len(prepared.examples), all_finite(reduced))
+
+    def join_scores(self, scores: Mapping[str, Score], rows: int, is_finite: bool) -> Score:
+        """Join scores of heads to the score of all: the mean of their deciding metrics, with 0 rows for heads that have none.
+
+        Args:
+            scores: Score of each head that was scored, by its name.
+            rows: Number of rows.
+            is_finite: Whether all outputs are finite numbers.
+        """
+        from pocketbert.core.predict.score_records import Score
+
         others = {f"{name}.{score.metric}": score.value for name, score in scores.items()}
         others |= {f"{name}.{key}": value for name, score in scores.items() for key, value in score.others.items()}
         values, chances = [s.value for s in scores.values()], [s.chance for s in scores.values()]
-        whole = Score.of(
-            self.task.metric,
-            float(np.mean(values)) if values else 0.0,
-            others,
-            len(prepared.examples),
-            float(np.mean(chances)) if chances else 0.0,
-            all_finite(reduced),
-        )
-        return whole.model_copy(update={"heads": scores | unscored})
+        mean, chance = (float(np.mean(numbers)) if numbers else 0.0 for numbers in (values, chances))
+        whole = Score.of(self.task.metric, mean, others, rows, chance, is_finite)
+        heads = {h.name: scores.get(h.name) or Score.of(h.task.metric, 0.0, {}, 0, 0.0, True) for h in self.task.heads}
+        return whole.model_copy(update={"heads": heads})
 
     def answers(self, outputs: Sequence[Matrix], prepared: Prepared, inside: bool = False) -> list[Answer]:
         """Return for each text the answers of all heads, as `HeadAnswers`."""
@@ -130,10 +128,23 @@ class SeveralHeads:
         return [HeadAnswers({name: own[i] for name, own in by_head.items()}) for i in range(len(outputs))]
 
 
-def _example_of_head(example: Example, place: int | None) -> Example:
-    """Return a row with the label of the head at `place` only; without a label if the row has none, or `place` is None."""
-    labels = example.label.labels if place is not None and isinstance(example.label, HeadLabels) else ()
-    return replace(example, label=labels[place] if place is not None and labels else None)
+def example_of_head(example: Example, place: int | None) -> Example:
+    """Return a row with label and answer of the head at `place` only; without a label if the row has none, or `place` is None."""
+    if place is None or not isinstance(example.label, HeadLabels):
+        return replace(example, label=None)
+    answers = example.label.answers
+    return replace(example, label=example.label.labels[place], answer=answers[place] if answers else None)
+
+
+def rows_of_head(task: Task, place: int, rows: Prepared) -> Prepared:
+    """Return the rows of several heads as the head at `place` alone has them: with its labels, answers, targets and truth."""
+    prefix = f"{task.heads[place].name}."
+    return replace(
+        rows,
+        examples=[example_of_head(example, place) for example in rows.examples],
+        targets={k.removeprefix(prefix): v for k, v in rows.targets.items() if k.startswith(prefix)},
+        truth=[truth[place] for truth in rows.truth],
+    )
 
 
 def _join_targets(
@@ -162,41 +173,51 @@ def _join_targets(
 # --- rows and labels ---
 
 
-def read_head_rows(source: DataSource, task: Task, columns: Mapping[str, str]) -> list[Example]:
+def read_head_rows(
+    source: DataSource, task: Task, columns: Mapping[str, str], taught: Mapping[str, TeacherColumn] | None = None
+) -> list[Example]:
     """Read the rows of a file with a label for each of several heads; rows without any label are left out.
 
     Args:
         source: The file or data set.
         task: The task of all heads.
         columns: Column of each head's label, by the head's name.
+        taught: Column of the answers of each head that has a teacher of its own, by the head's name. A row without a label of
+            the head gets the one that its answer amounts to.
 
     Returns:
         The rows in file order; their labels are `HeadLabels`.
 
     Raises:
-        InputError: Listing what is wrong with the rows, or naming the head of which no row has a label.
+        InputError: Listing what is wrong with the rows, and naming the heads of which no row has a label.
     """
-    texts, labels = dict[int, Example](), dict[int, dict[int, Example]]()
+    texts, labels, problems = dict[int, Example](), dict[int, dict[int, Example]](), list[Problem]()
     for place, head in enumerate(task.heads):
-        own = source.model_copy(update={"label": columns[head.name]})
-        labelled, unlabelled = read_labelled_examples(own, kind=head.task.labels, without_labels=True, sparse=True)
-        if not labelled:
-            what = f"no row has a label of the head '{head.name}' in column '{own.label}'."
-            fix = (
-                f"Name its column: tasks.{head.name}.label in a recipe, --label {head.name}=COLUMN on the command line."
-            )
-            raise InputError(Problem(source.title, what, fix))
+        own = source.model_copy(update={"label": columns[head.name], "teacher": (taught or {}).get(head.name)})
+        labelled, unlabelled = list[Example](), list[Example]()
+        try:
+            labelled, unlabelled = read_labelled_examples(own, kind=head.task.labels, without_labels=True, sparse=True)
+        except InputError as error:
+            problems += error.problems
+        else:
+            if not labelled:
+                what = f"no row has a label of the head '{head.name}' in column '{own.label}'."
+                fix = f"Name its column: tasks.{head.name}.label in a recipe, --label {head.name}=COLUMN on the command line."
+                problems.append(Problem(source.title, what, fix))
         for row in (*labelled, *unlabelled):
             # places of spans are those in the text as the reader of spans joins it
             if row.row not in texts or head.task.labels is LabelKind.SPANS:
                 texts[row.row] = row
         labels[place] = {row.row: row for row in labelled}
+    if problems:
+        raise InputError([*dict.fromkeys(problems)])
     rows = []
     for number in sorted(texts):
         of_row = [labels[place].get(number) for place in labels]
         if any(of_row):
             own_labels = tuple(cast("Any", None if row is None else row.label) for row in of_row)
-            rows.append(replace(texts[number], label=HeadLabels(own_labels)))
+            answers = tuple(None if row is None else row.answer for row in of_row) if taught else ()
+            rows.append(replace(texts[number], label=HeadLabels(own_labels, answers), answer=None))
     return rows
 
 

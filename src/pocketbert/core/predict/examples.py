@@ -42,9 +42,15 @@ _Label = int | float | str | tuple[int | float | str, ...] | tuple[Span, ...] | 
 
 @dataclass(frozen=True, slots=True)
 class HeadLabels:
-    """The labels of one row for several heads, in their order; None for a label that the row lacks."""
+    """The labels of one row for several heads, in their order; None for a label that the row lacks.
+
+    Attributes:
+        labels: The labels.
+        answers: The answers of the heads' teachers, if the source has columns of them; None for one that the row lacks.
+    """
 
     labels: tuple[_Label | None, ...]
+    answers: tuple[TeacherAnswer | None, ...] = field(default=(), hash=False, compare=False)
 
 
 Label = _Label | HeadLabels

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator, ConfigDict, Field, PositiveInt, field_validator, model_validator
 
 from pocketbert.core.data.cells import find_name_problems
-from pocketbert.core.data.source import DataSource, EvalSource, PlainNumbers
+from pocketbert.core.data.source import AnswerColumn, DataSource, EvalSource, PlainNumbers
 from pocketbert.core.data.streams import DEFAULT_CORPUS_ROWS
 from pocketbert.core.recipe.sections import Fraction, Section, Stage, method_names
 from pocketbert.core.tasks import HEAD_TASKS, TaskName
@@ -140,6 +140,8 @@ def _check_head_task(task: TaskName) -> TaskName:
 class HeadSection(Section):
     """One of several heads on one encoder: its task, and the column of its labels in all rows of data."""
 
+    newer_keys = ("teacher",)
+
     task: Annotated[TaskName, AfterValidator(_check_head_task)] = Field(
         description=f"Task of the head: {', '.join(HEAD_TASKS)}."
     )
@@ -152,6 +154,11 @@ class HeadSection(Section):
         None, min_length=2, description="Its label names, in order of their ids; default those of the data."
     )
     weight: float = Field(1.0, gt=0, le=1000, description="Weight of its losses beside those of the other heads.")
+    teacher: AnswerColumn = Field(
+        None,
+        description="Column of data.train with the answers of a teacher of its own, in the forms of data.train.teacher; default: the model "
+        "of the section teacher teaches the head.",
+    )
 
 
 class DataSection(Section):
@@ -251,11 +258,11 @@ def list_head_problems(
     problems = [f"{key}: is not possible with several heads (tasks): leave it out" for key in unsuited]
     if data.labels is not None:
         problems.append("data.labels: belongs to one head: give tasks.NAME.labels")
-    default = DataSource.model_fields["label"].default
     problems += [
-        f"data.{name}.label: belongs to one head: give tasks.NAME.label"
+        f"data.{name}.{key}: belongs to one head: give tasks.NAME.{key}"
         for name, source in data.labelled_sources()
-        if source.label != default  # a stored recipe lists the default
+        for key in ("label", "teacher")
+        if getattr(source, key) != DataSource.model_fields[key].default  # a stored recipe lists the default
     ]
     problems += [
         f"tasks.{name}.labels: {head.task} has no labels: leave it out"

@@ -6,6 +6,7 @@ sections do not contradict each other, and reports the contradictions together i
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,8 +16,6 @@ from pydantic import (
     ConfigDict,
     Field,
     PositiveInt,
-    SerializerFunctionWrapHandler,
-    model_serializer,
     model_validator,
 )
 
@@ -25,7 +24,7 @@ from pocketbert.core.devices import LOCAL, MAX_GAP_MS, check_device
 from pocketbert.core.families import TEXT_ONLY
 from pocketbert.core.heads.settings import AnswerSettings, HeadName
 from pocketbert.core.recipe import stages as _stages  # noqa: F401 - it registers the methods of the package
-from pocketbert.core.recipe.column import fill_column_recipe, list_column_problems
+from pocketbert.core.recipe.column import TeacherSection, fill_column_recipe, list_column_problems
 from pocketbert.core.recipe.data import DataSection, HeadSection, list_head_problems
 from pocketbert.core.recipe.planned import PlannedSection
 from pocketbert.core.recipe.presets import MLPERF_RUNS, MLPERF_S, PRESETS, Preset
@@ -34,7 +33,6 @@ from pocketbert.core.recipe.sections import (
     NO_TRANSFER,
     AnyStage,
     Fraction,
-    Optimisation,
     Section,
     StagePlace,
     method_names,
@@ -194,39 +192,6 @@ class ContradictionError(ValueError):
         super().__init__("; ".join(problems))
 
 
-class TeacherSection(Section):
-    """The model to learn from or to export as it is; with a column of answers, the one that the student starts from."""
-
-    model: str = Field(min_length=1, description="Folder, Hub name, or 'minilm-l6' (the demo teacher).")
-    revision: str | None = Field(None, description="Hub revision.")
-    adapters: list[Annotated[str, Field(min_length=1)]] = Field(
-        default_factory=list,
-        max_length=64,
-        description="Folders or Hub names of LoRA adapters of peft that are merged into the model, one after another; an "
-        "adapter that names its base can be the model itself.",
-    )
-    family: str | None = Field(
-        None,
-        min_length=1,
-        description="Row of the table of families, where several share a graph, such as macbert for a model that loads "
-        "as bert; by default the names of the weights suggest one. It sets title, signals and objectives.",
-    )
-    licence: str | None = Field(
-        None, min_length=1, description="Licence of its weights, such as apache-2.0; default what its folder says."
-    )
-    finetune: Optimisation | None = Field(None, description="Train a head (and the encoder) on the data first.")
-    shard: bool = Field(
-        False,
-        description="Divide its weights among the processes of a launch while it answers in stages of `distill`, for a model that "
-        "fits into no GPU; it is read and fine-tuned whole in each.",
-    )
-
-    @model_serializer(mode="wrap")
-    def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out `shard` unless it is set, so that runs from before the key existed keep their digests."""
-        return {key: value for key, value in handler(self).items() if key != "shard" or value}
-
-
 class TrainingSection(Section):
     """How often a training is scored on validation rows, when it stops, its seeds, and where its losses are logged."""
 
@@ -278,6 +243,7 @@ class Recipe(Section):
     """The settings of one run, from teacher to artefact folder."""
 
     model_config = ConfigDict(json_schema_extra=_relax_required_keys)
+    newer_keys = ("tasks",)
 
     schema_version: Literal[1] = Field(alias="schema", description="Version of the recipe format.")
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="Short name of the run.")
@@ -293,7 +259,9 @@ class Recipe(Section):
     seed: int = Field(0, ge=0, lt=1 << 63, description="Seed of every random choice.")
     data: DataSection = Field(default_factory=lambda: DataSection())
     answer: AnswerSettings = Field(default_factory=lambda: AnswerSettings(), description="How outputs become answers.")
-    teacher: TeacherSection = Field(description="Left out if data.train.teacher names a column of answers.")
+    teacher: TeacherSection = Field(
+        description="Left out if data.train.teacher names a column of answers, or a head has one."
+    )
     student: StudentSection | None = Field(
         None,
         description="Leave out to export the teacher itself; auto for the smallest student that keeps 97 % of the teacher.",
@@ -318,11 +286,6 @@ class Recipe(Section):
         if isinstance(values, dict) and values.get("tasks") is not None and values.get("task") is None:
             values = {**values, "task": TaskName.SEVERAL}
         return fill_column_recipe(values)
-
-    @model_serializer(mode="wrap")
-    def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out an unset `tasks`, so that runs from before the key existed keep their digests."""
-        return {key: value for key, value in handler(self).items() if key != "tasks" or value is not None}
 
     @model_validator(mode="after")
     def _check_sections(self) -> Recipe:
@@ -360,16 +323,16 @@ class Recipe(Section):
         problems += self._transfer_problems()
         problems += self._general_problems(general) + self._task_problems() + self._training_problems()
         problems += self._form_problems()
-        finetunes, has_student = self.teacher.finetune is not None, self.student is not None
-        problems += list_column_problems(self.data.train, self.task, self.distill, finetunes, has_student)
+        has_student = self.student is not None
+        problems += list_column_problems(self.column_keys, self.teacher, self.task_row, self.distill, has_student)
         if self.student is not None and self.student.vocabulary is not None:
             rows = self.data.train is not None and self.data.eval is not None
             problems += list_vocabulary_problems(self.student.vocabulary, self.task, self.distill, rows)
         if self.student is not None:
             problems += list_static_problems(self.student, self.task, self.distill)
-            problems += list_auto_problems(self.student, self.task, self.distill, has_model=self.column is None)
+            problems += list_auto_problems(self.student, self.task, self.distill, has_model=self.asks_model)
         if self.teacher.shard:
-            problems += list_shard_problems(self.student, self.distill, has_model=self.column is None)
+            problems += list_shard_problems(self.student, self.distill, has_model=self.asks_model)
         depth = self.student.layers if self.student else None
         files = self.quantize.written(self.export.formats)
         for i, stage in enumerate(self.distill):
@@ -383,8 +346,11 @@ class Recipe(Section):
         """The recipe's task; with several heads their joint task, without the labels, which are known after reading the data."""
         if self.tasks is None:
             return task_of(self.task)
-        heads = self.tasks.items()
-        return several_task({name: h.task for name, h in heads}, weights={name: h.weight for name, h in heads})
+        heads, columns = self.tasks.items(), self.head_columns
+        row = several_task({name: h.task for name, h in heads}, weights={name: h.weight for name, h in heads})
+        others: Literal["model", "labels"] = "model" if self.asks_model else "labels"
+        named = (replace(h, learns_from="column" if h.name in columns else others) for h in row.heads)
+        return replace(row, heads=tuple(named))
 
     @property
     def label_columns(self) -> dict[str, str]:
@@ -393,8 +359,26 @@ class Recipe(Section):
 
     @property
     def column(self) -> TeacherColumn | None:
-        """The column of a teacher's answers that the student learns from; None if a model is the teacher."""
+        """The column of a teacher's answers that the student learns from; None if a model is the teacher, or with several heads."""
         return self.data.train.teacher if self.data.train is not None else None
+
+    @property
+    def head_columns(self) -> dict[str, TeacherColumn]:
+        """The column of a teacher's answers of each head that has one, by the head's name; empty for a recipe with one head."""
+        return {name: head.teacher for name, head in (self.tasks or {}).items() if head.teacher}
+
+    @property
+    def column_keys(self) -> list[str]:
+        """The recipe keys that name a column of answers."""
+        return [f"tasks.{name}.teacher" for name in self.head_columns] or ["data.train.teacher"] * (
+            self.column is not None
+        )
+
+    @property
+    def asks_model(self) -> bool:
+        """Whether the model of `teacher` answers; if not, it is only what the student starts from."""
+        is_needed = self.tasks is None or len(self.head_columns) < len(self.tasks)
+        return self.column is None and is_needed and not self.teacher.start_only
 
     @property
     def prunes_vocabulary(self) -> bool:
@@ -405,7 +389,7 @@ class Recipe(Section):
     def learns_without_labels(self) -> bool:
         """Whether some stage trains on the teacher's answers to rows without labels, with the teacher's own tokens."""
         reads_alike = self.student is None or not self.student.reads_otherwise
-        return reads_alike and self.column is None and any(stage.is_taught(self.task) for stage in self.distill)
+        return reads_alike and self.asks_model and any(stage.is_taught(self.task) for stage in self.distill)
 
     def _head_problems(self) -> list[str]:
         """Return sentences about settings that several heads cannot have, or about a `task` that contradicts `tasks`."""
@@ -419,7 +403,6 @@ class Recipe(Section):
         unsuited = {
             "data.transfer": data.transfer is not None,
             "data.augment": data.augment is not None,
-            **{f"data.{name}.teacher": source.teacher is not None for name, source in data.labelled_sources()},
             "quantize.budget": self.quantize.budget is not None,
             "student: auto": student is not None and student.auto is not None,
             "student.layers: 0": student is not None and student.layers == 0,

@@ -475,12 +475,12 @@ def judge_student(recipe: Recipe, rows: Callable[[], int], student: Training, te
         if training is student and teacher.score:
             kept = f", keeps {metric.kept(teacher.score.value, score.value):.1%}"
         size = f"{training.parameters / 1e6:5.1f} M parameters"
-        if recipe.column is not None and training is teacher:
+        if not recipe.asks_model and training is teacher:
             size = " of the column "
         print_note(f"  {name:8} {size}  {metric.name} {metric.format(score.value)}{kept}")
     if any(g.file == "teacher" and not g.passed for g in gates):
         where = "teacher.finetune.epochs" if recipe.teacher.finetune else "teacher.model"
-        where = where if recipe.column is None else "data.train.teacher"
+        where = where if recipe.asks_model else " and ".join(recipe.column_keys)
         reason = f"the teacher itself does no better than chance: look at the labels of the data, then at {where}"
         return [*failed, f"Advice: {reason}."]
     return [*failed, f"Advice: {'; '.join(_advise(recipe, student, rows()))}."]

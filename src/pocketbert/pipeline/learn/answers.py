@@ -1,6 +1,6 @@
 """The answers of a teacher in a column of the data, as outputs for the rows of a model.
 
-- `name_rows` lists the labels that the answers name, so that the label set has them all.
+- `name_labels` and, for several heads, `name_head_labels` list the labels that the answers name, so that the label set has them all.
 - `column_outputs` turns the answers into logits, scores, token outputs or vectors for each tokenized row, whatever tokenizer made it.
 - `score_answers` scores the answers of labelled rows, as a teacher that runs would be scored.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +27,14 @@ from pocketbert.core.data.teacher_column import (
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.heads.head import IGNORED_LABEL
+from pocketbert.core.heads.several import example_of_head
 from pocketbert.core.heads.token_classification import find_words
-from pocketbert.core.predict.examples import Example, TeacherAnswer
+from pocketbert.core.predict.examples import Example, HeadLabels, TeacherAnswer
 from pocketbert.core.predict.inputs import Encoded
 from pocketbert.core.predict.scores import Score
 from pocketbert.core.predict.sentence_settings import Pooling, vector_width
-from pocketbert.core.predict.spans import Span
+from pocketbert.core.predict.spans import Span, label_of_tag
+from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import SENTENCE_EMBEDDING, LabelKind, ScoreFunction, Task
 from pocketbert.core.types import AnswerKind
 
@@ -39,10 +42,11 @@ _Array = NDArray[np.float32]
 _CONTEXT = 1
 """Part of a pair that is the context of a question."""
 
-
+COLUMN_KEY = "data.train.teacher"
+"""Recipe key of the column of a recipe with one head."""
 _ODD_FIX = (
     "Correct the row. If a text may have several labels, say --task multi-label; if these are logits, write kind: logits in the "
-    "recipe's data.train.teacher."
+    "recipe's {key}."
 )
 
 
@@ -57,6 +61,7 @@ class ColumnSettings:
         title: Name of the file in errors.
         training: The training rows. Their answers decide whether numbers are logits or probabilities; None for the rows
             that are read.
+        key: The recipe key that names the column.
     """
 
     section: TeacherColumn
@@ -64,6 +69,7 @@ class ColumnSettings:
     task: Task
     title: str
     training: Sequence[Example] | None = None
+    key: str = COLUMN_KEY
 
     def kind_of(self, examples: Sequence[Example]) -> AnswerKind:
         """Return what the numbers of the answers are, such as logits or probabilities.
@@ -77,10 +83,12 @@ class ColumnSettings:
             InputError: If no row has an answer, or not all rows can be of one kind.
         """
         rows = self.training or examples
-        return read_answer_kind(rows, self.section, self.task.labels, self.title)
+        return read_answer_kind(rows, self.section, self.task.labels, self.title, self.key)
 
 
-def read_answer_kind(examples: Sequence[Example], section: TeacherColumn, labels: LabelKind, title: str) -> AnswerKind:
+def read_answer_kind(
+    examples: Sequence[Example], section: TeacherColumn, labels: LabelKind, title: str, key: str = COLUMN_KEY
+) -> AnswerKind:
     """Return what the numbers in the column of a teacher are, such as logits or probabilities.
 
     The recipe decides it. If it does not say, the kind is taken that fits the answers of all rows.
@@ -90,6 +98,7 @@ def read_answer_kind(examples: Sequence[Example], section: TeacherColumn, labels
         section: The recipe's settings of the column.
         labels: Kind of the task's labels.
         title: Name of the file in errors.
+        key: The recipe key that names the column.
 
     Raises:
         InputError: If no row has an answer, not all rows can be of one kind, or the numbers of a few rows are unlike
@@ -98,12 +107,12 @@ def read_answer_kind(examples: Sequence[Example], section: TeacherColumn, labels
     answers = [(e.row, e.answer) for e in examples if e.answer is not None]
     if not answers:
         what = f"no row has an answer in column '{section.column}'."
-        fix = "Name the column of the answers in data.train.teacher; `pocketbert data check FILE` lists the columns."
+        fix = f"Name the column of the answers in {key}; `pocketbert data check FILE` lists the columns."
         raise InputError(Problem(title, what, fix))
     bad, choose_among_labels = BadRows(title), (LabelKind.NAME, LabelKind.NAMES, LabelKind.CHOICE)
     if section.kind is None and labels in choose_among_labels and "logit" not in section.column.lower():
         for row, what in find_odd_answers(answers):
-            bad.add(row, f"column '{section.column}': {what}", _ODD_FIX)
+            bad.add(row, f"column '{section.column}': {what}", _ODD_FIX.format(key=key))
     if bad.count:
         raise InputError(bad.close())
     kind = section.kind or find_answer_kind(answer for _, answer in answers)
@@ -113,7 +122,74 @@ def read_answer_kind(examples: Sequence[Example], section: TeacherColumn, labels
     return kind or AnswerKind.LOGITS
 
 
-def name_rows(examples: Sequence[Example], declared: bool, title: str) -> list[Example]:
+def name_labels(
+    rows: Sequence[Example],
+    column: TeacherColumn,
+    declared: Sequence[str] | None,
+    title: str,
+    task: Task,
+    head: str | None = None,
+) -> Sequence[Example]:
+    """Return one row for each label that the answers in a column name, so that the label set gets these labels too.
+
+    Args:
+        rows: Rows with answers.
+        column: The recipe's settings of the column.
+        declared: The labels in order, if the recipe or the data set gives them; answers may then be lists in that
+            order.
+        title: Name of the file in errors.
+        task: The task, which decides the form of a row's label.
+        head: Name of the head that learns from the column; None for the only one.
+
+    Raises:
+        InputError: If the answers cannot be read as answers of one kind, or nothing tells the order of their labels.
+    """
+    labels_key = "data.labels, or --labels" if head is None else f"tasks.{head}.labels"
+    read_answer_kind(rows, column, task.labels, title, COLUMN_KEY if head is None else f"tasks.{head}.teacher")
+    named = name_rows(rows, bool(declared), title, labels_key) if task.names_labels else []
+    if task.labels is not LabelKind.SPANS:
+        is_single = task.labels is LabelKind.NAME
+        return named if is_single else [replace(row, label=(cast("str", row.label),)) for row in named]
+    names = [row.label for row in named if isinstance(row.label, str)]
+    tags = [label for name in names if (label := label_of_tag(name)) is not None]
+    return [Example("", None, (Span(0, 1, label),), 1) for label in dict.fromkeys(tags)]
+
+
+def name_head_labels(recipe: Recipe, task: Task, rows: Sequence[Example], trained: Labels | None) -> list[Example]:
+    """Return one row for each label that the answers in the columns of several heads name; see `name_labels`.
+
+    Args:
+        recipe: The recipe.
+        task: The task of all heads.
+        rows: The training rows.
+        trained: The labels of a teacher with these heads; None if they are trained.
+
+    Raises:
+        InputError: Listing what is wrong with the columns of all heads.
+    """
+    named, problems, title = list[Example](), list[Problem](), recipe.data.train.title if recipe.data.train else ""
+    for place, (name, head) in enumerate((recipe.tasks or {}).items()):
+        if not head.teacher:
+            continue
+        own = [example_of_head(row, place) for row in rows]
+        try:
+            declared = trained.names if trained else head.labels
+            of_head = name_labels(own, head.teacher, declared, title, task.heads[place].task, name)
+        except InputError as error:
+            problems += [replace(p, where=f"{p.where}: tasks.{name}.teacher") for p in error.problems]
+            continue
+        blank: list[Any] = [None] * len(task.heads)
+        for row in of_head:
+            blank[place] = row.label
+            named.append(replace(row, label=HeadLabels(tuple(blank))))
+    if problems:
+        raise InputError(problems)
+    return named
+
+
+def name_rows(
+    examples: Sequence[Example], declared: bool, title: str, key: str = "data.labels, or --labels"
+) -> list[Example]:
     """Return one row for each label that the answers of rows name, with the label and without a text.
 
     The new row has the number of the first row whose answer names the label.
@@ -122,6 +198,7 @@ def name_rows(examples: Sequence[Example], declared: bool, title: str) -> list[E
         examples: Rows with answers.
         declared: Whether the order of the labels is known, so that answers may be lists in that order.
         title: Name of the file in errors.
+        key: Where the labels can be named.
 
     Raises:
         InputError: If answers are lists, labels are names, and the order of the labels is not known.
@@ -139,7 +216,7 @@ def name_rows(examples: Sequence[Example], declared: bool, title: str) -> list[E
             what = (
                 "the answers are lists of numbers, one for each label, and nothing tells which number is which label."
             )
-            fix = "Give the names in the order of the numbers: data.labels, or --labels; or write {name: number}."
+            fix = f"Give the names in the order of the numbers: {key}; or write {{name: number}}."
             raise InputError(Problem(title, what, fix))
     return list(rows.values())
 
@@ -243,7 +320,7 @@ def _row_outputs(
                 return {"logits": _one_hot(rows.targets["labels"][row], ids)}
             return {"logits": ids.logits(answer, kind)[0]}
         case LabelKind.SCORE:
-            value = answer.values[0] if answer is not None else np.array([example.label])
+            value = answer.values[0] if answer is not None else np.array([rows.targets["labels"][row]])
             return {"logits": value.astype(np.float32)}
         case LabelKind.SPANS:
             return {"logits": _token_logits(rows, row, answer, kind, ids)}
@@ -404,7 +481,9 @@ def score_answers(head: Head, rows: Prepared, settings: ColumnSettings) -> Score
     return head.score([head.reduce(i, m, rows) for i, m in enumerate(matrices)], rows)
 
 
-def describe_column(section: TeacherColumn, path: str | Path | None) -> str:
-    """Return the name of a column of answers as a teacher, such as ``answers of column 'probs' in rows.jsonl``."""
-    where = f" in {Path(path).name}" if path else ""
-    return f"answers of column '{section.column}'{where}"
+def describe_columns(recipe: Recipe) -> str:
+    """Return the name of a recipe's columns of answers as a teacher, such as ``answers of column 'probs' in rows.jsonl``; empty without any."""
+    path, own = recipe.data.train.path if recipe.data.train else None, recipe.column
+    of_heads = [f"column '{column.column}' for the head '{name}'" for name, column in recipe.head_columns.items()]
+    columns = [f"column '{own.column}'"] if own else of_heads
+    return f"answers of {' and '.join(columns)}{f' in {Path(path).name}' if path else ''}" if columns else ""

@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 from pocketbert.core.compare.evaluate import EvalSet
 from pocketbert.core.data.files import check_source, read_class_names
@@ -45,12 +44,12 @@ from pocketbert.core.predict.examples import (
 from pocketbert.core.predict.inputs import Encoded, Text
 from pocketbert.core.predict.scores import LEAST_FIT_ROWS
 from pocketbert.core.predict.sentence_settings import read_similarity
-from pocketbert.core.predict.spans import Span, iob2_tags, label_of_tag
+from pocketbert.core.predict.spans import iob2_tags
 from pocketbert.core.predict.tokenization import TextTokenizer
 from pocketbert.core.recipe.data import CorpusSource, DataSection
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import LabelKind, Task, TaskName
-from pocketbert.pipeline.learn.answers import name_rows, read_answer_kind
+from pocketbert.pipeline.learn.answers import name_head_labels, name_labels
 from pocketbert.pipeline.learn.corpora import is_prepared
 from pocketbert.pipeline.learn.label_order import check_trained_heads
 from pocketbert.pipeline.learn.validation import VALIDATION, add_validation, divide_by_own_label, with_column
@@ -179,7 +178,7 @@ def load_data(recipe: Recipe, model: ModelFolder) -> RunData:
         InputError: Listing the problems of all files.
     """
     section, task = recipe.data, _resolve_task(recipe, model)
-    trains_head = recipe.teacher.finetune or recipe.column
+    trains_head = recipe.teacher.finetune or not recipe.asks_model
     head_labels = None if trains_head or not task.names_labels else model.labels
     if section.train is None and section.eval is None and section.transfer is None:
         return _make_data_without_rows(recipe, model, head_labels)
@@ -266,38 +265,16 @@ def _choose_labels(
         check_head_rows(task, parts)
         by_head = {name: head.labels for name, head in (recipe.tasks or {}).items()}
         trained = Labels(tuple(head_labels)) if head_labels else None
-        return resolve_head_labels(task, by_head, trained, parts.get("train") or next(iter(parts.values())))
+        rows = parts.get("train") or next(iter(parts.values()))
+        return resolve_head_labels(task, by_head, trained, [*rows, *name_head_labels(recipe, task, rows, trained)])
     if not parts:
         return _labels_without_rows(recipe, model, head_labels)
     named_source = section.train or section.eval
     declared = section.labels or (read_class_names(named_source) if named_source is not None else None)
     label_rows: Sequence[Example] = parts.get("train") or parts.get("eval") or next(iter(parts.values()))
     if recipe.column is not None and section.train is not None and parts.get("train"):
-        read_answer_kind(parts["train"], recipe.column, task.labels, section.train.title)
-    if recipe.column is not None and section.train is not None and task.names_labels:
-        label_rows = [*label_rows, *_named_by_answers(label_rows, declared, section.train.title, task)]
+        label_rows = [*label_rows, *name_labels(label_rows, recipe.column, declared, section.train.title, task)]
     return resolve_labels(declared, head_labels, label_rows, task.labels)
-
-
-def _named_by_answers(
-    rows: Sequence[Example], declared: Sequence[str] | None, title: str, task: Task
-) -> Sequence[Example]:
-    """Return one row for each label that the answers in a column name, so that the label set gets these labels too.
-
-    Args:
-        rows: Rows with answers.
-        declared: The labels in order, if the recipe or the data set gives them; answers may then be lists in that
-            order.
-        title: Name of the file in errors.
-        task: The task, which decides the form of a row's label.
-    """
-    named = name_rows(rows, bool(declared), title)
-    if task.labels is not LabelKind.SPANS:
-        is_single = task.labels is LabelKind.NAME
-        return named if is_single else [replace(row, label=(cast("str", row.label),)) for row in named]
-    names = [row.label for row in named if isinstance(row.label, str)]
-    tags = [label for name in names if (label := label_of_tag(name)) is not None]
-    return [Example("", None, (Span(0, 1, label),), 1) for label in dict.fromkeys(tags)]
 
 
 def _read_parts(recipe: Recipe) -> tuple[dict[str, list[Example]], int, dict[str, list[Example]]]:
@@ -377,7 +354,8 @@ def _read_sources(recipe: Recipe) -> tuple[dict[str, list[Example]], dict[str, l
     for name, source in _named_sources(recipe.data):
         try:
             if task.heads:
-                labelled, empty = read_head_rows(source, task, recipe.label_columns), list[Example]()
+                labelled = read_head_rows(source, task, recipe.label_columns, recipe.head_columns)
+                empty = list[Example]()
             else:
                 own = with_column(source, recipe)
                 labelled, empty = read_labelled_examples(own, kind=task.labels, without_labels=may_lack)
@@ -446,7 +424,7 @@ def _resolve_task(recipe: Recipe, model: ModelFolder) -> Task:
     Raises:
         InputError: If the recipe lists several heads, trains none of them, and the model has others.
     """
-    if recipe.teacher.finetune or recipe.column:
+    if recipe.teacher.finetune or not recipe.asks_model:
         return recipe.task_row
     if recipe.tasks is not None:
         check_trained_heads(recipe.task_row, model)
@@ -546,7 +524,7 @@ def check_head(recipe: Recipe, model: ModelFolder) -> None:
     Raises:
         InputError: If a head is needed and the teacher has none.
     """
-    if recipe.teacher.finetune is not None or recipe.column is not None or recipe.task is TaskName.FEATURE_EXTRACTION:
+    if recipe.teacher.finetune is not None or not recipe.asks_model or recipe.task is TaskName.FEATURE_EXTRACTION:
         return
     if recipe.distill and all(stage.general for stage in recipe.distill):
         return

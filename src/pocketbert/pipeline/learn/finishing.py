@@ -24,6 +24,7 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import TEXT_ONLY, family_of
 from pocketbert.core.heads import Head, Prepared, make_head
 from pocketbert.core.heads.sequence_classification import fit_label_thresholds
+from pocketbert.core.heads.several import SeveralHeads, rows_of_head
 from pocketbert.core.host.processes import current_process
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.metrics import METRICS, Direction, describe_details
@@ -252,7 +253,8 @@ def choose_seed(scores: Sequence[SeedScore], recipe: Recipe) -> list[SeedScore]:
 def score_and_save(trained: TrainedModel, destination: Path, teacher: Path | None = None) -> None:
     """Score a trained model on the evaluation rows, and write its folder with ``training.json``, in process 0 only.
 
-    Without evaluation rows there is no score. If a column of answers is the teacher, the teacher's score is that of the answers.
+    Without evaluation rows there is no score. If a column of answers is the teacher, or that of a head, the teacher's score is that of
+    the answers.
 
     Args:
         trained: The model.
@@ -267,7 +269,7 @@ def score_and_save(trained: TrainedModel, destination: Path, teacher: Path | Non
     predictor, tokenizer = trained.open()
     thresholds = _tune_thresholds(trained, predictor, tokenizer) if task.labels is LabelKind.NAMES else None
     score = None
-    if teacher is None and recipe.column is not None:  # the model is only what the student starts from
+    if teacher is None and not recipe.asks_model:  # the model is only what the student starts from
         score = _score_column(recipe, data)
     elif EVAL in data.splits:
         head, rows = head_with(recipe, data, thresholds), data.splits[EVAL]
@@ -285,6 +287,8 @@ def score_and_save(trained: TrainedModel, destination: Path, teacher: Path | Non
         metric = METRICS[score.metric]
         more = f" ({found})" if (found := describe_details(score.others)) else ""
         print_note(f"  {metric.name} on eval (torch): {metric.format(score.value)}{more}")
+        if teacher is None and recipe.head_columns:
+            score = _score_column(recipe, data, of_model=score)
     form = recipe.export.form or TEXT_ONLY
     entities = apply_form(model, trained.source, form, recipe.export.entities)
     if entities:
@@ -313,19 +317,46 @@ def column_settings(recipe: Recipe, data: RunData) -> ColumnSettings:
     return ColumnSettings(column, data.labels, data.head.task, train.title, data.splits["train"].examples)
 
 
-def _score_column(recipe: Recipe, data: RunData, rows: Prepared | None = None) -> Score | None:
-    """Score the answers in a recipe's column against the labels of the rows.
+def head_column_settings(recipe: Recipe, data: RunData) -> dict[int, ColumnSettings]:
+    """Return the settings with which the answers of each head with a column are read, by the place of the head."""
+    task, labels, settings = data.head.task, data.labels.split(data.head.task), dict[int, ColumnSettings]()
+    for place, head in enumerate(task.heads):
+        if (column := recipe.head_columns.get(head.name)) is not None and recipe.data.train is not None:
+            training, key = rows_of_head(task, place, data.splits["train"]).examples, f"tasks.{head.name}.teacher"
+            settings[place] = ColumnSettings(column, labels[place], head.task, recipe.data.train.title, training, key)
+    return settings
+
+
+def _score_column(
+    recipe: Recipe, data: RunData, rows: Prepared | None = None, of_model: Score | None = None
+) -> Score | None:
+    """Score the answers in a recipe's column, or in those of its heads, against the labels of the rows.
 
     Args:
         recipe: The recipe.
         data: The run's rows.
         rows: The rows to score; None for eval.
+        of_model: Score of the model that teaches the heads without a column; None without one.
 
     Returns:
-        The score; None if a row has no answer or no label of its own, or if there are no rows.
+        The score; None if a row has no answer or no label of its own, or if there are no rows. A head to which that applies has a
+        score of 0 rows.
     """
     rows = data.splits.get(EVAL) if rows is None else rows
-    score = score_answers(data.head, rows, column_settings(recipe, data)) if rows is not None else None
+    if rows is None:
+        return None
+    if isinstance(head := data.head, SeveralHeads):
+        scores = {name: own for name, own in (of_model.heads if of_model else {}).items() if own.rows}
+        for place, settings in head_column_settings(recipe, data).items():
+            name, labelled = head.task.heads[place].name, [i for i, t in enumerate(rows.truth) if t[place] is not None]
+            scores.pop(name, None)
+            own_rows = rows_of_head(head.task, place, rows.only(labelled)) if labelled else None
+            if own_rows is not None and (own := score_answers(head.heads[name], own_rows, settings)) is not None:
+                scores[name] = own
+        is_finite = of_model is None or of_model.finite
+        score = head.join_scores(scores, len(rows.examples), is_finite) if scores else None
+    else:
+        score = score_answers(head, rows, column_settings(recipe, data))
     if score is not None:
         metric = METRICS[score.metric]
         print_note(f"  {metric.name} of the answers in the column on eval: {metric.format(score.value)}")
@@ -521,11 +552,11 @@ class LabelledRows:
         rows = self.named(name, weights)
         if rows is None:
             return None
-        if self.recipe.column is not None and weights.name == "teacher":
-            return _score_column(self.recipe, self.data, rows.rows)
+        recipe, is_teacher = self.recipe, weights.name == "teacher"
+        if is_teacher and not recipe.asks_model:
+            return _score_column(recipe, self.data, rows.rows)
         task = self.data.head.task
         predictor = load_reference_model(open_model_folder(str(weights)), task)
-        tokenizer = TextTokenizer(weights, self.length)
-        return evaluate(predictor, tokenizer, rows, _choose_scoring_batch(task), f"{weights.name} in torch on {name}")[
-            0
-        ]
+        tokenizer, label = TextTokenizer(weights, self.length), f"{weights.name} in torch on {name}"
+        score, _ = evaluate(predictor, tokenizer, rows, _choose_scoring_batch(task), label)
+        return _score_column(recipe, self.data, rows.rows, score) if is_teacher and recipe.head_columns else score

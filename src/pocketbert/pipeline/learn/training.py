@@ -16,6 +16,7 @@ from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families.weight_records import copy_learned_ranges
 from pocketbert.core.heads.multiple_choice import even_choices
+from pocketbert.core.heads.several import rows_of_head
 from pocketbert.core.host.processes import current_process
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.models.checkpoints import load_model
@@ -40,6 +41,7 @@ from pocketbert.pipeline.learn.finishing import (
     TrainedModel,
     choose_seed,
     column_settings,
+    head_column_settings,
     make_curve,
     pooling_for,
     rotate_teacher_vectors,
@@ -57,7 +59,7 @@ from pocketbert.pipeline.run_folder import StepPaths
 if TYPE_CHECKING:
     from pocketbert.core.recipe.stages import QatStage, TaskStage
     from pocketbert.distill.methods.method import CarriedParts, ExportFunctions, TeacherStudent
-    from pocketbert.distill.teacher.signals import TeacherSignals
+    from pocketbert.distill.teacher.column import ColumnTeacher
     from pocketbert.distill.training.data import TrainData, TrainSet
     from pocketbert.distill.training.monitor import Monitor, Validation
 
@@ -81,9 +83,10 @@ def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int,
         at: Paths of the step: where the teacher, its checkpoints and its losses go.
     """
     task, finetune = data.head.task, recipe.teacher.finetune
-    teacher = load_model(model, task, data.labels, new_head=finetune is not None or recipe.column is not None)
+    teacher = load_model(model, task, data.labels, new_head=finetune is not None or not recipe.asks_model)
     notes, curves, pooling = list[str](), list[Curve](), pooling_for(recipe, model)
     if finetune is not None:
+        read_head_answers(recipe, data)  # a column that cannot be read stops the run before a training
         from pocketbert.distill.methods.task import Finetune
         from pocketbert.distill.training.loop import train
 
@@ -94,7 +97,7 @@ def make_teacher(recipe: Recipe, model: ModelFolder, data: RunData, length: int,
         monitor, objective = _make_monitor(recipe, at, validation), Finetune(model.family, task)
         outcome = train(teacher, objective, rows, settings, recipe.seed, "finetune", at.work, monitor)
         curves.append(make_curve("finetune", outcome))
-    elif task.names_labels and recipe.column is None:
+    elif task.names_labels and recipe.asks_model:
         notes += order_head_labels(teacher, model, recipe, data.labels)
     trained = TrainedModel(teacher, recipe, model, data, length, pooling, tuple(curves), tuple(notes))
     score_and_save(rotate_teacher_vectors(trained), at.output)
@@ -277,7 +280,7 @@ def _train_stage(learning: Learning, number: int, before: StudentState | None, a
         pooling=learning.pooling,
         untrained=before is None and section.model is None,
         exported=partial(_make_export_functions, learning, cast("QatStage", stage), key, at.metrics),
-        answers=_read_answers(learning, student) if recipe.column is not None and stage.method == "task" else None,
+        answers=_read_answers(learning, student) if stage.method == "task" else None,
     )
     with sharded(teacher, family, recipe.teacher.shard), frozen(teacher):
         result = find_method(stage).train(job)
@@ -312,10 +315,30 @@ def _make_export_functions(
     return make_export_functions(stage, learning.recipe, learning.task, pooling, tokenizer, key, metrics)
 
 
-def _read_answers(learning: Learning, student: Any) -> TeacherSignals:
-    """Return a source of teacher signals that reads the teacher's answers from a column of the training rows.
+def read_head_answers(recipe: Recipe, data: RunData) -> dict[str, Sequence[Any]]:
+    """Return the logits that heads with a column of answers learn, one array for each training row, by the name of the head's output.
 
-    The source takes the place of a teacher model that is run. Sentence vectors get the student's width: `fit_vectors`.
+    Raises:
+        InputError: Naming the rows, of all columns, whose answers do not fit the head.
+    """
+    outputs, problems, task = dict[str, Sequence[Any]](), list[Problem](), data.head.task
+    for place, settings in head_column_settings(recipe, data).items():
+        try:
+            made = column_outputs(rows_of_head(task, place, data.splits["train"]), settings)
+        except InputError as error:
+            problems += [replace(p, where=f"{p.where}: {settings.key}") for p in error.problems]
+        else:
+            outputs[task.heads[place].output] = made["logits"]
+    if problems:
+        raise InputError(problems)
+    return outputs
+
+
+def _read_answers(learning: Learning, student: Any) -> ColumnTeacher | None:
+    """Return a source of teacher signals that reads the teacher's answers from columns of the training rows; None without columns.
+
+    The source takes the place of a teacher model that is run, or with several heads of what it says of heads with a column. Sentence
+    vectors get the student's width: `fit_vectors`.
 
     Args:
         learning: The recipe, which names the column, and the training rows.
@@ -326,15 +349,18 @@ def _read_answers(learning: Learning, student: Any) -> TeacherSignals:
     """
     from pocketbert.distill.teacher.column import ColumnTeacher
 
-    rows, task = learning.data.splits["train"], learning.task
+    recipe, rows, task = learning.recipe, learning.data.splits["train"], learning.task
+    if recipe.column is None:
+        by_token = [head.output for head in task.heads if head.task.level is Level.TOKEN]
+        return ColumnTeacher(read_head_answers(recipe, learning.data), by_token) if recipe.head_columns else None
     rows = even_choices(rows) if task.name is TaskName.MULTIPLE_CHOICE else rows
-    outputs = dict(column_outputs(rows, column_settings(learning.recipe, learning.data)))
+    outputs = dict(column_outputs(rows, column_settings(recipe, learning.data)))
     if (vectors := outputs.get(SENTENCE_EMBEDDING)) is not None:
-        fitted = fit_vectors(vectors, vectors, learning.pooling, student.config.hidden_size, learning.recipe.seed)
+        fitted = fit_vectors(vectors, vectors, learning.pooling, student.config.hidden_size, recipe.seed)
         outputs[SENTENCE_EMBEDDING] = fitted
         if (own := len(vectors[0])) != len(fitted[0]):
             print_note(f"  the teacher's vectors of {own} numbers are mapped to the student's {len(fitted[0])}")
-    return ColumnTeacher(outputs, task.level is Level.TOKEN)
+    return ColumnTeacher(outputs, [*outputs] if task.level is Level.TOKEN else ())
 
 
 def _make_stage_monitor(learning: Learning, pair: TeacherStudent[Any], at: StepPaths) -> Monitor:

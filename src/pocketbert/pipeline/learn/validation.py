@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import ceil, inf, isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pocketbert.core.compare.evaluate import EvalSet, evaluate
 from pocketbert.core.data.reading import read_labelled_examples
@@ -21,7 +22,7 @@ from pocketbert.core.families import Family
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.heads.several import read_head_rows
 from pocketbert.core.metrics import METRICS, Direction
-from pocketbert.core.predict.examples import Example, drop_duplicates_of, drop_overlapping, label_names
+from pocketbert.core.predict.examples import Example, HeadLabels, drop_duplicates_of, drop_overlapping, label_names
 from pocketbert.core.predict.predictor import TorchPredictor
 from pocketbert.core.predict.scores import Score
 from pocketbert.core.predict.sentence_settings import Pooling
@@ -62,10 +63,34 @@ def with_column(source: DataSource, recipe: Recipe) -> DataSource:
 def divide_by_own_label(rows: Sequence[Example]) -> tuple[list[Example], list[Example]]:
     """Divide rows into those with a label of their own, which can judge a model, and those labelled by a teacher's answer.
 
-    If no row has a label of its own, all rows judge: a score is the agreement with the teacher's answers then.
+    If no row has a label of its own, all rows judge: a score is the agreement with the teacher's answers then. With several heads the
+    same holds for each, and a row without a label of its own for one of them judges the others.
     """
+    if rows and isinstance(rows[0].label, HeadLabels) and rows[0].label.answers:
+        judging = _keep_own_labels(rows)
+        others = [row for row, judge in zip(rows, judging, strict=True) if judge is None]
+        return [judge for judge in judging if judge is not None], others
     own = [row for row in rows if row.answer is None or not row.answer.gives_label]
     return (own, [row for row in rows if row.answer is not None and row.answer.gives_label]) if own else ([*rows], [])
+
+
+def _keep_own_labels(rows: Sequence[Example]) -> list[Example | None]:
+    """Return rows of several heads without labels that come from answers, of heads for which some row has a label of its own.
+
+    None stands for a row that has no label then.
+    """
+    given = [cast("HeadLabels", row.label) for row in rows]
+    own = [
+        [None if answer and answer.gives_label else label for label, answer in zip(g.labels, g.answers, strict=True)]
+        for g in given
+    ]
+    has_own = [any(label is not None for label in of_head) for of_head in zip(*own, strict=True)]
+    judging = list[Example | None]()
+    for row, g, kept in zip(rows, given, own, strict=True):
+        labels = tuple(k if h else label for label, k, h in zip(g.labels, kept, has_own, strict=True))
+        is_judge = any(label is not None for label in labels)
+        judging.append(replace(row, label=replace(g, labels=labels)) if is_judge else None)
+    return judging
 
 
 def add_validation(parts: dict[str, list[Example]], recipe: Recipe) -> list[str]:
@@ -88,7 +113,7 @@ def add_validation(parts: dict[str, list[Example]], recipe: Recipe) -> list[str]
         _check_scores("training.seeds", "the students of several seeds are reported on eval", parts.get("eval", []))
     if source is not None and source.fraction is None:
         if task.heads:
-            rows = read_head_rows(source, task, recipe.label_columns)
+            rows = read_head_rows(source, task, recipe.label_columns, recipe.head_columns)
         else:
             rows, _ = read_labelled_examples(with_column(source, recipe), kind=task.labels)
         rows, _ = divide_by_own_label(rows)

@@ -56,7 +56,7 @@ from pocketbert.pipeline.formats.weight_roles import resolve_file_weights
 from pocketbert.pipeline.gates.confidence import SELFTEST_FILE, write_selftest
 from pocketbert.pipeline.gates.library import check_library_answers, check_library_texts
 from pocketbert.pipeline.gates.verify import open_artefact_file
-from pocketbert.pipeline.learn.answers import describe_column
+from pocketbert.pipeline.learn.answers import describe_columns
 from pocketbert.pipeline.learn.finishing import read_training
 from pocketbert.pipeline.make.measuring import is_measured
 from pocketbert.pipeline.make.model_files import PARITY_FILE, read_parity
@@ -304,8 +304,9 @@ def _lineage(model: RunModel, licence: str, origin: Origin, score: str = "") -> 
     recipe = portable(model.recipe)
     teacher, train = recipe.teacher, recipe.data.train
     taught = {"teacher": teacher.model}
-    if train is not None and train.teacher is not None:
-        taught = {"teacher": describe_column(train.teacher, train.path), "student's start": teacher.model}
+    if columns := describe_columns(recipe):
+        role = "teacher of the other heads" if recipe.asks_model else "student's start"
+        taught = {"teacher": columns, role: teacher.model}
     lineage = {
         **taught,
         **({"revision": teacher.revision} if teacher.revision else {}),

@@ -40,7 +40,7 @@ from pocketbert.pipeline.formats.base import (
 from pocketbert.pipeline.formats.weight_roles import build_role_table
 from pocketbert.pipeline.gates.checks import STUDENT, check_student
 from pocketbert.pipeline.gates.stored import UNDIVIDED_NOTE
-from pocketbert.pipeline.learn.answers import describe_column
+from pocketbert.pipeline.learn.answers import describe_columns
 from pocketbert.pipeline.learn.diagnosing import read_diagnosis
 from pocketbert.pipeline.learn.finishing import read_training
 from pocketbert.pipeline.learn.training import CARD_FILE
@@ -148,7 +148,7 @@ def early_report_data(recipe: Recipe, run: Path, command: str, tried: TriedStude
             (TEACHER_ROW_NAME, "teacher", teacher, 1.0),
             ("student torch fp32", STUDENT, student, judged[0].value if judged else None),
         )
-        if (recipe.column is None if folder == "teacher" else tried is None)
+        if (recipe.asks_model if folder == "teacher" else tried is None)
     ]
     return ReportData(
         title=recipe.name,
@@ -227,10 +227,13 @@ def _outlier_notes(recipe: Recipe, run: Path) -> list[str]:
 
 
 def _learning_notes(recipe: Recipe, run: Path) -> list[str]:
-    """Return notes on the student's training: those that the training recorded, and that a column of answers taught it."""
-    train, notes = recipe.data.train, list[str]()
-    if train is not None and train.teacher is not None:
-        notes.append(f"The student learned the {describe_column(train.teacher, train.path)}; no teacher was run.")
+    """Return notes on the student's training: those that the training recorded, and that columns of answers taught it."""
+    notes, columns = list[str](), describe_columns(recipe)
+    if columns:
+        others = "the teacher" if recipe.asks_model else "labels alone"
+        has_others = len(recipe.head_columns) < len(recipe.tasks or {})
+        beside = f"{others} taught the other heads" if has_others else "no teacher was run"
+        notes.append(f"The student learned the {columns}; {beside}.")
     return notes + ([f"{note}." for note in read_training(run / "student").notes] if recipe.student else [])
 
 
