@@ -113,7 +113,7 @@ def _limit_end(error: BaseException | None) -> None:
 
     Python would wait for these threads: after Ctrl-C, after `| head`, and after the server's --stop-seconds.
     """
-    if any(thread.name.startswith("predict_") for thread in threading.enumerate()):
+    if any(thread.name.startswith(("predict_", "ask_")) for thread in threading.enumerate()):
         with suppress(OSError, ValueError, AttributeError):  # closed, or there is none
             sys.stdout.flush()
         code = error.code if isinstance(error, SystemExit) else error and ExitCode.MACHINE

@@ -78,11 +78,11 @@ def teach(
             "--samples", min=1, help="With --endpoint: answers for each text if the server gives no log-probabilities."
         ),
     ] = _DEFAULT.samples,
+    parallel: Annotated[
+        int, typer.Option("--parallel", min=1, help="With --endpoint: most requests at the same time.")
+    ] = _DEFAULT.parallel,
     per_minute: Annotated[
-        float | None,
-        typer.Option(
-            "--per-minute", min=0.1, help="With --endpoint: send at most this number of requests in a minute."
-        ),
+        float | None, typer.Option("--per-minute", min=0.1, help="With --endpoint: most requests in a minute.")
     ] = None,
     prices: Annotated[
         str,
@@ -92,10 +92,7 @@ def teach(
         ),
     ] = "",
     key_variable: Annotated[
-        str,
-        typer.Option(
-            "--key-variable", help="With --endpoint: environment variable with the key of the server, if it wants one."
-        ),
+        str, typer.Option("--key-variable", help="With --endpoint: environment variable with the server's key.")
     ] = _DEFAULT.key_variable,
     text: options.Text = None,
     text_pair: options.TextPair = None,
@@ -128,10 +125,7 @@ def teach(
         ),
     ] = _DEFAULT.engine,
     workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers", min=1, help="With --engine ray: processes that answer; default: one on each machine."
-        ),
+        int | None, typer.Option("--workers", min=1, help="With --engine ray: processes; default: one on each machine.")
     ] = None,
     overwrite: options.OverwriteFile = False,
     json: options.Json = False,
@@ -158,6 +152,7 @@ def teach(
         endpoint_model=endpoint_model,
         prompt=prompt,
         samples=samples,
+        parallel=parallel,
         per_minute=per_minute,
         prices=_numbers(prices, "--prices"),
         key_variable=key_variable,

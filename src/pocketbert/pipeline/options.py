@@ -322,6 +322,7 @@ class TeachOptions:
         endpoint_model: Name of the model at that address.
         prompt: File with the prompt, in which {text}, {pair} and {labels} are replaced.
         samples: Number of answers to draw for each row if the server gives no log-probabilities.
+        parallel: Most requests at the same time.
         per_minute: Most requests in a minute; None for no limit.
         prices: Price of a million tokens read, and of a million written; empty to count tokens only.
         key_variable: Environment variable that holds the server's key.
@@ -342,6 +343,7 @@ class TeachOptions:
     endpoint_model: str = ""
     prompt: Path | None = None
     samples: int = 5
+    parallel: int = 8
     per_minute: float | None = None
     prices: Sequence[float] = ()
     key_variable: str = "OPENAI_API_KEY"

@@ -2,7 +2,8 @@
 
 `TeachingCluster` starts the processes, or uses the cluster that RAY_ADDRESS names. Each opens the same models and answers portions of
 rows; `TeachingCluster.answer` returns the answers in the order of the portions. These are the portions that one process would answer, so
-that the written file is the same. A process that dies is started anew, and what it was answering is answered again.
+that the written file is the same; Ray Data would cut rows into blocks of its own. A process that dies is started anew, and what it was
+answering is answered again.
 
 Ray is imported only here, with its usage reports off.
 """
@@ -68,7 +69,7 @@ class TeachingCluster:
     def __init__(self, open_teachers: Callable[[], list[Teacher]], options: TeachOptions) -> None:
         if options.endpoint is not None:
             what = "starts processes that open models, and --endpoint asks a server."
-            raise InputError(Problem("--engine ray", what, "Leave it out: requests are sent side by side anyway."))
+            raise InputError(Problem("--engine ray", what, "Leave it out: --parallel requests are sent at once."))
         require("ray")
         self._open_teachers, self._wanted = open_teachers, options.workers
         self._ray: Any = None

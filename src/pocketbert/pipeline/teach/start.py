@@ -15,18 +15,7 @@ from pocketbert.pipeline.options import TeachOptions
 from pocketbert.pipeline.teach.answering import Teacher
 from pocketbert.pipeline.teach.writing import TeachReport, TeachSettings, teach
 
-_WITHOUT_EFFECT = (
-    "overwrite",
-    "batch",
-    "per_minute",
-    "prices",
-    "key_variable",
-    "weights",
-    "top",
-    "column",
-    "engine",
-    "workers",
-)
+_WITHOUT_EFFECT = "overwrite batch parallel per_minute prices key_variable weights top column engine workers".split()
 """Options that decide no answer, or that are compared by themselves."""
 _FEWEST_LABELS = 2
 
@@ -74,47 +63,32 @@ def _check_options(models: Sequence[str], options: TeachOptions) -> None:
     Raises:
         InputError: Listing all problems.
     """
-    problems = []
+    problems = list[Problem]()
     if options.engine not in ("local", "ray"):
         problems.append(Problem("--engine", f"there is none called '{options.engine}'.", "Set local or ray."))
     if options.workers is not None and options.engine != "ray":
         problems.append(Problem("--workers", "counts processes of Ray.", "Add --engine ray, or leave it out."))
     if not models and options.endpoint is None:
-        problems.append(
-            Problem("-m/--model", "names no teacher.", "Give a fine-tuned model, or --endpoint for a language model.")
-        )
+        fix = "Give a fine-tuned model, or --endpoint for a language model."
+        problems.append(Problem("-m/--model", "names no teacher.", fix))
     if models and options.endpoint is not None:
-        problems.append(
-            Problem("--endpoint", "is another teacher than -m.", "Ask one of them, and the other in a second command.")
-        )
+        fix = "Ask one of them, and the other in a second command."
+        problems.append(Problem("--endpoint", "is another teacher than -m.", fix))
     if options.labels and len(options.labels) < _FEWEST_LABELS:
-        problems.append(
-            Problem("--zero-shot", "names one label.", "Give at least two, each with an option of its own.")
-        )
+        fix = "Give at least two, each with an option of its own."
+        problems.append(Problem("--zero-shot", "names one label.", fix))
     if options.labels and "{}" not in options.template:
-        problems.append(
-            Problem(
-                "--template", f"'{options.template}' has no place for the label.", 'Write {} there: "It is about {}."'
-            )
-        )
+        what = f"'{options.template}' has no place for the label."
+        problems.append(Problem("--template", what, 'Write {} there: "It is about {}."'))
     if options.endpoint is not None and options.prompt is None:
-        problems.append(
-            Problem(
-                "--prompt", "is missing: what is the language model asked?", "Give a file with {text} and {labels}."
-            )
-        )
+        what = "is missing: what is the language model asked?"
+        problems.append(Problem("--prompt", what, "Give a file with {text} and {labels}."))
     if options.endpoint is not None and len(options.labels) < _FEWEST_LABELS:
-        problems.append(
-            Problem(
-                "--zero-shot",
-                "names the labels that a language model chooses from.",
-                'Give each: --zero-shot "refund: asks for money back"',
-            )
-        )
+        fix = 'Give each: --zero-shot "refund: asks for money back"'
+        problems.append(Problem("--zero-shot", "names the labels that a language model chooses from.", fix))
     if options.prompt is not None and not options.prompt.is_file():
-        problems.append(
-            Problem("--prompt", f"no file '{options.prompt}'.", "Give a text file with {text} and {labels}.")
-        )
+        what = f"no file '{options.prompt}'."
+        problems.append(Problem("--prompt", what, "Give a text file with {text} and {labels}."))
     if problems:
         raise InputError(problems)
 

@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -135,11 +135,8 @@ def teach(teachers: Sequence[Teacher], settings: TeachSettings, cluster: Teachin
     if settings.output.suffix != ".jsonl":
         raise InputError(Problem(str(settings.output), "is no .jsonl file.", "Call the output NAME.jsonl."))
     if len(settings.weights) != len(teachers) or min(settings.weights) <= 0:
-        what = (
-            f"{len(settings.weights)} weights for {len(teachers)} teachers."
-            if min(settings.weights) > 0
-            else "a weight is not above 0."
-        )
+        counts = f"{len(settings.weights)} weights for {len(teachers)} teachers."
+        what = counts if min(settings.weights) > 0 else "a weight is not above 0."
         raise InputError(Problem("--weights", what, "Give one for each -m, in their order."))
     orders = align_teachers(teachers)
     sources = [Path(settings.source.path)] if settings.source.path else []
@@ -330,7 +327,7 @@ def _finish(
         for line in kept.read():
             row, each, named, sure = json.loads(line)
             counts.add({_LABEL: row.get(label)}, each if compares else [], named, sure, {*first.names})
-            _write(file, row)
+            file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
             rows += 1
     return TeachReport(
         output=output,
@@ -344,8 +341,3 @@ def _finish(
         calibration=float(np.abs(counts.gaps).sum()) / counts.labelled if counts.labelled else None,
         notes=[note for teacher in teachers for note in getattr(teacher, "notes", ())],
     )
-
-
-def _write(file: IO[bytes], row: dict[str, Any]) -> None:
-    """Write a row as a line of JSON."""
-    file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
