@@ -433,14 +433,14 @@ def compare_scores(
     """
     random, rows = generator(seed, "diff bootstrap"), len(old)
     scorers = [_scorer(metric, answers) for answers in (old, new)]
-    scores = [score(np.arange(rows)) for score in scorers]
+    one, other = (score(np.arange(rows)) for score in scorers)
     drops = []
     for _ in range(resamples):
         chosen = random.integers(0, rows, rows)
         drops.append(metric.drop(*(score(chosen) for score in scorers)))
     tail = (1 - confidence) / 2
     low, high = np.nanquantile(drops, [tail, 1 - tail]) if np.isfinite(drops).any() else (math.nan, math.nan)
-    return ScoreChange(metric.name, *scores, metric.drop(*scores), float(low), float(high), resamples)
+    return ScoreChange(metric.name, one, other, metric.drop(one, other), float(low), float(high), resamples)
 
 
 def _scorer(metric: Metric, answers: Sequence[RowAnswer]) -> Callable[[NDArray[np.int64]], float]:
