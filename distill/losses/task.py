@@ -103,7 +103,7 @@ def soft_terms(
         if len(taught):
             term = soft_loss(head.task, own, {"logits": taught}, rows, temperature, pooling)
         else:
-            term = Term.of(own.logits.float().sum(), 0)
+            term = Term.of(own.logits.float().sum(), 0)  # no row of the batch has a label or an answer
         terms[f"logits.{head.name}"] = term
     return terms
 

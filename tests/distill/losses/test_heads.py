@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -86,6 +87,24 @@ def test_a_row_without_a_label_of_a_head_gives_it_no_gold_loss() -> None:
         "labels.slots": 3,
         "logits.slots": 4,
     }
+
+
+def test_a_column_teaches_only_rows_with_a_label_or_an_answer() -> None:
+    task = replace(TASK, heads=tuple(replace(head, learns_from="column") for head in TASK.heads))
+    logits, joint = draw(1), draw(2)
+    taught = {head.output: alone(head.name, joint).logits for head in task.heads}
+    terms = soft_terms(task, SimpleNamespace(logits=logits), taught, BATCH, 2.0, DEFAULT_POOLING)
+    counts = count_labelled_tokens(task, BATCH)
+    for head, rows, count in zip(task.heads, ([0, 2], [0, 1, 2], [0, 1]), (2, 3, 3), strict=True):
+        own = SimpleNamespace(logits=alone(head.name, logits).logits[rows])
+        batch = {name: value[rows] for name, value in own_batch(head.name).items()}
+        wanted = soft_loss(head.task, own, {"logits": taught[head.output][rows]}, batch, 2.0, DEFAULT_POOLING)
+        term = terms[f"logits.{head.name}"]
+        assert term.mean.item() == pytest.approx(wanted.mean.item(), abs=1e-6)
+        assert term.count.item() == counts.get(f"logits.{head.name}", torch.tensor(3)).item() == count
+    none = BATCH | {"slots.labelled": torch.zeros(3, dtype=torch.bool)}
+    empty = soft_terms(task, SimpleNamespace(logits=logits), taught, none, 2.0, DEFAULT_POOLING)["logits.slots"]
+    assert (empty.mean.item(), empty.count.item()) == (0, 0)
 
 
 def test_weights_are_those_of_the_term_times_those_of_the_head() -> None:

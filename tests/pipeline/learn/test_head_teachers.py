@@ -343,6 +343,15 @@ def test_wrong_columns_are_refused_together(
         assert message in str(caught.value)
 
 
+def test_a_bare_model_is_no_common_teacher(tmp_path: Path, tiny_model: Callable[..., Path]) -> None:
+    write_lines(tmp_path / "train.jsonl", head_rows(24, 1))
+    write_lines(tmp_path / "eval.jsonl", head_rows(6, 2))
+    model = tiny_model("bert")
+    recipe = several(tmp_path, {"intent": {"teacher": "intent_probs"}, "slots": {}}, teacher={"model": str(model)})
+    with pytest.raises(InputError, match=r"the model has one head; the recipe lists intent .*start_only: true"):
+        load_data(recipe, open_model_folder(str(model)))
+
+
 def test_labels_of_their_own_judge_each_head(tmp_path: Path, tiny_model: Callable[..., Path]) -> None:
     write_lines(tmp_path / "train.jsonl", head_rows(24, 1))
     rows = head_rows(24, 2, turned=True)

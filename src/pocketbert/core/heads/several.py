@@ -194,16 +194,17 @@ def read_head_rows(
     texts, labels, problems = dict[int, Example](), dict[int, dict[int, Example]](), list[Problem]()
     for place, head in enumerate(task.heads):
         own = source.model_copy(update={"label": columns[head.name], "teacher": (taught or {}).get(head.name)})
-        labelled, unlabelled = list[Example](), list[Example]()
         try:
             labelled, unlabelled = read_labelled_examples(own, kind=head.task.labels, without_labels=True, sparse=True)
         except InputError as error:
             problems += error.problems
-        else:
-            if not labelled:
-                what = f"no row has a label of the head '{head.name}' in column '{own.label}'."
-                fix = f"Name its column: tasks.{head.name}.label in a recipe, --label {head.name}=COLUMN on the command line."
-                problems.append(Problem(source.title, what, fix))
+            continue
+        if not labelled:
+            what = f"no row has a label of the head '{head.name}' in column '{own.label}'."
+            fix = (
+                f"Name its column: tasks.{head.name}.label in a recipe, --label {head.name}=COLUMN on the command line."
+            )
+            problems.append(Problem(source.title, what, fix))
         for row in (*labelled, *unlabelled):
             # places of spans are those in the text as the reader of spans joins it
             if row.row not in texts or head.task.labels is LabelKind.SPANS:

@@ -359,7 +359,8 @@ def _score_column(
         score = score_answers(head, rows, column_settings(recipe, data))
     if score is not None:
         metric = METRICS[score.metric]
-        print_note(f"  {metric.name} of the answers in the column on eval: {metric.format(score.value)}")
+        whose = "the heads' teachers" if recipe.tasks else "the answers in the column"
+        print_note(f"  {metric.name} of {whose} on eval: {metric.format(score.value)}")
     return score
 
 

@@ -93,4 +93,6 @@ def check_trained_heads(recipe_task: Task, model: ModelFolder) -> None:
             f"the model has {found}; the recipe lists {', '.join(f'{name} ({task})' for name, task in wanted.items())}."
         )
         fix = "Train these heads: teacher: {model: ..., finetune: {epochs: 4}}; or list those of the model under tasks, in its order."
+        if any(head.learns_from == "column" for head in recipe_task.heads):
+            fix += " If the student only starts from it, and heads without a column learn labels alone: teacher: {start_only: true}."
         raise InputError(Problem("tasks", what, fix))
