@@ -182,8 +182,7 @@ class RunSteps:
         steps += [*files, self._golden_step(written), self._verify_step()]
         if measuring.is_benchmarked(recipe):
             teacher_file = list[str]()
-            has_teacher = recipe.student is not None and recipe.asks_model
-            if has_teacher and self.model.family.instead_of_export is None:
+            if recipe.student is not None and recipe.asks_model and self.model.family.instead_of_export is None:
                 steps.append(self._teacher_file_step())
                 teacher_file = [steps[-1].name]
             # the gates decide whether files are measured, not what is measured
