@@ -146,8 +146,8 @@ def check_student_sizes(teacher_config: Any, family: Family, section: StudentSec
             f"Set multiples of {math.lcm(*groups)}." if groups else "Leave them out, or set multiples of the teacher's."
         )
         raise InputError(Problem("student", what, fix)) from error
-    words: int = encoder.get_input_embeddings().weight.numel() if section.vocabulary is not None else 0
-    return sum(parameter.numel() for parameter in encoder.parameters()) - words
+    count: int = sum(parameter.numel() for parameter in encoder.parameters())
+    return count if section.vocabulary is None else count - encoder.get_input_embeddings().weight.numel()
 
 
 def _make_config(teacher_config: Any, family: Family, section: StudentSection) -> tuple[Any, ClassChange | None]:
