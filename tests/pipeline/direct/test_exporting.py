@@ -298,7 +298,7 @@ def test_an_export_names_its_steps_in_order_and_what_is_left(
         "gates chance and drop",
         "gates weights, types",
     ]
-    assert stages == ["1 of 2, tracing and translating", "2 of 2, checking and writing", *gates, *gates]
+    assert stages == ["1 of 2, tracing and translating", "2 of 2, checking and writing", *gates, *gates, "gate answer"]
 
 
 def test_weights_and_exported_files_are_hashed_once(

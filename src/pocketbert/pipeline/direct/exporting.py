@@ -229,9 +229,9 @@ def forecast_export(formats: Sequence[Format], model: ModelFolder) -> Forecast:
     return Forecast(_START_S + seconds, _LEAST_MEMORY + size * max(c.memory for c in costs), size * copies)
 
 
-_SHARES = {"golden": 0.22, "verify": 0.23, "pack": 0.05}
+_SHARES = {"golden": 0.18, "verify": 0.18, "pack": 0.12}
 """Shares of an export's time that its last steps take (`lab/export_cost.py`); the formats take the rest."""
-_QUANTIZING = 0.2
+_QUANTIZING = 0.1
 """Share of a format's own time that making the smaller files takes."""
 
 

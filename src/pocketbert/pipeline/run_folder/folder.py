@@ -92,7 +92,7 @@ class RunFolder:
     exact: dict[str, str] = field(default_factory=dict)
     expected_s: dict[str, float] = field(default_factory=dict)
     _took_s: dict[str, float] = field(default_factory=dict, init=False, repr=False)
-    _step: str = field(default="", init=False, repr=False)  # that was run last; commands that run none keep nothing
+    _step: str | None = field(default=None, init=False, repr=False)  # run last; None in commands that run none
 
     @property
     def marks(self) -> Marks:
@@ -127,7 +127,7 @@ class RunFolder:
                 is_wrong_input = isinstance(error, InputError | MissingBackendError)
                 if new and not kept and (is_wrong_input or isinstance(error, KeyboardInterrupt)):
                     empty_folder(self.path)
-                elif kept and self._step and not is_wrong_input:
+                elif kept and self._step is not None and not is_wrong_input:
                     is_anew = not begun and (work / f"{self._step}{_NEW}").exists()
                     note_kept(error, self.path, self._step if is_anew else "")
                 raise
@@ -163,6 +163,7 @@ class RunFolder:
                 this run did not make. Nothing was changed then.
         """
         self.hash(steps)
+        self._step = self._step or ""
         findings = [finding for step in steps if (finding := self._find(step)) is not None]
         return make_plan(findings, self.allowed, str(self.path))
 
@@ -294,12 +295,12 @@ class RunFolder:
     def _estimate_left(self) -> float:
         """Estimate the seconds that this step and those after it take; 0 if that is not known.
 
-        Once a tenth of the work is done, the forecast is multiplied by how much longer the steps have taken than it said.
+        Once a tenth of the work is done, the forecast is multiplied by how much longer those steps have taken than it said.
         """
-        planned = sum(self.expected_s.get(name, 0.0) for name in self._took_s)
+        known = [name for name in self._took_s if name in self.expected_s]
+        planned, took = sum(self.expected_s[name] for name in known), sum(self._took_s[name] for name in known)
         left = sum(self.expected_s.values()) - planned
-        is_slower = planned > 0.1 * (planned + left)
-        return left * (sum(self._took_s.values()) / planned if is_slower else 1.0)
+        return left * (took / planned if planned > 0.1 * (planned + left) else 1.0)
 
     def _install_output(self, step: Step) -> None:
         """Move a step's built output to its final name in the run folder, where it replaces an older output."""
