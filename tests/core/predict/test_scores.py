@@ -11,8 +11,10 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 from scipy.stats import binom
 
+from pocketbert.core.metrics import ACCURACY, CROSS_ENTROPY, MEAN_OF_HEADS
 from pocketbert.core.predict.scores import (
     LEAST_FIT_ROWS,
+    Score,
     _binomial_tail,
     apply_score_function,
     apply_temperature,
@@ -190,6 +192,23 @@ def test_no_threshold_is_fitted_on_too_few_rows_or_numbers_that_are_not_finite()
     assert fit_threshold(sure[1:], right[1:], 0.8).why_not.startswith("99 held-out rows are too few")
     sure[3] = np.nan
     assert fit_threshold(sure, right, 0.8).why_not == "the file answers numbers that are not finite"
+
+
+def test_what_several_heads_keep_is_that_of_the_heads_that_both_are_scored_for() -> None:
+    def join(**values: float | None) -> Score:
+        heads = {
+            name: Score.of(ACCURACY, value or 0.0, {}, 100 if value else 0, 0.1, True) for name, value in values.items()
+        }
+        mean = float(np.mean([value for value in values.values() if value]))
+        return Score.of(MEAN_OF_HEADS, mean, {}, 100, 0.1, True).model_copy(update={"heads": heads})
+
+    teacher, student = join(intent=0.9, slots=None), join(intent=0.81, slots=0.5)
+    assert student.share_kept(teacher) == pytest.approx(0.9), "nobody taught the slots"
+    assert student.share_kept(join(intent=0.9, slots=0.5)) == pytest.approx(1.31 / 1.4)
+    one = Score.of(ACCURACY, 0.8, {}, 100, 0.1, True)
+    assert one.share_kept(Score.of(ACCURACY, 1.0, {}, 100, 0.1, True)) == 0.8
+    loss = [Score.of(CROSS_ENTROPY, value, {}, 100, 9.0, True) for value in (2.0, 2.5)]
+    assert loss[1].share_kept(loss[0]) == 0.8, "lower is better"
 
 
 def test_share_and_accuracy_of_the_answered() -> None:

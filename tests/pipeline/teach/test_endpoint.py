@@ -31,6 +31,8 @@ from support.tiny_texts import KEYWORDS, LABELS, task_rows, write_lines
 
 ROWS = 6
 PROMPT = "Which of these is it?\n{labels}\nText: {text}\nAnswer with the letter alone."
+CUT_OFF = 203
+"""Status of an answer whose end the server does not send."""
 GUARD_S = 60
 """Seconds after which a test that hangs fails."""
 
@@ -99,6 +101,9 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         status = self.server.take({"path": self.path, "key": self.headers.get("Authorization"), **body})
         answer = json.dumps(self.answer(body) if status == 200 else {"error": "not now"}).encode()
+        if status == CUT_OFF:
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{")
+            return
         self.send_response(status)
         self.send_header("Retry-After", str(self.server.retry_after))
         if status == 302:
@@ -216,9 +221,9 @@ def test_without_log_probabilities_samples_vote(
 def test_a_busy_server_is_asked_again_and_a_refusal_ends_the_command(
     tmp_path: Path, data: Path, server: Server, options: dict[str, Any], waits: list[float]
 ) -> None:
-    server.statuses = [429, 503]
+    server.statuses = [429, CUT_OFF, 503]
     report = teach([], data, tmp_path / "out.jsonl", TeachOptions(**options, per_minute=600))
-    assert len(server.asked) == ROWS + 2
+    assert len(server.asked) == ROWS + 3
     assert report.rows == ROWS
     assert waits[:1] == [0.0]
     server.statuses = [401]

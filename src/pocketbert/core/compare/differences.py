@@ -426,13 +426,13 @@ def compare_scores(
     Args:
         old: Answers of the old model.
         new: Answers of the new model.
-        metric: A metric of the task. One of the confusion counts (macro F1, Matthews correlation) needs answers of one label each.
+        metric: A metric of the task. Macro F1 and Matthews correlation need answers of one label each.
         seed: Seed of the resampling.
         resamples: Number of resamples.
         confidence: Share of the resamples that the interval holds.
     """
     random, rows = generator(seed, "diff bootstrap"), len(old)
-    scorers = [_scorer(metric, answers) for answers in (old, new)]
+    scorers = [_make_scorer(metric, answers) for answers in (old, new)]
     one, other = (score(np.arange(rows)) for score in scorers)
     drops = []
     for _ in range(resamples):
@@ -443,10 +443,10 @@ def compare_scores(
     return ScoreChange(metric.name, one, other, metric.drop(one, other), float(low), float(high), resamples)
 
 
-def _scorer(metric: Metric, answers: Sequence[RowAnswer]) -> Callable[[NDArray[np.int64]], float]:
+def _make_scorer(metric: Metric, answers: Sequence[RowAnswer]) -> Callable[[NDArray[np.int64]], float]:
     """Return a function that scores labelled answers on the rows with given numbers, among which a row may be repeated.
 
-    The score is a correlation, one of the confusion counts, or the quotient of the summed `RowAnswer.terms` (0 if there are none).
+    The score is a correlation, a metric of confusion counts, or the quotient of the summed `RowAnswer.terms` (0 if there are none).
     """
     if correlation := {PEARSON.name: pearson, SPEARMAN.name: spearman}.get(metric.name):
         truth, values = number_columns(answers)

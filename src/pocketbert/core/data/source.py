@@ -38,7 +38,11 @@ class PlainNumbers(BaseModel):
     @model_serializer(mode="wrap")
     def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Serialize the section without unset `newer_keys`."""
-        return {key: v for key, v in handler(self).items() if key not in self.newer_keys or v not in (None, False)}
+        return {
+            key: v
+            for key, v in handler(self).items()
+            if key not in self.newer_keys or (v is not None and v is not False)
+        }
 
     @model_validator(mode="before")
     @classmethod

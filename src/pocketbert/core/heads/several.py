@@ -53,7 +53,7 @@ class SeveralHeads:
         rows, targets = prepare_texts(examples, tokenizer, places=per_token), dict[str, Any]()
         truths = list[list[Any]]()
         for place, named in enumerate(self.task.heads):
-            own = [example_of_head(example, place if labelled else None) for example in examples]
+            own = [take_example_of_head(example, place if labelled else None) for example in examples]
             has_label = np.array([example.label is not None for example in own], bool)
             parts = [
                 (numbers, self.heads[named.name].prepare([own[i] for i in numbers], tokenizer, title, is_labelled))
@@ -96,7 +96,7 @@ class SeveralHeads:
             own = [reduced[i][:, start:stop] if per_token else reduced[i][:1, start:stop] for i in numbers]
             start = stop
             if numbers:
-                own_rows = rows_of_head(self.task, place, prepared.only(numbers))
+                own_rows = take_rows_of_head(self.task, place, prepared.only(numbers))
                 scores[named.name] = self.heads[named.name].score(own, own_rows)
         return self.join_scores(scores, len(prepared.examples), all_finite(reduced))
 
@@ -128,7 +128,7 @@ class SeveralHeads:
         return [HeadAnswers({name: own[i] for name, own in by_head.items()}) for i in range(len(outputs))]
 
 
-def example_of_head(example: Example, place: int | None) -> Example:
+def take_example_of_head(example: Example, place: int | None) -> Example:
     """Return a row with label and answer of the head at `place` only; without a label if the row has none, or `place` is None."""
     if place is None or not isinstance(example.label, HeadLabels):
         return replace(example, label=None)
@@ -136,12 +136,12 @@ def example_of_head(example: Example, place: int | None) -> Example:
     return replace(example, label=example.label.labels[place], answer=answers[place] if answers else None)
 
 
-def rows_of_head(task: Task, place: int, rows: Prepared) -> Prepared:
+def take_rows_of_head(task: Task, place: int, rows: Prepared) -> Prepared:
     """Return the rows of several heads as the head at `place` alone has them: with its labels, answers, targets and truth."""
     prefix = f"{task.heads[place].name}."
     return replace(
         rows,
-        examples=[example_of_head(example, place) for example in rows.examples],
+        examples=[take_example_of_head(example, place) for example in rows.examples],
         targets={k.removeprefix(prefix): v for k, v in rows.targets.items() if k.startswith(prefix)},
         truth=[truth[place] for truth in rows.truth],
     )

@@ -95,9 +95,9 @@ def report_parts(label: str, parts: Mapping[str, _T]) -> Iterator[_T]:
     part_start, done, name = start, 0, ""
 
     def describe(now: float) -> str:
-        """Return the progress; the rest takes as long as the parts that are done, unless `expect_end` says more."""
-        is_open = not done or _is_end_known(now)
-        left = 0.0 if is_open else (part_start - start) / done * (len(parts) - done) - (now - part_start)
+        """Return the progress; what is left is told from the parts that are done, unless `expect_end` has told it for the whole command."""
+        has_no_pace = not done or _is_end_known(now)
+        left = 0.0 if has_no_pace else (part_start - start) / done * (len(parts) - done) - (now - part_start)
         return f"{label}: {name}, {done + 1} of {len(parts)}" + (f", about {describe_seconds(left)} left" * (left > 0))
 
     with _report_at_intervals(describe):

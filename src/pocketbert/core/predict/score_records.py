@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
-from pocketbert.core.metrics import Metric
+from pocketbert.core.metrics import METRICS, Metric
 
 _Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -51,6 +51,13 @@ class Score(BaseModel):
         """Build a score; its value is NaN if an output of the model was not finite."""
         value = float(value) if finite else float("nan")
         return cls(metric=metric.name, value=value, others=others, rows=rows, chance=float(chance), finite=finite)
+
+    def share_kept(self, teacher: Score) -> float:
+        """Return which share of a teacher's score this score keeps; of several heads, of the mean of those that both are scored for."""
+        heads, asked = self.heads, teacher.heads
+        both = [name for name, own in heads.items() if own.rows and name in asked and asked[name].rows]
+        values = [sum(s.heads[name].value for name in both) / len(both) if both else s.value for s in (teacher, self)]
+        return METRICS[self.metric].kept(*values)
 
 
 class Confidence(BaseModel):

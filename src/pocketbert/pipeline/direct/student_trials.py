@@ -21,7 +21,7 @@ from pocketbert.core.disk.files import path_bytes, read_json, write_json
 from pocketbert.core.disk.ownership import remove
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.formats import FORMATS
-from pocketbert.core.metrics import MEAN_COSINE, METRICS
+from pocketbert.core.metrics import MEAN_COSINE, METRICS, MRR_10
 from pocketbert.core.models.folder import ModelFolder
 from pocketbert.core.predict.predictor import TorchPredictor
 from pocketbert.core.recipe.ladder import Rung, list_rungs, rung_recipe
@@ -82,7 +82,8 @@ class StudentFigures(BaseModel):
     """The figures of a student: its score and its teacher's on the same validation rows, and size and latency of its file.
 
     Attributes:
-        metric: The recipe's `training.metric`, or else the deciding metric of the task.
+        metric: The recipe's `training.metric`, or else the deciding metric of the task; of vectors without scores the cosine
+            with the teacher's, and never one of rankings.
         score: The student's score.
         teacher: The teacher's score.
         low: Lower end of the interval of the student's score, by a paired bootstrap against the teacher.
@@ -166,7 +167,10 @@ class StudentTrials:
         training.make_stage(learning, 0, None, replace(at, output=folder))
         trained = training.open_trained(learning, folder)
         teacher, student = self._teacher_answers, answer_validation(trained, _MOST_ROWS)
-        metric = METRICS[sibling.recipe.training.metric or learning.task.metric.name]
+        metric = METRICS.get(sibling.recipe.training.metric or "", learning.task.metric)
+        metric = (
+            learning.task.metric if metric is MRR_10 else metric
+        )  # of all rows, not a sum or a correlation of single ones
         if student[0].vector is not None:
             teacher, student, metric = *_as_cosines(teacher, student), MEAN_COSINE
         change = compare_scores(teacher, student, metric, sibling.recipe.seed, confidence=CONFIDENCE)

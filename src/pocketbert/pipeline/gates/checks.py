@@ -347,7 +347,7 @@ def check_drop(name: str, score: Score, reference: Score, bound: float, what: st
 
 def check_kept(name: str, score: Score, teacher: Score, bound: float) -> Gate:
     """Check that a file's score is at least the fraction `bound` of the teacher's score."""
-    kept = METRICS[score.metric].kept(teacher.value, score.value)
+    kept = score.share_kept(teacher)
     detail = f"keeps {kept:.1%} of the teacher's {score.metric}, required {bound:.1%}."
     return Gate(name="kept", file=name, passed=bool(kept >= bound), value=kept, bound=bound, detail=detail)
 
@@ -473,7 +473,7 @@ def judge_student(recipe: Recipe, rows: Callable[[], int], student: Training, te
             continue
         metric, kept = METRICS[score.metric], ""
         if training is student and teacher.score:
-            kept = f", keeps {metric.kept(teacher.score.value, score.value):.1%}"
+            kept = f", keeps {score.share_kept(teacher.score):.1%}"
         size = f"{training.parameters / 1e6:5.1f} M parameters"
         if not recipe.asks_model and training is teacher:
             size = " of the column "

@@ -27,7 +27,7 @@ from pocketbert.core.data.teacher_column import (
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.heads.head import IGNORED_LABEL
-from pocketbert.core.heads.several import example_of_head
+from pocketbert.core.heads.several import take_example_of_head
 from pocketbert.core.heads.token_classification import find_words
 from pocketbert.core.predict.examples import Example, HeadLabels, TeacherAnswer
 from pocketbert.core.predict.inputs import Encoded
@@ -171,7 +171,7 @@ def name_head_labels(recipe: Recipe, task: Task, rows: Sequence[Example], traine
     for place, (name, head) in enumerate((recipe.tasks or {}).items()):
         if not head.teacher:
             continue
-        own = [example_of_head(row, place) for row in rows]
+        own = [take_example_of_head(row, place) for row in rows]
         try:
             declared = trained.names if trained else head.labels
             of_head = name_labels(own, head.teacher, declared, title, task.heads[place].task, name)

@@ -24,7 +24,7 @@ from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import TEXT_ONLY, family_of
 from pocketbert.core.heads import Head, Prepared, make_head
 from pocketbert.core.heads.sequence_classification import fit_label_thresholds
-from pocketbert.core.heads.several import SeveralHeads, rows_of_head
+from pocketbert.core.heads.several import SeveralHeads, take_rows_of_head
 from pocketbert.core.host.processes import current_process
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.metrics import METRICS, Direction, describe_details
@@ -317,12 +317,12 @@ def column_settings(recipe: Recipe, data: RunData) -> ColumnSettings:
     return ColumnSettings(column, data.labels, data.head.task, train.title, data.splits["train"].examples)
 
 
-def head_column_settings(recipe: Recipe, data: RunData) -> dict[int, ColumnSettings]:
+def read_head_column_settings(recipe: Recipe, data: RunData) -> dict[int, ColumnSettings]:
     """Return the settings with which the answers of each head with a column are read, by the place of the head."""
     task, labels, settings = data.head.task, data.labels.split(data.head.task), dict[int, ColumnSettings]()
     for place, head in enumerate(task.heads):
         if (column := recipe.head_columns.get(head.name)) is not None and recipe.data.train is not None:
-            training, key = rows_of_head(task, place, data.splits["train"]).examples, f"tasks.{head.name}.teacher"
+            training, key = take_rows_of_head(task, place, data.splits["train"]).examples, f"tasks.{head.name}.teacher"
             settings[place] = ColumnSettings(column, labels[place], head.task, recipe.data.train.title, training, key)
     return settings
 
@@ -347,10 +347,10 @@ def _score_column(
         return None
     if isinstance(head := data.head, SeveralHeads):
         scores = {name: own for name, own in (of_model.heads if of_model else {}).items() if own.rows}
-        for place, settings in head_column_settings(recipe, data).items():
+        for place, settings in read_head_column_settings(recipe, data).items():
             name, labelled = head.task.heads[place].name, [i for i, t in enumerate(rows.truth) if t[place] is not None]
             scores.pop(name, None)
-            own_rows = rows_of_head(head.task, place, rows.only(labelled)) if labelled else None
+            own_rows = take_rows_of_head(head.task, place, rows.only(labelled)) if labelled else None
             if own_rows is not None and (own := score_answers(head.heads[name], own_rows, settings)) is not None:
                 scores[name] = own
         is_finite = of_model is None or of_model.finite

@@ -16,7 +16,7 @@ from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families.weight_records import copy_learned_ranges
 from pocketbert.core.heads.multiple_choice import even_choices
-from pocketbert.core.heads.several import rows_of_head
+from pocketbert.core.heads.several import take_rows_of_head
 from pocketbert.core.host.processes import current_process
 from pocketbert.core.host.progress import print_note
 from pocketbert.core.models.checkpoints import load_model
@@ -41,9 +41,9 @@ from pocketbert.pipeline.learn.finishing import (
     TrainedModel,
     choose_seed,
     column_settings,
-    head_column_settings,
     make_curve,
     pooling_for,
+    read_head_column_settings,
     rotate_teacher_vectors,
     score_and_save,
     score_seed,
@@ -322,9 +322,9 @@ def read_head_answers(recipe: Recipe, data: RunData) -> dict[str, Sequence[Any]]
         InputError: Naming the rows, of all columns, whose answers do not fit the head.
     """
     outputs, problems, task = dict[str, Sequence[Any]](), list[Problem](), data.head.task
-    for place, settings in head_column_settings(recipe, data).items():
+    for place, settings in read_head_column_settings(recipe, data).items():
         try:
-            made = column_outputs(rows_of_head(task, place, data.splits["train"]), settings)
+            made = column_outputs(take_rows_of_head(task, place, data.splits["train"]), settings)
         except InputError as error:
             problems += [replace(p, where=f"{p.where}: {settings.key}") for p in error.problems]
         else:

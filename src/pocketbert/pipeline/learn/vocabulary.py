@@ -116,7 +116,9 @@ def check_own_tokens(recipe: Recipe, teacher: ModelFolder, start: ModelFolder, l
     by_token, problems = recipe.task_row.level is Level.TOKEN, list[Problem]()
     about_tokens = ("hidden", "attention", *(("logits", "labels") if by_token else ()))
     why = f"and '{start.title}' (student.model) has another vocabulary than the teacher '{teacher.title}'."
-    by_column = "Answer the rows with `pocketbert teach`, and learn from the column (data.train.teacher)."
+    by_column = f"Answer the rows with `pocketbert teach`, and learn from the column ({'tasks.NAME' if recipe.tasks else 'data.train'}.teacher)."
+    if not recipe.asks_model:
+        by_column = "Leave out the section teacher: columns teach, and the student starts from student.model."
     for number, stage in enumerate(recipe.distill):
         key = f"distill.{number}"
         if isinstance(stage, TaskStage):

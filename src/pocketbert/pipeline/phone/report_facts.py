@@ -296,6 +296,9 @@ def _model_rows(recipe: Recipe, run: Path, weights: Path, result: Verification) 
 
     rows = []
     teacher = teacher_file(recipe)
+    judged = (
+        result.teacher if not recipe.head_columns else None
+    )  # else columns answer for some heads, and not this file
     if (run / teacher.source).exists():
         rows.append(
             ModelRow(
@@ -303,8 +306,8 @@ def _model_rows(recipe: Recipe, run: Path, weights: Path, result: Verification) 
                 scheme=teacher.scheme,
                 bytes=path_bytes(run / teacher.source),
                 parameters=read_training(run / "teacher").parameters,
-                eval_score=result.teacher,
-                kept=1.0 if result.teacher else None,
+                eval_score=judged,
+                kept=1.0 if judged else None,
                 is_teacher=True,
                 path=teacher.source,
             )
@@ -315,11 +318,7 @@ def _model_rows(recipe: Recipe, run: Path, weights: Path, result: Verification) 
     for file in files:
         scores = result.scores.get(file.path, {})
         score = scores.get("eval")
-        kept = (
-            METRICS[score.metric].kept(result.teacher.value, score.value)
-            if score and result.teacher and recipe.student
-            else None
-        )
+        kept = score.share_kept(result.teacher) if score and result.teacher and recipe.student else None
         rows.append(
             ModelRow(
                 name=file_row_name(file, recipe),

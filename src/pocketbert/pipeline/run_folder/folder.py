@@ -259,7 +259,7 @@ class RunFolder:
             has_work = bool(read_steps_done(work.path)) if step.trains else _holds_work(work.path)
             again = ": begins again, no checkpoint yet" if step.trains else ": begins again"
             resumed = ": resumed" if has_work else again
-        left = self._estimate_left()
+        left = self._estimate_left() if step.name in self.expected_s else 0.0
         print_note(f"{head}{resumed}{f', about {describe_seconds(left)} left in all' if left else ''}")
         _LOG.info("step %s %s, hash %s", step.name, state, self.hashes[step.name])
         made_from = work.begin()

@@ -8,9 +8,11 @@ asked, or paid, twice. Texts are sent to the address that the user names, and no
 
 from __future__ import annotations
 
+import http.client
 import json
 import math
 import os
+import random
 import re
 import time
 import urllib.error
@@ -34,7 +36,7 @@ from pocketbert.pipeline.teach.answering import AnswerForm, Array, AskedRow
 
 _TRIES = 6
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 600.0
 _LAST_ANSWERS_S = 5.0
 """How long answers to requests under way are waited for after an error or Ctrl-C."""
 _MOST_BYTES = 1 << 22
@@ -263,12 +265,13 @@ class EndpointTeacher:
                     fix = f"Check --endpoint, --endpoint-model and the key in {self._options.key_variable}."
                     raise InputError(Problem(self._url, f"refuses the request: {reason}.", fix)) from error
                 pause = _read_wait(error.headers.get("Retry-After"), pause)
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, http.client.HTTPException) as error:
                 reason = str(error) or type(error).__name__
-            self._pause(min(pause, _LONGEST_WAIT_S))
+            self._pause(min(pause, _LONGEST_WAIT_S) * random.uniform(1, 1.4))  # noqa: S311 - else all threads come again at once
             pause = min(2 * pause, _LONGEST_WAIT_S)
         raise MachineError(
-            f"{self._url} does not answer after {_TRIES} tries ({reason}). Run the same command again to go on."
+            f"{self._url} does not answer after {_TRIES} tries ({reason}). Run the same command again to go on; --parallel 1 or "
+            "--per-minute asks a busy server less."
         )
 
     def _await_turn(self) -> None:
