@@ -337,8 +337,8 @@ def read_head_answers(recipe: Recipe, data: RunData) -> dict[str, Sequence[Any]]
 def _read_answers(learning: Learning, student: Any) -> ColumnTeacher | None:
     """Return a source of teacher signals that reads the teacher's answers from columns of the training rows; None without columns.
 
-    The source takes the place of a teacher model that is run, or with several heads of what it says of heads with a column. Sentence
-    vectors get the student's width: `fit_vectors`.
+    The source stands in for a teacher model that is run; with several heads, for the answers of the heads that have a column.
+    Sentence vectors get the student's width: `fit_vectors`.
 
     Args:
         learning: The recipe, which names the column, and the training rows.
