@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pocketbert.core.disk.files import check_writable
-from pocketbert.core.disk.ownership import MARKER, remove_abandoned
+from pocketbert.core.disk.ownership import MARKER, list_entries, remove, remove_abandoned
 from pocketbert.core.errors import InputError, MissingBackendError, Problem
 
 _ARTEFACT_LIST = "artifacts.json"
@@ -156,8 +156,8 @@ def remove_new_folders_on_error(output: Path) -> Iterator[None]:
         yield
     except (InputError, MissingBackendError, KeyboardInterrupt):
         for folder in missing:
-            with contextlib.suppress(OSError):  # something is in it
-                folder.rmdir()
+            if folder.is_dir() and not list_entries(folder):
+                remove(folder)
         raise
 
 
