@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,7 +142,7 @@ def test_a_command_that_was_interrupted_ends_as_one_that_was_not(
     if case.anew == "benchmark":
         moments.count_from(measuring, "measure", monkeypatch)
     write_lines(tmp_path / "rows.jsonl", task_rows(40, 7))
-    places = {"run": finished, "phone": phone, "student": finished / "student", "rows": tmp_path / "rows.jsonl"}
+    places = {"run": tmp_path / "run", "phone": phone, "student": finished / "student", "rows": tmp_path / "rows.jsonl"}
     places |= {"recipe": write_recipe(task, tmp_path), "teacher": task.folder / "teacher"}
 
     def start(output: str, stop_at: int = -1) -> Any:
@@ -149,13 +150,19 @@ def test_a_command_that_was_interrupted_ends_as_one_that_was_not(
         out = tmp_path / output / f"out{SUFFIXES.get(name, '')}"
         return cli(*shlex.split(case.arguments.format(out=out, **places)))
 
-    for folder in ("whole", "stopped"):
-        (tmp_path / folder).mkdir()
+    def prepare(output: str) -> None:
+        """An empty folder for the output, and the finished run as it was: other tests verify it in ways that leave a command more to do."""
+        (tmp_path / output).mkdir()
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        shutil.copytree(finished, tmp_path / "run")
+
+    prepare("whole")
     whole = start("whole")
     assert whole.exit_code == 0, whole.output
     assert moments.count > 4
-    before = tree(phone)
-    stopped = start("stopped", stop_at=2 if case.anew else 1 + moments.count // 2)
+    middle, before = 1 + moments.count // 2, tree(phone)
+    prepare("stopped")
+    stopped = start("stopped", stop_at=2 if case.anew else middle)
     assert (stopped.exit_code, stopped.stderr.splitlines()[-1]) == (
         130,
         f"Stopped by Ctrl-C. {KEPT if case.continues else ANEW}",

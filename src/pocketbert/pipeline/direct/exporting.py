@@ -239,7 +239,8 @@ def _forecast_steps(run: Run, forecast: Forecast) -> dict[str, float]:
     """Divide the seconds of an export among its steps that take long; return them by the name of the step."""
     costs = {format: forecast_export([format], run.model).seconds - _START_S for format in run.recipe.export.formats}
     seconds = {name: share * forecast.seconds for name, share in _SHARES.items()}
-    seconds |= {} if run.recipe.data.eval else {"data": 0.0, "teacher": 0.0}  # else they score the teacher, for who knows how long
+    # with rows to score the teacher on, these two steps take a time that is not forecast
+    seconds |= {} if run.recipe.data.eval else {"data": 0.0, "teacher": 0.0}
     for format, cost in costs.items():
         own = (1 - sum(_SHARES.values())) * forecast.seconds * cost / sum(costs.values())
         steps = [quantized_step(format, scheme) for scheme in quantized_schemes(run.recipe, format)]
