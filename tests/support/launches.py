@@ -74,6 +74,22 @@ def run_launch(world: int, work: Callable[[int], T], *modules: ModuleType) -> li
     return [results[rank] for rank in range(world)]
 
 
+def run_with_torchrun(
+    processes: int, *arguments: object, folder: Path, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Python with some arguments in a folder, alone or in several processes of torchrun, with environment variables added."""
+    launch = ("-m", "torch.distributed.run", f"--nproc-per-node={processes}", f"--master-port={free_port()}")
+    return subprocess.run(
+        [sys.executable, *(launch if processes > 1 else ()), *map(str, arguments)],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
 def run_two_processes(script: str, *arguments: str, cwd: Path) -> None:
     """Run a script in two processes of a launch, in the folder `cwd`, and wait until both have ended well."""
     launcher = {

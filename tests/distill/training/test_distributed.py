@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,7 @@ from safetensors.torch import load_file
 
 from pocketbert.distill.training import loop
 from support import training_cases as cases
-from support.launches import run_two_processes
-from support.ports import free_port
+from support.launches import run_two_processes, run_with_torchrun
 from support.tiny import tiny_classifier
 from support.tiny_tokenizers import write_tokenizer
 
@@ -197,16 +194,7 @@ def test_a_launched_run_is_killed_resumed_and_ends_as_one_never_killed(
     (tmp_path / "launched.py").write_text(LAUNCHED)
 
     def launch(output: str, **more: str) -> subprocess.CompletedProcess[str]:
-        torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
-        return subprocess.run(
-            [sys.executable, *torchrun, "launched.py", "distill", "recipe.yaml", "-o", output],
-            cwd=tmp_path,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **more},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        return run_with_torchrun(2, "launched.py", "distill", "recipe.yaml", "-o", output, folder=tmp_path, **more)
 
     whole = launch("whole")
     assert whole.returncode == 0, whole.stderr
@@ -265,26 +253,18 @@ def test_a_launched_run_on_plain_text_with_caches_learns_what_one_process_learns
         ],
     }
     (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
 
-    def run_distill(launcher: list[str], output: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *launcher, "-m", "pocketbert.cli.main", "distill", "recipe.yaml", "-o", output],
-            cwd=tmp_path,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+    def run_distill(processes: int, output: str) -> subprocess.CompletedProcess[str]:
+        command = ("-m", "pocketbert.cli.main", "distill", "recipe.yaml", "-o", output)
+        return run_with_torchrun(processes, *command, folder=tmp_path)
 
-    for output, launcher in (("one", []), ("two", torchrun)):
-        ended = run_distill(launcher, output)
+    for output, processes in (("one", 1), ("two", 2)):
+        ended = run_distill(processes, output)
         assert ended.returncode == 0, ended.stderr
     recipe["data"]["corpus"]["sources"][1]["path"] = "wrong.jsonl"  # as large as the other: one for each process
     (tmp_path / "wrong.jsonl").write_bytes((tmp_path / "a.jsonl").read_bytes().replace(b'"text"', b'"texT"'))
     (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
-    ended = run_distill(torchrun, "wrong")
+    ended = run_distill(2, "wrong")
     assert "exitcode  : 2" in ended.stderr
     assert ended.stderr.count("wrong.jsonl:1: no column 'text'") == 1
     one, two = (tmp_path / output for output in ("one", "two"))

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +21,7 @@ from pocketbert.pipeline.learn.data import load_data
 from pocketbert.pipeline.learn.finishing import read_training
 from pocketbert.pipeline.learn.training import Learning, _prepare_stage_rows
 from pocketbert.pipeline.run_folder import StepPaths
-from support.ports import free_port
+from support.launches import run_with_torchrun
 from support.tiny import tiny_classifier, write_bert, write_own_tokenizer
 from support.tiny_task import Task
 from support.tiny_texts import LABELS, LENGTH, task_rows, vocabulary, write_lines
@@ -347,17 +344,9 @@ def test_two_processes_with_a_sharded_teacher_learn_what_one_process_learns(task
         {**OUTPUTS, "steps": 6, "precision": "fp32", "micro_batch": 3, "cache_teacher": "fp32"},
     ]
     recipe = write_case(task, tmp_path, "text-classification", "roberta", stages, verify={"min_kept": 0})
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
-    for output, before, more in (("one", [], []), ("two", launcher, ["teacher.shard=true"])):
-        ended = subprocess.run(
-            [sys.executable, *before, "-m", "pocketbert.cli.main", "distill", recipe, "-o", output, *more],
-            cwd=tmp_path,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+    for output, processes, more in (("one", 1, []), ("two", 2, ["teacher.shard=true"])):
+        command = ("-m", "pocketbert.cli.main", "distill", recipe, "-o", output, *more)
+        ended = run_with_torchrun(processes, *command, folder=tmp_path)
         assert ended.returncode == 0, ended.stderr
     one, two = (
         [json.loads(line) for line in (tmp_path / output / "metrics.jsonl").read_text().splitlines()]

@@ -58,6 +58,11 @@ class TeacherSection(Section):
     )
 
 
+def column_key(head: str | None = None) -> str:
+    """Return the recipe key that names the column of a teacher's answers: that of one of several heads, or of the only one."""
+    return "data.train.teacher" if head is None else f"tasks.{head}.teacher"
+
+
 def fill_column_recipe(values: Any) -> Any:
     """Return a recipe's values with `teacher` and `signals` filled in, if its training rows have a teacher's answers.
 

@@ -24,7 +24,7 @@ from pocketbert.core.devices import LOCAL, MAX_GAP_MS, check_device
 from pocketbert.core.families import TEXT_ONLY
 from pocketbert.core.heads.settings import AnswerSettings, HeadName
 from pocketbert.core.recipe import stages as _stages  # noqa: F401 - it registers the methods of the package
-from pocketbert.core.recipe.column import TeacherSection, fill_column_recipe, list_column_problems
+from pocketbert.core.recipe.column import TeacherSection, column_key, fill_column_recipe, list_column_problems
 from pocketbert.core.recipe.data import DataSection, HeadSection, list_head_problems
 from pocketbert.core.recipe.planned import PlannedSection
 from pocketbert.core.recipe.presets import MLPERF_RUNS, MLPERF_S, PRESETS, Preset
@@ -370,9 +370,7 @@ class Recipe(Section):
     @property
     def column_keys(self) -> list[str]:
         """The recipe keys that name a column of answers."""
-        return [f"tasks.{name}.teacher" for name in self.head_columns] or ["data.train.teacher"] * (
-            self.column is not None
-        )
+        return [column_key(name) for name in self.head_columns] or [column_key()] * (self.column is not None)
 
     @property
     def asks_model(self) -> bool:

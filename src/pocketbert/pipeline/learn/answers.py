@@ -34,6 +34,7 @@ from pocketbert.core.predict.inputs import Encoded
 from pocketbert.core.predict.scores import Score
 from pocketbert.core.predict.sentence_settings import Pooling, vector_width
 from pocketbert.core.predict.spans import Span, label_of_tag
+from pocketbert.core.recipe.column import column_key
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import SENTENCE_EMBEDDING, LabelKind, ScoreFunction, Task
 from pocketbert.core.types import AnswerKind
@@ -42,8 +43,6 @@ _Array = NDArray[np.float32]
 _CONTEXT = 1
 """Part of a pair that is the context of a question."""
 
-COLUMN_KEY = "data.train.teacher"
-"""Recipe key of the column of a recipe with one head."""
 _ODD_FIX = (
     "Correct the row. If a text may have several labels, say --task multi-label; if these are logits, write kind: logits in the "
     "recipe's {key}."
@@ -69,7 +68,7 @@ class ColumnSettings:
     task: Task
     title: str
     training: Sequence[Example] | None = None
-    key: str = COLUMN_KEY
+    key: str = column_key()
 
     def kind_of(self, examples: Sequence[Example]) -> AnswerKind:
         """Return what the numbers of the answers are, such as logits or probabilities.
@@ -87,7 +86,7 @@ class ColumnSettings:
 
 
 def read_answer_kind(
-    examples: Sequence[Example], section: TeacherColumn, labels: LabelKind, title: str, key: str = COLUMN_KEY
+    examples: Sequence[Example], section: TeacherColumn, labels: LabelKind, title: str, key: str = column_key()
 ) -> AnswerKind:
     """Return what the numbers in the column of a teacher are, such as logits or probabilities.
 
@@ -145,7 +144,7 @@ def name_labels(
         InputError: If the answers cannot be read as answers of one kind, or nothing tells the order of their labels.
     """
     labels_key = "data.labels, or --labels" if head is None else f"tasks.{head}.labels"
-    read_answer_kind(rows, column, task.labels, title, COLUMN_KEY if head is None else f"tasks.{head}.teacher")
+    read_answer_kind(rows, column, task.labels, title, column_key(head))
     named = name_rows(rows, bool(declared), title, labels_key) if task.names_labels else []
     if task.labels is not LabelKind.SPANS:
         is_single = task.labels is LabelKind.NAME
@@ -176,7 +175,7 @@ def name_head_labels(recipe: Recipe, task: Task, rows: Sequence[Example], traine
             declared = trained.names if trained else head.labels
             of_head = name_labels(own, head.teacher, declared, title, task.heads[place].task, name)
         except InputError as error:
-            problems += [replace(p, where=f"{p.where}: tasks.{name}.teacher") for p in error.problems]
+            problems += [replace(p, where=f"{p.where}: {column_key(name)}") for p in error.problems]
             continue
         blank: list[Any] = [None] * len(task.heads)
         for row in of_head:

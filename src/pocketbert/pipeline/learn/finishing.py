@@ -47,6 +47,7 @@ from pocketbert.core.predict.sentence_settings import (
     write_modules,
 )
 from pocketbert.core.predict.tokenization import TextTokenizer
+from pocketbert.core.recipe.column import column_key
 from pocketbert.core.recipe.recipe import Recipe
 from pocketbert.core.tasks import SENTENCE_EMBEDDING, LabelKind, Task, TaskName
 from pocketbert.pipeline.learn.answers import (
@@ -322,7 +323,7 @@ def read_head_column_settings(recipe: Recipe, data: RunData) -> dict[int, Column
     task, labels, settings = data.head.task, data.labels.split(data.head.task), dict[int, ColumnSettings]()
     for place, head in enumerate(task.heads):
         if (column := recipe.head_columns.get(head.name)) is not None and recipe.data.train is not None:
-            training, key = take_rows_of_head(task, place, data.splits["train"]).examples, f"tasks.{head.name}.teacher"
+            training, key = take_rows_of_head(task, place, data.splits["train"]).examples, column_key(head.name)
             settings[place] = ColumnSettings(column, labels[place], head.task, recipe.data.train.title, training, key)
     return settings
 
