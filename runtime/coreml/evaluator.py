@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.runtime.coreml.package import Feature, read_description, read_package
 from pocketbert.runtime.coreml.program import Operation, Output, read_program
-from pocketbert.runtime.coreml.types import RUN_BYTES, Dtype, TensorType, ValueType, round_half
+from pocketbert.runtime.coreml.types import RUN_BYTES, Dtype, TensorType, ValueType, convert_to_half, round_half
 
 _RANGES = {Dtype.INT8: (-128, 127), Dtype.INT32: (-(2**31), 2**31 - 1)}
 """Smallest and largest number of the integer types that an input may have."""
@@ -208,7 +208,7 @@ class Evaluator:
         narrow = (
             self.precision is EvaluatorPrecision.DECLARED and isinstance(kind, TensorType) and kind.dtype is Dtype.FP16
         )
-        return value.astype(np.float16) if narrow else value
+        return convert_to_half(value) if narrow else value
 
     def _convert_inputs(self, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[Any]]:
         """Check the inputs, and return them in the number types that the program computes with.

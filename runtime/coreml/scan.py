@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -61,12 +62,17 @@ class Range:
     def add(self, value: NDArray[np.generic]) -> None:
         """Update the range with the result of one more run."""
         magnitude = np.abs(np.asarray(value, np.float32))
-        finite = magnitude[np.isfinite(magnitude)]
-        self.broken += magnitude.size - finite.size
-        if finite.size:
-            self.largest = max(self.largest, float(finite.max()))
-        self._nonzero += int(np.count_nonzero(finite))
-        self._below += int(np.count_nonzero((finite > 0) & (finite < SMALLEST_FP16)))
+        if not magnitude.size:
+            return
+        largest = float(magnitude.max())  # NaN or infinite if any number is
+        if not math.isfinite(largest):
+            finite = magnitude[np.isfinite(magnitude)]
+            self.broken += magnitude.size - finite.size
+            magnitude, largest = finite, float(finite.max(initial=0.0))
+        self.largest = max(self.largest, largest)
+        nonzero = int(np.count_nonzero(magnitude))
+        self._nonzero += nonzero
+        self._below += int(np.count_nonzero(magnitude < SMALLEST_FP16)) - (magnitude.size - nonzero)
         self.underflow = self._below / self._nonzero if self._nonzero else 0.0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +19,7 @@ from pocketbert.runtime.coreml.evaluator import Evaluator
 from pocketbert.runtime.coreml.kernels import KERNELS
 from pocketbert.runtime.coreml.package import read_package
 from pocketbert.runtime.coreml.program import read_program
-from pocketbert.runtime.coreml.types import Dtype, round_half
+from pocketbert.runtime.coreml.types import Dtype, convert_to_half, round_half
 from pocketbert.runtime.coreml.weights import unpack_bits
 
 OUT, IN = 24, 64
@@ -174,18 +175,33 @@ def test_unpacking_reads_bits_from_the_least_significant_on(dtype: Dtype, count:
 HALVES = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
 MIDDLES = (HALVES[:-1] + HALVES[1:]) / 2
 LARGE = np.array([65504, 65519.9, 65520, -1e9, 1e30, np.nan, np.inf, -0.0], np.float32)
+DRAWN = np.random.default_rng(1).normal(scale=3e4, size=(40, 50, 60)).astype(np.float32)
+LAYOUTS = [
+    DRAWN.transpose(1, 2, 0), DRAWN.transpose(0, 2, 1)[:1], DRAWN[::-1, ::2], DRAWN[:, 10:30].swapaxes(0, 1), np.resize(LARGE, (70, 80)),
+    np.broadcast_to(DRAWN[:1], DRAWN.shape),
+]  # fmt: skip
+"""Arrays whose numbers lie in memory in another order, or with gaps, or once for many places."""
 
 
+@pytest.mark.parametrize("imported", [True, False], ids=["torch", "numpy"])
 @pytest.mark.parametrize(
     "value",
     [
         HALVES, -HALVES, MIDDLES, np.nextafter(MIDDLES, 0), np.nextafter(MIDDLES, np.float32(np.inf)), LARGE,
         *(np.random.default_rng(0).normal(size=s).astype(np.float32).T for s in ((), (0,), (3, 0), (4, 5, 6), (5000, 3500))),
+        *LAYOUTS,
     ],
     ids=lambda v: str(v.shape),
 )  # fmt: skip
-def test_rounding_equals_numpys_conversion_and_leaves_its_argument_alone(value: np.ndarray) -> None:
+def test_rounding_equals_numpys_conversion_and_leaves_its_argument_alone(
+    value: np.ndarray, imported: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if imported:
+        pytest.importorskip("torch")
+    else:  # as in an installation that only runs models
+        monkeypatch.delitem(sys.modules, "torch", raising=False)
     before = value.copy()
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(round_half(value), value.astype(np.float16).astype(np.float32))
+        np.testing.assert_array_equal(convert_to_half(value), value.astype(np.float16))
     np.testing.assert_array_equal(value, before)
