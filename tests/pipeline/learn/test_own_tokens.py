@@ -28,7 +28,7 @@ from support.tiny_texts import LABELS, LENGTH, task_rows, vocabulary, write_line
 from support.tiny_tokenizers import write_wordpiece
 
 Cli = Callable[..., Any]
-STAGE = {"method": "task", "steps": 1, "batch": 8, "lr": 1e-3, "dropout": 0.0}
+STAGE = {"method": "task", "steps": 1, "batch": 8, "lr": 1e-3, "dropout": 0.0, "precision": "fp32"}
 OUTPUTS = {**STAGE, "signals": {"logits": 1, "hidden": 0, "attention": 0}}
 HIDDEN = {**STAGE, "signals": {"logits": 1, "hidden": 1, "attention": 0}}
 GOLD = {**STAGE, "signals": {"logits": 0, "hidden": 0, "attention": 0, "labels": 1}}

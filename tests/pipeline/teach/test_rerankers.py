@@ -20,7 +20,7 @@ from support.tiny_texts import task_rows, vocabulary, write_lines
 
 Cli = Callable[..., Any]
 QUERIES, PASSAGES = 12, 3
-STAGE = {"method": "task", "steps": 1, "batch": 999, "lr": 1e-3, "dropout": 0.0}
+STAGE = {"method": "task", "steps": 1, "batch": 999, "lr": 1e-3, "dropout": 0.0, "precision": "fp32"}
 
 
 @pytest.fixture
