@@ -1,4 +1,4 @@
-"""Static students: a table of token vectors that the teacher makes, their mean, and a small head; no layers.
+"""Static students: a table of token vectors that the teacher makes, their mean or windows over neighbours, and a small head; no layers.
 
 `build_static_student` makes one from a teacher: each piece of the vocabulary goes through the teacher by itself, and
 the principal components of its states become the rows of the table. Importing this module registers the classes with
@@ -7,7 +7,9 @@ transformers.
 The weight of a token is the length of its row, as in SIF (Arora et al. 2017, "A Simple but Tough-to-Beat Baseline for
 Sentence Embeddings") and model2vec. The rows of special tokens are zeros and stay so, and the mean is scaled to a fixed
 length, so that neither they nor padding change an answer. Of a pair u and v, the head reads u, v, |u - v| and u * v
-(Reimers and Gurevych 2019, arXiv 1908.10084); ``token_type_ids`` tell the two apart.
+(Reimers and Gurevych 2019, arXiv 1908.10084); ``token_type_ids`` tell the two apart. Where each token has an answer, windows over
+three tokens each are added to the token's own vector, as in convolutional taggers (Collobert et al. 2011, "Natural Language Processing (Almost) from
+Scratch").
 """
 
 from __future__ import annotations
@@ -21,12 +23,13 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     AutoTokenizer,
     BertTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
 )
-from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
+from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput, TokenClassifierOutput
 
 from pocketbert.core.errors import InputError, Problem
 from pocketbert.core.families import Family, list_static_problems
@@ -60,8 +63,11 @@ class StaticConfig(PreTrainedConfig):  # type: ignore[misc]
         embedding_size: Width of the table: how many numbers each token's row has.
         hidden_size: Width of token states: that of the teacher for embeddings, else that of the table.
         intermediate_size: Width of the head.
+        windows: Windows over neighbouring tokens, one behind the other, where each token has an answer; each adds the nearest
+            two tokens to those that an answer depends on.
         type_vocab_size: 2 if the model takes pairs of texts, else 0.
-        word_dropout: Share of the tokens that training leaves out of the mean.
+        word_dropout: Share of the tokens that training leaves out of the mean; of the numbers of their vectors where each
+            token has an answer.
         pad_token_id: Id of the padding token. It and the tokens of the other entries ``*_token_id`` have no vector.
     """
 
@@ -72,6 +78,7 @@ class StaticConfig(PreTrainedConfig):  # type: ignore[misc]
     hidden_size: int = DEFAULT_DIMENSIONS
     intermediate_size: int = 512
     num_hidden_layers: int = 0
+    windows: int = 4
     type_vocab_size: int = 0
     hidden_act: str = "relu"
     classifier_dropout: float | int = 0.3
@@ -175,6 +182,35 @@ class StaticForSequenceClassification(StaticPreTrainedModel):
         return SequenceClassifierOutput(logits=self.classifier(self.dropout(F.relu(self.dense(vector)))))
 
 
+class StaticForTokenClassification(StaticPreTrainedModel):
+    """A table, windows over neighbouring tokens, and a head of two linear layers for each token."""
+
+    def __init__(self, config: StaticConfig) -> None:
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.static = StaticModel(config)
+        self.word_dropout = nn.Dropout(config.word_dropout)
+        width = config.hidden_size
+        self.windows = nn.ModuleList(nn.Linear(3 * width, width) for _ in range(config.windows))
+        self.dense = nn.Linear(width, config.intermediate_size)
+        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.classifier = nn.Linear(config.intermediate_size, config.num_labels)
+        self.post_init()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any) -> TokenClassifierOutput:
+        """Compute the logits [B, L, labels] of tokens from their own vectors and those of `windows` tokens on each side."""
+        states = self.word_dropout(self.static(input_ids).last_hidden_state)
+        mask = (
+            torch.ones_like(states[:, :, :1]) if attention_mask is None else attention_mask[:, :, None].to(states.dtype)
+        )
+        for window in self.windows:
+            around = F.pad(states, (0, 0, 1, 1))
+            read = window(torch.cat([around[:, :-2], states, around[:, 2:]], -1))
+            # masked, since padding would otherwise learn of the text beside it, and the text of padding from the next window
+            states = (states + F.relu(read)) * mask
+        return TokenClassifierOutput(logits=self.classifier(self.dropout(F.relu(self.dense(states)))))
+
+
 def _mean_direction(states: Tensor, weights: Tensor) -> Tensor:
     """Return the weighted mean of token states, [B, H], scaled to a root mean square of 1, or zeros for an empty text.
 
@@ -196,6 +232,7 @@ AutoConfig.register(StaticConfig.model_type, StaticConfig, exist_ok=True)
 AutoTokenizer.register(StaticConfig, BertTokenizer, exist_ok=True)
 AutoModel.register(StaticConfig, StaticModel, exist_ok=True)
 AutoModelForSequenceClassification.register(StaticConfig, StaticForSequenceClassification, exist_ok=True)
+AutoModelForTokenClassification.register(StaticConfig, StaticForTokenClassification, exist_ok=True)
 
 
 def clear_special_rows(model: Any) -> None:
@@ -231,7 +268,8 @@ def build_static_student(
         dtype: Dtype of the teacher's matrix products, float32 or bfloat16.
 
     Returns:
-        A `StaticForSequenceClassification`, or a `StaticModel` for feature extraction; fp32, in training mode.
+        A `StaticForSequenceClassification`, a `StaticForTokenClassification`, or a `StaticModel` for feature extraction; fp32, in
+        training mode.
 
     Raises:
         InputError: If a static student cannot do the task, the teacher's states have fewer components than
@@ -280,8 +318,15 @@ def draw_static_student(
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "student"))
-        student: Any = StaticModel(config) if embeds else StaticForSequenceClassification(config)
+        student: Any = _CLASSES.get(task.name, StaticForSequenceClassification)(config)
     return student.train()
+
+
+_CLASSES = {
+    TaskName.FEATURE_EXTRACTION: StaticModel,
+    TaskName.TOKEN_CLASSIFICATION: StaticForTokenClassification,
+}
+"""Classes of the tasks that do not have one answer for a text."""
 
 
 def _default_dimensions(teacher: Any, task: Task) -> int:

@@ -148,6 +148,15 @@ def texts(count: int, seed: int) -> list[dict[str, Any]]:
     return [{"text": row["text"]} for row in task_rows(count, seed)]
 
 
+def tags(count: int, seed: int) -> list[dict[str, Any]]:
+    """Words, of which two have a tag."""
+    rows, draw, named = list[dict[str, Any]](), random.Random(seed), {"song": "B-thing", "bulb": "B-other"}
+    for _ in range(count):
+        words = draw.choices([*FILLERS[:10], *named], weights=[1] * 10 + [5] * 2, k=draw.randint(3, 9))
+        rows.append({"text": words, "label": [named.get(word, "O") for word in words]})
+    return rows
+
+
 RECIPES: dict[str, tuple[str, Callable[[int, int], list[dict[str, Any]]], dict[str, Any]]] = {
     "a pruned vocabulary and 4 bits": (
         "text-classification",
@@ -157,6 +166,7 @@ RECIPES: dict[str, tuple[str, Callable[[int, int], list[dict[str, Any]]], dict[s
     "pairs": ("regression", pairs, {}),
     "several labels": ("multi-label", several, {}),
     "embeddings": ("feature-extraction", texts, {}),
+    "tags": ("token-classification", tags, {"quantize": {"files": ["int8", "w4"]}}),
 }
 
 
@@ -184,8 +194,8 @@ def test_the_whole_chain_ends_well_in_three_formats(name: str, tmp_path: Path) -
         ({"student": {"layers": 2, "dimensions": 64}}, "dimensions is for a student without layers"),
         ({"student": {"layers": 0, "hidden": 64}}, "hidden: a student without layers has a table"),
         ({"student": {"layers": 0, "init": "random"}}, "init: random: a student without layers has a table"),
-        ({"task": "token-classification"}, "student.layers: 0 is for tasks with one answer for a text"),
-        ({"distill": [{"method": "task", "steps": 2}]}, r"distill.0: .*learns outputs for whole texts only"),
+        ({"task": "question-answering"}, "student.layers: 0 is for text-classification, .*not for question-answering"),
+        ({"distill": [{"method": "task", "steps": 2}]}, r"distill.0: .*learns outputs only"),
         ({"distill": [{"method": "tinybert-intermediate", "steps": 2}]}, r"distill.0: .*set method: task with signals"),
     ],
 )

@@ -179,4 +179,6 @@ def test_agreement_is_that_of_the_task(tokenizer: TextTokenizer) -> None:
         rows = own.prepare([Example(text, pair, label, 1)], tokenizer, "test")  # type: ignore[arg-type]
         answers = ComparedAnswers(rows, rows, *([m.astype(np.float32) for m in own] for own in (teacher, student)))
         found = diagnose_answers(own, labels.names, answers, None, np.ones(tokenizer.vocabulary_size), {})
-        assert found.overall.agreement == pytest.approx(wanted, nan_ok=True), task
+        read = StudentDiagnosis.model_validate_json(found.model_dump_json())  # NaN is null in the file
+        for diagnosis in (found, read):
+            assert diagnosis.overall.agreement == pytest.approx(wanted, nan_ok=True), task

@@ -32,13 +32,13 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     ("config", "family", "task_name", "pairs", "expected"),
     [
         (MINILM, "bert", CLASSIFY, False, "static 1 2/768 2 4/768 3 4 6"),
-        (BASE, "bert", TAG, False, "1 2/1536 2 4/1536 3 4 6"),
+        (BASE, "bert", TAG, False, "static 1 2/1536 2 4/1536 3 4 6"),
         (BASE, "roberta", CLASSIFY, False, "static 1 2/1536 2 4/1536 3 4 6"),
         (BASE, "roberta", CLASSIFY, True, "1 2/1536 2 4/1536 3 4 6"),
-        ({"n_layers": 6, "dim": 768, "hidden_dim": 3072}, "distilbert", TAG, False, "1 2/1536 2 4/1536 3 4 6"),
+        ({"n_layers": 6, "dim": 768, "hidden_dim": 3072}, "distilbert", TAG, False, "static 1 2/1536 2 4/1536 3 4 6"),
         ({"n_layer": 12, "d_model": 768, "d_inner": 3072}, "xlnet", CLASSIFY, False, "1 2/1536 2 4/1536 3 4 6"),
-        ({"n_layers": 12, "emb_dim": 1024}, "xlm", TAG, False, "1 2 3 4 6"),
-        ({"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64}, "bert", TAG, False, "1 2/32 2"),
+        ({"n_layers": 12, "emb_dim": 1024}, "xlm", TAG, False, "static 1 2 3 4 6"),
+        ({"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64}, "bert", TAG, False, "static 1 2/32 2"),
     ],
 )
 def test_the_rungs_of_a_teacher(

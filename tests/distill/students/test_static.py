@@ -20,6 +20,7 @@ from pocketbert.distill.methods.task import TaskDistillation
 from pocketbert.distill.students.static import build_static_student, embed_pieces, reduce_vectors
 
 CLASSIFY, EMBED = TASKS[TaskName.TEXT_CLASSIFICATION], TASKS[TaskName.FEATURE_EXTRACTION]
+TAG = TASKS[TaskName.TOKEN_CLASSIFICATION]
 CLS, SEP, PAD = 2, 3, 0
 TEXT = [7, 9, 30, 12]
 
@@ -41,14 +42,20 @@ def pair_student(teacher: Any) -> Any:
     return build_static_student(model, folder.family, tokenizer, CLASSIFY, 16, pairs=True, seed=1).eval()
 
 
+@pytest.fixture
+def tagger(open_tiny: Callable[..., Any]) -> Any:
+    model, folder, tokenizer = open_tiny("bert", 2)
+    return build_static_student(model, folder.family, tokenizer, TAG, 16, seed=1).eval()
+
+
 @torch.no_grad()
 def answer(model: Any, *ids: list[int], second: int = 0, padding: int = 0) -> Tensor:
     """The logits of one row; its last `second` tokens are of the second text."""
     row = [i for part in ids for i in part]
     types = [0] * (len(row) - second) + [1] * second
     mask = [1] * len(row) + [0] * padding
-    feed = (row + [PAD] * padding, mask, types + [0] * padding)
-    made: Tensor = model(*(torch.tensor([values]) for values in feed)).logits
+    feed = {"input_ids": row + [PAD] * padding, "attention_mask": mask, "token_type_ids": types + [0] * padding}
+    made: Tensor = model(**{name: torch.tensor([values]) for name, values in feed.items()}).logits
     return made
 
 
@@ -116,6 +123,29 @@ def test_pairs_are_told_apart_by_their_segments(pair_student: Any) -> None:
     assert not torch.allclose(answer(pair_student, first, second), pair)
 
 
+def test_a_tag_depends_on_the_tokens_inside_its_windows_and_on_no_padding(tagger: Any) -> None:
+    reach, text = tagger.config.windows, [7, 9, 30, 12, 8, 11, 14, 21, 33, 25, 17, 19]
+    plain = answer(tagger, [CLS, *text, SEP])
+    torch.testing.assert_close(answer(tagger, [CLS, *text, SEP], padding=5)[:, : len(text) + 2], plain)
+    changed = answer(tagger, [CLS, 40, *text[1:], SEP])
+    moved = (changed - plain).abs().amax(-1)[0] > 1e-6
+    assert moved.tolist() == [True] * (2 + reach) + [False] * (len(text) - reach)
+    swapped = answer(tagger, [CLS, text[1], text[0], *text[2:], SEP])
+    assert not torch.allclose(swapped[0, 3], plain[0, 3]), "the order of the neighbours counts"
+
+
+@torch.no_grad()
+def test_a_window_is_a_product_with_the_token_and_the_two_beside_it(tagger: Any) -> None:
+    model = tagger
+    del model.windows[1:]
+    row = [CLS, 7, 9, 30, SEP]
+    table = model.get_input_embeddings().weight[row]
+    left, right = torch.cat([torch.zeros(1, 16), table[:-1]]), torch.cat([table[1:], torch.zeros(1, 16)])
+    read = torch.relu(model.windows[0](torch.cat([left, table, right], -1)))
+    expected = model.classifier(torch.relu(model.dense(table + read)))
+    torch.testing.assert_close(answer(model, row)[0], expected)
+
+
 @torch.no_grad()
 def test_a_pairs_features_are_both_means_their_distance_and_their_product(pair_student: Any) -> None:
     table = pair_student.get_input_embeddings().weight
@@ -142,6 +172,19 @@ def test_training_moves_the_table_but_never_the_rows_of_special_tokens(teacher: 
     table = student.get_input_embeddings().weight
     assert not table[student.config.special_ids].any()
     assert not torch.equal(table[batch["input_ids"][0, 1]], before[batch["input_ids"][0, 1]])
+
+
+def test_training_tags_leaves_the_rows_of_special_tokens_alone_although_they_are_read(tagger: Any) -> None:
+    tagger.train()
+    optimizer = torch.optim.AdamW(tagger.parameters(), lr=1e-2)
+    row = torch.tensor([[CLS, *TEXT, SEP]])
+    before = tagger.get_input_embeddings().weight.detach().clone()
+    for _ in range(2):
+        tagger(row, torch.ones_like(row)).logits.square().mean().backward()
+        optimizer.step()
+    table = tagger.get_input_embeddings().weight
+    assert not table[tagger.config.special_ids].any()
+    assert not torch.equal(table[TEXT], before[TEXT])
 
 
 def test_a_folder_whose_special_tokens_have_vectors_is_opened_without_them(
@@ -184,7 +227,7 @@ def test_embeddings_are_as_wide_as_the_teachers_and_begin_near_them(teacher: Any
 @pytest.mark.parametrize(
     ("family", "task", "settings", "problem"),
     [
-        ("bert", TaskName.TOKEN_CLASSIFICATION, {}, "student.layers: 0 is no student for token-classification"),
+        ("bert", TaskName.QUESTION_ANSWERING, {}, "student.layers: 0 is no student for question-answering"),
         ("bert", TaskName.TEXT_CLASSIFICATION, {"dimensions": 33}, "student.dimensions: 33 is more than the 32"),
         ("bert", TaskName.FEATURE_EXTRACTION, {"dimensions": 32}, "student.dimensions: 32 is more than the 31"),
         ("xlnet", TaskName.TEXT_CLASSIFICATION, {}, "XLNet pads on the left"),

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite, sqrt
+from math import isfinite, nan, sqrt
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from pocketbert.core.heads import Head, Prepared
 from pocketbert.core.heads.head import IGNORED_LABEL
@@ -40,6 +41,10 @@ _AUGMENT = "'data.augment={copies: 5}' distill.0.augmented=true"
 _LEARNT, _KEPT, _OVERFITTED, _SURE = 0.95, 0.97, 0.1, 0.03
 
 
+_Figure = Annotated[float, BeforeValidator(lambda value: nan if value is None else value)]
+"""A number that may be NaN, which JSON files hold as null."""
+
+
 class DiagnosedGroup(BaseModel):
     """Scores of both models on a group of rows.
 
@@ -51,7 +56,7 @@ class DiagnosedGroup(BaseModel):
         teacher: The teacher's score on the group.
         student: The student's score on the group.
         agreement: How far the student gives the teacher's answers, 1 for always: the share of equal answers or labels, the
-            correlation of predicted numbers, or the mean cosine of vectors.
+            correlation of predicted numbers, or the mean cosine of vectors; NaN if there is nothing to compare, such as no tag.
     """
 
     model_config = ConfigDict(ser_json_inf_nan="null")
@@ -59,9 +64,9 @@ class DiagnosedGroup(BaseModel):
     by: str
     name: str
     rows: int
-    teacher: float
-    student: float
-    agreement: float
+    teacher: _Figure
+    student: _Figure
+    agreement: _Figure
 
 
 class Advice(BaseModel):

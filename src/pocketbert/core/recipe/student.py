@@ -147,7 +147,7 @@ class StudentSection(Section):
         None,
         ge=0,
         description="Encoder layers; needed without model or size. 0: a static student, a table of token vectors that "
-        "the teacher makes, their mean, and a small head.",
+        "the teacher makes, their mean (for tags: windows over neighbours), and a small head.",
     )
     dimensions: PositiveInt | None = Field(
         None, description="With layers: 0, the numbers of a token vector; default 256."
@@ -294,14 +294,11 @@ def list_static_problems(student: StudentSection, task: TaskName, stages: Sequen
     """Return sentences, with the fix, about a task or stages that a student without layers cannot have; empty for others."""
     if student.layers != 0:
         return []
-    problems, tasks = [], (*_TEXT_TASKS, TaskName.FEATURE_EXTRACTION)
+    problems, tasks = [], (*_TEXT_TASKS, TaskName.TOKEN_CLASSIFICATION, TaskName.FEATURE_EXTRACTION)
     if task not in tasks:
-        problems.append(
-            f"student.layers: 0 is for tasks with one answer for a text ({', '.join(tasks)}), not for {task}: give the "
-            "student layers"
-        )
+        problems.append(f"student.layers: 0 is for {', '.join(tasks)}, not for {task}: give the student layers")
     return problems + [
-        f"distill.{number}: a student without layers learns outputs for whole texts only: set method: task with "
+        f"distill.{number}: a student without layers learns outputs only: set method: task with "
         "signals: {logits: 1, hidden: 0, attention: 0}"
         for number, stage in enumerate(stages)
         if stage.method_name() != "task" or not stage.by_text

@@ -1,12 +1,12 @@
-"""Static embeddings: students without layers, a table of token vectors and a small head."""
+"""Static embeddings: students without layers, a table of token vectors, windows over neighbours for tags, and a small head."""
 
 from __future__ import annotations
 
 from pocketbert.core.families.family import IDS_MASK_TYPES, Family, TokenizerKind
 from pocketbert.core.types import Signal
 
-_NO_LAYERS = "it has no layers: a token's vector does not depend on the tokens beside it"
-_WHOLE_TEXT = "its head reads the mean of all token vectors, and the task asks for an answer at each token"
+_NO_LAYERS = "it has no layers, whose states could be compared"
+_FEW_TOKENS = "it reads the mean of a text or a few tokens beside each other, and the task asks for more"
 
 ROW = Family(
     name="static-embeddings",
@@ -19,15 +19,14 @@ ROW = Family(
     signals=(Signal.LOGITS,),
     invalid_signals={signal: _NO_LAYERS for signal in Signal if signal is not Signal.LOGITS},
     invalid_tasks={
-        "token-classification": _WHOLE_TEXT,
-        "question-answering": _WHOLE_TEXT,
-        "fill-mask": _WHOLE_TEXT,
+        "question-answering": _FEW_TOKENS,
+        "fill-mask": _FEW_TOKENS,
         "several": "its class has one head",
         "multiple-choice": "transformers has no class with its head",
     },
     objectives=(),
-    smallest={"num_hidden_layers": 0, "type_vocab_size": 0},
-    largest={"embedding_size": 1 << 14},
+    smallest={"num_hidden_layers": 0, "type_vocab_size": 0, "windows": 0},
+    largest={"embedding_size": 1 << 14, "windows": 64},
     limits=(
         "a student only (student: {layers: 0}): the teacher's tokenizer pads on the right and, for pairs, marks the "
         "second text in token_type_ids",
