@@ -197,7 +197,12 @@ OPENED: dict[str, Changed] = {
 """The same, where the files can be opened."""
 
 
-@pytest.mark.parametrize("case", [*CLOSED, *OPENED])
+IN_SHARDS = {"without vocab.txt", "the card is a link", "an unlisted file"}
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow if case in IN_SHARDS else ()) for case in (*CLOSED, *OPENED)]
+)
 def test_a_changed_folder_is_refused_and_damaged_files_are_not_opened(
     case: str, cli: Cli, phone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
