@@ -2,7 +2,7 @@
 
 Run: python lab/two_heads.py SHARED_DATA FOLDER [--set atis] [--seeds 7 8] [--table]     # trains; a run that was stopped goes on
 
-The three runs have the same shapes, rates and rows (4,000 drawn ones; `--rows` for others). The encoder of the joint run is trained for as many passes over the rows as the two
+The three runs have the same shapes, rates and rows (4,000 drawn ones of SNIPS, all of ATIS; `--rows` for others). The encoder of the joint run is trained for as many passes over the rows as the two
 encoders of the single runs together (`--joint-passes`), so that both sides cost the same training. Scores are those of the int8 files on the
 dev rows of SNIPS or the test rows of ATIS, which took no part in training; sizes and times are those of the same files.
 """
@@ -34,14 +34,16 @@ class WordSet(NamedTuple):
         scored: Name of the file of rows on which students are scored.
         tokens: Longest text in tokens.
         passes: Passes over the rows, of teachers and students of one head.
+        rows: Training rows that are drawn; some tags of ATIS are in few rows, so that all are needed.
     """
 
     scored: str
     tokens: int
     passes: int
+    rows: int
 
 
-SETS = {"snips": WordSet("dev", 48, 2), "atis": WordSet("test", 64, 4)}
+SETS = {"snips": WordSet("dev", 48, 2, 4000), "atis": WordSet("test", 64, 4, 4456)}
 
 
 def write_rows(source: Path, scored: str, rows: int) -> Path:
@@ -116,7 +118,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="folder of the shared data sets")
     parser.add_argument("folder", type=Path, help="folder for the runs")
     parser.add_argument("--set", choices=SETS, default="snips")
-    parser.add_argument("--rows", type=int, default=4000, help="training rows")
+    parser.add_argument("--rows", type=int, help="training rows; default 4,000 of SNIPS and all of ATIS")
     parser.add_argument("--seeds", type=int, nargs="+", default=[7])
     parser.add_argument("--joint-passes", type=int, help="default: as many as both single runs together")
     parser.add_argument("--table", action="store_true", help="train nothing")
@@ -124,14 +126,15 @@ def main() -> None:
     work, words = options.folder.resolve(), SETS[options.set]
     work.mkdir(parents=True, exist_ok=True)
     write_words(options.data.resolve(), work)
-    data = write_rows(work / WORDS_FOLDER / options.set, words.scored, options.rows)
+    rows = options.rows or words.rows
+    data = write_rows(work / WORDS_FOLDER / options.set, words.scored, rows)
     passes = dict.fromkeys(SIDES, words.passes) | {"both": options.joint_passes or 2 * words.passes}
     runs = [
         (seed, side, work / f"{data.name}-{side}-{passes[side]}-{seed}") for seed in options.seeds for side in SIDES
     ]
     for seed, side, folder in [] if options.table else runs:
         run_side(side, words, data, folder, seed, passes[side])
-    print(f"{options.set}; {describe_machine().summary}; {options.rows:,} training rows")
+    print(f"{options.set}; {describe_machine().summary}; {rows:,} training rows")
     print("| run | passes | seed | intent: teacher, int8 (accuracy) | slots: teacher, int8 (span F1) | MB | p50, ms |")
     print("|---|---:|---:|---|---|---:|---:|")
     for seed, side, folder in runs:

@@ -6,10 +6,10 @@ transformers.
 
 The weight of a token is the length of its row, as in SIF (Arora et al. 2017, "A Simple but Tough-to-Beat Baseline for
 Sentence Embeddings") and model2vec. The rows of special tokens are zeros and stay so, and the mean is scaled to a fixed
-length, so that neither they nor padding change an answer. Of a pair u and v, the head reads u, v, |u - v| and u * v
+length, so that neither they nor padding change the answer for a text. Of a pair u and v, the head reads u, v, |u - v| and u * v
 (Reimers and Gurevych 2019, arXiv 1908.10084); ``token_type_ids`` tell the two apart. Where each token has an answer, windows over
-three tokens each are added to the token's own vector, as in convolutional taggers (Collobert et al. 2011, "Natural Language Processing (Almost) from
-Scratch").
+three tokens each are added to the token's own vector, as in convolutional taggers (Collobert et al. 2011, "Natural Language
+Processing (Almost) from Scratch"); they read special tokens as places without a vector of their own.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ _BLOCK = 32
 """Numbers of a row that share a scale in tables of 4 bits."""
 _SIF = 1e-4
 """Probability of a token whose weight is halved, as in model2vec."""
+_WINDOWS = 4
+"""Windows of students with an answer for each token, which see nine tokens; fewer lost tags (`lab/static_tags.py`)."""
 _TABLE_SCALE = 0.25
 """Root mean square of the numbers in a new table, about that of a teacher's states."""
 _SHORTEST = 1e-4
@@ -63,8 +65,8 @@ class StaticConfig(PreTrainedConfig):  # type: ignore[misc]
         embedding_size: Width of the table: how many numbers each token's row has.
         hidden_size: Width of token states: that of the teacher for embeddings, else that of the table.
         intermediate_size: Width of the head.
-        windows: Windows over neighbouring tokens, one behind the other, where each token has an answer; each adds the nearest
-            two tokens to those that an answer depends on.
+        windows: Windows over neighbouring tokens, one behind the other; each adds the next token on both sides to those that a
+            token's state depends on. 0 unless each token has an answer.
         type_vocab_size: 2 if the model takes pairs of texts, else 0.
         word_dropout: Share of the tokens that training leaves out of the mean; of the numbers of their vectors where each
             token has an answer.
@@ -78,7 +80,7 @@ class StaticConfig(PreTrainedConfig):  # type: ignore[misc]
     hidden_size: int = DEFAULT_DIMENSIONS
     intermediate_size: int = 512
     num_hidden_layers: int = 0
-    windows: int = 4
+    windows: int = 0
     type_vocab_size: int = 0
     hidden_act: str = "relu"
     classifier_dropout: float | int = 0.3
@@ -120,7 +122,10 @@ class StaticPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
 
 
 class StaticModel(StaticPreTrainedModel):
-    """The table without a head: from token ids [B, L] to token states [B, L, hidden_size], zeros at special tokens."""
+    """The table and its windows, without a head: from token ids [B, L] to token states [B, L, hidden_size].
+
+    Without windows the states of special tokens are zeros.
+    """
 
     def __init__(self, config: StaticConfig) -> None:
         super().__init__(config)
@@ -128,6 +133,8 @@ class StaticModel(StaticPreTrainedModel):
         self.layers = nn.ModuleList()
         projected = config.hidden_size != config.embedding_size
         self.projection = nn.Linear(config.embedding_size, config.hidden_size, bias=False) if projected else None
+        width = config.hidden_size
+        self.windows = nn.ModuleList(nn.Linear(3 * width, width) for _ in range(config.windows))
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -140,14 +147,31 @@ class StaticModel(StaticPreTrainedModel):
         self.embeddings["word_embeddings"] = value
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any) -> BaseModelOutput:
-        """Look up the vectors of the tokens. Neighbours and positions change nothing, so that the mask is not read."""
+        """Look up the vectors of the tokens; windows add what the tokens beside each say.
+
+        Without windows neighbours change nothing, so that the mask is not read.
+        """
         states = self.embeddings["word_embeddings"](input_ids)
         if self.training:  # no gradient, so that the rows of special tokens stay zeros
             special = torch.tensor(self.config.special_ids, device=input_ids.device)
             states = states * (~torch.isin(input_ids, special))[:, :, None]
         if self.projection is not None:
             states = self.projection(states)
-        return BaseModelOutput(last_hidden_state=states)
+        return BaseModelOutput(last_hidden_state=self._read_windows(states, attention_mask) if self.windows else states)
+
+    def _read_windows(self, states: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """Add to each token's state [B, L, H] what the windows read in it and the tokens beside it; zeros where the mask is 0."""
+        states = F.dropout(states, self.config.word_dropout, self.training)
+        # masked before each window: a text's last tokens would otherwise depend on whether padding follows
+        mask = (
+            torch.ones_like(states[:, :, :1]) if attention_mask is None else attention_mask[:, :, None].to(states.dtype)
+        )
+        states = states * mask
+        for window in self.windows:
+            around = F.pad(states, (0, 0, 1, 1))
+            read = window(torch.cat([around[:, :-2], states, around[:, 2:]], -1))
+            states = (states + F.relu(read)) * mask
+        return states
 
 
 class StaticForSequenceClassification(StaticPreTrainedModel):
@@ -183,31 +207,20 @@ class StaticForSequenceClassification(StaticPreTrainedModel):
 
 
 class StaticForTokenClassification(StaticPreTrainedModel):
-    """A table, windows over neighbouring tokens, and a head of two linear layers for each token."""
+    """A table with windows over neighbouring tokens, and a head of two linear layers for each token."""
 
     def __init__(self, config: StaticConfig) -> None:
         super().__init__(config)
         self.num_labels = config.num_labels
         self.static = StaticModel(config)
-        self.word_dropout = nn.Dropout(config.word_dropout)
-        width = config.hidden_size
-        self.windows = nn.ModuleList(nn.Linear(3 * width, width) for _ in range(config.windows))
-        self.dense = nn.Linear(width, config.intermediate_size)
+        self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.classifier = nn.Linear(config.intermediate_size, config.num_labels)
         self.post_init()
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any) -> TokenClassifierOutput:
         """Compute the logits [B, L, labels] of tokens from their own vectors and those of `windows` tokens on each side."""
-        states = self.word_dropout(self.static(input_ids).last_hidden_state)
-        mask = (
-            torch.ones_like(states[:, :, :1]) if attention_mask is None else attention_mask[:, :, None].to(states.dtype)
-        )
-        for window in self.windows:
-            around = F.pad(states, (0, 0, 1, 1))
-            read = window(torch.cat([around[:, :-2], states, around[:, 2:]], -1))
-            # masked, since padding would otherwise learn of the text beside it, and the text of padding from the next window
-            states = (states + F.relu(read)) * mask
+        states = self.static(input_ids, attention_mask).last_hidden_state
         return TokenClassifierOutput(logits=self.classifier(self.dropout(F.relu(self.dense(states)))))
 
 
@@ -311,6 +324,7 @@ def draw_static_student(
         embedding_size=dimensions,
         hidden_size=width if embeds else dimensions,
         type_vocab_size=2 if pairs and not embeds else 0,
+        windows=_WINDOWS if task.name is TaskName.TOKEN_CLASSIFICATION else 0,
         problem_type=teacher.config.problem_type,
         id2label=teacher.config.id2label,
         label2id=teacher.config.label2id,
@@ -326,7 +340,7 @@ _CLASSES = {
     TaskName.FEATURE_EXTRACTION: StaticModel,
     TaskName.TOKEN_CLASSIFICATION: StaticForTokenClassification,
 }
-"""Classes of the tasks that do not have one answer for a text."""
+"""Classes of the tasks whose head is not that of one answer for a text."""
 
 
 def _default_dimensions(teacher: Any, task: Task) -> int:

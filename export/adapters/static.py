@@ -1,4 +1,4 @@
-"""Wrap a static student for export: it has no layers to rewrite, only a lookup, a mean and two products."""
+"""Wrap a static student for export: it has no layers to rewrite, only a lookup, a mean or windows over neighbours, and a small head."""
 
 from __future__ import annotations
 

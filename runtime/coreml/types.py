@@ -329,7 +329,8 @@ def convert_to_half(value: NDArray[np.float32]) -> NDArray[np.float16]:
 
 def _find_torch(value: NDArray[np.float32]) -> Any:
     """Return the module torch if something else has imported it, and it converts an array faster than numpy; else None."""
-    return sys.modules.get("torch") if value.size >= _FEWEST_FOR_TORCH and value.flags.writeable else None
+    torch = sys.modules.get("torch") if value.size >= _FEWEST_FOR_TORCH and value.flags.writeable else None
+    return torch if hasattr(torch, "from_numpy") else None  # another thread may be importing it
 
 
 def _split_for_torch(torch: Any, value: NDArray[np.generic]) -> Any:

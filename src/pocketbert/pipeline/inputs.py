@@ -208,7 +208,10 @@ class Inputs:
         has_layers = self.model.family.has_layers if student is None else student.layers != 0
         written = self.recipe.quantize.written(self.recipe.export.formats) or ()
         if not has_layers and any(runtime in (Runtime.NPU, Runtime.QNN) for _, _, runtime in written):
-            what = "a model without layers has no files for npu and qnn: in integers, the mean of its vectors is lost."
+            what = (
+                "a model without layers has no files for npu and qnn: in integers, the mean of its vectors is lost, and tags "
+                "were not tried."
+            )
             raise InputError(
                 Problem("quantize.files", what, "Leave them out: a processor takes less than a millisecond.")
             )

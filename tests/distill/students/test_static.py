@@ -124,8 +124,10 @@ def test_pairs_are_told_apart_by_their_segments(pair_student: Any) -> None:
 
 
 def test_a_tag_depends_on_the_tokens_inside_its_windows_and_on_no_padding(tagger: Any) -> None:
-    reach, text = tagger.config.windows, [7, 9, 30, 12, 8, 11, 14, 21, 33, 25, 17, 19]
+    reach, text = len(tagger.static.windows), [7, 9, 30, 12, 8, 11, 14, 21, 33, 25, 17, 19]
     plain = answer(tagger, [CLS, *text, SEP])
+    with torch.no_grad():  # as in a file whose table does not hold exact zeros
+        tagger.get_input_embeddings().weight[PAD] = 0.5
     torch.testing.assert_close(answer(tagger, [CLS, *text, SEP], padding=5)[:, : len(text) + 2], plain)
     changed = answer(tagger, [CLS, 40, *text[1:], SEP])
     moved = (changed - plain).abs().amax(-1)[0] > 1e-6
@@ -137,11 +139,11 @@ def test_a_tag_depends_on_the_tokens_inside_its_windows_and_on_no_padding(tagger
 @torch.no_grad()
 def test_a_window_is_a_product_with_the_token_and_the_two_beside_it(tagger: Any) -> None:
     model = tagger
-    del model.windows[1:]
+    del model.static.windows[1:]
     row = [CLS, 7, 9, 30, SEP]
     table = model.get_input_embeddings().weight[row]
     left, right = torch.cat([torch.zeros(1, 16), table[:-1]]), torch.cat([table[1:], torch.zeros(1, 16)])
-    read = torch.relu(model.windows[0](torch.cat([left, table, right], -1)))
+    read = torch.relu(model.static.windows[0](torch.cat([left, table, right], -1)))
     expected = model.classifier(torch.relu(model.dense(table + read)))
     torch.testing.assert_close(answer(model, row)[0], expected)
 
@@ -222,6 +224,15 @@ def test_embeddings_are_as_wide_as_the_teachers_and_begin_near_them(teacher: Any
 
 
 # --- what cannot be ---------------------------------------------------------------------------------------------------
+
+
+def test_a_new_head_keeps_the_windows(tagger: Any, teacher: Any, tmp_path: Any) -> None:
+    from pocketbert.core.data.labels import Labels
+
+    save_model(tagger, teacher[1], Labels(("a", "b", "c")), 40, tmp_path)
+    opened = load_model(open_model_folder(str(tmp_path)), TAG, Labels(("x", "y")), new_head=True)
+    own, kept = tagger.static.state_dict(), opened.static.state_dict()
+    assert sum("windows" in name for name in kept) == 2 * 4 and all(torch.equal(own[k], kept[k]) for k in kept)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ _LEARNT, _KEPT, _OVERFITTED, _SURE = 0.95, 0.97, 0.1, 0.03
 
 
 _Figure = Annotated[float, BeforeValidator(lambda value: nan if value is None else value)]
-"""A number that may be NaN, which JSON files hold as null."""
+"""A number; NaN and infinity, which JSON files hold as null, are read as NaN."""
 
 
 class DiagnosedGroup(BaseModel):

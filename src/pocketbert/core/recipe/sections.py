@@ -207,7 +207,7 @@ class Stage(Updates):
 
     @property
     def by_text(self) -> bool:
-        """Whether the stage compares teacher and student by outputs for whole texts only, not for single tokens."""
+        """Whether the stage compares teacher and student by outputs only, and by no states of single tokens."""
         return False
 
     @property

@@ -110,7 +110,7 @@ class TaskStage(Stage, Optimisation):
 
     @property
     def by_text(self) -> bool:
-        """Whether the stage compares neither hidden states nor attention, and so only outputs for whole texts."""
+        """Whether the stage compares outputs only, neither hidden states nor attention."""
         return not (self.signals.hidden or self.signals.attention)
 
     def is_taught(self, task: TaskName) -> bool:

@@ -296,7 +296,9 @@ def list_static_problems(student: StudentSection, task: TaskName, stages: Sequen
         return []
     problems, tasks = [], (*_TEXT_TASKS, TaskName.TOKEN_CLASSIFICATION, TaskName.FEATURE_EXTRACTION)
     if task not in tasks:
-        problems.append(f"student.layers: 0 is for {', '.join(tasks)}, not for {task}: give the student layers")
+        problems.append(
+            f"student.layers: 0 is for {', '.join(tasks)}, not for {task}, which needs the whole text at each token: give the student layers"
+        )
     return problems + [
         f"distill.{number}: a student without layers learns outputs only: set method: task with "
         "signals: {logits: 1, hidden: 0, attention: 0}"

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pocketbert.core.families.family import IDS_MASK_TYPES, Family, TokenizerKind
 from pocketbert.core.types import Signal
 
-_NO_LAYERS = "it has no layers, whose states could be compared"
-_FEW_TOKENS = "it reads the mean of a text or a few tokens beside each other, and the task asks for more"
+_NO_LAYERS = "it has no layers with states to compare"
+_FEW_TOKENS = (
+    "it reads the mean of a text, or the tokens beside each one, and the task needs the whole text at each token"
+)
 
 ROW = Family(
     name="static-embeddings",
@@ -33,7 +35,7 @@ ROW = Family(
         "student.init: pruned is refused: it has no feed-forward neurons",
         "no several heads: its class has one head",
         "no rewrite for Apple's Neural Engine (export.coreml.layout: ane), and no files for npu and qnn: in "
-        "integers, the mean of its vectors is lost",
+        "integers, the mean of its vectors is lost, and tags were not tried",
         "transformers has no class for it: a phone folder's model.safetensors opens with PocketBERT only",
     ),
     adapter="static",
