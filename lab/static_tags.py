@@ -102,9 +102,8 @@ def train(student: Tagger, ids: Tensor, mask: Tensor, gold: Tensor, targets: Ten
             logits = student(ids[rows, :longest], mask[rows, :longest])
             places = gold[rows, :longest] != IGNORED
             own, labels, wanted = logits[places], gold[rows, :longest][places], targets[rows, :longest][places]
-            soft = F.kl_div(
-                F.log_softmax(own / TEMPERATURE, -1), F.log_softmax(wanted / TEMPERATURE, -1), log_target=True, reduction="batchmean"
-            )  # fmt: skip
+            warm, known = own / TEMPERATURE, F.log_softmax(wanted / TEMPERATURE, -1)
+            soft = F.kl_div(F.log_softmax(warm, -1), known, log_target=True, reduction="batchmean")
             loss = F.cross_entropy(own, labels) + TEMPERATURE**2 * soft
             optimiser.zero_grad()
             loss.backward()

@@ -177,9 +177,13 @@ MIDDLES = (HALVES[:-1] + HALVES[1:]) / 2
 LARGE = np.array([65504, 65519.9, 65520, -1e9, 1e30, np.nan, np.inf, -0.0], np.float32)
 DRAWN = np.random.default_rng(1).normal(scale=3e4, size=(40, 50, 60)).astype(np.float32)
 LAYOUTS = [
-    DRAWN.transpose(1, 2, 0), DRAWN.transpose(0, 2, 1)[:1], DRAWN[::-1, ::2], DRAWN[:, 10:30].swapaxes(0, 1), np.resize(LARGE, (70, 80)),
+    DRAWN.transpose(1, 2, 0),
+    DRAWN.transpose(0, 2, 1)[:1],
+    DRAWN[::-1, ::2],
+    DRAWN[:, 10:30].swapaxes(0, 1),
+    np.resize(LARGE, (70, 80)),
     np.broadcast_to(DRAWN[:1], DRAWN.shape),
-]  # fmt: skip
+]
 """Arrays whose numbers lie in memory in another order, or with gaps, or once for many places."""
 
 
