@@ -2,8 +2,8 @@
 
 Run: python lab/static_tags.py RUN SHARED_DATA SET [--epochs 20] [--seeds 7 8]      # SET: atis, snips or wnut17
 
-RUN is the folder of a run of `lab/kept.py` with that set (``atis-slots-7``), whose teacher is used. The student is not one of PocketBERT's: it is
-built here to decide whether it should be. Its table starts as that of `student: {layers: 0}`; convolutions of three tokens, each with its own
+RUN is the folder of a run of `lab/kept.py` with that set (``atis-slots-7``), whose teacher is used. The student is a sketch
+of what `student: {layers: 0}` has become for tags, made to choose how many tokens it sees. Its table starts as that of `student: {layers: 0}`; convolutions of three tokens, each with its own
 place as the centre, see 1, 3, 5 or 9 tokens; a hidden layer and the labels follow. It learns the teacher's logits and the gold
 tags. The strict span F1 of both is measured in torch, fp32, on the test (SNIPS: dev) rows.
 """

@@ -50,7 +50,6 @@ def test_there_is_an_answer_above_for_every_task() -> None:
     assert len({type(a) for a, _ in ANSWERS}) == len(TASKS)
 
 
-@pytest.mark.slow
 def test_predict_from_python_with_pairs(
     tmp_path: Path,
     make_classifier: Callable[..., Any],

@@ -27,6 +27,7 @@ from pocketbert.runtime.coreml.types import (
     ListType,
     TensorType,
     ValueType,
+    convert_to_half,
     read_type,
     round_half,
 )
@@ -298,7 +299,7 @@ class _ProgramReader:
         if kind.dtype is not Dtype.FP16:
             return value.astype(kind.dtype.numpy, copy=False)
         if self._only_gathered(name) and (exact or self._rounds):
-            return value.astype(np.float16)  # rounds as `round_half`; the table is never in memory rounded to float32
+            return convert_to_half(value)  # the table is never in memory rounded to float32
         return value if exact or not self._rounds else round_half(np.ascontiguousarray(value, np.float32))
 
     def _only_gathered(self, name: str) -> bool:

@@ -295,10 +295,7 @@ def round_half(value: NDArray[np.float32]) -> NDArray[np.float32]:
     if not value.ndim:  # numpy answers with scalars, which cannot be written to
         return value.astype(np.float16).astype(np.float32)
     if (torch := _find_torch(value)) is not None:
-        rounded = np.empty_like(value)
-        for numbers, target in zip(_split_for_torch(torch, value), _split_for_torch(torch, rounded), strict=True):
-            target.copy_(numbers.half())
-        return rounded
+        return _write_half(torch, value, np.empty_like(value))
     if value.size > _ROUNDED_AT_ONCE and len(value) > 1:  # the bits of a large table need as much memory as the table
         rounded, count = np.empty_like(value), max(1, _ROUNDED_AT_ONCE * len(value) // value.size)
         for start in range(0, len(value), count):
@@ -321,10 +318,7 @@ def convert_to_half(value: NDArray[np.float32]) -> NDArray[np.float16]:
     """Convert float32 numbers to fp16, halves to even: ``value.astype(float16)``, by torch if it is imported."""
     if (torch := _find_torch(value)) is None:
         return value.astype(np.float16)
-    converted = np.empty_like(value, np.float16)
-    for numbers, target in zip(_split_for_torch(torch, value), _split_for_torch(torch, converted), strict=True):
-        target.copy_(numbers)
-    return converted
+    return _write_half(torch, value, np.empty_like(value, np.float16))
 
 
 def _find_torch(value: NDArray[np.float32]) -> Any:
@@ -333,7 +327,11 @@ def _find_torch(value: NDArray[np.float32]) -> Any:
     return torch if hasattr(torch, "from_numpy") else None  # another thread may be importing it
 
 
-def _split_for_torch(torch: Any, value: NDArray[np.generic]) -> Any:
-    """Return the numbers of an array, in the order in memory, as torch tensors that share its memory and that one thread converts."""
-    flat = torch.from_numpy(value.ravel(order="K"))
-    return flat.split(_ROUNDED_BY_TORCH) if value.size > _ROUNDED_BY_TORCH else (flat,)
+def _write_half(torch: Any, value: NDArray[np.float32], target: NDArray[Any]) -> NDArray[Any]:
+    """Write float32 numbers, rounded to fp16 by torch in one thread, into an array of the same layout, and return it."""
+    # both in the order in memory, and sharing it
+    numbers, written = (torch.from_numpy(array.ravel(order="K")) for array in (value, target))
+    for start in range(0, value.size, _ROUNDED_BY_TORCH):
+        end = start + _ROUNDED_BY_TORCH
+        written[start:end].copy_(numbers[start:end].half())
+    return target

@@ -70,9 +70,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "change", [pytest.param(c, marks=() if c in ("label names", "tokenizer") else pytest.mark.slow) for c in CHANGES]
-)
+@pytest.mark.parametrize("change", CHANGES)
 def test_an_export_of_changed_files_is_not_finished_before(
     export: Cli, source: Path, output: Path, tmp_path: Path, change: str
 ) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from pocketbert import ExportOptions, api, load
 from pocketbert.core.predict.answers import Spans
 from pocketbert.core.types import Status
@@ -15,7 +13,6 @@ from support.tiny import tiny_classifier, write_own_tokenizer
 TEXT = "set an alarm for six"
 
 
-@pytest.mark.slow
 def test_parts_of_speech(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     told = write_own_tokenizer(tmp_path / "model", "bert")

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from pocketbert.core.data.labels import Labels
 from pocketbert.core.errors import InputError
 from pocketbert.core.families import find_family
 from pocketbert.core.models.checkpoints import load_model, save_model
@@ -43,8 +44,8 @@ def pair_student(teacher: Any) -> Any:
 
 
 @pytest.fixture
-def tagger(open_tiny: Callable[..., Any]) -> Any:
-    model, folder, tokenizer = open_tiny("bert", 2)
+def tagger(teacher: Any) -> Any:
+    model, folder, tokenizer = teacher
     return build_static_student(model, folder.family, tokenizer, TAG, 16, seed=1).eval()
 
 
@@ -203,9 +204,14 @@ def test_a_folder_whose_special_tokens_have_vectors_is_opened_without_them(
 
 
 def _labels(folder: Any) -> Any:
-    from pocketbert.core.data.labels import Labels
-
     return Labels(tuple(folder.labels))
+
+
+def test_a_new_head_keeps_the_windows(tagger: Any, teacher: Any, tmp_path: Any) -> None:
+    save_model(tagger, teacher[1], Labels(("a", "b", "c")), 40, tmp_path)
+    opened = load_model(open_model_folder(str(tmp_path)), TAG, Labels(("x", "y")), new_head=True)
+    own, kept = tagger.static.state_dict(), opened.static.state_dict()
+    assert sum("windows" in name for name in kept) == 2 * 4 and all(torch.equal(own[k], kept[k]) for k in kept)
 
 
 # --- embeddings -------------------------------------------------------------------------------------------------------
@@ -224,15 +230,6 @@ def test_embeddings_are_as_wide_as_the_teachers_and_begin_near_them(teacher: Any
 
 
 # --- what cannot be ---------------------------------------------------------------------------------------------------
-
-
-def test_a_new_head_keeps_the_windows(tagger: Any, teacher: Any, tmp_path: Any) -> None:
-    from pocketbert.core.data.labels import Labels
-
-    save_model(tagger, teacher[1], Labels(("a", "b", "c")), 40, tmp_path)
-    opened = load_model(open_model_folder(str(tmp_path)), TAG, Labels(("x", "y")), new_head=True)
-    own, kept = tagger.static.state_dict(), opened.static.state_dict()
-    assert sum("windows" in name for name in kept) == 2 * 4 and all(torch.equal(own[k], kept[k]) for k in kept)
 
 
 @pytest.mark.parametrize(

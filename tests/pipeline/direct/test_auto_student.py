@@ -131,10 +131,7 @@ def test_the_smallest_student_inside_the_limits_wins(
     assert {s.name for s in tried.students if s.estimated} == ({"layers-1"} if "narrow" in trained else set())
 
 
-@pytest.mark.parametrize(
-    ("metric", "chosen"),
-    [("accuracy", "static"), ("macro_f1", "layers-1"), pytest.param("mcc", "layers-1", marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("metric", "chosen"), [("accuracy", "static"), ("macro_f1", "layers-1"), ("mcc", "layers-1")])
 def test_students_are_compared_by_the_metric_of_the_recipe(
     metric: str,
     chosen: str,

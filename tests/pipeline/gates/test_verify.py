@@ -197,12 +197,7 @@ OPENED: dict[str, Changed] = {
 """The same, where the files can be opened."""
 
 
-IN_SHARDS = {"without vocab.txt", "the card is a link", "an unlisted file"}
-
-
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=pytest.mark.slow if case in IN_SHARDS else ()) for case in (*CLOSED, *OPENED)]
-)
+@pytest.mark.parametrize("case", [*CLOSED, *OPENED])
 def test_a_changed_folder_is_refused_and_damaged_files_are_not_opened(
     case: str, cli: Cli, phone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

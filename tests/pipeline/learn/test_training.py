@@ -421,7 +421,6 @@ def test_exporting_an_ib_bert_is_refused_before_anything_is_trained(
     assert not (tmp_path / "phone").exists()
 
 
-@pytest.mark.slow
 def test_a_general_student_serves_two_recipes_with_its_projection(
     write_recipe: Write, teachers: dict[str, Path], cli: Cli, tmp_path: Path
 ) -> None:

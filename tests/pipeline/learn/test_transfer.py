@@ -183,10 +183,7 @@ TEACHERS: list[tuple[TaskName, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "auto_class", "source"),
-    [*TEACHERS[:3], *(pytest.param(*row, marks=pytest.mark.slow) for row in TEACHERS[3:])],
-)
+@pytest.mark.parametrize(("name", "auto_class", "source"), TEACHERS)
 def test_every_task_learns_from_texts_alone(
     name: TaskName, auto_class: str, source: dict[str, Any], tiny_model: Callable[..., Path], cli: Cli, tmp_path: Path
 ) -> None:

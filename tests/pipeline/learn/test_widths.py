@@ -57,8 +57,8 @@ def write(tiny_model: Callable[..., Path], task: Task, tmp_path: Path) -> Write:
     [
         ((stage(labels=1),), NARROW, 16),
         ((stage(logits=1, hidden=1, attention=1), stage(labels=1)), NARROW, 32),
-        pytest.param((stage(logits=1),), {**NARROW, "init": "random", "heads": 2}, 32, marks=pytest.mark.slow),
-        pytest.param((stage(logits=1),), {"layers": 1}, 32, marks=pytest.mark.slow),
+        ((stage(logits=1),), {**NARROW, "init": "random", "heads": 2}, 32),
+        ((stage(logits=1),), {"layers": 1}, 32),
     ],
     ids=["order of pairs", "vectors, then order", "random", "teacher's width"],
 )

@@ -233,18 +233,7 @@ BROKEN: dict[str, tuple[str, Callable[[Path], object], str]] = {
 }
 
 
-IN_SHARDS = {
-    "no default prompt",
-    "another text of a prompt",
-    "other segments",
-    "the other side cut",
-    "left padding lost",
-}
-
-
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=pytest.mark.slow if case in IN_SHARDS else ()) for case in BROKEN]
-)
+@pytest.mark.parametrize("case", BROKEN)
 def test_a_broken_folder_fails(exported: Callable[[str], Path], cli: Cli, tmp_path: Path, case: str) -> None:
     kind, damage, gate = BROKEN[case]
     folder = Path(shutil.copytree(exported(kind), tmp_path / "phone"))

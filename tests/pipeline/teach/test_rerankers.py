@@ -76,15 +76,8 @@ def write_recipe(task: Task, folder: Path, named: dict[str, Any], signals: dict[
     )
 
 
-@pytest.mark.parametrize(
-    ("form", "term"),
-    [
-        pytest.param("pairs", "margins", marks=pytest.mark.slow),
-        ("pairs", "labels"),
-        ("triplets", "margins"),
-        pytest.param("triplets", "labels", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("form", ["pairs", "triplets"])
+@pytest.mark.parametrize("term", ["margins", "labels"])
 def test_a_student_learns_the_scores_that_a_reranker_wrote(
     form: str, term: str, reranker: Path, task: Task, cli: Cli, tmp_path: Path
 ) -> None:

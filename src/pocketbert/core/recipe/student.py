@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
+from pocketbert.core.families import STATIC_FAMILY, find_family
 from pocketbert.core.recipe.budget import LARGEST_MB, LARGEST_MS, SMALLEST_MS, BudgetSection
 from pocketbert.core.recipe.sections import Fraction, Section, Stage, StudentFamily
 from pocketbert.core.tasks import TaskName
@@ -294,10 +295,11 @@ def list_static_problems(student: StudentSection, task: TaskName, stages: Sequen
     """Return sentences, with the fix, about a task or stages that a student without layers cannot have; empty for others."""
     if student.layers != 0:
         return []
-    problems, tasks = [], (*_TEXT_TASKS, TaskName.TOKEN_CLASSIFICATION, TaskName.FEATURE_EXTRACTION)
-    if task not in tasks:
+    problems, refused = [], find_family(STATIC_FAMILY).invalid_tasks
+    if task in refused:
+        allowed = ", ".join(name for name in TaskName if name not in refused)
         problems.append(
-            f"student.layers: 0 is for {', '.join(tasks)}, not for {task}, which needs the whole text at each token: give the student layers"
+            f"student.layers: 0 is for {allowed}, not for {task} ({refused[task]}): give the student layers"
         )
     return problems + [
         f"distill.{number}: a student without layers learns outputs only: set method: task with "
