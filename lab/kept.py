@@ -116,6 +116,9 @@ SETS = {
     "snips slots": KeptSet(TAGS, "words/snips", WORDS, "dev", settings=trained("epochs: 2", "epochs: 2", 48)),
     "atis intents": KeptSet(PLAIN, "words/atis", {"text": "text", "label": "intent"}, "test", "dev", settings=trained("epochs: 4", "epochs: 4", 64)),
     "atis slots": KeptSet(TAGS, "words/atis", WORDS, "test", "dev", settings=trained("epochs: 4", "epochs: 4", 64)),
+    "atis slots vocabulary": KeptSet(
+        TAGS, "words/atis", WORDS, "test", "dev", settings=(*trained("epochs: 4", "epochs: 4", 64), "student.vocabulary={}"),
+    ),
     "sst2": KeptSet("sst2", "sst2", {}, "dev"),
     "stsb": KeptSet(
         "stsb", "stsb", {**PAIRS, "label": "score"}, "test", "dev",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from pocketbert import api
 from pocketbert.core.compare.diagnosis import ComparedAnswers, StudentDiagnosis, diagnose_answers
 from pocketbert.core.data.labels import Labels
 from pocketbert.core.heads import AnswerSettings, Head, make_head
+from pocketbert.core.heads.head import IGNORED_LABEL
 from pocketbert.core.predict.examples import Example, GoldAnswer
 from pocketbert.core.predict.predictor import Matrix
 from pocketbert.core.predict.spans import Span
@@ -182,3 +184,22 @@ def test_agreement_is_that_of_the_task(tokenizer: TextTokenizer) -> None:
         read = StudentDiagnosis.model_validate_json(found.model_dump_json())  # NaN is null in the file
         for diagnosis in (found, read):
             assert diagnosis.overall.agreement == pytest.approx(wanted, nan_ok=True), task
+
+
+def test_tags_are_compared_word_by_word_where_the_student_splits_words_otherwise(
+    tokenizer: TextTokenizer, tmp_path: Path
+) -> None:
+    write_wordpiece(tmp_path, [piece for piece in vocabulary() if piece != "lamp"])
+    smaller, names = TextTokenizer(tmp_path, 64), ("O", "B-place", "I-place")
+    own = make_head(task_of(TaskName.TOKEN_CLASSIFICATION), Labels(names), AnswerSettings())
+    example = Example("lamp song timer", None, (Span(0, 4, "place"),), 1)
+    rows, student_rows = (own.prepare([example], reader, "test") for reader in (tokenizer, smaller))
+    assert len(student_rows.encoded[0]) > len(rows.encoded[0]) == 5
+    tags = []
+    for prepared, of_words in ((rows, (1, 0, 1)), (student_rows, (1, 0, 2))):
+        first = np.flatnonzero(prepared.targets["labels"][0] != IGNORED_LABEL)
+        tags.append(np.zeros((len(prepared.encoded[0]), 1), np.float32))
+        tags[-1][first, 0] = of_words
+    answers = ComparedAnswers(rows, student_rows, [tags[0]], [tags[1]])
+    found = diagnose_answers(own, names, answers, None, np.ones(tokenizer.vocabulary_size), {})
+    assert found.overall.agreement == 0.5

@@ -201,19 +201,19 @@ def _score_group(
         flat = [matrix for own in chosen[-1] for matrix in own]
         with np.errstate(invalid="ignore", divide="ignore"):
             scores.append(head.score(flat, rows.only(examples)).value)
-    words = [[np.asarray(v) != IGNORED_LABEL for v in _labels_of(answers.rows, i)] for i in examples]
-    agreement = _agreement(head, labels, chosen[0], chosen[1], words)
+    if head.task.labels is LabelKind.SPANS:
+        chosen = [_take_words(rows, own, examples) for (rows, _), own in zip(pairs, chosen, strict=True)]
+    agreement = _agreement(head, labels, chosen[0], chosen[1])
     return DiagnosedGroup(
         by=by, name=name, rows=len(examples), teacher=scores[0], student=scores[1], agreement=agreement
     )
 
 
-def _labels_of(rows: Prepared, example: int) -> list[NDArray[np.int64]]:
-    """Return the token labels of each row of an example; an empty list for tasks that do not label tokens."""
-    labels = rows.targets.get("labels")
-    if labels is None or isinstance(labels, np.ndarray):
-        return []
-    return [labels[int(r)] for r in np.flatnonzero(rows.owner == example)]
+def _take_words(rows: Prepared, answers: Sequence[Sequence[Matrix]], examples: Sequence[int]) -> list[list[Matrix]]:
+    """Return, for each example, the answer to the first token of each word, which both models have however they split words."""
+    labels = rows.targets["labels"]
+    words = [[np.asarray(labels[int(r)]) != IGNORED_LABEL for r in np.flatnonzero(rows.owner == i)] for i in examples]
+    return [[m[first] for m, first in zip(own, marks, strict=True)] for own, marks in zip(answers, words, strict=True)]
 
 
 def _agreement(
@@ -221,7 +221,6 @@ def _agreement(
     labels: Sequence[str],
     teacher: Sequence[Sequence[Matrix]],
     student: Sequence[Sequence[Matrix]],
-    words: Sequence[Sequence[NDArray[np.bool_]]],
 ) -> float:
     """Return how far the student gives the teacher's answers: 1 if always, NaN if there is nothing to compare.
 
@@ -233,16 +232,15 @@ def _agreement(
     Args:
         head: The task's head.
         labels: Label names in the order of the outputs.
-        teacher: The teacher's output matrices, a list for each example.
-        student: The student's output matrices, a list for each example.
-        words: For each example and row, which tokens are the first of a word.
+        teacher: The teacher's output matrices, a list for each example; for labels of words those of the words alone.
+        student: The student's output matrices, likewise.
     """
     kind = head.task.labels
     if kind is LabelKind.SCORE:
         numbers = [np.array([m[0, 0] for own in model for m in own]) for model in (teacher, student)]
         return pearson(*numbers) if len(teacher) > 2 else float("nan")
     equal = total = 0.0
-    for ours, theirs, first in zip(student, teacher, words, strict=True):
+    for ours, theirs in zip(student, teacher, strict=True):
         if kind in (LabelKind.NAME, LabelKind.CHOICE):
             same = np.concatenate(ours, -1).argmax() == np.concatenate(theirs, -1).argmax()
             equal, total = equal + bool(same), total + 1
@@ -250,7 +248,10 @@ def _agreement(
             given, wanted = ours[0] > 0, theirs[0] > 0
             equal, total = equal + int((given & wanted).sum()), total + int((given | wanted).sum())
         elif kind is LabelKind.SPANS:
-            given, wanted = ours[0][first[0], 0], theirs[0][first[0], 0]
+            both = min(
+                len(ours[0]), len(theirs[0])
+            )  # a model that splits words into more pieces cuts a long text earlier
+            given, wanted = ours[0][:both, 0], theirs[0][:both, 0]
             outside = labels.index(OUTSIDE) if OUTSIDE in labels else -1
             marked = (given != outside) | (wanted != outside)
             equal, total = equal + int((given == wanted)[marked].sum()), total + int(marked.sum())

@@ -37,7 +37,7 @@ from pocketbert.pipeline.formats.base import (
 )
 from pocketbert.pipeline.inputs import Inputs
 from pocketbert.pipeline.learn import training
-from pocketbert.pipeline.learn.finishing import TrainedModel, answer_validation, read_training
+from pocketbert.pipeline.learn.finishing import TrainedModel, answer_validation, read_training, save_trained
 from pocketbert.pipeline.make import model_files
 from pocketbert.pipeline.make.measuring import measure
 from pocketbert.pipeline.reference import load_reference_model, project_text_batches
@@ -53,6 +53,7 @@ CONFIDENCE = 0.8
 """Share of the resamples in an interval. A tenth lies below its lower end, which has to reach what must be kept."""
 TIMED_TEXTS = 100
 _FIGURES_FILE = "figures.json"
+_PRUNED_FOLDER = "pruned"
 _MOST_ROWS = 3000
 """Most validation rows on which students are compared."""
 
@@ -174,7 +175,14 @@ class StudentTrials:
         if student[0].vector is not None:
             teacher, student, metric = *_as_cosines(teacher, student), MEAN_COSINE
         change = compare_scores(teacher, student, metric, sibling.recipe.seed, confidence=CONFIDENCE)
-        size, p50 = self._measure_file(sibling.recipe, folder, at.work) if measures else (None, None)
+        size, p50 = None, None
+        if measures:
+            if sibling.recipe.prunes_vocabulary:  # which its stage has not done
+                folder = at.work / _PRUNED_FOLDER
+                remove(folder)
+                folder.mkdir()
+                save_trained(trained, folder)
+            size, p50 = self._measure_file(sibling.recipe, folder, at.work)
         figures = StudentFigures(
             metric=change.metric,
             score=change.new,

@@ -290,15 +290,7 @@ def score_and_save(trained: TrainedModel, destination: Path, teacher: Path | Non
         print_note(f"  {metric.name} on eval (torch): {metric.format(score.value)}{more}")
         if teacher is None and recipe.head_columns:
             score = _score_column(recipe, data, of_model=score)
-    form = recipe.export.form or TEXT_ONLY
-    entities = apply_form(model, trained.source, form, recipe.export.entities)
-    if entities:
-        write_json(destination / ENTITIES_FILE, {"entities": entities})
-    save_model(model, trained.source, data.labels, trained.length, destination, form, task.score)
-    if task.name is TaskName.FEATURE_EXTRACTION:
-        write_modules(destination, trained.pooling, model.config.hidden_size, trained.length)
-        if trained.pooling.dimensions:
-            write_dimensions(destination, trained.pooling.dimensions)
+    save_trained(trained, destination)
     training = Training(
         parameters=sum(p.numel() for p in model.parameters()),
         curves=[*trained.curves],
@@ -308,6 +300,20 @@ def score_and_save(trained: TrainedModel, destination: Path, teacher: Path | Non
         seeds=[*trained.seeds],
     )
     write_json(destination / _TRAINING_FILE, json.loads(training.model_dump_json()))
+
+
+def save_trained(trained: TrainedModel, destination: Path) -> None:
+    """Write the folder of a trained model, in the export form that the recipe names: weights, tokenizer, labels, pooling."""
+    model, data, recipe = trained.model, trained.data, trained.recipe
+    form = recipe.export.form or TEXT_ONLY
+    entities = apply_form(model, trained.source, form, recipe.export.entities)
+    if entities:
+        write_json(destination / ENTITIES_FILE, {"entities": entities})
+    save_model(model, trained.source, data.labels, trained.length, destination, form, data.head.task.score)
+    if data.head.task.name is TaskName.FEATURE_EXTRACTION:
+        write_modules(destination, trained.pooling, model.config.hidden_size, trained.length)
+        if trained.pooling.dimensions:
+            write_dimensions(destination, trained.pooling.dimensions)
 
 
 def column_settings(recipe: Recipe, data: RunData) -> ColumnSettings:

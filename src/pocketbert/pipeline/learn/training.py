@@ -569,24 +569,20 @@ def make_student(learning: Learning, last: Path, at: StepPaths, seeds: Sequence[
 
 
 def _finish_student(learning: Learning, state: StudentState, at: StepPaths, seeds: Sequence[SeedScore] = ()) -> None:
-    """Prune the trained student's vocabulary if the recipe asks for that, score it on eval, and write its folder."""
+    """Score the trained student on eval, and write its folder."""
     trained = replace(_open_student(learning, state), seeds=tuple(seeds))
-    section = learning.recipe.student
-    if section is not None and section.vocabulary is not None and current_process().main:
-        assert learning.vocabulary is not None
-        trained = with_vocabulary(trained, learning.vocabulary)
     score_and_save(trained, at.output, learning.teacher_folder)
     if current_process().main:
         write_carried(state.carried, at.output)
 
 
 def _open_student(learning: Learning, state: StudentState) -> TrainedModel:
-    """Return the trained student with the task's head; it computes attention with sdpa where it can."""
+    """Return the trained student with the task's head, and with the vocabulary that the recipe leaves it; attention is sdpa where it can be."""
     from pocketbert.distill.methods.task import add_carried_projection
 
     student = _make_task_student(learning, state)
     student.set_attn_implementation("sdpa" if student._supports_sdpa else "eager")
-    return TrainedModel(
+    trained = TrainedModel(
         student,
         learning.recipe,
         learning.reader,
@@ -596,3 +592,7 @@ def _open_student(learning: Learning, state: StudentState) -> TrainedModel:
         state.curves,
         (*state.notes, *([AGREEMENT] if learning.data.scores_agreement else [])),
     )
+    if not learning.recipe.prunes_vocabulary or not current_process().main:  # process 0 alone scores and writes
+        return trained
+    assert learning.vocabulary is not None
+    return with_vocabulary(trained, learning.vocabulary)

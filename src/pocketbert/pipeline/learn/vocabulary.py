@@ -25,7 +25,8 @@ from pocketbert.core.recipe.stages import TaskStage
 from pocketbert.core.recipe.student import VOCABULARY_LIMITS, VocabularySection
 from pocketbert.core.tasks import LabelKind, Level
 from pocketbert.pipeline.learn.data import RunData
-from pocketbert.pipeline.learn.finishing import TrainedModel
+from pocketbert.pipeline.learn.finishing import EVAL, TrainedModel
+from pocketbert.pipeline.learn.validation import VALIDATION
 from pocketbert.pipeline.run_folder import Step
 
 if TYPE_CHECKING:
@@ -273,7 +274,8 @@ def resplit_rows(
 def with_vocabulary(trained: TrainedModel, folder: Path) -> TrainedModel:
     """Return the trained student without the embeddings of dropped pieces, with rows split by the pruned tokenizer.
 
-    Of the rows only those of eval are kept, or for multi-label all, because its thresholds are chosen on other rows. `folder` is the output folder of the step that prunes the vocabulary.
+    Of the rows only those of eval and validation are kept, or for multi-label all, because its thresholds are chosen on other
+    rows. `folder` is the output folder of the step that prunes the vocabulary.
     """
     from pocketbert.distill.vocabulary import prune_embeddings
 
@@ -281,8 +283,8 @@ def with_vocabulary(trained: TrainedModel, folder: Path) -> TrainedModel:
     family = family_of(trained.model.config.model_type)
     model = prune_embeddings(trained.model, family, pieces)
     tokenizer = TextTokenizer(folder, trained.length, padding_side=family.padding_side)
-    # only evaluation rows are read from now on, but for thresholds of several labels, which are chosen on other rows
-    names: Iterable[str] = () if trained.data.head.task.labels is LabelKind.NAMES else ("eval",)
+    # only rows to score are read from now on, but for thresholds of several labels, which are chosen on other rows
+    names: Iterable[str] = () if trained.data.head.task.labels is LabelKind.NAMES else (EVAL, VALIDATION)
     note = (
         f"vocabulary: {len(file.ids):,} of {file.before:,} pieces are kept; of {file.rows:,} held-out rows "
         f"{file.changed:.1%} are split into other pieces"
