@@ -248,13 +248,12 @@ def _agreement(
             given, wanted = ours[0] > 0, theirs[0] > 0
             equal, total = equal + int((given & wanted).sum()), total + int((given | wanted).sum())
         elif kind is LabelKind.SPANS:
-            both = min(
-                len(ours[0]), len(theirs[0])
-            )  # a model that splits words into more pieces cuts a long text earlier
-            given, wanted = ours[0][:both, 0], theirs[0][:both, 0]
+            # a model that splits words into more pieces cuts a long text earlier
+            both = min(len(ours[0]), len(theirs[0]))
+            tags = np.stack([ours[0][:both, 0], theirs[0][:both, 0]])
             outside = labels.index(OUTSIDE) if OUTSIDE in labels else -1
-            marked = (given != outside) | (wanted != outside)
-            equal, total = equal + int((given == wanted)[marked].sum()), total + int(marked.sum())
+            marked = (tags != outside).any(0)
+            equal, total = equal + int((tags[0] == tags[1])[marked].sum()), total + int(marked.sum())
         elif kind is LabelKind.ANSWERS:
             best = [max(model, key=lambda m: float(m[0, 0]))[0, 1:3] for model in (ours, theirs)]
             equal, total = equal + bool((best[0] == best[1]).all()), total + 1
