@@ -31,18 +31,16 @@ TUNED = f"teacher={json.dumps({'model': 'minilm-l6', 'finetune': {'steps': 300, 
 SIDES = ("general", "random")
 
 
-def list_settings(name: str, data: Path, work: Path, seed: int) -> list[str]:
+def list_settings(name: str, work: Path, seed: int) -> list[str]:
     """Return the settings, as on the command line, that all recipes of a set have in common."""
     rows = {
         part: {"path": str(work / WORDS_FOLDER / name / f"{part}.jsonl.gz"), "text": "text", "label": "intent"}
         for part in ("train", SCORED[name])
     }
-    text = [{"path": str(path)} for path in sorted((data / "wikitext2").glob("*.jsonl.gz"))]
     return [
         f"seed={seed}",
         f"data.train={json.dumps(rows['train'])}",
         f"data.eval={json.dumps(rows[SCORED[name]])}",
-        f"data.corpus={json.dumps({'sources': text, 'length': 64})}",
         "data.max_length=64",
     ]
 
@@ -52,12 +50,14 @@ def train(data: Path, work: Path, seed: int) -> None:
 
     def run(command: str, folder: Path, name: str, *settings: str) -> None:
         """Run a command on a set; it skips what is finished."""
-        common = list_settings(name, data, work, seed)
+        common = list_settings(name, work, seed)
         run_pocketbert(command, "text-classification", "-o", str(folder), *common, *settings)
 
     first = work / f"general-{seed}"
+    text = [{"path": str(path)} for path in sorted((data / "wikitext2").glob("*.jsonl.gz"))]
+    corpus = f"data.corpus={json.dumps({'sources': text, 'length': 64})}"
     one_step = [GENERAL, {**STAGES[1], "steps": 1}]  # a recipe needs a stage on a task
-    run("distill", first, "snips", TUNED, f"student={json.dumps(TINY)}", f"distill={json.dumps(one_step)}")
+    run("distill", first, "snips", corpus, TUNED, f"student={json.dumps(TINY)}", f"distill={json.dumps(one_step)}")
     starts = {"general": {"model": str(first / "distill/0")}, "random": TINY}
     for name in SCORED:
         tuned = work / f"{name}-teacher-{seed}"
